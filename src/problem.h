@@ -1,0 +1,81 @@
+/*
+ * The canonical problem: what is left of an operator and its tensors once everything that makes no
+ * difference to the arithmetic is gone. Pure: no allocation, no pointers to data, no device.
+ *
+ * Axes of size 1 are dropped. What is left falls in two lists, kept axes (a row for each index) and
+ * reduced axes (the elements of a row), each in the order of x's axes; neighbours of one list merge
+ * where the strides of every tensor allow it. A tensor that does not vary along an axis has stride 0
+ * there. So LayerNorm over dense rows becomes one kept and one reduced axis with reduced strides 1.
+ */
+#ifndef PLANISH_PROBLEM_H
+#define PLANISH_PROBLEM_H
+
+#include <stdbool.h>
+
+#include "planish.h"
+#include "status.h"
+
+/* The order of planish_buffers' and planish_tensors' fields. */
+typedef enum role {
+    ROLE_X,
+    ROLE_WEIGHT,
+    ROLE_BIAS,
+    ROLE_Y,
+    ROLE_MEAN,
+    ROLE_RSTD,
+    ROLE_M2,
+    ROLE_DY,
+    ROLE_DX,
+    ROLE_DWEIGHT,
+    ROLE_DBIAS,
+    ROLE_COUNT
+} role;
+
+const char *role_name(role r);
+
+typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_NONE } dtype;
+
+/* Bytes of one element; 0 for DTYPE_NONE. */
+int dtype_bytes(dtype d);
+const char *dtype_name(dtype d);
+
+typedef struct axis {
+    int64_t size;
+    bool affine;                /* weight, bias, dweight and dbias vary along it */
+    int64_t stride[ROLE_COUNT]; /* in elements */
+} axis;
+
+typedef struct problem {
+    planish_pass pass;
+    planish_kind kind;
+    int weight_offset;
+    double eps;
+    DLDevice device;
+    dtype dtypes[ROLE_COUNT]; /* DTYPE_NONE: absent */
+    int kept_count, reduced_count;
+    axis kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
+    int64_t rows, cols; /* products of the sizes of kept and reduced */
+    int64_t affine;     /* elements of weight: the product of the sizes of the affine axes */
+} problem;
+
+static inline bool has(const problem *p, role r) { return p->dtypes[r] != DTYPE_NONE; }
+
+/* Whether the arithmetic is f64: any tensor is. */
+bool problem_is_double(const problem *p);
+
+/*
+ * Whether every row is a dense run of `cols` elements in x, y, dy and dx, with weight, bias, dweight
+ * and dbias (those there are) dense over the same elements and the same for every row.
+ */
+bool problem_is_rows(const problem *p);
+
+/* Checks the operator and the tensors (all but their data) and makes the problem. */
+planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
+                            const planish_tensors *tensors, message error);
+
+/* Checks that buffers are there where the problem has elements and that outputs share no memory with
+ * any other tensor beyond what planish_tensors allows. */
+planish_status problem_check_buffers(const problem *p, void *const buffers[ROLE_COUNT],
+                                     message error);
+
+#endif
