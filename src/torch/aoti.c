@@ -87,12 +87,15 @@ static const symbol symbols[] = {
     {FIELD(fused_rms_norm), false,
      "_ZN2at4_ops15_fused_rms_norm4callERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS2_ES8_IdE",
      "calling _fused_rms_norm unboxed (else torch_call_dispatcher)"},
+    {FIELD(empty_cpu), false,
+     "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb",
+     "making CPU tensors without the dispatcher (else aoti_torch_empty_strided)"},
     {FIELD(set_warning_handler), false,
      "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE", warnings},
     {FIELD(get_warning_handler), false, "_ZN3c1012WarningUtils19get_warning_handlerEv", warnings},
     {FIELD(set_warn_always), false, "_ZN3c1012WarningUtils14set_warnAlwaysEb", warnings},
     {FIELD(get_warn_always), false, "_ZN3c1012WarningUtils14get_warnAlwaysEv", warnings},
-    {FIELD(warning_text), false, "_ZNK3c107Warning3msgEv", warnings},
+    {FIELD(warning_text), false, "_ZNK3c107Warning3msgB5cxx11Ev", warnings},
 };
 
 #define SYMBOL_COUNT ((int)(sizeof symbols / sizeof *symbols))

@@ -31,6 +31,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "a tensor on another device",
     "more axes than planish takes",
     "a gradient asked for that torch refuses",
+    "no elements",
     "refused by libplanish",
 };
 

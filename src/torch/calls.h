@@ -35,6 +35,7 @@ typedef enum reason {
     OTHER_DEVICE,
     TOO_MANY_AXES,
     ODD_GRADIENT,
+    NO_ELEMENTS,
     LIBRARY_REFUSED,
     REASON_COUNT
 } reason;

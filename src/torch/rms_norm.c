@@ -79,8 +79,13 @@ static void statistics_shape(const rms *r, int64_t *sizes, int64_t *strides) {
     contiguous_strides(r->x.ndim, sizes, strides);
 }
 
-/* y to the first slot and, where wanted, rstd to the second. */
+/*
+ * y to the first slot and, where wanted, rstd to the second. torch derives the strides of an empty
+ * y from a chain of operators: that is left to it, and there is nothing to compute.
+ */
 static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
+    if (view_elements(&r->x) == 0)
+        return NO_ELEMENTS;
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], out_strides[PLANISH_MAX_NDIM];
     DLTensor y, rstd;
     if (!channels_last_strides(&r->x, out_strides))

@@ -153,8 +153,16 @@ bool channels_last_strides(const DLTensor *view, int64_t *strides) {
 tensor_handle new_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
                          int32_t dtype, DLTensor *view) {
     OWNED_TENSOR tensor = NULL;
-    torch_check(torch.empty_strided(ndim, sizes, strides, dtype, torch_device_type(like),
-                                    like->device.device_id, &tensor));
+    if (torch.empty_cpu && like->device.device_type == kDLCPU) {
+        size_t count = (size_t)ndim;
+        torch_check(torch.new_undefined(&tensor));
+        returned_tensors made = torch.empty_cpu(
+            (int_array_ref){sizes, count}, (int_array_ref){strides, count}, (int8_t)dtype, false);
+        *(void **)tensor = made.impl[0];
+    } else {
+        torch_check(torch.empty_strided(ndim, sizes, strides, dtype, torch_device_type(like),
+                                        like->device.device_id, &tensor));
+    }
     *view = (DLTensor){
         .device = like->device,
         .ndim = ndim,
