@@ -65,8 +65,9 @@ def wide(tensor: Tensor) -> Exact:
     return tensor.detach().double().numpy().astype(np.longdouble)
 
 
-def row_error(result: Tensor, exact: Exact, axis: int, scale: Exact | None = None) -> float:
-    """The largest error, in ULP of the largest magnitude of `scale` (or `exact`) along `axis`."""
+def row_error(result: Tensor, exact: Exact, axis: int | None, scale: Exact | None = None) -> float:
+    """The largest error, in ULP of the largest magnitude of `scale` (or `exact`) along `axis`
+    (None: of all)."""
     if result.numel() == 0:
         return 0.0
     info = torch.finfo(result.dtype)
