@@ -105,9 +105,8 @@ def test_a_call_handed_to_torch_is_not_counted_with_its_reason(
     operator: str, reason: str, call: Callable[[], object]
 ) -> None:
     calls = Calls()
-    with planish.enabled():
-        with contextlib.suppress(RuntimeError):
-            call()
+    with planish.enabled(), contextlib.suppress(RuntimeError):
+        call()
     assert calls.on_torch(operator) == {reason: 1}
 
 

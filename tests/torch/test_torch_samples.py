@@ -34,7 +34,14 @@ OPERATORS = {
 }
 OPS = {op.name: op for op in op_db if op.name in OPERATORS}
 MODULES = {info.name: info for info in module_db if info.name in ("nn.LayerNorm", "nn.RMSNorm")}
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+#: rtol and atol of torch.testing.assert_close.
+TOLERANCE = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float16: (1e-3, 1e-5),
+}
+DTYPES = list(TOLERANCE)
 
 
 def test_torch_no_longer_has_the_samples_these_tests_use() -> None:
@@ -83,9 +90,13 @@ def test_torchs_samples_differ_from_torch(name: str, dtype: torch.dtype) -> None
             ours = values_and_gradients(op, sample)
         assert description(ours) == description(native)
         for mine, theirs, right in zip(ours, native, exact, strict=True):
-            if right is not None and right.isfinite().all():
-                error, torchs = (row_error(t, wide(right), None) for t in (mine, theirs))
-                assert error <= max(torchs, 4.0), f"{error} ULP, torch {torchs}"
+            if right is None or torch.allclose(
+                mine.double(), right, *TOLERANCE[dtype], equal_nan=True
+            ):
+                continue
+            # half results that nearly cancel: as near as torch's, or a few ULP of the largest
+            error, torchs = (row_error(t, wide(right), None) for t in (mine, theirs))
+            assert error <= max(torchs, 4.0), f"{error} ULP, torch {torchs}"
     assert calls.on_planish(forward) + calls.on_torch(forward).get("no elements", 0) == len(samples)
     assert calls.on_planish(forward) > 0
     assert calls.on_planish(backward) > 0
