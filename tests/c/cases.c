@@ -136,31 +136,31 @@ static void make_part(bundle *b, part p) {
     *tensors_field(&b->tensors, p) = &b->tensor[p].dl;
 }
 
-static real draw(numbers n, element type, int64_t row, int64_t element, random_state *r) {
-    real normal = random_normal(r);
-    real sign = row % 2 ? -1 : 1;
+/* In double and no wider, so that the inputs are the same on every machine. */
+static double draw(numbers n, element type, int64_t row, int64_t element, random_state *r) {
+    double normal = random_normal(r), sign = row % 2 ? -1 : 1;
     switch (n) {
     case MEAN_100:
-        return normal + sign * 100 * (real)(1 + row % 3);
+        return normal + sign * 100 * (double)(1 + row % 3);
     case MEAN_1E4:
-        return normal + sign * 1e4L / (real)(1 + row % 3);
+        return normal + sign * 1e4 / (double)(1 + row % 3);
     case SCALE_BIG:
-        return normal * (type == F16 ? 6e3L : 1e30L);
+        return normal * (type == F16 ? 6e3 : 1e30);
     case SCALE_TINY:
-        return normal * (type == F16 ? 1e-6L : 1e-30L);
+        return normal * (type == F16 ? 1e-6 : 1e-30);
     case CONSTANT:
-        return sign * (real)(1 + row % 5) / 3;
+        return sign * (double)(1 + row % 5) / 3;
     case OUTLIER:
         return element == 0 ? sign * 1000 : normal;
     case SUBNORMAL:
-        return element_ulp(type, 0) * (real)random_below(r, 1000) * sign;
+        return (double)element_ulp(type, 0) * (double)random_below(r, 1000) * sign;
     default:
         return normal;
     }
 }
 
 /* Numbers of mean `center` and standard deviation `spread`. */
-static void fill(tensor *t, real center, real spread, random_state *r) {
+static void fill(tensor *t, double center, double spread, random_state *r) {
     cursor c = cursor_begin(&t->dl);
     for (int64_t i = 0; i < t->count; i++, cursor_next(&c))
         element_write(t->type, c.at, center + spread * random_normal(r));
@@ -176,6 +176,14 @@ static void fill_x(bundle *b, random_state *r) {
     geometry_free(&g);
 }
 
+/* Writes values by way of f32: long double is not the same width on every machine, and the last bit
+ * of a double taken from it would be another one. */
+static void write_saved(const DLTensor *t, const real *values) {
+    cursor c = cursor_begin(t);
+    for (int64_t i = 0, count = element_count(t); i < count; i++, cursor_next(&c))
+        element_write(element_of(t->dtype), c.at, element_round(F32, values[i]));
+}
+
 /* Fills what the pass reads though another pass writes it: from the reference, rounded. */
 static void fill_saved(bundle *b, random_state *r) {
     planish_tensors forward = b->tensors;
@@ -189,7 +197,7 @@ static void fill_saved(bundle *b, random_state *r) {
     const real *saved[PARTS] = {[Y] = exact.y, [MEAN] = exact.mean, [RSTD] = exact.rstd};
     for (part p = 0; p < PARTS; p++)
         if (saved[p] && *tensors_field(&b->tensors, p) && !part_is_output(b->test.pass, p))
-            tensor_write(&b->tensor[p].dl, saved[p]);
+            write_saved(&b->tensor[p].dl, saved[p]);
     reference_free(&exact);
     tensor_free(&x);
 }
@@ -214,7 +222,7 @@ void bundle_make(bundle *b, const norm_case *c) {
         if (p == X)
             fill_x(b, &r);
         else if (p == WEIGHT)
-            fill(t, 1 - c->weight_offset, .5L, &r);
+            fill(t, 1 - c->weight_offset, .5, &r);
         else if (p == BIAS || p == DY)
             fill(t, 0, 1, &r);
     }

@@ -211,7 +211,7 @@ int64_t random_below(random_state *r, int64_t count) {
     return (int64_t)(random_bits(r) % (uint64_t)count);
 }
 
-real random_normal(random_state *r) {
+double random_normal(random_state *r) {
     /* The sum of four uniform numbers has variance 4/12. */
     double sum = -2;
     for (int i = 0; i < 4; i++)

@@ -104,6 +104,6 @@ uint64_t random_bits(random_state *r);
 int64_t random_below(random_state *r, int64_t count);
 
 /* Mean 0, standard deviation 1, close to normal. */
-real random_normal(random_state *r);
+double random_normal(random_state *r);
 
 #endif

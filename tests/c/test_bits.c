@@ -3,8 +3,8 @@
  * of the batch, in every layout, in place, from a plan, with any subset of the outputs, and on
  * every instruction set.
  *
- *     test_bits             all of it
- *     test_bits --digest    one line per case: its outputs' hash, to compare between machines
+ *     test_bits [--share=K]    all of it, or about every Kth case
+ *     test_bits --digest       one line per case: its outputs' hash, to compare between machines
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -293,9 +293,9 @@ static void print_digest(const norm_case *c) {
     bundle_free(&b);
 }
 
-static int print_digests(void) {
+static int print_digests(int step) {
     printf("tier %s\n", planish_cpu_tier());
-    every_case(1, print_digest);
+    every_case(step, print_digest);
     return fflush(stdout) ? 1 : 0;
 }
 
@@ -337,9 +337,9 @@ static void compare_with(const char *tier) {
 }
 
 int main(int argc, char **argv) {
-    if (flag(argc, argv, "digest"))
-        return print_digests();
     int step = atoi(argument(argc, argv, "share", "1"));
+    if (flag(argc, argv, "digest"))
+        return print_digests(step);
     every_case(3 * step, on_any_threads);
     every_case(23 * step, on_every_run);
     every_case(5 * step, every_slice);

@@ -56,7 +56,9 @@ static void mean_missing(call *c) { c->bundle.tensors.mean = NULL; }
 static void rstd_missing(call *c) { c->bundle.tensors.rstd = NULL; }
 static void m2_missing(call *c) { c->bundle.tensors.m2 = NULL; }
 static void dy_missing(call *c) { c->bundle.tensors.dy = NULL; }
-static void no_gradient(call *c) { c->bundle.tensors.dx = c->bundle.tensors.dweight = c->bundle.tensors.dbias = NULL; }
+static void no_gradient(call *c) {
+    c->bundle.tensors.dx = c->bundle.tensors.dweight = c->bundle.tensors.dbias = NULL;
+}
 static void dy_given(call *c) { c->bundle.tensors.dy = c->bundle.tensors.x; }
 static void m2_given(call *c) { c->bundle.tensors.m2 = c->bundle.tensors.rstd; }
 static void mean_given(call *c) { c->bundle.tensors.mean = c->bundle.tensors.rstd; }
