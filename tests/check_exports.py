@@ -70,7 +70,7 @@ def writable(path: Path) -> list[str]:
     return found
 
 
-def allowed(table: dict, *names: str) -> bool:
+def allowed(table: dict[str, str] | dict[tuple[str, str], str], *names: str) -> bool:
     """Whether a row of the table matches all these names."""
     for key in table:
         patterns = (key,) if isinstance(key, str) else key
