@@ -64,15 +64,21 @@ def rows_distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype)
 
 @dataclass
 class Spread:
-    """Collects the distances of one output, chunk by chunk."""
+    """Collects the distances of one output, chunk by chunk.
+
+    ``coarse`` is the largest distance in ULP of the largest magnitude in the row or (dweight, dbias)
+    in the whole output: what tells a wrong result from a rough one.
+    """
 
     largest: float = 0.0
+    coarse: float = 0.0
     chunks: list[torch.Tensor] | None = None
 
-    def add(self, distances: torch.Tensor) -> None:
+    def add(self, distances: torch.Tensor, coarse: torch.Tensor | None = None) -> None:
         """Takes in more distances; keeps them all only where ``chunks`` is a list."""
         if distances.numel():
             self.largest = max(self.largest, float(distances.max()))
+            self.coarse = max(self.coarse, self.largest if coarse is None else float(coarse.max()))
         if self.chunks is not None:
             self.chunks.append(distances.flatten())
 
@@ -204,6 +210,12 @@ def compare(
         for name, tensors in outputs.items():
             for key, (wanted, magnitude) in sums.items():
                 if key in tensors:
-                    unit = ulp_of(magnitude, tensors[key].dtype)
-                    spreads[name][key].add(distance(tensors[key].cpu(), wanted, unit))
+                    found, dtype = tensors[key].cpu(), tensors[key].dtype
+                    # With few rows a column's terms can all be tiny beside the row they come from;
+                    # nearly every kernel is then many ULP of that column's own sum off.
+                    whole = ulp_of(magnitude.amax(), dtype) if magnitude.numel() else magnitude
+                    spreads[name][key].add(
+                        distance(found, wanted, ulp_of(magnitude, dtype)),
+                        distance(found, wanted, whole),
+                    )
     return spreads

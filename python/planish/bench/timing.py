@@ -54,11 +54,13 @@ LEAST_TRIALS = 3
 Timed = Callable[[int], float]
 
 
-def loop(call: Callable[[], object]) -> Timed:
-    """Times a plain call: one to warm the caches, then `count` of them under the clock."""
+def loop(call: Callable[[], object], warm: bool = True) -> Timed:
+    """Times a plain call: one to warm the caches (if ``warm``), then `count` of them under the
+    clock."""
 
     def timed(count: int) -> float:
-        call()
+        if warm:
+            call()
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from functools import cached_property
 
 import torch
 
@@ -11,15 +11,12 @@ from ..case import Case, Data
 from .base import Provider, Role, Run
 from .pytorch import eager_run
 
-T = TypeVar("T")
 
-
-def while_enabled(work: Callable[[], T]) -> T:
-    """Runs something with planish enabled, and only that."""
+def enabled() -> AbstractContextManager[object]:
+    """A block in which planish is under torch's operators."""
     import planish
 
-    with planish.enabled():
-        return work()
+    return planish.enabled()
 
 
 class PlanishTorch(Provider):
@@ -29,13 +26,17 @@ class PlanishTorch(Provider):
     what = "torch's operators after planish.enable()"
     role: Role = "planish"
 
-    def missing(self) -> str | None:
-        """Whether planish can be enabled under this torch."""
+    @cached_property
+    def _reason(self) -> str | None:
         try:
-            while_enabled(lambda: None)
+            with enabled():
+                return None
         except Exception as error:  # whatever keeps it from being enabled is the reason to print
             return f"planish.enable() fails: {error}"
-        return None
+
+    def missing(self) -> str | None:
+        """Whether planish can be enabled under this torch; tried once."""
+        return self._reason
 
     def version(self) -> str | None:
         """planish's version."""
@@ -45,9 +46,15 @@ class PlanishTorch(Provider):
 
     def prepare(self, case: Case, data: Data) -> Run:
         """All cases."""
-        run = while_enabled(lambda: eager_run(case, data))
+        with enabled():
+            run = eager_run(case, data)
 
         def outputs() -> dict[str, torch.Tensor]:
-            return while_enabled(run.outputs)
+            with enabled():
+                return run.outputs()
 
-        return Run(lambda count: while_enabled(lambda: run.timed(count)), outputs)
+        def timed(count: int) -> float:
+            with enabled():
+                return run.timed(count)
+
+        return Run(timed, outputs)
