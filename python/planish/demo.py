@@ -1,7 +1,7 @@
 """The demo: puts planish under real models, checks every norm against f64, times before and after.
 
-`make demo` runs it. It prints a table for each model, writes demo-out/demo.png, and ends with status 1
-if a result is out of bounds or planish did not run.
+`make demo` runs it. It prints a table for each model, writes demo-out/demo.png, and ends with
+status 1 if a result is out of bounds or planish did not run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ BOUND_ULP = 4.0
 NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=3.0)
 STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=45.0)
 BEFORE, AFTER = "torch", "planish"
+KERNELS = (BEFORE, AFTER)
+OUTPUTS = ("y", "dx", "dweight", "dbias")
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Screen:
         print(text, flush=True)
 
     def doing(self, text: str) -> Callable[[], None]:
-        """Announces a long step; the returned function says that it is done, and how long it took."""
+        """Announces a long step; the returned function says how long it took."""
         print(self.paint(f"  {text} ... ", "2"), end="", flush=True)
         begin = time.perf_counter()
 
@@ -100,7 +104,9 @@ def run_norm(call: NormCall) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-def errors(call: NormCall, found: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, float]]:
+def errors(
+    call: NormCall, found: dict[str, dict[str, torch.Tensor]]
+) -> dict[str, dict[str, float]]:
     """The largest error of each provider's outputs against f64, in ULP as NUMERICS counts them."""
     cols = 1
     for size in call.normalized_shape:
@@ -133,13 +139,7 @@ def errors(call: NormCall, found: dict[str, dict[str, torch.Tensor]]) -> dict[st
 
 def under(name: str) -> Any:
     """The context in which torch's operators run on that kernel."""
-    return planish.enabled() if name == AFTER else _nothing()
-
-
-class _nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
+    return planish.enabled() if name == AFTER else nullcontext()
 
 
 def timed_under(name: str, work: Callable[[], object], warm: bool = True) -> Timed:
@@ -156,7 +156,7 @@ def timed_under(name: str, work: Callable[[], object], warm: bool = True) -> Tim
 def examine(call: NormCall) -> NormReport:
     """Checks and times one norm."""
     found = {}
-    for name in (BEFORE, AFTER):
+    for name in KERNELS:
         with under(name):
             found[name] = run_norm(call)
     between = {
@@ -169,7 +169,7 @@ def examine(call: NormCall) -> NormReport:
         return torch.native_layer_norm(call.x, shape, weight, bias, call.eps)
 
     forward_samples = interleave(
-        {name: timed_under(name, forward) for name in (BEFORE, AFTER)}, NORM_EFFORT
+        {name: timed_under(name, forward) for name in KERNELS}, NORM_EFFORT
     )
     backward_samples: dict[str, Sample] = {}
     if call.dy is not None:
@@ -181,9 +181,13 @@ def examine(call: NormCall) -> NormReport:
             return operator(call.dy, call.x, shape, mean, rstd, weight, bias, mask)
 
         backward_samples = interleave(
-            {name: timed_under(name, backward) for name in (BEFORE, AFTER)}, NORM_EFFORT
+            {name: timed_under(name, backward) for name in KERNELS}, NORM_EFFORT
         )
     return NormReport(call, forward_samples, backward_samples, errors(call, found), between)
+
+
+def _note(losses: dict[str, float], name: str, work: Callable[[], float]) -> None:
+    losses[name] = work()
 
 
 def time_steps(workload: Workload, screen: Screen) -> list[StepReport]:
@@ -195,12 +199,11 @@ def time_steps(workload: Workload, screen: Screen) -> list[StepReport]:
     ):
         done = screen.doing(f"{step}s by turns, torch and planish")
         losses: dict[str, float] = {}
-
-        def once(name: str, work: Callable[[], float] = work, losses: Any = losses) -> None:
-            losses[name] = work()
-
         samples = interleave(
-            {name: timed_under(name, lambda n=name, o=once: o(n), False) for name in (BEFORE, AFTER)},
+            {
+                name: timed_under(name, partial(_note, losses, name, work), False)
+                for name in KERNELS
+            },
             STEP_EFFORT,
         )
         done()
@@ -210,16 +213,12 @@ def time_steps(workload: Workload, screen: Screen) -> list[StepReport]:
 
 def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
     """The table of norms."""
-    head = (
-        f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>7} |{'backward, us':>21}{'':>7}"
-        f" |{'largest error in ULP, torch / planish':>60}"
-    )
-    second = (
-        f"  {'':36} |{'torch':>10}{'planish':>11}{'':>7} |{'torch':>10}{'planish':>11}{'':>7}"
-        f" |{'y':>15}{'dx':>15}{'dweight':>15}{'dbias':>15}"
-    )
+    times = f"{'torch':>10}{'planish':>11}{'':>7}"
+    errors = "".join(f"{key:>15}" for key in OUTPUTS)
+    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>7}"
+    head += f" |{'backward, us':>21}{'':>7} |{'largest error in ULP, torch / planish':>60}"
     screen.say(screen.paint(head, "1"))
-    screen.say(second)
+    screen.say(f"  {'':36} |{times} |{times} |{errors}")
     for report in reports:
         line = f"  {report.call.shape:24}{report.call.dtype:>6}{report.call.calls:>6}"
         for samples in (report.forward, report.backward):
@@ -229,7 +228,7 @@ def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
             else:
                 line += f" |{'-':>10}{'-':>11}{'':>7}"
         line += " |"
-        for key in ("y", "dx", "dweight", "dbias"):
+        for key in OUTPUTS:
             old, new = report.ulp[BEFORE].get(key), report.ulp[AFTER].get(key)
             text = "-" if old is None or new is None else f"{old:.3g} / {new:.3g}"
             broken = new is not None and not new <= BOUND_ULP
@@ -252,7 +251,8 @@ def print_steps(screen: Screen, reports: Sequence[StepReport]) -> None:
 def broken_bounds(reports: Sequence[NormReport]) -> list[str]:
     """Every output of planish that is further from f64 than the bound."""
     return [
-        f"{report.call.shape} {report.call.dtype}: {key} is {value:.2f} ULP off, at most {BOUND_ULP:g} allowed"
+        f"{report.call.shape} {report.call.dtype}: {key} is {value:.2f} ULP off, "
+        f"at most {BOUND_ULP:g} allowed"
         for report in reports
         for key, value in report.ulp[AFTER].items()
         if not value <= BOUND_ULP
@@ -279,7 +279,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     makers: dict[str, Callable[[], Workload]] = {
         "bert": lambda: bert_base(*((1, 32) if arguments.small else (4, 128))),
-        "convnext": lambda: convnext(arguments.variant, *((1, 64) if arguments.small else (2, 224))),
+        "convnext": lambda: convnext(
+            arguments.variant, *((1, 64) if arguments.small else (2, 224))
+        ),
     }
     norms: dict[str, list[NormReport]] = {}
     steps: list[StepReport] = []
@@ -313,13 +315,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return conclude(screen, norms, picture, time.perf_counter() - begin)
 
 
+def print_stats(screen: Screen) -> bool:
+    """What planish.stats() counted; whether planish ran any norm."""
+    ran = False
+    for operator, counts in planish.stats().items():
+        handed_on = sum(counts["torch"].values())
+        if not counts["planish"] and not handed_on:
+            continue
+        ran = ran or counts["planish"] > 0
+        reasons = "".join(f"; to torch {n}: {reason}" for reason, n in counts["torch"].items())
+        screen.say(f"  planish.stats(): {operator}: {counts['planish']} calls on planish{reasons}")
+    return ran
+
+
 def conclude(
     screen: Screen, norms: dict[str, list[NormReport]], picture: Path, seconds: float
 ) -> int:
     """Says what was counted and whether all bounds hold; the exit status."""
     screen.say()
-    counted = planish.stats()
-    screen.say(f"  planish.stats(): {counted}")
+    ran = print_stats(screen)
     broken = [line for reports in norms.values() for line in broken_bounds(reports)]
     for line in broken:
         screen.say(screen.paint(f"  out of bounds: {line}", "31;1"))
@@ -327,11 +341,14 @@ def conclude(
     if not broken:
         screen.say(
             screen.paint(
-                f"  all outputs and gradients of {count} norms are within {BOUND_ULP:g} ULP of f64", "32"
+                f"  all outputs and gradients of {count} norms are within {BOUND_ULP:g} ULP of f64",
+                "32",
             )
         )
     screen.say(f"  {seconds:.0f} s; picture: {picture}")
-    return 1 if broken else 0
+    if not ran:
+        screen.say(screen.paint("  planish ran no norm: everything went to torch", "31;1"))
+    return 1 if broken or not ran else 0
 
 
 if __name__ == "__main__":

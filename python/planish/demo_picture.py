@@ -19,7 +19,12 @@ def _bars(axis: Any, labels: list[str], before: list[float], after: list[float],
     axis.barh([p - 0.19 for p in places], after, 0.36, color=PLANISH)
     for place, old, new in zip(places, before, after, strict=True):
         axis.text(
-            max(old, new) * 1.02, place, f"{old / new:.2f}x", va="center", fontsize=9, fontweight="bold"
+            max(old, new) * 1.02,
+            place,
+            f"{old / new:.2f}x",
+            va="center",
+            fontsize=9,
+            fontweight="bold",
         )
     axis.set_yticks(list(places), labels, fontsize=8)
     axis.set_xlim(0, max([*before, *after, 1e-9]) * 1.18)
@@ -41,6 +46,7 @@ def draw(
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
 
     heights = [max(1.2, 0.5 * len(reports)) for reports in norms.values()]
     figure, axes = plt.subplots(
@@ -67,22 +73,20 @@ def draw(
             "ms a step",
         )
         line[2].set_title(f"{name}: whole step", loc="left", fontsize=10, fontweight="bold")
-    figure.legend(
-        handles=[plt.Rectangle((0, 0), 1, 1, color=c) for c in (TORCH, PLANISH)],
-        labels=["torch", "planish"],
-        loc="lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=9,
-    )
+    handles = [Patch(color=TORCH), Patch(color=PLANISH)]
+    place: dict[str, Any] = {"loc": "lower center", "ncols": 2, "frameon": False, "fontsize": 9}
+    figure.legend(handles, ["torch", "planish"], **place)
     worst = max(
-        (value for reports in norms.values() for r in reports for value in r.ulp["planish"].values()),
+        (
+            value
+            for reports in norms.values()
+            for r in reports
+            for value in r.ulp["planish"].values()
+        ),
         default=0.0,
     )
-    note = (
-        f"{machine['cpu']}, {machine['threads']} threads; medians of trials by turns, shorter is better; "
-        f"planish's largest error against f64: {worst:.2f} ULP"
-    )
+    note = f"{machine['cpu']}, {machine['threads']} threads; medians of trials by turns, shorter "
+    note += f"is better; planish's largest error against f64: {worst:.2f} ULP"
     figure.text(0.01, 0.008, note, fontsize=8, color="#555555")
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=130)

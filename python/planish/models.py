@@ -1,7 +1,7 @@
 """Real models with seeded weights and seeded input, and the norms inside them.
 
-Used by the demo and by `planish bench model`. Nothing is downloaded: the models are built from their own
-configuration classes. Knows nothing of planish.
+Used by the demo and by `planish bench model`. Nothing is downloaded: the models are built from
+their own configuration classes. Knows nothing of planish.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SEED = 20
-# Steps run in full but leave the weights as they are, so that every step of a measurement does the same
-# arithmetic and losses can be compared.
+# Steps run in full but leave the weights as they are, so that every step of a measurement does the
+# same arithmetic and losses can be compared.
 LEARNING_RATE = 0.0
 
 
@@ -49,28 +49,29 @@ class Workload:
         return float(loss.detach())
 
 
-# torchvision's operators live in an extension that wants CUDA libraries. Its Python part, which timm
-# imports (and transformers, where it is installed), loads without them once these schemas exist.
+# torchvision's operators live in an extension that wants CUDA libraries. Its Python part, which
+# timm imports (and transformers, where it is installed), loads without them once these schemas
+# exist.
 _TORCHVISION_SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_libraries: list[torch.library.Library] = []
+_libraries: list[Any] = []
 
 
 def mend_torchvision() -> None:
     """Lets torchvision be imported beside a CPU build of torch, for which it has no build."""
     if torch.cuda.is_available() or _libraries or "torchvision" in sys.modules:
         return
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     _libraries.append(library)  # the schemas live as long as it does
     for schema in _TORCHVISION_SCHEMAS:
         library.define(schema)
 
 
 def bert_base(batch: int = 4, tokens: int = 128) -> Workload:
-    """Transformers' BERT with its default configuration, which is bert-base (12 layers, 768 wide), as
-    a classifier of two classes."""
+    """Transformers' BERT with its default configuration, which is bert-base (12 layers, 768 wide),
+    as a classifier of two classes."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     mend_torchvision()
     from transformers import BertConfig, BertForSequenceClassification
@@ -140,23 +141,19 @@ class NormCall:
         return self.x.is_contiguous()
 
 
-@dataclass
-class NormCollector(TorchDispatchMode):
+class NormCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the LayerNorm calls below autograd, by shape, layout and dtype."""
 
-    found: dict[tuple[Any, ...], NormCall] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__init__()
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: dict[tuple[Any, ...], NormCall] = {}
 
     @staticmethod
     def key(x: torch.Tensor, shape: Any) -> tuple[Any, ...]:
         """What makes two norms the same."""
         return (tuple(x.shape), x.stride(), x.dtype, tuple(shape))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Notes norms and their backward; runs everything as it is."""
         aten = torch.ops.aten
         if func is aten.native_layer_norm.default:

@@ -20,6 +20,6 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; see `planish bench --help`."""
-    from .main import main as run
+    from .command import main as run
 
     return run(argv)

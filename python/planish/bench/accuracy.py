@@ -66,8 +66,8 @@ def rows_distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype)
 class Spread:
     """Collects the distances of one output, chunk by chunk.
 
-    ``coarse`` is the largest distance in ULP of the largest magnitude in the row or (dweight, dbias)
-    in the whole output: what tells a wrong result from a rough one.
+    ``coarse`` is the largest distance in ULP of the largest magnitude in the row or (dweight,
+    dbias) in the whole output: what tells a wrong result from a rough one.
     """
 
     largest: float = 0.0
@@ -145,7 +145,8 @@ def _narrow(value: Any) -> torch.Tensor:
 
 
 class Reference:
-    """The true result of a case, computed in f64 (long double for f64 cases) a few rows at a time."""
+    """The true result of a case, computed in f64 (long double for f64 cases), some rows at a
+    time."""
 
     def __init__(self, case: Case, data: Data) -> None:
         self.case = case
@@ -187,8 +188,8 @@ def compare(
     """Distances of several providers' outputs from one reference.
 
     ``outputs`` maps a provider's name to its tensors: ``y``, or ``dx`` and any of ``dweight`` and
-    ``dbias``. y and dx are measured in ULP of the largest magnitude in the row, dweight and dbias in
-    ULP of the sum of the magnitudes added. With ``keep`` the spreads can give quantiles.
+    ``dbias``. y and dx are measured in ULP of the largest magnitude in the row, dweight and dbias
+    in ULP of the sum of the magnitudes added. With ``keep`` the spreads can give quantiles.
     """
     reference = Reference(case, data)
     spreads = {

@@ -53,7 +53,7 @@ def describe() -> dict[str, Any]:
     """The machine and its state now."""
     flags = (_cpuinfo("flags") or _cpuinfo("Features")).split()
     described: dict[str, Any] = {
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
         "cores_usable": len(os.sched_getaffinity(0)),

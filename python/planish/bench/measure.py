@@ -54,15 +54,16 @@ def _ceiling_error(data: Data, outputs: dict[str, torch.Tensor]) -> str | None:
     """Why a ceiling's result is wrong; None if it is right."""
     if "copy" in outputs and not torch.equal(outputs["copy"], data.x):
         return "the copy differs from x"
-    if "add" in outputs and data.dy is not None:
-        if not torch.equal(outputs["add"], data.dy + data.x):
-            return "the sum differs from dy + x"
+    if "add" in outputs and not torch.equal(outputs["add"], torch.add(data.x, data.dy)):  # type: ignore[arg-type]
+        return "the sum differs from dy + x"
     return None
 
 
 def _verdict(spreads: dict[str, Spread]) -> str:
     """What is wrong with a result; empty if nothing is."""
-    worst = [f"{key} is {s.coarse:.3g} ULP off" for key, s in spreads.items() if s.coarse > WRONG_ULP]
+    worst = [
+        f"{key} is {s.coarse:.3g} ULP off" for key, s in spreads.items() if s.coarse > WRONG_ULP
+    ]
     return "; ".join(worst)
 
 

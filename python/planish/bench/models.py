@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from ..models import Workload, bert_base, convnext
 from .providers.base import Provider
@@ -47,19 +48,13 @@ def run_workload(
     """Measures both steps of a workload under each provider, by turns."""
     results = []
     contexts = ways(providers)
-    for direction, step in (
-        ("forward", workload.forward_step),
-        ("training step", workload.training_step),
-    ):
+    steps = (("forward", workload.forward_step), ("training step", workload.training_step))
+    for direction, step in steps:
         losses: dict[str, float] = {}
-        works = {}
-        for name, context in contexts.items():
-
-            def once(name: str = name, enter: Callable[..., AbstractContextManager[object]] = context) -> None:
-                with enter():
-                    losses[name] = step()
-
-            works[name] = loop(once, warm=False)
+        works = {
+            name: loop(partial(_once, step, enter, losses, name), warm=False)
+            for name, enter in contexts.items()
+        }
         for name, sample in interleave(works, effort).items():
             q1, q3 = sample.quartiles
             result = ModelResult(
@@ -73,6 +68,16 @@ def run_workload(
                 flush=True,
             )
     return results
+
+
+def _once(
+    step: Callable[[], float],
+    enter: Callable[[], AbstractContextManager[object]],
+    losses: dict[str, float],
+    name: str,
+) -> None:
+    with enter():
+        losses[name] = step()
 
 
 def run_models(providers: Sequence[Provider], quick: bool) -> list[ModelResult]:

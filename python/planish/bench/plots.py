@@ -1,4 +1,4 @@
-"""Draws the results of a sweep so that they are read at a glance. Needs matplotlib; without it says so."""
+"""Draws the results of a sweep. Needs matplotlib; without it says so and draws nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Turns results into what people and programs read: terminal tables, CSV and JSON. Measures nothing."""
+"""Turns results into what people and programs read: terminal tables, CSV and JSON. Measures
+nothing."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def cases_of(
     budget_bytes: float,
     device: str = "cpu",
 ) -> list[list[Case]]:
-    """The cases of a sweep, grouped as its tables are: one group for each kind, dtype, direction."""
+    """The cases of a sweep, grouped as its tables are: by kind, dtype and direction."""
     shapes = sweep.quick if quick else sweep.shapes
     chosen = tuple(dtypes) if dtypes else (sweep.dtypes[:1] if quick else sweep.dtypes)
     return [

@@ -1,8 +1,8 @@
 """A second process, with malloc as users have it, that measures when it is told to.
 
-It reads one JSON request a line on stdin and answers with one JSON line on stdout: "prepare" makes the
-case's input anew (the same, being seeded) and answers with a checksum of every output; "time" runs
-the work; "close" forgets it.
+It reads one JSON request a line on stdin and answers with one JSON line on stdout: "prepare" makes
+the case's input anew (the same, being seeded) and answers with a checksum of every output; "time"
+runs the work; "close" forgets it.
 """
 
 from __future__ import annotations

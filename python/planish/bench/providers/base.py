@@ -27,8 +27,8 @@ def _nothing() -> None:
 class Run:
     """A case made ready by one provider.
 
-    ``timed(count)`` does the work ``count`` times and returns the seconds; ``outputs()`` does it once
-    more and returns its results: ``y``, or ``dx``, ``dweight``, ``dbias``.
+    ``timed(count)`` does the work ``count`` times and returns the seconds; ``outputs()`` does it
+    once more and returns its results: ``y``, or ``dx``, ``dweight``, ``dbias``.
     """
 
     timed: Timed

@@ -45,7 +45,7 @@ class Version(ctypes.Structure):
 
 
 def find_library() -> Path | None:
-    """The shared library: PLANISH_BENCH_ONEDNN, or libdnnl.so.3 in this environment's lib folder."""
+    """The library: PLANISH_BENCH_ONEDNN, or libdnnl.so.3 in this environment's lib folder."""
     named = os.environ.get("PLANISH_BENCH_ONEDNN")
     if named:
         return Path(named)

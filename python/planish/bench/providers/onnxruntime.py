@@ -1,7 +1,7 @@
 """ONNX Runtime's CPU kernels, with inputs and output bound to the caller's memory.
 
-Forward only: the package has no gradients. Its threads are told to stop spinning when a run ends, so
-that they take no time from the provider measured next.
+Forward only: the package has no gradients. Its threads are told to stop spinning when a run ends,
+so that they take no time from the provider measured next.
 """
 
 from __future__ import annotations

@@ -7,8 +7,20 @@ The structs mirror include/planish.h. Which shared library is used is planish's 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64
-from ctypes import c_uint8, c_uint16, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint16,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from typing import Any
 
@@ -99,9 +111,9 @@ class Buffers(ctypes.Structure):
 @cache
 def load() -> ctypes.CDLL:
     """The shared library that the planish package uses, with the signatures needed here."""
-    from planish import _library
+    from planish._library import library
 
-    lib = ctypes.CDLL(str(_library.path()))
+    lib = ctypes.CDLL(str(library().path))
     lib.planish_plan_create.argtypes = [
         POINTER(Norm), c_int, POINTER(Tensors), POINTER(c_void_p), c_char_p, c_size_t,
     ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""The same provider in two processes: one whose malloc keeps its pages, one whose malloc is as users
-have it (allocator.py says why).
+"""The same provider in two processes: one whose malloc keeps its pages, one whose malloc is as
+users have it (allocator.py says why).
 
 This is the bench's end of the pipe; worker.py is the other.
 """

@@ -31,18 +31,19 @@ def _one_pass(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return mean, x.square().mean(1) - mean.square()
 
 
+METHODS = {
+    "welford": (_welford, "Welford's update in float, element by element"),
+    "two-pass": (_two_pass, "mean, then mean of (x - mean)^2, in float"),
+    "E[x2]-E[x]2": (_one_pass, "mean of x^2 minus the square of the mean, in float"),
+}
+
+
 class Textbook(Provider):
     """LayerNorm forward with float statistics by one named method."""
 
-    METHODS = {
-        "welford": (_welford, "Welford's update in float, element by element"),
-        "two-pass": (_two_pass, "mean, then mean of (x - mean)^2, in float"),
-        "E[x2]-E[x]2": (_one_pass, "mean of x^2 minus the square of the mean, in float"),
-    }
-
     def __init__(self, name: str) -> None:
         self.name = name
-        self.method, self.what = self.METHODS[name]
+        self.method, self.what = METHODS[name]
 
     def prepare(self, case: Case, data: Data) -> Run:
         """LayerNorm forward, f16, bf16 and f32."""
@@ -62,4 +63,4 @@ class Textbook(Provider):
 
 def textbook_providers() -> list[Provider]:
     """All of them."""
-    return [Textbook(name) for name in Textbook.METHODS]
+    return [Textbook(name) for name in METHODS]

@@ -16,7 +16,7 @@ import torch
 
 from . import allocator, machine, plots, report
 from .accuracy import compare
-from .case import DTYPE_BYTES, Case, Direction, Kind, make_data
+from .case import DTYPE_BYTES, Case, make_data
 from .measure import Result, measure
 from .providers import Provider, UnsupportedError, all_providers
 from .providers.processes import Worker
