@@ -45,6 +45,11 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
                              void *workspace, message error);
 
+/* Compiles what cuda_plan_run would need for buffers at these addresses (only their alignment
+ * counts) and keeps it on disk. Needs no GPU. */
+planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                 message error);
+
 /* One line such as "cuda rows forward lanes 32 x 4 chunks of 8"; returns its whole length. */
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
 

@@ -171,7 +171,11 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
     c[C_CORRECT] = 1;
-    int lanes = lanes_within_warp(chunks, width, width * bytes, is_double ? 10 : 40, 60, 14, &vecs);
+    int lanes = lanes_within_warp(chunks, width, width * bytes,
+                                  is_double    ? 10
+                                  : bytes == 4 ? 24
+                                               : 32,
+                                  60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : 1);
         c[C_WARPS] = held <= 16 ? 16 : held <= 24 ? 12 : 8;

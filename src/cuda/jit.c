@@ -141,6 +141,34 @@ static int make_key(const cuda_spec *spec, int arch, const cuda_compiler *compil
     return (size_t)n + cuda_spec_prelude(spec, key + n, bytes - (size_t)n) < bytes;
 }
 
+/* From disk, else compiled and kept there; *fresh tells which. */
+static planish_status make_code(const cuda_spec *spec, int arch, int *fresh, void **code,
+                                size_t *bytes, message error) {
+    const cuda_compiler *compiler;
+    planish_status status = cuda_compiler_get(&compiler, error);
+    if (status)
+        return status;
+    char key[PRELUDE_BYTES + 512];
+    int keyed = make_key(spec, arch, compiler, key, sizeof key);
+    if (keyed && !*fresh && (*code = cache_read(key, bytes)))
+        return PLANISH_OK;
+    *fresh = 1;
+    status = jit_compile(spec, arch, 0, code, bytes, NULL, error);
+    if (!status && keyed)
+        cache_write(key, *code, *bytes);
+    return status;
+}
+
+planish_status jit_prepare(const cuda_spec *spec, int arch, message error) {
+    void *code;
+    size_t bytes;
+    int fresh = 0;
+    planish_status status = make_code(spec, arch, &fresh, &code, &bytes, error);
+    if (!status)
+        free(code);
+    return status;
+}
+
 static planish_status load(const cuda_driver *driver, const cuda_spec *spec, const void *code,
                            CUmodule *module, jit_function *f, message error) {
     unsigned shared = (unsigned)cuda_spec_shared_bytes(spec);
@@ -183,30 +211,25 @@ static planish_status load(const cuda_driver *driver, const cuda_spec *spec, con
     return status;
 }
 
-static planish_status compile_and_load(const cuda_driver *driver, const cuda_spec *spec, int arch,
-                                       CUmodule *module, jit_function *f, message error) {
-    const cuda_compiler *compiler;
-    planish_status status = cuda_compiler_get(&compiler, error);
+static planish_status make_and_load(const cuda_driver *driver, const cuda_spec *spec, int arch,
+                                    CUmodule *module, jit_function *f, message error) {
+    void *code;
+    size_t bytes;
+    int fresh = 0;
+    planish_status status = make_code(spec, arch, &fresh, &code, &bytes, error);
     if (status)
         return status;
-    char key[PRELUDE_BYTES + 512];
-    int keyed = make_key(spec, arch, compiler, key, sizeof key);
-    size_t bytes = 0;
-    void *code = keyed ? cache_read(key, &bytes) : NULL;
-    if (code) {
-        status = load(driver, spec, code, module, f, (message){NULL, 0});
-        free(code);
-        if (!status)
-            return PLANISH_OK;
-        /* The driver does not take what is on disk: compile anew. */
-    }
-    status = jit_compile(spec, arch, 0, &code, &bytes, NULL, error);
-    if (status)
-        return status;
-    if (keyed)
-        cache_write(key, code, bytes);
     status = load(driver, spec, code, module, f, error);
     free(code);
+    if (status && !fresh) {
+        /* The driver does not take what was on disk: compile anew. */
+        fresh = 1;
+        status = make_code(spec, arch, &fresh, &code, &bytes, error);
+        if (!status) {
+            status = load(driver, spec, code, module, f, error);
+            free(code);
+        }
+    }
     return status;
 }
 
@@ -238,7 +261,7 @@ planish_status jit_get(const cuda_driver *driver, const cuda_spec *spec, int arc
         CUmodule module;
         int mode = CU_CAPTURE_RELAXED;
         driver->capture_mode(&mode);
-        status = compile_and_load(driver, spec, arch, &module, &fresh->function, error);
+        status = make_and_load(driver, spec, arch, &module, &fresh->function, error);
         driver->capture_mode(&mode);
         if (status) {
             free(fresh);

@@ -21,6 +21,9 @@ typedef struct jit_function {
 planish_status jit_get(const cuda_driver *driver, const cuda_spec *spec, int arch,
                        const jit_function **function, message error);
 
+/* Compiles to disk what is not there yet, without a device. */
+planish_status jit_prepare(const cuda_spec *spec, int arch, message error);
+
 /*
  * Compiles, without a device. *code (cubin where the compiler knows the architecture, else PTX) and
  * *log, if asked for, are the caller's to free. `verbose` puts registers and spills in the log.

@@ -153,16 +153,42 @@ static int bytes_of(const cuda_spec *spec, cuda_constant type) {
     return dtype_bytes((dtype)spec->constant[type]);
 }
 
-static planish_status run_forward(const launch *l, void *const *b) {
-    const cuda_plan *plan = l->plan;
+/* The plan's main kernel for buffers at these addresses. */
+static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     cuda_spec spec = plan->main;
     int32_t *c = spec.constant;
-    c[C_X_ACCESS] = access_of(b[ROLE_X], plan->stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
-    c[C_Y_ACCESS] = access_of(b[ROLE_Y], plan->stride[ROLE_Y], bytes_of(&spec, C_Y_TYPE));
+    const int64_t *stride = plan->stride;
+    c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
     c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
-    c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
-    if (c[C_HOLD] == 1 && c[C_X_ACCESS] < 4)
-        c[C_HOLD] = 2; /* asynchronous copies need 4 bytes; the sums stay the same */
+    /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
+    int narrow = c[C_X_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_X_TYPE) < 4;
+    if (spec.kernel == CUDA_FORWARD) {
+        c[C_Y_ACCESS] = access_of(b[ROLE_Y], stride[ROLE_Y], bytes_of(&spec, C_Y_TYPE));
+        c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
+        if (c[C_HOLD] == 1 && narrow)
+            c[C_HOLD] = 2;
+    } else {
+        c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
+        c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
+        if (narrow || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
+            c[C_STAGES] = 0;
+    }
+    return spec;
+}
+
+planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                 message error) {
+    cuda_spec spec = spec_for(plan, buffers);
+    planish_status status = jit_prepare(&spec, plan->limits.arch, error);
+    if (!status && plan->finish.kernel >= 0)
+        status = jit_prepare(&plan->finish, plan->limits.arch, error);
+    return status;
+}
+
+static planish_status run_forward(const launch *l, void *const *b) {
+    const cuda_plan *plan = l->plan;
+    cuda_spec spec = spec_for(plan, b);
+    const int32_t *c = spec.constant;
     const jit_function *f;
     planish_status status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
     if (status)
@@ -186,15 +212,8 @@ static planish_status run_forward(const launch *l, void *const *b) {
 
 static planish_status run_backward(const launch *l, void *const *b, void *workspace) {
     const cuda_plan *plan = l->plan;
-    cuda_spec spec = plan->main;
-    int32_t *c = spec.constant;
-    c[C_X_ACCESS] = access_of(b[ROLE_X], plan->stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
-    c[C_G_ACCESS] = access_of(b[ROLE_DY], plan->stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
-    c[C_D_ACCESS] = access_of(b[ROLE_DX], plan->stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
-    c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
-    if (c[C_X_ACCESS] < 4 || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_X_TYPE) < 4 ||
-        c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
-        c[C_STAGES] = 0; /* asynchronous copies need 4 bytes; the sums stay the same */
+    cuda_spec spec = spec_for(plan, b);
+    const int32_t *c = spec.constant;
     const jit_function *f, *finish = NULL;
     planish_status status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
     if (!status && plan->finish.kernel >= 0)

@@ -41,6 +41,7 @@ def load() -> ctypes.CDLL:
     lib.shim_get.argtypes = [p, i]
     lib.shim_set.argtypes = [p, i, i]
     lib.shim_run.argtypes = [p, p, p, p, text, s]
+    lib.shim_prepare.argtypes = [p, p, text, s]
     lib.shim_compile.argtypes = [p, i, i, i, text, s, text, s]
     return lib
 
@@ -117,6 +118,13 @@ class Plan:
         status = lib().shim_run(
             self.handle, array, stream, workspace, self._text, len(self._text)
         )
+        if status:
+            raise ShimError(status, self._text.value.decode())
+
+    def prepare(self, pointers: Mapping[str, int]) -> None:
+        """Compiles to disk what run() needs for buffers at these addresses."""
+        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        status = lib().shim_prepare(self.handle, array, self._text, len(self._text))
         if status:
             raise ShimError(status, self._text.value.decode())
 

@@ -94,6 +94,11 @@ EXPORT int shim_run(const cuda_plan *plan, void *const *buffers, void *stream, v
     return cuda_plan_run(plan, buffers, stream, workspace, (message){text, bytes});
 }
 
+/* Compiles to disk what a run with these addresses needs. */
+EXPORT int shim_prepare(const cuda_plan *plan, void *const *buffers, char *text, size_t bytes) {
+    return cuda_plan_prepare(plan, buffers, (message){text, bytes});
+}
+
 /* Compiles the main kernel (or, `last`, the finishing one) with accesses of `access` bytes; the
  * compiler's report goes to `log`. Returns a status; 100 where the plan has no such kernel. */
 EXPORT int shim_compile(const cuda_plan *plan, int last, int arch, int access, char *log,
