@@ -217,7 +217,7 @@ typedef struct planish_exec {
     void *parallel_context;            /* handed to parallel_for */
     void *stream;                      /* GPU: the CUstream / cudaStream_t to launch on; NULL is the
                                           default stream. Ignored on the CPU */
-    void *workspace;                   /* on the tensors' device, aligned to 256 bytes */
+    void *workspace; /* on the tensors' device, aligned to 64 bytes, on a GPU to 256 */
     size_t workspace_bytes;
     char *message;        /* where an error's sentence goes; may be NULL. Untouched on
                              success */

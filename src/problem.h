@@ -4,8 +4,9 @@
  *
  * Axes of size 1 are dropped. What is left falls in two lists, kept axes (a row for each index) and
  * reduced axes (the elements of a row), each in the order of x's axes; neighbours of one list merge
- * where the strides of every tensor allow it. A tensor that does not vary along an axis has stride 0
- * there. So LayerNorm over dense rows becomes one kept and one reduced axis with reduced strides 1.
+ * where the strides of every tensor allow it. A tensor that does not vary along an axis has stride
+ * 0 there. So LayerNorm over dense rows becomes one kept and one reduced axis with reduced
+ * strides 1.
  */
 #ifndef PLANISH_PROBLEM_H
 #define PLANISH_PROBLEM_H
@@ -58,14 +59,16 @@ typedef struct problem {
     int64_t affine;     /* elements of weight: the product of the sizes of the affine axes */
 } problem;
 
-static inline bool has(const problem *p, role r) { return p->dtypes[r] != DTYPE_NONE; }
+static inline bool has(const problem *p, role r) {
+    return p->dtypes[r] != DTYPE_NONE;
+}
 
 /* Whether the arithmetic is f64: any tensor is. */
 bool problem_is_double(const problem *p);
 
 /*
- * Whether every row is a dense run of `cols` elements in x, y, dy and dx, with weight, bias, dweight
- * and dbias (those there are) dense over the same elements and the same for every row.
+ * Whether every row is a dense run of `cols` elements in x, y, dy and dx, with weight, bias,
+ * dweight and dbias (those there are) dense over the same elements and the same for every row.
  */
 bool problem_is_rows(const problem *p);
 
@@ -73,8 +76,8 @@ bool problem_is_rows(const problem *p);
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error);
 
-/* Checks that buffers are there where the problem has elements and that outputs share no memory with
- * any other tensor beyond what planish_tensors allows. */
+/* Checks that buffers are there where the problem has elements and that outputs share no memory
+ * with any other tensor beyond what planish_tensors allows. */
 planish_status problem_check_buffers(const problem *p, void *const buffers[ROLE_COUNT],
                                      message error);
 

@@ -1,0 +1,264 @@
+/*
+ * The general path: any strides, any axes, any dtypes. Each row is gathered into dense scratch in
+ * the compute type, run through the same row kernels as dense rows, and scattered back. Right for
+ * everything, fast for nothing in particular.
+ */
+#include "cpu/run.h"
+
+#include <math.h>
+
+/* Calls for each dense-in-scratch stretch of a row: `count` elements from scratch index `at` on, at
+ * `offset` elements in tensor r with `stride` between them. */
+typedef void (*stretch)(void *context, int64_t at, int64_t offset, int64_t stride, int64_t count);
+
+static void for_each_stretch(const problem *p, role r, stretch visit, void *context) {
+    const axis *inner = &p->reduced[p->reduced_count - 1];
+    for (int64_t at = 0; at < p->cols; at += inner->size) {
+        int64_t offset = 0, rest = at / inner->size;
+        for (int k = p->reduced_count - 2; k >= 0; k--) {
+            offset += rest % p->reduced[k].size * p->reduced[k].stride[r];
+            rest /= p->reduced[k].size;
+        }
+        visit(context, at, offset, inner->stride[r], inner->size);
+    }
+}
+
+typedef struct transfer {
+    const cpu_kernels *kernels;
+    char *tensor;
+    dtype type;
+    bool is_double;
+    void *scratch;
+} transfer;
+
+static void gather_stretch(void *context, int64_t at, int64_t offset, int64_t stride,
+                           int64_t count) {
+    const transfer *t = context;
+    const int bytes = dtype_bytes(t->type);
+    const char *from = t->tensor + offset * bytes;
+    if (t->is_double) {
+        double *to = (double *)t->scratch + at;
+        for (int64_t i = 0; i < count; i++)
+            to[i] = element_load(from + i * stride * bytes, t->type);
+    } else if (stride == 1) {
+        t->kernels->widen[t->type]((float *)t->scratch + at, from, count);
+    } else {
+        float *to = (float *)t->scratch + at;
+        for (int64_t i = 0; i < count; i++)
+            to[i] = (float)element_load(from + i * stride * bytes, t->type);
+    }
+}
+
+static void scatter_stretch(void *context, int64_t at, int64_t offset, int64_t stride,
+                            int64_t count) {
+    const transfer *t = context;
+    const int bytes = dtype_bytes(t->type);
+    char *to = t->tensor + offset * bytes;
+    if (t->is_double) {
+        const double *from = (const double *)t->scratch + at;
+        for (int64_t i = 0; i < count; i++)
+            element_store(to + i * stride * bytes, t->type, from[i]);
+    } else if (stride == 1) {
+        t->kernels->narrow[t->type](to, (const float *)t->scratch + at, count);
+    } else {
+        const float *from = (const float *)t->scratch + at;
+        for (int64_t i = 0; i < count; i++)
+            element_store(to + i * stride * bytes, t->type, from[i]);
+    }
+}
+
+/* Gathered rows by their place in a block's slice. */
+enum { ROW_INPUT, ROW_RESULT, ROW_WEIGHT, ROW_BIAS, ROW_DY };
+
+typedef struct gathered_block {
+    const cpu_job *job;
+    block_space space;
+} gathered_block;
+
+static void *scratch_row(const gathered_block *b, int place) {
+    return b->space.rows + (size_t)place * b->job->plan->row_bytes;
+}
+
+static transfer transfer_of(const gathered_block *b, role r, char *tensor, int place) {
+    const planish_plan *plan = b->job->plan;
+    return (transfer){plan->kernels, tensor, plan->problem.dtypes[r], plan->is_double,
+                      scratch_row(b, place)};
+}
+
+/* Returns the gathered row, or NULL where the tensor is absent. */
+static void *gather(const gathered_block *b, const row_run *run, role r, int place) {
+    if (!run->data[r])
+        return NULL;
+    transfer t = transfer_of(b, r, run->data[r], place);
+    for_each_stretch(&b->job->plan->problem, r, gather_stretch, &t);
+    return t.scratch;
+}
+
+static void scatter(const gathered_block *b, const row_run *run, role r, int place) {
+    transfer t = transfer_of(b, r, run->data[r], place);
+    for_each_stretch(&b->job->plan->problem, r, scatter_stretch, &t);
+}
+
+/* xhat from y in place; 0 where y holds no digit of it (planish.h, PLANISH_BACKWARD_FROM_Y). */
+static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, const void *bias) {
+    static const double ulp_at_one[] = {
+        [DTYPE_F32] = 0x1p-23, [DTYPE_F16] = 0x1p-10, [DTYPE_BF16] = 0x1p-7, [DTYPE_F64] = 0x1p-52};
+    const problem *p = &plan->problem;
+    const double u = ulp_at_one[p->dtypes[ROLE_Y]];
+    const dtype real = plan->is_double ? DTYPE_F64 : DTYPE_F32;
+    const int bytes = dtype_bytes(real);
+    for (int64_t i = 0; i < p->cols; i++) {
+        char *element = (char *)y + i * bytes;
+        const double w =
+            weight ? element_load((const char *)weight + i * bytes, real) + p->weight_offset : 1;
+        const double b = bias ? element_load((const char *)bias + i * bytes, real) : 0;
+        const double xhat = (element_load(element, real) - b) / w;
+        element_store(element, real, w == 0 || fabs(w) <= u * fabs(b) ? 0 : xhat);
+    }
+}
+
+/* ---- One row
+ * -------------------------------------------------------------------------------------- */
+
+static const row_kernels *kernels_of(const planish_plan *plan) {
+    return &plan->kernels->rows[plan->is_double ? DTYPE_F64 : DTYPE_F32][WEIGHT_SAME];
+}
+
+static void forward_row(const gathered_block *b, const row_run *run, const void *weight,
+                        const void *bias) {
+    const planish_plan *plan = b->job->plan;
+    const problem *p = &plan->problem;
+    const forward_args args = {
+        .rows = 1,
+        .cols = p->cols,
+        .x = gather(b, run, ROLE_X, ROW_INPUT),
+        .y = run->data[ROLE_Y] ? scratch_row(b, ROW_RESULT) : NULL,
+        .weight = weight,
+        .bias = bias,
+        .weight_offset = p->weight_offset,
+        .eps = p->eps,
+        .mean = run_stat(p, run, ROLE_MEAN),
+        .rstd = run_stat(p, run, ROLE_RSTD),
+        .m2 = run_stat(p, run, ROLE_M2),
+        .given = p->pass == PLANISH_APPLY,
+    };
+    kernels_of(plan)->forward[p->kind](&args);
+    if (args.y)
+        scatter(b, run, ROLE_Y, ROW_RESULT);
+}
+
+static void backward_row(const gathered_block *b, const row_run *run, const void *weight,
+                         const void *bias) {
+    const planish_plan *plan = b->job->plan;
+    const problem *p = &plan->problem;
+    const bool from_y = p->pass == PLANISH_BACKWARD_FROM_Y;
+    void *x = gather(b, run, from_y ? ROLE_Y : ROLE_X, ROW_INPUT);
+    if (from_y)
+        rebuild_xhat(plan, x, weight, bias);
+    const backward_args args = {
+        .rows = 1,
+        .cols = p->cols,
+        .dy = gather(b, run, ROLE_DY, ROW_DY),
+        .x = x,
+        .dx = run->data[ROLE_DX] ? scratch_row(b, ROW_RESULT) : NULL,
+        .weight = weight,
+        .weight_offset = p->weight_offset,
+        .mean = run_stat(p, run, ROLE_MEAN),
+        .rstd = run_stat(p, run, ROLE_RSTD),
+        .x_is_xhat = from_y,
+        .dweight = b->space.chunk[0],
+        .dbias = b->space.chunk[1],
+    };
+    kernels_of(plan)->backward[p->kind](&args);
+    if (args.dx)
+        scatter(b, run, ROLE_DX, ROW_RESULT);
+}
+
+/* ---- Sums over rows
+ * ------------------------------------------------------------------------------- */
+
+/* Whether every row adds to the same affine elements, one for each of its own. */
+static bool rows_share_affine(const problem *p) {
+    for (int k = 0; k < p->kept_count; k++)
+        if (p->kept[k].affine)
+            return false;
+    for (int k = 0; k < p->reduced_count; k++)
+        if (!p->reduced[k].affine && p->reduced[k].size != 1)
+            return false;
+    return true;
+}
+
+static bool weight_varies_by_row(const problem *p) {
+    for (int k = 0; k < p->kept_count; k++)
+        if (p->kept[k].affine)
+            return true;
+    return false;
+}
+
+/* Adds the sums of one row to the affine elements it belongs to, and clears them. */
+static void flush_row(const planish_plan *plan, int64_t row, void *chunk, double *sum) {
+    const problem *p = &plan->problem;
+    const dtype real = plan->is_double ? DTYPE_F64 : DTYPE_F32;
+    int64_t step[PLANISH_MAX_NDIM], span = 1, first = 0;
+    for (int k = p->reduced_count - 1; k >= 0; k--) {
+        step[k] = p->reduced[k].affine ? span : 0;
+        span *= p->reduced[k].affine ? p->reduced[k].size : 1;
+    }
+    for (int k = p->kept_count - 1; k >= 0; k--) {
+        first += p->kept[k].affine ? row % p->kept[k].size * span : 0;
+        span *= p->kept[k].affine ? p->kept[k].size : 1;
+        row /= p->kept[k].size;
+    }
+    const int inner = p->reduced_count - 1;
+    for (int64_t at = 0; at < p->cols; at += p->reduced[inner].size) {
+        int64_t to = first, rest = at / p->reduced[inner].size;
+        for (int k = inner - 1; k >= 0; k--) {
+            to += rest % p->reduced[k].size * step[k];
+            rest /= p->reduced[k].size;
+        }
+        for (int64_t i = 0; i < p->reduced[inner].size; i++)
+            sum[to + i * step[inner]] +=
+                element_load((const char *)chunk + (at + i) * dtype_bytes(real), real);
+    }
+    memset(chunk, 0, plan->chunk_bytes);
+}
+
+void gathered_blocks(void *data, int64_t begin, int64_t end) {
+    const cpu_job *job = data;
+    const planish_plan *plan = job->plan;
+    const problem *p = &plan->problem;
+    const bool share = rows_share_affine(p), weight_varies = weight_varies_by_row(p);
+    const bool backward = p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
+    for (int64_t block = begin; block < end; block++) {
+        const gathered_block b = {job, block_space_of(job, block)};
+        const int64_t first = block * plan->block_rows;
+        const int64_t last =
+            first + plan->block_rows < p->rows ? first + plan->block_rows : p->rows;
+        for (int i = 0; i < 2; i++)
+            if (b.space.chunk[i]) {
+                memset(b.space.chunk[i], 0, plan->chunk_bytes);
+                memset(b.space.sum[i], 0, plan->sum_bytes);
+            }
+        const void *weight = NULL, *bias = NULL;
+        for (int64_t row = first; row < last; row++) {
+            const row_run run = row_run_at(job, row, row + 1);
+            if (row == first || weight_varies) {
+                weight = gather(&b, &run, ROLE_WEIGHT, ROW_WEIGHT);
+                bias = gather(&b, &run, ROLE_BIAS, ROW_BIAS);
+            }
+            if (backward)
+                backward_row(&b, &run, weight, bias);
+            else
+                forward_row(&b, &run, weight, bias);
+            const bool chunk_ends = (row - first) % CHUNK_ROWS == CHUNK_ROWS - 1 || row == last - 1;
+            for (int i = 0; i < 2; i++) {
+                if (!b.space.chunk[i])
+                    continue;
+                if (!share)
+                    flush_row(plan, row, b.space.chunk[i], b.space.sum[i]);
+                else if (chunk_ends)
+                    flush_dense(plan, b.space.chunk[i], b.space.sum[i]);
+            }
+        }
+    }
+}

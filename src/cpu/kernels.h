@@ -1,0 +1,95 @@
+/*
+ * What a CPU kernel is given and the table of kernels of one tier. A kernel runs on a block of
+ * dense rows with constant pitch; who cuts a problem into such blocks, and on which thread, is
+ * cpu/run.c's affair.
+ */
+#ifndef PLANISH_CPU_KERNELS_H
+#define PLANISH_CPU_KERNELS_H
+
+#include "cpu/element.h"
+#include "problem.h"
+
+/* A mean, rstd or m2 for each row; data NULL: absent. Pitches are in bytes throughout. */
+typedef struct row_stat {
+    char *data;
+    int64_t pitch;
+    dtype type;
+} row_stat;
+
+static inline double stat_load(const row_stat *s, int64_t row) {
+    return element_load(s->data + row * s->pitch, s->type);
+}
+
+/* Rounded once; nothing where the statistic is absent. */
+static inline void stat_store(const row_stat *s, int64_t row, double value) {
+    if (s->data)
+        element_store(s->data + row * s->pitch, s->type, value);
+}
+
+typedef struct forward_args {
+    int64_t rows, cols;
+    const char *x;
+    int64_t x_pitch;
+    char *y; /* NULL: statistics only */
+    int64_t y_pitch;
+    const void *weight, *bias; /* dense; NULL: absent */
+    int weight_offset;
+    double eps;
+    row_stat mean, rstd, m2;
+    bool given;  /* mean and rstd are inputs */
+    bool stream; /* y is written past the cache where its alignment allows */
+} forward_args;
+
+typedef struct backward_args {
+    int64_t rows, cols;
+    const char *dy, *x;
+    int64_t dy_pitch, x_pitch;
+    char *dx; /* NULL: not wanted */
+    int64_t dx_pitch;
+    const void *weight;
+    int weight_offset;
+    row_stat mean, rstd;
+    bool x_is_xhat; /* x holds xhat itself */
+    bool stream;
+    /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
+     */
+    void *dweight, *dbias;
+} backward_args;
+
+/* The kernels for one element and one weight dtype, by planish_kind. */
+typedef struct row_kernels {
+    void (*forward[2])(const forward_args *);
+    void (*backward[2])(const backward_args *);
+} row_kernels;
+
+enum { WEIGHT_SAME, WEIGHT_F32, WEIGHT_DTYPES };
+
+typedef struct cpu_kernels {
+    const char *tier;
+    /* By element dtype (x, y, dy and dx alike) and weight dtype; where both are f32 the entries
+     * agree, and f64 has weights of its own dtype only. */
+    row_kernels rows[DTYPE_NONE][WEIGHT_DTYPES];
+    /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
+    void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
+    void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);
+} cpu_kernels;
+
+/* A row is summed in segments of this many elements (see cpu/rows.h). */
+enum { SEGMENT = 4096 };
+
+/* Rows are taken in groups of this many: their sums are folded together, and their contributions to
+ * dweight and dbias added by one fixed tree. */
+enum { GROUP = 4 };
+
+/* dweight and dbias partials take this many rows in the compute type before they go to f64. */
+enum { CHUNK_ROWS = 32 };
+
+/* ---- Rows in f64, element by element: what the kernels fall back on where f32 or f64 arithmetic
+ * would leave its range though the result does not (cpu/wide.c). Same for every tier. ---- */
+
+void wide_forward_row(const forward_args *args, int64_t row, planish_kind kind, dtype element,
+                      dtype weight);
+void wide_backward_row(const backward_args *args, int64_t row, planish_kind kind, dtype element,
+                       dtype weight);
+
+#endif

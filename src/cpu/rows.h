@@ -1,0 +1,145 @@
+/*
+ * Row kernels, written once and included for every tier and dtype. Parameters:
+ *
+ *     ELEMENT, ELEMENT_T      dtype token (f32, f16, bf16, f64) and C type of x, y, dy, dx in
+ * memory WEIGHT, WEIGHT_T        the same of weight and bias REAL, REAL_TOKEN        the compute
+ * type, float or double, and its dtype token VEC                     its vector, f32v or f64v;
+ * VEC_LANES  its lanes LANES                   the canonical lanes: 32 for float, 16 for double BIG
+ * a variance or a constant from here on is out of range, and TINY_VAR, TINY_EPS      below both,
+ * squares have lost digits: the row is done in wide.c instead NAME(f)                 f with a
+ * suffix of its own
+ *
+ * The sums of a row are the same bits on every tier: element i of a segment goes to canonical lane
+ * i mod LANES, whatever the width of a vector; lanes fold by halves; segments are merged in order,
+ * in double. Statistics are corrected two-pass, the mean a pair m + delta (docs/numerics.md).
+ */
+
+#define V_(vec, f) vec##_##f
+#define V__(vec, f) V_(vec, f)
+#define V(f) V__(VEC, f)
+#define V_TYPED_(vec, f, type) vec##_##f##_##type
+#define V_TYPED(vec, f, type) V_TYPED_(vec, f, type)
+#define LOAD_X(p) V_TYPED(VEC, load, ELEMENT)(p)
+#define LOAD_X_PART(p, n) V_TYPED(VEC, load_part, ELEMENT)(p, n)
+#define STORE_X(p, v) V_TYPED(VEC, store, ELEMENT)(p, v)
+#define STORE_X_PART(p, v, n) V_TYPED(VEC, store_part, ELEMENT)(p, v, n)
+#define STREAM_X(p, v) V_TYPED(VEC, stream, ELEMENT)(p, v)
+#define LOAD_W(p) V_TYPED(VEC, load, WEIGHT)(p)
+#define LOAD_W_PART(p, n) V_TYPED(VEC, load_part, WEIGHT)(p, n)
+#define LOAD_REAL(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
+#define LOAD_REAL_PART(p, n) V_TYPED(VEC, load_part, REAL_TOKEN)(p, n)
+#define STORE_REAL(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
+#define STORE_REAL_PART(p, v, n) V_TYPED(VEC, store_part, REAL_TOKEN)(p, v, n)
+#define DTYPE_OF_f32 DTYPE_F32
+#define DTYPE_OF_f16 DTYPE_F16
+#define DTYPE_OF_bf16 DTYPE_BF16
+#define DTYPE_OF_f64 DTYPE_F64
+#define DTYPE_OF_(type) DTYPE_OF_##type
+#define DTYPE_OF(type) DTYPE_OF_(type)
+
+/* Vectors held in an array stay in registers only where the loop over it is gone. */
+#define UNROLL _Pragma("GCC unroll 8")
+#define INLINE static inline __attribute__((always_inline))
+#define OUTLINE static __attribute__((noinline))
+enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
+
+/* The canonical lanes of one sum. */
+typedef struct NAME(lanes) {
+    VEC part[NAME(PARTS)];
+} NAME(lanes);
+
+INLINE NAME(lanes) NAME(lanes_zero)(void) {
+    NAME(lanes) sum;
+    for (int k = 0; k < NAME(PARTS); k++)
+        sum.part[k] = V(set1)(0);
+    return sum;
+}
+
+/* Lanes to one vector, by halves; the rest of the fold is VEC's fold4. */
+INLINE VEC NAME(lanes_fold)(NAME(lanes) sum) {
+    for (int half = NAME(PARTS) / 2; half; half /= 2)
+        for (int k = 0; k < half; k++)
+            sum.part[k] = V(add)(sum.part[k], sum.part[k + half]);
+    return sum.part[0];
+}
+
+INLINE void NAME(fold_rows)(const VEC sums[], int count, REAL out[GROUP]) {
+    const VEC zero = V(set1)(0);
+    V(fold4)(sums[0], count > 1 ? sums[1] : zero, count > 2 ? sums[2] : zero,
+             count > 3 ? sums[3] : zero, out);
+}
+
+/* A vector of a row with `left` elements to go, filled up with 0; and one with the lanes past the
+ * end 0. */
+INLINE VEC NAME(load_x)(const ELEMENT_T *p, int64_t left) {
+    return left >= VEC_LANES ? LOAD_X(p) : LOAD_X_PART(p, (int)left);
+}
+INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
+    if (left >= VEC_LANES)
+        STORE_X(p, v);
+    else
+        STORE_X_PART(p, v, (int)left);
+}
+INLINE VEC NAME(keep)(VEC v, int64_t left) {
+    return left >= VEC_LANES ? v : V(keep)(v, (int)left);
+}
+INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
+    return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
+}
+INLINE VEC NAME(load_real)(const REAL *p, int64_t left) {
+    return left >= VEC_LANES ? LOAD_REAL(p) : LOAD_REAL_PART(p, (int)left);
+}
+INLINE void NAME(add_to_real)(REAL *p, VEC v, int64_t left) {
+    v = V(add)(NAME(load_real)(p, left), v);
+    if (left >= VEC_LANES)
+        STORE_REAL(p, v);
+    else
+        STORE_REAL_PART(p, v, (int)left);
+}
+
+INLINE int64_t NAME(min)(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+#include "cpu/rows_forward.h"
+
+#include "cpu/rows_backward.h"
+
+#undef V_
+#undef V__
+#undef V
+#undef V_TYPED_
+#undef V_TYPED
+#undef LOAD_X
+#undef LOAD_X_PART
+#undef STORE_X
+#undef STORE_X_PART
+#undef STREAM_X
+#undef LOAD_W
+#undef LOAD_W_PART
+#undef LOAD_REAL
+#undef LOAD_REAL_PART
+#undef STORE_REAL
+#undef STORE_REAL_PART
+#undef DTYPE_OF_f32
+#undef DTYPE_OF_f16
+#undef DTYPE_OF_bf16
+#undef DTYPE_OF_f64
+#undef DTYPE_OF_
+#undef DTYPE_OF
+#undef UNROLL
+#undef INLINE
+#undef OUTLINE
+#undef ELEMENT
+#undef ELEMENT_T
+#undef WEIGHT
+#undef WEIGHT_T
+#undef REAL
+#undef REAL_TOKEN
+#undef VEC
+#undef VEC_LANES
+#undef LANES
+#undef BIG
+#undef TINY_VAR
+#undef TINY_EPS
+#undef NAME

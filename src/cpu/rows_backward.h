@@ -1,0 +1,195 @@
+/* The backward row kernel; part of cpu/rows.h, whose parameters and helpers it uses. */
+
+static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms);
+
+/* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
+ * dx = (dy * weight - c1 - xhat * c2) * rstd. */
+typedef struct NAME(row_gradient) {
+    REAL mean, scale, shift, rstd, c1, minus_c2;
+} NAME(row_gradient);
+
+/* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean. */
+typedef struct NAME(gradient_sums) {
+    NAME(lanes) xhat, g, gxhat;
+} NAME(gradient_sums);
+
+INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, const ELEMENT_T *x,
+                                    const ELEMENT_T *dy, const WEIGHT_T *weight, VEC offset,
+                                    NAME(row_gradient) row, const bool rms, int64_t i,
+                                    int64_t left) {
+    VEC g = NAME(load_x)(dy + i, left), xhat = NAME(load_x)(x + i, left);
+    if (weight)
+        g = V(mul)(g, V(add)(NAME(load_weight)(weight + i, left), offset));
+    if (!rms)
+        xhat = V(sub)(xhat, V(set1)(row.mean));
+    xhat = V(mul)(xhat, V(set1)(row.scale));
+    if (!rms) {
+        sums->xhat.part[k] = V(add)(sums->xhat.part[k], NAME(keep)(xhat, left));
+        sums->g.part[k] = V(add)(sums->g.part[k], g);
+    }
+    sums->gxhat.part[k] = V(fma)(g, xhat, sums->gxhat.part[k]);
+}
+
+INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
+                                   const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
+                                   const bool rms, VEC *sum_xhat, VEC *sum_g, VEC *sum_gxhat) {
+    const VEC offset = V(set1)((REAL)a->weight_offset);
+    NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) NAME(add_gradient_sums)(
+            &sums, k, x, dy, weight, offset, row, rms, i + k * VEC_LANES, VEC_LANES);
+    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES)
+        NAME(add_gradient_sums)(&sums, k, x, dy, weight, offset, row, rms, i, n - i);
+    *sum_xhat = NAME(lanes_fold)(sums.xhat);
+    *sum_g = NAME(lanes_fold)(sums.g);
+    *sum_gxhat = NAME(lanes_fold)(sums.gxhat);
+}
+
+OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
+                                     const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
+                                     NAME(row_gradient) row, bool rms, VEC *xhat, VEC *g,
+                                     VEC *gxhat) {
+    if (rms)
+        NAME(gradient_sums_as)(a, x, dy, weight, n, row, true, xhat, g, gxhat);
+    else
+        NAME(gradient_sums_as)(a, x, dy, weight, n, row, false, xhat, g, gxhat);
+}
+
+/* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
+OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *const x[],
+                                      const ELEMENT_T *const dy[], int count, bool rms,
+                                      NAME(row_gradient) row[]) {
+    const double inverse = 1.0 / (double)a->cols;
+    double total_xhat[GROUP] = {0}, total_g[GROUP] = {0}, total_gxhat[GROUP] = {0};
+    for (int64_t at = 0; at < a->cols; at += SEGMENT) {
+        const int64_t length = NAME(min)(a->cols - at, SEGMENT);
+        const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
+        VEC xhat[GROUP], g[GROUP], gxhat[GROUP];
+        REAL sum[GROUP];
+        for (int r = 0; r < count; r++)
+            NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, length, row[r], rms, &xhat[r],
+                                    &g[r], &gxhat[r]);
+        NAME(fold_rows)(gxhat, count, sum);
+        for (int r = 0; r < count; r++)
+            total_gxhat[r] += sum[r];
+        if (rms)
+            continue;
+        NAME(fold_rows)(xhat, count, sum);
+        for (int r = 0; r < count; r++)
+            total_xhat[r] += sum[r];
+        NAME(fold_rows)(g, count, sum);
+        for (int r = 0; r < count; r++)
+            total_g[r] += sum[r];
+    }
+    bool in_range = true;
+    for (int r = 0; r < count; r++) {
+        /* What the saved mean lacks; nothing where xhat is given. */
+        const double delta = rms || a->x_is_xhat ? 0 : total_xhat[r] * inverse;
+        const double c1 = total_g[r] * inverse;
+        const double c2 = total_gxhat[r] * inverse - c1 * delta;
+        row[r].shift = (REAL)-delta;
+        row[r].c1 = (REAL)c1;
+        row[r].minus_c2 = (REAL)-c2;
+        in_range &= fabs(delta) < BIG && fabs(c1) < BIG && fabs(c2) < BIG;
+    }
+    return in_range;
+}
+
+/* The sum over 1, 2 or 4 rows, where each odd one holds the sum of its pair. */
+INLINE VEC NAME(pair_total)(const VEC sums[], const int count) {
+    return count == 4 ? V(add)(sums[1], sums[3]) : sums[count - 1];
+}
+
+/* dx of `count` rows at columns [i, i + VEC_LANES), of which `left` are there, and their
+ * contribution to dweight and dbias, added by pairs. */
+INLINE void NAME(gradient_columns)(const backward_args *a, const ELEMENT_T *const x[],
+                                   const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
+                                   const int count, const NAME(row_gradient) row[], const bool rms,
+                                   int64_t i, int64_t left) {
+    VEC weight = V(set1)(1), dweight[GROUP], dbias[GROUP];
+    if (a->weight)
+        weight = V(add)(NAME(load_weight)((const WEIGHT_T *)a->weight + i, left),
+                        V(set1)((REAL)a->weight_offset));
+    UNROLL for (int r = 0; r < count; r++) {
+        const VEC d = NAME(load_x)(dy[r] + i, left);
+        VEC xhat = NAME(load_x)(x[r] + i, left);
+        if (rms)
+            xhat = V(mul)(xhat, V(set1)(row[r].scale));
+        else
+            xhat = V(fma)(V(sub)(xhat, V(set1)(row[r].mean)), V(set1)(row[r].scale),
+                          V(set1)(row[r].shift));
+        dweight[r] = r & 1 ? V(fma)(d, xhat, dweight[r - 1]) : V(mul)(d, xhat);
+        dbias[r] = r & 1 ? V(add)(d, dbias[r - 1]) : d;
+        if (a->dx) {
+            VEC g = V(mul)(d, weight);
+            if (!rms)
+                g = V(sub)(g, V(set1)(row[r].c1));
+            const VEC v = V(mul)(V(fma)(xhat, V(set1)(row[r].minus_c2), g), V(set1)(row[r].rstd));
+            NAME(store_x)(dx[r] + i, v, left);
+        }
+    }
+    if (a->dweight)
+        NAME(add_to_real)((REAL *)a->dweight + i, NAME(pair_total)(dweight, count), left);
+    if (a->dbias)
+        NAME(add_to_real)((REAL *)a->dbias + i, NAME(pair_total)(dbias, count), left);
+}
+
+INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
+                           const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
+                           const NAME(row_gradient) row[], const bool rms) {
+    int64_t i = 0;
+    for (; i + VEC_LANES <= a->cols; i += VEC_LANES)
+        NAME(gradient_columns)(a, x, dy, dx, count, row, rms, i, VEC_LANES);
+    if (i < a->cols)
+        NAME(gradient_columns)(a, x, dy, dx, count, row, rms, i, a->cols - i);
+}
+
+/* Rows [row, row + count), count 1 or GROUP. */
+INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const int count,
+                                 const bool rms) {
+    const ELEMENT_T *x[GROUP], *dy[GROUP];
+    ELEMENT_T *dx[GROUP];
+    NAME(row_gradient) row[GROUP];
+    for (int r = 0; r < count; r++) {
+        x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
+        dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
+        dx[r] = (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch);
+        row[r].rstd = (REAL)stat_load(&a->rstd, first + r);
+        row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
+        row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
+    }
+    if (__builtin_expect(!NAME(gradient_constants)(a, x, dy, count, rms, row), 0)) {
+        if (count > 1) {
+            for (int r = 0; r < count; r++)
+                NAME(backward_row)(a, first + r, rms);
+        } else {
+            wide_backward_row(a, first, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                              DTYPE_OF(WEIGHT));
+        }
+        return;
+    }
+    NAME(gradient)(a, x, dy, dx, count, row, rms);
+}
+
+OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms) {
+    if (rms)
+        NAME(backward_group)(a, row, 1, true);
+    else
+        NAME(backward_group)(a, row, 1, false);
+}
+
+INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
+    int64_t row = 0;
+    for (; row + GROUP <= a->rows; row += GROUP)
+        NAME(backward_group)(a, row, GROUP, rms);
+    for (; row < a->rows; row++)
+        NAME(backward_row)(a, row, rms);
+}
+
+static void NAME(backward_layer)(const backward_args *a) {
+    NAME(backward_rows)(a, false);
+}
+static void NAME(backward_rms)(const backward_args *a) {
+    NAME(backward_rows)(a, true);
+}

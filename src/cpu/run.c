@@ -1,0 +1,204 @@
+#include "cpu/run.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+/* ---- Rows -------------------------------------------------------------------------------------
+ */
+
+row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
+    const problem *p = &job->plan->problem;
+    const axis *inner = &p->kept[p->kept_count - 1];
+    int64_t index[PLANISH_MAX_NDIM], rest = row;
+    for (int k = p->kept_count - 1; k >= 0; k--) {
+        index[k] = rest % p->kept[k].size;
+        rest /= p->kept[k].size;
+    }
+    row_run run;
+    const int64_t left = inner->size - index[p->kept_count - 1];
+    run.rows = left < end - row ? left : end - row;
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        run.data[r] = NULL;
+        run.pitch[r] = 0;
+        if (!has(p, r))
+            continue;
+        const int bytes = dtype_bytes(p->dtypes[r]);
+        int64_t offset = 0;
+        for (int k = 0; k < p->kept_count; k++)
+            offset += index[k] * p->kept[k].stride[r];
+        run.data[r] = job->data[r] + offset * bytes;
+        run.pitch[r] = inner->stride[r] * bytes;
+    }
+    return run;
+}
+
+row_stat run_stat(const problem *p, const row_run *run, role r) {
+    return (row_stat){run->data[r], run->pitch[r], p->dtypes[r]};
+}
+
+block_space block_space_of(const cpu_job *job, int64_t block) {
+    const planish_plan *plan = job->plan;
+    char *at = job->workspace + (size_t)block * plan->block_bytes;
+    block_space space = {.rows = at};
+    at += (size_t)plan->gathered_rows * plan->row_bytes;
+    const role wanted[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
+    for (int i = 0; i < 2; i++) {
+        if (!plan->sums || !has(&plan->problem, wanted[i]))
+            continue;
+        space.chunk[i] = at;
+        space.sum[i] = (double *)(at + plan->chunk_bytes);
+        at += plan->chunk_bytes + plan->sum_bytes;
+    }
+    return space;
+}
+
+static const row_kernels *kernels_of(const planish_plan *plan) {
+    const problem *p = &plan->problem;
+    const dtype element = p->dtypes[ROLE_X];
+    const role weight = has(p, ROLE_WEIGHT) ? ROLE_WEIGHT : ROLE_BIAS;
+    const bool same = !has(p, weight) || p->dtypes[weight] == element;
+    return &plan->kernels->rows[element][same ? WEIGHT_SAME : WEIGHT_F32];
+}
+
+/* ---- Work items of the row path ----------------------------------------------------------------
+ */
+
+static int64_t block_end(const planish_plan *plan, int64_t block) {
+    const int64_t end = block * plan->block_rows;
+    return end < plan->problem.rows ? end : plan->problem.rows;
+}
+
+static void forward_blocks(void *data, int64_t begin, int64_t end) {
+    const cpu_job *job = data;
+    const planish_plan *plan = job->plan;
+    const problem *p = &plan->problem;
+    const row_kernels *kernels = kernels_of(plan);
+    const int64_t last = block_end(plan, end);
+    for (int64_t row = begin * plan->block_rows; row < last;) {
+        const row_run run = row_run_at(job, row, last);
+        const forward_args args = {
+            .rows = run.rows,
+            .cols = p->cols,
+            .x = run.data[ROLE_X],
+            .x_pitch = run.pitch[ROLE_X],
+            .y = run.data[ROLE_Y],
+            .y_pitch = run.pitch[ROLE_Y],
+            .weight = run.data[ROLE_WEIGHT],
+            .bias = run.data[ROLE_BIAS],
+            .weight_offset = p->weight_offset,
+            .eps = p->eps,
+            .mean = run_stat(p, &run, ROLE_MEAN),
+            .rstd = run_stat(p, &run, ROLE_RSTD),
+            .m2 = run_stat(p, &run, ROLE_M2),
+            .given = p->pass == PLANISH_APPLY,
+            .stream = plan->stream,
+        };
+        kernels->forward[p->kind](&args);
+        row += run.rows;
+    }
+}
+
+static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dweight,
+                          void *dbias) {
+    const problem *p = &job->plan->problem;
+    const row_kernels *kernels = kernels_of(job->plan);
+    while (row < end) {
+        const row_run run = row_run_at(job, row, end);
+        const backward_args args = {
+            .rows = run.rows,
+            .cols = p->cols,
+            .dy = run.data[ROLE_DY],
+            .dy_pitch = run.pitch[ROLE_DY],
+            .x = run.data[ROLE_X],
+            .x_pitch = run.pitch[ROLE_X],
+            .dx = run.data[ROLE_DX],
+            .dx_pitch = run.pitch[ROLE_DX],
+            .weight = run.data[ROLE_WEIGHT],
+            .weight_offset = p->weight_offset,
+            .mean = run_stat(p, &run, ROLE_MEAN),
+            .rstd = run_stat(p, &run, ROLE_RSTD),
+            .stream = job->plan->stream,
+            .dweight = dweight,
+            .dbias = dbias,
+        };
+        kernels->backward[p->kind](&args);
+        row += run.rows;
+    }
+}
+
+static void backward_blocks(void *data, int64_t begin, int64_t end) {
+    const cpu_job *job = data;
+    const planish_plan *plan = job->plan;
+    for (int64_t block = begin; block < end; block++) {
+        const int64_t last = block_end(plan, block + 1);
+        int64_t row = block * plan->block_rows;
+        if (!plan->sums) {
+            backward_rows(job, row, last, NULL, NULL);
+            continue;
+        }
+        const block_space space = block_space_of(job, block);
+        for (int i = 0; i < 2; i++)
+            if (space.chunk[i]) {
+                memset(space.chunk[i], 0, plan->chunk_bytes);
+                memset(space.sum[i], 0, plan->sum_bytes);
+            }
+        while (row < last) {
+            const int64_t next = row + CHUNK_ROWS < last ? row + CHUNK_ROWS : last;
+            backward_rows(job, row, next, space.chunk[0], space.chunk[1]);
+            for (int i = 0; i < 2; i++)
+                if (space.chunk[i])
+                    flush_dense(plan, space.chunk[i], space.sum[i]);
+            row = next;
+        }
+    }
+}
+
+/* ---- The run ------------------------------------------------------------------------------------
+ */
+
+/* One even range of the work items for each of OpenMP's threads. */
+static void default_parallel_for(void *context, int64_t count, planish_task task, void *task_data) {
+    (void)context;
+#if defined(_OPENMP)
+    if (!omp_in_parallel()) {
+#pragma omp parallel
+        {
+            const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+            const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
+            if (begin < end)
+                task(task_data, begin, end);
+        }
+        return;
+    }
+#endif
+    task(task_data, 0, count);
+}
+
+static void fork_join(const cpu_job *job, const planish_exec *exec, bool parallel, int64_t count,
+                      planish_task task) {
+    if (!parallel || count < 2)
+        task((void *)job, 0, count);
+    else if (exec && exec->parallel_for)
+        exec->parallel_for(exec->parallel_context, count, task, (void *)job);
+    else
+        default_parallel_for(NULL, count, task, (void *)job);
+}
+
+void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const planish_exec *exec) {
+    const problem *p = &plan->problem;
+    cpu_job job = {.plan = plan, .workspace = exec ? exec->workspace : NULL};
+    for (int r = 0; r < ROLE_COUNT; r++)
+        job.data[r] = buffers[r];
+    if (plan->path == PATH_EMPTY) {
+        fill_empty(&job);
+        return;
+    }
+    const bool backward = p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
+    fork_join(&job, exec, plan->parallel, plan->blocks,
+              plan->path == PATH_GATHERED ? gathered_blocks
+              : backward                  ? backward_blocks
+                                          : forward_blocks);
+    if (plan->sums)
+        fork_join(&job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);
+}

@@ -1,0 +1,88 @@
+/*
+ * dweight and dbias: what the blocks summed, added in the order of the blocks and written out; and
+ * the values of a problem that has no elements.
+ */
+#include "cpu/run.h"
+
+#include <math.h>
+
+void flush_dense(const planish_plan *plan, void *chunk, double *sum) {
+    const int64_t n = plan->problem.cols;
+    if (plan->is_double) {
+        const double *values = chunk;
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += values[i];
+    } else {
+        const float *values = chunk;
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += (double)values[i];
+    }
+    memset(chunk, 0, plan->chunk_bytes);
+}
+
+/* The address of affine element i, counted over the affine kept axes and then the affine reduced
+ * ones. */
+static char *affine_element(const cpu_job *job, role r, int64_t i) {
+    const problem *p = &job->plan->problem;
+    int64_t offset = 0;
+    for (int k = p->reduced_count - 1; k >= 0; k--)
+        if (p->reduced[k].affine) {
+            offset += i % p->reduced[k].size * p->reduced[k].stride[r];
+            i /= p->reduced[k].size;
+        }
+    for (int k = p->kept_count - 1; k >= 0; k--)
+        if (p->kept[k].affine) {
+            offset += i % p->kept[k].size * p->kept[k].stride[r];
+            i /= p->kept[k].size;
+        }
+    return job->data[r] + offset * dtype_bytes(p->dtypes[r]);
+}
+
+void sum_tiles(void *data, int64_t begin, int64_t end) {
+    const cpu_job *job = data;
+    const planish_plan *plan = job->plan;
+    const problem *p = &plan->problem;
+    const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
+    const bool dense = plan->path == PATH_ROWS;
+    double total[SUM_TILE];
+    for (int64_t tile = begin; tile < end; tile++) {
+        const int64_t first = tile * SUM_TILE;
+        const int64_t count = p->affine - first < SUM_TILE ? p->affine - first : SUM_TILE;
+        for (int o = 0; o < 2; o++) {
+            const role output = outputs[o];
+            if (!has(p, output))
+                continue;
+            for (int64_t block = 0; block < plan->blocks; block++) {
+                const double *sum = block_space_of(job, block).sum[o] + first;
+                for (int64_t i = 0; i < count; i++)
+                    total[i] = block ? total[i] + sum[i] : sum[i];
+            }
+            const int bytes = dtype_bytes(p->dtypes[output]);
+            for (int64_t i = 0; i < count; i++)
+                element_store(dense ? job->data[output] + (first + i) * bytes
+                                    : affine_element(job, output, first + i),
+                              p->dtypes[output], total[i]);
+        }
+    }
+}
+
+void fill_empty(const cpu_job *job) {
+    const problem *p = &job->plan->problem;
+    const role sums[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
+    for (int o = 0; o < 2; o++)
+        for (int64_t i = 0; has(p, sums[o]) && i < p->affine; i++)
+            element_store(affine_element(job, sums[o], i), p->dtypes[sums[o]], 0);
+    if (p->pass != PLANISH_FORWARD && p->pass != PLANISH_STATISTICS)
+        return;
+    for (int64_t row = 0; row < p->rows;) {
+        const row_run run = row_run_at(job, row, p->rows);
+        const row_stat mean = run_stat(p, &run, ROLE_MEAN), rstd = run_stat(p, &run, ROLE_RSTD);
+        const row_stat m2 = run_stat(p, &run, ROLE_M2);
+        for (int64_t i = 0; i < run.rows; i++) {
+            stat_store(&mean, i, NAN);
+            stat_store(&rstd, i, NAN);
+            stat_store(&m2, i, 0);
+        }
+        row += run.rows;
+    }
+}

@@ -1,0 +1,123 @@
+/*
+ * The kernel table of one tier. Included by kernels_<tier>.c after the tier's vector header, with
+ * TIER set to its name; defines cpu_kernels_<tier>.
+ */
+#include "cpu/kernels.h"
+
+#include <math.h>
+#include <stddef.h>
+
+/* Rows up to this size are taken in groups by the forward kernel. */
+enum { GROUP_ROW_BYTES = 4096 };
+
+#define ELEMENT f32
+#define ELEMENT_T float
+#define WEIGHT f32
+#define WEIGHT_T float
+#define NAME(f) f##_f32
+#include "cpu/compute_f32.h"
+
+#define ELEMENT f16
+#define ELEMENT_T uint16_t
+#define WEIGHT f16
+#define WEIGHT_T uint16_t
+#define NAME(f) f##_f16
+#include "cpu/compute_f32.h"
+
+#define ELEMENT f16
+#define ELEMENT_T uint16_t
+#define WEIGHT f32
+#define WEIGHT_T float
+#define NAME(f) f##_f16_weight_f32
+#include "cpu/compute_f32.h"
+
+#define ELEMENT bf16
+#define ELEMENT_T uint16_t
+#define WEIGHT bf16
+#define WEIGHT_T uint16_t
+#define NAME(f) f##_bf16
+#include "cpu/compute_f32.h"
+
+#define ELEMENT bf16
+#define ELEMENT_T uint16_t
+#define WEIGHT f32
+#define WEIGHT_T float
+#define NAME(f) f##_bf16_weight_f32
+#include "cpu/compute_f32.h"
+
+#define ELEMENT f64
+#define ELEMENT_T double
+#define WEIGHT f64
+#define WEIGHT_T double
+#define REAL double
+#define REAL_TOKEN f64
+#define VEC f64v
+#define VEC_LANES F64V_LANES
+#define LANES 16
+#define BIG 1e300
+#define TINY_VAR 1e-280
+#define TINY_EPS 1e-260
+#define NAME(f) f##_f64
+#include "cpu/rows.h"
+
+static void widen_span_f32(float *to, const void *from, int64_t count) {
+    memcpy(to, from, (size_t)count * sizeof *to);
+}
+static void narrow_span_f32(void *to, const float *from, int64_t count) {
+    memcpy(to, from, (size_t)count * sizeof *from);
+}
+static void widen_span_f16(float *to, const void *from, int64_t count) {
+    const uint16_t *halves = from;
+    int64_t i = 0;
+    for (; i + F32V_LANES <= count; i += F32V_LANES)
+        f32v_store_f32(to + i, f32v_load_f16(halves + i));
+    for (; i < count; i++)
+        to[i] = f32_of_f16(halves[i]);
+}
+static void narrow_span_f16(void *to, const float *from, int64_t count) {
+    uint16_t *halves = to;
+    int64_t i = 0;
+    for (; i + F32V_LANES <= count; i += F32V_LANES)
+        f32v_store_f16(halves + i, f32v_load_f32(from + i));
+    for (; i < count; i++)
+        halves[i] = f16_of_f32(from[i]);
+}
+static void widen_span_bf16(float *to, const void *from, int64_t count) {
+    const uint16_t *halves = from;
+    for (int64_t i = 0; i < count; i++)
+        to[i] = f32_of_bf16(halves[i]);
+}
+static void narrow_span_bf16(void *to, const float *from, int64_t count) {
+    uint16_t *halves = to;
+    for (int64_t i = 0; i < count; i++)
+        halves[i] = bf16_of_f32(from[i]);
+}
+
+#define ROW_KERNELS(suffix)                                                                        \
+    {                                                                                              \
+        {forward_layer_##suffix, forward_rms_##suffix}, {                                          \
+            backward_layer_##suffix, backward_rms_##suffix                                         \
+        }                                                                                          \
+    }
+#define TABLE_(tier) cpu_kernels_##tier
+#define TABLE(tier) TABLE_(tier)
+#define TEXT_(tier) #tier
+#define TEXT(tier) TEXT_(tier)
+
+const cpu_kernels TABLE(TIER);
+const cpu_kernels TABLE(TIER) = {
+    .tier = TEXT(TIER),
+    .rows =
+        {
+            [DTYPE_F32] = {ROW_KERNELS(f32), ROW_KERNELS(f32)},
+            [DTYPE_F16] = {ROW_KERNELS(f16), ROW_KERNELS(f16_weight_f32)},
+            [DTYPE_BF16] = {ROW_KERNELS(bf16), ROW_KERNELS(bf16_weight_f32)},
+            [DTYPE_F64] = {ROW_KERNELS(f64)},
+        },
+    .widen = {[DTYPE_F32] = widen_span_f32,
+              [DTYPE_F16] = widen_span_f16,
+              [DTYPE_BF16] = widen_span_bf16},
+    .narrow = {[DTYPE_F32] = narrow_span_f32,
+               [DTYPE_F16] = narrow_span_f16,
+               [DTYPE_BF16] = narrow_span_bf16},
+};

@@ -1,0 +1,167 @@
+/*
+ * The vector vocabulary (see vec_portable.h) for AVX-512 (F, BW, VL, DQ). bf16 is narrowed with
+ * integers: the conversion instruction flushes subnormals.
+ */
+#ifndef PLANISH_CPU_VEC_H
+#define PLANISH_CPU_VEC_H
+
+#include <immintrin.h>
+
+#include "cpu/bits.h"
+
+#define F32V_LANES 16
+#define F64V_LANES 8
+
+typedef __m512 f32v;
+typedef __m512d f64v;
+
+static inline __mmask16 first_lanes_32(int n) {
+    return (__mmask16)((1u << n) - 1);
+}
+static inline __mmask8 first_lanes_64(int n) {
+    return (__mmask8)((1u << n) - 1);
+}
+
+static inline f32v f32v_set1(float a) {
+    return _mm512_set1_ps(a);
+}
+static inline f32v f32v_add(f32v a, f32v b) {
+    return _mm512_add_ps(a, b);
+}
+static inline f32v f32v_sub(f32v a, f32v b) {
+    return _mm512_sub_ps(a, b);
+}
+static inline f32v f32v_mul(f32v a, f32v b) {
+    return _mm512_mul_ps(a, b);
+}
+static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline f32v f32v_keep(f32v a, int n) {
+    return _mm512_maskz_mov_ps(first_lanes_32(n), a);
+}
+static inline __m128 fold_twice_f32(f32v a) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+}
+static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
+    const __m128 a4 = fold_twice_f32(a), b4 = fold_twice_f32(b);
+    const __m128 c4 = fold_twice_f32(c), d4 = fold_twice_f32(d);
+    const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a4, b4), _mm_unpackhi_ps(a4, b4));
+    const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c4, d4), _mm_unpackhi_ps(c4, d4));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+}
+
+static inline f32v widen_f16(__m256i halves) {
+    return _mm512_cvtph_ps(halves);
+}
+static inline f32v widen_bf16(__m256i halves) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+static inline __m256i narrow_f16(f32v a) {
+    return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline __m256i narrow_bf16(f32v a) {
+    const __m512i bits = _mm512_castps_si512(a), high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(
+        _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40)));
+}
+
+static inline f32v f32v_load_f32(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline f32v f32v_load_f16(const uint16_t *p) {
+    return widen_f16(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline f32v f32v_load_bf16(const uint16_t *p) {
+    return widen_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline f32v f32v_load_part_f32(const float *p, int n) {
+    return _mm512_maskz_loadu_ps(first_lanes_32(n), p);
+}
+static inline f32v f32v_load_part_f16(const uint16_t *p, int n) {
+    return widen_f16(_mm256_maskz_loadu_epi16(first_lanes_32(n), p));
+}
+static inline f32v f32v_load_part_bf16(const uint16_t *p, int n) {
+    return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes_32(n), p));
+}
+static inline void f32v_store_f32(float *p, f32v a) {
+    _mm512_storeu_ps(p, a);
+}
+static inline void f32v_store_f16(uint16_t *p, f32v a) {
+    _mm256_storeu_si256((__m256i *)p, narrow_f16(a));
+}
+static inline void f32v_store_bf16(uint16_t *p, f32v a) {
+    _mm256_storeu_si256((__m256i *)p, narrow_bf16(a));
+}
+static inline void f32v_store_part_f32(float *p, f32v a, int n) {
+    _mm512_mask_storeu_ps(p, first_lanes_32(n), a);
+}
+static inline void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
+    _mm256_mask_storeu_epi16(p, first_lanes_32(n), narrow_f16(a));
+}
+static inline void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
+    _mm256_mask_storeu_epi16(p, first_lanes_32(n), narrow_bf16(a));
+}
+static inline void f32v_stream_f32(float *p, f32v a) {
+    _mm512_stream_ps(p, a);
+}
+static inline void f32v_stream_f16(uint16_t *p, f32v a) {
+    _mm256_stream_si256((__m256i *)p, narrow_f16(a));
+}
+static inline void f32v_stream_bf16(uint16_t *p, f32v a) {
+    _mm256_stream_si256((__m256i *)p, narrow_bf16(a));
+}
+
+static inline f64v f64v_set1(double a) {
+    return _mm512_set1_pd(a);
+}
+static inline f64v f64v_add(f64v a, f64v b) {
+    return _mm512_add_pd(a, b);
+}
+static inline f64v f64v_sub(f64v a, f64v b) {
+    return _mm512_sub_pd(a, b);
+}
+static inline f64v f64v_mul(f64v a, f64v b) {
+    return _mm512_mul_pd(a, b);
+}
+static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
+    return _mm512_fmadd_pd(a, b, c);
+}
+static inline f64v f64v_keep(f64v a, int n) {
+    return _mm512_maskz_mov_pd(first_lanes_64(n), a);
+}
+static inline double fold_f64(f64v a) {
+    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(a), _mm512_extractf64x4_pd(a, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
+    out[0] = fold_f64(a);
+    out[1] = fold_f64(b);
+    out[2] = fold_f64(c);
+    out[3] = fold_f64(d);
+}
+static inline f64v f64v_load_f64(const double *p) {
+    return _mm512_loadu_pd(p);
+}
+static inline f64v f64v_load_part_f64(const double *p, int n) {
+    return _mm512_maskz_loadu_pd(first_lanes_64(n), p);
+}
+static inline void f64v_store_f64(double *p, f64v a) {
+    _mm512_storeu_pd(p, a);
+}
+static inline void f64v_store_part_f64(double *p, f64v a, int n) {
+    _mm512_mask_storeu_pd(p, first_lanes_64(n), a);
+}
+static inline void f64v_stream_f64(double *p, f64v a) {
+    _mm512_stream_pd(p, a);
+}
+
+#define VEC_FENCE() _mm_sfence()
+
+#endif

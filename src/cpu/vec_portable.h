@@ -1,0 +1,175 @@
+/*
+ * The vector vocabulary in plain C: what every other vec_*.h provides under the same names.
+ *
+ *     f32v, F32V_LANES, f64v, F64V_LANES
+ *     set1, add, sub, mul, fma(a, b, c) = a * b + c rounded once
+ *     keep(v, n)            v with every lane from n on set to 0
+ *     fold4(a, b, c, d, o)  o[0..3] = the sums of the lanes of a, b, c, d, by halves: lane j + lane
+ * j + L/2 load_T, load_part_T   from memory of type T; a part reads n elements only and fills up
+ * with 0 store_T, store_part_T, stream_T (past the cache, to an address aligned to the vector in
+ * memory)
+ */
+#ifndef PLANISH_CPU_VEC_H
+#define PLANISH_CPU_VEC_H
+
+#include "cpu/bits.h"
+
+#define F32V_LANES 8
+#define F64V_LANES 4
+
+typedef struct f32v {
+    float lane[F32V_LANES];
+} f32v;
+typedef struct f64v {
+    double lane[F64V_LANES];
+} f64v;
+
+#define EACH(n) for (int i = 0; i < (n); i++)
+
+static inline f32v f32v_set1(float a) {
+    f32v r;
+    EACH(F32V_LANES) r.lane[i] = a;
+    return r;
+}
+static inline f32v f32v_add(f32v a, f32v b) {
+    EACH(F32V_LANES) a.lane[i] += b.lane[i];
+    return a;
+}
+static inline f32v f32v_sub(f32v a, f32v b) {
+    EACH(F32V_LANES) a.lane[i] -= b.lane[i];
+    return a;
+}
+static inline f32v f32v_mul(f32v a, f32v b) {
+    EACH(F32V_LANES) a.lane[i] *= b.lane[i];
+    return a;
+}
+static __attribute__((noinline)) f32v f32v_fma(f32v a, f32v b, f32v c) {
+    EACH(F32V_LANES) a.lane[i] = fma_f32(a.lane[i], b.lane[i], c.lane[i]);
+    return a;
+}
+static inline f32v f32v_keep(f32v a, int n) {
+    EACH(F32V_LANES) a.lane[i] = i < n ? a.lane[i] : 0;
+    return a;
+}
+static inline float f32v_fold(f32v a) {
+    for (int half = F32V_LANES / 2; half; half /= 2)
+        EACH(half) a.lane[i] += a.lane[i + half];
+    return a.lane[0];
+}
+static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
+    out[0] = f32v_fold(a);
+    out[1] = f32v_fold(b);
+    out[2] = f32v_fold(c);
+    out[3] = f32v_fold(d);
+}
+static __attribute__((noinline)) f32v f32v_load_part_f32(const float *p, int n) {
+    f32v r = f32v_set1(0);
+    EACH(n) r.lane[i] = p[i];
+    return r;
+}
+static __attribute__((noinline)) f32v f32v_load_part_f16(const uint16_t *p, int n) {
+    f32v r = f32v_set1(0);
+    EACH(n) r.lane[i] = f32_of_f16(p[i]);
+    return r;
+}
+static __attribute__((noinline)) f32v f32v_load_part_bf16(const uint16_t *p, int n) {
+    f32v r = f32v_set1(0);
+    EACH(n) r.lane[i] = f32_of_bf16(p[i]);
+    return r;
+}
+static __attribute__((noinline)) void f32v_store_part_f32(float *p, f32v a, int n) {
+    EACH(n) p[i] = a.lane[i];
+}
+static __attribute__((noinline)) void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
+    EACH(n) p[i] = f16_of_f32(a.lane[i]);
+}
+static __attribute__((noinline)) void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
+    EACH(n) p[i] = bf16_of_f32(a.lane[i]);
+}
+static inline f32v f32v_load_f32(const float *p) {
+    return f32v_load_part_f32(p, F32V_LANES);
+}
+static inline f32v f32v_load_f16(const uint16_t *p) {
+    return f32v_load_part_f16(p, F32V_LANES);
+}
+static inline f32v f32v_load_bf16(const uint16_t *p) {
+    return f32v_load_part_bf16(p, F32V_LANES);
+}
+static inline void f32v_store_f32(float *p, f32v a) {
+    f32v_store_part_f32(p, a, F32V_LANES);
+}
+static inline void f32v_store_f16(uint16_t *p, f32v a) {
+    f32v_store_part_f16(p, a, F32V_LANES);
+}
+static inline void f32v_store_bf16(uint16_t *p, f32v a) {
+    f32v_store_part_bf16(p, a, F32V_LANES);
+}
+static inline void f32v_stream_f32(float *p, f32v a) {
+    f32v_store_f32(p, a);
+}
+static inline void f32v_stream_f16(uint16_t *p, f32v a) {
+    f32v_store_f16(p, a);
+}
+static inline void f32v_stream_bf16(uint16_t *p, f32v a) {
+    f32v_store_bf16(p, a);
+}
+
+static inline f64v f64v_set1(double a) {
+    f64v r;
+    EACH(F64V_LANES) r.lane[i] = a;
+    return r;
+}
+static inline f64v f64v_add(f64v a, f64v b) {
+    EACH(F64V_LANES) a.lane[i] += b.lane[i];
+    return a;
+}
+static inline f64v f64v_sub(f64v a, f64v b) {
+    EACH(F64V_LANES) a.lane[i] -= b.lane[i];
+    return a;
+}
+static inline f64v f64v_mul(f64v a, f64v b) {
+    EACH(F64V_LANES) a.lane[i] *= b.lane[i];
+    return a;
+}
+static __attribute__((noinline)) f64v f64v_fma(f64v a, f64v b, f64v c) {
+    EACH(F64V_LANES) a.lane[i] = __builtin_fma(a.lane[i], b.lane[i], c.lane[i]);
+    return a;
+}
+static inline f64v f64v_keep(f64v a, int n) {
+    EACH(F64V_LANES) a.lane[i] = i < n ? a.lane[i] : 0;
+    return a;
+}
+static inline double f64v_fold(f64v a) {
+    for (int half = F64V_LANES / 2; half; half /= 2)
+        EACH(half) a.lane[i] += a.lane[i + half];
+    return a.lane[0];
+}
+static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
+    out[0] = f64v_fold(a);
+    out[1] = f64v_fold(b);
+    out[2] = f64v_fold(c);
+    out[3] = f64v_fold(d);
+}
+static inline f64v f64v_load_part_f64(const double *p, int n) {
+    f64v r = f64v_set1(0);
+    EACH(n) r.lane[i] = p[i];
+    return r;
+}
+static inline void f64v_store_part_f64(double *p, f64v a, int n) {
+    EACH(n) p[i] = a.lane[i];
+}
+static inline f64v f64v_load_f64(const double *p) {
+    return f64v_load_part_f64(p, F64V_LANES);
+}
+static inline void f64v_store_f64(double *p, f64v a) {
+    f64v_store_part_f64(p, a, F64V_LANES);
+}
+static inline void f64v_stream_f64(double *p, f64v a) {
+    f64v_store_f64(p, a);
+}
+
+#undef EACH
+
+#define VEC_FENCE() ((void)0)
+
+#endif

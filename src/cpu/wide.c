@@ -1,0 +1,124 @@
+/*
+ * Rows whose arithmetic would leave the range of the compute type though the result does not:
+ * squares of 1e30 in f32, of 1e200 in f64, differences above the largest float. They are scaled by
+ * a power of two so that the largest magnitude is near 1, and done in f64 with compensated sums.
+ * Rows with NaN or infinity come here too and leave as NaN. Slow and rare; the same bits on every
+ * tier.
+ */
+#include "cpu/kernels.h"
+
+#include <math.h>
+
+/* A sum that carries its rounding error along (Neumaier 1974). */
+typedef struct compensated {
+    double sum, rest;
+} compensated;
+
+static void add(compensated *c, double value) {
+    const double sum = c->sum + value;
+    c->rest += fabs(c->sum) >= fabs(value) ? c->sum - sum + value : value - sum + c->sum;
+    c->sum = sum;
+}
+
+static double total(compensated c) {
+    return c.sum + c.rest;
+}
+
+static double at(const void *data, dtype type, int64_t i) {
+    return element_load((const char *)data + i * dtype_bytes(type), type);
+}
+
+/* The exponent that brings the largest magnitude of a row near 1; 0 for a row of zeros. */
+static int row_exponent(const void *x, dtype type, int64_t n) {
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++)
+        largest = fmax(largest, fabs(at(x, type, i)));
+    return largest > 0 && isfinite(largest) ? ilogb(largest) : 0;
+}
+
+/* ldexp in two steps, so that neither factor leaves the range before the product does. */
+static double scale_by(double value, int exponent) {
+    return ldexp(ldexp(value, exponent / 2), exponent - exponent / 2);
+}
+
+static double weight_at(const void *weight, int offset, dtype type, int64_t i) {
+    return weight ? at(weight, type, i) + offset : 1.0;
+}
+
+void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
+                      dtype weight) {
+    const char *x = a->x + row * a->x_pitch;
+    const int64_t n = a->cols;
+    const int exponent = row_exponent(x, element, n);
+    double mean = 0, rstd; /* of x scaled by 2^-exponent */
+    if (a->given) {
+        mean = kind == PLANISH_RMS ? 0 : scale_by(stat_load(&a->mean, row), -exponent);
+        rstd = scale_by(stat_load(&a->rstd, row), exponent);
+    } else {
+        compensated sum = {0}, squares = {0};
+        for (int64_t i = 0; i < n && kind == PLANISH_LAYER; i++)
+            add(&sum, scale_by(at(x, element, i), -exponent));
+        mean = total(sum) / (double)n;
+        for (int64_t i = 0; i < n; i++) {
+            const double d = scale_by(at(x, element, i), -exponent) - mean;
+            add(&squares, d * d);
+        }
+        const double m2 = total(squares), var = scale_by(m2 / (double)n, 2 * exponent);
+        /* Where the variance leaves the range of f64 itself, eps is scaled down to it instead. */
+        rstd = isfinite(var) && var + a->eps > 1e-290
+                   ? scale_by(1 / sqrt(var + a->eps), exponent)
+                   : 1 / sqrt(m2 / (double)n + scale_by(a->eps, -2 * exponent));
+        stat_store(&a->mean, row, scale_by(mean, exponent));
+        stat_store(&a->rstd, row, scale_by(rstd, -exponent));
+        stat_store(&a->m2, row, scale_by(m2, 2 * exponent));
+    }
+    char *y = a->y ? a->y + row * a->y_pitch : NULL;
+    for (int64_t i = 0; i < n && y; i++) {
+        const double xhat = (scale_by(at(x, element, i), -exponent) - mean) * rstd;
+        const double w = weight_at(a->weight, a->weight_offset, weight, i);
+        const double b = a->bias ? at(a->bias, weight, i) : 0;
+        element_store(y + i * dtype_bytes(element), element, xhat * w + b);
+    }
+}
+
+static void add_to_partial(void *partial, dtype element, int64_t i, double value) {
+    if (!partial)
+        return;
+    if (element == DTYPE_F64)
+        ((double *)partial)[i] += value;
+    else
+        ((float *)partial)[i] += (float)value;
+}
+
+void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, dtype element,
+                       dtype weight) {
+    const char *x = a->x + row * a->x_pitch, *dy = a->dy + row * a->dy_pitch;
+    char *dx = a->dx ? a->dx + row * a->dx_pitch : NULL;
+    const int64_t n = a->cols;
+    const bool centered = kind == PLANISH_LAYER && !a->x_is_xhat;
+    const double rstd = stat_load(&a->rstd, row);
+    const double mean = centered ? stat_load(&a->mean, row) : 0;
+    const double factor = a->x_is_xhat ? 1 : rstd;
+
+    compensated sum_xhat = {0}, sum_g = {0}, sum_gxhat = {0};
+    for (int64_t i = 0; i < n; i++) {
+        const double xhat = (at(x, element, i) - mean) * factor;
+        const double g = at(dy, element, i) * weight_at(a->weight, a->weight_offset, weight, i);
+        add(&sum_xhat, xhat);
+        add(&sum_g, g);
+        add(&sum_gxhat, g * xhat);
+    }
+    const double delta = centered ? total(sum_xhat) / (double)n : 0;
+    const double c1 = kind == PLANISH_RMS ? 0 : total(sum_g) / (double)n;
+    const double c2 = total(sum_gxhat) / (double)n - (centered ? delta * c1 : 0);
+    for (int64_t i = 0; i < n; i++) {
+        const double d = at(dy, element, i);
+        const double xhat = (at(x, element, i) - mean) * factor - delta;
+        const double g = d * weight_at(a->weight, a->weight_offset, weight, i);
+        /* dx may be dy or x itself: nothing of element i is read after this. */
+        if (dx)
+            element_store(dx + i * dtype_bytes(element), element, rstd * (g - c1 - xhat * c2));
+        add_to_partial(a->dweight, element, i, d * xhat);
+        add_to_partial(a->dbias, element, i, d);
+    }
+}

@@ -1,0 +1,232 @@
+/* The public entry points: check the arguments, make the problem, make the plan, run it. */
+#include "cpu/dispatch.h"
+#include "cpu/run.h"
+#include "plan.h"
+#include "problem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
+int planish_version(void) {
+    return PLANISH_VERSION;
+}
+
+static planish_norm last_axes_op(planish_kind kind, int32_t ndim, int32_t normalized_ndim,
+                                 double eps) {
+    uint64_t axes = 0;
+    if (normalized_ndim > 0 && normalized_ndim <= ndim && ndim <= PLANISH_MAX_NDIM)
+        axes = ((1ull << normalized_ndim) - 1) << (ndim - normalized_ndim);
+    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps};
+}
+
+planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {
+    return last_axes_op(PLANISH_LAYER, ndim, normalized_ndim, eps);
+}
+
+planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {
+    return last_axes_op(PLANISH_RMS, ndim, normalized_ndim, eps);
+}
+
+/* ---- Check, plan, run -------------------------------------------------------------------------
+ */
+
+static message message_of(const planish_exec *exec) {
+    return exec && exec->struct_size == sizeof *exec ? (message){exec->message, exec->message_bytes}
+                                                     : (message){NULL, 0};
+}
+
+static planish_status check_exec(const planish_exec *exec) {
+    return exec && exec->struct_size != sizeof *exec ? PLANISH_ERROR_STRUCT_SIZE : PLANISH_OK;
+}
+
+static cpu_limits this_cpu(void) {
+    return (cpu_limits){.kernels = cpu_kernels_chosen(), .cache_bytes = (size_t)32 << 20};
+}
+
+static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, message error) {
+    planish_status status = problem_make(&plan->problem, op, pass, tensors, error);
+    if (status)
+        return status;
+    const DLDeviceType device = plan->problem.device.device_type;
+    if (device == kDLCUDA || device == kDLCUDAManaged)
+        return fail(error, PLANISH_ERROR_DEVICE,
+                    "the tensors are in CUDA memory; this build of planish runs on the CPU only");
+    const cpu_limits limits = this_cpu();
+    plan_make(plan, &limits);
+    return PLANISH_OK;
+}
+
+static planish_status run_plan(const planish_plan *plan, void *const buffers[ROLE_COUNT],
+                               const planish_exec *exec) {
+    const message error = message_of(exec);
+    planish_status status = problem_check_buffers(&plan->problem, buffers, error);
+    if (status)
+        return status;
+    if (plan->workspace_bytes) {
+        const size_t given = exec && exec->workspace ? exec->workspace_bytes : 0;
+        if (given < plan->workspace_bytes)
+            return fail(error, PLANISH_ERROR_WORKSPACE,
+                        "exec->workspace has %zu bytes; wanted %zu or more", given,
+                        plan->workspace_bytes);
+        if ((uintptr_t)exec->workspace % 64)
+            return fail(error, PLANISH_ERROR_WORKSPACE,
+                        "exec->workspace is at an address that is not a multiple of 64; wanted one "
+                        "that is");
+    }
+    cpu_run(plan, buffers, exec);
+    return PLANISH_OK;
+}
+
+static void *data_of(const DLTensor *t) {
+    return t && t->data ? (char *)t->data + t->byte_offset : NULL;
+}
+
+planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, const planish_exec *exec) {
+    planish_plan plan;
+    planish_status status = check_exec(exec);
+    if (!status)
+        status = make_plan(&plan, op, pass, tensors, message_of(exec));
+    if (status)
+        return status;
+    const planish_tensors *t = tensors;
+    void *const buffers[ROLE_COUNT] = {data_of(t->x),       data_of(t->weight), data_of(t->bias),
+                                       data_of(t->y),       data_of(t->mean),   data_of(t->rstd),
+                                       data_of(t->m2),      data_of(t->dy),     data_of(t->dx),
+                                       data_of(t->dweight), data_of(t->dbias)};
+    return run_plan(&plan, buffers, exec);
+}
+
+planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass pass,
+                                            const planish_tensors *tensors, size_t *bytes,
+                                            const planish_exec *exec) {
+    planish_plan plan;
+    planish_status status = check_exec(exec);
+    if (status)
+        return status;
+    if (!bytes)
+        return fail(message_of(exec), PLANISH_ERROR_NULL_POINTER,
+                    "bytes is NULL; wanted where to write the size");
+    status = make_plan(&plan, op, pass, tensors, message_of(exec));
+    if (!status)
+        *bytes = plan.workspace_bytes;
+    return status;
+}
+
+/* ---- Named entries ----------------------------------------------------------------------------
+ */
+
+planish_status planish_norm_forward(const planish_norm *op, const DLTensor *x,
+                                    const DLTensor *weight, const DLTensor *bias, const DLTensor *y,
+                                    const DLTensor *mean, const DLTensor *rstd,
+                                    const planish_exec *exec) {
+    const planish_tensors tensors = {.struct_size = sizeof tensors,
+                                     .x = x,
+                                     .weight = weight,
+                                     .bias = bias,
+                                     .y = y,
+                                     .mean = mean,
+                                     .rstd = rstd};
+    return planish_norm_run(op, PLANISH_FORWARD, &tensors, exec);
+}
+
+planish_status planish_norm_backward(const planish_norm *op, const DLTensor *dy, const DLTensor *x,
+                                     const DLTensor *mean, const DLTensor *rstd,
+                                     const DLTensor *weight, const DLTensor *dx,
+                                     const DLTensor *dweight, const DLTensor *dbias,
+                                     const planish_exec *exec) {
+    const planish_tensors tensors = {.struct_size = sizeof tensors,
+                                     .x = x,
+                                     .weight = weight,
+                                     .mean = mean,
+                                     .rstd = rstd,
+                                     .dy = dy,
+                                     .dx = dx,
+                                     .dweight = dweight,
+                                     .dbias = dbias};
+    return planish_norm_run(op, PLANISH_BACKWARD, &tensors, exec);
+}
+
+planish_status planish_layer_norm_forward(int32_t normalized_ndim, double eps, const DLTensor *x,
+                                          const DLTensor *weight, const DLTensor *bias,
+                                          const DLTensor *y, const DLTensor *mean,
+                                          const DLTensor *rstd, const planish_exec *exec) {
+    const planish_norm op = planish_layer_norm_op(x ? x->ndim : 0, normalized_ndim, eps);
+    return planish_norm_forward(&op, x, weight, bias, y, mean, rstd, exec);
+}
+
+planish_status planish_layer_norm_backward(int32_t normalized_ndim, const DLTensor *dy,
+                                           const DLTensor *x, const DLTensor *mean,
+                                           const DLTensor *rstd, const DLTensor *weight,
+                                           const DLTensor *dx, const DLTensor *dweight,
+                                           const DLTensor *dbias, const planish_exec *exec) {
+    const planish_norm op = planish_layer_norm_op(x ? x->ndim : 0, normalized_ndim, 0);
+    return planish_norm_backward(&op, dy, x, mean, rstd, weight, dx, dweight, dbias, exec);
+}
+
+planish_status planish_rms_norm_forward(int32_t normalized_ndim, double eps, const DLTensor *x,
+                                        const DLTensor *weight, const DLTensor *y,
+                                        const DLTensor *rstd, const planish_exec *exec) {
+    const planish_norm op = planish_rms_norm_op(x ? x->ndim : 0, normalized_ndim, eps);
+    return planish_norm_forward(&op, x, weight, NULL, y, NULL, rstd, exec);
+}
+
+planish_status planish_rms_norm_backward(int32_t normalized_ndim, const DLTensor *dy,
+                                         const DLTensor *x, const DLTensor *rstd,
+                                         const DLTensor *weight, const DLTensor *dx,
+                                         const DLTensor *dweight, const planish_exec *exec) {
+    const planish_norm op = planish_rms_norm_op(x ? x->ndim : 0, normalized_ndim, 0);
+    return planish_norm_backward(&op, dy, x, NULL, rstd, weight, dx, dweight, NULL, exec);
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------
+ */
+
+planish_status planish_plan_create(const planish_norm *op, planish_pass pass,
+                                   const planish_tensors *tensors, planish_plan **plan, char *text,
+                                   size_t text_bytes) {
+    const message error = {text, text_bytes};
+    if (!plan)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "plan is NULL; wanted where to write it");
+    planish_plan made;
+    planish_status status = make_plan(&made, op, pass, tensors, error);
+    if (status)
+        return status;
+    planish_plan *kept = malloc(sizeof *kept);
+    if (!kept)
+        return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
+                    sizeof *kept);
+    *kept = made;
+    *plan = kept;
+    return PLANISH_OK;
+}
+
+size_t planish_plan_workspace_bytes(const planish_plan *plan) {
+    return plan ? plan->workspace_bytes : 0;
+}
+
+planish_status planish_plan_run(const planish_plan *plan, const planish_buffers *buffers,
+                                const planish_exec *exec) {
+    planish_status status = check_exec(exec);
+    if (status)
+        return status;
+    const message error = message_of(exec);
+    if (!plan || !buffers)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; wanted a planish_%s",
+                    plan ? "buffers" : "plan", plan ? "buffers" : "plan");
+    if (buffers->struct_size != sizeof *buffers)
+        return fail(error, PLANISH_ERROR_STRUCT_SIZE, "buffers->struct_size is %zu; wanted %zu",
+                    buffers->struct_size, sizeof *buffers);
+    const planish_buffers *b = buffers;
+    void *const by_role[ROLE_COUNT] = {b->x,  b->weight, b->bias, b->y,       b->mean, b->rstd,
+                                       b->m2, b->dy,     b->dx,   b->dweight, b->dbias};
+    return run_plan(plan, by_role, exec);
+}
+
+void planish_plan_destroy(planish_plan *plan) {
+    free(plan);
+}

@@ -1,0 +1,110 @@
+#include "plan.h"
+
+#include <stdio.h>
+
+enum {
+    FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
+    BLOCK_ELEMENTS = 16384,   /* forward: elements in one work item */
+    GRADIENT_BLOCKS = 64,     /* most blocks where dweight or dbias is summed over them */
+    GRADIENT_BLOCK_ROWS = 128 /* fewest rows in one of them, where there are many rows */
+};
+
+/* Scratch for gathered rows of all blocks together stays below this, as long as there is one block.
+ */
+static const size_t gathered_limit = (size_t)256 << 20;
+
+static int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+static size_t round_up(size_t bytes) {
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static bool is_backward(const problem *p) {
+    return p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
+}
+
+/* Whether the row kernels have these dtypes: one for x, y, dy and dx; weights the same or f32. */
+static bool kernel_dtypes(const problem *p) {
+    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
+    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
+    for (int i = 0; i < 4; i++)
+        if (has(p, elements[i]) && p->dtypes[elements[i]] != element)
+            return false;
+    const role weight = has(p, ROLE_WEIGHT) ? ROLE_WEIGHT : ROLE_BIAS;
+    if (has(p, ROLE_BIAS) && p->dtypes[ROLE_BIAS] != p->dtypes[weight])
+        return false;
+    if (has(p, weight) && p->dtypes[weight] != element &&
+        !(p->dtypes[weight] == DTYPE_F32 && element != DTYPE_F64))
+        return false;
+    /* A double gradient of float rows is summed in double all the way. */
+    return problem_is_double(p) == (element == DTYPE_F64);
+}
+
+/* Blocks of rows for the sums of dweight and dbias: a function of the rows alone, so that the bits
+ * are too. */
+static int64_t gradient_block_rows(int64_t rows) {
+    const int64_t even = ceil_div(rows, GRADIENT_BLOCKS);
+    const int64_t least = rows > 8 * GRADIENT_BLOCK_ROWS ? GRADIENT_BLOCK_ROWS : CHUNK_ROWS;
+    return ceil_div(even > least ? even : least, CHUNK_ROWS) * CHUNK_ROWS;
+}
+
+void plan_make(planish_plan *plan, const cpu_limits *limits) {
+    const problem *p = &plan->problem;
+    plan->kernels = limits->kernels;
+    plan->is_double = problem_is_double(p);
+    const int64_t elements = p->rows * p->cols;
+    const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
+    const bool rows = problem_is_rows(p) && kernel_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
+
+    plan->path = !elements ? PATH_EMPTY : rows ? PATH_ROWS : PATH_GATHERED;
+    plan->parallel = elements >= FORK_ELEMENTS;
+    const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
+    plan->stream = has(p, output) &&
+                   (size_t)elements * (size_t)dtype_bytes(p->dtypes[output]) > limits->cache_bytes;
+    plan->sums = is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0;
+    plan->chunk_bytes = plan->sums ? round_up((size_t)p->cols * real_bytes) : 0;
+    plan->sum_bytes = plan->sums ? round_up((size_t)p->affine * sizeof(double)) : 0;
+    plan->row_bytes = plan->path == PATH_GATHERED ? round_up((size_t)p->cols * real_bytes) : 0;
+    /* x or y, dy; the result; weight, bias. */
+    plan->gathered_rows = is_backward(p) ? 5 : 4;
+    plan->block_bytes = (size_t)plan->sums * (plan->chunk_bytes + plan->sum_bytes) +
+                        (size_t)plan->gathered_rows * plan->row_bytes;
+
+    if (plan->sums) {
+        plan->block_rows = gradient_block_rows(p->rows);
+    } else if (p->cols) {
+        plan->block_rows = ceil_div(BLOCK_ELEMENTS, p->cols);
+        plan->block_rows = ceil_div(plan->block_rows, GROUP) * GROUP;
+        if (p->cols >= BLOCK_ELEMENTS / GROUP)
+            plan->block_rows = 1;
+    }
+    if (plan->path == PATH_GATHERED) {
+        const size_t most = gathered_limit / plan->block_bytes;
+        const int64_t blocks = most > GRADIENT_BLOCKS ? GRADIENT_BLOCKS : most ? (int64_t)most : 1;
+        const int64_t least = ceil_div(ceil_div(p->rows, blocks), CHUNK_ROWS) * CHUNK_ROWS;
+        const int64_t least_rows = blocks == 1 ? p->rows : least;
+        if (!plan->sums)
+            plan->block_rows = ceil_div(p->rows, blocks);
+        else if (plan->block_rows < least_rows)
+            plan->block_rows = least_rows;
+    }
+    plan->blocks = plan->path == PATH_EMPTY ? 0 : ceil_div(p->rows, plan->block_rows);
+    plan->workspace_bytes = (size_t)plan->blocks * plan->block_bytes;
+}
+
+int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
+    static const char *const paths[] = {"empty", "rows", "gathered"};
+    static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
+                                         "apply"};
+    if (!plan)
+        return snprintf(text, bytes, "no plan");
+    const problem *p = &plan->problem;
+    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
+    return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
+                    paths[plan->path], plan->kernels->tier,
+                    p->kind == PLANISH_RMS ? "rms" : "layer", passes[p->pass], dtype_name(element),
+                    (long long)p->rows, (long long)p->cols, (long long)plan->blocks,
+                    plan->workspace_bytes);
+}

@@ -1,0 +1,45 @@
+/*
+ * A plan: which kernels run a problem, cut how, with how much workspace. Pure functions of the
+ * problem and of what the device offers; nothing is allocated and no data is looked at.
+ */
+#ifndef PLANISH_PLAN_H
+#define PLANISH_PLAN_H
+
+#include "cpu/kernels.h"
+#include "problem.h"
+
+typedef enum plan_path {
+    PATH_EMPTY,   /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
+    PATH_ROWS,    /* dense rows: the row kernels run on the tensors as they are */
+    PATH_GATHERED /* any strides and dtypes: rows are gathered into scratch and scattered back */
+} plan_path;
+
+/* What the caller's machine offers. No result depends on it, only speed. */
+typedef struct cpu_limits {
+    const cpu_kernels *kernels;
+    size_t cache_bytes; /* outputs larger than this are written past the cache */
+} cpu_limits;
+
+struct planish_plan {
+    problem problem;
+    plan_path path;
+    const cpu_kernels *kernels;
+    bool is_double;
+    bool parallel; /* worth a fork */
+    bool stream;
+    /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:
+     * gathered rows, then dweight and dbias sums of a chunk of rows, then of the block. */
+    int64_t block_rows, blocks;
+    size_t row_bytes;   /* of one gathered row */
+    int gathered_rows;  /* how many of them */
+    size_t chunk_bytes; /* of one chunk sum; 0: none wanted */
+    size_t sum_bytes;   /* of one block sum */
+    int sums;           /* dweight and dbias: how many of them are wanted */
+    size_t block_bytes; /* the whole slice */
+    size_t workspace_bytes;
+};
+
+/* Decides how to run plan->problem, which is made already. */
+void plan_make(planish_plan *plan, const cpu_limits *limits);
+
+#endif

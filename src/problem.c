@@ -1,0 +1,461 @@
+#include "problem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define BIT(r) (1u << (r))
+
+/* Tensors by the axes they have: all of x's, the affine ones, or the kept ones. */
+static const unsigned full_roles = BIT(ROLE_X) | BIT(ROLE_Y) | BIT(ROLE_DY) | BIT(ROLE_DX);
+static const unsigned affine_roles =
+    BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS);
+
+/* What each pass needs, may have, and writes (planish.h, planish_pass). */
+typedef struct pass_roles {
+    unsigned required, optional, outputs;
+} pass_roles;
+
+static const pass_roles passes[] = {
+    [PLANISH_FORWARD] = {BIT(ROLE_X) | BIT(ROLE_Y),
+                         BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD),
+                         BIT(ROLE_Y) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD)},
+    [PLANISH_BACKWARD] = {BIT(ROLE_DY) | BIT(ROLE_X) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD),
+                          BIT(ROLE_WEIGHT) | BIT(ROLE_DX) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS),
+                          BIT(ROLE_DX) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS)},
+    [PLANISH_BACKWARD_FROM_Y] = {BIT(ROLE_DY) | BIT(ROLE_Y) | BIT(ROLE_RSTD),
+                                 BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS) | BIT(ROLE_DX) |
+                                     BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS),
+                                 BIT(ROLE_DX) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS)},
+    [PLANISH_STATISTICS] = {BIT(ROLE_X) | BIT(ROLE_MEAN) | BIT(ROLE_M2), 0,
+                            BIT(ROLE_MEAN) | BIT(ROLE_M2)},
+    [PLANISH_APPLY] = {BIT(ROLE_X) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD) | BIT(ROLE_Y),
+                       BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS), BIT(ROLE_Y)},
+};
+
+const char *role_name(role r) {
+    static const char *const names[ROLE_COUNT] = {"x",  "weight", "bias", "y",       "mean", "rstd",
+                                                  "m2", "dy",     "dx",   "dweight", "dbias"};
+    return names[r];
+}
+
+int dtype_bytes(dtype d) {
+    static const int bytes[] = {4, 2, 2, 8, 0};
+    return bytes[d];
+}
+
+const char *dtype_name(dtype d) {
+    static const char *const names[] = {"f32", "f16", "bf16", "f64", "none"};
+    return names[d];
+}
+
+bool problem_is_double(const problem *p) {
+    for (int r = 0; r < ROLE_COUNT; r++)
+        if (p->dtypes[r] == DTYPE_F64 && (BIT(r) & (full_roles | affine_roles)))
+            return true;
+    return false;
+}
+
+bool problem_is_rows(const problem *p) {
+    if (p->reduced_count != 1)
+        return false;
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!has(p, r) || !(BIT(r) & (full_roles | affine_roles)))
+            continue;
+        if (p->reduced[0].stride[r] != 1 && p->cols != 1)
+            return false;
+        if (!(BIT(r) & affine_roles))
+            continue;
+        if (!p->reduced[0].affine && p->cols != 1)
+            return false;
+        for (int k = 0; k < p->kept_count; k++)
+            if (p->kept[k].affine)
+                return false;
+    }
+    return true;
+}
+
+/* ---- Checks --------------------------------------------------------------------------------- */
+
+static planish_status check_op(const planish_norm *op, planish_pass pass,
+                               const planish_tensors *tensors, message error) {
+    if (!op)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "op is NULL; wanted a planish_norm");
+    if (op->struct_size != sizeof *op)
+        return fail(error, PLANISH_ERROR_STRUCT_SIZE, "op->struct_size is %zu; wanted %zu",
+                    op->struct_size, sizeof *op);
+    if (!tensors)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "tensors is NULL; wanted a planish_tensors");
+    if (tensors->struct_size != sizeof *tensors)
+        return fail(error, PLANISH_ERROR_STRUCT_SIZE, "tensors->struct_size is %zu; wanted %zu",
+                    tensors->struct_size, sizeof *tensors);
+    if (op->kind != PLANISH_LAYER && op->kind != PLANISH_RMS)
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "op->kind is %d; wanted PLANISH_LAYER or PLANISH_RMS", (int)op->kind);
+    if ((int)pass < PLANISH_FORWARD || pass > PLANISH_APPLY)
+        return fail(error, PLANISH_ERROR_ARGUMENT, "pass is %d; wanted a planish_pass (0 to %d)",
+                    (int)pass, PLANISH_APPLY);
+    if (op->weight_offset != 0 && op->weight_offset != 1)
+        return fail(error, PLANISH_ERROR_ARGUMENT, "op->weight_offset is %d; wanted 0 or 1",
+                    (int)op->weight_offset);
+    if (!isfinite(op->eps))
+        return fail(error, PLANISH_ERROR_ARGUMENT, "op->eps is %g; wanted a finite number",
+                    op->eps);
+    return PLANISH_OK;
+}
+
+static planish_status check_presence(const planish_norm *op, planish_pass pass,
+                                     const DLTensor *const t[ROLE_COUNT], message error) {
+    unsigned required = passes[pass].required, optional = passes[pass].optional;
+    if (op->kind == PLANISH_RMS) {
+        required &= ~BIT(ROLE_MEAN);
+        optional &= ~BIT(ROLE_MEAN);
+    }
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!t[r] && (required & BIT(r)))
+            return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
+                        role_name(r));
+        if (t[r] && !((required | optional) & BIT(r)))
+            return fail(
+                error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this %s", role_name(r),
+                r == ROLE_MEAN && op->kind == PLANISH_RMS ? "kind (RMS has no mean)" : "pass");
+    }
+    if ((pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y) && !t[ROLE_DX] &&
+        !t[ROLE_DWEIGHT] && !t[ROLE_DBIAS])
+        return fail(error, PLANISH_ERROR_NULL_POINTER,
+                    "dx, dweight and dbias are all NULL; wanted at least one");
+    return PLANISH_OK;
+}
+
+static dtype dtype_of(DLDataType d) {
+    if (d.lanes != 1)
+        return DTYPE_NONE;
+    if (d.code == kDLFloat)
+        return d.bits == 32   ? DTYPE_F32
+               : d.bits == 16 ? DTYPE_F16
+               : d.bits == 64 ? DTYPE_F64
+                              : DTYPE_NONE;
+    return d.code == kDLBfloat && d.bits == 16 ? DTYPE_BF16 : DTYPE_NONE;
+}
+
+static bool is_cpu(DLDeviceType type) {
+    return type == kDLCPU || type == kDLCUDAHost;
+}
+
+static bool same_device(DLDevice a, DLDevice b) {
+    return is_cpu(a.device_type) ? is_cpu(b.device_type)
+                                 : a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
+/* Rank, sizes, dtype and device of one tensor by itself. */
+static planish_status check_tensor(problem *p, role r, const DLTensor *t, message error) {
+    p->dtypes[r] = dtype_of(t->dtype);
+    if (p->dtypes[r] == DTYPE_NONE)
+        return fail(error, PLANISH_ERROR_DTYPE,
+                    "%s has dtype code %d, bits %d, lanes %d; wanted f16, bf16, f32 or f64",
+                    role_name(r), t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    if (t->ndim < 0 || t->ndim > PLANISH_MAX_NDIM)
+        return fail(error, PLANISH_ERROR_SHAPE, "%s has %d axes; wanted 0 to %d", role_name(r),
+                    t->ndim, PLANISH_MAX_NDIM);
+    if (t->ndim && !t->shape)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "%s->shape is NULL; wanted %d sizes",
+                    role_name(r), t->ndim);
+    if (!is_cpu(t->device.device_type) && t->device.device_type != kDLCUDA &&
+        t->device.device_type != kDLCUDAManaged)
+        return fail(error, PLANISH_ERROR_DEVICE,
+                    "%s is on a device of type %d; wanted CPU or CUDA memory", role_name(r),
+                    (int)t->device.device_type);
+    int64_t last = 0; /* the farthest element from the first, either way */
+    bool empty = false;
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] < 0)
+            return fail(error, PLANISH_ERROR_SHAPE, "%s has size %lld on axis %d; wanted 0 or more",
+                        role_name(r), (long long)t->shape[i], i);
+        empty |= t->shape[i] == 0;
+    }
+    int64_t dense = 1;
+    for (int i = t->ndim - 1; i >= 0 && !empty; i--) {
+        int64_t stride = t->strides ? t->strides[i] : dense, reach;
+        if (stride == INT64_MIN ||
+            __builtin_mul_overflow(t->shape[i] - 1, stride < 0 ? -stride : stride, &reach) ||
+            __builtin_add_overflow(last, reach, &last) || last > INT64_MAX / 16 ||
+            __builtin_mul_overflow(dense, t->shape[i], &dense))
+            return fail(error, PLANISH_ERROR_STRIDES,
+                        "%s reaches past 2^59 elements on axis %d (size %lld, stride %lld); "
+                        "wanted addresses that fit in 64 bits",
+                        role_name(r), i, (long long)t->shape[i], (long long)stride);
+    }
+    return PLANISH_OK;
+}
+
+static planish_status fail_shape(message error, role r, const DLTensor *t, int axis, int64_t wanted,
+                                 const char *why) {
+    return fail(error, PLANISH_ERROR_SHAPE, "%s has size %lld on axis %d; wanted %lld (%s)",
+                role_name(r), (long long)t->shape[axis], axis, (long long)wanted, why);
+}
+
+/*
+ * Matches tensor t, which has the axes of x in `mask` only, to x's axes: its own sizes in their
+ * order, or x's rank with 1 elsewhere. Writes the index of t's axis for each of x's, or -1.
+ */
+static planish_status match_axes(role r, const DLTensor *t, const DLTensor *x, uint64_t mask,
+                                 int of_axis[], message error) {
+    const char *why = BIT(r) & full_roles     ? "the same shape for x, y, dy and dx"
+                      : BIT(r) & affine_roles ? "the affine axes of x"
+                                              : "the axes of x that are not reduced";
+    int wanted = __builtin_popcountll(mask);
+    bool packed = t->ndim == wanted;
+    if (!packed && t->ndim != x->ndim)
+        return fail(error, PLANISH_ERROR_SHAPE, "%s has %d axes; wanted %d (%s)", role_name(r),
+                    t->ndim, wanted, why);
+    int next = 0;
+    for (int i = 0; i < x->ndim; i++) {
+        bool varies = mask >> i & 1;
+        of_axis[i] = varies ? (packed ? next++ : i) : -1;
+        if (varies && t->shape[of_axis[i]] != x->shape[i])
+            return fail_shape(error, r, t, of_axis[i], x->shape[i], why);
+        if (!varies && !packed && t->shape[i] != 1)
+            return fail_shape(error, r, t, i, 1, why);
+    }
+    return PLANISH_OK;
+}
+
+/* An output's elements must be apart: with its axes by rising stride, each must step over the
+ * extent of those before it. */
+static bool overlaps_itself(const DLTensor *t, const int64_t strides[]) {
+    int64_t extent = 0; /* of the axes taken so far, minus 1 */
+    unsigned left = 0;
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            return false;
+        if (t->shape[i] > 1)
+            left |= BIT(i);
+    }
+    while (left) {
+        int smallest = -1;
+        for (int i = 0; i < t->ndim; i++)
+            if ((left & BIT(i)) && (smallest < 0 || llabs(strides[i]) < llabs(strides[smallest])))
+                smallest = i;
+        if (llabs(strides[smallest]) <= extent)
+            return true;
+        extent += (t->shape[smallest] - 1) * llabs(strides[smallest]);
+        left &= ~BIT(smallest);
+    }
+    return false;
+}
+
+/* ---- Axes -------------------------------------------------------------------------------------
+ */
+
+static void dense_strides(const DLTensor *t, int64_t strides[]) {
+    int64_t dense = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        strides[i] = t->strides ? t->strides[i] : dense;
+        dense *= t->shape[i] ? t->shape[i] : 1;
+    }
+}
+
+/* Adds an axis to a list, merged into the last one where every tensor's strides allow it. */
+static void append_axis(axis list[], int *count, const axis *next) {
+    axis *last = *count ? &list[*count - 1] : NULL;
+    bool merges = last && last->affine == next->affine;
+    for (int r = 0; merges && r < ROLE_COUNT; r++)
+        merges = last->stride[r] == next->stride[r] * next->size;
+    if (!merges) {
+        list[(*count)++] = *next;
+        return;
+    }
+    last->size *= next->size;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        last->stride[r] = next->stride[r];
+}
+
+static int64_t list_size(const axis list[], int count) {
+    int64_t size = 1;
+    for (int i = 0; i < count; i++)
+        size *= list[i].size;
+    return size;
+}
+
+planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
+                            const planish_tensors *tensors, message error) {
+    planish_status status = check_op(op, pass, tensors, error);
+    if (status)
+        return status;
+    const DLTensor *const t[ROLE_COUNT] = {
+        tensors->x,  tensors->weight, tensors->bias, tensors->y,       tensors->mean, tensors->rstd,
+        tensors->m2, tensors->dy,     tensors->dx,   tensors->dweight, tensors->dbias};
+    if ((status = check_presence(op, pass, t, error)))
+        return status;
+
+    const role model = t[ROLE_X] ? ROLE_X : ROLE_Y; /* every other shape is held against it */
+    const DLTensor *x = t[model];
+    p->pass = pass;
+    p->kind = op->kind;
+    p->weight_offset = op->weight_offset;
+    p->eps = op->eps;
+    p->device = x->device;
+    unsigned present = 0;
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        p->dtypes[r] = DTYPE_NONE;
+        if (!t[r])
+            continue;
+        present |= BIT(r);
+        if ((status = check_tensor(p, r, t[r], error)))
+            return status;
+        if (!same_device(t[r]->device, x->device))
+            return fail(error, PLANISH_ERROR_DEVICE,
+                        "%s is on device %d:%d; wanted that of %s, %d:%d", role_name(r),
+                        (int)t[r]->device.device_type, t[r]->device.device_id, role_name(model),
+                        (int)x->device.device_type, x->device.device_id);
+    }
+
+    const uint64_t all = (uint64_t)(1u << x->ndim) - 1;
+    if (!op->reduce_axes || (op->reduce_axes & ~all))
+        return fail(error, PLANISH_ERROR_AXES,
+                    "op->reduce_axes is 0x%llx; wanted one or more of the %d axes of %s",
+                    (unsigned long long)op->reduce_axes, x->ndim, role_name(model));
+    if (op->affine_axes & ~all)
+        return fail(error, PLANISH_ERROR_AXES,
+                    "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
+                    (unsigned long long)op->affine_axes, x->ndim, role_name(model));
+    const uint64_t affine = present & affine_roles ? op->affine_axes : 0;
+
+    int of_axis[ROLE_COUNT][PLANISH_MAX_NDIM];
+    int64_t strides[ROLE_COUNT][PLANISH_MAX_NDIM];
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!t[r])
+            continue;
+        uint64_t mask = BIT(r) & full_roles     ? all
+                        : BIT(r) & affine_roles ? affine
+                                                : all & ~op->reduce_axes;
+        if ((status = match_axes(r, t[r], x, mask, of_axis[r], error)))
+            return status;
+        dense_strides(t[r], strides[r]);
+        if ((passes[pass].outputs & BIT(r)) && overlaps_itself(t[r], strides[r]))
+            return fail(error, PLANISH_ERROR_STRIDES,
+                        "%s is an output and its strides make elements share memory; wanted "
+                        "strides that keep them apart",
+                        role_name(r));
+    }
+
+    p->kept_count = p->reduced_count = 0;
+    p->affine = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        if (affine >> i & 1)
+            p->affine *= x->shape[i];
+        if (x->shape[i] == 1)
+            continue;
+        axis next = {.size = x->shape[i], .affine = affine >> i & 1};
+        for (int r = 0; r < ROLE_COUNT; r++)
+            next.stride[r] = t[r] && of_axis[r][i] >= 0 ? strides[r][of_axis[r][i]] : 0;
+        if (op->reduce_axes >> i & 1)
+            append_axis(p->reduced, &p->reduced_count, &next);
+        else
+            append_axis(p->kept, &p->kept_count, &next);
+    }
+    /* Both lists have at least one axis, so that nobody below needs a special case. */
+    const axis one = {.size = 1};
+    if (!p->kept_count)
+        p->kept[p->kept_count++] = one;
+    if (!p->reduced_count)
+        p->reduced[p->reduced_count++] = one;
+    p->rows = list_size(p->kept, p->kept_count);
+    p->cols = list_size(p->reduced, p->reduced_count);
+    return PLANISH_OK;
+}
+
+/* ---- Buffers ----------------------------------------------------------------------------------
+ */
+
+/* The bytes from `low` up to `high` that a tensor may touch, over some of its axes. */
+typedef struct extent {
+    intptr_t low, high;
+} extent;
+
+static void widen(extent *e, const axis *a, role r, int bytes) {
+    int64_t reach = (a->size - 1) * a->stride[r] * bytes;
+    *(reach < 0 ? &e->low : &e->high) += reach;
+}
+
+static extent extent_of(const problem *p, role r, const void *data, int skip_kept) {
+    const int bytes = dtype_bytes(p->dtypes[r]);
+    extent e = {(intptr_t)data, (intptr_t)data + bytes};
+    for (int i = 0; i < p->kept_count; i++)
+        if (i != skip_kept)
+            widen(&e, &p->kept[i], r, bytes);
+    for (int i = 0; i < p->reduced_count; i++)
+        widen(&e, &p->reduced[i], r, bytes);
+    return e;
+}
+
+static bool same_layout(const problem *p, role a, role b) {
+    if (p->dtypes[a] != p->dtypes[b])
+        return false;
+    for (int i = 0; i < p->kept_count; i++)
+        if (p->kept[i].stride[a] != p->kept[i].stride[b])
+            return false;
+    for (int i = 0; i < p->reduced_count; i++)
+        if (p->reduced[i].stride[a] != p->reduced[i].stride[b])
+            return false;
+    return true;
+}
+
+/* Whether a and b are columns of one wider buffer: the same row pitch, and side by side within it.
+ */
+static bool side_by_side(const problem *p, role a, role b, void *const buffers[]) {
+    for (int i = 0; i < p->kept_count; i++) {
+        int64_t pitch = p->kept[i].stride[a] * dtype_bytes(p->dtypes[a]);
+        if (pitch <= 0 || pitch != p->kept[i].stride[b] * dtype_bytes(p->dtypes[b]))
+            continue;
+        extent ea = extent_of(p, a, buffers[a], i), eb = extent_of(p, b, buffers[b], i);
+        intptr_t from_a = ((eb.low - ea.low) % pitch + pitch) % pitch;
+        if (from_a >= ea.high - ea.low && from_a + (eb.high - eb.low) <= pitch)
+            return true;
+    }
+    return false;
+}
+
+static bool may_alias(role output, role other) {
+    return (output == ROLE_Y && other == ROLE_X) ||
+           (output == ROLE_DX && (other == ROLE_X || other == ROLE_DY || other == ROLE_Y));
+}
+
+planish_status problem_check_buffers(const problem *p, void *const buffers[ROLE_COUNT],
+                                     message error) {
+    const bool empty = !p->rows || !p->cols;
+    extent extents[ROLE_COUNT];
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!has(p, r))
+            continue;
+        int64_t elements = BIT(r) & full_roles     ? p->rows * p->cols
+                           : BIT(r) & affine_roles ? p->affine
+                                                   : p->rows;
+        if (elements && !buffers[r])
+            return fail(error, PLANISH_ERROR_NULL_POINTER, "%s has no data; wanted %lld elements",
+                        role_name(r), (long long)elements);
+        if ((uintptr_t)buffers[r] % (unsigned)dtype_bytes(p->dtypes[r]))
+            return fail(error, PLANISH_ERROR_STRIDES,
+                        "%s starts at an address that is not a multiple of %d; wanted one that is",
+                        role_name(r), dtype_bytes(p->dtypes[r]));
+        if (!empty)
+            extents[r] = extent_of(p, r, buffers[r], -1);
+    }
+    for (int a = 0; a < ROLE_COUNT && !empty; a++) {
+        if (!has(p, a) || !(passes[p->pass].outputs & BIT(a)))
+            continue;
+        for (int b = 0; b < ROLE_COUNT; b++) {
+            if (b == a || !has(p, b) || extents[a].high <= extents[b].low ||
+                extents[b].high <= extents[a].low)
+                continue;
+            if (may_alias(a, b) && buffers[a] == buffers[b] && same_layout(p, a, b))
+                continue;
+            if (side_by_side(p, a, b, buffers))
+                continue;
+            return fail(error, PLANISH_ERROR_OVERLAP,
+                        "%s shares memory with %s; wanted separate memory%s", role_name(a),
+                        role_name(b),
+                        may_alias(a, b) ? ", or the same data, dtype and strides" : "");
+        }
+    }
+    return PLANISH_OK;
+}
