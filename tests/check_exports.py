@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what the built library exports, imports and keeps, by reading its symbol tables.
 
-    check_exports.py LIBRARY OBJECT_FOLDER
+    check_exports.py LIBRARY BUILD_FOLDER
 
 The library must export planish_* alone; import nothing that ends the process or prints; ask for
 memory only where a plan or a device is made; and keep no writable global but those listed here.
@@ -82,7 +82,8 @@ def allowed(table: dict[str, str] | dict[tuple[str, str], str], *names: str) -> 
 def main() -> int:
     """Runs every check and prints the count."""
     library, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    objects = sorted(folder.glob("**/*.o"))
+    parts = ("libplanish*.p", "libkernels*.p")
+    objects = sorted(path for part in parts for path in folder.glob(f"{part}/*.o"))
     faults: list[str] = []
     checks = 0
 
