@@ -74,29 +74,12 @@ INLINE void NAME(fold_rows)(const VEC sums[], int count, REAL out[GROUP]) {
 INLINE VEC NAME(load_x)(const ELEMENT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_X(p) : LOAD_X_PART(p, (int)left);
 }
-INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
-    if (left >= VEC_LANES)
-        STORE_X(p, v);
-    else
-        STORE_X_PART(p, v, (int)left);
-}
 INLINE VEC NAME(keep)(VEC v, int64_t left) {
     return left >= VEC_LANES ? v : V(keep)(v, (int)left);
 }
 INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
 }
-INLINE VEC NAME(load_real)(const REAL *p, int64_t left) {
-    return left >= VEC_LANES ? LOAD_REAL(p) : LOAD_REAL_PART(p, (int)left);
-}
-INLINE void NAME(add_to_real)(REAL *p, VEC v, int64_t left) {
-    v = V(add)(NAME(load_real)(p, left), v);
-    if (left >= VEC_LANES)
-        STORE_REAL(p, v);
-    else
-        STORE_REAL_PART(p, v, (int)left);
-}
-
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {
     return a < b ? a : b;
 }

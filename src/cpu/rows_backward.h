@@ -96,53 +96,73 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *c
     return in_range;
 }
 
-/* The sum over 1, 2 or 4 rows, where each odd one holds the sum of its pair. */
-INLINE VEC NAME(pair_total)(const VEC sums[], const int count) {
-    return count == 4 ? V(add)(sums[1], sums[3]) : sums[count - 1];
+/* dx of one element vector, from dy, weight and xhat. */
+INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) row, const bool rms) {
+    VEC g = V(mul)(dy, weight);
+    if (!rms)
+        g = V(sub)(g, V(set1)(row.c1));
+    return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
 }
 
-/* dx of `count` rows at columns [i, i + VEC_LANES), of which `left` are there, and their
- * contribution to dweight and dbias, added by pairs. */
-INLINE void NAME(gradient_columns)(const backward_args *a, const ELEMENT_T *const x[],
-                                   const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
-                                   const int count, const NAME(row_gradient) row[], const bool rms,
-                                   int64_t i, int64_t left) {
-    VEC weight = V(set1)(1), dweight[GROUP], dbias[GROUP];
-    if (a->weight)
-        weight = V(add)(NAME(load_weight)((const WEIGHT_T *)a->weight + i, left),
-                        V(set1)((REAL)a->weight_offset));
-    UNROLL for (int r = 0; r < count; r++) {
-        const VEC d = NAME(load_x)(dy[r] + i, left);
-        VEC xhat = NAME(load_x)(x[r] + i, left);
-        if (rms)
-            xhat = V(mul)(xhat, V(set1)(row[r].scale));
-        else
-            xhat = V(fma)(V(sub)(xhat, V(set1)(row[r].mean)), V(set1)(row[r].scale),
-                          V(set1)(row[r].shift));
-        dweight[r] = r & 1 ? V(fma)(d, xhat, dweight[r - 1]) : V(mul)(d, xhat);
-        dbias[r] = r & 1 ? V(add)(d, dbias[r - 1]) : d;
-        if (a->dx) {
-            VEC g = V(mul)(d, weight);
-            if (!rms)
-                g = V(sub)(g, V(set1)(row[r].c1));
-            const VEC v = V(mul)(V(fma)(xhat, V(set1)(row[r].minus_c2), g), V(set1)(row[r].rstd));
-            NAME(store_x)(dx[r] + i, v, left);
-        }
-    }
-    if (a->dweight)
-        NAME(add_to_real)((REAL *)a->dweight + i, NAME(pair_total)(dweight, count), left);
-    if (a->dbias)
-        NAME(add_to_real)((REAL *)a->dbias + i, NAME(pair_total)(dbias, count), left);
+INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
+    if (rms)
+        return V(mul)(x, V(set1)(row.scale));
+    return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
 }
 
-INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
-                           const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
-                           const NAME(row_gradient) row[], const bool rms) {
+/* dx of one or two rows and their contribution to dweight and dbias. */
+INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x[],
+                           const ELEMENT_T *const rows_dy[], ELEMENT_T *const rows_dx[],
+                           const int count, const NAME(row_gradient) row[], const bool rms) {
+    /* Everything the loop reads is local: a store could change what a pointer reaches. */
+    const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
+    const ELEMENT_T *const dy0 = rows_dy[0], *const dy1 = rows_dy[count - 1];
+    ELEMENT_T *const dx0 = rows_dx[0], *const dx1 = rows_dx[count - 1];
+    const NAME(row_gradient) row0 = row[0], row1 = row[count - 1];
+    const WEIGHT_T *const weights = a->weight;
+    REAL *const dweight = a->dweight, *const dbias = a->dbias;
+    const bool wants_dx = a->dx != NULL;
+    const VEC offset = V(set1)((REAL)a->weight_offset);
+    const int64_t n = a->cols;
+    VEC weight = V(set1)(1);
     int64_t i = 0;
-    for (; i + VEC_LANES <= a->cols; i += VEC_LANES)
-        NAME(gradient_columns)(a, x, dy, dx, count, row, rms, i, VEC_LANES);
-    if (i < a->cols)
-        NAME(gradient_columns)(a, x, dy, dx, count, row, rms, i, a->cols - i);
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        if (weights)
+            weight = V(add)(LOAD_W(weights + i), offset);
+        const VEC d0 = LOAD_X(dy0 + i), xhat0 = NAME(xhat_of)(LOAD_X(x0 + i), row0, rms);
+        VEC products = V(mul)(d0, xhat0), sum = d0;
+        if (wants_dx)
+            STORE_X(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms));
+        if (count == 2) {
+            const VEC d1 = LOAD_X(dy1 + i), xhat1 = NAME(xhat_of)(LOAD_X(x1 + i), row1, rms);
+            products = V(fma)(d1, xhat1, products);
+            sum = V(add)(d1, sum);
+            if (wants_dx)
+                STORE_X(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms));
+        }
+        if (dweight)
+            STORE_REAL(dweight + i, V(add)(LOAD_REAL(dweight + i), products));
+        if (dbias)
+            STORE_REAL(dbias + i, V(add)(LOAD_REAL(dbias + i), sum));
+    }
+    if (i == n)
+        return;
+    const int left = (int)(n - i);
+    if (weights)
+        weight = V(add)(LOAD_W_PART(weights + i, left), offset);
+    VEC products = V(set1)(0), sum = V(set1)(0);
+    UNROLL for (int r = 0; r < count; r++) {
+        const VEC d = LOAD_X_PART(rows_dy[r] + i, left);
+        const VEC xhat = NAME(xhat_of)(LOAD_X_PART(rows_x[r] + i, left), row[r], rms);
+        products = r ? V(fma)(d, xhat, products) : V(mul)(d, xhat);
+        sum = r ? V(add)(d, sum) : d;
+        if (wants_dx)
+            STORE_X_PART(rows_dx[r] + i, NAME(gradient_of)(d, weight, xhat, row[r], rms), left);
+    }
+    if (dweight)
+        STORE_REAL_PART(dweight + i, V(add)(LOAD_REAL_PART(dweight + i, left), products), left);
+    if (dbias)
+        STORE_REAL_PART(dbias + i, V(add)(LOAD_REAL_PART(dbias + i, left), sum), left);
 }
 
 /* Rows [row, row + count), count 1 or GROUP. */
@@ -169,7 +189,10 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         }
         return;
     }
-    NAME(gradient)(a, x, dy, dx, count, row, rms);
+    if (count == 1)
+        NAME(gradient)(a, x, dy, dx, 1, row, rms);
+    for (int r = 0; r + 1 < count; r += 2)
+        NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms);
 }
 
 OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms) {

@@ -114,36 +114,51 @@ INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
     return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
 }
 
-/* y of `count` rows at columns [i, i + VEC_LANES), of which `left` are there; weight and bias are
- * read once for all of them. An absent bias is -0, which changes no sum, not even a zero's sign. */
-INLINE void NAME(apply_columns)(const forward_args *a, const ELEMENT_T *const x[],
-                                ELEMENT_T *const y[], const int count,
-                                const NAME(row_scale) scale[], const bool rms, const bool stream,
-                                int64_t i, int64_t left) {
+/* y of one or two rows, weight and bias read once for both. An absent bias is -0, which changes no
+ * sum, not even a zero's sign. */
+INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const rows_x[],
+                        ELEMENT_T *const rows_y[], const int count, const NAME(row_scale) scale[],
+                        const bool rms, const bool stream) {
+    /* Everything the loop reads is local: a store to y could change what a pointer reaches. */
+    const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
+    ELEMENT_T *const y0 = rows_y[0], *const y1 = rows_y[count - 1];
+    const NAME(row_scale) s0 = scale[0], s1 = scale[count - 1];
+    const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
+    const VEC offset = V(set1)((REAL)a->weight_offset);
+    const int64_t n = a->cols;
     VEC weight = V(set1)(1), bias = V(set1)((REAL)-0.0);
-    if (a->weight)
-        weight = V(add)(NAME(load_weight)((const WEIGHT_T *)a->weight + i, left),
-                        V(set1)((REAL)a->weight_offset));
-    if (a->bias)
-        bias = NAME(load_weight)((const WEIGHT_T *)a->bias + i, left);
-    UNROLL for (int r = 0; r < count; r++) {
-        const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + i, left), scale[r], rms);
-        const VEC v = V(fma)(xhat, weight, bias);
-        if (stream && left >= VEC_LANES)
-            STREAM_X(y[r] + i, v);
-        else
-            NAME(store_x)(y[r] + i, v, left);
-    }
-}
-
-INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEMENT_T *const y[],
-                        const int count, const NAME(row_scale) scale[], const bool rms,
-                        const bool stream) {
     int64_t i = 0;
-    for (; i + VEC_LANES <= a->cols; i += VEC_LANES)
-        NAME(apply_columns)(a, x, y, count, scale, rms, stream, i, VEC_LANES);
-    if (i < a->cols)
-        NAME(apply_columns)(a, x, y, count, scale, rms, stream, i, a->cols - i);
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        if (weights)
+            weight = V(add)(LOAD_W(weights + i), offset);
+        if (biases)
+            bias = LOAD_W(biases + i);
+        const VEC v0 = V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias);
+        if (stream)
+            STREAM_X(y0 + i, v0);
+        else
+            STORE_X(y0 + i, v0);
+        if (count == 1)
+            continue;
+        const VEC v1 = V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias);
+        if (stream)
+            STREAM_X(y1 + i, v1);
+        else
+            STORE_X(y1 + i, v1);
+    }
+    if (i == n)
+        return;
+    const int left = (int)(n - i);
+    if (weights)
+        weight = V(add)(LOAD_W_PART(weights + i, left), offset);
+    if (biases)
+        bias = LOAD_W_PART(biases + i, left);
+    VEC v = V(fma)(NAME(normalize)(LOAD_X_PART(x0 + i, left), s0, rms), weight, bias);
+    STORE_X_PART(y0 + i, v, left);
+    if (count == 1)
+        return;
+    v = V(fma)(NAME(normalize)(LOAD_X_PART(x1 + i, left), s1, rms), weight, bias);
+    STORE_X_PART(y1 + i, v, left);
 }
 
 /* Rows [row, row + count), count 1 or GROUP. */
@@ -190,8 +205,12 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
         stat_store(&a->rstd, row + r, rstd[r]);
         stat_store(&a->m2, row + r, m2[r]);
     }
-    if (a->y)
-        NAME(apply)(a, x, y, count, scale, rms, stream);
+    if (!a->y)
+        return;
+    if (count == 1)
+        NAME(apply)(a, x, y, 1, scale, rms, stream);
+    for (int r = 0; r + 1 < count; r += 2)
+        NAME(apply)(a, x + r, y + r, 2, scale + r, rms, stream);
 }
 
 OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, bool stream) {

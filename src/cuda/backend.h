@@ -1,0 +1,56 @@
+/*
+ * The GPU backend as the rest of the library sees it: which device is there, problem -> plan, plan
+ * -> work queued on a stream. Planning is pure; running allocates nothing (but a kernel's first run
+ * compiles or loads it), keeps no state beyond the cache of kernels, and leaves the thread's
+ * current context as it found it.
+ */
+#ifndef PLANISH_CUDA_BACKEND_H
+#define PLANISH_CUDA_BACKEND_H
+
+#include "../problem.h"
+#include "spec.h"
+
+/* What planning needs to know of a device. */
+typedef struct cuda_limits {
+    int device; /* ordinal */
+    int arch;   /* compute capability, 90 for 9.0 */
+    int multiprocessors;
+    int shared_per_block; /* bytes a block may have */
+    int max_cluster;      /* blocks in a cluster; 1: no clusters */
+} cuda_limits;
+
+typedef struct cuda_plan {
+    cuda_limits limits;
+    cuda_spec main;
+    cuda_spec finish; /* kernel -1: none */
+    int64_t rows, cols;
+    int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
+    double eps;
+    int64_t partials; /* rows of partial sums there is room for */
+    size_t workspace_bytes;
+} cuda_plan;
+
+/* Reads a device's limits, loading the driver at the first call. UNAVAILABLE: no driver; DEVICE: no
+ * such device. */
+planish_status cuda_device_limits(int device, cuda_limits *limits, message error);
+
+/* Pure. UNAVAILABLE, naming what is missing: no GPU kernel covers the problem. */
+planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
+                              message error);
+
+/*
+ * Queues the plan on `stream` (NULL: the default stream). `buffers` as in problem_check_buffers,
+ * checked by the caller; `workspace` of workspace_bytes, aligned to 256.
+ */
+planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
+                             void *workspace, message error);
+
+/* Compiles what cuda_plan_run would need for buffers at these addresses (only their alignment
+ * counts) and keeps it on disk. Needs no GPU. */
+planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                 message error);
+
+/* One line such as "cuda rows forward lanes 32 x 4 chunks of 8"; returns its whole length. */
+int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,23 @@
+"""Writes kernel texts as C arrays: embed.py OUTPUT KERNEL.cu...
+
+A string literal would meet the length limit that C promises; an array of characters has none.
+"""
+
+import pathlib
+import sys
+
+
+def array(path: pathlib.Path) -> str:
+    """The definition of cuda_text_<stem>, closed by 0."""
+    data = path.read_bytes() + b"\0"
+    lines = [", ".join(str(b) for b in data[i : i + 24]) for i in range(0, len(data), 24)]
+    body = ",\n    ".join(lines)
+    return f"extern const char cuda_text_{path.stem}[];\nconst char cuda_text_{path.stem}[] = {{\n    {body}}};\n"
+
+
+def main() -> None:
+    output, *kernels = map(pathlib.Path, sys.argv[1:])
+    output.write_text("\n".join(array(k) for k in kernels))
+
+
+main()

@@ -1,0 +1,294 @@
+/*
+ * Problem -> plan: which kernel, with which constants. Everything here follows from the row length,
+ * the dtypes and the device's limits; the number of rows only sets the size of the grid, so a row's
+ * result cannot depend on it. The figures are from measurements (docs/notebook-gpu.md).
+ */
+#include "geometry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend.h"
+
+enum {
+    FORWARD_ELEMENTS = 32,     /* a thread holds of its rows */
+    FORWARD_BLOCK_LANES = 256, /* of a row, where a cluster can hold the rest */
+    FORWARD_MOST_LANES = 512,  /* of a row in one block, with room in registers */
+    FORWARD_WARPS = 4,         /* of a block whose rows are within warps */
+    SEGMENT_BYTES = 64,        /* shortest run of bytes at full speed */
+    BACKWARD_THREADS = 512,
+    BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
+    BACKWARD_ELEMENTS = 16,        /* columns a thread sums */
+    BACKWARD_MOST_ELEMENTS = 32,   /* the same, for rows that fill a cluster of 16 */
+    BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
+    BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
+    BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
+    REGISTERS = 65536,             /* of a multiprocessor */
+    PORTABLE_SHARED = 48 << 10
+};
+
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
+static int most(int a, int b) {
+    return a > b ? a : b;
+}
+static int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+static int round_up(int a, int b) {
+    return ceil_div(a, b) * b;
+}
+
+unsigned cuda_spec_threads(const cuda_spec *s) {
+    return 32u *
+           (unsigned)(s->kernel == CUDA_FINISH ? s->constant[C_SLICES] : s->constant[C_WARPS]);
+}
+
+size_t cuda_spec_shared_bytes(const cuda_spec *s) {
+    const int32_t *c = s->constant;
+    size_t threads = cuda_spec_threads(s), vecs = (size_t)c[C_VECS];
+    size_t x = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_X_TYPE]));
+    if (s->kernel == CUDA_FORWARD)
+        return c[C_HOLD] == 1 ? threads * vecs * (size_t)c[C_ROWS] * x : 0;
+    if (s->kernel == CUDA_BACKWARD) {
+        size_t g = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_G_TYPE]));
+        size_t ring = (size_t)(c[C_STAGES] * c[C_ROWS]) * vecs * threads * (x + g);
+        size_t sums = (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] *
+                      (c[C_REAL_DOUBLE] ? 8 : 4);
+        if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
+            sums = 0;
+        return ring > sums ? ring : sums;
+    }
+    return 0;
+}
+
+int cuda_spec_rows_at_a_time(const cuda_spec *s) {
+    const int32_t *c = s->constant;
+    if (c[C_LANES] <= 32)
+        return c[C_WARPS] * (32 / c[C_LANES]) * c[C_ROWS];
+    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : c[C_ROWS];
+}
+
+/* Elements of a chunk: a power of two that divides the row, at most 16 bytes of `bytes` each. */
+static int chunk_width(int64_t cols, int bytes, int most_elements) {
+    int width = least(16 / bytes, most_elements);
+    while (cols % width)
+        width /= 2;
+    return width;
+}
+
+/*
+ * Lanes and chunks of a row that fits a warp, by the least work per row: `fixed` instructions for
+ * the exchange, `each` for an element, over the rows a warp takes at once. 0 if none fits.
+ */
+static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_elements, int fixed,
+                             int each, int *vecs) {
+    int fewest = least(chunks, least(32, ceil_div(SEGMENT_BYTES, chunk_bytes)));
+    int best = 0;
+    double best_cost = 0;
+    for (int lanes = fewest; lanes <= 32; lanes++) {
+        int v = ceil_div(chunks, lanes);
+        if (v * width > most_elements || (v > 1 && (v - 1) * lanes >= chunks))
+            continue;
+        double uneven = lanes & (lanes - 1) ? 1.1 : 1.0; /* longer trees */
+        double cost = (fixed * uneven + each * v * width) / (32 / lanes);
+        if (!best || cost < best_cost) {
+            best = lanes;
+            best_cost = cost;
+            *vecs = v;
+        }
+    }
+    return best;
+}
+
+/* Lanes (whole warps) of a block that shares a row with cluster - 1 others, and chunks per lane. */
+static int lanes_of_block(int chunks, int width, int cluster, int most_elements, int most_lanes,
+                          int *vecs) {
+    int most_vecs = most(1, most_elements / width);
+    int fewest = ceil_div(chunks, cluster * most_vecs * 32), best = 0;
+    double best_cost = 0;
+    for (int warps = most(fewest, 1); warps <= most_lanes / 32 && warps <= 2 * fewest; warps++) {
+        int v = ceil_div(chunks, cluster * warps * 32);
+        double waste = (double)v * cluster * warps * 32 / chunks;
+        double cost = waste + 0.01 * (warps - fewest);
+        if (!best || cost < best_cost) {
+            best = 32 * warps;
+            best_cost = cost;
+            *vecs = v;
+        }
+    }
+    return best;
+}
+
+static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
+                             const cuda_limits *limits) {
+    int elements = is_double ? 8 : FORWARD_ELEMENTS;
+    int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
+    c[C_WIDTH] = width;
+    c[C_CLUSTER] = c[C_ROWS] = 1;
+    c[C_HOLD] = 0;
+    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, 40, 8, &vecs);
+    if (lanes) {
+        c[C_WARPS] = FORWARD_WARPS;
+        /* Several rows at once until each thread has its share of loads under way. */
+        c[C_ROWS] = most(1, least(4, elements / (vecs * width)));
+    } else {
+        int cluster = 1;
+        lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
+        if (!lanes)
+            for (cluster = 2; cluster <= limits->max_cluster && !lanes; cluster *= 2)
+                lanes =
+                    lanes_of_block(chunks, width, cluster, elements, FORWARD_BLOCK_LANES, &vecs);
+        if (lanes && cluster > 1)
+            cluster /= 2; /* the loop went one on */
+        if (!lanes) {
+            cluster = limits->max_cluster;
+            lanes = lanes_of_block(chunks, width, cluster, elements, FORWARD_MOST_LANES, &vecs);
+        }
+        if (!lanes) {
+            lanes = is_double ? 512 : 1024;
+            vecs = ceil_div(chunks, cluster * lanes);
+            int room = limits->shared_per_block - (8 << 10);
+            c[C_HOLD] = width * x_bytes >= 4 && vecs <= room / (lanes * width * x_bytes) ? 1 : 2;
+        }
+        c[C_WARPS] = lanes / 32;
+        c[C_CLUSTER] = cluster;
+    }
+    c[C_LANES] = lanes;
+    c[C_VECS] = vecs;
+    /* Registers a thread needs, roughly: the row as it came, converted, and the rest. */
+    int held = c[C_HOLD] ? 16 : vecs * c[C_ROWS] * width;
+    int packed = c[C_HOLD] ? 4 : vecs * c[C_ROWS] * most(1, width * x_bytes / 4);
+    int registers = (is_double ? 64 : 36) + held * (is_double ? 2 : 1) + packed;
+    c[C_MIN_BLOCKS] = most(1, least(16, REGISTERS / (round_up(registers, 8) * 32 * c[C_WARPS])));
+}
+
+static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
+                             const cuda_limits *limits) {
+    int bytes = most(x_bytes, g_bytes);
+    int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
+    c[C_WIDTH] = width;
+    c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
+    c[C_CORRECT] = 1;
+    int lanes = lanes_within_warp(chunks, width, width * bytes,
+                                  is_double    ? 10
+                                  : bytes == 4 ? 24
+                                               : 32,
+                                  60, 14, &vecs);
+    if (lanes) {
+        int held = vecs * width * (is_double ? 4 : 1);
+        c[C_WARPS] = held <= 16 ? 16 : held <= 24 ? 12 : 8;
+        c[C_TEAMS] = c[C_WARPS];
+        int row = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
+        c[C_ROWS] = most(1, least(4, BACKWARD_IN_FLIGHT / row));
+    } else {
+        /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
+        int elements = is_double ? 4 : bytes == 4 ? 8 : BACKWARD_ELEMENTS, cluster = 1;
+        int longest = bytes == 2 ? BACKWARD_CLUSTER_COLS - 1 : BACKWARD_THREADS * elements;
+        int block_cols = is_double ? BACKWARD_BLOCK_COLS / 2 : BACKWARD_BLOCK_COLS;
+        if (cols > longest)
+            while (cluster < limits->max_cluster && cluster * block_cols < cols)
+                cluster *= 2;
+        int few = bytes == 2 && cols <= 2048 ? elements / 2 : elements;
+        lanes = lanes_of_block(chunks, width, cluster, few, BACKWARD_THREADS, &vecs);
+        if (!lanes && bytes == 2)
+            lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
+                                   BACKWARD_FEW_THREADS, &vecs);
+        if (!lanes)
+            return 0;
+        /* More columns in a thread need more registers: one team of fewer threads. */
+        c[C_TEAMS] = vecs * width > elements ? 1 : most(1, BACKWARD_THREADS / lanes);
+        c[C_WARPS] = c[C_TEAMS] * lanes / 32;
+        c[C_CLUSTER] = cluster;
+        int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
+        c[C_STAGES] = 2 * stage <= 48 << 10 || (cluster > 1 && stage <= 32 << 10) ? 2 : 1;
+    }
+    c[C_LANES] = lanes;
+    c[C_VECS] = vecs;
+    return 1;
+}
+
+/* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
+static int is_rows(const problem *p) {
+    if (p->kept_count > 1)
+        return 0;
+    if (p->reduced_count == 0)
+        return p->cols == 1 && p->affine <= 1;
+    return problem_is_rows(p);
+}
+
+planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
+                              message error) {
+    memset(plan, 0, sizeof *plan);
+    plan->limits = *limits;
+    plan->rows = p->rows;
+    plan->cols = p->cols;
+    plan->eps = p->eps;
+    plan->finish.kernel = -1;
+    if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || !is_rows(p) || p->cols < 1 ||
+        p->cols > 1 << 30)
+        return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                    "no GPU kernel yet for this problem: found %s of %d kept and %d reduced axes, "
+                    "wanted forward or backward of rows one stride apart and dense inside",
+                    p->pass == PLANISH_FORWARD    ? "forward"
+                    : p->pass == PLANISH_BACKWARD ? "backward"
+                                                  : "another pass",
+                    p->kept_count, p->reduced_count);
+    for (int r = 0; r < ROLE_COUNT; r++)
+        plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
+
+    int32_t *c = plan->main.constant;
+    int is_double = problem_is_double(p), cols = (int)p->cols;
+    c[C_REAL_DOUBLE] = is_double;
+    c[C_KIND] = p->kind;
+    c[C_COLS] = cols;
+    c[C_X_TYPE] = p->dtypes[ROLE_X];
+    c[C_Y_TYPE] = p->dtypes[ROLE_Y];
+    c[C_G_TYPE] = p->dtypes[ROLE_DY];
+    c[C_D_TYPE] = p->dtypes[ROLE_DX];
+    c[C_W_TYPE] = p->dtypes[ROLE_WEIGHT];
+    c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
+    c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
+    c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
+    c[C_DW_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
+    c[C_WEIGHT_OFFSET] = p->weight_offset;
+    int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
+    if (p->pass == PLANISH_FORWARD) {
+        plan->main.kernel = CUDA_FORWARD;
+        forward_geometry(c, cols, x_bytes, is_double, limits);
+        return PLANISH_OK;
+    }
+
+    plan->main.kernel = CUDA_BACKWARD;
+    c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
+    c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
+    if (!backward_geometry(c, cols, x_bytes, dtype_bytes(p->dtypes[ROLE_DY]), is_double, limits))
+        return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                    "no GPU kernel yet for the backward of rows this long: found %d elements",
+                    cols);
+    int clusters = c[C_CLUSTER];
+    plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / clusters);
+    if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS]) {
+        plan->workspace_bytes = (size_t)plan->partials * (size_t)cols *
+                                (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * (is_double ? 8 : 4);
+        int32_t *f = plan->finish.constant;
+        plan->finish.kernel = CUDA_FINISH;
+        f[C_REAL_DOUBLE] = is_double;
+        f[C_COLS] = cols;
+        f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
+        f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+        f[C_SLICES] = plan->partials >= 64 ? 32 : plan->partials >= 16 ? 16 : 8;
+    }
+    return PLANISH_OK;
+}
+
+int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const int32_t *c = plan->main.constant;
+    return snprintf(text, bytes,
+                    "cuda rows %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
+                    "%d warps, cluster %d",
+                    plan->main.kernel == CUDA_FORWARD ? "forward" : "backward",
+                    (long long)plan->rows, (long long)plan->cols, c[C_LANES], c[C_VECS], c[C_WIDTH],
+                    cuda_spec_rows_at_a_time(&plan->main), c[C_WARPS], c[C_CLUSTER]);
+}

@@ -1,0 +1,18 @@
+/*
+ * Shapes of launches: what follows from a specialisation alone. Pure.
+ */
+#ifndef PLANISH_CUDA_GEOMETRY_H
+#define PLANISH_CUDA_GEOMETRY_H
+
+#include "spec.h"
+
+/* Threads of a block. */
+unsigned cuda_spec_threads(const cuda_spec *spec);
+
+/* Dynamic shared memory of a block. */
+size_t cuda_spec_shared_bytes(const cuda_spec *spec);
+
+/* Rows that one block (or cluster) of the kernel takes at a time. */
+int cuda_spec_rows_at_a_time(const cuda_spec *spec);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * Specialisation -> loaded kernel: from memory, else from disk, else compiled by NVRTC. Safe from
+ * any thread; two threads that want the same new kernel compile it harmlessly twice. What is loaded
+ * stays for the life of its context.
+ */
+#ifndef PLANISH_CUDA_JIT_H
+#define PLANISH_CUDA_JIT_H
+
+#include "driver.h"
+#include "spec.h"
+
+typedef struct jit_function {
+    CUfunction function;
+    int resident_clusters; /* how many clusters the device holds at once; 0: launched without */
+} jit_function;
+
+/*
+ * The kernel, ready for launch in the current context, whose device has compute capability `arch`
+ * (90 for 9.0). The pointer stays valid.
+ */
+planish_status jit_get(const cuda_driver *driver, const cuda_spec *spec, int arch,
+                       const jit_function **function, message error);
+
+/* Compiles to disk what is not there yet, without a device. */
+planish_status jit_prepare(const cuda_spec *spec, int arch, message error);
+
+/*
+ * Compiles, without a device. *code (cubin where the compiler knows the architecture, else PTX) and
+ * *log, if asked for, are the caller's to free. `verbose` puts registers and spills in the log.
+ */
+planish_status jit_compile(const cuda_spec *spec, int arch, int verbose, void **code, size_t *bytes,
+                           char **log, message error);
+
+#endif

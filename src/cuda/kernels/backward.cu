@@ -1,0 +1,425 @@
+/*
+ * Backward of dense rows in one read: dx, and the sums for dweight and dbias, from a single pass
+ * over x and dy. Persistent: a fixed share of the rows for each team of threads, each keeping the
+ * sums of its columns in registers; at the end a block writes one row of partial sums, which
+ * finish.cu adds up. No atomics: the order of every sum is fixed by the launch.
+ *
+ * Chunks, LANES, VECS, CLUSTER and ROWS are as in forward.cu. A team is a warp (LANES up to 32; it
+ * takes 32 / LANES * ROWS rows at a time) or one of TEAMS groups of LANES threads in the block,
+ * which take one row each and exchange their sums apart from each other, so that one team's exchange
+ * hides behind another's arithmetic.
+ *
+ * Rows come through a ring of STAGES slots in shared memory by asynchronous copies. Each thread
+ * reads back only the bytes it copied itself, so the ring needs no barrier; a slot is refilled as
+ * soon as its row is in registers. STAGES 0 loads straight to registers: for elements that
+ * asynchronous copies cannot move (alignment below 4 bytes).
+ *
+ *     g = dy * w    d = x - mean    delta = mean of d    c1 = mean of g
+ *     xhat = (d - delta) * rstd     c2 = mean of g * xhat
+ *     dx = rstd * (g - c1 - xhat * c2)
+ *
+ * delta mends the rounding of the saved mean (CORRECT 0 leaves it out).
+ *
+ * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
+ * VECS ROWS WARPS TEAMS CLUSTER STAGES CORRECT MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, and the
+ * alignments X_ACCESS G_ACCESS D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
+ */
+struct backward_args {
+    const void *dy, *x, *mean, *rstd, *weight;
+    void *dx;
+    real *partial_weight, *partial_bias; /* [gridDim.x / CLUSTER][COLS] */
+    i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    u32 zero; /* 0, which the compiler cannot know */
+};
+
+constexpr bool LAYER = KIND == 0;
+constexpr bool WANT_DX = D_TYPE != NONE;
+constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
+constexpr int G_BYTES = WIDTH * bytes_of(G_TYPE);
+constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
+constexpr int CHUNKS = COLS / WIDTH;
+constexpr int SPREAD = LANES * CLUSTER;
+constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
+constexpr bool WITHIN_WARP = LANES <= 32;
+constexpr int WARP_LANES = least(LANES, 32);
+constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
+constexpr int THREADS = WARPS * 32;
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
+constexpr int ENTRIES = TEAM_WARPS * CLUSTER;
+constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
+constexpr int TEAM_COLS = LANES * VECS * WIDTH;
+constexpr bool RINGED = STAGES > 0;
+constexpr bool SUMS = LAYER || WANT_DX;
+
+struct entry {
+    real sum[4]; /* of g, of g * d, of d; one unused */
+};
+
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+
+struct team_state {
+    int lane, team, rank, first_chunk;
+    bool idle, has_last;
+    u32 ring;
+
+    __device__ __forceinline__ bool has(int k) const { return k < VECS - 1 || has_last; }
+    __device__ __forceinline__ u32 x_slot(int stage, int u, int k) const {
+        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES) + threadIdx.x * X_BYTES;
+    }
+    __device__ __forceinline__ u32 g_slot(int stage, int u, int k) const {
+        return ring + STAGES * ROWS * VECS * THREADS * X_BYTES +
+               ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) + threadIdx.x * G_BYTES;
+    }
+    __device__ __forceinline__ i64 row(i64 unit, int u) const {
+        return unit * STEP + u * PER_WARP + (WITHIN_WARP ? lane / WARP_LANES : 0);
+    }
+};
+
+struct operands {
+    chunk<X_BYTES> x[ROWS][VECS];
+    chunk<G_BYTES> g[ROWS][VECS];
+};
+
+/* Starts the copies of the rows of `unit` into a slot; zeros for what is not there. */
+__device__ __forceinline__ void fill(const backward_args &args, const team_state &t, i64 unit,
+                                     int stage) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        i64 row = t.row(unit, u);
+        bool there = !t.idle && row < args.rows;
+        const char *x = (const char *)args.x, *g = (const char *)args.dy;
+        if (there) {
+            x += (row * args.x_stride + (i64)t.first_chunk * WIDTH) * bytes_of(X_TYPE);
+            g += (row * args.dy_stride + (i64)t.first_chunk * WIDTH) * bytes_of(G_TYPE);
+        }
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            bool has = there && t.has(k);
+            copy_async<RINGED ? X_BYTES : 4, RINGED ? X_ACCESS : 4>(
+                t.x_slot(stage, u, k), has ? x + k * SPREAD * X_BYTES : x, has);
+            copy_async<RINGED ? G_BYTES : 4, RINGED ? G_ACCESS : 4>(
+                t.g_slot(stage, u, k), has ? g + k * SPREAD * G_BYTES : g, has);
+        }
+    }
+}
+
+__device__ __forceinline__ void take(const backward_args &args, const team_state &t, i64 unit,
+                                     int stage, operands &o) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        i64 row = t.row(unit, u);
+        bool there = !t.idle && row < args.rows;
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            if constexpr (STAGES > 0) {
+                o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
+                o.g[u][k] = load_from_shared<G_BYTES>(t.g_slot(stage, u, k));
+            } else {
+                i64 at = (i64)(t.first_chunk + k * SPREAD) * WIDTH;
+                o.x[u][k] = zero_chunk<X_BYTES>();
+                o.g[u][k] = zero_chunk<G_BYTES>();
+                if (there && t.has(k)) {
+                    o.x[u][k] = load_once<X_BYTES, X_ACCESS>(
+                        (const char *)args.x + (row * args.x_stride + at) * bytes_of(X_TYPE));
+                    o.g[u][k] = load_once<G_BYTES, G_ACCESS>(
+                        (const char *)args.dy + (row * args.dy_stride + at) * bytes_of(G_TYPE));
+                }
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void statistics_of(const backward_args &args, const team_state &t,
+                                              i64 unit, real *mean, real *rstd) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        i64 row = t.row(unit, u);
+        mean[u] = 0;
+        rstd[u] = 0;
+        if (!t.idle && row < args.rows) {
+            if constexpr (LAYER)
+                mean[u] = load_element<MEAN_TYPE>(args.mean, row * args.mean_stride);
+            rstd[u] = load_element<RSTD_TYPE>(args.rstd, row * args.rstd_stride);
+        }
+    }
+}
+
+__device__ __forceinline__ void weights_of(const chunk<W_BYTES> *weight, int k, real *w) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        w[i] = W_TYPE == NONE ? (real)1
+                              : element<W_TYPE>(weight[k].word, i) + (real)WEIGHT_OFFSET;
+}
+
+/* This thread's part of a row's sums. */
+__device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_BYTES> *xs,
+                                            const chunk<G_BYTES> *gs, const chunk<W_BYTES> *weight,
+                                            real mean, real *sum) {
+    sum[0] = sum[1] = sum[2] = sum[3] = 0;
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        real w[WIDTH], g[WIDTH], d[WIDTH];
+        weights_of(weight, k, w);
+        constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
+        real product[HALF];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            d[i] = element<X_TYPE>(xs[k].word, i);
+            if (LAYER)
+                d[i] -= mean;
+            g[i] = element<G_TYPE>(gs[k].word, i);
+            if (W_TYPE != NONE)
+                g[i] *= w[i];
+        }
+#pragma unroll
+        for (int i = 0; i < HALF; i++) {
+            product[i] = g[i] * d[i];
+            if (WIDTH > 1)
+                product[i] = multiply_add(g[i + HALF], d[i + HALF], product[i]);
+        }
+        sum[1] += tree_sum<HALF>(product);
+        if (LAYER) {
+            sum[0] += tree_sum<WIDTH>(g);
+            if (CORRECT && (!RAGGED || t.has(k)))
+                sum[2] += tree_sum<WIDTH>(d);
+        }
+    }
+}
+
+/* Adds the parts of a row's sums over its team, and over the cluster. */
+__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
+                                         u64 *byte_barriers, int warp, u32 block_rank, u32 round) {
+    sum[1] = sum_over_lanes<WARP_LANES>(sum[1], t.lane);
+    if (LAYER) {
+        sum[0] = sum_over_lanes<WARP_LANES>(sum[0], t.lane);
+        if (CORRECT)
+            sum[2] = sum_over_lanes<WARP_LANES>(sum[2], t.lane);
+    }
+    if constexpr (ENTRIES > 1) {
+        int mine = block_rank * TEAM_WARPS + warp % TEAM_WARPS;
+        if constexpr (CLUSTER > 1) {
+            u32 bar = shared_address(byte_barriers);
+            if (t.lane < CLUSTER)
+                send_to_block(shared_address(slots + mine), bar, t.lane, sum);
+            if (warp % TEAM_WARPS == 0 && t.lane == 0)
+                byte_barrier_expect(bar, ENTRIES * sizeof(entry));
+            byte_barrier_wait(bar, round >> 1 & 1);
+        } else {
+            if (t.lane == 0)
+                slots[mine] = {sum[0], sum[1], sum[2], 0};
+            barrier(1 + t.team, LANES);
+        }
+        if constexpr (ENTRIES <= 8) {
+            sum[0] = sum[1] = sum[2] = 0;
+#pragma unroll
+            for (int e = 0; e < ENTRIES; e++) {
+                entry s = slots[e];
+                sum[0] += s.sum[0];
+                sum[1] += s.sum[1];
+                sum[2] += s.sum[2];
+            }
+        } else {
+            sum[0] = sum[1] = sum[2] = 0;
+#pragma unroll
+            for (int e = 0; e < ENTRIES; e += 32) {
+                if (e + t.lane < ENTRIES) {
+                    entry s = slots[e + t.lane];
+                    sum[0] += s.sum[0];
+                    sum[1] += s.sum[1];
+                    sum[2] += s.sum[2];
+                }
+            }
+            constexpr int TREE = ENTRIES >= 32 ? 32 : 2 * power_of_two_up_to(ENTRIES - 1);
+            sum[1] = sum_over_lanes<TREE>(sum[1], t.lane);
+            if (LAYER)
+                sum[0] = sum_over_lanes<TREE>(sum[0], t.lane);
+            if (LAYER && CORRECT)
+                sum[2] = sum_over_lanes<TREE>(sum[2], t.lane);
+            if (TREE < 32) {
+                sum[0] = from_lane(sum[0], 0);
+                sum[1] = from_lane(sum[1], 0);
+                sum[2] = from_lane(sum[2], 0);
+            }
+        }
+    }
+}
+
+/* Adds one of the column sums over the block's teams in their order and writes the partial row. */
+__device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[WIDTH], real *to,
+                                              u32 block_rank) {
+    real *room = (real *)dynamic_shared; /* [TEAMS][TEAM_COLS] */
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            real v = sums[k][i];
+            if constexpr (PER_WARP > 1) {
+                if constexpr ((WARP_LANES & (WARP_LANES - 1)) == 0) {
+#pragma unroll
+                    for (int step = 16; step >= WARP_LANES; step /= 2)
+                        v += __shfl_xor_sync(EVERY_LANE, v, step);
+                } else {
+                    real all = 0;
+#pragma unroll 2
+                    for (int j = 0; j < PER_WARP; j++)
+                        all += from_lane(v, t.rank % WARP_LANES + j * WARP_LANES);
+                    v = all;
+                }
+            }
+            if (!WITHIN_WARP || t.lane < WARP_LANES)
+                room[t.team * TEAM_COLS +
+                     (k * LANES + (WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES)) *
+                         WIDTH +
+                     i] = v;
+        }
+    __syncthreads();
+    for (int c = threadIdx.x; c < TEAM_COLS; c += THREADS) {
+        int local = c / WIDTH, k = local / LANES;
+        int index = local % LANES + block_rank * LANES + k * SPREAD;
+        if (index < CHUNKS) {
+            real all = 0;
+#pragma unroll 4
+            for (int team = 0; team < TEAMS; team++)
+                all += room[team * TEAM_COLS + c];
+            to[index * WIDTH + c % WIDTH] = all;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    planish_backward(const backward_args args) {
+    __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][ENTRIES];
+    __shared__ u64 byte_barriers[2][CLUSTER > 1 ? TEAMS : 1];
+    const int warp = threadIdx.x / 32;
+    const u32 block_rank = CLUSTER > 1 ? cluster_rank() : 0;
+    team_state t;
+    t.lane = threadIdx.x % 32;
+    t.team = warp / TEAM_WARPS;
+    t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
+    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
+    t.first_chunk = t.rank;
+    t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
+    t.ring = shared_address(dynamic_shared);
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2 * TEAMS)
+            byte_barrier_init(shared_address(&byte_barriers[0][0] + threadIdx.x));
+        cluster_arrive();
+        cluster_wait();
+    }
+
+    const i64 team = (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
+    const i64 teams = (i64)(gridDim.x / CLUSTER) * TEAMS;
+    const i64 units = (args.rows + STEP - 1) / STEP;
+
+    wait_for_stream();
+    chunk<W_BYTES> weight[VECS];
+    if constexpr (W_TYPE != NONE)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            weight[k] = zero_chunk<W_BYTES>();
+            if (!t.idle && t.has(k))
+                weight[k] = load_shared_by_rows<W_BYTES, W_ACCESS>(
+                    (const char *)args.weight + (i64)(t.first_chunk + k * SPREAD) * W_BYTES);
+        }
+    real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            dweight[k][i] = dbias[k][i] = 0;
+
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) {
+        if constexpr (STAGES > 0)
+            fill(args, t, team + s * teams, s);
+        copy_async_commit();
+    }
+    real next_mean[ROWS], next_rstd[ROWS];
+    statistics_of(args, t, team, next_mean, next_rstd);
+
+    int stage = 0;
+    u32 round = 0;
+    for (i64 unit = team; unit < units; unit += teams, round++) {
+        operands o;
+        if constexpr (STAGES > 0)
+            copy_async_wait<most(STAGES - 1, 0)>();
+        take(args, t, unit, stage, o);
+        if constexpr (STAGES > 0) {
+            fill(args, t, unit + STAGES * teams, stage);
+            copy_async_commit();
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        real mean[ROWS], rstd[ROWS], sum[ROWS][4];
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            mean[u] = next_mean[u];
+            rstd[u] = next_rstd[u];
+        }
+        statistics_of(args, t, unit + teams, next_mean, next_rstd);
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+            for (u32 &w : weight[k].word)
+                forget(w, args.zero);
+#pragma unroll
+        for (int u = 0; u < ROWS; u++)
+            if (SUMS) {
+                thread_sums(t, o.x[u], o.g[u], weight, mean[u], sum[u]);
+                exchange(t, sum[u], slots[round & 1][WITHIN_WARP ? 0 : t.team],
+                         &byte_barriers[round & 1][CLUSTER > 1 ? t.team : 0], warp, block_rank,
+                         round);
+            } else {
+                sum[u][0] = sum[u][1] = sum[u][2] = 0;
+            }
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const i64 row = t.row(unit, u);
+            const real delta = LAYER && CORRECT ? sum[u][2] * (real)(1.0 / COLS) : 0;
+            const real back = -delta * rstd[u];
+            const real c1 = LAYER ? sum[u][0] * (real)(1.0 / COLS) : 0;
+            const real c2 = multiply_add(-delta, sum[u][0], sum[u][1]) * (real)(1.0 / COLS) *
+                            rstd[u];
+            const real by_xhat = -c2 * rstd[u], constant = -c1 * rstd[u];
+#pragma unroll
+            for (int k = 0; k < VECS; k++) {
+                real w[WIDTH], out[WIDTH];
+                weights_of(weight, k, w);
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++) {
+                    real d = element<X_TYPE>(o.x[u][k].word, i), g;
+                    real xhat = LAYER ? multiply_add(d - mean[u], rstd[u], back) : d * rstd[u];
+                    g = element<G_TYPE>(o.g[u][k].word, i);
+                    if (WANT_DWEIGHT)
+                        dweight[k][i] = multiply_add(g, xhat, dweight[k][i]);
+                    if (WANT_DBIAS)
+                        dbias[k][i] += g;
+                    if (W_TYPE != NONE)
+                        g *= w[i];
+                    out[i] = LAYER ? multiply_add(g, rstd[u], multiply_add(xhat, by_xhat, constant))
+                                   : multiply_add(g, rstd[u], xhat * by_xhat);
+                }
+                if constexpr (WANT_DX) {
+                    constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+                    if (!t.idle && row < args.rows && t.has(k))
+                        store_once<D_BYTES, D_ACCESS>(
+                            (char *)args.dx +
+                                (row * args.dx_stride +
+                                 (i64)(t.first_chunk + k * SPREAD) * WIDTH) *
+                                    bytes_of(D_TYPE),
+                            pack<D_TYPE, WIDTH>(out));
+                }
+            }
+        }
+    }
+    release_stream();
+    copy_async_wait<0>();
+    const i64 partial = (i64)(blockIdx.x / CLUSTER) * COLS;
+    if (WANT_DWEIGHT)
+        write_partial(t, dweight, args.partial_weight + partial, block_rank);
+    if (WANT_DBIAS)
+        write_partial(t, dbias, args.partial_bias + partial, block_rank);
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}

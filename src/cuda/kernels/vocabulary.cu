@@ -1,0 +1,440 @@
+/*
+ * The words the kernels are written in: types, conversions, memory access, shuffles, barriers,
+ * clusters. Everything that is an instruction of a particular architecture is here and nowhere else;
+ * the kernels below are plain C++ over these functions. No header is included, so that a
+ * specialisation compiles in tens of milliseconds. Holds no arithmetic of normalization.
+ *
+ * Constants that a specialisation defines for every kernel: REAL_DOUBLE (arithmetic in f64).
+ */
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+/* The library's dtype order. */
+enum { F32 = 0, F16 = 1, BF16 = 2, F64 = 3, NONE = 4 };
+
+#if REAL_DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
+
+constexpr u32 EVERY_LANE = 0xffffffffu;
+
+__device__ constexpr int bytes_of(int type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
+__device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int most(int a, int b) { return a > b ? a : b; }
+__device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+__device__ constexpr int power_of_two_up_to(int n) { return n < 2 ? 1 : 2 * power_of_two_up_to(n / 2); }
+
+/* ---- Chunks: the few neighbouring elements that one thread moves at a time ------------------- */
+
+template <int BYTES> struct chunk {
+    u32 word[BYTES < 4 ? 1 : BYTES / 4];
+};
+
+template <int BYTES> __device__ __forceinline__ chunk<BYTES> zero_chunk() {
+    chunk<BYTES> c;
+#pragma unroll
+    for (u32 &w : c.word)
+        w = 0;
+    return c;
+}
+
+/* Reads a chunk that is used once. ACCESS is the alignment of the address, at most 16. */
+template <int BYTES, int ACCESS>
+__device__ __forceinline__ chunk<BYTES> load_once(const void *address) {
+    constexpr int A = least(BYTES, ACCESS);
+    chunk<BYTES> c;
+    const char *p = (const char *)address;
+    if constexpr (A == 16) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(c.word[4 * i]), "=r"(c.word[4 * i + 1]), "=r"(c.word[4 * i + 2]),
+                           "=r"(c.word[4 * i + 3])
+                         : "l"(p + 16 * i));
+    } else if constexpr (A == 8) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 8; i++)
+            asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                         : "=r"(c.word[2 * i]), "=r"(c.word[2 * i + 1])
+                         : "l"(p + 8 * i));
+    } else if constexpr (A == 4) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 4; i++)
+            asm volatile("ld.global.u32 %0, [%1];" : "=r"(c.word[i]) : "l"(p + 4 * i));
+    } else {
+        u16 low, high;
+#pragma unroll
+        for (int i = 0; i < BYTES / 2; i += 2) {
+            asm volatile("ld.global.u16 %0, [%1];" : "=h"(low) : "l"(p + 2 * i));
+            high = 0;
+            if (i + 1 < BYTES / 2)
+                asm volatile("ld.global.u16 %0, [%1];" : "=h"(high) : "l"(p + 2 * i + 2));
+            c.word[i / 2] = low | (u32)high << 16;
+        }
+    }
+    return c;
+}
+
+/* Reads a chunk of a tensor that every row uses and no kernel of this launch writes. */
+template <int BYTES, int ACCESS>
+__device__ __forceinline__ chunk<BYTES> load_shared_by_rows(const void *address) {
+    constexpr int A = least(BYTES, ACCESS);
+    chunk<BYTES> c;
+    const char *p = (const char *)address;
+    if constexpr (A == 16) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                : "=r"(c.word[4 * i]), "=r"(c.word[4 * i + 1]), "=r"(c.word[4 * i + 2]),
+                  "=r"(c.word[4 * i + 3])
+                : "l"(p + 16 * i));
+    } else if constexpr (A == 8) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 8; i++)
+            asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+                : "=r"(c.word[2 * i]), "=r"(c.word[2 * i + 1])
+                : "l"(p + 8 * i));
+    } else if constexpr (A == 4) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 4; i++)
+            asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(c.word[i]) : "l"(p + 4 * i));
+    } else {
+        u16 low, high;
+#pragma unroll
+        for (int i = 0; i < BYTES / 2; i += 2) {
+            asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(low) : "l"(p + 2 * i));
+            high = 0;
+            if (i + 1 < BYTES / 2)
+                asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(high) : "l"(p + 2 * i + 2));
+            c.word[i / 2] = low | (u32)high << 16;
+        }
+    }
+    return c;
+}
+
+/* Writes a chunk that nobody here reads again (streaming: 5 to 10% faster than a plain store). */
+template <int BYTES, int ACCESS>
+__device__ __forceinline__ void store_once(void *address, const chunk<BYTES> &c) {
+    constexpr int A = least(BYTES, ACCESS);
+    char *p = (char *)address;
+    if constexpr (A == 16) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p + 16 * i),
+                         "r"(c.word[4 * i]), "r"(c.word[4 * i + 1]), "r"(c.word[4 * i + 2]),
+                         "r"(c.word[4 * i + 3])
+                         : "memory");
+    } else if constexpr (A == 8) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 8; i++)
+            asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(p + 8 * i),
+                         "r"(c.word[2 * i]), "r"(c.word[2 * i + 1])
+                         : "memory");
+    } else if constexpr (A == 4) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 4; i++)
+            asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(p + 4 * i), "r"(c.word[i]) : "memory");
+    } else {
+#pragma unroll
+        for (int i = 0; i < BYTES / 2; i++)
+            asm volatile("st.global.u16 [%0], %1;" ::"l"(p + 2 * i),
+                         "h"((u16)(c.word[i / 2] >> 16 * (i & 1)))
+                         : "memory");
+    }
+}
+
+/* ---- Elements of a chunk ---------------------------------------------------------------------- */
+
+template <int TYPE> __device__ __forceinline__ real element(const u32 *word, int i) {
+    if constexpr (TYPE == F32) {
+        return __uint_as_float(word[i]);
+    } else if constexpr (TYPE == F16) {
+        float f;
+        if (i & 1)
+            asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}"
+                : "=f"(f)
+                : "r"(word[i / 2]));
+        else
+            asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}"
+                : "=f"(f)
+                : "r"(word[i / 2]));
+        return f;
+    } else if constexpr (TYPE == BF16) {
+        return __uint_as_float(i & 1 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+    } else {
+        return (real)__hiloint2double(word[2 * i + 1], word[2 * i]);
+    }
+}
+
+/* f64 to the float from which rounding to 16 bits rounds once: toward zero, the last bit sticky. */
+__device__ __forceinline__ float round_to_odd(double v) {
+    float f = __double2float_rz(v);
+    return (double)f != v && f == f ? __uint_as_float(__float_as_uint(f) | 1) : f;
+}
+
+__device__ __forceinline__ float before_halving(float v) { return v; }
+__device__ __forceinline__ float before_halving(double v) { return round_to_odd(v); }
+
+template <int TYPE, int COUNT>
+__device__ __forceinline__ chunk<COUNT * bytes_of(TYPE)> pack(const real *v) {
+    chunk<COUNT * bytes_of(TYPE)> c;
+    if constexpr (TYPE == F32) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            c.word[i] = __float_as_uint((float)v[i]);
+    } else if constexpr (TYPE == F64) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            u64 bits = __double_as_longlong((double)v[i]);
+            c.word[2 * i] = (u32)bits;
+            c.word[2 * i + 1] = (u32)(bits >> 32);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 2) {
+            float low = before_halving(v[i]), high = i + 1 < COUNT ? before_halving(v[i + 1]) : 0.f;
+            if constexpr (TYPE == F16)
+                asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(c.word[i / 2]) : "f"(high), "f"(low));
+            else
+                asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(c.word[i / 2]) : "f"(high), "f"(low));
+        }
+    }
+    return c;
+}
+
+template <int TYPE> __device__ __forceinline__ void store_element(void *base, i64 index, real v) {
+    if constexpr (TYPE != NONE)
+        store_once<bytes_of(TYPE), bytes_of(TYPE)>((char *)base + index * bytes_of(TYPE),
+                                                   pack<TYPE, 1>(&v));
+}
+
+template <int TYPE> __device__ __forceinline__ real load_element(const void *base, i64 index) {
+    constexpr int B = bytes_of(TYPE);
+    return element<TYPE>(load_shared_by_rows<B, B>((const char *)base + index * B).word, 0);
+}
+
+/* Makes the compiler forget what it derived from a word (such as converted floats), so that it does
+ * not keep that in registers and spill. `zero` must be 0 in a way it cannot know; the assembler sees
+ * through an empty asm statement. */
+__device__ __forceinline__ void forget(u32 &word, u32 zero) { word ^= zero; }
+
+/* ---- Arithmetic ------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+/* Pairwise sum: its error grows with the logarithm of COUNT, and sums of equal values are exact
+ * where COUNT is a power of two. */
+template <int COUNT, typename T> __device__ __forceinline__ T tree_sum(const T *v) {
+    if constexpr (COUNT == 1)
+        return v[0];
+    else
+        return tree_sum<COUNT / 2>(v) + tree_sum<COUNT - COUNT / 2>(v + COUNT / 2);
+}
+
+/* 1 / sqrt(v), within an ULP: the hardware's estimate and one Newton step where float holds v. */
+__device__ __forceinline__ real reciprocal_root(double v) {
+#if !REAL_DOUBLE
+    float f = (float)v;
+    if (f > 1e-36f && f < 1e36f) {
+        float r;
+        asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
+        return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
+    }
+#endif
+    return (real)(1.0 / sqrt(v));
+}
+
+/* ---- Lanes ------------------------------------------------------------------------------------ */
+
+__device__ __forceinline__ float from_lane(float v, int lane) {
+    return __shfl_sync(EVERY_LANE, v, lane);
+}
+__device__ __forceinline__ double from_lane(double v, int lane) {
+    return __shfl_sync(EVERY_LANE, v, lane);
+}
+
+/*
+ * The sum over a group of LANES neighbouring lanes, the same bits in all of them. A group starts at
+ * a multiple of LANES; all 32 lanes of the warp must call, those left over at its end included.
+ */
+template <int LANES, typename T> __device__ __forceinline__ T sum_over_lanes(T v, int lane) {
+    if constexpr ((LANES & (LANES - 1)) == 0) {
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2)
+            v += __shfl_xor_sync(EVERY_LANE, v, step);
+        return v;
+    } else {
+        int rank = lane % LANES, base = lane - rank;
+#pragma unroll
+        for (int step = power_of_two_up_to(LANES); step > 0; step /= 2) {
+            T other = __shfl_down_sync(EVERY_LANE, v, step);
+            if (rank + step < least(LANES, 2 * step))
+                v += other;
+        }
+        return from_lane(v, base);
+    }
+}
+
+/* ---- Barriers and shared memory --------------------------------------------------------------- */
+
+/* Waits for the `threads` threads of barrier `id` (1 to 15). */
+__device__ __forceinline__ void barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ u32 shared_address(const void *p) {
+    return (u32)__cvta_generic_to_shared(p);
+}
+
+/* Copies BYTES to shared memory without waiting, or zeros where `there` is false. ACCESS, the
+ * alignment of both addresses, is at least 4. */
+template <int BYTES, int ACCESS>
+__device__ __forceinline__ void copy_async(u32 to, const void *from, bool there) {
+    constexpr int A = least(BYTES, ACCESS);
+    static_assert(A >= 4, "asynchronous copies move at least 4 bytes");
+    int size = there ? A : 0;
+#pragma unroll
+    for (int i = 0; i < BYTES; i += A) {
+        if constexpr (A == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + i),
+                         "l"((const char *)from + i), "r"(size)
+                         : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to + i),
+                         "l"((const char *)from + i), "n"(A), "r"(size)
+                         : "memory");
+    }
+}
+
+__device__ __forceinline__ void copy_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most PENDING of this thread's newest groups of copies are under way. */
+template <int PENDING> __device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+template <int BYTES> __device__ __forceinline__ chunk<BYTES> load_from_shared(u32 address) {
+    chunk<BYTES> c;
+    if constexpr (BYTES >= 16) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(c.word[4 * i]), "=r"(c.word[4 * i + 1]), "=r"(c.word[4 * i + 2]),
+                           "=r"(c.word[4 * i + 3])
+                         : "r"(address + 16 * i)
+                         : "memory");
+    } else if constexpr (BYTES == 8) {
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(c.word[0]), "=r"(c.word[1])
+                     : "r"(address)
+                     : "memory");
+    } else if constexpr (BYTES == 4) {
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(c.word[0]) : "r"(address) : "memory");
+    } else {
+        u16 h;
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(address) : "memory");
+        c.word[0] = h;
+    }
+    return c;
+}
+
+/* ---- Clusters (sm_90 and newer) and dependent launch ------------------------------------------- */
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 r;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* The address of this block's shared address in block `rank` of the cluster. */
+__device__ __forceinline__ u32 in_block(u32 address, u32 rank) {
+    u32 r;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
+    return r;
+}
+__device__ __forceinline__ void store_in_block(u32 address, u32 rank, double v) {
+    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(in_block(address, rank)), "d"(v)
+                 : "memory");
+}
+__device__ __forceinline__ void store_in_block(u32 address, u32 rank, float v) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(in_block(address, rank)), "f"(v)
+                 : "memory");
+}
+/* Barriers in shared memory that count the bytes stored into a block of the cluster. */
+__device__ __forceinline__ void byte_barrier_init(u32 barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/* Once per round and block: this many bytes will come. */
+__device__ __forceinline__ void byte_barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+/* Waits for the end of the round of this parity. */
+__device__ __forceinline__ void byte_barrier_wait(u32 barrier, u32 parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again%=:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again%=;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+/* Stores four values in block `rank`, and tells the barrier there. */
+__device__ __forceinline__ void send_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, "
+                 "%4}, [%5];" ::"r"(in_block(address, rank)),
+                 "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(in_block(barrier, rank))
+                 : "memory");
+}
+__device__ __forceinline__ void send_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
+    u32 to = in_block(address, rank), at = in_block(barrier, rank);
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(to),
+                 "d"(v[0]), "d"(v[1]), "r"(at)
+                 : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(to + 16),
+                 "d"(v[2]), "d"(v[3]), "r"(at)
+                 : "memory");
+}
+/* Waits until the kernels before this one on its stream are done and their writes are seen. */
+__device__ __forceinline__ void wait_for_stream() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/* Lets the next kernel of the stream start, as far as it does not wait_for_stream(). */
+__device__ __forceinline__ void release_stream() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#else
+__device__ __forceinline__ u32 cluster_rank() { return 0; }
+__device__ __forceinline__ void cluster_arrive() {}
+__device__ __forceinline__ void cluster_wait() {}
+__device__ __forceinline__ void store_in_block(u32 address, u32, double v) {
+    asm volatile("st.shared.f64 [%0], %1;" ::"r"(address), "d"(v) : "memory");
+}
+__device__ __forceinline__ void store_in_block(u32 address, u32, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ __forceinline__ void byte_barrier_init(u32) {}
+__device__ __forceinline__ void byte_barrier_expect(u32, u32) {}
+__device__ __forceinline__ void byte_barrier_wait(u32, u32) {}
+__device__ __forceinline__ void send_to_block(u32, u32, u32, const float *) {}
+__device__ __forceinline__ void send_to_block(u32, u32, u32, const double *) {}
+__device__ __forceinline__ void wait_for_stream() {}
+__device__ __forceinline__ void release_stream() {}
+#endif

@@ -1,0 +1,40 @@
+#include "spec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Made from kernels/ by embed.py. */
+extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_finish[];
+
+const char *cuda_kernel_entry(cuda_kernel kernel) {
+    static const char *const names[CUDA_KERNEL_COUNT] = {"planish_forward", "planish_backward",
+                                                         "planish_finish"};
+    return names[kernel];
+}
+
+const char *cuda_kernel_text(cuda_kernel kernel) {
+    const char *const texts[CUDA_KERNEL_COUNT] = {cuda_text_forward, cuda_text_backward,
+                                                  cuda_text_finish};
+    return texts[kernel];
+}
+
+static const char *const constant_names[C_COUNT] = {
+    "REAL_DOUBLE", "KIND",          "COLS",         "X_TYPE",     "Y_TYPE",    "G_TYPE",
+    "D_TYPE",      "W_TYPE",        "B_TYPE",       "MEAN_TYPE",  "RSTD_TYPE", "DW_TYPE",
+    "DB_TYPE",     "WEIGHT_OFFSET", "WIDTH",        "LANES",      "VECS",      "ROWS",
+    "WARPS",       "TEAMS",         "CLUSTER",      "HOLD",       "STAGES",    "CORRECT",
+    "SLICES",      "MIN_BLOCKS",    "WANT_DWEIGHT", "WANT_DBIAS", "X_ACCESS",  "Y_ACCESS",
+    "G_ACCESS",    "D_ACCESS",      "W_ACCESS",     "B_ACCESS",
+};
+
+size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {
+    size_t length = 0;
+    for (int c = 0; c < C_COUNT; c++) {
+        size_t left = length < bytes ? bytes - length : 0;
+        /* The first is asked by #if; constants of the language cannot be. */
+        const char *form = c == C_REAL_DOUBLE ? "#define %s %d\n" : "constexpr int %s = %d;\n";
+        length += (size_t)snprintf(left ? text + length : NULL, left, form, constant_names[c],
+                                   spec->constant[c]);
+    }
+    return length;
+}

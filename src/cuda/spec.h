@@ -1,0 +1,74 @@
+/*
+ * A specialisation: which kernel text, with which compile-time constants. Pure data, comparable as
+ * bytes; its prelude is the text that goes in front of the kernel.
+ */
+#ifndef PLANISH_CUDA_SPEC_H
+#define PLANISH_CUDA_SPEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum cuda_kernel {
+    CUDA_FORWARD,
+    CUDA_BACKWARD,
+    CUDA_FINISH,
+    CUDA_KERNEL_COUNT
+} cuda_kernel;
+
+/* Meanings are at the head of each kernel's text. */
+typedef enum cuda_constant {
+    C_REAL_DOUBLE,
+    C_KIND,
+    C_COLS,
+    C_X_TYPE,
+    C_Y_TYPE,
+    C_G_TYPE,
+    C_D_TYPE,
+    C_W_TYPE,
+    C_B_TYPE,
+    C_MEAN_TYPE,
+    C_RSTD_TYPE,
+    C_DW_TYPE,
+    C_DB_TYPE,
+    C_WEIGHT_OFFSET,
+    C_WIDTH,
+    C_LANES,
+    C_VECS,
+    C_ROWS,
+    C_WARPS,
+    C_TEAMS,
+    C_CLUSTER,
+    C_HOLD,
+    C_STAGES,
+    C_CORRECT,
+    C_SLICES,
+    C_MIN_BLOCKS,
+    C_WANT_DWEIGHT,
+    C_WANT_DBIAS,
+    C_X_ACCESS,
+    C_Y_ACCESS,
+    C_G_ACCESS,
+    C_D_ACCESS,
+    C_W_ACCESS,
+    C_B_ACCESS,
+    C_COUNT
+} cuda_constant;
+
+typedef struct cuda_spec {
+    int32_t kernel; /* a cuda_kernel */
+    int32_t constant[C_COUNT];
+} cuda_spec;
+
+/* The name of the kernel's entry in its text, such as "planish_forward". */
+const char *cuda_kernel_entry(cuda_kernel kernel);
+
+/* The kernel's text, vocabulary not included. */
+const char *cuda_kernel_text(cuda_kernel kernel);
+
+/* Writes the prelude, closed by 0 and cut to `bytes`; returns its whole length. */
+size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes);
+
+/* Text that goes in front of every kernel. */
+extern const char cuda_text_vocabulary[];
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * The general operator straight from the formula in planish.h, in long double, over any strided
+ * tensors and any axes. Written to be read, not to be fast.
+ */
+#ifndef REFERENCE_H
+#define REFERENCE_H
+
+#include "element.h"
+
+/* Where each element of x, in row-major order, belongs. */
+typedef struct geometry {
+    int64_t elements;
+    int64_t rows;     /* index tuples of the axes that are kept */
+    int64_t cols;     /* index tuples of the axes that are reduced */
+    int64_t channels; /* index tuples of the affine axes */
+    int64_t *row, *channel;
+} geometry;
+
+geometry geometry_make(int ndim, const int64_t *shape, uint64_t reduce_axes, uint64_t affine_axes);
+void geometry_free(geometry *g);
+
+/* Exact outputs of a pass: NULL where the pass does not compute it. */
+typedef struct reference {
+    geometry geometry;
+    real *y, *mean, *rstd, *m2, *dx, *dweight, *dbias;
+    real *y_scale;       /* per row: the largest |y| */
+    real *y_terms;       /* per element: the larger of the two terms that y is the sum of */
+    real *dx_scale;      /* per row: the largest |dx| */
+    real *dx_terms;      /* per row: the largest of the three terms that a dx is the sum of */
+    real *mean_scale;    /* per row: the mean of |x| */
+    real *dweight_scale; /* per channel: the sum of the magnitudes added */
+    real *dbias_scale;
+} reference;
+
+/*
+ * Computes what the pass would write, from the tensors it reads (those it writes are not looked
+ * at). What is given is taken as exact: rstd, and in PLANISH_APPLY the mean. PLANISH_BACKWARD takes
+ * the mean from x, for that is what a rounded one stands for.
+ */
+reference reference_run(const planish_norm *op, planish_pass pass, const planish_tensors *t);
+void reference_free(reference *r);
+
+#endif

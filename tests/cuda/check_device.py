@@ -1,0 +1,322 @@
+"""The GPU kernels against double, on a GPU: values, neighbours of the outputs, and reproducibility.
+
+For every case: outputs are poisoned first and lie between guard elements that must not change; the
+run is repeated and must give the same bits; a slice of the rows, at another alignment, must give the
+bits those rows had. Prints every failure and ends with their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import math
+import sys
+
+import torch
+from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, Plan, ShimError
+
+TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64}
+BITS = {"f32": 24, "f16": 11, "bf16": 8, "f64": 53}
+LOWEST = {"f32": -149, "f16": -24, "bf16": -133, "f64": -1074}
+GUARD = 64
+INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Buffer:
+    """A tensor of rows inside guards, `skew` elements off the start of its allocation."""
+
+    def __init__(self, rows: int, cols: int, stride: int, dtype: str, skew: int = 0) -> None:
+        self.length = max(rows - 1, 0) * stride + cols
+        self.whole = torch.full((GUARD + skew + self.length + GUARD,), math.nan,
+                                dtype=TORCH[dtype], device="cuda")  # fmt: skip
+        self.start = GUARD + skew
+        self.view = self.whole.as_strided((rows, cols), (stride, 1), self.start)
+        self.pattern = self.whole.view(INT[self.whole.element_size()])[0].item()
+
+    def pointer(self) -> int:
+        return self.whole.data_ptr() + self.start * self.whole.element_size()
+
+    def outside_untouched(self) -> bool:
+        bits = self.whole.view(INT[self.whole.element_size()]).clone()
+        bits.as_strided(self.view.shape, self.view.stride(), self.start).fill_(self.pattern)
+        return bool((bits == self.pattern).all())
+
+
+def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
+    """One unit in the last place of `dtype` at |value|."""
+    exponent = torch.frexp(value.abs().double().clamp_min(2.0**-1040))[1] - BITS[dtype]
+    return torch.ldexp(torch.ones_like(value, dtype=torch.float64),
+                       exponent.clamp_min(LOWEST[dtype]))  # fmt: skip
+
+
+def values(rows: int, cols: int, dtype: str, ratio: float, scale: float, seed: int) -> torch.Tensor:
+    g = torch.Generator(device="cuda").manual_seed(seed)
+    x = torch.randn(rows, cols, generator=g, device="cuda", dtype=torch.float64)
+    return ((x + ratio) * scale).to(TORCH[dtype])
+
+
+class Case:
+    """One problem: its inputs, a run, and what is wrong with its outputs."""
+
+    def __init__(self, direction: int, kind: int, rows: int, cols: int, types: dict[str, str],
+                 eps: float = 1e-5, ratio: float = 0.0, scale: float = 1.0, pad: int = 0,
+                 skew: int = 0, offset: int = 0, constant: bool = False,
+                 **constants: int) -> None:  # fmt: skip
+        self.direction, self.kind, self.rows, self.cols = direction, kind, rows, cols
+        self.types, self.eps, self.ratio, self.scale = types, eps, ratio, scale
+        self.pad, self.skew, self.offset, self.constant = pad, skew, offset, constant
+        self.constants = constants
+
+    def name(self) -> str:
+        word = "forward" if self.direction == FORWARD else "backward"
+        kind = "layer" if self.kind == LAYER else "rms"
+        more = "".join(f" {k}={v}" for k, v in (
+            ("eps", self.eps), ("ratio", self.ratio), ("scale", self.scale), ("pad", self.pad),
+            ("skew", self.skew), ("offset", self.offset)) if v and (k, v) != ("eps", 1e-5)
+            and (k, v) != ("scale", 1.0))  # fmt: skip
+        kinds = " ".join(f"{r}:{t}" for r, t in self.types.items() if t != self.types["x"])
+        return f"{kind} {word} {self.rows}x{self.cols} {self.types['x']} {kinds}{more}"
+
+    def plan(self, rows: int, device_limits: int = 0) -> Plan:
+        stride = self.cols + self.pad
+        strides = {r: stride for r in ("x", "y", "dy", "dx")}
+        return Plan(self.direction, self.kind, rows, self.cols, self.types, strides=strides,
+                    offset=self.offset, eps=self.eps, arch=device_limits,
+                    **self.constants)  # fmt: skip
+
+    def prepare(self) -> str:
+        """Compiles to disk what the runs below need; runs in a process without the GPU."""
+        try:
+            size = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
+            for skew in {self.skew, self.skew + 1}:
+                full = {r: 4096 + skew * size[t] for r, t in self.types.items()}
+                self.plan(self.rows, 90).prepare(full)
+        except ShimError as e:
+            return str(e)
+        return ""
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        d = {"x": values(self.rows, self.cols, self.types["x"], self.ratio, self.scale, 1)}
+        if self.constant:
+            d["x"][:] = d["x"][:, :1]
+        for i, r in enumerate(("dy", "weight", "bias")):
+            if r in self.types:
+                rows = self.rows if r == "dy" else 1
+                d[r] = values(rows, self.cols, self.types[r], 0.2, 1.0, 10 + i)
+        if self.direction == BACKWARD:
+            x = d["x"].double()
+            mean = x.mean(1, keepdim=True) if self.kind == LAYER else torch.zeros_like(x[:, :1])
+            rstd = ((x - mean).square().mean(1, keepdim=True) + self.eps).rsqrt()
+            d["mean"], d["rstd"] = mean.to(TORCH[self.types.get("mean", "f32")]), rstd.to(
+                TORCH[self.types["rstd"]])  # fmt: skip
+        return {r: t for r, t in d.items() if r in self.types}
+
+    def run(self, d: dict[str, torch.Tensor], rows: slice, skew: int) -> dict[str, Buffer]:
+        count = len(range(self.rows)[rows])
+        plan = self.plan(count)
+        buffers: dict[str, Buffer] = {}
+        for r, t in self.types.items():
+            per_row = r in ("mean", "rstd")
+            affine = r in ("weight", "bias", "dweight", "dbias")
+            n, cols = (count, 1) if per_row else (1, self.cols) if affine else (count, self.cols)
+            stride = 1 if per_row else self.cols + self.pad
+            buffers[r] = Buffer(n, cols, stride, t, skew)
+            if r in d:
+                buffers[r].view.copy_(d[r] if affine else d[r][rows])
+        work = torch.full((plan.workspace_bytes // 8 + 1,), math.nan, dtype=torch.float64,
+                          device="cuda")  # fmt: skip
+        plan.run({r: b.pointer() for r, b in buffers.items()},
+                 torch.cuda.current_stream().cuda_stream, work.data_ptr())  # fmt: skip
+        torch.cuda.synchronize()
+        return buffers
+
+    def reference(self, d: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        x = d["x"].double()
+        w = d["weight"].double() + self.offset if "weight" in d else torch.ones_like(x[:1])
+        mean = x.mean(1, keepdim=True) if self.kind == LAYER else torch.zeros_like(x[:, :1])
+        mean = mean + (x - mean).mean(1, keepdim=True) * (self.kind == LAYER)
+        rstd = ((x - mean).square().mean(1, keepdim=True) + self.eps).rsqrt()
+        xhat = (x - mean) * rstd
+        if self.direction == FORWARD:
+            y = xhat * w + (d["bias"].double() if "bias" in d else 0)
+            return {"y": y, "mean": mean, "rstd": rstd}
+        xhat = (x - mean) * d["rstd"].double()
+        dy = d["dy"].double()
+        g = dy * w
+        c1 = g.mean(1, keepdim=True) * (self.kind == LAYER)
+        c2 = (g * xhat).mean(1, keepdim=True)
+        return {"dx": d["rstd"].double() * (g - c1 - xhat * c2), "dweight": (dy * xhat).sum(0, True),
+                "dbias": dy.sum(0, True), "dweight_sum": (dy * xhat).abs().sum(0, True),
+                "dbias_sum": dy.abs().sum(0, True),
+                "dx_row": (d["rstd"].double() * (g.abs() + c1.abs() + (xhat * c2).abs()))}  # fmt: skip
+
+    def check(self) -> tuple[list[str], dict[str, float]]:
+        wrong: list[str] = []
+        worst: dict[str, float] = {}
+        d = self.inputs()
+        got = self.run(d, slice(None), self.skew)
+        want = self.reference(d)
+        for r, b in got.items():
+            if not b.outside_untouched():
+                wrong.append(f"{r}: wrote outside")
+        for r in ("y", "mean", "rstd", "dx", "dweight", "dbias"):
+            if r not in got:
+                continue
+            t, v, ref = self.types[r], got[r].view.double(), want[r]
+            if not torch.isfinite(v).all():
+                wrong.append(f"{r}: not finite in {int((~torch.isfinite(v)).sum())} places")
+                continue
+            error = (v - ref).abs()
+            if r in ("dweight", "dbias"):
+                # Terms are added in float: one rounding of the result, and the sum's own.
+                bound = 4 * ulp(ref, t) + 4 * want[r + "_sum"] * 2.0**-24 * (BITS[t] < 53)
+                if t == "f64":
+                    bound = 4 * ulp(want[r + "_sum"], t)
+                worst[r] = float((error / bound.clamp_min(1e-300)).max())
+                if worst[r] > 1:
+                    wrong.append(f"{r}: {worst[r]:.2f} of the bound")
+                continue
+            if r in ("y", "dx") and t in ("f16", "bf16"):
+                steps = error / ulp(torch.maximum(ref.abs(), v.abs()), t)
+                rounded = ref.to(TORCH[t])
+                if r == "y":
+                    share = float((rounded != got[r].view).double().mean())
+                    worst["y share"] = share
+                    if share > 1e-3 and ref.numel() > 4000 or float(steps.max()) > 1.01:
+                        wrong.append(f"{r}: {share:.2e} differ, {float(steps.max()):.2f} ULP")
+                    continue
+            largest = ref.abs() if r in ("mean", "rstd") else ref.abs().amax(1, keepdim=True)
+            if r == "mean":
+                largest = largest + d["x"].double().std(1, keepdim=True, correction=0) * 2**-3
+            if r == "dx":
+                # Where the terms cancel (few columns) their own rounding is what is left.
+                largest = torch.maximum(largest, want["dx_row"].amax(1, keepdim=True) / 4)
+            worst[r] = float((error / ulp(largest, t)).max())
+            if worst[r] > 4:
+                wrong.append(f"{r}: {worst[r]:.2f} ULP")
+        again = self.run(d, slice(None), self.skew)
+        for r in got:
+            if not torch.equal(got[r].whole.view(INT[got[r].whole.element_size()]),
+                               again[r].whole.view(INT[got[r].whole.element_size()])):  # fmt: skip
+                wrong.append(f"{r}: other bits when repeated")
+        if self.rows > 4:
+            part = slice(self.rows // 3, self.rows // 3 + max(2, self.rows // 2))
+            sliced = self.run(d, part, self.skew + 1)
+            for r in ("y", "mean", "rstd", "dx"):
+                if r in got and not torch.equal(sliced[r].view, got[r].view[part]):
+                    wrong.append(f"{r}: other bits in a slice of the rows")
+        return wrong, worst
+
+
+def types_of(direction: int, kind: int, dtype: str, weight: str | None = None,
+             statistics: str | None = None) -> dict[str, str]:  # fmt: skip
+    s = statistics or ("f64" if dtype == "f64" else "f32")
+    w = weight or dtype
+    t = {"x": dtype, "weight": w, "rstd": s}
+    t |= {"y": dtype, "bias": w} if direction == FORWARD else {
+        "dy": dtype, "dx": dtype, "dweight": w, "dbias": w}  # fmt: skip
+    if kind == LAYER:
+        t["mean"] = s
+    return t
+
+
+def cases(quick: bool) -> list[Case]:
+    out: list[Case] = []
+    cols = [1, 2, 3, 5, 7, 8, 16, 24, 31, 33, 40, 64, 96, 100, 128, 200, 256, 267, 368, 512, 513, 769]
+    cols += [1000, 1024, 1536, 3072, 3584, 4096, 6656, 8192, 12288, 15872, 16385, 32768, 131072]
+    if quick:
+        cols = [1, 3, 24, 40, 100, 200, 513, 1024, 4096]
+    for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32", "f64")):
+        for n in cols:
+            rows = 1037 if n < 600 else 301 if n < 20000 else 37
+            if quick:
+                rows = 67
+            kinds = (LAYER,) if (dtype in ("bf16", "f64") or quick) else (LAYER, RMS)
+            for kind in kinds:
+                out.append(Case(direction, kind, rows, n, types_of(direction, kind, dtype)))
+    both = (FORWARD, BACKWARD)
+    few = (24, 769, 4096) if not quick else (24, 4096)
+    for direction, n in itertools.product(both, few):
+        f16, f32 = types_of(direction, LAYER, "f16"), types_of(direction, LAYER, "f32")
+        bf16 = types_of(direction, LAYER, "bf16")
+        out += [
+            Case(direction, LAYER, 333, n, f16, skew=1),
+            Case(direction, LAYER, 333, n, f16, skew=2),
+            Case(direction, LAYER, 333, n, f16, pad=8),
+            Case(direction, LAYER, 333, n, f32, pad=3),
+            Case(direction, LAYER, 333, n, types_of(direction, LAYER, "f16", "f32")),
+            Case(direction, LAYER, 333, n, types_of(direction, LAYER, "bf16", "f32"), offset=1),
+            Case(direction, RMS, 333, n, types_of(direction, RMS, "bf16"), offset=1),
+            Case(direction, LAYER, 3, n, f16),
+            Case(direction, LAYER, 1, n, f32),
+            Case(direction, LAYER, 20011, n, f16),
+            Case(direction, LAYER, 65, n, f32, ratio=1e4),
+            Case(direction, LAYER, 65, n, f32, ratio=100.0),
+            Case(direction, LAYER, 65, n, f16, ratio=100.0),
+            Case(direction, LAYER, 65, n, bf16, scale=1e30),
+            Case(direction, LAYER, 65, n, f32, scale=1e30, eps=0.0),
+            Case(direction, LAYER, 65, n, f32, scale=1e-30, eps=0.0),
+            Case(direction, LAYER, 65, n, f32, eps=0.3),
+            Case(direction, LAYER, 65, n, f32, constant=True, ratio=3.0),
+        ]
+        mixed = dict(f16)
+        mixed["y" if direction == FORWARD else "dx"] = "f32"
+        out.append(Case(direction, LAYER, 65, n, mixed))
+        for drop in (("weight", "bias", "dweight", "dbias"), ("bias", "dbias"),
+                     ("mean", "rstd") if direction == FORWARD else ("dx",)):  # fmt: skip
+            left = {r: t for r, t in f16.items() if r not in drop}
+            if direction == FORWARD or {"dx", "dweight", "dbias"} & set(left):
+                out.append(Case(direction, LAYER, 65, n, left))
+    if not quick:
+        out += [Case(FORWARD, LAYER, 5, n, types_of(FORWARD, LAYER, t))
+                for n in (262144, 802816) for t in ("f16", "f32")]  # fmt: skip
+    return out
+
+
+def prepare_all(todo: list[Case], processes: int) -> None:
+    """Compiles in parallel processes, into the disk cache."""
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        for case, error in zip(todo, pool.map(Case.prepare, todo, chunksize=2)):
+            if error:
+                print(f"not prepared: {case.name()}: {error}")
+
+
+def main() -> int:
+    """Runs all cases; the exit status is the number of failures, at most 99."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="small sizes, as for a sanitizer")
+    parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
+    parser.add_argument("--json", help="where to write every case's worst errors")
+    arguments = parser.parse_args()
+    todo = cases(arguments.quick)
+    if arguments.processes:
+        prepare_all(todo, arguments.processes)
+    failures = refused = 0
+    results = []
+    for case in todo:
+        try:
+            wrong, worst = case.check()
+        except ShimError as e:
+            print(f"REFUSED {case.name()}: {e}")
+            refused += 1
+            continue
+        results.append({"case": case.name(), "wrong": wrong, "worst": worst})
+        if wrong:
+            failures += 1
+            print(f"WRONG {case.name()}: {'; '.join(wrong)}")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(results, file, indent=0)
+    tops: dict[str, float] = {}
+    for r in results:
+        for k, v in r["worst"].items():
+            tops[k] = max(tops.get(k, 0.0), v)
+    print("worst:", {k: float(f"{v:.3g}") for k, v in tops.items()})
+    print(f"{len(todo)} cases, {failures} wrong, {refused} refused")
+    return min(failures, 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
