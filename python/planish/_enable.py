@@ -37,8 +37,8 @@ _active: set[str] = set()
 _PATIENCE_SECONDS = 2.0
 _ATTEMPT_MICROSECONDS = 2000
 
-#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel was
-#: removed must not be freed under it.
+#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel
+#: was removed must not be freed under it.
 _kept_records: list[object] = []
 
 
@@ -100,8 +100,8 @@ def enable(
     """Runs torch's normalization operators on planish, in this process, from now on.
 
     ``ops``: ``"layer_norm"``, ``"rms_norm"`` or several; all of them by default. ``devices``:
-    ``"cpu"``. Enabling what is enabled already does nothing. Input that planish does not run goes to
-    torch's own kernel and is counted, see :func:`stats`.
+    ``"cpu"``. Enabling what is enabled already does nothing. Input that planish does not run goes
+    to torch's own kernel and is counted, see :func:`stats`.
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
     """

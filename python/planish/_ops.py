@@ -1,7 +1,7 @@
 """planish's own operators, for axes that torch's cannot express.
 
-C defines them and runs them on real tensors (src/torch/any_axes.c); this file adds what torch asks of
-Python: shapes for fake tensors, and derivatives.
+C defines them and runs them on real tensors (src/torch/any_axes.c); this file adds what torch asks
+of Python: shapes for fake tensors, and derivatives.
 """
 
 from __future__ import annotations
