@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import planish
+import torch
 
 from .bench.accuracy import compare
 from .bench.case import Case, Data
