@@ -2,7 +2,6 @@
  * A c10::WarningHandler made by hand; see quiet.h. Its virtual table follows the Itanium C++ ABI:
  * two destructors, then process(const c10::Warning &).
  */
-#define _GNU_SOURCE
 #include "quiet.h"
 
 #include <string.h>
