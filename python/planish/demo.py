@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import planish
+import torch
 
 from .bench.accuracy import compare
 from .bench.case import Case, Data
@@ -27,8 +26,8 @@ from .bench.machine import describe
 from .bench.timing import Effort, Sample, Timed, interleave, loop
 from .models import NormCall, Workload, bert_base, collect_norms, convnext
 
-# The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest sum of
-# the magnitudes added (dweight, dbias).
+# The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest sum
+# of the magnitudes added (dweight, dbias).
 BOUND_ULP = 4.0
 BOUND_TEXT = (
     "  ULP against f64: y and dx of the largest magnitude in the row, "
