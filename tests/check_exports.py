@@ -43,7 +43,9 @@ MAY_READ_ENVIRONMENT = re.compile(r"src_(cpu_dispatch|(cuda|torch)_.*)\.c")
 
 def output(*command: str) -> list[str]:
     """The lines a command prints."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
 
 
 def undefined(path: Path, *options: str) -> set[str]:
@@ -61,7 +63,8 @@ def writable(path: Path) -> list[str]:
             continue
         section, name = match[1], match[3]
         if section == "*COM*" or (
-            re.match(r"\.(data|bss|tdata|tbss)", section) and not section.startswith(".data.rel.ro")
+            re.match(r"\.(data|bss|tdata|tbss)", section)
+            and not section.startswith(".data.rel.ro")
         ):
             found.append(name)
     return found
@@ -83,9 +86,13 @@ def main() -> int:
     faults: list[str] = []
     checks = 0
 
-    exported = [line.split()[-1] for line in output("nm", "-D", "--defined-only", str(library))]
+    exported = [
+        line.split()[-1] for line in output("nm", "-D", "--defined-only", str(library))
+    ]
     if not exported or not objects:
-        faults.append(f"nothing to check: {len(exported)} exports, {len(objects)} objects")
+        faults.append(
+            f"nothing to check: {len(exported)} exports, {len(objects)} objects"
+        )
     for name in exported:
         checks += 1
         if not name.split("@")[0].startswith("planish_"):
@@ -99,7 +106,9 @@ def main() -> int:
             checks += 1
             if ALLOCATION.match(name) and not allowed(MAY_ALLOCATE, path.name):
                 faults.append(f"{path.name} asks for memory: {name}")
-            if name in ("getenv", "secure_getenv") and not MAY_READ_ENVIRONMENT.search(path.name):
+            if name in ("getenv", "secure_getenv") and not MAY_READ_ENVIRONMENT.search(
+                path.name
+            ):
                 faults.append(f"{path.name} reads the environment")
         for name in writable(path):
             checks += 1

@@ -26,8 +26,8 @@ from .bench.machine import describe
 from .bench.timing import Effort, Sample, Timed, interleave, loop
 from .models import NormCall, Workload, bert_base, collect_norms, convnext
 
-# The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest sum
-# of the magnitudes added (dweight, dbias).
+# The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest
+# sum of the magnitudes added (dweight, dbias).
 BOUND_ULP = 4.0
 BOUND_TEXT = (
     "  ULP against f64: y and dx of the largest magnitude in the row, "
