@@ -94,12 +94,21 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->workspace_bytes = (size_t)plan->blocks * plan->block_bytes;
 }
 
+planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, message error) {
+    planish_status status = cuda_plan_make(&plan->cuda, &plan->problem, limits, error);
+    plan->path = PATH_GPU;
+    plan->workspace_bytes = status ? 0 : plan->cuda.workspace_bytes;
+    return status;
+}
+
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
-    static const char *const paths[] = {"empty", "rows", "gathered"};
+    static const char *const paths[] = {"gpu", "empty", "rows", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     if (!plan)
         return snprintf(text, bytes, "no plan");
+    if (plan->path == PATH_GPU)
+        return cuda_plan_describe(&plan->cuda, text, bytes);
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
     return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",

@@ -77,8 +77,7 @@ typedef struct cpu_kernels {
 /* A row is summed in segments of this many elements (see cpu/rows.h). */
 enum { SEGMENT = 4096 };
 
-/* Rows are taken in groups of this many: their sums are folded together, and their contributions to
- * dweight and dbias added by one fixed tree. */
+/* Rows are taken in groups of up to this many, whose sums are folded together. */
 enum { GROUP = 4 };
 
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */

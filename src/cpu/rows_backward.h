@@ -110,7 +110,10 @@ INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
     return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
 }
 
-/* dx of one or two rows and their contribution to dweight and dbias. */
+/*
+ * dx of one or two rows and their contribution to dweight and dbias, which add the rows in their
+ * order: the sums are the same bits however the rows are grouped.
+ */
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x[],
                            const ELEMENT_T *const rows_dy[], ELEMENT_T *const rows_dx[],
                            const int count, const NAME(row_gradient) row[], const bool rms) {
@@ -130,39 +133,37 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
         if (weights)
             weight = V(add)(LOAD_W(weights + i), offset);
         const VEC d0 = LOAD_X(dy0 + i), xhat0 = NAME(xhat_of)(LOAD_X(x0 + i), row0, rms);
-        VEC products = V(mul)(d0, xhat0), sum = d0;
-        if (wants_dx)
+        const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
+        const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
+        if (wants_dx) {
             STORE_X(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms));
-        if (count == 2) {
-            const VEC d1 = LOAD_X(dy1 + i), xhat1 = NAME(xhat_of)(LOAD_X(x1 + i), row1, rms);
-            products = V(fma)(d1, xhat1, products);
-            sum = V(add)(d1, sum);
-            if (wants_dx)
+            if (count == 2)
                 STORE_X(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms));
         }
-        if (dweight)
-            STORE_REAL(dweight + i, V(add)(LOAD_REAL(dweight + i), products));
-        if (dbias)
-            STORE_REAL(dbias + i, V(add)(LOAD_REAL(dbias + i), sum));
+        if (dweight) {
+            const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
+            STORE_REAL(dweight + i, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
+        }
+        if (dbias) {
+            const VEC sum = V(add)(d0, LOAD_REAL(dbias + i));
+            STORE_REAL(dbias + i, count == 2 ? V(add)(d1, sum) : sum);
+        }
     }
     if (i == n)
         return;
     const int left = (int)(n - i);
     if (weights)
         weight = V(add)(LOAD_W_PART(weights + i, left), offset);
-    VEC products = V(set1)(0), sum = V(set1)(0);
-    UNROLL for (int r = 0; r < count; r++) {
+    for (int r = 0; r < count; r++) {
         const VEC d = LOAD_X_PART(rows_dy[r] + i, left);
         const VEC xhat = NAME(xhat_of)(LOAD_X_PART(rows_x[r] + i, left), row[r], rms);
-        products = r ? V(fma)(d, xhat, products) : V(mul)(d, xhat);
-        sum = r ? V(add)(d, sum) : d;
         if (wants_dx)
             STORE_X_PART(rows_dx[r] + i, NAME(gradient_of)(d, weight, xhat, row[r], rms), left);
+        if (dweight)
+            STORE_REAL_PART(dweight + i, V(fma)(d, xhat, LOAD_REAL_PART(dweight + i, left)), left);
+        if (dbias)
+            STORE_REAL_PART(dbias + i, V(add)(d, LOAD_REAL_PART(dbias + i, left)), left);
     }
-    if (dweight)
-        STORE_REAL_PART(dweight + i, V(add)(LOAD_REAL_PART(dweight + i, left), products), left);
-    if (dbias)
-        STORE_REAL_PART(dbias + i, V(add)(LOAD_REAL_PART(dbias + i, left), sum), left);
 }
 
 /* Rows [row, row + count), count 1 or GROUP. */
