@@ -11,11 +11,13 @@
 #include "backend.h"
 
 enum {
-    FORWARD_ELEMENTS = 32,     /* a thread holds of its rows */
-    FORWARD_BLOCK_LANES = 256, /* of a row, where a cluster can hold the rest */
-    FORWARD_MOST_LANES = 512,  /* of a row in one block, with room in registers */
-    FORWARD_WARPS = 4,         /* of a block whose rows are within warps */
-    SEGMENT_BYTES = 64,        /* shortest run of bytes at full speed */
+    FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
+    FORWARD_BLOCK_LANES = 256,    /* of a row, where a cluster can hold the rest */
+    FORWARD_MOST_LANES = 512,     /* of a row in one block, with room in registers */
+    FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
+    FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
+    FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
+    SEGMENT_BYTES = 64,           /* shortest run of bytes at full speed */
     BACKWARD_THREADS = 512,
     BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
     BACKWARD_ELEMENTS = 16,        /* columns a thread sums */
@@ -24,7 +26,6 @@ enum {
     BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
     REGISTERS = 65536,             /* of a multiprocessor */
-    PORTABLE_SHARED = 48 << 10
 };
 
 static int least(int a, int b) {
@@ -36,10 +37,6 @@ static int most(int a, int b) {
 static int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
-static int round_up(int a, int b) {
-    return ceil_div(a, b) * b;
-}
-
 unsigned cuda_spec_threads(const cuda_spec *s) {
     return 32u *
            (unsigned)(s->kernel == CUDA_FINISH ? s->constant[C_SLICES] : s->constant[C_WARPS]);
@@ -49,8 +46,10 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
     size_t threads = cuda_spec_threads(s), vecs = (size_t)c[C_VECS];
     size_t x = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_X_TYPE]));
-    if (s->kernel == CUDA_FORWARD)
-        return c[C_HOLD] == 1 ? threads * vecs * (size_t)c[C_ROWS] * x : 0;
+    if (s->kernel == CUDA_FORWARD) {
+        int slots = c[C_HOLD] == 1 ? 1 : c[C_HOLD] == 0 ? c[C_STAGES] : 0;
+        return (size_t)(slots * c[C_ROWS]) * threads * vecs * x;
+    }
     if (s->kernel == CUDA_BACKWARD) {
         size_t g = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_G_TYPE]));
         size_t ring = (size_t)(c[C_STAGES] * c[C_ROWS]) * vecs * threads * (x + g);
@@ -123,7 +122,8 @@ static int lanes_of_block(int chunks, int width, int cluster, int most_elements,
 
 static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
                              const cuda_limits *limits) {
-    int elements = is_double ? 8 : FORWARD_ELEMENTS;
+    int wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
+    int elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
     int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
@@ -132,7 +132,8 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
     if (lanes) {
         c[C_WARPS] = FORWARD_WARPS;
         /* Several rows at once until each thread has its share of loads under way. */
-        c[C_ROWS] = most(1, least(4, elements / (vecs * width)));
+        /* The scaled sums of types that leave float's range take registers of their own. */
+        c[C_ROWS] = most(1, least(wide_range ? 2 : 4, elements / (vecs * width)));
     } else {
         int cluster = 1;
         lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
@@ -147,9 +148,9 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
             lanes = lanes_of_block(chunks, width, cluster, elements, FORWARD_MOST_LANES, &vecs);
         }
         if (!lanes) {
-            lanes = is_double ? 512 : 1024;
+            lanes = 512;
             vecs = ceil_div(chunks, cluster * lanes);
-            int room = limits->shared_per_block - (8 << 10);
+            int room = limits->shared_per_block - (20 << 10); /* less the exchange's */
             c[C_HOLD] = width * x_bytes >= 4 && vecs <= room / (lanes * width * x_bytes) ? 1 : 2;
         }
         c[C_WARPS] = lanes / 32;
@@ -157,11 +158,17 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
-    /* Registers a thread needs, roughly: the row as it came, converted, and the rest. */
-    int held = c[C_HOLD] ? 16 : vecs * c[C_ROWS] * width;
-    int packed = c[C_HOLD] ? 4 : vecs * c[C_ROWS] * most(1, width * x_bytes / 4);
-    int registers = (is_double ? 64 : 36) + held * (is_double ? 2 : 1) + packed;
-    c[C_MIN_BLOCKS] = most(1, least(16, REGISTERS / (round_up(registers, 8) * 32 * c[C_WARPS])));
+    c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4;
+    /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
+     * hidden by other rows, so this is worth more than anything else here. */
+    int threads = lanes <= 32 ? FORWARD_NARROW_THREADS : FORWARD_THREADS;
+    if (c[C_HOLD] || is_double || width * x_bytes < 4)
+        threads = 512;
+    else if (width * x_bytes < 16)
+        threads = 640;
+    else if (c[C_CLUSTER] > 1 && chunks % (vecs * lanes * c[C_CLUSTER]))
+        threads = 768; /* counts of what each part holds */
+    c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
 
 static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,

@@ -153,6 +153,19 @@ static int bytes_of(const cuda_spec *spec, cuda_constant type) {
     return dtype_bytes((dtype)spec->constant[type]);
 }
 
+/* Turns of blocks (or clusters) over the rows. */
+static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t at_a_time = cuda_spec_rows_at_a_time(spec);
+    return (plan->rows + at_a_time - 1) / at_a_time;
+}
+
+/* Blocks (or clusters) the device holds at once, as planned. */
+static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
+    const int32_t *c = spec->constant;
+    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
+    return n > 0 ? n : 1;
+}
+
 /* The plan's main kernel for buffers at these addresses. */
 static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     cuda_spec spec = plan->main;
@@ -167,6 +180,9 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (c[C_HOLD] == 1 && narrow)
             c[C_HOLD] = 2;
+        /* A ring needs rows to come: with one turn for each team it would only delay the first. */
+        if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
+            c[C_STAGES] = 0;
     } else {
         c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
         c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
@@ -193,8 +209,15 @@ static planish_status run_forward(const launch *l, void *const *b) {
     planish_status status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
     if (status)
         return status;
-    int64_t at_a_time = cuda_spec_rows_at_a_time(&spec), cluster = c[C_CLUSTER];
-    int64_t tiles = (plan->rows + at_a_time - 1) / at_a_time, limit = (1 << 30) / cluster;
+    int64_t units = units_of(plan, &spec), cluster = c[C_CLUSTER], grid = units;
+    if (plan->turns)
+        grid = (units + plan->turns - 1) / plan->turns;
+    else if (c[C_STAGES] || c[C_HOLD])
+        grid = cluster > 1 ? f->resident_clusters : resident(plan, &spec);
+    if (grid > units)
+        grid = units;
+    if (grid > (1 << 30) / cluster)
+        grid = (1 << 30) / cluster;
     forward_args args = {.x = b[ROLE_X],
                          .weight = b[ROLE_WEIGHT],
                          .bias = b[ROLE_BIAS],
@@ -207,7 +230,7 @@ static planish_status run_forward(const launch *l, void *const *b) {
                          .mean_stride = plan->stride[ROLE_MEAN],
                          .rstd_stride = plan->stride[ROLE_RSTD],
                          .eps = plan->eps};
-    return queue(l, &spec, (tiles < limit ? tiles : limit) * cluster, 1, f, &args);
+    return queue(l, &spec, grid * cluster, 1, f, &args);
 }
 
 static planish_status run_backward(const launch *l, void *const *b, void *workspace) {
@@ -220,8 +243,7 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
         status = jit_get(l->driver, &plan->finish, plan->limits.arch, &finish, l->error);
     if (status)
         return status;
-    int64_t at_a_time = cuda_spec_rows_at_a_time(&spec), cluster = c[C_CLUSTER];
-    int64_t units = (plan->rows + at_a_time - 1) / at_a_time, grid = plan->partials;
+    int64_t cluster = c[C_CLUSTER], units = units_of(plan, &spec), grid = plan->partials;
     if (cluster > 1 && f->resident_clusters < grid)
         grid = f->resident_clusters;
     if (units < grid)

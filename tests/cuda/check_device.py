@@ -141,7 +141,7 @@ class Case:
         xhat = (x - mean) * rstd
         if self.direction == FORWARD:
             y = xhat * w + (d["bias"].double() if "bias" in d else 0)
-            return {"y": y, "mean": mean, "rstd": rstd}
+            return {"y": y, "mean": mean, "rstd": rstd, "y_terms": (xhat * w).abs() + (y - xhat * w).abs()}
         xhat = (x - mean) * d["rstd"].double()
         dy = d["dy"].double()
         g = dy * w
@@ -162,7 +162,7 @@ class Case:
             if not b.outside_untouched():
                 wrong.append(f"{r}: wrote outside")
         for r in ("y", "mean", "rstd", "dx", "dweight", "dbias"):
-            if r not in got:
+            if r not in got or self.direction == BACKWARD and r in ("mean", "rstd"):
                 continue
             t, v, ref = self.types[r], got[r].view.double(), want[r]
             if not torch.isfinite(v).all():
@@ -179,7 +179,9 @@ class Case:
                     wrong.append(f"{r}: {worst[r]:.2f} of the bound")
                 continue
             if r in ("y", "dx") and t in ("f16", "bf16"):
-                steps = error / ulp(torch.maximum(ref.abs(), v.abs()), t)
+                # Where the terms of y cancel, float's rounding of them is what is left.
+                one = ulp(torch.maximum(ref.abs(), v.abs()), t)
+                steps = error / torch.maximum(one, want.get("y_terms", one) * 2.0**-22)
                 rounded = ref.to(TORCH[t])
                 if r == "y":
                     share = float((rounded != got[r].view).double().mean())
@@ -194,7 +196,8 @@ class Case:
                 # Where the terms cancel (few columns) their own rounding is what is left.
                 largest = torch.maximum(largest, want["dx_row"].amax(1, keepdim=True) / 4)
             worst[r] = float((error / ulp(largest, t)).max())
-            if worst[r] > 4:
+            # The reference of f64 is f64 itself: its own error is of the same size.
+            if worst[r] > (64 if t == "f64" else 4):
                 wrong.append(f"{r}: {worst[r]:.2f} ULP")
         again = self.run(d, slice(None), self.skew)
         for r in got:

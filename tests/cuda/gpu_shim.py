@@ -90,7 +90,7 @@ class Plan:
         if status:
             raise ShimError(status, text.value.decode())
         for name, value in constants.items():
-            lib().shim_set(self.handle, CONSTANTS.index(name), value)
+            lib().shim_set(self.handle, -1 if name == "TURNS" else CONSTANTS.index(name), value)
         self.workspace_bytes: int = lib().shim_workspace(self.handle)
         self._text = text
 

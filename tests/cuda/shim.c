@@ -78,6 +78,10 @@ EXPORT int shim_get(const cuda_plan *plan, int constant) {
 
 /* Changes a constant of the main kernel; a bench's way to try variants. */
 EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
+    if (constant < 0) {
+        plan->turns = value;
+        return;
+    }
     plan->main.constant[constant] = value;
     const int32_t *c = plan->main.constant;
     if (plan->main.kernel == CUDA_BACKWARD) {
@@ -112,8 +116,11 @@ EXPORT int shim_compile(const cuda_plan *plan, int last, int arch, int access, c
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
         spec.constant[C_STAGES] = 0;
-    if (spec.kernel == CUDA_FORWARD && spec.constant[C_HOLD] == 1 && access < 4)
-        spec.constant[C_HOLD] = 2;
+    if (spec.kernel == CUDA_FORWARD && access < 4) {
+        spec.constant[C_STAGES] = 0;
+        if (spec.constant[C_HOLD] == 1)
+            spec.constant[C_HOLD] = 2;
+    }
     void *code = NULL;
     char *report = NULL;
     size_t code_bytes = 0;
