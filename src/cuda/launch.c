@@ -17,6 +17,7 @@ typedef struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
     int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
+    int64_t row_turn, x_turn, y_turn;
     double eps;
     uint32_t zero;
 } forward_args;
@@ -26,6 +27,7 @@ typedef struct backward_args {
     void *dx;
     void *partial_weight, *partial_bias;
     int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
     uint32_t zero;
 } backward_args;
 
@@ -153,6 +155,14 @@ static int bytes_of(const cuda_spec *spec, cuda_constant type) {
     return dtype_bytes((dtype)spec->constant[type]);
 }
 
+/* Bytes from one row of a tensor to the next. */
+static int64_t row_bytes(const cuda_plan *plan, role r) {
+    static const cuda_constant types[ROLE_COUNT] = {
+        [ROLE_X] = C_X_TYPE,       [ROLE_Y] = C_Y_TYPE,  [ROLE_MEAN] = C_MEAN_TYPE,
+        [ROLE_RSTD] = C_RSTD_TYPE, [ROLE_DY] = C_G_TYPE, [ROLE_DX] = C_D_TYPE};
+    return plan->stride[r] * bytes_of(&plan->main, types[r]);
+}
+
 /* Turns of blocks (or clusters) over the rows. */
 static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
     int64_t at_a_time = cuda_spec_rows_at_a_time(spec);
@@ -218,6 +228,7 @@ static planish_status run_forward(const launch *l, void *const *b) {
         grid = units;
     if (grid > (1 << 30) / cluster)
         grid = (1 << 30) / cluster;
+    int64_t turn = grid * cuda_spec_rows_at_a_time(&spec);
     forward_args args = {.x = b[ROLE_X],
                          .weight = b[ROLE_WEIGHT],
                          .bias = b[ROLE_BIAS],
@@ -225,10 +236,13 @@ static planish_status run_forward(const launch *l, void *const *b) {
                          .mean = b[ROLE_MEAN],
                          .rstd = b[ROLE_RSTD],
                          .rows = plan->rows,
-                         .x_stride = plan->stride[ROLE_X],
-                         .y_stride = plan->stride[ROLE_Y],
-                         .mean_stride = plan->stride[ROLE_MEAN],
-                         .rstd_stride = plan->stride[ROLE_RSTD],
+                         .x_stride = row_bytes(plan, ROLE_X),
+                         .y_stride = row_bytes(plan, ROLE_Y),
+                         .mean_stride = row_bytes(plan, ROLE_MEAN),
+                         .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                         .row_turn = turn,
+                         .x_turn = turn * row_bytes(plan, ROLE_X),
+                         .y_turn = turn * row_bytes(plan, ROLE_Y),
                          .eps = plan->eps};
     return queue(l, &spec, grid * cluster, 1, f, &args);
 }
@@ -251,6 +265,7 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
     size_t row = (size_t)plan->cols * (c[C_REAL_DOUBLE] ? 8 : 4);
     char *weight = workspace;
     char *bias = weight + (c[C_WANT_DWEIGHT] ? (size_t)plan->partials * row : 0);
+    int64_t turn = grid * cuda_spec_rows_at_a_time(&spec);
     backward_args args = {.dy = b[ROLE_DY],
                           .x = b[ROLE_X],
                           .mean = b[ROLE_MEAN],
@@ -260,11 +275,17 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
                           .partial_weight = weight,
                           .partial_bias = bias,
                           .rows = plan->rows,
-                          .x_stride = plan->stride[ROLE_X],
-                          .dy_stride = plan->stride[ROLE_DY],
-                          .dx_stride = plan->stride[ROLE_DX],
-                          .mean_stride = plan->stride[ROLE_MEAN],
-                          .rstd_stride = plan->stride[ROLE_RSTD]};
+                          .x_stride = row_bytes(plan, ROLE_X),
+                          .dy_stride = row_bytes(plan, ROLE_DY),
+                          .dx_stride = row_bytes(plan, ROLE_DX),
+                          .mean_stride = row_bytes(plan, ROLE_MEAN),
+                          .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                          .row_turn = turn,
+                          .x_turn = turn * row_bytes(plan, ROLE_X),
+                          .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                          .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                          .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                          .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
     status = queue(l, &spec, grid * cluster, 1, f, &args);
     if (status || !finish)
         return status;

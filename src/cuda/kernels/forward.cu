@@ -26,7 +26,8 @@
 struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
-    i64 rows, x_stride, y_stride, mean_stride, rstd_stride;
+    i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    i64 row_turn, x_turn, y_turn; /* from turn to turn of a team */
     double eps;
     u32 zero; /* 0, which the compiler cannot know */
 };
@@ -69,21 +70,21 @@ struct place {
     int lane, warp, rank; /* rank in the row */
     u32 block_rank;       /* in the cluster */
     bool idle, has_last;
+    u32 ring; /* this thread's first chunk in shared memory */
     total count;                   /* elements this thread holds of a row */
     total counts[ENTRIES_PER_LANE]; /* elements in the entries this lane merges */
     entry *slots;                  /* [2][ENTRIES] */
     u64 *byte_barriers;            /* [2] */
     u32 round;                     /* exchanges so far */
+    /* Of the turn to be fetched next: this thread's first row, and its first chunk in it. */
+    i64 next_row;
+    const char *next_x;
 
     __device__ __forceinline__ bool has(int k) const {
         return !RAGGED || k < VECS - 1 || has_last;
     }
-    __device__ __forceinline__ i64 row(i64 unit, int u) const {
-        return WITHIN_WARP ? unit * STEP + u * PER_WARP + lane / WARP_LANES : unit * STEP + u;
-    }
     __device__ __forceinline__ u32 slot(int stage, int u, int k) const {
-        return shared_address(dynamic_shared) +
-               ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES) + threadIdx.x * X_BYTES;
+        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
     }
 };
 
@@ -106,26 +107,19 @@ struct row_reader {
     }
 };
 
-__device__ __forceinline__ const char *first_chunk(const forward_args &args, const place &p,
-                                                   i64 row) {
-    return (const char *)args.x + (row * args.x_stride + (i64)p.rank * WIDTH) * bytes_of(X_TYPE);
-}
-
-/* Starts the copies of a team's next rows to shared memory; zeros for what is not there. */
-__device__ __forceinline__ void fill(const forward_args &args, const place &p, i64 unit,
-                                     int stage) {
+/* Starts the copies of the next turn's rows to shared memory; zeros for what is not there. */
+__device__ __forceinline__ void fill(const forward_args &args, place &p, int stage) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
-        i64 row = p.row(unit, u);
-        bool there = !p.idle && row < args.rows;
-        const char *from = there ? first_chunk(args, p, row) : (const char *)args.x;
+        bool there = !p.idle && p.next_row + u * PER_WARP < args.rows;
+        const char *from = p.next_x + u * PER_WARP * args.x_stride;
 #pragma unroll UNROLL
-        for (int k = 0; k < VECS; k++) {
-            bool has = there && p.has(k);
+        for (int k = 0; k < VECS; k++)
             copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
-                p.slot(stage, u, k), has ? from + k * (SPREAD * X_BYTES) : from, has);
-        }
+                p.slot(stage, u, k), from + k * (SPREAD * X_BYTES), there && p.has(k));
     }
+    p.next_row += args.row_turn;
+    p.next_x += args.x_turn;
     copy_async_commit();
 }
 
@@ -145,35 +139,27 @@ __device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r
     return tree_sum<PIVOT_VECS>(sums) * (real)(1.0 / (PIVOT_VECS * WIDTH));
 }
 
-/* Sums of (x - pivot) * scale and of its square over this thread's elements. */
+/* Adds a chunk's sums of (x - pivot) * scale and of its square. */
 template <bool SCALED>
-__device__ __forceinline__ void thread_sums(const place &p, const row_reader &r, real pivot,
-                                            real scale, total &sum, total &squares) {
-    sum = 0;
-    squares = 0;
-#pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++) {
-        chunk<X_BYTES> c = r.take(p, k);
-        constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
-        real d[WIDTH], e[HALF];
+__device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, real pivot, real scale,
+                                           total &sum, total &squares) {
+    constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
+    real d[WIDTH], e[HALF];
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            d[i] = LAYER ? element<X_TYPE>(c.word, i) - pivot : element<X_TYPE>(c.word, i);
-            if (SCALED)
-                d[i] *= scale;
-        }
-#pragma unroll
-        for (int i = 0; i < HALF; i++) {
-            e[i] = d[i] * d[i];
-            if (WIDTH > 1)
-                e[i] = multiply_add(d[i + HALF], d[i + HALF], e[i]);
-        }
-        if (p.has(k)) {
-            squares += tree_sum<HALF>(e);
-            if (LAYER)
-                sum += tree_sum<WIDTH>(d);
-        }
+    for (int i = 0; i < WIDTH; i++) {
+        d[i] = LAYER ? element<X_TYPE>(c.word, i) - pivot : element<X_TYPE>(c.word, i);
+        if (SCALED)
+            d[i] *= scale;
     }
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        e[i] = d[i] * d[i];
+        if (WIDTH > 1)
+            e[i] = multiply_add(d[i + HALF], d[i + HALF], e[i]);
+    }
+    squares += tree_sum<HALF>(e);
+    if (LAYER)
+        sum += tree_sum<WIDTH>(d);
 }
 
 /* Elements in entry e: those that one warp of one block holds. */
@@ -254,42 +240,60 @@ struct row_moments {
     real pivot, delta, rstd;
 };
 
-__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, double eps,
-                                                  u32 zero) {
+/* `x`: this thread's first chunk of the row in memory. */
+__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const char *x,
+                                                  const forward_args &args) {
     const real own = thread_pivot(p, r);
     real pivot = own;
-    total a, b;
-    thread_sums<false>(p, r, own, 1, a, b);
+    total a = 0, b = 0;
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++) {
+        chunk<X_BYTES> c = r.take(p, k);
+        if (p.has(k))
+            chunk_sums<false>(c, own, 1, a, b);
+    }
     /* Else the converted row stays in registers over the exchange, and spills. */
     if constexpr (HOLD == 0 && bytes_of(X_TYPE) == 2)
 #pragma unroll
         for (int k = 0; k < VECS; k++)
             for (u32 &w : r.held[k].word)
-                forget(w, zero);
+                forget(w, args.zero);
     merge<false>(p, pivot, 1, a, b);
     total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
     total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
-    row_moments m = {pivot, (real)delta, reciprocal_root((variance < 0 ? 0 : variance) + (total)eps)};
+    row_moments m = {pivot, (real)delta,
+                     reciprocal_root((variance < 0 ? 0 : variance) + (total)args.eps)};
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
-        bool large = !(b < 1e36f), small = b < 1e-28f && eps < 1e-30;
+        bool large = !(b < 1e36f), small = b < 1e-28f && args.eps < 1e-30;
         if (WITHIN_WARP ? __any_sync(EVERY_LANE, large || small) : large || small) {
             real scale = large ? 0x1p-64f : 0x1p64f, again = own;
-            thread_sums<true>(p, r, own, scale, a, b);
+            a = b = 0;
+            /* From memory: to keep the row in registers for this would cost every row. */
+#pragma unroll 1
+            for (int k = 0; k < VECS; k++)
+                if (r.there && p.has(k))
+                    chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)),
+                                     own, scale, a, b);
             merge<true>(p, again, scale, a, b);
             if (large || small) {
                 double back = large ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
                 double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
                 m.delta = LAYER ? (real)(wide * back) : 0;
-                m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + eps);
+                m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
             }
         }
     }
     return m;
 }
 
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
+}
+
 /* The output of a team's rows. */
-__device__ __forceinline__ void apply(const forward_args &args, const place &p, i64 unit,
+__device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
                                       const row_reader *reader, const row_moments *moments) {
 #pragma unroll UNROLL
     for (int k = 0; k < VECS; k++) {
@@ -302,7 +306,7 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
             auto c = load_shared_by_rows<B, W_ACCESS>((const char *)args.weight + index * B);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
-                scale[i] = element<W_TYPE>(c.word, i) + (real)WEIGHT_OFFSET;
+                scale[i] = plus_offset(element<W_TYPE>(c.word, i));
         }
         if constexpr (B_TYPE != NONE) {
             constexpr int B = WIDTH * bytes_of(B_TYPE);
@@ -332,10 +336,8 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
                     v += offset[i];
                 out[i] = v;
             }
-            store_once<Y_BYTES, Y_ACCESS>(
-                (char *)args.y +
-                    (p.row(unit, u) * args.y_stride + index * WIDTH) * bytes_of(Y_TYPE),
-                pack<Y_TYPE, WIDTH>(out));
+            store_once<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
+                                          pack<Y_TYPE, WIDTH>(out));
         }
     }
 }
@@ -355,6 +357,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     p.slots = &slots[0][0];
     p.byte_barriers = byte_barriers;
     p.round = 0;
+    p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
     if (ENTRIES > 1 && RAGGED)
 #pragma unroll
         for (int j = 0; j < ENTRIES_PER_LANE; j++)
@@ -366,22 +369,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     const i64 team = WITHIN_WARP ? (i64)blockIdx.x * WARPS + p.warp : blockIdx.x / CLUSTER;
-    const i64 teams = WITHIN_WARP ? (i64)gridDim.x * WARPS : gridDim.x / CLUSTER;
-    const i64 units = (args.rows + STEP - 1) / STEP;
+    i64 unit_row = team * STEP;                                    /* the team's first row */
+    i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
+    char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
+    p.next_row = row;
+    p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
     if constexpr (HOLD == 0 && STAGES > 0) {
 #pragma unroll
         for (int s = 0; s < STAGES; s++)
-            fill(args, p, team + s * teams, s);
+            fill(args, p, s);
     }
     if (CLUSTER > 1)
         cluster_wait();
 
     int stage = 0;
-    for (i64 unit = team; unit < units; unit += teams) {
+    for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn) {
         row_reader reader[ROWS];
+        const char *here = p.next_x; /* without a ring */
         if constexpr (HOLD == 1) {
-            fill(args, p, unit, 0);
+            fill(args, p, 0);
             copy_async_wait<0>();
         } else if constexpr (STAGES > 0) {
             copy_async_wait<most(STAGES - 1, 0)>();
@@ -389,8 +396,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             row_reader &r = reader[u];
-            r.there = !p.idle && p.row(unit, u) < args.rows;
-            r.first = first_chunk(args, p, p.row(unit, u));
+            r.there = !p.idle && row + u * PER_WARP < args.rows;
+            r.first = here + u * PER_WARP * args.x_stride;
             r.slot = p.slot(0, u, 0);
             if constexpr (HOLD == 0) {
 #pragma unroll
@@ -407,20 +414,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             }
         }
         if constexpr (HOLD == 0 && STAGES > 0) {
-            fill(args, p, unit + STAGES * teams, stage);
+            fill(args, p, stage);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
+        } else if constexpr (HOLD != 1) {
+            p.next_x += args.x_turn;
         }
         row_moments moments[ROWS];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const row_moments m = moments[u] = moments_of(p, reader[u], args.eps, args.zero);
+            const row_moments m = moments[u] = moments_of(
+                p, reader[u], p.next_x - (STAGES + 1) * args.x_turn + u * PER_WARP * args.x_stride,
+                args);
             if (reader[u].there && p.rank == 0) {
-                store_element<MEAN_TYPE>(args.mean, p.row(unit, u) * args.mean_stride,
+                const i64 at = row + u * PER_WARP;
+                store_element<MEAN_TYPE>((char *)args.mean + at * args.mean_stride, 0,
                                          (real)((double)m.pivot + m.delta));
-                store_element<RSTD_TYPE>(args.rstd, p.row(unit, u) * args.rstd_stride, m.rstd);
+                store_element<RSTD_TYPE>((char *)args.rstd + at * args.rstd_stride, 0, m.rstd);
             }
         }
-        apply(args, p, unit, reader, moments);
+        apply(args, p, y, reader, moments);
+        y += args.y_turn;
     }
     release_stream();
     if (COPIES)
