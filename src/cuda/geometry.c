@@ -166,8 +166,8 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
         threads = 512;
     else if (width * x_bytes < 16)
         threads = 640;
-    else if (c[C_CLUSTER] > 1 && chunks % (vecs * lanes * c[C_CLUSTER]))
-        threads = 768; /* counts of what each part holds */
+    else if (c[C_CLUSTER] > 1 && (wide_range || chunks % (vecs * lanes * c[C_CLUSTER])))
+        threads = 768; /* the scaled sums, or counts of what each part holds */
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
 

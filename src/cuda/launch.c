@@ -17,7 +17,7 @@ typedef struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
     int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, y_turn;
+    int64_t row_turn, x_turn, y_turn, mean_turn, rstd_turn;
     double eps;
     uint32_t zero;
 } forward_args;
@@ -243,6 +243,8 @@ static planish_status run_forward(const launch *l, void *const *b) {
                          .row_turn = turn,
                          .x_turn = turn * row_bytes(plan, ROLE_X),
                          .y_turn = turn * row_bytes(plan, ROLE_Y),
+                         .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                         .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
                          .eps = plan->eps};
     return queue(l, &spec, grid * cluster, 1, f, &args);
 }

@@ -27,7 +27,7 @@ struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
     i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* bytes from row to row */
-    i64 row_turn, x_turn, y_turn; /* from turn to turn of a team */
+    i64 row_turn, x_turn, y_turn, mean_turn, rstd_turn;     /* from turn to turn of a team */
     double eps;
     u32 zero; /* 0, which the compiler cannot know */
 };
@@ -372,6 +372,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     i64 unit_row = team * STEP;                                    /* the team's first row */
     i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
     char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
+    char *mean = (char *)args.mean + row * args.mean_stride;
+    char *rstd = (char *)args.rstd + row * args.rstd_stride;
     p.next_row = row;
     p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
@@ -426,14 +428,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 p, reader[u], p.next_x - (STAGES + 1) * args.x_turn + u * PER_WARP * args.x_stride,
                 args);
             if (reader[u].there && p.rank == 0) {
-                const i64 at = row + u * PER_WARP;
-                store_element<MEAN_TYPE>((char *)args.mean + at * args.mean_stride, 0,
+                store_element<MEAN_TYPE>(mean + u * PER_WARP * args.mean_stride, 0,
                                          (real)((double)m.pivot + m.delta));
-                store_element<RSTD_TYPE>((char *)args.rstd + at * args.rstd_stride, 0, m.rstd);
+                store_element<RSTD_TYPE>(rstd + u * PER_WARP * args.rstd_stride, 0, m.rstd);
             }
         }
         apply(args, p, y, reader, moments);
         y += args.y_turn;
+        mean += args.mean_turn;
+        rstd += args.rstd_turn;
     }
     release_stream();
     if (COPIES)
