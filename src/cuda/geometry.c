@@ -12,8 +12,9 @@
 
 enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
-    FORWARD_BLOCK_LANES = 256,    /* of a row, where a cluster can hold the rest */
-    FORWARD_MOST_LANES = 512,     /* of a row in one block, with room in registers */
+    FORWARD_MOST_LANES = 1024,    /* of a row in one block */
+    FORWARD_DIRECT_LANES = 256,   /* the same, without a ring */
+    FORWARD_TURNS = 4,            /* rows a team takes with a ring, where there are enough */
     FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
     FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
     FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
@@ -24,6 +25,8 @@ enum {
     BACKWARD_MOST_ELEMENTS = 32,   /* the same, for rows that fill a cluster of 16 */
     BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
     BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
+    LONG_WARPS = 8,                /* of a block of the kernels for long rows */
+    LONG_BLOCKS = 4,               /* of these in a multiprocessor */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
     REGISTERS = 65536,             /* of a multiprocessor */
 };
@@ -66,7 +69,7 @@ int cuda_spec_rows_at_a_time(const cuda_spec *s) {
     const int32_t *c = s->constant;
     if (c[C_LANES] <= 32)
         return c[C_WARPS] * (32 / c[C_LANES]) * c[C_ROWS];
-    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : c[C_ROWS];
+    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : s->kernel == CUDA_FORWARD ? c[C_ROWS] : 1;
 }
 
 /* Elements of a chunk: a power of two that divides the row, at most 16 bytes of `bytes` each. */
@@ -81,8 +84,8 @@ static int chunk_width(int64_t cols, int bytes, int most_elements) {
  * Lanes and chunks of a row that fits a warp, by the least work per row: `fixed` instructions for
  * the exchange, `each` for an element, over the rows a warp takes at once. 0 if none fits.
  */
-static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_elements, int fixed,
-                             int each, int *vecs) {
+static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_elements, int roomy,
+                             int fixed, int each, int *vecs) {
     int fewest = least(chunks, least(32, ceil_div(SEGMENT_BYTES, chunk_bytes)));
     int best = 0;
     double best_cost = 0;
@@ -91,7 +94,9 @@ static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_el
         if (v * width > most_elements || (v > 1 && (v - 1) * lanes >= chunks))
             continue;
         double uneven = lanes & (lanes - 1) ? 1.1 : 1.0; /* longer trees */
-        double cost = (fixed * uneven + each * v * width) / (32 / lanes);
+        /* Many columns in a thread take its registers, and so warps. */
+        double crowded = v * width <= roomy ? 1 : v * width <= roomy * 3 / 2 ? 1.15 : 1.125;
+        double cost = crowded * (fixed * uneven + each * v * width) / (32 / lanes);
         if (!best || cost < best_cost) {
             best = lanes;
             best_cost = cost;
@@ -120,15 +125,16 @@ static int lanes_of_block(int chunks, int width, int cluster, int most_elements,
     return best;
 }
 
-static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
+static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                              const cuda_limits *limits) {
+    int32_t *c = plan->main.constant;
     int wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
     int elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
     int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
-    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, 40, 8, &vecs);
+    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
     if (lanes) {
         c[C_WARPS] = FORWARD_WARPS;
         /* Several rows at once until each thread has its share of loads under way. */
@@ -137,16 +143,9 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
     } else {
         int cluster = 1;
         lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
-        if (!lanes)
-            for (cluster = 2; cluster <= limits->max_cluster && !lanes; cluster *= 2)
-                lanes =
-                    lanes_of_block(chunks, width, cluster, elements, FORWARD_BLOCK_LANES, &vecs);
-        if (lanes && cluster > 1)
-            cluster /= 2; /* the loop went one on */
-        if (!lanes) {
-            cluster = limits->max_cluster;
-            lanes = lanes_of_block(chunks, width, cluster, elements, FORWARD_MOST_LANES, &vecs);
-        }
+        while (!lanes && cluster < limits->max_cluster)
+            lanes =
+                lanes_of_block(chunks, width, cluster *= 2, elements, FORWARD_MOST_LANES, &vecs);
         if (!lanes) {
             lanes = 512;
             vecs = ceil_div(chunks, cluster * lanes);
@@ -158,16 +157,20 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
-    c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4;
     /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
      * hidden by other rows, so this is worth more than anything else here. */
-    int threads = lanes <= 32 ? FORWARD_NARROW_THREADS : FORWARD_THREADS;
+    int threads = FORWARD_THREADS;
     if (c[C_HOLD] || is_double || width * x_bytes < 4)
         threads = 512;
     else if (width * x_bytes < 16)
         threads = 640;
-    else if (c[C_CLUSTER] > 1 && (wide_range || chunks % (vecs * lanes * c[C_CLUSTER])))
-        threads = 768; /* the scaled sums, or counts of what each part holds */
+    else if (lanes <= 32)
+        threads = FORWARD_NARROW_THREADS;
+    /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
+     * wait they save. */
+    c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
+                  (lanes > FORWARD_DIRECT_LANES || (lanes <= 32 && vecs * width >= elements));
+    plan->turns = c[C_STAGES] && c[C_CLUSTER] == 1 ? FORWARD_TURNS : 0;
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
 
@@ -177,17 +180,16 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
     int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
-    int lanes = lanes_within_warp(chunks, width, width * bytes,
-                                  is_double    ? 10
-                                  : bytes == 4 ? 24
-                                               : 32,
+    int most_elements = is_double ? 10 : bytes == 4 ? 24 : 32;
+    int lanes = lanes_within_warp(chunks, width, width * bytes, most_elements, bytes == 2 ? 16 : 8,
                                   60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
         c[C_WARPS] = held <= 16 ? 16 : held <= 24 ? 12 : 8;
         c[C_TEAMS] = c[C_WARPS];
         int row = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_ROWS] = most(1, least(4, BACKWARD_IN_FLIGHT / row));
+        c[C_ROWS] = most(1, least(2, BACKWARD_IN_FLIGHT / row));
+        c[C_STAGES] = held > 24 ? 2 : 1;
     } else {
         /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
         int wide_weight = dtype_bytes((dtype)c[C_W_TYPE]) == 4;
@@ -210,7 +212,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
         c[C_WARPS] = c[C_TEAMS] * lanes / 32;
         c[C_CLUSTER] = cluster;
         int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_STAGES] = 2 * stage <= 48 << 10 || (cluster > 1 && stage <= 32 << 10) ? 2 : 1;
+        c[C_STAGES] = stage <= 32 << 10 ? 2 : 1;
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
@@ -274,7 +276,7 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
     if (p->pass == PLANISH_FORWARD) {
         plan->main.kernel = CUDA_FORWARD;
-        forward_geometry(c, cols, x_bytes, is_double, limits);
+        forward_geometry(plan, cols, x_bytes, is_double, limits);
         return PLANISH_OK;
     }
 
@@ -282,15 +284,25 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     c[C_CORRECT] = !rounding_hides_the_mean(p);
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    if (!backward_geometry(c, cols, x_bytes, dtype_bytes(p->dtypes[ROLE_DY]), is_double, limits))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "no GPU kernel yet for the backward of rows this long: found %d elements",
-                    cols);
-    int clusters = c[C_CLUSTER];
-    plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / clusters);
+    int g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
+    size_t real_bytes = is_double ? 8 : 4;
+    if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
+        plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+    } else {
+        int pieces = ceil_div(cols, CUDA_LONG_PIECE);
+        plan->main.kernel = CUDA_APPLY;
+        c[C_WARPS] = LONG_WARPS;
+        c[C_CLUSTER] = c[C_MIN_BLOCKS] = c[C_ROWS] = c[C_VECS] = c[C_TEAMS] = 1;
+        c[C_LANES] = 32 * LONG_WARPS;
+        int strips = ceil_div(cols, c[C_LANES] * c[C_WIDTH]);
+        plan->partials = most(1, LONG_BLOCKS * limits->multiprocessors / strips);
+        if (plan->partials > p->rows)
+            plan->partials = p->rows > 0 ? p->rows : 1;
+        plan->workspace_bytes = (size_t)p->rows * (size_t)pieces * 4 * real_bytes;
+    }
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS]) {
-        plan->workspace_bytes = (size_t)plan->partials * (size_t)cols *
-                                (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * (is_double ? 8 : 4);
+        plan->workspace_bytes += (size_t)plan->partials * (size_t)cols *
+                                 (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes;
         int32_t *f = plan->finish.constant;
         plan->finish.kernel = CUDA_FINISH;
         f[C_REAL_DOUBLE] = is_double;
@@ -307,7 +319,9 @@ int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return snprintf(text, bytes,
                     "cuda rows %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d",
-                    plan->main.kernel == CUDA_FORWARD ? "forward" : "backward",
+                    plan->main.kernel == CUDA_FORWARD ? "forward"
+                    : plan->main.kernel == CUDA_APPLY ? "backward (two reads)"
+                                                      : "backward",
                     (long long)plan->rows, (long long)plan->cols, c[C_LANES], c[C_VECS], c[C_WIDTH],
                     cuda_spec_rows_at_a_time(&plan->main), c[C_WARPS], c[C_CLUSTER]);
 }

@@ -31,6 +31,14 @@ typedef struct backward_args {
     uint32_t zero;
 } backward_args;
 
+typedef struct long_args {
+    const void *dy, *x, *mean, *rstd, *weight;
+    void *dx;
+    void *partial_weight, *partial_bias;
+    void *sums;
+    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+} long_args;
+
 typedef struct finish_args {
     const void *partial_weight, *partial_bias;
     void *dweight, *dbias;
@@ -196,7 +204,9 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     } else {
         c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
         c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
-        if (narrow || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
+        if (spec.kernel == CUDA_APPLY)
+            c[C_STAGES] = 0;
+        else if (narrow || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
             c[C_STAGES] = 0;
     }
     return spec;
@@ -206,6 +216,10 @@ planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE
                                  message error) {
     cuda_spec spec = spec_for(plan, buffers);
     planish_status status = jit_prepare(&spec, plan->limits.arch, error);
+    if (!status && spec.kernel == CUDA_APPLY) {
+        spec.kernel = CUDA_SUMS;
+        status = jit_prepare(&spec, plan->limits.arch, error);
+    }
     if (!status && plan->finish.kernel >= 0)
         status = jit_prepare(&plan->finish, plan->limits.arch, error);
     return status;
@@ -220,10 +234,12 @@ static planish_status run_forward(const launch *l, void *const *b) {
     if (status)
         return status;
     int64_t units = units_of(plan, &spec), cluster = c[C_CLUSTER], grid = units;
-    if (plan->turns)
+    int64_t at_once = cluster > 1 ? f->resident_clusters : resident(plan, &spec);
+    /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
+    if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = (units + plan->turns - 1) / plan->turns;
     else if (c[C_STAGES] || c[C_HOLD])
-        grid = cluster > 1 ? f->resident_clusters : resident(plan, &spec);
+        grid = at_once;
     if (grid > units)
         grid = units;
     if (grid > (1 << 30) / cluster)
@@ -300,6 +316,58 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
                  (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]), finish, &last);
 }
 
+/* Rows too long for one read: sums, apply, finish. */
+static planish_status run_long(const launch *l, void *const *b, void *workspace) {
+    enum { MOST_GRID_Y = 65535 };
+    const cuda_plan *plan = l->plan;
+    cuda_spec spec = spec_for(plan, b), sums = spec;
+    const int32_t *c = spec.constant;
+    sums.kernel = CUDA_SUMS;
+    const jit_function *f, *s, *finish = NULL;
+    planish_status status = jit_get(l->driver, &sums, plan->limits.arch, &s, l->error);
+    if (!status)
+        status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
+    if (!status && plan->finish.kernel >= 0)
+        status = jit_get(l->driver, &plan->finish, plan->limits.arch, &finish, l->error);
+    if (status)
+        return status;
+    size_t bytes = c[C_REAL_DOUBLE] ? 8 : 4;
+    int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
+    int64_t strip = (int64_t)cuda_spec_threads(&spec) * c[C_WIDTH];
+    char *weight = (char *)workspace + (size_t)(plan->rows * pieces) * 4 * bytes;
+    char *bias = weight + (c[C_WANT_DWEIGHT] ? (size_t)(plan->partials * plan->cols) * bytes : 0);
+    long_args args = {.dy = b[ROLE_DY],
+                      .x = b[ROLE_X],
+                      .mean = b[ROLE_MEAN],
+                      .rstd = b[ROLE_RSTD],
+                      .weight = b[ROLE_WEIGHT],
+                      .dx = b[ROLE_DX],
+                      .partial_weight = weight,
+                      .partial_bias = bias,
+                      .sums = workspace,
+                      .rows = plan->rows,
+                      .x_stride = row_bytes(plan, ROLE_X),
+                      .dy_stride = row_bytes(plan, ROLE_DY),
+                      .dx_stride = row_bytes(plan, ROLE_DX),
+                      .mean_stride = row_bytes(plan, ROLE_MEAN),
+                      .rstd_stride = row_bytes(plan, ROLE_RSTD)};
+    if (plan->rows > 0)
+        status = queue(l, &sums, pieces,
+                       (unsigned)(plan->rows < MOST_GRID_Y ? plan->rows : MOST_GRID_Y), s, &args);
+    if (!status)
+        status =
+            queue(l, &spec, (plan->cols + strip - 1) / strip, (unsigned)plan->partials, f, &args);
+    if (status || !finish)
+        return status;
+    finish_args last = {.partial_weight = weight,
+                        .partial_bias = bias,
+                        .dweight = b[ROLE_DWEIGHT],
+                        .dbias = b[ROLE_DBIAS],
+                        .count = plan->partials};
+    return queue(l, &plan->finish, (plan->cols + 31) / 32,
+                 (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]), finish, &last);
+}
+
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
                              void *workspace, message error) {
     launch l = {.plan = plan, .stream = stream, .error = error};
@@ -313,6 +381,7 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
     if (status)
         return status;
     status = plan->main.kernel == CUDA_FORWARD ? run_forward(&l, buffers)
+             : plan->main.kernel == CUDA_APPLY ? run_long(&l, buffers, workspace)
                                                : run_backward(&l, buffers, workspace);
     if (pushed) {
         CUcontext popped;

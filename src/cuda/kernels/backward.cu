@@ -46,7 +46,6 @@ constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
 constexpr int THREADS = WARPS * 32;
 constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
-constexpr int ENTRIES = TEAM_WARPS * CLUSTER;
 constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
 constexpr int TEAM_COLS = LANES * VECS * WIDTH;
 constexpr bool RINGED = STAGES > 0;
@@ -190,61 +189,58 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_B
     }
 }
 
-/* Adds the parts of a row's sums over its team, and over the cluster. */
-__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
-                                         u64 *byte_barriers, int warp, u32 block_rank, u32 round) {
-    sum[1] = sum_over_lanes<WARP_LANES>(sum[1], t.lane);
-    if (LAYER) {
-        sum[0] = sum_over_lanes<WARP_LANES>(sum[0], t.lane);
-        if (CORRECT)
-            sum[2] = sum_over_lanes<WARP_LANES>(sum[2], t.lane);
+/* Adds COUNT entries in one order; every thread gets the sums. */
+template <int COUNT>
+__device__ __forceinline__ void add_entries(const team_state &t, const entry *slots, real *sum) {
+    sum[0] = sum[1] = sum[2] = 0;
+    if constexpr (COUNT <= 4) {
+#pragma unroll
+        for (int e = 0; e < COUNT; e++) {
+            entry s = slots[e];
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (j == 1 || (LAYER && (j == 0 || CORRECT)))
+                    sum[j] += s.sum[j];
+        }
+    } else {
+        constexpr int TREE = 2 * power_of_two_up_to(COUNT - 1);
+        if (t.lane % TREE < COUNT) {
+            entry s = slots[t.lane % TREE];
+            sum[0] = s.sum[0];
+            sum[1] = s.sum[1];
+            sum[2] = s.sum[2];
+        }
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            if (j == 1 || (LAYER && (j == 0 || CORRECT)))
+                sum[j] = sum_over_lanes<TREE>(sum[j], t.lane);
     }
-    if constexpr (ENTRIES > 1) {
-        int mine = block_rank * TEAM_WARPS + warp % TEAM_WARPS;
-        if constexpr (CLUSTER > 1) {
-            u32 bar = shared_address(byte_barriers);
-            if (t.lane < CLUSTER)
-                send_to_block(shared_address(slots + mine), bar, t.lane, sum);
-            if (warp % TEAM_WARPS == 0 && t.lane == 0)
-                byte_barrier_expect(bar, ENTRIES * sizeof(entry));
-            byte_barrier_wait(bar, round >> 1 & 1);
-        } else {
+}
+
+/* Adds the parts of a row's sums over its team, then over the cluster. */
+__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
+                                         entry *block_slots, u64 *byte_barriers, int warp,
+                                         u32 block_rank, u32 round) {
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+        if (j == 1 || (LAYER && (j == 0 || CORRECT)))
+            sum[j] = sum_over_lanes<WARP_LANES>(sum[j], t.lane);
+    if constexpr (TEAM_WARPS > 1) {
+        if (t.lane == 0)
+            slots[warp % TEAM_WARPS] = {sum[0], sum[1], sum[2], 0};
+        barrier(1 + t.team, LANES);
+        add_entries<TEAM_WARPS>(t, slots, sum);
+    }
+    if constexpr (CLUSTER > 1) {
+        u32 bar = shared_address(byte_barriers);
+        if (warp % TEAM_WARPS == 0) {
             if (t.lane == 0)
-                slots[mine] = {sum[0], sum[1], sum[2], 0};
-            barrier(1 + t.team, LANES);
+                byte_barrier_expect(bar, CLUSTER * sizeof(entry));
+            if (t.lane < CLUSTER)
+                send_to_block(shared_address(block_slots + block_rank), bar, t.lane, sum);
         }
-        if constexpr (ENTRIES <= 8) {
-            sum[0] = sum[1] = sum[2] = 0;
-#pragma unroll
-            for (int e = 0; e < ENTRIES; e++) {
-                entry s = slots[e];
-                sum[0] += s.sum[0];
-                sum[1] += s.sum[1];
-                sum[2] += s.sum[2];
-            }
-        } else {
-            sum[0] = sum[1] = sum[2] = 0;
-#pragma unroll
-            for (int e = 0; e < ENTRIES; e += 32) {
-                if (e + t.lane < ENTRIES) {
-                    entry s = slots[e + t.lane];
-                    sum[0] += s.sum[0];
-                    sum[1] += s.sum[1];
-                    sum[2] += s.sum[2];
-                }
-            }
-            constexpr int TREE = ENTRIES >= 32 ? 32 : 2 * power_of_two_up_to(ENTRIES - 1);
-            sum[1] = sum_over_lanes<TREE>(sum[1], t.lane);
-            if (LAYER)
-                sum[0] = sum_over_lanes<TREE>(sum[0], t.lane);
-            if (LAYER && CORRECT)
-                sum[2] = sum_over_lanes<TREE>(sum[2], t.lane);
-            if (TREE < 32) {
-                sum[0] = from_lane(sum[0], 0);
-                sum[1] = from_lane(sum[1], 0);
-                sum[2] = from_lane(sum[2], 0);
-            }
-        }
+        byte_barrier_wait(bar, round >> 1 & 1);
+        add_entries<CLUSTER>(t, block_slots, sum);
     }
 }
 
@@ -293,7 +289,8 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_backward(const backward_args args) {
-    __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][ENTRIES];
+    __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][TEAM_WARPS];
+    __shared__ __align__(16) entry block_slots[2][WITHIN_WARP ? 1 : TEAMS][CLUSTER];
     __shared__ u64 byte_barriers[2][CLUSTER > 1 ? TEAMS : 1];
     const int warp = threadIdx.x / 32;
     const u32 block_rank = CLUSTER > 1 ? cluster_rank() : 0;
@@ -371,6 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             if (SUMS) {
                 thread_sums(t, o.x[u], o.g[u], weight, mean[u], sum[u]);
                 exchange(t, sum[u], slots[round & 1][WITHIN_WARP ? 0 : t.team],
+                         block_slots[round & 1][WITHIN_WARP ? 0 : t.team],
                          &byte_barriers[round & 1][CLUSTER > 1 ? t.team : 0], warp, block_rank,
                          round);
             } else {

@@ -15,8 +15,8 @@
  *
  * Statistics, in one exchange: each thread takes sums about a pivot of its own (the mean of its
  * first chunks), shifts them to the pivot of its warp's first lane, then of the row's first warp,
- * and adds along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x,
- * else f64. Where squares leave float's range (f32 and bf16) the row is done again, scaled by a
+ * and adds along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x
+ * (where a thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is done again, scaled by a
  * power of two.
  *
  * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
@@ -43,8 +43,6 @@ constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = 32 / WARP_LANES;
 constexpr int THREADS = WARPS * 32;
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
-constexpr int ENTRIES = WITHIN_WARP ? 1 : WARPS * CLUSTER;
-constexpr int ENTRIES_PER_LANE = ceil_div(ENTRIES, 32);
 constexpr bool COPIES = HOLD == 1 || (HOLD == 0 && STAGES > 0);
 /* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */
 constexpr int PIVOT_VECS =
@@ -58,7 +56,8 @@ template <bool HALF> struct total_of {
 template <> struct total_of<true> {
     typedef float type;
 };
-typedef total_of<sizeof(real) == 4 && (X_TYPE == F16 || X_TYPE == BF16)>::type total;
+/* A pivot of few elements may lie far from the mean, and then f32 totals lose digits. */
+typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8>::type total;
 
 struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
@@ -72,10 +71,10 @@ struct place {
     bool idle, has_last;
     u32 ring; /* this thread's first chunk in shared memory */
     total count;                   /* elements this thread holds of a row */
-    total counts[ENTRIES_PER_LANE]; /* elements in the entries this lane merges */
-    entry *slots;                  /* [2][ENTRIES] */
-    u64 *byte_barriers;            /* [2] */
-    u32 round;                     /* exchanges so far */
+    total warp_count, block_count; /* elements in the entries this lane merges */
+    entry (*slots)[WARPS], (*block_slots)[CLUSTER];
+    u64 *byte_barriers;
+    u32 round; /* exchanges so far */
     /* Of the turn to be fetched next: this thread's first row, and its first chunk in it. */
     i64 next_row;
     const char *next_x;
@@ -162,15 +161,16 @@ __device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, real pivot, 
         sum += tree_sum<WIDTH>(d);
 }
 
-/* Elements in entry e: those that one warp of one block holds. */
-__device__ __forceinline__ total elements_of_entry(int e) {
-    int lanes = 0;
-#pragma unroll 1
-    for (int k = 0; k < VECS; k++) {
-        int left = CHUNKS - k * SPREAD - e * 32;
-        lanes += left < 0 ? 0 : left > 32 ? 32 : left;
-    }
-    return (total)(lanes * WIDTH);
+/* Elements that one warp of the row holds. */
+__device__ __forceinline__ total elements_of_warp(int e) {
+    int left = CHUNKS - (VECS - 1) * SPREAD - e * 32; /* only the last chunks can be missing */
+    return (total)(WIDTH * (32 * (VECS - 1) + (left < 0 ? 0 : left > 32 ? 32 : left)));
+}
+
+/* Elements that one block of the row holds. */
+__device__ __forceinline__ total elements_of_block(int e) {
+    int left = CHUNKS - (VECS - 1) * SPREAD - e * LANES;
+    return (total)(WIDTH * (LANES * (VECS - 1) + (left < 0 ? 0 : left > LANES ? LANES : left)));
 }
 
 /* From sums about p + d to sums about p, of n elements. */
@@ -178,6 +178,29 @@ __device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
     total shifted = multiply_add(n, d, a);
     b = multiply_add(d, a + shifted, b);
     a = shifted;
+}
+
+/* Merges COUNT entries, of which lane l of every warp takes entry l with `count` elements. */
+template <bool SCALED, int COUNT>
+__device__ __forceinline__ void merge_entries(const place &p, const entry *slots, total count,
+                                              real &pivot, real scale, total &a, total &b) {
+    static_assert(COUNT <= 32, "an entry for each lane");
+    constexpr int TREE = COUNT > 1 ? 2 * power_of_two_up_to(COUNT - 1) : 1;
+    const total first = slots[0].value[0];
+    a = b = 0;
+    if (p.lane % TREE < COUNT) {
+        entry s = slots[p.lane % TREE];
+        a = s.value[1];
+        b = s.value[2];
+        if (LAYER) {
+            total d = s.value[0] - first;
+            shift(SCALED ? d * scale : d, count, a, b);
+        }
+    }
+    pivot = (real)first;
+    b = sum_over_lanes<TREE>(b, p.lane);
+    if (LAYER)
+        a = sum_over_lanes<TREE>(a, p.lane);
 }
 
 /* Merges what each thread of the row has; every thread gets the row's pivot and sums about it. */
@@ -191,49 +214,29 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
         a = sum_over_lanes<WARP_LANES>(a, p.lane);
     }
     b = sum_over_lanes<WARP_LANES>(b, p.lane);
-    if constexpr (ENTRIES > 1) {
-        entry *slots = p.slots + (p.round & 1) * ENTRIES;
-        int mine = p.block_rank * WARPS + p.warp;
-        if constexpr (CLUSTER > 1) {
-            u32 bar = shared_address(p.byte_barriers + (p.round & 1));
-            total v[4] = {(total)pivot, a, b, 0};
-            if (p.lane < CLUSTER)
-                send_to_block(shared_address(slots + mine), bar, p.lane, v);
-            if (threadIdx.x == 0)
-                byte_barrier_expect(bar, ENTRIES * sizeof(entry));
-            byte_barrier_wait(bar, p.round >> 1 & 1);
-        } else {
-            if (p.lane == 0)
-                slots[mine] = {{(total)pivot, a, b, 0}};
-            __syncthreads();
-        }
-        p.round++;
-        total first = slots[0].value[0];
-        a = b = 0;
-#pragma unroll
-        for (int j = 0; j < ENTRIES_PER_LANE; j++) {
-            if (32 * j + p.lane < ENTRIES) {
-                entry s = slots[32 * j + p.lane];
-                if (LAYER) {
-                    total d = s.value[0] - first;
-                    shift(SCALED ? d * scale : d, RAGGED ? p.counts[j] : (total)(32 * VECS * WIDTH),
-                          s.value[1], s.value[2]);
-                    a += s.value[1];
-                }
-                b += s.value[2];
-            }
-        }
-        constexpr int TREE = ENTRIES >= 32 ? 32 : 2 * power_of_two_up_to(ENTRIES - 1);
-        pivot = (real)first;
-        b = sum_over_lanes<TREE>(b, p.lane);
-        if (LAYER)
-            a = sum_over_lanes<TREE>(a, p.lane);
-        if (TREE < 32) {
-            b = from_lane(b, 0);
-            if (LAYER)
-                a = from_lane(a, 0);
-        }
+    if constexpr (!WITHIN_WARP && WARPS > 1) {
+        entry *slots = p.slots[p.round & 1];
+        if (p.lane == 0)
+            slots[p.warp] = {{(total)pivot, a, b, 0}};
+        __syncthreads();
+        total count = RAGGED ? p.warp_count : (total)(32 * VECS * WIDTH);
+        merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, a, b);
     }
+    if constexpr (CLUSTER > 1) {
+        entry *slots = p.block_slots[p.round & 1];
+        u32 bar = shared_address(p.byte_barriers + (p.round & 1));
+        if (p.warp == 0) {
+            total v[4] = {(total)pivot, a, b, 0};
+            if (p.lane == 0)
+                byte_barrier_expect(bar, CLUSTER * sizeof(entry));
+            if (p.lane < CLUSTER)
+                send_to_block(shared_address(slots + p.block_rank), bar, p.lane, v);
+        }
+        byte_barrier_wait(bar, p.round >> 1 & 1);
+        total count = RAGGED ? p.block_count : (total)(LANES * VECS * WIDTH);
+        merge_entries<SCALED, CLUSTER>(p, slots, count, pivot, scale, a, b);
+    }
+    p.round++;
 }
 
 struct row_moments {
@@ -344,7 +347,7 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_forward(const forward_args args) {
-    __shared__ entry slots[ENTRIES > 1 ? 2 : 1][ENTRIES];
+    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
     __shared__ u64 byte_barriers[2];
     place p;
     p.lane = threadIdx.x % 32;
@@ -354,14 +357,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
     p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
     p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
-    p.slots = &slots[0][0];
+    p.slots = (entry(*)[WARPS])slots;
+    p.block_slots = block_slots;
     p.byte_barriers = byte_barriers;
     p.round = 0;
     p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
-    if (ENTRIES > 1 && RAGGED)
-#pragma unroll
-        for (int j = 0; j < ENTRIES_PER_LANE; j++)
-            p.counts[j] = elements_of_entry(32 * j + p.lane);
+    if (!WITHIN_WARP && RAGGED) {
+        constexpr int TREE = WARPS > 1 ? 2 * power_of_two_up_to(WARPS - 1) : 1;
+        constexpr int BLOCKS = CLUSTER > 1 ? 2 * power_of_two_up_to(CLUSTER - 1) : 1;
+        p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
+        p.block_count = elements_of_block(p.lane % BLOCKS);
+    }
     if (CLUSTER > 1) {
         if (threadIdx.x < 2)
             byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
