@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch
 
 SEED = 20
 # Steps run in full but leave the weights as they are, so that every step of a measurement does the

@@ -11,6 +11,7 @@ from importlib.metadata import version as package_version
 from typing import Any
 
 import numpy as np
+
 import torch
 
 from ..case import Case, Data
