@@ -207,7 +207,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
         dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
-        dx[r] = (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch);
+        dx[r] = a->dx ? (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch) : NULL;
         row[r].rstd = (REAL)stat_load(&a->rstd, first + r);
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;

@@ -246,7 +246,7 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
-        y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
+        y[r] = a->y ? (ELEMENT_T *)(a->y + (row + r) * a->y_pitch) : NULL;
     }
     bool in_range;
     if (a->given) {
