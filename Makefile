@@ -76,10 +76,12 @@ $(DONE)/test-tools: $(DONE)/torch
 
 test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers
 	@test -f build/tests/build.ninja || $(BIN)/meson setup build/tests
-	@echo "==> C tests"
-	$(BIN)/meson test -C build/tests --print-errorlogs --num-processes $(JOBS)
-	@echo "==> Python tests"
-	cd tests && ../$(BIN)/python -m pytest -q .
+	@echo "==> C tests, then Python tests"
+	@failed=0; \
+	$(BIN)/meson test -C build/tests --print-errorlogs --num-processes $(JOBS) \
+	    --timeout-multiplier 4 || failed=1; \
+	cd tests && ../$(BIN)/python -m pytest -q . || failed=1; \
+	exit $$failed
 
 demo: $(DONE)/planish $(DONE)/models
 	@$(BIN)/python -m planish.demo --out demo-out $(ARGS)

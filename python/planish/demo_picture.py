@@ -74,7 +74,7 @@ def draw(
         )
         line[2].set_title(f"{name}: whole step", loc="left", fontsize=10, fontweight="bold")
     handles = [Patch(color=TORCH), Patch(color=PLANISH)]
-    place: dict[str, Any] = {"loc": "lower center", "ncols": 2, "frameon": False, "fontsize": 9}
+    place: dict[str, Any] = {"loc": "lower right", "ncols": 2, "frameon": False, "fontsize": 9}
     figure.legend(handles, ["torch", "planish"], **place)
     worst = max(
         (

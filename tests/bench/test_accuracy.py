@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
+import torch
 from planish.bench.accuracy import compare, distance, quantile, rows_distance, ulp_of
 from planish.bench.case import DTYPES, Case, make_data
 

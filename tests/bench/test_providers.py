@@ -1,8 +1,8 @@
 """Every provider computes what the reference says, and one that does not is caught."""
 
 import pytest
-import torch
 
+import torch
 from planish.bench.case import Case
 from planish.bench.measure import measure
 from planish.bench.providers import all_providers, in_process

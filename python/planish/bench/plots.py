@@ -182,12 +182,14 @@ def _accuracy(records: Sequence[Any], context: Mapping[str, Any], folder: Path) 
     written = []
     for kind, dtype in dict.fromkeys((r.kind, r.dtype) for r in records if r.eps > 0):
         chosen = [r for r in records if (r.kind, r.dtype) == (kind, dtype) and r.eps > 0]
-        outputs = list(dict.fromkeys(r.output for r in chosen))
+        if any(r.provider == "planish" for r in chosen):  # under torch it has the same bits
+            chosen = [r for r in chosen if r.provider != "planish-torch"]
+        # dbias does not depend on x.
+        outputs = [o for o in ("y", "dx", "dweight") if any(r.output == o for r in chosen)]
         figure, axes = plt.subplots(
             1, len(outputs), figsize=(4.6 * len(outputs), 4.4), squeeze=False
         )
         for axis, output in zip(axes[0], outputs, strict=True):
-            ends = []
             for name in dict.fromkeys(r.provider for r in chosen if r.output == output):
                 line = [
                     (max(r.mean_over_std, 0.1), min(max(r.ulp_max, 0.01), 1e9))
@@ -202,7 +204,6 @@ def _accuracy(records: Sequence[Any], context: Mapping[str, Any], folder: Path) 
                     markersize=3,
                     label=name,
                 )
-                ends.append(name)
             axis.set_xscale("log")
             axis.set_yscale("log")
             axis.axhline(4, color="#9a9a9a", linewidth=0.8, linestyle="--")
