@@ -12,7 +12,7 @@ from planish.bench.measure import Result
 from planish.bench.sweeps import SWEEPS, Sweep, cases_of, fit
 from planish.bench.timing import Effort
 
-NAMES = "copy,add,torch,unfused,planish"
+NAMES = "copy,add,unfused,onednn,planish"
 
 
 def tiny(monkeypatch, name):
@@ -37,13 +37,13 @@ def test_sweep_writes_csv_json_and_pictures(name, monkeypatch, tmp_path, capsys)
     assert run(parser().parse_args(arguments)) == 0
     printed = capsys.readouterr().out
     comments, rows = read_csv(tmp_path / f"{name}.csv")
-    for wanted in ("machine.cpu", "versions.torch", "settings.quick"):
+    for wanted in ("machine.cpu", "versions.unfused", "settings.quick"):
         assert any(line.startswith(f"# {wanted}: ") for line in comments)
     body = json.loads((tmp_path / f"{name}.json").read_text())
     assert body["machine"]["threads"] == 1
     assert len(body["results"]) == len(rows)
     timed = [r for r in body["results"] if r["status"] == "ok"]
-    for direction, needed in (("forward", {"copy", "torch"}), ("backward", {"add", "torch"})):
+    for direction, needed in (("forward", {"copy", "unfused"}), ("backward", {"add", "unfused"})):
         there = {r["provider"] for r in timed if r["direction"] == direction}
         assert needed <= there
     for result in timed:
@@ -82,7 +82,7 @@ def test_accuracy_sweep_shows_what_cancellation_does(tmp_path, capsys):
 def test_missing_peers_are_named_with_their_reason(tmp_path, monkeypatch, capsys):
     tiny(monkeypatch, "rows")
     monkeypatch.setenv("PLANISH_BENCH_ONEDNN", str(tmp_path / "no-such-library.so"))
-    names = "torch,onednn,liger"
+    names = "unfused,onednn,liger"
     arguments = ["rows", "--quick", "--providers", names, "--out", str(tmp_path), "--threads", "1"]
     assert run(parser().parse_args(arguments)) == 0
     printed = capsys.readouterr().out

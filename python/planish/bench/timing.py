@@ -43,7 +43,7 @@ class Effort:
 
     trials: int = 15
     trial_seconds: float = 0.01
-    case_seconds: float = 12.0
+    case_seconds: float = 5.0
 
 
 QUICK = Effort(trials=5, trial_seconds=0.002, case_seconds=1.0)
