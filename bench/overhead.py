@@ -3,8 +3,8 @@
     python bench/overhead.py [--rounds 60] [--json]
 
 Every case is timed with planish disabled and enabled in turn, round after round in one process, so
-that both see the same machine. Printed, in microseconds: the fastest round (what the call costs when
-nothing else runs), the median, and the quartiles. One thread.
+that both see the same machine. Printed, in microseconds: the fastest round (what the call costs
+when nothing else runs), the median, and the quartiles. One thread.
 """
 
 from __future__ import annotations

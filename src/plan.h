@@ -30,7 +30,7 @@ struct planish_plan {
     const cpu_kernels *kernels;
     bool is_double;
     bool parallel; /* worth a fork */
-    bool stream;
+    traffic traffic;
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:
      * gathered rows, then dweight and dbias sums of a chunk of rows, then of the block. */
     int64_t block_rows, blocks;

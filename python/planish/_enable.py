@@ -30,12 +30,15 @@ _REPLACED = {
     "rms_norm": ["rms_norm", "_fused_rms_norm", "_fused_rms_norm_backward"],
 }
 
+#: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
+_active: set[str] = set()
+
 #: disable() gives up waiting for a quiet moment after this long.
 _PATIENCE_SECONDS = 2.0
 _ATTEMPT_MICROSECONDS = 2000
 
-#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel was
-#: removed must not be freed under it.
+#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel
+#: was removed must not be freed under it.
 _kept_records: list[object] = []
 
 
@@ -97,8 +100,8 @@ def enable(
     """Runs torch's normalization operators on planish, in this process, from now on.
 
     ``ops``: ``"layer_norm"``, ``"rms_norm"`` or several; all of them by default. ``devices``:
-    ``"cpu"``. Enabling what is enabled already does nothing. Input that planish does not run goes to
-    torch's own kernel and is counted, see :func:`stats`.
+    ``"cpu"``. Enabling what is enabled already does nothing. Input that planish does not run goes
+    to torch's own kernel and is counted, see :func:`stats`.
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
     """
@@ -116,6 +119,7 @@ def enable(
             _tell_python_dispatcher()
         _forget_resolved_kernels()
         replaced = [name for group in added for name in _REPLACED[group]]
+        _active.update(added)
         _log.info("torch's aten::%s now run on planish (CPU)", ", aten::".join(replaced))
 
 
@@ -131,6 +135,7 @@ def disable() -> bool:
     planish was enabled must still find it.
     """
     with _lock:
+        _active.clear()
         patience = time.monotonic() + _PATIENCE_SECONDS
         while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
             if time.monotonic() > patience:
@@ -146,7 +151,7 @@ def disable() -> bool:
 
 def is_enabled(op: str) -> bool:
     """Whether torch's operators of this group run on planish now."""
-    return bool(library().enabled() & _GROUPS[op])
+    return op in _active
 
 
 @contextlib.contextmanager

@@ -40,8 +40,8 @@ def _check(
     full = [size if axis in affine else 1 for axis, size in enumerate(x.shape)]
     if list(parameter.shape) not in (short, full):
         raise RuntimeError(
-            f"{function}: Expected {name} to have the sizes {short} of the affine dims (or {full}), "
-            f"but got {name} of shape {list(parameter.shape)}"
+            f"{function}: Expected {name} to have the sizes {short} of the affine dims "
+            f"(or {full}), but got {name} of shape {list(parameter.shape)}"
         )
     if parameter.dtype not in _DTYPES:
         raise NotImplementedError(f"{function}: not implemented for {name} of {parameter.dtype}")
@@ -113,14 +113,14 @@ def layer_norm(
     """Layer normalization over any axes.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``, with mean and (biased) variance over
-    ``dims``. ``weight`` and ``bias`` vary along ``affine_dims`` (by default ``dims``): they have the
-    sizes of those axes in x's order, or x's rank with 1 everywhere else. Dtypes: f16, bf16, f32 and
-    f64, each tensor its own; the result has x's and is dense. Differentiable twice.
+    ``dims``. ``weight`` and ``bias`` vary along ``affine_dims`` (by default ``dims``): they have
+    the sizes of those axes in x's order, or x's rank with 1 everywhere else. Dtypes: f16, bf16, f32
+    and f64, each tensor its own; the result has x's and is dense. Differentiable twice.
 
     ``layer_norm(x, 1, weight, bias)`` is the channel norm of an NCHW tensor without a permute.
 
-    Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do not
-    fit, NotImplementedError for another dtype or device.
+    Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do
+    not fit, NotImplementedError for another dtype or device.
     """
     return _norm("layer_norm", x, dims, weight, bias, eps, affine_dims)
 
@@ -133,8 +133,8 @@ def rms_norm(
     eps: float = 1e-5,
     affine_dims: int | Iterable[int] | None = None,
 ) -> Tensor:
-    """Root-mean-square normalization over any axes: ``y = x / sqrt(mean(x^2) + eps) * weight + bias``.
+    """Root-mean-square normalization over any axes.
 
-    Everything else as :func:`layer_norm`.
+    ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
     """
     return _norm("rms_norm", x, dims, weight, bias, eps, affine_dims)

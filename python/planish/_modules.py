@@ -68,7 +68,7 @@ _REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def _replacement(module: nn.Module) -> nn.Module:
-    """The same state in planish's class: Parameters, hooks, training flag and all else are shared."""
+    """The same state in planish's class: Parameters, hooks, flags and all else are shared."""
     new_type = _REPLACEMENTS[type(module)]
     new: nn.Module = new_type.__new__(new_type)
     new.__dict__ = module.__dict__
@@ -78,9 +78,10 @@ def _replacement(module: nn.Module) -> nn.Module:
 def replace(model: _Module) -> _Module:
     """Swaps every torch.nn.LayerNorm and RMSNorm in ``model`` for planish's, in place.
 
-    The new modules hold the same Parameter objects, buffers, hooks, dtype, device and training flag,
-    so optimizers and checkpoints go on as before. Subclasses of torch's modules are left alone, since
-    their forward is their own. Returns the model (a new module only where ``model`` itself is a norm).
+    The new modules hold the same Parameter objects, buffers, hooks, dtype, device and training
+    flag, so optimizers and checkpoints go on as before. Subclasses of torch's modules are left
+    alone, since their forward is their own. Returns the model (a new module only where ``model``
+    itself is a norm).
     """
     if type(model) in _REPLACEMENTS:
         return _replacement(model)  # type: ignore[return-value]

@@ -1,12 +1,11 @@
 """planish's own operators, for axes that torch's cannot express.
 
-C defines them and runs them on real tensors (src/torch/any_axes.c); this file adds what torch asks of
-Python: shapes for fake tensors, and derivatives.
+C defines them and runs them on real tensors (src/torch/any_axes.c); this file adds what torch asks
+of Python: shapes for fake tensors, and derivatives.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -141,7 +140,6 @@ def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, .
     return ddy, dx, None, None, dweight[0] if dweight else None, None, None, None, None
 
 
-@functools.cache
 def _define() -> None:
     library().define()
     register_fake, register_autograd = torch.library.register_fake, torch.library.register_autograd
@@ -151,6 +149,9 @@ def _define() -> None:
     register_autograd(
         "planish::norm_backward", _differentiate_backward, setup_context=_save_backward
     )
+
+
+_define()  # at import: tracing must not come across it
 
 
 def norm(
@@ -163,6 +164,5 @@ def norm(
     rms: bool,
 ) -> Tensor:
     """The general operator; axes are sorted and not negative."""
-    _define()
     y: Tensor = torch.ops.planish.norm_forward(x, weight, bias, reduce, affine, eps, rms)[0]
     return y

@@ -80,6 +80,25 @@ INLINE VEC NAME(keep)(VEC v, int64_t left) {
 INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
 }
+/* Writes one vector of y or dx; past the cache, its address must be a multiple of the vector. */
+INLINE void NAME(store_output)(ELEMENT_T *p, VEC v, const traffic t) {
+    if (t == TRAFFIC_STREAM)
+        STREAM_X(p, v);
+    else
+        STORE_X(p, v);
+}
+
+/* Asks for the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
+INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
+    if (t != TRAFFIC_CACHED)
+        __builtin_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), 0, 2);
+}
+
+INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch) {
+    const bool aligned = ((uintptr_t)output | (uintptr_t)pitch) % 64 == 0;
+    return t == TRAFFIC_STREAM && !aligned ? TRAFFIC_AHEAD : t;
+}
+
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {
     return a < b ? a : b;
 }

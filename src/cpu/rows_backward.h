@@ -1,6 +1,6 @@
 /* The backward row kernel; part of cpu/rows.h, whose parameters and helpers it uses. */
 
-static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms);
+static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
 /* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
  * dx = (dy * weight - c1 - xhat * c2) * rstd. */
@@ -116,7 +116,8 @@ INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
  */
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x[],
                            const ELEMENT_T *const rows_dy[], ELEMENT_T *const rows_dx[],
-                           const int count, const NAME(row_gradient) row[], const bool rms) {
+                           const int count, const NAME(row_gradient) row[], const bool rms,
+                           int64_t group, const traffic t) {
     /* Everything the loop reads is local: a store could change what a pointer reaches. */
     const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
     const ELEMENT_T *const dy0 = rows_dy[0], *const dy1 = rows_dy[count - 1];
@@ -126,7 +127,7 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
     REAL *const dweight = a->dweight, *const dbias = a->dbias;
     const bool wants_dx = a->dx != NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const int64_t n = a->cols;
+    const int64_t n = a->cols, x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
     VEC weight = V(set1)(1);
     int64_t i = 0;
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
@@ -135,10 +136,16 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
         const VEC d0 = LOAD_X(dy0 + i), xhat0 = NAME(xhat_of)(LOAD_X(x0 + i), row0, rms);
         const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
         const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
+        NAME(ask_for)(x0 + i, x_ahead, t);
+        NAME(ask_for)(dy0 + i, dy_ahead, t);
+        if (count == 2) {
+            NAME(ask_for)(x1 + i, x_ahead, t);
+            NAME(ask_for)(dy1 + i, dy_ahead, t);
+        }
         if (wants_dx) {
-            STORE_X(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms));
+            NAME(store_output)(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms), t);
             if (count == 2)
-                STORE_X(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms));
+                NAME(store_output)(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms), t);
         }
         if (dweight) {
             const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
@@ -166,9 +173,21 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
     }
 }
 
+INLINE void NAME(gradient_by_traffic)(const backward_args *a, const ELEMENT_T *const x[],
+                                      const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
+                                      const int count, const NAME(row_gradient) row[],
+                                      const bool rms, int64_t group, traffic t) {
+    if (t == TRAFFIC_CACHED)
+        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_CACHED);
+    else if (t == TRAFFIC_AHEAD)
+        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_AHEAD);
+    else
+        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_STREAM);
+}
+
 /* Rows [row, row + count), count 1 or GROUP. */
 INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const int count,
-                                 const bool rms) {
+                                 const bool rms, traffic t) {
     const ELEMENT_T *x[GROUP], *dy[GROUP];
     ELEMENT_T *dx[GROUP];
     NAME(row_gradient) row[GROUP];
@@ -183,7 +202,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
     if (__builtin_expect(!NAME(gradient_constants)(a, x, dy, count, rms, row), 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
-                NAME(backward_row)(a, first + r, rms);
+                NAME(backward_row)(a, first + r, rms, t);
         } else {
             wide_backward_row(a, first, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                               DTYPE_OF(WEIGHT));
@@ -191,24 +210,29 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         return;
     }
     if (count == 1)
-        NAME(gradient)(a, x, dy, dx, 1, row, rms);
+        NAME(gradient_by_traffic)(a, x, dy, dx, 1, row, rms, count, t);
     for (int r = 0; r + 1 < count; r += 2)
-        NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms);
+        NAME(gradient_by_traffic)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, t);
 }
 
-OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms) {
+OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t) {
     if (rms)
-        NAME(backward_group)(a, row, 1, true);
+        NAME(backward_group)(a, row, 1, true, t);
     else
-        NAME(backward_group)(a, row, 1, false);
+        NAME(backward_group)(a, row, 1, false, t);
 }
 
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
+    const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch);
+    const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
+    const int64_t grouped = row_bytes <= BACKWARD_GROUP_BYTES ? a->rows / GROUP * GROUP : 0;
     int64_t row = 0;
-    for (; row + GROUP <= a->rows; row += GROUP)
-        NAME(backward_group)(a, row, GROUP, rms);
+    for (; row < grouped; row += GROUP)
+        NAME(backward_group)(a, row, GROUP, rms, t);
     for (; row < a->rows; row++)
-        NAME(backward_row)(a, row, rms);
+        NAME(backward_row)(a, row, rms, t);
+    if (t == TRAFFIC_STREAM)
+        VEC_FENCE();
 }
 
 static void NAME(backward_layer)(const backward_args *a) {

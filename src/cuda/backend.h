@@ -27,6 +27,7 @@ typedef struct cuda_plan {
     int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
     double eps;
     int64_t partials; /* rows of partial sums there is room for */
+    int64_t turns;    /* forward with a ring: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
 } cuda_plan;
 

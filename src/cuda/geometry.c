@@ -11,20 +11,24 @@
 #include "backend.h"
 
 enum {
-    FORWARD_ELEMENTS = 32,     /* a thread holds of its rows */
-    FORWARD_BLOCK_LANES = 256, /* of a row, where a cluster can hold the rest */
-    FORWARD_MOST_LANES = 512,  /* of a row in one block, with room in registers */
-    FORWARD_WARPS = 4,         /* of a block whose rows are within warps */
-    SEGMENT_BYTES = 64,        /* shortest run of bytes at full speed */
+    FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
+    FORWARD_MOST_LANES = 1024,    /* of a row in one block */
+    FORWARD_DIRECT_LANES = 256,   /* the same, without a ring */
+    FORWARD_TURNS = 4,            /* rows a team takes with a ring, where there are enough */
+    FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
+    FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
+    FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
+    SEGMENT_BYTES = 64,           /* shortest run of bytes at full speed */
     BACKWARD_THREADS = 512,
     BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
     BACKWARD_ELEMENTS = 16,        /* columns a thread sums */
     BACKWARD_MOST_ELEMENTS = 32,   /* the same, for rows that fill a cluster of 16 */
     BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
     BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
+    LONG_WARPS = 8,                /* of a block of the kernels for long rows */
+    LONG_BLOCKS = 4,               /* of these in a multiprocessor */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
     REGISTERS = 65536,             /* of a multiprocessor */
-    PORTABLE_SHARED = 48 << 10
 };
 
 static int least(int a, int b) {
@@ -36,10 +40,6 @@ static int most(int a, int b) {
 static int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
-static int round_up(int a, int b) {
-    return ceil_div(a, b) * b;
-}
-
 unsigned cuda_spec_threads(const cuda_spec *s) {
     return 32u *
            (unsigned)(s->kernel == CUDA_FINISH ? s->constant[C_SLICES] : s->constant[C_WARPS]);
@@ -49,8 +49,10 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
     size_t threads = cuda_spec_threads(s), vecs = (size_t)c[C_VECS];
     size_t x = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_X_TYPE]));
-    if (s->kernel == CUDA_FORWARD)
-        return c[C_HOLD] == 1 ? threads * vecs * (size_t)c[C_ROWS] * x : 0;
+    if (s->kernel == CUDA_FORWARD) {
+        int slots = c[C_HOLD] == 1 ? 1 : c[C_HOLD] == 0 ? c[C_STAGES] : 0;
+        return (size_t)(slots * c[C_ROWS]) * threads * vecs * x;
+    }
     if (s->kernel == CUDA_BACKWARD) {
         size_t g = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_G_TYPE]));
         size_t ring = (size_t)(c[C_STAGES] * c[C_ROWS]) * vecs * threads * (x + g);
@@ -67,7 +69,7 @@ int cuda_spec_rows_at_a_time(const cuda_spec *s) {
     const int32_t *c = s->constant;
     if (c[C_LANES] <= 32)
         return c[C_WARPS] * (32 / c[C_LANES]) * c[C_ROWS];
-    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : c[C_ROWS];
+    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : s->kernel == CUDA_FORWARD ? c[C_ROWS] : 1;
 }
 
 /* Elements of a chunk: a power of two that divides the row, at most 16 bytes of `bytes` each. */
@@ -82,8 +84,8 @@ static int chunk_width(int64_t cols, int bytes, int most_elements) {
  * Lanes and chunks of a row that fits a warp, by the least work per row: `fixed` instructions for
  * the exchange, `each` for an element, over the rows a warp takes at once. 0 if none fits.
  */
-static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_elements, int fixed,
-                             int each, int *vecs) {
+static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_elements, int roomy,
+                             int fixed, int each, int *vecs) {
     int fewest = least(chunks, least(32, ceil_div(SEGMENT_BYTES, chunk_bytes)));
     int best = 0;
     double best_cost = 0;
@@ -92,7 +94,9 @@ static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_el
         if (v * width > most_elements || (v > 1 && (v - 1) * lanes >= chunks))
             continue;
         double uneven = lanes & (lanes - 1) ? 1.1 : 1.0; /* longer trees */
-        double cost = (fixed * uneven + each * v * width) / (32 / lanes);
+        /* Many columns in a thread take its registers, and so warps. */
+        double crowded = v * width <= roomy ? 1 : v * width <= roomy * 3 / 2 ? 1.15 : 1.125;
+        double cost = crowded * (fixed * uneven + each * v * width) / (32 / lanes);
         if (!best || cost < best_cost) {
             best = lanes;
             best_cost = cost;
@@ -121,35 +125,31 @@ static int lanes_of_block(int chunks, int width, int cluster, int most_elements,
     return best;
 }
 
-static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
+static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                              const cuda_limits *limits) {
-    int elements = is_double ? 8 : FORWARD_ELEMENTS;
+    int32_t *c = plan->main.constant;
+    int wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
+    int elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
     int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
-    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, 40, 8, &vecs);
+    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
     if (lanes) {
         c[C_WARPS] = FORWARD_WARPS;
         /* Several rows at once until each thread has its share of loads under way. */
-        c[C_ROWS] = most(1, least(4, elements / (vecs * width)));
+        /* The scaled sums of types that leave float's range take registers of their own. */
+        c[C_ROWS] = most(1, least(wide_range ? 2 : 4, elements / (vecs * width)));
     } else {
         int cluster = 1;
         lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
-        if (!lanes)
-            for (cluster = 2; cluster <= limits->max_cluster && !lanes; cluster *= 2)
-                lanes =
-                    lanes_of_block(chunks, width, cluster, elements, FORWARD_BLOCK_LANES, &vecs);
-        if (lanes && cluster > 1)
-            cluster /= 2; /* the loop went one on */
+        while (!lanes && cluster < limits->max_cluster)
+            lanes =
+                lanes_of_block(chunks, width, cluster *= 2, elements, FORWARD_MOST_LANES, &vecs);
         if (!lanes) {
-            cluster = limits->max_cluster;
-            lanes = lanes_of_block(chunks, width, cluster, elements, FORWARD_MOST_LANES, &vecs);
-        }
-        if (!lanes) {
-            lanes = is_double ? 512 : 1024;
+            lanes = 512;
             vecs = ceil_div(chunks, cluster * lanes);
-            int room = limits->shared_per_block - (8 << 10);
+            int room = limits->shared_per_block - (20 << 10); /* less the exchange's */
             c[C_HOLD] = width * x_bytes >= 4 && vecs <= room / (lanes * width * x_bytes) ? 1 : 2;
         }
         c[C_WARPS] = lanes / 32;
@@ -157,11 +157,21 @@ static void forward_geometry(int32_t *c, int cols, int x_bytes, int is_double,
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
-    /* Registers a thread needs, roughly: the row as it came, converted, and the rest. */
-    int held = c[C_HOLD] ? 16 : vecs * c[C_ROWS] * width;
-    int packed = c[C_HOLD] ? 4 : vecs * c[C_ROWS] * most(1, width * x_bytes / 4);
-    int registers = (is_double ? 64 : 36) + held * (is_double ? 2 : 1) + packed;
-    c[C_MIN_BLOCKS] = most(1, least(16, REGISTERS / (round_up(registers, 8) * 32 * c[C_WARPS])));
+    /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
+     * hidden by other rows, so this is worth more than anything else here. */
+    int threads = FORWARD_THREADS;
+    if (c[C_HOLD] || is_double || width * x_bytes < 4)
+        threads = 512;
+    else if (width * x_bytes < 16)
+        threads = 640;
+    else if (lanes <= 32)
+        threads = FORWARD_NARROW_THREADS;
+    /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
+     * wait they save. */
+    c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
+                  (lanes > FORWARD_DIRECT_LANES || (lanes <= 32 && vecs * width >= elements));
+    plan->turns = c[C_STAGES] && c[C_CLUSTER] == 1 ? FORWARD_TURNS : 0;
+    c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
 
 static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
@@ -170,27 +180,27 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
     int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
-    c[C_CORRECT] = 1;
-    int lanes = lanes_within_warp(chunks, width, width * bytes,
-                                  is_double    ? 10
-                                  : bytes == 4 ? 24
-                                               : 32,
+    int most_elements = is_double ? 10 : bytes == 4 ? 24 : 32;
+    int lanes = lanes_within_warp(chunks, width, width * bytes, most_elements, bytes == 2 ? 16 : 8,
                                   60, 14, &vecs);
     if (lanes) {
-        int held = vecs * width * (is_double ? 4 : 1);
+        int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
         c[C_WARPS] = held <= 16 ? 16 : held <= 24 ? 12 : 8;
         c[C_TEAMS] = c[C_WARPS];
         int row = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_ROWS] = most(1, least(4, BACKWARD_IN_FLIGHT / row));
+        c[C_ROWS] = most(1, least(2, BACKWARD_IN_FLIGHT / row));
+        c[C_STAGES] = held > 24 ? 2 : 1;
     } else {
         /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
-        int elements = is_double ? 4 : bytes == 4 ? 8 : BACKWARD_ELEMENTS, cluster = 1;
-        int longest = bytes == 2 ? BACKWARD_CLUSTER_COLS - 1 : BACKWARD_THREADS * elements;
+        int wide_weight = dtype_bytes((dtype)c[C_W_TYPE]) == 4;
+        int elements = is_double ? 4 : bytes == 4 || wide_weight ? 8 : BACKWARD_ELEMENTS;
+        int cluster = 1;
+        int longest = least(BACKWARD_CLUSTER_COLS - 1, BACKWARD_THREADS * elements);
         int block_cols = is_double ? BACKWARD_BLOCK_COLS / 2 : BACKWARD_BLOCK_COLS;
         if (cols > longest)
             while (cluster < limits->max_cluster && cluster * block_cols < cols)
                 cluster *= 2;
-        int few = bytes == 2 && cols <= 2048 ? elements / 2 : elements;
+        int few = elements == BACKWARD_ELEMENTS && cols <= 2048 ? elements / 2 : elements;
         lanes = lanes_of_block(chunks, width, cluster, few, BACKWARD_THREADS, &vecs);
         if (!lanes && bytes == 2)
             lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
@@ -202,7 +212,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
         c[C_WARPS] = c[C_TEAMS] * lanes / 32;
         c[C_CLUSTER] = cluster;
         int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_STAGES] = 2 * stage <= 48 << 10 || (cluster > 1 && stage <= 32 << 10) ? 2 : 1;
+        c[C_STAGES] = stage <= 32 << 10 ? 2 : 1;
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
@@ -216,6 +226,16 @@ static int is_rows(const problem *p) {
     if (p->reduced_count == 0)
         return p->cols == 1 && p->affine <= 1;
     return problem_is_rows(p);
+}
+
+/* A saved mean is off by 2^-25 of itself. With 16-bit x that is at most 1.2e-4 standard deviations
+ * (more, and x's own rounding is all there is), which 16-bit outputs do not show. */
+static int rounding_hides_the_mean(const problem *p) {
+    static const role shown[] = {ROLE_X, ROLE_DX, ROLE_DWEIGHT};
+    for (int i = 0; i < 3; i++)
+        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
+            return 0;
+    return 1;
 }
 
 planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
@@ -256,22 +276,33 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
     if (p->pass == PLANISH_FORWARD) {
         plan->main.kernel = CUDA_FORWARD;
-        forward_geometry(c, cols, x_bytes, is_double, limits);
+        forward_geometry(plan, cols, x_bytes, is_double, limits);
         return PLANISH_OK;
     }
 
     plan->main.kernel = CUDA_BACKWARD;
+    c[C_CORRECT] = !rounding_hides_the_mean(p);
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    if (!backward_geometry(c, cols, x_bytes, dtype_bytes(p->dtypes[ROLE_DY]), is_double, limits))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "no GPU kernel yet for the backward of rows this long: found %d elements",
-                    cols);
-    int clusters = c[C_CLUSTER];
-    plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / clusters);
+    int g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
+    size_t real_bytes = is_double ? 8 : 4;
+    if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
+        plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+    } else {
+        int pieces = ceil_div(cols, CUDA_LONG_PIECE);
+        plan->main.kernel = CUDA_APPLY;
+        c[C_WARPS] = LONG_WARPS;
+        c[C_CLUSTER] = c[C_MIN_BLOCKS] = c[C_ROWS] = c[C_VECS] = c[C_TEAMS] = 1;
+        c[C_LANES] = 32 * LONG_WARPS;
+        int strips = ceil_div(cols, c[C_LANES] * c[C_WIDTH]);
+        plan->partials = most(1, LONG_BLOCKS * limits->multiprocessors / strips);
+        if (plan->partials > p->rows)
+            plan->partials = p->rows > 0 ? p->rows : 1;
+        plan->workspace_bytes = (size_t)p->rows * (size_t)pieces * 4 * real_bytes;
+    }
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS]) {
-        plan->workspace_bytes = (size_t)plan->partials * (size_t)cols *
-                                (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * (is_double ? 8 : 4);
+        plan->workspace_bytes += (size_t)plan->partials * (size_t)cols *
+                                 (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes;
         int32_t *f = plan->finish.constant;
         plan->finish.kernel = CUDA_FINISH;
         f[C_REAL_DOUBLE] = is_double;
@@ -288,7 +319,9 @@ int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return snprintf(text, bytes,
                     "cuda rows %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d",
-                    plan->main.kernel == CUDA_FORWARD ? "forward" : "backward",
+                    plan->main.kernel == CUDA_FORWARD ? "forward"
+                    : plan->main.kernel == CUDA_APPLY ? "backward (two reads)"
+                                                      : "backward",
                     (long long)plan->rows, (long long)plan->cols, c[C_LANES], c[C_VECS], c[C_WIDTH],
                     cuda_spec_rows_at_a_time(&plan->main), c[C_WARPS], c[C_CLUSTER]);
 }

@@ -6,6 +6,9 @@
 
 #include "spec.h"
 
+/* PIECE of kernels/backward_long.cu. */
+enum { CUDA_LONG_PIECE = 8192 };
+
 /* Threads of a block. */
 unsigned cuda_spec_threads(const cuda_spec *spec);
 

@@ -178,7 +178,7 @@ static planish_status load(const cuda_driver *driver, const cuda_spec *spec, con
     planish_status status = PLANISH_OK;
     result = driver->module_function(&f->function, *module,
                                      cuda_kernel_entry((cuda_kernel)spec->kernel));
-    if (!result && shared > 48 * 1024)
+    if (!result && shared) /* static shared memory counts towards the 48 KiB, too */
         result = driver->func_set_attribute(f->function, CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
     f->resident_clusters = 0;
     int cluster = spec->constant[C_CLUSTER];

@@ -17,6 +17,7 @@ typedef struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
     int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
+    int64_t row_turn, x_turn, y_turn, mean_turn, rstd_turn;
     double eps;
     uint32_t zero;
 } forward_args;
@@ -26,8 +27,17 @@ typedef struct backward_args {
     void *dx;
     void *partial_weight, *partial_bias;
     int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
     uint32_t zero;
 } backward_args;
+
+typedef struct long_args {
+    const void *dy, *x, *mean, *rstd, *weight;
+    void *dx;
+    void *partial_weight, *partial_bias;
+    void *sums;
+    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+} long_args;
 
 typedef struct finish_args {
     const void *partial_weight, *partial_bias;
@@ -153,6 +163,27 @@ static int bytes_of(const cuda_spec *spec, cuda_constant type) {
     return dtype_bytes((dtype)spec->constant[type]);
 }
 
+/* Bytes from one row of a tensor to the next. */
+static int64_t row_bytes(const cuda_plan *plan, role r) {
+    static const cuda_constant types[ROLE_COUNT] = {
+        [ROLE_X] = C_X_TYPE,       [ROLE_Y] = C_Y_TYPE,  [ROLE_MEAN] = C_MEAN_TYPE,
+        [ROLE_RSTD] = C_RSTD_TYPE, [ROLE_DY] = C_G_TYPE, [ROLE_DX] = C_D_TYPE};
+    return plan->stride[r] * bytes_of(&plan->main, types[r]);
+}
+
+/* Turns of blocks (or clusters) over the rows. */
+static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t at_a_time = cuda_spec_rows_at_a_time(spec);
+    return (plan->rows + at_a_time - 1) / at_a_time;
+}
+
+/* Blocks (or clusters) the device holds at once, as planned. */
+static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
+    const int32_t *c = spec->constant;
+    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
+    return n > 0 ? n : 1;
+}
+
 /* The plan's main kernel for buffers at these addresses. */
 static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     cuda_spec spec = plan->main;
@@ -167,10 +198,15 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (c[C_HOLD] == 1 && narrow)
             c[C_HOLD] = 2;
+        /* A ring needs rows to come: with one turn for each team it would only delay the first. */
+        if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
+            c[C_STAGES] = 0;
     } else {
         c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
         c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
-        if (narrow || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
+        if (spec.kernel == CUDA_APPLY)
+            c[C_STAGES] = 0;
+        else if (narrow || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
             c[C_STAGES] = 0;
     }
     return spec;
@@ -180,6 +216,10 @@ planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE
                                  message error) {
     cuda_spec spec = spec_for(plan, buffers);
     planish_status status = jit_prepare(&spec, plan->limits.arch, error);
+    if (!status && spec.kernel == CUDA_APPLY) {
+        spec.kernel = CUDA_SUMS;
+        status = jit_prepare(&spec, plan->limits.arch, error);
+    }
     if (!status && plan->finish.kernel >= 0)
         status = jit_prepare(&plan->finish, plan->limits.arch, error);
     return status;
@@ -193,8 +233,18 @@ static planish_status run_forward(const launch *l, void *const *b) {
     planish_status status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
     if (status)
         return status;
-    int64_t at_a_time = cuda_spec_rows_at_a_time(&spec), cluster = c[C_CLUSTER];
-    int64_t tiles = (plan->rows + at_a_time - 1) / at_a_time, limit = (1 << 30) / cluster;
+    int64_t units = units_of(plan, &spec), cluster = c[C_CLUSTER], grid = units;
+    int64_t at_once = cluster > 1 ? f->resident_clusters : resident(plan, &spec);
+    /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
+    if (plan->turns && units >= 2 * plan->turns * at_once)
+        grid = (units + plan->turns - 1) / plan->turns;
+    else if (c[C_STAGES] || c[C_HOLD])
+        grid = at_once;
+    if (grid > units)
+        grid = units;
+    if (grid > (1 << 30) / cluster)
+        grid = (1 << 30) / cluster;
+    int64_t turn = grid * cuda_spec_rows_at_a_time(&spec);
     forward_args args = {.x = b[ROLE_X],
                          .weight = b[ROLE_WEIGHT],
                          .bias = b[ROLE_BIAS],
@@ -202,12 +252,17 @@ static planish_status run_forward(const launch *l, void *const *b) {
                          .mean = b[ROLE_MEAN],
                          .rstd = b[ROLE_RSTD],
                          .rows = plan->rows,
-                         .x_stride = plan->stride[ROLE_X],
-                         .y_stride = plan->stride[ROLE_Y],
-                         .mean_stride = plan->stride[ROLE_MEAN],
-                         .rstd_stride = plan->stride[ROLE_RSTD],
+                         .x_stride = row_bytes(plan, ROLE_X),
+                         .y_stride = row_bytes(plan, ROLE_Y),
+                         .mean_stride = row_bytes(plan, ROLE_MEAN),
+                         .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                         .row_turn = turn,
+                         .x_turn = turn * row_bytes(plan, ROLE_X),
+                         .y_turn = turn * row_bytes(plan, ROLE_Y),
+                         .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                         .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
                          .eps = plan->eps};
-    return queue(l, &spec, (tiles < limit ? tiles : limit) * cluster, 1, f, &args);
+    return queue(l, &spec, grid * cluster, 1, f, &args);
 }
 
 static planish_status run_backward(const launch *l, void *const *b, void *workspace) {
@@ -220,8 +275,7 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
         status = jit_get(l->driver, &plan->finish, plan->limits.arch, &finish, l->error);
     if (status)
         return status;
-    int64_t at_a_time = cuda_spec_rows_at_a_time(&spec), cluster = c[C_CLUSTER];
-    int64_t units = (plan->rows + at_a_time - 1) / at_a_time, grid = plan->partials;
+    int64_t cluster = c[C_CLUSTER], units = units_of(plan, &spec), grid = plan->partials;
     if (cluster > 1 && f->resident_clusters < grid)
         grid = f->resident_clusters;
     if (units < grid)
@@ -229,6 +283,7 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
     size_t row = (size_t)plan->cols * (c[C_REAL_DOUBLE] ? 8 : 4);
     char *weight = workspace;
     char *bias = weight + (c[C_WANT_DWEIGHT] ? (size_t)plan->partials * row : 0);
+    int64_t turn = grid * cuda_spec_rows_at_a_time(&spec);
     backward_args args = {.dy = b[ROLE_DY],
                           .x = b[ROLE_X],
                           .mean = b[ROLE_MEAN],
@@ -238,11 +293,17 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
                           .partial_weight = weight,
                           .partial_bias = bias,
                           .rows = plan->rows,
-                          .x_stride = plan->stride[ROLE_X],
-                          .dy_stride = plan->stride[ROLE_DY],
-                          .dx_stride = plan->stride[ROLE_DX],
-                          .mean_stride = plan->stride[ROLE_MEAN],
-                          .rstd_stride = plan->stride[ROLE_RSTD]};
+                          .x_stride = row_bytes(plan, ROLE_X),
+                          .dy_stride = row_bytes(plan, ROLE_DY),
+                          .dx_stride = row_bytes(plan, ROLE_DX),
+                          .mean_stride = row_bytes(plan, ROLE_MEAN),
+                          .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                          .row_turn = turn,
+                          .x_turn = turn * row_bytes(plan, ROLE_X),
+                          .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                          .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                          .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                          .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
     status = queue(l, &spec, grid * cluster, 1, f, &args);
     if (status || !finish)
         return status;
@@ -251,6 +312,58 @@ static planish_status run_backward(const launch *l, void *const *b, void *worksp
                         .dweight = b[ROLE_DWEIGHT],
                         .dbias = b[ROLE_DBIAS],
                         .count = grid};
+    return queue(l, &plan->finish, (plan->cols + 31) / 32,
+                 (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]), finish, &last);
+}
+
+/* Rows too long for one read: sums, apply, finish. */
+static planish_status run_long(const launch *l, void *const *b, void *workspace) {
+    enum { MOST_GRID_Y = 65535 };
+    const cuda_plan *plan = l->plan;
+    cuda_spec spec = spec_for(plan, b), sums = spec;
+    const int32_t *c = spec.constant;
+    sums.kernel = CUDA_SUMS;
+    const jit_function *f, *s, *finish = NULL;
+    planish_status status = jit_get(l->driver, &sums, plan->limits.arch, &s, l->error);
+    if (!status)
+        status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
+    if (!status && plan->finish.kernel >= 0)
+        status = jit_get(l->driver, &plan->finish, plan->limits.arch, &finish, l->error);
+    if (status)
+        return status;
+    size_t bytes = c[C_REAL_DOUBLE] ? 8 : 4;
+    int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
+    int64_t strip = (int64_t)cuda_spec_threads(&spec) * c[C_WIDTH];
+    char *weight = (char *)workspace + (size_t)(plan->rows * pieces) * 4 * bytes;
+    char *bias = weight + (c[C_WANT_DWEIGHT] ? (size_t)(plan->partials * plan->cols) * bytes : 0);
+    long_args args = {.dy = b[ROLE_DY],
+                      .x = b[ROLE_X],
+                      .mean = b[ROLE_MEAN],
+                      .rstd = b[ROLE_RSTD],
+                      .weight = b[ROLE_WEIGHT],
+                      .dx = b[ROLE_DX],
+                      .partial_weight = weight,
+                      .partial_bias = bias,
+                      .sums = workspace,
+                      .rows = plan->rows,
+                      .x_stride = row_bytes(plan, ROLE_X),
+                      .dy_stride = row_bytes(plan, ROLE_DY),
+                      .dx_stride = row_bytes(plan, ROLE_DX),
+                      .mean_stride = row_bytes(plan, ROLE_MEAN),
+                      .rstd_stride = row_bytes(plan, ROLE_RSTD)};
+    if (plan->rows > 0)
+        status = queue(l, &sums, pieces,
+                       (unsigned)(plan->rows < MOST_GRID_Y ? plan->rows : MOST_GRID_Y), s, &args);
+    if (!status)
+        status =
+            queue(l, &spec, (plan->cols + strip - 1) / strip, (unsigned)plan->partials, f, &args);
+    if (status || !finish)
+        return status;
+    finish_args last = {.partial_weight = weight,
+                        .partial_bias = bias,
+                        .dweight = b[ROLE_DWEIGHT],
+                        .dbias = b[ROLE_DBIAS],
+                        .count = plan->partials};
     return queue(l, &plan->finish, (plan->cols + 31) / 32,
                  (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]), finish, &last);
 }
@@ -268,6 +381,7 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
     if (status)
         return status;
     status = plan->main.kernel == CUDA_FORWARD ? run_forward(&l, buffers)
+             : plan->main.kernel == CUDA_APPLY ? run_long(&l, buffers, workspace)
                                                : run_backward(&l, buffers, workspace);
     if (pushed) {
         CUcontext popped;

@@ -4,16 +4,18 @@
 #include <string.h>
 
 /* Made from kernels/ by embed.py. */
-extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_finish[];
+extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
+    cuda_text_finish[];
 
 const char *cuda_kernel_entry(cuda_kernel kernel) {
-    static const char *const names[CUDA_KERNEL_COUNT] = {"planish_forward", "planish_backward",
-                                                         "planish_finish"};
+    static const char *const names[CUDA_KERNEL_COUNT] = {
+        "planish_forward", "planish_backward", "planish_sums", "planish_apply", "planish_finish"};
     return names[kernel];
 }
 
 const char *cuda_kernel_text(cuda_kernel kernel) {
     const char *const texts[CUDA_KERNEL_COUNT] = {cuda_text_forward, cuda_text_backward,
+                                                  cuda_text_backward_long, cuda_text_backward_long,
                                                   cuda_text_finish};
     return texts[kernel];
 }

@@ -11,6 +11,8 @@
 typedef enum cuda_kernel {
     CUDA_FORWARD,
     CUDA_BACKWARD,
+    CUDA_SUMS,  /* of long rows */
+    CUDA_APPLY, /* the same */
     CUDA_FINISH,
     CUDA_KERNEL_COUNT
 } cuda_kernel;

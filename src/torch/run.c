@@ -3,6 +3,7 @@
  */
 
 #include "run.h"
+#include "plans.h"
 #include "stack.h"
 #include "tensor.h"
 
@@ -26,6 +27,43 @@ static void parallel_for(void *context, int64_t count, planish_task task, void *
     torch_check(torch.parallel_for(0, count, 1, run_range, &w));
 }
 
+/* A workspace for `like`'s device: the tensor that owns it, and its aligned address. */
+static tensor_handle new_workspace(const DLTensor *like, size_t bytes, planish_exec *exec) {
+    int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT, stride = 1;
+    DLTensor view;
+    tensor_handle workspace = new_tensor(like, 1, &size, &stride, torch.u8, &view);
+    uintptr_t address = (uintptr_t)view.data + WORKSPACE_ALIGNMENT - 1;
+    exec->workspace = (void *)(address - address % WORKSPACE_ALIGNMENT);
+    exec->workspace_bytes = bytes;
+    return workspace;
+}
+
+static void *data_of(const DLTensor *view) {
+    return view ? view->data : NULL;
+}
+
+static planish_status run_plan(const planish_plan *plan, const planish_tensors *t,
+                               planish_exec *exec) {
+    OWNED_TENSOR workspace = NULL;
+    size_t bytes = planish_plan_workspace_bytes(plan);
+    if (bytes)
+        workspace = new_workspace(t->x, bytes, exec);
+    planish_buffers buffers = {
+        .struct_size = sizeof buffers,
+        .x = data_of(t->x),
+        .weight = data_of(t->weight),
+        .bias = data_of(t->bias),
+        .y = data_of(t->y),
+        .mean = data_of(t->mean),
+        .rstd = data_of(t->rstd),
+        .dy = data_of(t->dy),
+        .dx = data_of(t->dx),
+        .dweight = data_of(t->dweight),
+        .dbias = data_of(t->dbias),
+    };
+    return planish_plan_run(plan, &buffers, exec);
+}
+
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error) {
     planish_exec exec = {
@@ -34,7 +72,10 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
         .message = error.text,
         .message_bytes = error.bytes,
     };
-    /* Forward over dense rows, the case that counts, needs no workspace: ask only if told to. */
+    const planish_plan *plan = plan_for(op, pass, tensors);
+    if (plan)
+        return run_plan(plan, tensors, &exec);
+    /* Forward over dense rows needs no workspace: ask only if told to. */
     planish_status status = planish_norm_run(op, pass, tensors, &exec);
     if (status != PLANISH_ERROR_WORKSPACE)
         return status;
@@ -42,14 +83,7 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
     status = planish_norm_workspace_bytes(op, pass, tensors, &bytes, &exec);
     if (status != PLANISH_OK)
         return status;
-
-    int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT, stride = 1;
-    DLTensor view;
-    OWNED_TENSOR workspace =
-        new_tensor(tensors->x ? tensors->x : tensors->y, 1, &size, &stride, torch.u8, &view);
-    uintptr_t address = (uintptr_t)view.data;
-    exec.workspace =
-        (void *)((address + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT);
-    exec.workspace_bytes = bytes;
+    OWNED_TENSOR workspace = new_workspace(tensors->x, bytes, &exec);
+    (void)workspace;
     return planish_norm_run(op, pass, tensors, &exec);
 }

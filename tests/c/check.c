@@ -6,8 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After this many messages a program only counts: a broken kernel fails thousands of cases. */
-enum { SHOWN_AT_MOST = 40 };
+/* After this many messages a program only counts: a broken kernel fails thousands of cases. Another
+ * number comes from the environment, TEST_SHOW. */
+static long shown_at_most(void) {
+    const char *number = getenv("TEST_SHOW");
+    return number ? atol(number) : 40;
+}
 
 static char name[512];
 static bool open_case, case_failed, case_skipped;
@@ -38,7 +42,7 @@ bool expect(bool holds, const char *format, ...) {
     if (holds)
         return true;
     case_failed = true;
-    if (++shown > SHOWN_AT_MOST)
+    if (++shown > shown_at_most())
         return false;
     printf("FAIL %s: ", open_case ? name : "(no case)");
     va_list list;
@@ -46,7 +50,7 @@ bool expect(bool holds, const char *format, ...) {
     vprintf(format, list);
     va_end(list);
     printf("\n");
-    if (shown == SHOWN_AT_MOST)
+    if (shown == shown_at_most())
         printf("further failures are counted, not shown\n");
     fflush(stdout);
     return false;

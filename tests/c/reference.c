@@ -69,7 +69,7 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
     for (int64_t e = g->elements - 1; e >= 0; e--)
         first[g->row[e]] = x[e];
     for (int64_t e = 0; e < g->elements; e++) {
-        r->mean_scale[g->row[e]] += fabsl(x[e]) / (real)g->cols;
+        r->mean_scale[g->row[e]] += x[e] * x[e] / (real)g->cols;
         r->mean[g->row[e]] += x[e] - first[g->row[e]];
     }
     for (int64_t i = 0; i < g->rows; i++)
@@ -80,6 +80,7 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
         r->m2[g->row[e]] += d * d;
     }
     for (int64_t i = 0; i < g->rows; i++) {
+        r->mean_scale[i] = sqrtl(r->mean_scale[i]);
         r->rstd[i] = 1 / sqrtl(r->m2[i] / (real)g->cols + (real)op->eps);
         if (g->cols == 0)
             r->mean[i] = r->rstd[i] = NAN;
@@ -93,15 +94,16 @@ static void apply(reference *r, const planish_norm *op, const planish_tensors *t
     real *bias = values(t->bias, g->channels, 0);
     r->y = zeros(g->elements);
     r->y_scale = zeros(g->rows);
-    r->y_terms = zeros(g->elements);
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
         real xhat = (x[e] - mean[row]) * rstd[row];
         real scaled = xhat * (op->weight_offset + weight[c]);
         r->y[e] = scaled + bias[c];
         raise_to(&r->y_scale[row], r->y[e]);
-        raise_to(&r->y_terms[e], scaled);
-        raise_to(&r->y_terms[e], bias[c]);
+        raise_to(&r->y_scale[row], scaled);
+        raise_to(&r->y_scale[row], bias[c]);
+        if (r->is_double)
+            raise_to(&r->y_scale[row], mean[row] * rstd[row] * (op->weight_offset + weight[c]));
     }
     free(weight);
     free(bias);
@@ -122,27 +124,43 @@ static real *xhat_from_y(const geometry *g, const planish_norm *op, const planis
     return y;
 }
 
+/*
+ * The magnitude that an xhat is known to a few ULP of. Where a mean was subtracted it is at least
+ * 1, the root mean square of a row's xhat: the mean is known to a few ULP of the standard
+ * deviation. In f64, where there is no wider type for its last digits, to a few ULP of itself.
+ */
+static real xhat_scale(const reference *r, int64_t row, real xhat, const real *rstd,
+                       bool centered) {
+    real scale = centered ? fmaxl(1, fabsl(xhat)) : fabsl(xhat);
+    return centered && r->is_double ? scale + fabsl(r->mean[row] * rstd[row]) : scale;
+}
+
 static void backward(reference *r, const planish_norm *op, const planish_tensors *t,
                      const real *xhat, const real *rstd) {
     const geometry *g = &r->geometry;
+    const bool centered = op->kind == PLANISH_LAYER && r->mean;
     real *dy = values(t->dy, g->elements, 0);
     real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
     real *c1 = zeros(g->rows), *c2 = zeros(g->rows);
+    real *c1_scale = zeros(g->rows), *c2_scale = zeros(g->rows);
     r->dx = zeros(g->elements);
     r->dx_scale = zeros(g->rows);
-    r->dx_terms = zeros(g->rows);
     r->dweight = zeros(g->channels);
     r->dbias = zeros(g->channels);
     r->dweight_scale = zeros(g->channels);
     r->dbias_scale = zeros(g->channels);
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
-        real gradient = dy[e] * (op->weight_offset + weight[c]);
-        if (op->kind == PLANISH_LAYER)
-            c1[row] += gradient / (real)g->cols;
-        c2[row] += gradient * xhat[e] / (real)g->cols;
+        real gradient = dy[e] * (op->weight_offset + weight[c]) / (real)g->cols;
+        if (op->kind == PLANISH_LAYER) {
+            c1[row] += gradient;
+            c1_scale[row] += fabsl(gradient);
+        }
+        c2[row] += gradient * xhat[e];
+        real scale = xhat_scale(r, row, xhat[e], rstd, centered);
+        c2_scale[row] += fabsl(gradient) * scale;
         r->dweight[c] += dy[e] * xhat[e];
-        r->dweight_scale[c] += fabsl(dy[e] * xhat[e]);
+        r->dweight_scale[c] += fabsl(dy[e]) * scale;
         r->dbias[c] += dy[e];
         r->dbias_scale[c] += fabsl(dy[e]);
     }
@@ -151,14 +169,26 @@ static void backward(reference *r, const planish_norm *op, const planish_tensors
         real gradient = dy[e] * (op->weight_offset + weight[c]);
         r->dx[e] = rstd[row] * (gradient - c1[row] - xhat[e] * c2[row]);
         raise_to(&r->dx_scale[row], r->dx[e]);
-        raise_to(&r->dx_terms[row], rstd[row] * gradient);
-        raise_to(&r->dx_terms[row], rstd[row] * c1[row]);
-        raise_to(&r->dx_terms[row], rstd[row] * xhat[e] * c2[row]);
+        raise_to(&r->dx_scale[row], rstd[row] * gradient);
+        raise_to(&r->dx_scale[row], rstd[row] * c1_scale[row]);
+        raise_to(&r->dx_scale[row],
+                 rstd[row] * xhat_scale(r, row, xhat[e], rstd, centered) * c2_scale[row]);
     }
     free(dy);
     free(weight);
     free(c1);
     free(c2);
+    free(c1_scale);
+    free(c2_scale);
+}
+
+/* Whether a tensor other than the statistics is f64. */
+static bool has_double(const planish_tensors *t) {
+    const DLTensor *all[] = {t->x, t->weight, t->bias, t->y, t->dy, t->dx, t->dweight, t->dbias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] && element_of(all[i]->dtype) == F64)
+            return true;
+    return false;
 }
 
 reference reference_run(const planish_norm *op, planish_pass pass, const planish_tensors *t) {
@@ -166,6 +196,7 @@ reference reference_run(const planish_norm *op, planish_pass pass, const planish
     reference r = {.geometry =
                        geometry_make(shape->ndim, shape->shape, op->reduce_axes, op->affine_axes)};
     const geometry *g = &r.geometry;
+    r.is_double = has_double(t);
     real *x = t->x ? values(t->x, g->elements, 0) : NULL;
     real *mean = t->mean ? values(t->mean, g->rows, 0) : zeros(g->rows);
     real *rstd = t->rstd ? values(t->rstd, g->rows, 0) : NULL;
@@ -200,9 +231,9 @@ reference reference_run(const planish_norm *op, planish_pass pass, const planish
 
 void reference_free(reference *r) {
     geometry_free(&r->geometry);
-    real *all[] = {r->y,        r->mean,       r->rstd,          r->m2,         r->dx,
-                   r->dweight,  r->dbias,      r->y_scale,       r->y_terms,    r->dx_scale,
-                   r->dx_terms, r->mean_scale, r->dweight_scale, r->dbias_scale};
+    real *all[] = {r->y,        r->mean,       r->rstd,          r->m2,
+                   r->dx,       r->dweight,    r->dbias,         r->y_scale,
+                   r->dx_scale, r->mean_scale, r->dweight_scale, r->dbias_scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     *r = (reference){0};

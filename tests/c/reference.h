@@ -5,6 +5,8 @@
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
+#include <stdbool.h>
+
 #include "element.h"
 
 /* Where each element of x, in row-major order, belongs. */
@@ -23,13 +25,10 @@ void geometry_free(geometry *g);
 typedef struct reference {
     geometry geometry;
     real *y, *mean, *rstd, *m2, *dx, *dweight, *dbias;
-    real *y_scale;       /* per row: the largest |y| */
-    real *y_terms;       /* per element: the larger of the two terms that y is the sum of */
-    real *dx_scale;      /* per row: the largest |dx| */
-    real *dx_terms;      /* per row: the largest of the three terms that a dx is the sum of */
-    real *mean_scale;    /* per row: the mean of |x| */
-    real *dweight_scale; /* per channel: the sum of the magnitudes added */
-    real *dbias_scale;
+    bool is_double; /* the arithmetic is f64: a tensor other than mean, rstd and m2 is */
+    /* Magnitudes that errors are measured against (docs/numerics.md): the largest value in the row
+     * or term that it is the sum of; for dweight and dbias the sum of the magnitudes added. */
+    real *y_scale, *dx_scale, *mean_scale, *dweight_scale, *dbias_scale;
 } reference;
 
 /*

@@ -90,7 +90,7 @@ class Plan:
         if status:
             raise ShimError(status, text.value.decode())
         for name, value in constants.items():
-            lib().shim_set(self.handle, CONSTANTS.index(name), value)
+            lib().shim_set(self.handle, -1 if name == "TURNS" else CONSTANTS.index(name), value)
         self.workspace_bytes: int = lib().shim_workspace(self.handle)
         self._text = text
 
@@ -128,8 +128,8 @@ class Plan:
         if status:
             raise ShimError(status, self._text.value.decode())
 
-    def compile(self, arch: int, access: int = 16, last: bool = False) -> str | None:
-        """The compiler's report for an architecture; None where there is no finishing kernel."""
+    def compile(self, arch: int, access: int = 16, last: int = 0) -> str | None:
+        """The compiler's report for an architecture; None where there is no such kernel."""
         log = ctypes.create_string_buffer(1 << 16)
         text = ctypes.create_string_buffer(2000)
         status = lib().shim_compile(

@@ -78,6 +78,10 @@ EXPORT int shim_get(const cuda_plan *plan, int constant) {
 
 /* Changes a constant of the main kernel; a bench's way to try variants. */
 EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
+    if (constant < 0) {
+        plan->turns = value;
+        return;
+    }
     plan->main.constant[constant] = value;
     const int32_t *c = plan->main.constant;
     if (plan->main.kernel == CUDA_BACKWARD) {
@@ -99,11 +103,14 @@ EXPORT int shim_prepare(const cuda_plan *plan, void *const *buffers, char *text,
     return cuda_plan_prepare(plan, buffers, (message){text, bytes});
 }
 
-/* Compiles the main kernel (or, `last`, the finishing one) with accesses of `access` bytes; the
+/* Compiles the main kernel (`last` 1: the finishing one, 2: the
+ * first of two) with accesses of `access` bytes; the
  * compiler's report goes to `log`. Returns a status; 100 where the plan has no such kernel. */
 EXPORT int shim_compile(const cuda_plan *plan, int last, int arch, int access, char *log,
                         size_t log_bytes, char *text, size_t bytes) {
-    cuda_spec spec = last ? plan->finish : plan->main;
+    cuda_spec spec = last == 1 ? plan->finish : plan->main;
+    if (last == 2)
+        spec.kernel = spec.kernel == CUDA_APPLY ? CUDA_SUMS : -1;
     if (spec.kernel < 0)
         return 100;
     for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
@@ -112,8 +119,11 @@ EXPORT int shim_compile(const cuda_plan *plan, int last, int arch, int access, c
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
         spec.constant[C_STAGES] = 0;
-    if (spec.kernel == CUDA_FORWARD && spec.constant[C_HOLD] == 1 && access < 4)
-        spec.constant[C_HOLD] = 2;
+    if (spec.kernel == CUDA_FORWARD && access < 4) {
+        spec.constant[C_STAGES] = 0;
+        if (spec.constant[C_HOLD] == 1)
+            spec.constant[C_HOLD] = 2;
+    }
     void *code = NULL;
     char *report = NULL;
     size_t code_bytes = 0;

@@ -33,6 +33,7 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
     forward_cols = (1, 3, 24, 40, 64, 96, 100, 128, 256, 267, 368, 512, 769, 1024, 1536, 4096, 6656)
     forward_cols += (8192, 12289, 15872, 32768, 131072, 262144, 802816)
     backward_cols = (1, 3, 24, 40, 96, 128, 200, 267, 512, 769, 1000, 1024, 3072, 4096, 8192, 15872)
+    backward_cols += (802816,)
     out = []
     for direction, cols_list in ((FORWARD, forward_cols), (BACKWARD, backward_cols)):
         word = "forward" if direction == FORWARD else "backward"
@@ -73,7 +74,7 @@ def main() -> int:
                 print(f"no plan: sm_{arch} {name}: {e}")
                 bad += arch == 90
                 continue
-            for last in (False, True):
+            for last in (0, 1, 2):
                 try:
                     report = plan.compile(arch, access, last)
                 except ShimError as e:

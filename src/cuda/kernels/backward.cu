@@ -28,7 +28,8 @@ struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
     real *partial_weight, *partial_bias; /* [gridDim.x / CLUSTER][COLS] */
-    i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    i64 row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
     u32 zero; /* 0, which the compiler cannot know */
 };
 
@@ -45,7 +46,6 @@ constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
 constexpr int THREADS = WARPS * 32;
 constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
-constexpr int ENTRIES = TEAM_WARPS * CLUSTER;
 constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
 constexpr int TEAM_COLS = LANES * VECS * WIDTH;
 constexpr bool RINGED = STAGES > 0;
@@ -58,20 +58,23 @@ struct entry {
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 struct team_state {
-    int lane, team, rank, first_chunk;
+    int lane, team, rank; /* rank in the row: also this thread's first chunk */
     bool idle, has_last;
     u32 ring;
+    /* Of the turn to be copied next: this thread's first row, and its first chunk in it. */
+    i64 next_row;
+    const char *next_x, *next_g;
+    /* Of the turn to come: its first row's statistics. */
+    const char *next_mean, *next_rstd;
 
     __device__ __forceinline__ bool has(int k) const { return k < VECS - 1 || has_last; }
     __device__ __forceinline__ u32 x_slot(int stage, int u, int k) const {
-        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES) + threadIdx.x * X_BYTES;
+        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
     }
     __device__ __forceinline__ u32 g_slot(int stage, int u, int k) const {
         return ring + STAGES * ROWS * VECS * THREADS * X_BYTES +
-               ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) + threadIdx.x * G_BYTES;
-    }
-    __device__ __forceinline__ i64 row(i64 unit, int u) const {
-        return unit * STEP + u * PER_WARP + (WITHIN_WARP ? lane / WARP_LANES : 0);
+               ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) +
+               threadIdx.x * (G_BYTES - X_BYTES);
     }
 };
 
@@ -80,75 +83,75 @@ struct operands {
     chunk<G_BYTES> g[ROWS][VECS];
 };
 
-/* Starts the copies of the rows of `unit` into a slot; zeros for what is not there. */
-__device__ __forceinline__ void fill(const backward_args &args, const team_state &t, i64 unit,
-                                     int stage) {
+/* Starts the copies of the next turn's rows into a slot, or loads them; zeros for what is not there. */
+__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int stage,
+                                      operands &o) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
-        i64 row = t.row(unit, u);
-        bool there = !t.idle && row < args.rows;
-        const char *x = (const char *)args.x, *g = (const char *)args.dy;
-        if (there) {
-            x += (row * args.x_stride + (i64)t.first_chunk * WIDTH) * bytes_of(X_TYPE);
-            g += (row * args.dy_stride + (i64)t.first_chunk * WIDTH) * bytes_of(G_TYPE);
-        }
+        bool there = !t.idle && t.next_row + u * PER_WARP < args.rows;
+        const char *x = t.next_x + u * PER_WARP * args.x_stride;
+        const char *g = t.next_g + u * PER_WARP * args.dy_stride;
 #pragma unroll
         for (int k = 0; k < VECS; k++) {
             bool has = there && t.has(k);
-            copy_async<RINGED ? X_BYTES : 4, RINGED ? X_ACCESS : 4>(
-                t.x_slot(stage, u, k), has ? x + k * SPREAD * X_BYTES : x, has);
-            copy_async<RINGED ? G_BYTES : 4, RINGED ? G_ACCESS : 4>(
-                t.g_slot(stage, u, k), has ? g + k * SPREAD * G_BYTES : g, has);
-        }
-    }
-}
-
-__device__ __forceinline__ void take(const backward_args &args, const team_state &t, i64 unit,
-                                     int stage, operands &o) {
-#pragma unroll
-    for (int u = 0; u < ROWS; u++) {
-        i64 row = t.row(unit, u);
-        bool there = !t.idle && row < args.rows;
-#pragma unroll
-        for (int k = 0; k < VECS; k++) {
-            if constexpr (STAGES > 0) {
-                o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
-                o.g[u][k] = load_from_shared<G_BYTES>(t.g_slot(stage, u, k));
+            if constexpr (RINGED) {
+                copy_async<RINGED ? X_BYTES : 4, RINGED ? X_ACCESS : 4>(
+                    t.x_slot(stage, u, k), x + k * (SPREAD * X_BYTES), has);
+                copy_async<RINGED ? G_BYTES : 4, RINGED ? G_ACCESS : 4>(
+                    t.g_slot(stage, u, k), g + k * (SPREAD * G_BYTES), has);
             } else {
-                i64 at = (i64)(t.first_chunk + k * SPREAD) * WIDTH;
                 o.x[u][k] = zero_chunk<X_BYTES>();
                 o.g[u][k] = zero_chunk<G_BYTES>();
-                if (there && t.has(k)) {
-                    o.x[u][k] = load_once<X_BYTES, X_ACCESS>(
-                        (const char *)args.x + (row * args.x_stride + at) * bytes_of(X_TYPE));
-                    o.g[u][k] = load_once<G_BYTES, G_ACCESS>(
-                        (const char *)args.dy + (row * args.dy_stride + at) * bytes_of(G_TYPE));
+                if (has) {
+                    o.x[u][k] = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+                    o.g[u][k] = load_once<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
                 }
             }
         }
     }
+    t.next_row += args.row_turn;
+    t.next_x += args.x_turn;
+    t.next_g += args.dy_turn;
+    if (RINGED)
+        copy_async_commit();
 }
 
-__device__ __forceinline__ void statistics_of(const backward_args &args, const team_state &t,
-                                              i64 unit, real *mean, real *rstd) {
+__device__ __forceinline__ void take(const team_state &t, int stage, operands &o) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
+            o.g[u][k] = load_from_shared<G_BYTES>(t.g_slot(stage, u, k));
+        }
+}
+
+/* The statistics of the turn whose first row is `row`. */
+__device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, i64 row,
+                                              real *mean, real *rstd) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
-        i64 row = t.row(unit, u);
         mean[u] = 0;
         rstd[u] = 0;
-        if (!t.idle && row < args.rows) {
+        if (!t.idle && row + u * PER_WARP < args.rows) {
             if constexpr (LAYER)
-                mean[u] = load_element<MEAN_TYPE>(args.mean, row * args.mean_stride);
-            rstd[u] = load_element<RSTD_TYPE>(args.rstd, row * args.rstd_stride);
+                mean[u] = load_element<MEAN_TYPE>(t.next_mean + u * PER_WARP * args.mean_stride, 0);
+            rstd[u] = load_element<RSTD_TYPE>(t.next_rstd + u * PER_WARP * args.rstd_stride, 0);
         }
     }
+    t.next_mean += args.mean_turn;
+    t.next_rstd += args.rstd_turn;
+}
+
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }
 
 __device__ __forceinline__ void weights_of(const chunk<W_BYTES> *weight, int k, real *w) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
-        w[i] = W_TYPE == NONE ? (real)1
-                              : element<W_TYPE>(weight[k].word, i) + (real)WEIGHT_OFFSET;
+        w[i] = W_TYPE == NONE ? (real)1 : plus_offset(element<W_TYPE>(weight[k].word, i));
 }
 
 /* This thread's part of a row's sums. */
@@ -186,61 +189,58 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_B
     }
 }
 
-/* Adds the parts of a row's sums over its team, and over the cluster. */
-__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
-                                         u64 *byte_barriers, int warp, u32 block_rank, u32 round) {
-    sum[1] = sum_over_lanes<WARP_LANES>(sum[1], t.lane);
-    if (LAYER) {
-        sum[0] = sum_over_lanes<WARP_LANES>(sum[0], t.lane);
-        if (CORRECT)
-            sum[2] = sum_over_lanes<WARP_LANES>(sum[2], t.lane);
+/* Adds COUNT entries in one order; every thread gets the sums. */
+template <int COUNT>
+__device__ __forceinline__ void add_entries(const team_state &t, const entry *slots, real *sum) {
+    sum[0] = sum[1] = sum[2] = 0;
+    if constexpr (COUNT <= 4) {
+#pragma unroll
+        for (int e = 0; e < COUNT; e++) {
+            entry s = slots[e];
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (j == 1 || (LAYER && (j == 0 || CORRECT)))
+                    sum[j] += s.sum[j];
+        }
+    } else {
+        constexpr int TREE = 2 * power_of_two_up_to(COUNT - 1);
+        if (t.lane % TREE < COUNT) {
+            entry s = slots[t.lane % TREE];
+            sum[0] = s.sum[0];
+            sum[1] = s.sum[1];
+            sum[2] = s.sum[2];
+        }
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            if (j == 1 || (LAYER && (j == 0 || CORRECT)))
+                sum[j] = sum_over_lanes<TREE>(sum[j], t.lane);
     }
-    if constexpr (ENTRIES > 1) {
-        int mine = block_rank * TEAM_WARPS + warp % TEAM_WARPS;
-        if constexpr (CLUSTER > 1) {
-            u32 bar = shared_address(byte_barriers);
-            if (t.lane < CLUSTER)
-                send_to_block(shared_address(slots + mine), bar, t.lane, sum);
-            if (warp % TEAM_WARPS == 0 && t.lane == 0)
-                byte_barrier_expect(bar, ENTRIES * sizeof(entry));
-            byte_barrier_wait(bar, round >> 1 & 1);
-        } else {
+}
+
+/* Adds the parts of a row's sums over its team, then over the cluster. */
+__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
+                                         entry *block_slots, u64 *byte_barriers, int warp,
+                                         u32 block_rank, u32 round) {
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+        if (j == 1 || (LAYER && (j == 0 || CORRECT)))
+            sum[j] = sum_over_lanes<WARP_LANES>(sum[j], t.lane);
+    if constexpr (TEAM_WARPS > 1) {
+        if (t.lane == 0)
+            slots[warp % TEAM_WARPS] = {sum[0], sum[1], sum[2], 0};
+        barrier(1 + t.team, LANES);
+        add_entries<TEAM_WARPS>(t, slots, sum);
+    }
+    if constexpr (CLUSTER > 1) {
+        u32 bar = shared_address(byte_barriers);
+        if (warp % TEAM_WARPS == 0) {
             if (t.lane == 0)
-                slots[mine] = {sum[0], sum[1], sum[2], 0};
-            barrier(1 + t.team, LANES);
+                byte_barrier_expect(bar, CLUSTER * sizeof(entry));
+            if (t.lane < CLUSTER)
+                send_to_block(shared_address(block_slots + block_rank), bar, t.lane, sum);
         }
-        if constexpr (ENTRIES <= 8) {
-            sum[0] = sum[1] = sum[2] = 0;
-#pragma unroll
-            for (int e = 0; e < ENTRIES; e++) {
-                entry s = slots[e];
-                sum[0] += s.sum[0];
-                sum[1] += s.sum[1];
-                sum[2] += s.sum[2];
-            }
-        } else {
-            sum[0] = sum[1] = sum[2] = 0;
-#pragma unroll
-            for (int e = 0; e < ENTRIES; e += 32) {
-                if (e + t.lane < ENTRIES) {
-                    entry s = slots[e + t.lane];
-                    sum[0] += s.sum[0];
-                    sum[1] += s.sum[1];
-                    sum[2] += s.sum[2];
-                }
-            }
-            constexpr int TREE = ENTRIES >= 32 ? 32 : 2 * power_of_two_up_to(ENTRIES - 1);
-            sum[1] = sum_over_lanes<TREE>(sum[1], t.lane);
-            if (LAYER)
-                sum[0] = sum_over_lanes<TREE>(sum[0], t.lane);
-            if (LAYER && CORRECT)
-                sum[2] = sum_over_lanes<TREE>(sum[2], t.lane);
-            if (TREE < 32) {
-                sum[0] = from_lane(sum[0], 0);
-                sum[1] = from_lane(sum[1], 0);
-                sum[2] = from_lane(sum[2], 0);
-            }
-        }
+        byte_barrier_wait(bar, round >> 1 & 1);
+        add_entries<CLUSTER>(t, block_slots, sum);
     }
 }
 
@@ -289,7 +289,8 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_backward(const backward_args args) {
-    __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][ENTRIES];
+    __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][TEAM_WARPS];
+    __shared__ __align__(16) entry block_slots[2][WITHIN_WARP ? 1 : TEAMS][CLUSTER];
     __shared__ u64 byte_barriers[2][CLUSTER > 1 ? TEAMS : 1];
     const int warp = threadIdx.x / 32;
     const u32 block_rank = CLUSTER > 1 ? cluster_rank() : 0;
@@ -298,9 +299,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     t.team = warp / TEAM_WARPS;
     t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
-    t.first_chunk = t.rank;
     t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
-    t.ring = shared_address(dynamic_shared);
+    t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
     if (CLUSTER > 1) {
         if (threadIdx.x < 2 * TEAMS)
             byte_barrier_init(shared_address(&byte_barriers[0][0] + threadIdx.x));
@@ -309,8 +309,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 
     const i64 team = (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
-    const i64 teams = (i64)(gridDim.x / CLUSTER) * TEAMS;
-    const i64 units = (args.rows + STEP - 1) / STEP;
+    i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
+    i64 unit_row = team * STEP;                                      /* its team's first */
+    char *dx = (char *)args.dx + row * args.dx_stride +
+               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
+    t.next_row = row;
+    t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
+    t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * G_BYTES;
+    t.next_mean = (const char *)args.mean + row * args.mean_stride;
+    t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
 
     wait_for_stream();
     chunk<W_BYTES> weight[VECS];
@@ -320,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             weight[k] = zero_chunk<W_BYTES>();
             if (!t.idle && t.has(k))
                 weight[k] = load_shared_by_rows<W_BYTES, W_ACCESS>(
-                    (const char *)args.weight + (i64)(t.first_chunk + k * SPREAD) * W_BYTES);
+                    (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
         }
     real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
 #pragma unroll
@@ -329,34 +336,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         for (int i = 0; i < WIDTH; i++)
             dweight[k][i] = dbias[k][i] = 0;
 
+    operands o;
 #pragma unroll
-    for (int s = 0; s < STAGES; s++) {
-        if constexpr (STAGES > 0)
-            fill(args, t, team + s * teams, s);
-        copy_async_commit();
-    }
+    for (int s = 0; s < STAGES; s++)
+        fetch(args, t, s, o);
     real next_mean[ROWS], next_rstd[ROWS];
-    statistics_of(args, t, team, next_mean, next_rstd);
+    statistics_of(args, t, row, next_mean, next_rstd);
 
     int stage = 0;
     u32 round = 0;
-    for (i64 unit = team; unit < units; unit += teams, round++) {
-        operands o;
-        if constexpr (STAGES > 0)
+    for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn, round++) {
+        if constexpr (RINGED) {
             copy_async_wait<most(STAGES - 1, 0)>();
-        take(args, t, unit, stage, o);
-        if constexpr (STAGES > 0) {
-            fill(args, t, unit + STAGES * teams, stage);
-            copy_async_commit();
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            take(t, stage, o);
         }
+        fetch(args, t, stage, o);
+        stage = stage + 1 >= STAGES ? 0 : stage + 1;
         real mean[ROWS], rstd[ROWS], sum[ROWS][4];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             mean[u] = next_mean[u];
             rstd[u] = next_rstd[u];
         }
-        statistics_of(args, t, unit + teams, next_mean, next_rstd);
+        statistics_of(args, t, row + args.row_turn, next_mean, next_rstd);
 #pragma unroll
         for (int k = 0; k < VECS; k++)
             for (u32 &w : weight[k].word)
@@ -366,6 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             if (SUMS) {
                 thread_sums(t, o.x[u], o.g[u], weight, mean[u], sum[u]);
                 exchange(t, sum[u], slots[round & 1][WITHIN_WARP ? 0 : t.team],
+                         block_slots[round & 1][WITHIN_WARP ? 0 : t.team],
                          &byte_barriers[round & 1][CLUSTER > 1 ? t.team : 0], warp, block_rank,
                          round);
             } else {
@@ -373,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const i64 row = t.row(unit, u);
+            const bool there = !t.idle && row + u * PER_WARP < args.rows;
             const real delta = LAYER && CORRECT ? sum[u][2] * (real)(1.0 / COLS) : 0;
             const real back = -delta * rstd[u];
             const real c1 = LAYER ? sum[u][0] * (real)(1.0 / COLS) : 0;
@@ -400,16 +403,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 }
                 if constexpr (WANT_DX) {
                     constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
-                    if (!t.idle && row < args.rows && t.has(k))
+                    if (there && t.has(k))
                         store_once<D_BYTES, D_ACCESS>(
-                            (char *)args.dx +
-                                (row * args.dx_stride +
-                                 (i64)(t.first_chunk + k * SPREAD) * WIDTH) *
-                                    bytes_of(D_TYPE),
+                            dx + u * PER_WARP * args.dx_stride + k * (SPREAD * D_BYTES),
                             pack<D_TYPE, WIDTH>(out));
                 }
             }
         }
+        dx += args.dx_turn;
     }
     release_stream();
     copy_async_wait<0>();

@@ -3,89 +3,132 @@
  * one write of y. Mapping of elements to threads depends on COLS and the dtypes alone, so a row's
  * result depends on nothing but the row. Knows nothing of strides inside a row.
  *
- * A row is cut into chunks of WIDTH elements. LANES threads of a block share a row: up to 32, or
- * whole warps, then the block is one group. CLUSTER blocks share it where one does not hold it.
- * Thread `rank` of the LANES * CLUSTER holds chunks rank, rank + LANES * CLUSTER, ...: VECS of them.
- * A group takes ROWS rows at once, so that more loads are under way.
+ * A row is cut into chunks of WIDTH elements. LANES threads share a row: up to 32, then a warp is a
+ * team that takes 32 / LANES * ROWS rows at a time; or whole warps, then the block is the team and
+ * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the LANES *
+ * CLUSTER holds chunks rank, rank + LANES * CLUSTER, ...: VECS of them.
  *
- * HOLD says where the row stays between the statistics and the output: 0 registers, 1 shared memory
- * (each thread reads back only its own bytes: no barrier), 2 nowhere: it is read again.
+ * HOLD says where the row stays between the statistics and the output: 0 registers, 1 shared memory,
+ * 2 nowhere: it is read again. With HOLD 0 and STAGES > 0 the rows to come wait in a ring of STAGES
+ * slots in shared memory, filled by asynchronous copies while the present one is worked on. A thread
+ * reads back from shared memory only the bytes it copied itself, so neither needs a barrier.
  *
  * Statistics, in one exchange: each thread takes sums about a pivot of its own (the mean of its
- * first chunks), shifts them in f64 to the pivot of the group's first lane, and the shifted sums are
- * added along a fixed tree. The mean stays a pair: pivot + delta.
+ * first chunks), shifts them to the pivot of its warp's first lane, then of the row's first warp,
+ * and adds along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x
+ * (where a thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is done again, scaled by a
+ * power of two.
  *
  * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
- * VECS ROWS WARPS CLUSTER HOLD MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS B_ACCESS (alignments in bytes).
+ * VECS ROWS WARPS CLUSTER HOLD STAGES MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS B_ACCESS (alignments in
+ * bytes).
  */
 struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
-    i64 rows, x_stride, y_stride, mean_stride, rstd_stride;
+    i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    i64 row_turn, x_turn, y_turn, mean_turn, rstd_turn;     /* from turn to turn of a team */
     double eps;
     u32 zero; /* 0, which the compiler cannot know */
 };
 
 constexpr bool LAYER = KIND == 0;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
+constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SPREAD = LANES * CLUSTER;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
 constexpr bool WITHIN_WARP = LANES <= 32;
 constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = 32 / WARP_LANES;
-constexpr int GROUPS = WITHIN_WARP ? WARPS * PER_WARP : 1;
 constexpr int THREADS = WARPS * 32;
-constexpr int ENTRIES = WARPS * CLUSTER;
+constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
+constexpr bool COPIES = HOLD == 1 || (HOLD == 0 && STAGES > 0);
 /* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */
 constexpr int PIVOT_VECS =
     power_of_two_up_to(least(HOLD == 0 ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
-/* Squares of f32 and bf16 may leave float's range where the result does not. */
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
+constexpr int UNROLL = HOLD == 0 ? VECS : 4;
 
-struct entry {
-    double pivot, a, b;
+template <bool HALF> struct total_of {
+    typedef double type;
+};
+template <> struct total_of<true> {
+    typedef float type;
+};
+/* A pivot of few elements may lie far from the mean, and then f32 totals lose digits. */
+typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8>::type total;
+
+struct __align__(16) entry {
+    total value[4]; /* pivot, sum, squares; one unused */
 };
 
-struct row_moments {
-    real pivot, delta, rstd;
-};
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
-extern __shared__ u32 dynamic_shared[];
-
-struct row_reader {
-    const char *row; /* its first element */
-    int first;       /* chunk of this thread's first */
-    bool there;
-    u32 slot; /* HOLD 1 */
+struct place {
+    int lane, warp, rank; /* rank in the row */
+    u32 block_rank;       /* in the cluster */
+    bool idle, has_last;
+    u32 ring; /* this thread's first chunk in shared memory */
+    total count;                   /* elements this thread holds of a row */
+    total warp_count, block_count; /* elements in the entries this lane merges */
+    entry (*slots)[WARPS], (*block_slots)[CLUSTER];
+    u64 *byte_barriers;
+    u32 round; /* exchanges so far */
+    /* Of the turn to be fetched next: this thread's first row, and its first chunk in it. */
+    i64 next_row;
+    const char *next_x;
 
     __device__ __forceinline__ bool has(int k) const {
-        return !RAGGED || k < VECS - 1 || first + k * SPREAD < CHUNKS;
+        return !RAGGED || k < VECS - 1 || has_last;
     }
-    __device__ __forceinline__ const char *at(int k) const {
-        return row + (i64)(first + k * SPREAD) * X_BYTES;
+    __device__ __forceinline__ u32 slot(int stage, int u, int k) const {
+        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
     }
-    /* Chunk k, zeros where there is none. */
-    __device__ __forceinline__ chunk<X_BYTES> take(const chunk<X_BYTES> *held, int k) const {
+};
+
+/* This thread's chunks of a row, wherever they are. */
+struct row_reader {
+    chunk<X_BYTES> held[HOLD == 0 ? VECS : 1];
+    const char *first; /* HOLD 2 */
+    u32 slot;          /* HOLD 1 */
+    bool there;
+
+    __device__ __forceinline__ chunk<X_BYTES> take(const place &p, int k) const {
         if constexpr (HOLD == 0)
             return held[k];
         else if constexpr (HOLD == 1)
             return load_from_shared<X_BYTES>(slot + k * (THREADS * X_BYTES));
         else
-            return there && has(k) ? load_once<X_BYTES, X_ACCESS>(at(k)) : zero_chunk<X_BYTES>();
+            return there && p.has(k)
+                       ? load_once<X_BYTES, X_ACCESS>(first + (i64)k * (SPREAD * X_BYTES))
+                       : zero_chunk<X_BYTES>();
     }
 };
 
-constexpr int HELD = HOLD == 0 ? VECS : 1;
-constexpr int UNROLL = HOLD == 0 ? VECS : 4;
+/* Starts the copies of the next turn's rows to shared memory; zeros for what is not there. */
+__device__ __forceinline__ void fill(const forward_args &args, place &p, int stage) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        bool there = !p.idle && p.next_row + u * PER_WARP < args.rows;
+        const char *from = p.next_x + u * PER_WARP * args.x_stride;
+#pragma unroll UNROLL
+        for (int k = 0; k < VECS; k++)
+            copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
+                p.slot(stage, u, k), from + k * (SPREAD * X_BYTES), there && p.has(k));
+    }
+    p.next_row += args.row_turn;
+    p.next_x += args.x_turn;
+    copy_async_commit();
+}
 
-__device__ __forceinline__ real thread_pivot(const row_reader &r, const chunk<X_BYTES> *held) {
+__device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r) {
     if (!LAYER)
         return 0;
     real sums[PIVOT_VECS];
 #pragma unroll
     for (int k = 0; k < PIVOT_VECS; k++) {
-        chunk<X_BYTES> c = r.take(held, k);
+        chunk<X_BYTES> c = r.take(p, k);
         real v[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
@@ -95,261 +138,317 @@ __device__ __forceinline__ real thread_pivot(const row_reader &r, const chunk<X_
     return tree_sum<PIVOT_VECS>(sums) * (real)(1.0 / (PIVOT_VECS * WIDTH));
 }
 
-/* Sums of (x - pivot) and of its square over this thread's elements, squared in type S. */
-template <typename S>
-__device__ __forceinline__ void thread_sums(const row_reader &r, const chunk<X_BYTES> *held,
-                                            real pivot, S &sum, S &squares) {
-    sum = 0;
-    squares = 0;
-#pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++) {
-        chunk<X_BYTES> c = r.take(held, k);
-        if (r.has(k)) {
-            real d[WIDTH], e[WIDTH];
+/* Adds a chunk's sums of (x - pivot) * scale and of its square. */
+template <bool SCALED>
+__device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, real pivot, real scale,
+                                           total &sum, total &squares) {
+    constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
+    real d[WIDTH], e[HALF];
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                d[i] = LAYER ? element<X_TYPE>(c.word, i) - pivot : element<X_TYPE>(c.word, i);
-            if constexpr (sizeof(S) > sizeof(real)) {
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++) {
-                    sum += (S)d[i];
-                    squares = multiply_add((S)d[i], (S)d[i], squares);
-                }
-            } else {
-                constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
-#pragma unroll
-                for (int i = 0; i < HALF; i++) {
-                    e[i] = d[i] * d[i];
-                    if (WIDTH > 1)
-                        e[i] = multiply_add(d[i + HALF], d[i + HALF], e[i]);
-                }
-                squares += tree_sum<HALF>(e);
-                if (LAYER)
-                    sum += tree_sum<WIDTH>(d);
-            }
-        }
+    for (int i = 0; i < WIDTH; i++) {
+        d[i] = LAYER ? element<X_TYPE>(c.word, i) - pivot : element<X_TYPE>(c.word, i);
+        if (SCALED)
+            d[i] *= scale;
     }
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        e[i] = d[i] * d[i];
+        if (WIDTH > 1)
+            e[i] = multiply_add(d[i + HALF], d[i + HALF], e[i]);
+    }
+    squares += tree_sum<HALF>(e);
+    if (LAYER)
+        sum += tree_sum<WIDTH>(d);
 }
 
-/* The number of elements in entry e: those held by one warp of one block. */
-__device__ __forceinline__ int elements_of_entry(int e) {
-    int lanes = 0;
-#pragma unroll 1
-    for (int k = 0; k < VECS; k++) {
-        int left = CHUNKS - k * SPREAD - e * 32;
-        lanes += left < 0 ? 0 : left > 32 ? 32 : left;
-    }
-    return lanes * WIDTH;
+/* Elements that one warp of the row holds. */
+__device__ __forceinline__ total elements_of_warp(int e) {
+    int left = CHUNKS - (VECS - 1) * SPREAD - e * 32; /* only the last chunks can be missing */
+    return (total)(WIDTH * (32 * (VECS - 1) + (left < 0 ? 0 : left > 32 ? 32 : left)));
 }
 
-/* Sums about p from sums about q of n elements: q - p is exact in f64. */
-__device__ __forceinline__ void shift(double p, double q, int n, double &a, double &b) {
-    double d = q - p, shifted = a + n * d;
-    b += d * (a + shifted);
+/* Elements that one block of the row holds. */
+__device__ __forceinline__ total elements_of_block(int e) {
+    int left = CHUNKS - (VECS - 1) * SPREAD - e * LANES;
+    return (total)(WIDTH * (LANES * (VECS - 1) + (left < 0 ? 0 : left > LANES ? LANES : left)));
+}
+
+/* From sums about p + d to sums about p, of n elements. */
+__device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
+    total shifted = multiply_add(n, d, a);
+    b = multiply_add(d, a + shifted, b);
     a = shifted;
 }
 
-/* Merges what each thread of the group has to the group's sums; every thread gets them. */
-__device__ __forceinline__ void merge(real &pivot, double &a, double &b, int count, int lane,
-                                      int warp, u32 rank_in_cluster, entry *slots) {
-    if (LAYER) {
-        real p = from_lane(pivot, WARP_LANES == 32 ? 0 : lane - lane % WARP_LANES);
-        shift(p, pivot, count, a, b);
-        pivot = p;
-        a = sum_over_lanes<WARP_LANES>(a, lane);
+/* Merges COUNT entries, of which lane l of every warp takes entry l with `count` elements. */
+template <bool SCALED, int COUNT>
+__device__ __forceinline__ void merge_entries(const place &p, const entry *slots, total count,
+                                              real &pivot, real scale, total &a, total &b) {
+    static_assert(COUNT <= 32, "an entry for each lane");
+    constexpr int TREE = COUNT > 1 ? 2 * power_of_two_up_to(COUNT - 1) : 1;
+    const total first = slots[0].value[0];
+    a = b = 0;
+    if (p.lane % TREE < COUNT) {
+        entry s = slots[p.lane % TREE];
+        a = s.value[1];
+        b = s.value[2];
+        if (LAYER) {
+            total d = s.value[0] - first;
+            shift(SCALED ? d * scale : d, count, a, b);
+        }
     }
-    b = sum_over_lanes<WARP_LANES>(b, lane);
-    if constexpr (ENTRIES > 1 && !WITHIN_WARP) {
-        int mine = rank_in_cluster * WARPS + warp;
-        if (CLUSTER > 1) {
-            if (lane < CLUSTER) {
-                u32 at = shared_address(slots + mine);
-                store_in_block(at, lane, (double)pivot);
-                store_in_block(at + 8, lane, a);
-                store_in_block(at + 16, lane, b);
-            }
-            cluster_arrive();
-            cluster_wait();
-        } else {
-            if (lane == 0)
-                slots[mine] = {pivot, a, b};
-            __syncthreads();
+    pivot = (real)first;
+    b = sum_over_lanes<TREE>(b, p.lane);
+    if (LAYER)
+        a = sum_over_lanes<TREE>(a, p.lane);
+}
+
+/* Merges what each thread of the row has; every thread gets the row's pivot and sums about it. */
+template <bool SCALED>
+__device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &a, total &b) {
+    if (LAYER) {
+        real first = from_lane(pivot, WARP_LANES == 32 ? 0 : p.lane - p.lane % WARP_LANES);
+        total d = (total)pivot - (total)first;
+        shift(SCALED ? d * scale : d, p.count, a, b);
+        pivot = first;
+        a = sum_over_lanes<WARP_LANES>(a, p.lane);
+    }
+    b = sum_over_lanes<WARP_LANES>(b, p.lane);
+    if constexpr (!WITHIN_WARP && WARPS > 1) {
+        entry *slots = p.slots[p.round & 1];
+        if (p.lane == 0)
+            slots[p.warp] = {{(total)pivot, a, b, 0}};
+        __syncthreads();
+        total count = RAGGED ? p.warp_count : (total)(32 * VECS * WIDTH);
+        merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, a, b);
+    }
+    if constexpr (CLUSTER > 1) {
+        entry *slots = p.block_slots[p.round & 1];
+        u32 bar = shared_address(p.byte_barriers + (p.round & 1));
+        if (p.warp == 0) {
+            total v[4] = {(total)pivot, a, b, 0};
+            if (p.lane == 0)
+                byte_barrier_expect(bar, CLUSTER * sizeof(entry));
+            if (p.lane < CLUSTER)
+                send_to_block(shared_address(slots + p.block_rank), bar, p.lane, v);
         }
-        double p = slots[0].pivot, total_a = 0, total_b = 0;
+        byte_barrier_wait(bar, p.round >> 1 & 1);
+        total count = RAGGED ? p.block_count : (total)(LANES * VECS * WIDTH);
+        merge_entries<SCALED, CLUSTER>(p, slots, count, pivot, scale, a, b);
+    }
+    p.round++;
+}
+
+struct row_moments {
+    real pivot, delta, rstd;
+};
+
+/* `x`: this thread's first chunk of the row in memory. */
+__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const char *x,
+                                                  const forward_args &args) {
+    const real own = thread_pivot(p, r);
+    real pivot = own;
+    total a = 0, b = 0;
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++) {
+        chunk<X_BYTES> c = r.take(p, k);
+        if (p.has(k))
+            chunk_sums<false>(c, own, 1, a, b);
+    }
+    /* Else the converted row stays in registers over the exchange, and spills. */
+    if constexpr (HOLD == 0 && bytes_of(X_TYPE) == 2)
 #pragma unroll
-        for (int e = 0; e < ENTRIES; e += 32) {
-            if (e + lane < ENTRIES) {
-                entry s = slots[e + lane];
-                if (LAYER)
-                    shift(p, s.pivot, elements_of_entry(e + lane), s.a, s.b);
-                total_a += s.a;
-                total_b += s.b;
+        for (int k = 0; k < VECS; k++)
+            for (u32 &w : r.held[k].word)
+                forget(w, args.zero);
+    merge<false>(p, pivot, 1, a, b);
+    total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
+    total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
+    row_moments m = {pivot, (real)delta,
+                     reciprocal_root((variance < 0 ? 0 : variance) + (total)args.eps)};
+    if constexpr (WIDE_RANGE && sizeof(real) == 4) {
+        /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
+        bool large = !(b < 1e36f), small = b < 1e-28f && args.eps < 1e-30;
+        if (WITHIN_WARP ? __any_sync(EVERY_LANE, large || small) : large || small) {
+            real scale = large ? 0x1p-64f : 0x1p64f, again = own;
+            a = b = 0;
+            /* From memory: to keep the row in registers for this would cost every row. */
+#pragma unroll 1
+            for (int k = 0; k < VECS; k++)
+                if (r.there && p.has(k))
+                    chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)),
+                                     own, scale, a, b);
+            merge<true>(p, again, scale, a, b);
+            if (large || small) {
+                double back = large ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
+                double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
+                m.delta = LAYER ? (real)(wide * back) : 0;
+                m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
             }
         }
-        constexpr int TREE = ENTRIES >= 32 ? 32 : 2 * power_of_two_up_to(ENTRIES - 1);
-        pivot = (real)p;
-        a = LAYER ? from_lane(sum_over_lanes<TREE>(total_a, lane), 0) : 0;
-        b = from_lane(sum_over_lanes<TREE>(total_b, lane), 0);
+    }
+    return m;
+}
+
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
+}
+
+/* The output of a team's rows. */
+__device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
+                                      const row_reader *reader, const row_moments *moments) {
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++) {
+        const i64 index = p.rank + k * SPREAD;
+        real scale[WIDTH], offset[WIDTH];
+        if (p.idle || !p.has(k))
+            continue;
+        if constexpr (W_TYPE != NONE) {
+            constexpr int B = WIDTH * bytes_of(W_TYPE);
+            auto c = load_shared_by_rows<B, W_ACCESS>((const char *)args.weight + index * B);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                scale[i] = plus_offset(element<W_TYPE>(c.word, i));
+        }
+        if constexpr (B_TYPE != NONE) {
+            constexpr int B = WIDTH * bytes_of(B_TYPE);
+            auto c = load_shared_by_rows<B, B_ACCESS>((const char *)args.bias + index * B);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                offset[i] = element<B_TYPE>(c.word, i);
+        }
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            if (!reader[u].there)
+                continue;
+            const row_moments &m = moments[u];
+            chunk<X_BYTES> c = reader[u].take(p, k);
+            real out[WIDTH];
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                real v = element<X_TYPE>(c.word, i);
+                if (LAYER)
+                    v = (v - m.pivot) - m.delta;
+                v *= m.rstd;
+                if (W_TYPE != NONE && B_TYPE != NONE)
+                    v = multiply_add(v, scale[i], offset[i]);
+                else if (W_TYPE != NONE)
+                    v *= scale[i];
+                else if (B_TYPE != NONE)
+                    v += offset[i];
+                out[i] = v;
+            }
+            store_once<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
+                                          pack<Y_TYPE, WIDTH>(out));
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_forward(const forward_args args) {
-    __shared__ entry slots[WITHIN_WARP ? 1 : 3][ROWS][WITHIN_WARP ? 1 : ENTRIES];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u32 block_rank = CLUSTER > 1 ? cluster_rank() : 0;
-    if (CLUSTER > 1)
+    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
+    __shared__ u64 byte_barriers[2];
+    place p;
+    p.lane = threadIdx.x % 32;
+    p.warp = threadIdx.x / 32;
+    p.block_rank = CLUSTER > 1 ? cluster_rank() : 0;
+    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
+    p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
+    p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
+    p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
+    p.slots = (entry(*)[WARPS])slots;
+    p.block_slots = block_slots;
+    p.byte_barriers = byte_barriers;
+    p.round = 0;
+    p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
+    if (!WITHIN_WARP && RAGGED) {
+        constexpr int TREE = WARPS > 1 ? 2 * power_of_two_up_to(WARPS - 1) : 1;
+        constexpr int BLOCKS = CLUSTER > 1 ? 2 * power_of_two_up_to(CLUSTER - 1) : 1;
+        p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
+        p.block_count = elements_of_block(p.lane % BLOCKS);
+    }
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
         cluster_arrive();
-    const bool idle = WITHIN_WARP && lane >= PER_WARP * WARP_LANES;
-    const int group = WITHIN_WARP ? warp * PER_WARP + lane / WARP_LANES : 0;
-    const int rank = WITHIN_WARP ? lane % WARP_LANES : block_rank * LANES + threadIdx.x;
-    const bool has_last = !RAGGED || rank + (VECS - 1) * SPREAD < CHUNKS;
-    const int count = WIDTH * (VECS - 1 + has_last);
-    const i64 blocks = gridDim.x / CLUSTER;
-    bool started = CLUSTER == 1;
-    int parity = 0;
+    }
 
+    const i64 team = WITHIN_WARP ? (i64)blockIdx.x * WARPS + p.warp : blockIdx.x / CLUSTER;
+    i64 unit_row = team * STEP;                                    /* the team's first row */
+    i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
+    char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
+    char *mean = (char *)args.mean + row * args.mean_stride;
+    char *rstd = (char *)args.rstd + row * args.rstd_stride;
+    p.next_row = row;
+    p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
-    for (i64 tile = blockIdx.x / CLUSTER; tile * (GROUPS * ROWS) < args.rows; tile += blocks) {
-        row_reader reader[ROWS];
-        chunk<X_BYTES> held[ROWS][HELD];
+    if constexpr (HOLD == 0 && STAGES > 0) {
 #pragma unroll
-        for (int u = 0; u < ROWS; u++) {
-            i64 row = (tile * ROWS + u) * GROUPS + group;
-            row_reader &r = reader[u];
-            r.there = !idle && row < args.rows;
-            r.row = (const char *)args.x + row * args.x_stride * bytes_of(X_TYPE);
-            r.first = rank;
-            r.slot = HOLD == 1 ? shared_address(dynamic_shared) +
-                                     (u * VECS * THREADS + threadIdx.x) * X_BYTES
-                               : 0;
-            if constexpr (HOLD == 0) {
-#pragma unroll
-                for (int k = 0; k < VECS; k++) {
-                    held[u][k] = zero_chunk<X_BYTES>();
-                    if (r.there && r.has(k))
-                        held[u][k] = load_once<X_BYTES, X_ACCESS>(r.at(k));
-                }
-            } else if constexpr (HOLD == 1) {
-#pragma unroll 4
-                for (int k = 0; k < VECS; k++) {
-                    bool there = r.there && r.has(k);
-                    copy_async<HOLD == 1 ? X_BYTES : 4, HOLD == 1 ? X_ACCESS : 4>(
-                        r.slot + k * (THREADS * X_BYTES), there ? r.at(k) : args.x, there);
-                }
-                copy_async_commit();
-            }
-        }
-        if constexpr (HOLD == 1)
-            copy_async_wait<0>();
-        if (!started) {
-            cluster_wait();
-            started = true;
-        }
+        for (int s = 0; s < STAGES; s++)
+            fill(args, p, s);
+    }
+    if (CLUSTER > 1)
+        cluster_wait();
 
-        row_moments moments[ROWS];
+    int stage = 0;
+    for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn) {
+        row_reader reader[ROWS];
+        const char *here = p.next_x; /* without a ring */
+        if constexpr (HOLD == 1) {
+            fill(args, p, 0);
+            copy_async_wait<0>();
+        } else if constexpr (STAGES > 0) {
+            copy_async_wait<most(STAGES - 1, 0)>();
+        }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            real pivot = thread_pivot(reader[u], held[u]);
-            double a, b;
+            row_reader &r = reader[u];
+            r.there = !p.idle && row + u * PER_WARP < args.rows;
+            r.first = here + u * PER_WARP * args.x_stride;
+            r.slot = p.slot(0, u, 0);
             if constexpr (HOLD == 0) {
-                real sum, squares;
-                thread_sums(reader[u], held[u], pivot, sum, squares);
-                a = sum;
-                b = squares;
-            } else {
-                thread_sums(reader[u], held[u], pivot, a, b);
-            }
-            real p = pivot;
-            merge(p, a, b, count, lane, warp, block_rank, slots[WITHIN_WARP ? 0 : parity][u]);
-            if constexpr (WIDE_RANGE && HOLD == 0 && sizeof(real) < 8) {
-                /* Decided by the row alone; the whole group, and no other row, changes. */
-                bool out_of_range = !(b < 1e36) || (b < 1e-28 && args.eps < 1e-30);
-                if (WITHIN_WARP ? __any_sync(EVERY_LANE, out_of_range) : out_of_range) {
-                    double wide_a, wide_b;
-                    real wide_p = pivot;
-                    thread_sums(reader[u], held[u], pivot, wide_a, wide_b);
-                    merge(wide_p, wide_a, wide_b, count, lane, warp, block_rank,
-                          slots[WITHIN_WARP ? 0 : 2][u]);
-                    if (out_of_range) {
-                        a = wide_a;
-                        b = wide_b;
+#pragma unroll
+                for (int k = 0; k < VECS; k++) {
+                    if constexpr (STAGES > 0) {
+                        r.held[k] = load_from_shared<X_BYTES>(p.slot(stage, u, k));
+                    } else {
+                        r.held[k] = zero_chunk<X_BYTES>();
+                        if (r.there && p.has(k))
+                            r.held[k] =
+                                load_once<X_BYTES, X_ACCESS>(r.first + k * (SPREAD * X_BYTES));
                     }
                 }
             }
-            double delta = LAYER ? a * (1.0 / COLS) : 0;
-            double variance = LAYER ? (b - a * delta) * (1.0 / COLS) : b * (1.0 / COLS);
-            if (variance < 0)
-                variance = 0;
-            row_moments &m = moments[u];
-            m = {p, (real)delta, reciprocal_root(variance + args.eps)};
-            i64 row = (tile * ROWS + u) * GROUPS + group;
-            if (reader[u].there && rank == 0) {
-                store_element<MEAN_TYPE>(args.mean, row * args.mean_stride,
-                                         (real)((double)p + delta));
-                store_element<RSTD_TYPE>(args.rstd, row * args.rstd_stride, m.rstd);
+        }
+        if constexpr (HOLD == 0 && STAGES > 0) {
+            fill(args, p, stage);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        } else if constexpr (HOLD != 1) {
+            p.next_x += args.x_turn;
+        }
+        row_moments moments[ROWS];
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const row_moments m = moments[u] = moments_of(
+                p, reader[u], p.next_x - (STAGES + 1) * args.x_turn + u * PER_WARP * args.x_stride,
+                args);
+            if (reader[u].there && p.rank == 0) {
+                store_element<MEAN_TYPE>(mean + u * PER_WARP * args.mean_stride, 0,
+                                         (real)((double)m.pivot + m.delta));
+                store_element<RSTD_TYPE>(rstd + u * PER_WARP * args.rstd_stride, 0, m.rstd);
             }
         }
-        parity ^= 1;
-        /* Else the converted row stays in registers over the exchange, and spills. */
-#pragma unroll
-        for (int u = 0; u < ROWS; u++)
-#pragma unroll
-            for (int k = 0; k < HELD; k++)
-                for (u32 &w : held[u][k].word)
-                    forget(w, args.zero);
-
-#pragma unroll UNROLL
-        for (int k = 0; k < VECS; k++) {
-            int index = rank + k * SPREAD;
-            real scale[WIDTH], offset[WIDTH];
-            if (idle || !reader[0].has(k))
-                continue;
-            if constexpr (W_TYPE != NONE) {
-                constexpr int B = WIDTH * bytes_of(W_TYPE);
-                auto c = load_shared_by_rows<B, W_ACCESS>((const char *)args.weight +
-                                                          (i64)index * B);
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++)
-                    scale[i] = element<W_TYPE>(c.word, i) + (real)WEIGHT_OFFSET;
-            }
-            if constexpr (B_TYPE != NONE) {
-                constexpr int B = WIDTH * bytes_of(B_TYPE);
-                auto c = load_shared_by_rows<B, B_ACCESS>((const char *)args.bias + (i64)index * B);
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++)
-                    offset[i] = element<B_TYPE>(c.word, i);
-            }
-#pragma unroll
-            for (int u = 0; u < ROWS; u++) {
-                if (!reader[u].there)
-                    continue;
-                const row_moments &m = moments[u];
-                chunk<X_BYTES> c = reader[u].take(held[u], k);
-                real out[WIDTH];
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++) {
-                    real v = element<X_TYPE>(c.word, i);
-                    if (LAYER)
-                        v = (v - m.pivot) - m.delta;
-                    v *= m.rstd;
-                    if (W_TYPE != NONE && B_TYPE != NONE)
-                        v = multiply_add(v, scale[i], offset[i]);
-                    else if (W_TYPE != NONE)
-                        v *= scale[i];
-                    else if (B_TYPE != NONE)
-                        v += offset[i];
-                    out[i] = v;
-                }
-                i64 row = (tile * ROWS + u) * GROUPS + group;
-                constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
-                store_once<Y_BYTES, Y_ACCESS>(
-                    (char *)args.y + (row * args.y_stride + (i64)index * WIDTH) * bytes_of(Y_TYPE),
-                    pack<Y_TYPE, WIDTH>(out));
-            }
-        }
+        apply(args, p, y, reader, moments);
+        y += args.y_turn;
+        mean += args.mean_turn;
+        rstd += args.rstd_turn;
     }
-    if (!started)
-        cluster_wait();
     release_stream();
+    if (COPIES)
+        copy_async_wait<0>();
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
 }

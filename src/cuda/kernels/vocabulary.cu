@@ -248,6 +248,14 @@ __device__ __forceinline__ real reciprocal_root(double v) {
 #endif
     return (real)(1.0 / sqrt(v));
 }
+__device__ __forceinline__ real reciprocal_root(float f) {
+    if (f > 1e-36f && f < 1e36f) {
+        float r;
+        asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
+        return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
+    }
+    return reciprocal_root((double)f);
+}
 
 /* ---- Lanes ------------------------------------------------------------------------------------ */
 
@@ -365,14 +373,6 @@ __device__ __forceinline__ u32 in_block(u32 address, u32 rank) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
     return r;
 }
-__device__ __forceinline__ void store_in_block(u32 address, u32 rank, double v) {
-    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(in_block(address, rank)), "d"(v)
-                 : "memory");
-}
-__device__ __forceinline__ void store_in_block(u32 address, u32 rank, float v) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(in_block(address, rank)), "f"(v)
-                 : "memory");
-}
 /* Barriers in shared memory that count the bytes stored into a block of the cluster. */
 __device__ __forceinline__ void byte_barrier_init(u32 barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
@@ -424,12 +424,6 @@ __device__ __forceinline__ void release_stream() {
 __device__ __forceinline__ u32 cluster_rank() { return 0; }
 __device__ __forceinline__ void cluster_arrive() {}
 __device__ __forceinline__ void cluster_wait() {}
-__device__ __forceinline__ void store_in_block(u32 address, u32, double v) {
-    asm volatile("st.shared.f64 [%0], %1;" ::"r"(address), "d"(v) : "memory");
-}
-__device__ __forceinline__ void store_in_block(u32 address, u32, float v) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
-}
 __device__ __forceinline__ void byte_barrier_init(u32) {}
 __device__ __forceinline__ void byte_barrier_expect(u32, u32) {}
 __device__ __forceinline__ void byte_barrier_wait(u32, u32) {}
