@@ -75,7 +75,7 @@ INLINE unsigned NAME(centered_moments)(const ELEMENT_T *const x[], int count, in
         const double corrected = square[r] - correction;
         mean[r] = center[r] + delta;
         m2[r] = corrected < 0 ? 0 : corrected;
-        off |= (unsigned)(correction > square[r] * 0.5) << r;
+        off |= (unsigned)(correction > square[r] * 0.25) << r;
     }
     return off;
 }
