@@ -2,35 +2,22 @@
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-/* The sums of the first up to LANES elements of a row and of their squares. */
-INLINE void NAME(head_sums)(const ELEMENT_T *x, int64_t n, VEC *total, VEC *squares) {
-    NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
-    int64_t i = 0;
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
-        const VEC v = NAME(load_x)(x + i, n - i);
-        sum.part[k] = v;
-        sum_squares.part[k] = V(mul)(v, v);
-    }
-    *total = NAME(lanes_fold)(sum);
-    *squares = NAME(lanes_fold)(sum_squares);
-}
-
 /*
- * A center on a coarse grid, 2^-10 of `scale` or less. Elements of few bits (16-bit ones, integers)
- * minus such a center are sums of few bits, which add up exactly; about any other center they would
- * all round the same way.
+ * The sum of a row. A short row has fewer elements than there are canonical lanes, so that each
+ * part takes one vector at most; its sums are made in line, without the loop.
  */
-INLINE REAL NAME(coarse)(REAL center, double scale_squared) {
-    if (sizeof(REAL) > sizeof(float))
-        return center;
-    const float scale = sqrtf((float)scale_squared);
-    const float magnitude = f32_of_bits(bits_of_f32(scale) & 0x7f800000) * 0x1.8p13f;
-    return ((float)center + magnitude) - magnitude;
+INLINE VEC NAME(row_sum_as)(const ELEMENT_T *x, int64_t n, const bool is_short) {
+    NAME(lanes) sum = NAME(lanes_zero)();
+    int64_t i = 0;
+    for (; !is_short && i + LANES <= n; i += LANES)
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) sum.part[k] =
+            V(add)(sum.part[k], LOAD_X(x + i + k * VEC_LANES));
+    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
+        V(add)(sum.part[k], NAME(load_x)(x + i, n - i));
+    return NAME(lanes_fold)(sum);
 }
 
-/* Sums of x - center and of its square. A short row has fewer elements than there are canonical
- * lanes, so that each part takes one vector at most; its sums are made in line, without the loop.
- */
+/* Sums of x - center and of its square. */
 INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
                                        VEC *squares, const bool is_short) {
     const VEC m = V(set1)(center);
@@ -51,6 +38,9 @@ INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL cente
     *squares = NAME(lanes_fold)(sum_squares);
 }
 
+OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
+    return NAME(row_sum_as)(x, n, false);
+}
 OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
                                      VEC *squares) {
     NAME(row_centered_sums_as)(x, n, center, deviations, squares, false);
@@ -71,67 +61,38 @@ OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
     return NAME(lanes_fold)(sum);
 }
 
-/* One centered sweep: from sums about `center`, the mean and the sum of squared deviations from it.
- * False where the center was so far off that digits of a square sum were lost. */
-INLINE bool NAME(centered_moments)(const ELEMENT_T *const x[], int count, int64_t n,
-                                   const REAL center[GROUP], double mean[GROUP], double m2[GROUP]) {
-    const double inverse = 1.0 / (double)n;
-    VEC sums[GROUP], squares[GROUP];
-    REAL deviation[GROUP], square[GROUP];
-    for (int r = 0; r < count; r++)
-        if (n < LANES)
-            NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
-        else
-            NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
-    NAME(fold_rows)(sums, count, deviation);
-    NAME(fold_rows)(squares, count, square);
-    unsigned off = 0;
-    for (int r = 0; r < GROUP; r++) {
-        const double delta = deviation[r] * inverse, correction = deviation[r] * delta;
-        const double corrected = square[r] - correction;
-        mean[r] = center[r] + delta;
-        m2[r] = corrected < 0 ? 0 : corrected;
-        off |= (unsigned)(correction > square[r] * FAR_CENTER) << r;
-    }
-    return off;
-}
-
-/*
- * Mean and sum of squared deviations of one segment of up to GROUP rows. The center is the mean of
- * the segment's first elements: mostly near enough, and then one sweep is all. A row where it is
- * not takes a second one about the mean that the first found; what others share a group with
- * changes nothing.
- */
+/* Mean and sum of squared deviations of one segment of up to GROUP rows. */
 OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
                                    double mean[GROUP], double m2[GROUP]) {
-    VEC sums[GROUP];
-    REAL total[GROUP], center[GROUP];
+    const double inverse = 1.0 / (double)n;
+    const bool is_short = n < LANES;
+    VEC sums[GROUP], squares[GROUP];
+    REAL total[GROUP], center[GROUP], deviation[GROUP];
     if (rms) {
         for (int r = 0; r < count; r++)
-            sums[r] = NAME(row_squares)(x[r], n);
-        NAME(fold_rows)(sums, count, total);
+            squares[r] = NAME(row_squares)(x[r], n);
+        NAME(fold_rows)(squares, count, total);
         for (int r = 0; r < GROUP; r++)
             m2[r] = total[r];
         return;
     }
-    VEC squares[GROUP];
-    REAL mean_square[GROUP];
     for (int r = 0; r < count; r++)
-        NAME(head_sums)(x[r], n, &sums[r], &squares[r]);
+        sums[r] = is_short ? NAME(row_sum_as)(x[r], n, true) : NAME(row_sum)(x[r], n);
     NAME(fold_rows)(sums, count, total);
-    NAME(fold_rows)(squares, count, mean_square);
-    const double inverse = 1.0 / (double)NAME(min)(n, LANES);
     for (int r = 0; r < GROUP; r++)
-        center[r] = NAME(coarse)((REAL)(total[r] * inverse), mean_square[r] * inverse);
-    unsigned off = NAME(centered_moments)(x, count, n, center, mean, m2);
-    for (int r = 0; off; r++, off >>= 1) {
-        if (!(off & 1))
-            continue;
-        const REAL nearer[GROUP] = {NAME(coarse)((REAL)mean[r], m2[r] / (double)n)};
-        double again[2][GROUP];
-        NAME(centered_moments)(x + r, 1, n, nearer, again[0], again[1]);
-        mean[r] = again[0][0];
-        m2[r] = again[1][0];
+        center[r] = (REAL)(total[r] * inverse);
+    for (int r = 0; r < count; r++)
+        if (is_short)
+            NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
+        else
+            NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
+    NAME(fold_rows)(sums, count, deviation);
+    NAME(fold_rows)(squares, count, total);
+    for (int r = 0; r < GROUP; r++) {
+        const double delta = deviation[r] * inverse;
+        const double corrected = total[r] - deviation[r] * delta;
+        mean[r] = center[r] + delta;
+        m2[r] = corrected < 0 ? 0 : corrected;
     }
 }
 
