@@ -72,9 +72,10 @@ OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
 }
 
 /* One centered sweep: from sums about `center`, the mean and the sum of squared deviations from it.
- * False where the center was so far off that digits of a square sum were lost. */
-INLINE bool NAME(centered_moments)(const ELEMENT_T *const x[], int count, int64_t n,
-                                   const REAL center[GROUP], double mean[GROUP], double m2[GROUP]) {
+ * A bit for each row whose center was so far off that digits of its square sum were lost. */
+INLINE unsigned NAME(centered_moments)(const ELEMENT_T *const x[], int count, int64_t n,
+                                       const REAL center[GROUP], double mean[GROUP],
+                                       double m2[GROUP]) {
     const double inverse = 1.0 / (double)n;
     VEC sums[GROUP], squares[GROUP];
     REAL deviation[GROUP], square[GROUP];
