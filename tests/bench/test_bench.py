@@ -12,7 +12,7 @@ from planish.bench.measure import Result
 from planish.bench.sweeps import SWEEPS, Sweep, cases_of, fit
 from planish.bench.timing import Effort
 
-NAMES = "copy,add,torch,unfused,planish"
+NAMES = "copy,add,unfused,onednn,planish"
 
 
 def tiny(monkeypatch, name):
@@ -37,13 +37,13 @@ def test_sweep_writes_csv_json_and_pictures(name, monkeypatch, tmp_path, capsys)
     assert run(parser().parse_args(arguments)) == 0
     printed = capsys.readouterr().out
     comments, rows = read_csv(tmp_path / f"{name}.csv")
-    for wanted in ("machine.cpu", "versions.torch", "settings.quick"):
+    for wanted in ("machine.cpu", "versions.unfused", "settings.quick"):
         assert any(line.startswith(f"# {wanted}: ") for line in comments)
     body = json.loads((tmp_path / f"{name}.json").read_text())
     assert body["machine"]["threads"] == 1
     assert len(body["results"]) == len(rows)
     timed = [r for r in body["results"] if r["status"] == "ok"]
-    for direction, needed in (("forward", {"copy", "torch"}), ("backward", {"add", "torch"})):
+    for direction, needed in (("forward", {"copy", "unfused"}), ("backward", {"add", "unfused"})):
         there = {r["provider"] for r in timed if r["direction"] == direction}
         assert needed <= there
     for result in timed:
@@ -55,6 +55,8 @@ def test_sweep_writes_csv_json_and_pictures(name, monkeypatch, tmp_path, capsys)
             key = "ulp_y" if result["direction"] == "forward" else "ulp_dx"
             assert 0 <= result[key] < 64
     assert "best peer" in printed
+    tables = report.markdown(tmp_path / f"{name}.json")
+    assert tables.count("| 8 x 128 |") == len({(r["dtype"], r["direction"]) for r in timed})
     pictures = list(tmp_path.glob("*.png"))
     if plots.importlib.util.find_spec("matplotlib"):
         assert pictures
@@ -77,12 +79,13 @@ def test_accuracy_sweep_shows_what_cancellation_does(tmp_path, capsys):
     for record in body["results"]:
         assert float(record["ulp_p9999"]) <= float(record["ulp_max"])
     assert "welford" in capsys.readouterr().out
+    assert "| welford | " in report.markdown(tmp_path / "accuracy.json", accuracy_mean=(0.0, 1e4))
 
 
 def test_missing_peers_are_named_with_their_reason(tmp_path, monkeypatch, capsys):
     tiny(monkeypatch, "rows")
     monkeypatch.setenv("PLANISH_BENCH_ONEDNN", str(tmp_path / "no-such-library.so"))
-    names = "torch,onednn,liger"
+    names = "unfused,onednn,liger"
     arguments = ["rows", "--quick", "--providers", names, "--out", str(tmp_path), "--threads", "1"]
     assert run(parser().parse_args(arguments)) == 0
     printed = capsys.readouterr().out
@@ -122,6 +125,11 @@ def test_command_runs_in_a_process_that_keeps_its_pages(monkeypatch):
     undone = allocator.ordinary(seen["env"], 3)
     assert not allocator.keeps_pages(undone)
     assert not set(allocator.KEEP_PAGES) & set(undone)
+
+
+def test_cpu_clock_is_for_one_thread():
+    with pytest.raises(SystemExit, match="--threads 1"):
+        main(["rows", "--clock", "cpu", "--threads", "2"])
 
 
 def test_sizes_follow_the_memory_there_is():

@@ -1,5 +1,7 @@
 """The bench's statistics and its turns, on clocks and works that the test makes up."""
 
+import time
+
 import pytest
 
 from planish.bench.timing import LEAST_TRIALS, Effort, Sample, calls_per_trial, interleave, loop
@@ -49,6 +51,13 @@ def test_a_slow_case_is_cut_short_but_not_below_the_least():
     effort = Effort(trials=50, trial_seconds=0.0, case_seconds=5)
     samples = interleave({"a": lambda count: 1.0}, effort, clock=lambda: 6 * next(ticks))
     assert len(samples["a"].seconds) == LEAST_TRIALS
+
+
+def test_cpu_clock_leaves_out_the_time_off_the_core(monkeypatch):
+    monkeypatch.setenv("PLANISH_BENCH_CLOCK", "cpu")
+    assert loop(lambda: time.sleep(0.05), warm=False)(1) < 0.02
+    monkeypatch.setenv("PLANISH_BENCH_CLOCK", "wall")
+    assert loop(lambda: time.sleep(0.05), warm=False)(1) >= 0.05
 
 
 def test_loop_calls_as_often_as_asked_plus_one_to_warm():

@@ -22,7 +22,7 @@ from .providers import Provider, UnsupportedError, all_providers
 from .providers.processes import Worker
 from .providers.textbook import textbook_providers
 from .sweeps import SWEEPS, accuracy_cases, cases_of
-from .timing import QUICK, THOROUGH, Effort
+from .timing import CLOCK_VARIABLE, CLOCKS, QUICK, THOROUGH, Effort, clock_name
 
 # Compiles anew for each shape, or computes nothing that is not in the row beside it.
 SLOW_TO_PREPARE = ("torch-compile",)
@@ -71,6 +71,15 @@ def parser() -> argparse.ArgumentParser:
         "--scale", type=float, default=0.3, help="share of the free memory to use (default 0.3)"
     )
     p.add_argument("--out", type=Path, default=Path("bench-out"), help="folder for the files")
+    p.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: seconds on a core, for a machine with other work; one thread only",
+    )
+    p.add_argument(
+        "--markdown", type=Path, metavar="JSON", help="print the tables of a run's file and stop"
+    )
     p.add_argument("--list", action="store_true", help="name the providers and stop")
     return p
 
@@ -178,11 +187,15 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
             "command": "planish bench " + " ".join(sys.argv[1:]),
             "quick": arguments.quick,
             "scale": arguments.scale,
+            "clock": clock_name(),
             "malloc": "kept" if allocator.keeps_pages() else "as users have it",
         },
     }
     about = context["machine"]
-    print(f"{about['cpu']}, {about['threads']} threads, load {about['load_1m_5m_15m'][0]}")
+    print(
+        f"{about['cpu']}, {about['threads']} threads, {clock_name()} clock, "
+        f"load {about['load_1m_5m_15m'][0]}"
+    )
     context["missing"] = print_missing(providers)
     effort = QUICK if arguments.quick else THOROUGH
     records: Sequence[Any]
@@ -220,8 +233,14 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the bench in a process of its own, whose malloc keeps its pages (allocator.py)."""
     arguments = parser().parse_args(argv)
+    if arguments.markdown:
+        print(report.markdown(arguments.markdown))
+        return 0
+    if arguments.clock == "cpu" and arguments.threads != 1:
+        raise SystemExit("planish bench: --clock cpu counts all threads' seconds: use --threads 1")
     if allocator.keeps_pages():
         return run(arguments)
     command = [sys.executable, "-m", "planish.bench", *(sys.argv[1:] if argv is None else argv)]
     environment = allocator.keeping(os.environ, arguments.threads)
+    environment[CLOCK_VARIABLE] = arguments.clock
     return subprocess.run(command, env=environment, check=False).returncode

@@ -99,6 +99,61 @@ class Table:
         self.reasons.clear()
 
 
+def markdown(path: Path, accuracy_mean: Sequence[float] = (0.0, 100.0, 1e4)) -> str:
+    """The tables of a run's JSON file as Markdown, for the docs."""
+    body = json.loads(path.read_text())
+    records = body["results"]
+    if records and "ulp_max" in records[0]:
+        return _markdown_accuracy(records, accuracy_mean)
+    names = {f.name for f in fields(Result)}
+    results = [Result(**{k: v for k, v in r.items() if k in names}) for r in records]
+    blocks = []
+    for kind, dtype, direction in dict.fromkeys((r.kind, r.dtype, r.direction) for r in results):
+        group = [r for r in results if (r.kind, r.dtype, r.direction) == (kind, dtype, direction)]
+        shown = [n for n in dict.fromkeys(r.provider for r in group) if named(group, n)]
+        layer = "LayerNorm" if kind == "layer" else "RMSNorm"
+        lines = [
+            f"| {layer} {direction}, {dtype}, GB/s | " + " | ".join(shown) + " | ratio |",
+            "|---" * (len(shown) + 2) + "|",
+        ]
+        for work in dict.fromkeys(r.work for r in group):
+            row = [r for r in group if r.work == work]
+            found = {r.provider: r for r in row}
+            cells = [Table.cell(found.get(name)) for name in shown]
+            times = ratio(row)
+            cells.append("-" if times is None else f"{times:.2f}")
+            lines.append(f"| {work} | " + " | ".join(cells) + " |")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _markdown_accuracy(records: Sequence[Mapping[str, Any]], means: Sequence[float]) -> str:
+    """Largest errors of a LayerNorm in f32 by mean / std, and by scale with eps 0."""
+    chosen = [r for r in records if (r["kind"], r["dtype"]) == ("layer", "f32")]
+    blocks = []
+    for output in ("y", "dx", "dweight"):
+        mine = [r for r in chosen if r["output"] == output]
+        columns = [(mean, 1.0, False) for mean in means]
+        if output == "y":
+            columns += [(0.0, 1e-30, True), (0.0, 1e20, True)]
+        head = [f"scale {scale:g}" if bare else f"mean/std {m:g}" for m, scale, bare in columns]
+        lines = [
+            f"| {output}, f32, largest error in ULP | " + " | ".join(head) + " |",
+            "|---" * (len(head) + 1) + "|",
+        ]
+        for name in dict.fromkeys(r["provider"] for r in mine):
+            cells = [
+                f"{float(r['ulp_max']):.3g}"
+                for mean, scale, bare in columns
+                for r in mine
+                if r["provider"] == name
+                and (r["mean_over_std"], r["scale"], r["eps"] == 0.0) == (mean, scale, bare)
+            ]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
 def accuracy_table(records: Sequence[Any], stream: TextIO | None = None) -> None:
     """The accuracy sweep's records, one block for each case and one line for each provider."""
     out = stream or sys.stdout

@@ -24,7 +24,7 @@ def in_process() -> list[Provider]:
 
 def gpu_peers() -> list[Provider]:
     """Peers that exist on a GPU only. None of them is measured yet."""
-    reason = "runs on a GPU only, and planish has no GPU kernels yet"
+    reason = "runs on a GPU only; this bench measures CPUs only so far"
     return [
         Absent("liger", "Liger-Kernel's Triton norms", reason),
         Absent("quack", "quack's CuTe norms", reason),

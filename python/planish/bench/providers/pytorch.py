@@ -122,6 +122,10 @@ class Unfused(Provider):
     name = "unfused"
     what = "the formula as separate torch operators, the way it was written before fused kernels"
 
+    def version(self) -> str | None:
+        """torch's version."""
+        return str(torch.__version__)
+
     def prepare(self, case: Case, data: Data) -> Run:
         """All cases."""
         if (
