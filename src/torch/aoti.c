@@ -102,7 +102,7 @@ static const symbol symbols[] = {
 
 static bool found(const symbol *s) {
     void *address;
-    memcpy(&address, (const char *)&torch + s->offset, sizeof address);
+    memcpy((void *)&address, (const char *)&torch + s->offset, sizeof address);
     return address != NULL;
 }
 
@@ -116,7 +116,7 @@ planish_status torch_load(message error) {
                         "libtorch_cpu.so is not loaded in this process; import torch first");
         for (int i = 0; i < SYMBOL_COUNT; i++) {
             void *address = dlsym(library, symbols[i].name);
-            memcpy((char *)&torch + symbols[i].offset, &address, sizeof address);
+            memcpy((char *)&torch + symbols[i].offset, (const void *)&address, sizeof address);
         }
         loaded = true; /* libtorch stays loaded: `library` is not closed */
     }

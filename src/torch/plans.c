@@ -21,7 +21,7 @@ static const int64_t small = 1 << 17;
 /* Everything a plan for dense tensors on the CPU depends on. */
 typedef struct plan_key {
     int64_t rows, cols;
-    double eps;
+    uint64_t eps_bits;
     uint64_t kinds; /* operator, pass, and which tensors there are with which dtype */
 } plan_key;
 
@@ -36,7 +36,7 @@ static _Atomic(const plan_entry *) table[ROOM];
 static void list_tensors(const planish_tensors *t, const DLTensor *list[ROLES]) {
     const DLTensor *const all[ROLES] = {t->x,  t->weight, t->bias, t->y,       t->mean, t->rstd,
                                         t->m2, t->dy,     t->dx,   t->dweight, t->dbias};
-    memcpy(list, all, sizeof all);
+    memcpy((void *)list, (const void *)all, sizeof all);
 }
 
 static uint64_t dtype_code(const DLTensor *view) {
@@ -58,7 +58,7 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
     if (elements == 0 || elements > small)
         return false;
     list_tensors(tensors, list);
-    key->eps = op->eps;
+    memcpy(&key->eps_bits, &op->eps, sizeof key->eps_bits);
     key->kinds = (uint64_t)op->kind << 4 | (uint64_t)pass;
     for (int i = 0; i < ROLES; i++) {
         key->kinds <<= 3;
@@ -72,17 +72,15 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
 }
 
 static uint64_t hash(const plan_key *key) {
-    uint64_t eps_bits;
-    memcpy(&eps_bits, &key->eps, sizeof eps_bits);
     uint64_t h = (uint64_t)key->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)key->cols;
-    h = (h ^ eps_bits) * 0xC2B2AE3D27D4EB4Fu ^ key->kinds;
+    h = (h ^ key->eps_bits) * 0xC2B2AE3D27D4EB4Fu ^ key->kinds;
     h *= 0x9E3779B97F4A7C15u;
     return h >> 32;
 }
 
 static bool same_key(const plan_key *a, const plan_key *b) {
     return a->rows == b->rows && a->cols == b->cols && a->kinds == b->kinds &&
-           memcmp(&a->eps, &b->eps, sizeof a->eps) == 0;
+           a->eps_bits == b->eps_bits;
 }
 
 /* The same tensors seen as (rows, cols), (cols) and (rows, 1). */

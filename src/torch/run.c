@@ -52,6 +52,7 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     size_t bytes = planish_plan_workspace_bytes(plan);
     if (bytes > sizeof on_stack) {
         workspace = new_workspace(t->x, bytes, exec);
+        (void)workspace; /* freed when the scope is left */
     } else {
         exec->workspace = on_stack;
         exec->workspace_bytes = sizeof on_stack;

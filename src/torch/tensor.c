@@ -77,14 +77,14 @@ bool view_is_contiguous(const DLTensor *view) {
     return true;
 }
 
-/* torch's number for a device type that planish does not know becomes 0, which no DLDevice has. */
+/* torch's number for a device type that planish does not know becomes an extension's. */
 static DLDevice device_of(tensor_handle tensor) {
     int32_t type = 0, index = 0;
     torch_check(torch.get_device_type(tensor, &type));
     if (type == torch.cpu)
         return (DLDevice){kDLCPU, 0};
     torch_check(torch.get_device_index(tensor, &index));
-    return (DLDevice){(DLDeviceType)0, index};
+    return (DLDevice){kDLExtDev, index};
 }
 
 static int32_t torch_device_type(const DLTensor *view) {
