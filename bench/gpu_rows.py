@@ -176,6 +176,10 @@ BACKWARD_ALL += [(16384, 4096, "bf16"), (100352, 1000, "f16"), (2048, 32768, "bf
 FORWARD_PICK = [(4096, n, "f16") for n in (1024, 1536, 3072, 4096, 6656, 8192, 12288, 15872)]
 
 
+KEY = [(4096, 1024, "f16"), (4096, 8192, "f16"), (4096, 15872, "f16"), (401408, 24, "f16"),
+       (401408, 128, "f16"), (401408, 512, "f16"), (16384, 4096, "bf16"), (2048, 32768, "bf16")]  # fmt: skip
+
+
 def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
     """(direction, kind, rows, cols, dtype) of a named sweep."""
     lists = {
@@ -183,6 +187,7 @@ def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
         "forward": [(FORWARD, s) for s in FORWARD_PICK + FORWARD_SMALL + FORWARD_LARGE
                     + FORWARD_OTHER + FORWARD_DECODE],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
+        "key": [(d, s) for d in (FORWARD, BACKWARD) for s in KEY],
     }  # fmt: skip
     for direction, (rows, cols, dtype) in lists[name]:
         yield direction, LAYER, rows, cols, dtype

@@ -32,11 +32,12 @@ INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, const ELE
 
 INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
                                    const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                                   const bool rms, VEC *sum_xhat, VEC *sum_g, VEC *sum_gxhat) {
+                                   const bool rms, const bool is_short, VEC *sum_xhat, VEC *sum_g,
+                                   VEC *sum_gxhat) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; !is_short && i + LANES <= n; i += LANES)
         UNROLL for (int k = 0; k < NAME(PARTS); k++) NAME(add_gradient_sums)(
             &sums, k, x, dy, weight, offset, row, rms, i + k * VEC_LANES, VEC_LANES);
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES)
@@ -51,9 +52,37 @@ OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                      NAME(row_gradient) row, bool rms, VEC *xhat, VEC *g,
                                      VEC *gxhat) {
     if (rms)
-        NAME(gradient_sums_as)(a, x, dy, weight, n, row, true, xhat, g, gxhat);
+        NAME(gradient_sums_as)(a, x, dy, weight, n, row, true, false, xhat, g, gxhat);
     else
-        NAME(gradient_sums_as)(a, x, dy, weight, n, row, false, xhat, g, gxhat);
+        NAME(gradient_sums_as)(a, x, dy, weight, n, row, false, false, xhat, g, gxhat);
+}
+
+/* The sums of up to GROUP rows, over all their segments. */
+INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
+                                  const ELEMENT_T *const dy[], int count, bool rms,
+                                  const NAME(row_gradient) row[], double xhat[GROUP],
+                                  double g[GROUP], double gxhat[GROUP]) {
+    for (int64_t at = 0; at < a->cols; at += SEGMENT) {
+        const int64_t n = NAME(min)(a->cols - at, SEGMENT);
+        const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
+        VEC sums[3][GROUP];
+        REAL folded[3][GROUP];
+        for (int r = 0; r < count; r++)
+            if (a->cols < LANES && !rms)
+                NAME(gradient_sums_as)(a, x[r], dy[r], weight, n, row[r], false, true, &sums[0][r],
+                                       &sums[1][r], &sums[2][r]);
+            else
+                NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms,
+                                        &sums[0][r], &sums[1][r], &sums[2][r]);
+        for (int s = rms ? 2 : 0; s < 3; s++)
+            NAME(fold_rows)(sums[s], count, folded[s]);
+        for (int r = 0; r < GROUP; r++)
+            gxhat[r] += folded[2][r];
+        for (int r = 0; r < GROUP && !rms; r++) {
+            xhat[r] += folded[0][r];
+            g[r] += folded[1][r];
+        }
+    }
 }
 
 /* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
@@ -61,39 +90,23 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *c
                                       const ELEMENT_T *const dy[], int count, bool rms,
                                       NAME(row_gradient) row[]) {
     const double inverse = 1.0 / (double)a->cols;
-    double total_xhat[GROUP] = {0}, total_g[GROUP] = {0}, total_gxhat[GROUP] = {0};
-    for (int64_t at = 0; at < a->cols; at += SEGMENT) {
-        const int64_t length = NAME(min)(a->cols - at, SEGMENT);
-        const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
-        VEC xhat[GROUP], g[GROUP], gxhat[GROUP];
-        REAL sum[GROUP];
-        for (int r = 0; r < count; r++)
-            NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, length, row[r], rms, &xhat[r],
-                                    &g[r], &gxhat[r]);
-        NAME(fold_rows)(gxhat, count, sum);
-        for (int r = 0; r < count; r++)
-            total_gxhat[r] += sum[r];
-        if (rms)
-            continue;
-        NAME(fold_rows)(xhat, count, sum);
-        for (int r = 0; r < count; r++)
-            total_xhat[r] += sum[r];
-        NAME(fold_rows)(g, count, sum);
-        for (int r = 0; r < count; r++)
-            total_g[r] += sum[r];
+    /* What the saved mean lacks; nothing where xhat is given. */
+    const double inverse_delta = a->x_is_xhat ? 0 : inverse;
+    double delta[GROUP] = {0}, c1[GROUP] = {0}, c2[GROUP] = {0};
+    NAME(gradient_totals)(a, x, dy, count, rms, row, delta, c1, c2);
+    int out_of_range = 0;
+    for (int r = 0; r < GROUP; r++) {
+        delta[r] *= inverse_delta;
+        c1[r] *= inverse;
+        c2[r] = c2[r] * inverse - c1[r] * delta[r];
+        out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
     }
-    bool in_range = true;
     for (int r = 0; r < count; r++) {
-        /* What the saved mean lacks; nothing where xhat is given. */
-        const double delta = rms || a->x_is_xhat ? 0 : total_xhat[r] * inverse;
-        const double c1 = total_g[r] * inverse;
-        const double c2 = total_gxhat[r] * inverse - c1 * delta;
-        row[r].shift = (REAL)-delta;
-        row[r].c1 = (REAL)c1;
-        row[r].minus_c2 = (REAL)-c2;
-        in_range &= fabs(delta) < BIG && fabs(c1) < BIG && fabs(c2) < BIG;
+        row[r].shift = (REAL)-delta[r];
+        row[r].c1 = (REAL)c1[r];
+        row[r].minus_c2 = (REAL)-c2[r];
     }
-    return in_range;
+    return !out_of_range;
 }
 
 /* dx of one element vector, from dy, weight and xhat. */
@@ -194,7 +207,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
         dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
-        dx[r] = (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch);
+        dx[r] = a->dx ? (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch) : NULL;
         row[r].rstd = (REAL)stat_load(&a->rstd, first + r);
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;

@@ -2,24 +2,24 @@
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
+/* The sum of the first up to LANES elements of a row. */
+INLINE VEC NAME(head_sum)(const ELEMENT_T *x, int64_t n) {
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) sum.part[k] =
-            V(add)(sum.part[k], LOAD_X(x + i + k * VEC_LANES));
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
-        V(add)(sum.part[k], NAME(load_x)(x + i, n - i));
+        NAME(load_x)(x + i, n - i);
     return NAME(lanes_fold)(sum);
 }
 
-/* Sums of x - center and of its square. */
-OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
-                                     VEC *squares) {
+/* Sums of x - center and of its square. A short row has fewer elements than there are canonical
+ * lanes, so that each part takes one vector at most; its sums are made in line, without the loop.
+ */
+INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
+                                       VEC *squares, const bool is_short) {
     const VEC m = V(set1)(center);
     NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; !is_short && i + LANES <= n; i += LANES)
         UNROLL for (int k = 0; k < NAME(PARTS); k++) {
             const VEC d = V(sub)(LOAD_X(x + i + k * VEC_LANES), m);
             sum.part[k] = V(add)(sum.part[k], d);
@@ -32,6 +32,11 @@ OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center,
     }
     *deviations = NAME(lanes_fold)(sum);
     *squares = NAME(lanes_fold)(sum_squares);
+}
+
+OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
+                                     VEC *squares) {
+    NAME(row_centered_sums_as)(x, n, center, deviations, squares, false);
 }
 
 OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
@@ -49,34 +54,64 @@ OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
     return NAME(lanes_fold)(sum);
 }
 
-/* Mean and sum of squared deviations of one segment of up to GROUP rows. */
-OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
-                                   double mean[GROUP], double m2[GROUP]) {
+/* One centered sweep: from sums about `center`, the mean and the sum of squared deviations from it.
+ * False where the center was so far off that digits of a square sum were lost. */
+INLINE bool NAME(centered_moments)(const ELEMENT_T *const x[], int count, int64_t n,
+                                   const REAL center[GROUP], double mean[GROUP], double m2[GROUP]) {
     const double inverse = 1.0 / (double)n;
     VEC sums[GROUP], squares[GROUP];
-    REAL total[GROUP], center[GROUP], deviation[GROUP];
+    REAL deviation[GROUP], square[GROUP];
+    for (int r = 0; r < count; r++)
+        if (n < LANES)
+            NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
+        else
+            NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
+    NAME(fold_rows)(sums, count, deviation);
+    NAME(fold_rows)(squares, count, square);
+    unsigned off = 0;
+    for (int r = 0; r < GROUP; r++) {
+        const double delta = deviation[r] * inverse, correction = deviation[r] * delta;
+        const double corrected = square[r] - correction;
+        mean[r] = center[r] + delta;
+        m2[r] = corrected < 0 ? 0 : corrected;
+        off |= (unsigned)(correction > square[r] * 0.5) << r;
+    }
+    return off;
+}
+
+/*
+ * Mean and sum of squared deviations of one segment of up to GROUP rows. The center is the mean of
+ * the segment's first elements: mostly near enough, and then one sweep is all. A row where it is
+ * not takes a second one about the mean that the first found; what others share a group with
+ * changes nothing.
+ */
+OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
+                                   double mean[GROUP], double m2[GROUP]) {
+    VEC sums[GROUP];
+    REAL total[GROUP], center[GROUP];
     if (rms) {
         for (int r = 0; r < count; r++)
-            squares[r] = NAME(row_squares)(x[r], n);
-        NAME(fold_rows)(squares, count, total);
+            sums[r] = NAME(row_squares)(x[r], n);
+        NAME(fold_rows)(sums, count, total);
         for (int r = 0; r < GROUP; r++)
             m2[r] = total[r];
         return;
     }
     for (int r = 0; r < count; r++)
-        sums[r] = NAME(row_sum)(x[r], n);
+        sums[r] = NAME(head_sum)(x[r], n);
     NAME(fold_rows)(sums, count, total);
+    const double inverse = 1.0 / (double)NAME(min)(n, LANES);
     for (int r = 0; r < GROUP; r++)
         center[r] = (REAL)(total[r] * inverse);
-    for (int r = 0; r < count; r++)
-        NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
-    NAME(fold_rows)(sums, count, deviation);
-    NAME(fold_rows)(squares, count, total);
-    for (int r = 0; r < GROUP; r++) {
-        const double delta = deviation[r] * inverse;
-        const double corrected = total[r] - deviation[r] * delta;
-        mean[r] = center[r] + delta;
-        m2[r] = corrected < 0 ? 0 : corrected;
+    unsigned off = NAME(centered_moments)(x, count, n, center, mean, m2);
+    for (int r = 0; off; r++, off >>= 1) {
+        if (!(off & 1))
+            continue;
+        const REAL nearer[GROUP] = {(REAL)mean[r]};
+        double again[2][GROUP];
+        NAME(centered_moments)(x + r, 1, n, nearer, again[0], again[1]);
+        mean[r] = again[0][0];
+        m2[r] = again[1][0];
     }
 }
 
@@ -211,7 +246,7 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
-        y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
+        y[r] = a->y ? (ELEMENT_T *)(a->y + (row + r) * a->y_pitch) : NULL;
     }
     bool in_range;
     if (a->given) {

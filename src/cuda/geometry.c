@@ -14,7 +14,8 @@ enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
     FORWARD_MOST_LANES = 1024,    /* of a row in one block */
     FORWARD_DIRECT_LANES = 256,   /* the same, without a ring */
-    FORWARD_TURNS = 4,            /* rows a team takes with a ring, where there are enough */
+    FORWARD_MORE_VECS = 6,        /* of 16-bit elements, where that spares a ring */
+    FORWARD_TURNS = 2,            /* rows a team takes with a ring, where there are enough */
     FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
     FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
     FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
@@ -143,6 +144,12 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     } else {
         int cluster = 1;
         lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
+        /* Three blocks of more chunks a thread do better than two of more threads. */
+        if (lanes > FORWARD_DIRECT_LANES && x_bytes == 2 && width == 8 &&
+            chunks <= FORWARD_DIRECT_LANES * FORWARD_MORE_VECS) {
+            lanes = FORWARD_DIRECT_LANES;
+            vecs = ceil_div(chunks, lanes);
+        }
         while (!lanes && cluster < limits->max_cluster)
             lanes =
                 lanes_of_block(chunks, width, cluster *= 2, elements, FORWARD_MOST_LANES, &vecs);
@@ -164,7 +171,7 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
         threads = 512;
     else if (width * x_bytes < 16)
         threads = 640;
-    else if (lanes <= 32)
+    else if (lanes <= 32 || vecs * width > elements)
         threads = FORWARD_NARROW_THREADS;
     /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
      * wait they save. */
@@ -185,11 +192,12 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                                   60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
-        c[C_WARPS] = held <= 16 ? 16 : held <= 24 ? 12 : 8;
+        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? 12 : 8;
+        c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
         c[C_TEAMS] = c[C_WARPS];
-        int row = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
+        int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);
         c[C_ROWS] = most(1, least(2, BACKWARD_IN_FLIGHT / row));
-        c[C_STAGES] = held > 24 ? 2 : 1;
+        c[C_STAGES] = c[C_ROWS] == 1 ? 2 : 1;
     } else {
         /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
         int wide_weight = dtype_bytes((dtype)c[C_W_TYPE]) == 4;
@@ -200,7 +208,8 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
         if (cols > longest)
             while (cluster < limits->max_cluster && cluster * block_cols < cols)
                 cluster *= 2;
-        int few = elements == BACKWARD_ELEMENTS && cols <= 2048 ? elements / 2 : elements;
+        int few =
+            elements == BACKWARD_ELEMENTS && cols > 1024 && cols <= 2048 ? elements / 2 : elements;
         lanes = lanes_of_block(chunks, width, cluster, few, BACKWARD_THREADS, &vecs);
         if (!lanes && bytes == 2)
             lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
@@ -209,6 +218,10 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
             return 0;
         /* More columns in a thread need more registers: one team of fewer threads. */
         c[C_TEAMS] = vecs * width > elements ? 1 : most(1, BACKWARD_THREADS / lanes);
+        if (cols <= 1024 && bytes == 2 && c[C_TEAMS] > 1) {
+            c[C_TEAMS] /= 2; /* short rows: two blocks end less far apart than one */
+            c[C_MIN_BLOCKS] = 2;
+        }
         c[C_WARPS] = c[C_TEAMS] * lanes / 32;
         c[C_CLUSTER] = cluster;
         int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);

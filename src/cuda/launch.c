@@ -17,9 +17,10 @@ typedef struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
     int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, y_turn, mean_turn, rstd_turn;
+    int64_t row_turn, x_turn, y_turn;
     double eps;
-    uint32_t zero;
+    float eps_rounded;
+    uint32_t eps_is_small, zero;
 } forward_args;
 
 typedef struct backward_args {
@@ -201,6 +202,14 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         /* A ring needs rows to come: with one turn for each team it would only delay the first. */
         if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
             c[C_STAGES] = 0;
+        /* Nor does it pay for rows within warps before each warp takes several. */
+        if (c[C_LANES] <= 32 && units_of(plan, &spec) <= 4 * resident(plan, &spec))
+            c[C_STAGES] = 0;
+        if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 &&
+            units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER]) {
+            c[C_EARLY] = 1;
+            c[C_MIN_BLOCKS] = 1;
+        }
     } else {
         c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
         c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
@@ -259,9 +268,9 @@ static planish_status run_forward(const launch *l, void *const *b) {
                          .row_turn = turn,
                          .x_turn = turn * row_bytes(plan, ROLE_X),
                          .y_turn = turn * row_bytes(plan, ROLE_Y),
-                         .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
-                         .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
-                         .eps = plan->eps};
+                         .eps = plan->eps,
+                         .eps_rounded = (float)plan->eps,
+                         .eps_is_small = plan->eps < 1e-30};
     return queue(l, &spec, grid * cluster, 1, f, &args);
 }
 

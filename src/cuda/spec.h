@@ -42,6 +42,7 @@ typedef enum cuda_constant {
     C_CLUSTER,
     C_HOLD,
     C_STAGES,
+    C_EARLY,
     C_CORRECT,
     C_SLICES,
     C_MIN_BLOCKS,

@@ -10,6 +10,9 @@
 /* What planish asks of a workspace. */
 enum { WORKSPACE_ALIGNMENT = 256 };
 
+/* Up to this many bytes it lies on the stack: plans that are kept are for the CPU. */
+enum { STACK_WORKSPACE = 4096 };
+
 typedef struct work {
     planish_task task;
     void *data;
@@ -44,10 +47,15 @@ static void *data_of(const DLTensor *view) {
 
 static planish_status run_plan(const planish_plan *plan, const planish_tensors *t,
                                planish_exec *exec) {
+    _Alignas(WORKSPACE_ALIGNMENT) char on_stack[STACK_WORKSPACE];
     OWNED_TENSOR workspace = NULL;
     size_t bytes = planish_plan_workspace_bytes(plan);
-    if (bytes)
+    if (bytes > sizeof on_stack) {
         workspace = new_workspace(t->x, bytes, exec);
+    } else {
+        exec->workspace = on_stack;
+        exec->workspace_bytes = sizeof on_stack;
+    }
     planish_buffers buffers = {
         .struct_size = sizeof buffers,
         .x = data_of(t->x),

@@ -88,17 +88,12 @@ static void poisoned_rows(void) {
     static const real poisons[] = {NAN, INFINITY, -INFINITY};
     for (int t = 0; t < TYPES; t++)
         for (size_t n = 0; n < sizeof cols / sizeof *cols; n++)
-            for (int p = 0; p < 3; p++) {
-                poisoned_row(PLANISH_FORWARD, X, PLANISH_LAYER, types[t], cols[n], poisons[p]);
-                poisoned_row(PLANISH_BACKWARD, X, PLANISH_LAYER, types[t], cols[n], poisons[p]);
-                poisoned_row(PLANISH_BACKWARD, DY, PLANISH_LAYER, types[t], cols[n], poisons[p]);
-            }
-    for (int t = 0; t < TYPES; t++)
-        for (size_t n = 0; n < sizeof cols / sizeof *cols; n++) {
-            poisoned_row(PLANISH_FORWARD, X, PLANISH_RMS, types[t], cols[n], NAN);
-            poisoned_row(PLANISH_BACKWARD, X, PLANISH_RMS, types[t], cols[n], NAN);
-            poisoned_row(PLANISH_BACKWARD, DY, PLANISH_RMS, types[t], cols[n], NAN);
-        }
+            for (int p = 0; p < 3; p++)
+                for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++) {
+                    poisoned_row(PLANISH_FORWARD, X, kind, types[t], cols[n], poisons[p]);
+                    poisoned_row(PLANISH_BACKWARD, X, kind, types[t], cols[n], poisons[p]);
+                    poisoned_row(PLANISH_BACKWARD, DY, kind, types[t], cols[n], poisons[p]);
+                }
 }
 
 static void constant_rows(void) {

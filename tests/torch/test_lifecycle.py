@@ -180,11 +180,17 @@ def test_a_kernel_is_removed_under_a_thread_inside_it() -> None:
 FORK = """
 import os, sys, threading, torch, planish
 import torch.nn.functional as F
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 planish.enable()
 x = torch.randn(500, 512)
 y = F.layer_norm(x, (512,))
-child = os.fork()
+big = torch.randn(20000, 4096)
+before = planish.stats()["native_layer_norm"]["planish"]
+inside = threading.Thread(target=lambda: F.layer_norm(big, (4096,)))
+inside.start()
+while planish.stats()["native_layer_norm"]["planish"] == before:
+    pass
+child = os.fork()  # while a thread, which the child does not have, is inside a kernel
 if child == 0:
     torch.set_num_threads(1)
     same = torch.equal(F.layer_norm(x, (512,)), y)
@@ -193,6 +199,7 @@ if child == 0:
     sys.stdout.flush()
     os._exit(0 if same and gone and after else 1)
 _, status = os.waitpid(child, 0)
+inside.join()
 assert torch.equal(F.layer_norm(x, (512,)), y)
 sys.exit(os.waitstatus_to_exitcode(status))
 """

@@ -61,8 +61,7 @@ struct team_state {
     int lane, team, rank; /* rank in the row: also this thread's first chunk */
     bool idle, has_last;
     u32 ring;
-    /* Of the turn to be copied next: this thread's first row, and its first chunk in it. */
-    i64 next_row;
+    /* Of the turn to be fetched next: this thread's first chunk in its first row. */
     const char *next_x, *next_g;
     /* Of the turn to come: its first row's statistics. */
     const char *next_mean, *next_rstd;
@@ -83,12 +82,13 @@ struct operands {
     chunk<G_BYTES> g[ROWS][VECS];
 };
 
-/* Starts the copies of the next turn's rows into a slot, or loads them; zeros for what is not there. */
-__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int stage,
-                                      operands &o) {
+/* Starts the copies of the turn whose first row is `row` into a slot, or loads them; zeros for what
+ * is not there. */
+__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, i64 row,
+                                      int stage, operands &o) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
-        bool there = !t.idle && t.next_row + u * PER_WARP < args.rows;
+        bool there = !t.idle && row + u * PER_WARP < args.rows;
         const char *x = t.next_x + u * PER_WARP * args.x_stride;
         const char *g = t.next_g + u * PER_WARP * args.dy_stride;
 #pragma unroll
@@ -109,7 +109,6 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
             }
         }
     }
-    t.next_row += args.row_turn;
     t.next_x += args.x_turn;
     t.next_g += args.dy_turn;
     if (RINGED)
@@ -310,10 +309,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     const i64 team = (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
     i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
-    i64 unit_row = team * STEP;                                      /* its team's first */
+    /* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
+    const int in_turn = t.team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0);
     char *dx = (char *)args.dx + row * args.dx_stride +
                (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
-    t.next_row = row;
     t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
     t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * G_BYTES;
     t.next_mean = (const char *)args.mean + row * args.mean_stride;
@@ -339,18 +338,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     operands o;
 #pragma unroll
     for (int s = 0; s < STAGES; s++)
-        fetch(args, t, s, o);
+        fetch(args, t, row + s * args.row_turn, s, o);
     real next_mean[ROWS], next_rstd[ROWS];
     statistics_of(args, t, row, next_mean, next_rstd);
 
     int stage = 0;
     u32 round = 0;
-    for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn, round++) {
+    for (; row - in_turn < args.rows; row += args.row_turn, round++) {
         if constexpr (RINGED) {
             copy_async_wait<most(STAGES - 1, 0)>();
             take(t, stage, o);
         }
-        fetch(args, t, stage, o);
+        fetch(args, t, row + STAGES * args.row_turn, stage, o);
         stage = stage + 1 >= STAGES ? 0 : stage + 1;
         real mean[ROWS], rstd[ROWS], sum[ROWS][4];
 #pragma unroll

@@ -19,22 +19,29 @@
  * (where a thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is done again, scaled by a
  * power of two.
  *
+ * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
+ * so few that nothing else hides their latency.
+ *
  * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
- * VECS ROWS WARPS CLUSTER HOLD STAGES MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS B_ACCESS (alignments in
- * bytes).
+ * VECS ROWS WARPS CLUSTER HOLD STAGES EARLY MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS B_ACCESS
+ * (alignments in bytes).
  */
 struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
     i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* bytes from row to row */
-    i64 row_turn, x_turn, y_turn, mean_turn, rstd_turn;     /* from turn to turn of a team */
+    i64 row_turn, x_turn, y_turn; /* from turn to turn of a team */
     double eps;
-    u32 zero; /* 0, which the compiler cannot know */
+    float eps_rounded;
+    u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
+    u32 zero;         /* 0, which the compiler cannot know */
 };
 
 constexpr bool LAYER = KIND == 0;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
+constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
+constexpr int B_BYTES = WIDTH * bytes_of(B_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SPREAD = LANES * CLUSTER;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
@@ -243,8 +250,8 @@ struct row_moments {
     real pivot, delta, rstd;
 };
 
-/* `x`: this thread's first chunk of the row in memory. */
-__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const char *x,
+/* The moments of row `row`. */
+__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 row,
                                                   const forward_args &args) {
     const real own = thread_pivot(p, r);
     real pivot = own;
@@ -265,12 +272,15 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const
     total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
     total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
     row_moments m = {pivot, (real)delta,
-                     reciprocal_root((variance < 0 ? 0 : variance) + (total)args.eps)};
+                     reciprocal_root((variance < 0 ? 0 : variance) +
+                                     (sizeof(total) == 4 ? (total)args.eps_rounded
+                                                         : (total)args.eps))};
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
-        bool large = !(b < 1e36f), small = b < 1e-28f && args.eps < 1e-30;
+        bool large = !(b < 1e36f), small = args.eps_is_small && b < 1e-28f;
         if (WITHIN_WARP ? __any_sync(EVERY_LANE, large || small) : large || small) {
             real scale = large ? 0x1p-64f : 0x1p64f, again = own;
+            const char *x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
             a = b = 0;
             /* From memory: to keep the row in registers for this would cost every row. */
 #pragma unroll 1
@@ -295,28 +305,37 @@ __device__ __forceinline__ real plus_offset(real w) {
     return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }
 
+struct affine {
+    chunk<W_BYTES> weight[EARLY ? VECS : 1];
+    chunk<B_BYTES> bias[EARLY ? VECS : 1];
+};
+
+__device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
+                                            chunk<W_BYTES> &weight, chunk<B_BYTES> &bias) {
+    const i64 index = p.rank + k * SPREAD;
+    if constexpr (W_TYPE != NONE)
+        weight = load_shared_by_rows<W_BYTES, W_ACCESS>((const char *)args.weight + index * W_BYTES);
+    if constexpr (B_TYPE != NONE)
+        bias = load_shared_by_rows<B_BYTES, B_ACCESS>((const char *)args.bias + index * B_BYTES);
+}
+
 /* The output of a team's rows. */
 __device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
-                                      const row_reader *reader, const row_moments *moments) {
+                                      const affine &early, const row_reader *reader,
+                                      const row_moments *moments) {
 #pragma unroll UNROLL
     for (int k = 0; k < VECS; k++) {
-        const i64 index = p.rank + k * SPREAD;
         real scale[WIDTH], offset[WIDTH];
         if (p.idle || !p.has(k))
             continue;
-        if constexpr (W_TYPE != NONE) {
-            constexpr int B = WIDTH * bytes_of(W_TYPE);
-            auto c = load_shared_by_rows<B, W_ACCESS>((const char *)args.weight + index * B);
+        chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
+        chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
+        if (!EARLY)
+            load_affine(args, p, k, weight, bias);
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                scale[i] = plus_offset(element<W_TYPE>(c.word, i));
-        }
-        if constexpr (B_TYPE != NONE) {
-            constexpr int B = WIDTH * bytes_of(B_TYPE);
-            auto c = load_shared_by_rows<B, B_ACCESS>((const char *)args.bias + index * B);
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                offset[i] = element<B_TYPE>(c.word, i);
+        for (int i = 0; i < WIDTH; i++) {
+            scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
+            offset[i] = B_TYPE == NONE ? 0 : element<B_TYPE>(bias.word, i);
         }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
@@ -378,8 +397,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     i64 unit_row = team * STEP;                                    /* the team's first row */
     i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
     char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
-    char *mean = (char *)args.mean + row * args.mean_stride;
-    char *rstd = (char *)args.rstd + row * args.rstd_stride;
     p.next_row = row;
     p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
@@ -394,7 +411,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     int stage = 0;
     for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn) {
         row_reader reader[ROWS];
-        const char *here = p.next_x; /* without a ring */
+        const char *here = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
         if constexpr (HOLD == 1) {
             fill(args, p, 0);
             copy_async_wait<0>();
@@ -424,25 +441,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         if constexpr (HOLD == 0 && STAGES > 0) {
             fill(args, p, stage);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
-        } else if constexpr (HOLD != 1) {
-            p.next_x += args.x_turn;
         }
+        affine early;
+        if constexpr (EARLY)
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                if (!p.idle && p.has(k))
+                    load_affine(args, p, k, early.weight[k], early.bias[k]);
         row_moments moments[ROWS];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const row_moments m = moments[u] = moments_of(
-                p, reader[u], p.next_x - (STAGES + 1) * args.x_turn + u * PER_WARP * args.x_stride,
-                args);
+            const row_moments m = moments[u] = moments_of(p, reader[u], row + u * PER_WARP, args);
             if (reader[u].there && p.rank == 0) {
-                store_element<MEAN_TYPE>(mean + u * PER_WARP * args.mean_stride, 0,
+                const i64 at = row + u * PER_WARP;
+                store_element<MEAN_TYPE>((char *)args.mean + at * args.mean_stride, 0,
                                          (real)((double)m.pivot + m.delta));
-                store_element<RSTD_TYPE>(rstd + u * PER_WARP * args.rstd_stride, 0, m.rstd);
+                store_element<RSTD_TYPE>((char *)args.rstd + at * args.rstd_stride, 0, m.rstd);
             }
         }
-        apply(args, p, y, reader, moments);
+        apply(args, p, y, early, reader, moments);
         y += args.y_turn;
-        mean += args.mean_turn;
-        rstd += args.rstd_turn;
     }
     release_stream();
     if (COPIES)
