@@ -20,7 +20,7 @@ row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
         int64_t offset = 0;
         for (int k = 0; k < p->kept_count; k++)
             offset += index[k] * p->kept[k].stride[r];
-        run.data[r] = job->data[r] + offset * bytes;
+        run.data[r] = job->data[r] ? job->data[r] + offset * bytes : NULL;
         run.pitch[r] = inner->stride[r] * bytes;
     }
     return run;

@@ -16,15 +16,15 @@ INLINE void NAME(head_sums)(const ELEMENT_T *x, int64_t n, VEC *total, VEC *squa
 }
 
 /*
- * A center on a coarse grid, 2^-10 of the row's magnitude or less. Elements of 16 bits minus such a
- * center are sums of few bits, which add up exactly; about any other center they would all round
- * the same way.
+ * A center on a coarse grid, 2^-10 of `scale` or less. Elements of few bits (16-bit ones, integers)
+ * minus such a center are sums of few bits, which add up exactly; about any other center they would
+ * all round the same way.
  */
-INLINE REAL NAME(coarse)(REAL center, REAL mean_square) {
-    if (sizeof(ELEMENT_T) > 2)
+INLINE REAL NAME(coarse)(REAL center, double scale_squared) {
+    if (sizeof(REAL) > sizeof(float))
         return center;
-    const float rms = sqrtf((float)mean_square);
-    const float magnitude = f32_of_bits(bits_of_f32(rms) & 0x7f800000) * 0x1.8p13f;
+    const float scale = sqrtf((float)scale_squared);
+    const float magnitude = f32_of_bits(bits_of_f32(scale) & 0x7f800000) * 0x1.8p13f;
     return ((float)center + magnitude) - magnitude;
 }
 
@@ -121,15 +121,13 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
     NAME(fold_rows)(sums, count, total);
     NAME(fold_rows)(squares, count, mean_square);
     const double inverse = 1.0 / (double)NAME(min)(n, LANES);
-    for (int r = 0; r < GROUP; r++) {
-        mean_square[r] = (REAL)(mean_square[r] * inverse);
-        center[r] = NAME(coarse)((REAL)(total[r] * inverse), mean_square[r]);
-    }
+    for (int r = 0; r < GROUP; r++)
+        center[r] = NAME(coarse)((REAL)(total[r] * inverse), mean_square[r] * inverse);
     unsigned off = NAME(centered_moments)(x, count, n, center, mean, m2);
     for (int r = 0; off; r++, off >>= 1) {
         if (!(off & 1))
             continue;
-        const REAL nearer[GROUP] = {NAME(coarse)((REAL)mean[r], mean_square[r])};
+        const REAL nearer[GROUP] = {NAME(coarse)((REAL)mean[r], m2[r] / (double)n)};
         double again[2][GROUP];
         NAME(centered_moments)(x + r, 1, n, nearer, again[0], again[1]);
         mean[r] = again[0][0];

@@ -329,7 +329,7 @@ static void compare_with(const char *tier, int step) {
             break;
         want += length;
     }
-    expect(want == digests_end && lines > 20, "output ends after %d cases", lines);
+    expect(want == digests_end && lines > 0, "output ends after %d cases", lines);
     pclose(other);
 }
 
