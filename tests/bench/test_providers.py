@@ -8,7 +8,7 @@ from planish.bench.measure import measure
 from planish.bench.providers import all_providers, in_process
 from planish.bench.providers.base import Absent, Provider, Run, UnsupportedError, run_of
 from planish.bench.providers.onnx_model import norm_model
-from planish.bench.providers.processes import Worker
+from planish.bench.providers.processes import Workers
 from planish.bench.providers.textbook import textbook_providers
 from planish.bench.timing import Effort
 
@@ -126,8 +126,8 @@ def test_absent_peer_has_its_reason():
 
 
 def test_every_known_provider_is_listed_and_named_once():
-    worker = Worker()
-    names = [p.name for p in all_providers(worker)]
+    workers = Workers()
+    names = [p.name for p in all_providers(workers)]
     assert len(names) == len(set(names))
     for name in ("copy", "add", "torch", "torch-kept", "torch-compile", "unfused", "onnxruntime",
                  "onednn", "planish", "planish-torch", "planish-torch-kept", "liger", "quack",
@@ -136,9 +136,9 @@ def test_every_known_provider_is_listed_and_named_once():
 
 
 def test_worker_computes_the_same_bits_and_measures():
-    worker = Worker()
+    workers = Workers()
     try:
-        torch_again = {p.name: p for p in all_providers(worker)}["torch"]
+        torch_again = {p.name: p for p in all_providers(workers)}["torch"]
         case = Case(8, 32, "f32", "backward")
         (result,) = measure(case, [torch_again], BRIEF)
         assert result.status == "ok", result.reason
@@ -146,21 +146,21 @@ def test_worker_computes_the_same_bits_and_measures():
         (compared,) = measure(Case(8, 32, "f32", "backward"), [torch_again], BRIEF)
         assert compared.ulp_dx == result.ulp_dx
     finally:
-        worker.close()
+        workers.close()
 
 
 def test_worker_with_other_bits_is_a_failure(monkeypatch):
     from planish.bench.providers import processes
 
-    worker = Worker()
+    workers = Workers()
     try:
-        torch_again = {p.name: p for p in all_providers(worker)}["torch"]
+        torch_again = {p.name: p for p in all_providers(workers)}["torch"]
         monkeypatch.setattr(processes, "checksum", lambda outputs: {"y": -1})
         (result,) = measure(Case(8, 32), [torch_again], BRIEF)
         assert result.status == "failed"
         assert "different bits" in result.reason
     finally:
-        worker.close()
+        workers.close()
 
 
 def test_textbook_methods_rank_as_they_should_at_a_large_mean():

@@ -2,8 +2,8 @@
 
 Left alone, glibc gives every freed large block back to the kernel, and the next allocation of a
 result pays for fresh, zeroed pages: often more than the kernel that fills them. Told to keep its
-pages it shows the kernel itself. The bench runs in a process of the second kind and keeps a worker
-of the first kind beside it, so that both are measured by turns.
+pages it shows the kernel itself. The bench runs in a process of the second kind; providers that
+allocate their results run in worker processes of both kinds, by turns.
 """
 
 from __future__ import annotations

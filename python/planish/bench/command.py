@@ -19,7 +19,7 @@ from .accuracy import compare
 from .case import DTYPE_BYTES, Case, make_data
 from .measure import Result, measure
 from .providers import Provider, UnsupportedError, all_providers
-from .providers.processes import Worker
+from .providers.processes import Workers
 from .providers.textbook import textbook_providers
 from .sweeps import SWEEPS, accuracy_cases, cases_of
 from .timing import CLOCK_VARIABLE, CLOCKS, QUICK, THOROUGH, Effort, clock_name
@@ -161,9 +161,9 @@ def run_accuracy(cases: Sequence[Case], providers: Sequence[Provider]) -> list[A
 def run(arguments: argparse.Namespace) -> int:
     """Runs one sweep, or all of them, in this process; 0, or 1 if any provider was wrong."""
     torch.set_num_threads(arguments.threads)
-    worker = Worker()
+    workers = Workers()
     try:
-        providers = choose(all_providers(worker), arguments.providers, arguments.quick)
+        providers = choose(all_providers(workers), arguments.providers, arguments.quick)
         if arguments.list:
             for provider in providers:
                 print(f"{provider.name:20}{provider.missing() or provider.what}")
@@ -171,7 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
         names = [*SWEEPS, "model", "accuracy"] if arguments.sweep == "all" else [arguments.sweep]
         return max([run_sweep(name, arguments, providers) for name in names])
     finally:
-        worker.close()
+        workers.close()
 
 
 def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Provider]) -> int:

@@ -56,7 +56,8 @@ def draw(name: str, records: Sequence[Any], context: Mapping[str, Any], folder: 
 
 def _subtitle(context: Mapping[str, Any]) -> str:
     machine = context["machine"]
-    return f"{machine['cpu']}, {machine['threads']} threads; useful GB/s, median, higher is better"
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    return f"{machine['cpu']}, {threads}; useful GB/s, median and quartiles, higher is better"
 
 
 def _tidy(axis: Any) -> None:
@@ -167,7 +168,13 @@ def _dots(records: Sequence[Any], title: str, context: Mapping[str, Any], path: 
     for axis in axes[0]:
         handles.update(dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)))
     figure.legend(
-        handles.values(), handles.keys(), loc="lower center", ncols=6, fontsize=8, frameon=False
+        handles.values(),
+        handles.keys(),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 0.03),
+        ncols=6,
+        fontsize=8,
+        frameon=False,
     )
     figure.text(0.01, 0.005, _subtitle(context), fontsize=8, color="#555555")
     figure.tight_layout(rect=(0, 0.16 if len(works) < 6 else 0.1, 1, 1))

@@ -1,4 +1,4 @@
-"""A second process, with malloc as users have it, that measures when it is told to.
+"""A process beside the bench's own that measures when it is told to (providers/processes.py).
 
 It reads one JSON request a line on stdin and answers with one JSON line on stdout: "prepare" makes
 the case's input anew (the same, being seeded) and answers with a checksum of every output; "time"
@@ -25,6 +25,10 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints goes to stderr, not into an answer
     torch.set_num_threads(int(sys.argv[1]))
+    if sys.argv[2] == "1":
+        import planish
+
+        planish.enable()
     providers = {provider.name: provider for provider in in_process()}
     runs: dict[str, Run] = {}
     for line in sys.stdin:

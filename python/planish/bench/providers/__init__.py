@@ -8,7 +8,7 @@ from .onednn import OneDnn
 from .onnxruntime import OnnxRuntime
 from .planish_c import PlanishC
 from .planish_torch import PlanishTorch
-from .processes import AsUsersSeeIt, Kept, Worker
+from .processes import Apart, Workers
 from .pytorch import Compiled, Eager, Unfused
 
 __all__ = ["Provider", "Run", "UnsupportedError", "all_providers", "in_process"]
@@ -33,8 +33,8 @@ def gpu_peers() -> list[Provider]:
     ]
 
 
-def all_providers(worker: Worker) -> list[Provider]:
-    """Every provider known, those measured in the worker process and the absent ones included.
+def all_providers(workers: Workers) -> list[Provider]:
+    """Every provider known, those measured in worker processes and the absent ones included.
 
     torch and planish-torch allocate their results, so they are there twice: as users see them, and
     "-kept" with malloc keeping its pages.
@@ -42,8 +42,7 @@ def all_providers(worker: Worker) -> list[Provider]:
     providers: list[Provider] = []
     for provider in in_process():
         if provider.name in ("torch", "planish-torch"):
-            providers.append(AsUsersSeeIt(provider, provider.name, worker))
-            providers.append(Kept(provider))
+            providers += [Apart(provider, kept, workers) for kept in (False, True)]
         else:
             providers.append(provider)
     return providers + gpu_peers()

@@ -1,5 +1,5 @@
-"""The same provider in two processes: one whose malloc keeps its pages, one whose malloc is as
-users have it (allocator.py says why).
+"""Providers measured in processes of their own: with malloc as users have it or keeping its pages
+(allocator.py says why), and planish-torch apart from torch, so that it stays enabled.
 
 This is the bench's end of the pipe; worker.py is the other.
 """
@@ -29,17 +29,31 @@ def checksum(outputs: dict[str, torch.Tensor]) -> dict[str, int]:
 
 
 class Worker:
-    """The bench's end of the pipe. The process starts at the first request."""
+    """The bench's end of one pipe. The process starts at the first request.
 
-    def __init__(self) -> None:
+    ``kept``: its malloc keeps its pages. ``planish``: it enables planish once, at its start, so
+    that no switching comes between the trials.
+    """
+
+    def __init__(self, kept: bool = False, planish: bool = False) -> None:
+        self.kept = kept
+        self.planish = planish
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, **request: Any) -> Any:
         """Sends one request and waits for its answer."""
         if self._process is None:
+            threads = torch.get_num_threads()
+            environment = allocator.keeping if self.kept else allocator.ordinary
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "planish.bench.worker", str(torch.get_num_threads())],
-                env=allocator.ordinary(os.environ, torch.get_num_threads()),
+                [
+                    sys.executable,
+                    "-m",
+                    "planish.bench.worker",
+                    str(threads),
+                    str(int(self.planish)),
+                ],
+                env=environment(os.environ, threads),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -66,19 +80,36 @@ class Worker:
             self._process = None
 
 
-class AsUsersSeeIt(Provider):
-    """Another provider, measured in the worker process.
+class Workers:
+    """One worker process for each way to run one."""
+
+    def __init__(self) -> None:
+        self._workers: dict[tuple[bool, bool], Worker] = {}
+
+    def get(self, kept: bool, planish: bool) -> Worker:
+        """The worker of that kind."""
+        return self._workers.setdefault((kept, planish), Worker(kept, planish))
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for worker in self._workers.values():
+            worker.close()
+
+
+class Apart(Provider):
+    """Another provider, measured in a worker process.
 
     Its results are checked through those of the same provider in this process: the bits must be the
     same.
     """
 
-    def __init__(self, inner: Provider, name: str, worker: Worker) -> None:
+    def __init__(self, inner: Provider, kept: bool, workers: Workers) -> None:
         self.inner = inner
-        self.name = name
-        self.what = f"{inner.what}; malloc as users have it"
+        self.name = f"{inner.name}-kept" if kept else inner.name
+        allocation = "malloc keeps its pages" if kept else "malloc as users have it"
+        self.what = f"{inner.what}; {allocation}"
         self.role: Role = inner.role
-        self.worker = worker
+        self.worker = workers.get(kept, inner.role == "planish")
 
     def missing(self) -> str | None:
         """Whatever the inner provider misses."""
@@ -111,27 +142,3 @@ class AsUsersSeeIt(Provider):
             return float(self.worker.ask(do="time", provider=self.inner.name, count=count))
 
         return Run(timed, outputs, close)
-
-
-class Kept(Provider):
-    """Another provider, measured in this process, whose malloc keeps its pages."""
-
-    def __init__(self, inner: Provider) -> None:
-        self.inner = inner
-        self.name = f"{inner.name}-kept"
-        self.what = f"{inner.what}; malloc keeps its pages"
-        self.role: Role = inner.role
-
-    def missing(self) -> str | None:
-        """Whatever the inner provider misses, or an allocator that was not told."""
-        if not allocator.keeps_pages():
-            return "this process was not started with malloc told to keep its pages"
-        return self.inner.missing()
-
-    def version(self) -> str | None:
-        """The inner provider's version."""
-        return self.inner.version()
-
-    def prepare(self, case: Case, data: Data) -> Run:
-        """All that the inner provider does."""
-        return self.inner.prepare(case, data)
