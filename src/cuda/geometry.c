@@ -14,7 +14,8 @@ enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
     FORWARD_MOST_LANES = 1024,    /* of a row in one block */
     FORWARD_DIRECT_LANES = 256,   /* the same, without a ring */
-    FORWARD_MORE_ELEMENTS = 64,   /* of 16 bits, where that spares a ring */
+    FORWARD_MORE_ELEMENTS = 40,   /* of 16 bits, where that spares a ring */
+    FORWARD_MOST_VECS = 6,        /* the same, with all of FORWARD_DIRECT_LANES */
     FORWARD_TURNS = 2,            /* rows a team takes with a ring, where there are enough */
     FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
     FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
@@ -148,6 +149,10 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
         if (lanes > FORWARD_DIRECT_LANES && x_bytes == 2 && width == 8) {
             int more, fewer = lanes_of_block(chunks, width, 1, FORWARD_MORE_ELEMENTS,
                                              FORWARD_DIRECT_LANES, &more);
+            if (!fewer && chunks <= FORWARD_DIRECT_LANES * FORWARD_MOST_VECS) {
+                fewer = FORWARD_DIRECT_LANES;
+                more = FORWARD_MOST_VECS;
+            }
             if (fewer) {
                 lanes = fewer;
                 vecs = more;
