@@ -51,10 +51,12 @@ static planish_status make_plan(planish_plan *plan, const planish_norm *op, plan
     planish_status status = problem_make(&plan->problem, op, pass, tensors, error);
     if (status)
         return status;
-    const DLDeviceType device = plan->problem.device.device_type;
-    if (device == kDLCUDA || device == kDLCUDAManaged)
-        return fail(error, PLANISH_ERROR_DEVICE,
-                    "the tensors are in CUDA memory; this build of planish runs on the CPU only");
+    const DLDevice device = plan->problem.device;
+    if (is_gpu(device)) {
+        cuda_limits limits;
+        status = cuda_device_limits(device.device_id, &limits, error);
+        return status ? status : plan_make_gpu(plan, &limits, error);
+    }
     const cpu_limits limits = this_cpu();
     plan_make(plan, &limits);
     return PLANISH_OK;
@@ -72,11 +74,16 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
             return fail(error, PLANISH_ERROR_WORKSPACE,
                         "exec->workspace has %zu bytes; wanted %zu or more", given,
                         plan->workspace_bytes);
-        if ((uintptr_t)exec->workspace % 64)
+        const unsigned alignment = plan->path == PATH_GPU ? 256 : 64;
+        if ((uintptr_t)exec->workspace % alignment)
             return fail(error, PLANISH_ERROR_WORKSPACE,
-                        "exec->workspace is at an address that is not a multiple of 64; wanted one "
-                        "that is");
+                        "exec->workspace is at an address that is not a multiple of %u; wanted one "
+                        "that is",
+                        alignment);
     }
+    if (plan->path == PATH_GPU)
+        return cuda_plan_run(&plan->cuda, buffers, exec ? exec->stream : NULL,
+                             exec ? exec->workspace : NULL, error);
     cpu_run(plan, buffers, exec);
     return PLANISH_OK;
 }

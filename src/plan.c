@@ -4,6 +4,7 @@
 
 enum {
     FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
+    NEAR_BYTES = 1 << 20,     /* more than this is not all in a core's own cache */
     BLOCK_ELEMENTS = 16384,   /* forward: elements in one work item */
     GRADIENT_BLOCKS = 64,     /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128 /* fewest rows in one of them, where there are many rows */
@@ -50,6 +51,18 @@ static int64_t gradient_block_rows(int64_t rows) {
     return ceil_div(even > least ? even : least, CHUNK_ROWS) * CHUNK_ROWS;
 }
 
+static traffic traffic_of(const problem *p, size_t cache_bytes) {
+    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
+    const size_t count = (size_t)p->rows * (size_t)p->cols;
+    const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
+    size_t bytes = 0;
+    for (int i = 0; i < 4; i++)
+        bytes += count * (size_t)dtype_bytes(p->dtypes[elements[i]]);
+    if (count * (size_t)dtype_bytes(p->dtypes[output]) > cache_bytes)
+        return TRAFFIC_STREAM;
+    return bytes > NEAR_BYTES ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
+}
+
 void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const problem *p = &plan->problem;
     plan->kernels = limits->kernels;
@@ -60,9 +73,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
 
     plan->path = !elements ? PATH_EMPTY : rows ? PATH_ROWS : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
-    const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
-    plan->stream = has(p, output) &&
-                   (size_t)elements * (size_t)dtype_bytes(p->dtypes[output]) > limits->cache_bytes;
+    plan->traffic = traffic_of(p, limits->cache_bytes);
     plan->sums = is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0;
     plan->chunk_bytes = plan->sums ? round_up((size_t)p->cols * real_bytes) : 0;
     plan->sum_bytes = plan->sums ? round_up((size_t)p->affine * sizeof(double)) : 0;
@@ -94,12 +105,21 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->workspace_bytes = (size_t)plan->blocks * plan->block_bytes;
 }
 
+planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, message error) {
+    planish_status status = cuda_plan_make(&plan->cuda, &plan->problem, limits, error);
+    plan->path = PATH_GPU;
+    plan->workspace_bytes = status ? 0 : plan->cuda.workspace_bytes;
+    return status;
+}
+
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
-    static const char *const paths[] = {"empty", "rows", "gathered"};
+    static const char *const paths[] = {"gpu", "empty", "rows", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     if (!plan)
         return snprintf(text, bytes, "no plan");
+    if (plan->path == PATH_GPU)
+        return cuda_plan_describe(&plan->cuda, text, bytes);
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
     return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",

@@ -6,9 +6,11 @@
 #define PLANISH_PLAN_H
 
 #include "cpu/kernels.h"
+#include "cuda/backend.h"
 #include "problem.h"
 
 typedef enum plan_path {
+    PATH_GPU,     /* everything below the path is in cuda */
     PATH_EMPTY,   /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
     PATH_ROWS,    /* dense rows: the row kernels run on the tensors as they are */
     PATH_GATHERED /* any strides and dtypes: rows are gathered into scratch and scattered back */
@@ -23,10 +25,12 @@ typedef struct cpu_limits {
 struct planish_plan {
     problem problem;
     plan_path path;
+    size_t workspace_bytes;
+    cuda_plan cuda; /* PATH_GPU only; what follows is for the other paths */
     const cpu_kernels *kernels;
     bool is_double;
     bool parallel; /* worth a fork */
-    bool stream;
+    traffic traffic;
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:
      * gathered rows, then dweight and dbias sums of a chunk of rows, then of the block. */
     int64_t block_rows, blocks;
@@ -36,10 +40,14 @@ struct planish_plan {
     size_t sum_bytes;   /* of one block sum */
     int sums;           /* dweight and dbias: how many of them are wanted */
     size_t block_bytes; /* the whole slice */
-    size_t workspace_bytes;
 };
 
-/* Decides how to run plan->problem, which is made already. */
+/* Decide how to run plan->problem, which is made already: in CPU memory, or in that of a GPU. */
 void plan_make(planish_plan *plan, const cpu_limits *limits);
+planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, message error);
+
+static inline bool is_gpu(DLDevice device) {
+    return device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;
+}
 
 #endif

@@ -424,28 +424,32 @@ planish_status problem_check_buffers(const problem *p, void *const buffers[ROLE_
                                      message error) {
     const bool empty = !p->rows || !p->cols;
     extent extents[ROLE_COUNT];
+    int present[ROLE_COUNT], count = 0;
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!has(p, r))
             continue;
+        present[count++] = r;
+        const int bytes = dtype_bytes(p->dtypes[r]);
         int64_t elements = BIT(r) & full_roles     ? p->rows * p->cols
                            : BIT(r) & affine_roles ? p->affine
                                                    : p->rows;
         if (elements && !buffers[r])
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s has no data; wanted %lld elements",
                         role_name(r), (long long)elements);
-        if ((uintptr_t)buffers[r] % (unsigned)dtype_bytes(p->dtypes[r]))
+        if ((uintptr_t)buffers[r] & (uintptr_t)(bytes - 1))
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s starts at an address that is not a multiple of %d; wanted one that is",
-                        role_name(r), dtype_bytes(p->dtypes[r]));
+                        role_name(r), bytes);
         if (!empty)
             extents[r] = extent_of(p, r, buffers[r], -1);
     }
-    for (int a = 0; a < ROLE_COUNT && !empty; a++) {
-        if (!has(p, a) || !(passes[p->pass].outputs & BIT(a)))
+    for (int i = 0; i < count && !empty; i++) {
+        const int a = present[i];
+        if (!(passes[p->pass].outputs & BIT(a)))
             continue;
-        for (int b = 0; b < ROLE_COUNT; b++) {
-            if (b == a || !has(p, b) || extents[a].high <= extents[b].low ||
-                extents[b].high <= extents[a].low)
+        for (int j = 0; j < count; j++) {
+            const int b = present[j];
+            if (b == a || extents[a].high <= extents[b].low || extents[b].high <= extents[a].low)
                 continue;
             if (may_alias(a, b) && buffers[a] == buffers[b] && same_layout(p, a, b))
                 continue;

@@ -6,10 +6,15 @@
 
 extern const cpu_kernels cpu_kernels_portable;
 #if defined(PLANISH_HAVE_AVX2)
+#include <cpuid.h>
 extern const cpu_kernels cpu_kernels_avx2;
+/* clang 14's __builtin_cpu_supports does not know the name. */
+static bool has_f16c(void) {
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
 static bool runs_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 #endif
 #if defined(PLANISH_HAVE_AVX512)

@@ -26,6 +26,26 @@ static inline void stat_store(const row_stat *s, int64_t row, double value) {
         element_store(s->data + row * s->pitch, s->type, value);
 }
 
+/* The same for consecutive rows. */
+static inline void stat_store_rows(const row_stat *s, int64_t row, int count,
+                                   const double values[]) {
+    if (!s->data)
+        return;
+    char *at = s->data + row * s->pitch;
+    for (int i = 0; i < count; i++, at += s->pitch)
+        if (s->type == DTYPE_F32)
+            *(float *)at = (float)values[i];
+        else
+            element_store(at, s->type, values[i]);
+}
+
+/* Where the data of a pass lies, by its size. */
+typedef enum traffic {
+    TRAFFIC_CACHED, /* in a near cache */
+    TRAFFIC_AHEAD,  /* beyond: the next rows are asked for while these are written */
+    TRAFFIC_STREAM  /* and the output is larger than the cache: it is written past it */
+} traffic;
+
 typedef struct forward_args {
     int64_t rows, cols;
     const char *x;
@@ -36,8 +56,8 @@ typedef struct forward_args {
     int weight_offset;
     double eps;
     row_stat mean, rstd, m2;
-    bool given;  /* mean and rstd are inputs */
-    bool stream; /* y is written past the cache where its alignment allows */
+    bool given; /* mean and rstd are inputs */
+    traffic traffic;
 } forward_args;
 
 typedef struct backward_args {
@@ -50,7 +70,7 @@ typedef struct backward_args {
     int weight_offset;
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
-    bool stream;
+    traffic traffic;
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */
     void *dweight, *dbias;
@@ -77,8 +97,7 @@ typedef struct cpu_kernels {
 /* A row is summed in segments of this many elements (see cpu/rows.h). */
 enum { SEGMENT = 4096 };
 
-/* Rows are taken in groups of this many: their sums are folded together, and their contributions to
- * dweight and dbias added by one fixed tree. */
+/* Rows are taken in groups of up to this many, whose sums are folded together. */
 enum { GROUP = 4 };
 
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */

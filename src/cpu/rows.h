@@ -74,27 +74,29 @@ INLINE void NAME(fold_rows)(const VEC sums[], int count, REAL out[GROUP]) {
 INLINE VEC NAME(load_x)(const ELEMENT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_X(p) : LOAD_X_PART(p, (int)left);
 }
-INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
-    if (left >= VEC_LANES)
-        STORE_X(p, v);
-    else
-        STORE_X_PART(p, v, (int)left);
-}
 INLINE VEC NAME(keep)(VEC v, int64_t left) {
     return left >= VEC_LANES ? v : V(keep)(v, (int)left);
 }
 INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
 }
-INLINE VEC NAME(load_real)(const REAL *p, int64_t left) {
-    return left >= VEC_LANES ? LOAD_REAL(p) : LOAD_REAL_PART(p, (int)left);
-}
-INLINE void NAME(add_to_real)(REAL *p, VEC v, int64_t left) {
-    v = V(add)(NAME(load_real)(p, left), v);
-    if (left >= VEC_LANES)
-        STORE_REAL(p, v);
+/* Writes one vector of y or dx; past the cache, its address must be a multiple of the vector. */
+INLINE void NAME(store_output)(ELEMENT_T *p, VEC v, const traffic t) {
+    if (t == TRAFFIC_STREAM)
+        STREAM_X(p, v);
     else
-        STORE_REAL_PART(p, v, (int)left);
+        STORE_X(p, v);
+}
+
+/* Asks for the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
+INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
+    if (t != TRAFFIC_CACHED)
+        __builtin_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), 0, 2);
+}
+
+INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch) {
+    const bool aligned = ((uintptr_t)output | (uintptr_t)pitch) % 64 == 0;
+    return t == TRAFFIC_STREAM && !aligned ? TRAFFIC_AHEAD : t;
 }
 
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {

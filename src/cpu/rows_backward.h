@@ -1,6 +1,6 @@
 /* The backward row kernel; part of cpu/rows.h, whose parameters and helpers it uses. */
 
-static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms);
+static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
 /* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
  * dx = (dy * weight - c1 - xhat * c2) * rstd. */
@@ -32,11 +32,12 @@ INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, const ELE
 
 INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
                                    const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                                   const bool rms, VEC *sum_xhat, VEC *sum_g, VEC *sum_gxhat) {
+                                   const bool rms, const bool is_short, VEC *sum_xhat, VEC *sum_g,
+                                   VEC *sum_gxhat) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; !is_short && i + LANES <= n; i += LANES)
         UNROLL for (int k = 0; k < NAME(PARTS); k++) NAME(add_gradient_sums)(
             &sums, k, x, dy, weight, offset, row, rms, i + k * VEC_LANES, VEC_LANES);
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES)
@@ -51,9 +52,37 @@ OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                      NAME(row_gradient) row, bool rms, VEC *xhat, VEC *g,
                                      VEC *gxhat) {
     if (rms)
-        NAME(gradient_sums_as)(a, x, dy, weight, n, row, true, xhat, g, gxhat);
+        NAME(gradient_sums_as)(a, x, dy, weight, n, row, true, false, xhat, g, gxhat);
     else
-        NAME(gradient_sums_as)(a, x, dy, weight, n, row, false, xhat, g, gxhat);
+        NAME(gradient_sums_as)(a, x, dy, weight, n, row, false, false, xhat, g, gxhat);
+}
+
+/* The sums of up to GROUP rows, over all their segments. */
+INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
+                                  const ELEMENT_T *const dy[], int count, bool rms,
+                                  const NAME(row_gradient) row[], double xhat[GROUP],
+                                  double g[GROUP], double gxhat[GROUP]) {
+    for (int64_t at = 0; at < a->cols; at += SEGMENT) {
+        const int64_t n = NAME(min)(a->cols - at, SEGMENT);
+        const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
+        VEC sums[3][GROUP];
+        REAL folded[3][GROUP];
+        for (int r = 0; r < count; r++)
+            if (a->cols < LANES && !rms)
+                NAME(gradient_sums_as)(a, x[r], dy[r], weight, n, row[r], false, true, &sums[0][r],
+                                       &sums[1][r], &sums[2][r]);
+            else
+                NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms,
+                                        &sums[0][r], &sums[1][r], &sums[2][r]);
+        for (int s = rms ? 2 : 0; s < 3; s++)
+            NAME(fold_rows)(sums[s], count, folded[s]);
+        for (int r = 0; r < GROUP; r++)
+            gxhat[r] += folded[2][r];
+        for (int r = 0; r < GROUP && !rms; r++) {
+            xhat[r] += folded[0][r];
+            g[r] += folded[1][r];
+        }
+    }
 }
 
 /* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
@@ -61,100 +90,124 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *c
                                       const ELEMENT_T *const dy[], int count, bool rms,
                                       NAME(row_gradient) row[]) {
     const double inverse = 1.0 / (double)a->cols;
-    double total_xhat[GROUP] = {0}, total_g[GROUP] = {0}, total_gxhat[GROUP] = {0};
-    for (int64_t at = 0; at < a->cols; at += SEGMENT) {
-        const int64_t length = NAME(min)(a->cols - at, SEGMENT);
-        const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
-        VEC xhat[GROUP], g[GROUP], gxhat[GROUP];
-        REAL sum[GROUP];
-        for (int r = 0; r < count; r++)
-            NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, length, row[r], rms, &xhat[r],
-                                    &g[r], &gxhat[r]);
-        NAME(fold_rows)(gxhat, count, sum);
-        for (int r = 0; r < count; r++)
-            total_gxhat[r] += sum[r];
-        if (rms)
-            continue;
-        NAME(fold_rows)(xhat, count, sum);
-        for (int r = 0; r < count; r++)
-            total_xhat[r] += sum[r];
-        NAME(fold_rows)(g, count, sum);
-        for (int r = 0; r < count; r++)
-            total_g[r] += sum[r];
+    /* What the saved mean lacks; nothing where xhat is given. */
+    const double inverse_delta = a->x_is_xhat ? 0 : inverse;
+    double delta[GROUP] = {0}, c1[GROUP] = {0}, c2[GROUP] = {0};
+    NAME(gradient_totals)(a, x, dy, count, rms, row, delta, c1, c2);
+    int out_of_range = 0;
+    for (int r = 0; r < GROUP; r++) {
+        delta[r] *= inverse_delta;
+        c1[r] *= inverse;
+        c2[r] = c2[r] * inverse - c1[r] * delta[r];
+        out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
     }
-    bool in_range = true;
     for (int r = 0; r < count; r++) {
-        /* What the saved mean lacks; nothing where xhat is given. */
-        const double delta = rms || a->x_is_xhat ? 0 : total_xhat[r] * inverse;
-        const double c1 = total_g[r] * inverse;
-        const double c2 = total_gxhat[r] * inverse - c1 * delta;
-        row[r].shift = (REAL)-delta;
-        row[r].c1 = (REAL)c1;
-        row[r].minus_c2 = (REAL)-c2;
-        in_range &= fabs(delta) < BIG && fabs(c1) < BIG && fabs(c2) < BIG;
+        row[r].shift = (REAL)-delta[r];
+        row[r].c1 = (REAL)c1[r];
+        row[r].minus_c2 = (REAL)-c2[r];
     }
-    return in_range;
+    return !out_of_range;
 }
 
-/* The sum over 1, 2 or 4 rows, where each odd one holds the sum of its pair. */
-INLINE VEC NAME(pair_total)(const VEC sums[], const int count) {
-    return count == 4 ? V(add)(sums[1], sums[3]) : sums[count - 1];
+/* dx of one element vector, from dy, weight and xhat. */
+INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) row, const bool rms) {
+    VEC g = V(mul)(dy, weight);
+    if (!rms)
+        g = V(sub)(g, V(set1)(row.c1));
+    return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
 }
 
-/* dx of `count` rows at columns [i, i + VEC_LANES), of which `left` are there, and their
- * contribution to dweight and dbias, added by pairs. */
-INLINE void NAME(gradient_columns)(const backward_args *a, const ELEMENT_T *const x[],
-                                   const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
-                                   const int count, const NAME(row_gradient) row[], const bool rms,
-                                   int64_t i, int64_t left) {
-    VEC weight = V(set1)(1), dweight[GROUP], dbias[GROUP];
-    if (a->weight)
-        weight = V(add)(NAME(load_weight)((const WEIGHT_T *)a->weight + i, left),
-                        V(set1)((REAL)a->weight_offset));
-    UNROLL for (int r = 0; r < count; r++) {
-        const VEC d = NAME(load_x)(dy[r] + i, left);
-        VEC xhat = NAME(load_x)(x[r] + i, left);
-        if (rms)
-            xhat = V(mul)(xhat, V(set1)(row[r].scale));
-        else
-            xhat = V(fma)(V(sub)(xhat, V(set1)(row[r].mean)), V(set1)(row[r].scale),
-                          V(set1)(row[r].shift));
-        dweight[r] = r & 1 ? V(fma)(d, xhat, dweight[r - 1]) : V(mul)(d, xhat);
-        dbias[r] = r & 1 ? V(add)(d, dbias[r - 1]) : d;
-        if (a->dx) {
-            VEC g = V(mul)(d, weight);
-            if (!rms)
-                g = V(sub)(g, V(set1)(row[r].c1));
-            const VEC v = V(mul)(V(fma)(xhat, V(set1)(row[r].minus_c2), g), V(set1)(row[r].rstd));
-            NAME(store_x)(dx[r] + i, v, left);
+INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
+    if (rms)
+        return V(mul)(x, V(set1)(row.scale));
+    return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
+}
+
+/*
+ * dx of one or two rows and their contribution to dweight and dbias, which add the rows in their
+ * order: the sums are the same bits however the rows are grouped.
+ */
+INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x[],
+                           const ELEMENT_T *const rows_dy[], ELEMENT_T *const rows_dx[],
+                           const int count, const NAME(row_gradient) row[], const bool rms,
+                           int64_t group, const traffic t) {
+    /* Everything the loop reads is local: a store could change what a pointer reaches. */
+    const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
+    const ELEMENT_T *const dy0 = rows_dy[0], *const dy1 = rows_dy[count - 1];
+    ELEMENT_T *const dx0 = rows_dx[0], *const dx1 = rows_dx[count - 1];
+    const NAME(row_gradient) row0 = row[0], row1 = row[count - 1];
+    const WEIGHT_T *const weights = a->weight;
+    REAL *const dweight = a->dweight, *const dbias = a->dbias;
+    const bool wants_dx = a->dx != NULL;
+    const VEC offset = V(set1)((REAL)a->weight_offset);
+    const int64_t n = a->cols, x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
+    VEC weight = V(set1)(1);
+    int64_t i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        if (weights)
+            weight = V(add)(LOAD_W(weights + i), offset);
+        const VEC d0 = LOAD_X(dy0 + i), xhat0 = NAME(xhat_of)(LOAD_X(x0 + i), row0, rms);
+        const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
+        const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
+        NAME(ask_for)(x0 + i, x_ahead, t);
+        NAME(ask_for)(dy0 + i, dy_ahead, t);
+        if (count == 2) {
+            NAME(ask_for)(x1 + i, x_ahead, t);
+            NAME(ask_for)(dy1 + i, dy_ahead, t);
+        }
+        if (wants_dx) {
+            NAME(store_output)(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms), t);
+            if (count == 2)
+                NAME(store_output)(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms), t);
+        }
+        if (dweight) {
+            const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
+            STORE_REAL(dweight + i, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
+        }
+        if (dbias) {
+            const VEC sum = V(add)(d0, LOAD_REAL(dbias + i));
+            STORE_REAL(dbias + i, count == 2 ? V(add)(d1, sum) : sum);
         }
     }
-    if (a->dweight)
-        NAME(add_to_real)((REAL *)a->dweight + i, NAME(pair_total)(dweight, count), left);
-    if (a->dbias)
-        NAME(add_to_real)((REAL *)a->dbias + i, NAME(pair_total)(dbias, count), left);
+    if (i == n)
+        return;
+    const int left = (int)(n - i);
+    if (weights)
+        weight = V(add)(LOAD_W_PART(weights + i, left), offset);
+    for (int r = 0; r < count; r++) {
+        const VEC d = LOAD_X_PART(rows_dy[r] + i, left);
+        const VEC xhat = NAME(xhat_of)(LOAD_X_PART(rows_x[r] + i, left), row[r], rms);
+        if (wants_dx)
+            STORE_X_PART(rows_dx[r] + i, NAME(gradient_of)(d, weight, xhat, row[r], rms), left);
+        if (dweight)
+            STORE_REAL_PART(dweight + i, V(fma)(d, xhat, LOAD_REAL_PART(dweight + i, left)), left);
+        if (dbias)
+            STORE_REAL_PART(dbias + i, V(add)(d, LOAD_REAL_PART(dbias + i, left)), left);
+    }
 }
 
-INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
-                           const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
-                           const NAME(row_gradient) row[], const bool rms) {
-    int64_t i = 0;
-    for (; i + VEC_LANES <= a->cols; i += VEC_LANES)
-        NAME(gradient_columns)(a, x, dy, dx, count, row, rms, i, VEC_LANES);
-    if (i < a->cols)
-        NAME(gradient_columns)(a, x, dy, dx, count, row, rms, i, a->cols - i);
+INLINE void NAME(gradient_by_traffic)(const backward_args *a, const ELEMENT_T *const x[],
+                                      const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
+                                      const int count, const NAME(row_gradient) row[],
+                                      const bool rms, int64_t group, traffic t) {
+    if (t == TRAFFIC_CACHED)
+        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_CACHED);
+    else if (t == TRAFFIC_AHEAD)
+        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_AHEAD);
+    else
+        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_STREAM);
 }
 
 /* Rows [row, row + count), count 1 or GROUP. */
 INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const int count,
-                                 const bool rms) {
+                                 const bool rms, traffic t) {
     const ELEMENT_T *x[GROUP], *dy[GROUP];
     ELEMENT_T *dx[GROUP];
     NAME(row_gradient) row[GROUP];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
         dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
-        dx[r] = (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch);
+        dx[r] = a->dx ? (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch) : NULL;
         row[r].rstd = (REAL)stat_load(&a->rstd, first + r);
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
@@ -162,29 +215,37 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
     if (__builtin_expect(!NAME(gradient_constants)(a, x, dy, count, rms, row), 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
-                NAME(backward_row)(a, first + r, rms);
+                NAME(backward_row)(a, first + r, rms, t);
         } else {
             wide_backward_row(a, first, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                               DTYPE_OF(WEIGHT));
         }
         return;
     }
-    NAME(gradient)(a, x, dy, dx, count, row, rms);
+    if (count == 1)
+        NAME(gradient_by_traffic)(a, x, dy, dx, 1, row, rms, count, t);
+    for (int r = 0; r + 1 < count; r += 2)
+        NAME(gradient_by_traffic)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, t);
 }
 
-OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms) {
+OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t) {
     if (rms)
-        NAME(backward_group)(a, row, 1, true);
+        NAME(backward_group)(a, row, 1, true, t);
     else
-        NAME(backward_group)(a, row, 1, false);
+        NAME(backward_group)(a, row, 1, false, t);
 }
 
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
+    const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch);
+    const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
+    const int64_t grouped = row_bytes <= BACKWARD_GROUP_BYTES ? a->rows / GROUP * GROUP : 0;
     int64_t row = 0;
-    for (; row + GROUP <= a->rows; row += GROUP)
-        NAME(backward_group)(a, row, GROUP, rms);
+    for (; row < grouped; row += GROUP)
+        NAME(backward_group)(a, row, GROUP, rms, t);
     for (; row < a->rows; row++)
-        NAME(backward_row)(a, row, rms);
+        NAME(backward_row)(a, row, rms, t);
+    if (t == TRAFFIC_STREAM)
+        VEC_FENCE();
 }
 
 static void NAME(backward_layer)(const backward_args *a) {

@@ -1,25 +1,25 @@
 /* The forward row kernel; part of cpu/rows.h, whose parameters and helpers it uses. */
 
-static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, bool stream);
+static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
+/* The sum of the first up to LANES elements of a row. */
+INLINE VEC NAME(head_sum)(const ELEMENT_T *x, int64_t n) {
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) sum.part[k] =
-            V(add)(sum.part[k], LOAD_X(x + i + k * VEC_LANES));
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
-        V(add)(sum.part[k], NAME(load_x)(x + i, n - i));
+        NAME(load_x)(x + i, n - i);
     return NAME(lanes_fold)(sum);
 }
 
-/* Sums of x - center and of its square. */
-OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
-                                     VEC *squares) {
+/* Sums of x - center and of its square. A short row has fewer elements than there are canonical
+ * lanes, so that each part takes one vector at most; its sums are made in line, without the loop.
+ */
+INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
+                                       VEC *squares, const bool is_short) {
     const VEC m = V(set1)(center);
     NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; !is_short && i + LANES <= n; i += LANES)
         UNROLL for (int k = 0; k < NAME(PARTS); k++) {
             const VEC d = V(sub)(LOAD_X(x + i + k * VEC_LANES), m);
             sum.part[k] = V(add)(sum.part[k], d);
@@ -32,6 +32,11 @@ OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center,
     }
     *deviations = NAME(lanes_fold)(sum);
     *squares = NAME(lanes_fold)(sum_squares);
+}
+
+OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
+                                     VEC *squares) {
+    NAME(row_centered_sums_as)(x, n, center, deviations, squares, false);
 }
 
 OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
@@ -49,34 +54,64 @@ OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
     return NAME(lanes_fold)(sum);
 }
 
-/* Mean and sum of squared deviations of one segment of up to GROUP rows. */
-OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
-                                   double mean[GROUP], double m2[GROUP]) {
+/* One centered sweep: from sums about `center`, the mean and the sum of squared deviations from it.
+ * False where the center was so far off that digits of a square sum were lost. */
+INLINE bool NAME(centered_moments)(const ELEMENT_T *const x[], int count, int64_t n,
+                                   const REAL center[GROUP], double mean[GROUP], double m2[GROUP]) {
     const double inverse = 1.0 / (double)n;
     VEC sums[GROUP], squares[GROUP];
-    REAL total[GROUP], center[GROUP], deviation[GROUP];
+    REAL deviation[GROUP], square[GROUP];
+    for (int r = 0; r < count; r++)
+        if (n < LANES)
+            NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
+        else
+            NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
+    NAME(fold_rows)(sums, count, deviation);
+    NAME(fold_rows)(squares, count, square);
+    unsigned off = 0;
+    for (int r = 0; r < GROUP; r++) {
+        const double delta = deviation[r] * inverse, correction = deviation[r] * delta;
+        const double corrected = square[r] - correction;
+        mean[r] = center[r] + delta;
+        m2[r] = corrected < 0 ? 0 : corrected;
+        off |= (unsigned)(correction > square[r] * 0.5) << r;
+    }
+    return off;
+}
+
+/*
+ * Mean and sum of squared deviations of one segment of up to GROUP rows. The center is the mean of
+ * the segment's first elements: mostly near enough, and then one sweep is all. A row where it is
+ * not takes a second one about the mean that the first found; what others share a group with
+ * changes nothing.
+ */
+OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
+                                   double mean[GROUP], double m2[GROUP]) {
+    VEC sums[GROUP];
+    REAL total[GROUP], center[GROUP];
     if (rms) {
         for (int r = 0; r < count; r++)
-            squares[r] = NAME(row_squares)(x[r], n);
-        NAME(fold_rows)(squares, count, total);
+            sums[r] = NAME(row_squares)(x[r], n);
+        NAME(fold_rows)(sums, count, total);
         for (int r = 0; r < GROUP; r++)
             m2[r] = total[r];
         return;
     }
     for (int r = 0; r < count; r++)
-        sums[r] = NAME(row_sum)(x[r], n);
+        sums[r] = NAME(head_sum)(x[r], n);
     NAME(fold_rows)(sums, count, total);
+    const double inverse = 1.0 / (double)NAME(min)(n, LANES);
     for (int r = 0; r < GROUP; r++)
         center[r] = (REAL)(total[r] * inverse);
-    for (int r = 0; r < count; r++)
-        NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
-    NAME(fold_rows)(sums, count, deviation);
-    NAME(fold_rows)(squares, count, total);
-    for (int r = 0; r < GROUP; r++) {
-        const double delta = deviation[r] * inverse;
-        const double corrected = total[r] - deviation[r] * delta;
-        mean[r] = center[r] + delta;
-        m2[r] = corrected < 0 ? 0 : corrected;
+    unsigned off = NAME(centered_moments)(x, count, n, center, mean, m2);
+    for (int r = 0; off; r++, off >>= 1) {
+        if (!(off & 1))
+            continue;
+        const REAL nearer[GROUP] = {(REAL)mean[r]};
+        double again[2][GROUP];
+        NAME(centered_moments)(x + r, 1, n, nearer, again[0], again[1]);
+        mean[r] = again[0][0];
+        m2[r] = again[1][0];
     }
 }
 
@@ -84,6 +119,8 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
 OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
                            double mean[GROUP], double m2[GROUP]) {
     NAME(segment_moments)(x, count, NAME(min)(n, SEGMENT), rms, mean, m2);
+    if (n <= SEGMENT)
+        return;
     for (int64_t at = SEGMENT; at < n; at += SEGMENT) {
         const int64_t length = NAME(min)(n - at, SEGMENT), total = at + length;
         const ELEMENT_T *segment[GROUP];
@@ -114,104 +151,160 @@ INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
     return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
 }
 
-/* y of `count` rows at columns [i, i + VEC_LANES), of which `left` are there; weight and bias are
- * read once for all of them. An absent bias is -0, which changes no sum, not even a zero's sign. */
-INLINE void NAME(apply_columns)(const forward_args *a, const ELEMENT_T *const x[],
-                                ELEMENT_T *const y[], const int count,
-                                const NAME(row_scale) scale[], const bool rms, const bool stream,
-                                int64_t i, int64_t left) {
+/* y of one or two rows, weight and bias read once for both. An absent bias is -0, which changes no
+ * sum, not even a zero's sign. */
+INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[],
+                           ELEMENT_T *const rows_y[], const int count,
+                           const NAME(row_scale) scale[], const bool rms, const bool has_weight,
+                           const bool has_bias, int64_t ahead, const traffic t) {
+    /* Everything the loop reads is local: a store to y could change what a pointer reaches. */
+    const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
+    ELEMENT_T *const y0 = rows_y[0], *const y1 = rows_y[count - 1];
+    const NAME(row_scale) s0 = scale[0], s1 = scale[count - 1];
+    const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
+    const VEC offset = V(set1)((REAL)a->weight_offset);
+    const int64_t n = a->cols;
     VEC weight = V(set1)(1), bias = V(set1)((REAL)-0.0);
-    if (a->weight)
-        weight = V(add)(NAME(load_weight)((const WEIGHT_T *)a->weight + i, left),
-                        V(set1)((REAL)a->weight_offset));
-    if (a->bias)
-        bias = NAME(load_weight)((const WEIGHT_T *)a->bias + i, left);
-    UNROLL for (int r = 0; r < count; r++) {
-        const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + i, left), scale[r], rms);
-        const VEC v = V(fma)(xhat, weight, bias);
-        if (stream && left >= VEC_LANES)
-            STREAM_X(y[r] + i, v);
-        else
-            NAME(store_x)(y[r] + i, v, left);
+    int64_t i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        if (has_weight)
+            weight = V(add)(LOAD_W(weights + i), offset);
+        if (has_bias)
+            bias = LOAD_W(biases + i);
+        const VEC v0 = V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias);
+        NAME(ask_for)(x0 + i, ahead, t);
+        NAME(store_output)(y0 + i, v0, t);
+        if (count == 1)
+            continue;
+        const VEC v1 = V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias);
+        NAME(ask_for)(x1 + i, ahead, t);
+        NAME(store_output)(y1 + i, v1, t);
     }
+    if (i == n)
+        return;
+    const int left = (int)(n - i);
+    if (has_weight)
+        weight = V(add)(LOAD_W_PART(weights + i, left), offset);
+    if (has_bias)
+        bias = LOAD_W_PART(biases + i, left);
+    const VEC v0 = V(fma)(NAME(normalize)(LOAD_X_PART(x0 + i, left), s0, rms), weight, bias);
+    STORE_X_PART(y0 + i, v0, left);
+    if (count == 1)
+        return;
+    const VEC v1 = V(fma)(NAME(normalize)(LOAD_X_PART(x1 + i, left), s1, rms), weight, bias);
+    STORE_X_PART(y1 + i, v1, left);
 }
 
+/* The usual cases without a test in the loop. `ahead` is from these rows to the next ones, in
+ * bytes. */
 INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEMENT_T *const y[],
                         const int count, const NAME(row_scale) scale[], const bool rms,
-                        const bool stream) {
-    int64_t i = 0;
-    for (; i + VEC_LANES <= a->cols; i += VEC_LANES)
-        NAME(apply_columns)(a, x, y, count, scale, rms, stream, i, VEC_LANES);
-    if (i < a->cols)
-        NAME(apply_columns)(a, x, y, count, scale, rms, stream, i, a->cols - i);
+                        int64_t ahead, const traffic t) {
+    if (!a->weight || !a->bias != rms)
+        NAME(apply_as)(a, x, y, count, scale, rms, a->weight, a->bias, ahead, t);
+    else if (t == TRAFFIC_CACHED)
+        NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_CACHED);
+    else if (t == TRAFFIC_AHEAD)
+        NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD);
+    else
+        NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_STREAM);
+}
+
+/* Mean and rstd of GROUP rows from their moments. False where one is out of the compute type's
+ * range: the arithmetic is done for all lanes, so that it runs in vectors. */
+INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[GROUP],
+                                 double rstd[GROUP]) {
+    const double inverse = 1.0 / (double)a->cols, eps = a->eps;
+    const double least = eps < TINY_EPS ? TINY_VAR : -1;
+    double var[GROUP];
+    int out_of_range = 0;
+    for (int r = 0; r < GROUP; r++)
+        var[r] = m2[r] * inverse;
+    for (int r = 0; r < GROUP; r++)
+        rstd[r] = 1 / sqrt(var[r] + eps);
+    for (int r = 0; r < GROUP; r++)
+        out_of_range |= !(var[r] < BIG) | (var[r] < least);
+    return !out_of_range;
+}
+
+INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int count, const bool rms,
+                                double mean[GROUP], double rstd[GROUP]) {
+    bool in_range = true;
+    for (int r = 0; r < count; r++) {
+        mean[r] = rms ? 0 : stat_load(&a->mean, row + r);
+        rstd[r] = stat_load(&a->rstd, row + r);
+        in_range &= fabs(mean[r]) < BIG && rstd[r] < BIG;
+    }
+    return in_range;
 }
 
 /* Rows [row, row + count), count 1 or GROUP. */
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
-                                const bool stream) {
-    const double inverse = 1.0 / (double)a->cols;
+                                const traffic t) {
     const ELEMENT_T *x[GROUP];
     ELEMENT_T *y[GROUP];
-    double mean[GROUP] = {0}, m2[GROUP] = {0}, rstd[GROUP];
-    NAME(row_scale) scale[GROUP];
-    unsigned wide = 0;
+    double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
-        y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
+        y[r] = a->y ? (ELEMENT_T *)(a->y + (row + r) * a->y_pitch) : NULL;
     }
-    if (!a->given)
+    bool in_range;
+    if (a->given) {
+        in_range = NAME(given_moments)(a, row, count, rms, mean, rstd);
+    } else {
         NAME(moments)(x, count, a->cols, rms, mean, m2);
-    for (int r = 0; r < count; r++) {
-        const double var = m2[r] * inverse;
-        bool in_range = var < BIG && (var >= TINY_VAR || a->eps >= TINY_EPS);
-        rstd[r] = 1 / sqrt(var + a->eps);
-        if (a->given) {
-            mean[r] = rms ? 0 : stat_load(&a->mean, row + r);
-            rstd[r] = stat_load(&a->rstd, row + r);
-            in_range = fabs(mean[r]) < BIG && rstd[r] < BIG;
-        }
-        wide |= (unsigned)!in_range << r;
-        scale[r].mean = (REAL)mean[r];
-        scale[r].rstd = (REAL)rstd[r];
-        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
+        for (int r = count; r < GROUP; r++)
+            m2[r] = m2[0];
+        in_range = NAME(finish_moments)(a, m2, rstd);
     }
-    if (__builtin_expect(wide != 0, 0)) {
+    if (__builtin_expect(!in_range, 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
-                NAME(forward_row)(a, row + r, rms, stream);
+                NAME(forward_row)(a, row + r, rms, t);
         } else {
             wide_forward_row(a, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                              DTYPE_OF(WEIGHT));
         }
         return;
     }
-    for (int r = 0; r < count && !a->given; r++) {
-        stat_store(&a->mean, row + r, mean[r]);
-        stat_store(&a->rstd, row + r, rstd[r]);
-        stat_store(&a->m2, row + r, m2[r]);
+    if (!a->given) {
+        stat_store_rows(&a->mean, row, count, mean);
+        stat_store_rows(&a->rstd, row, count, rstd);
+        stat_store_rows(&a->m2, row, count, m2);
     }
-    if (a->y)
-        NAME(apply)(a, x, y, count, scale, rms, stream);
+    if (!a->y)
+        return;
+    const int64_t ahead = count * a->x_pitch;
+    NAME(row_scale) scale[GROUP];
+    for (int r = 0; r < count; r++) {
+        scale[r].mean = (REAL)mean[r];
+        scale[r].rstd = (REAL)rstd[r];
+        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
+    }
+    if (count == 1)
+        NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
+    for (int r = 0; r + 1 < count; r += 2)
+        NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
 }
 
-OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, bool stream) {
+OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t) {
     if (rms)
-        NAME(forward_group)(a, row, 1, true, stream);
+        NAME(forward_group)(a, row, 1, true, t);
     else
-        NAME(forward_group)(a, row, 1, false, stream);
+        NAME(forward_group)(a, row, 1, false, t);
 }
 
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
     const int64_t grouped =
         a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
-    const bool stream = a->stream && ((uintptr_t)a->y | (uintptr_t)a->y_pitch) % 64 == 0;
+    const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch);
     int64_t row = 0;
     for (; row < grouped; row += GROUP)
-        NAME(forward_group)(a, row, GROUP, rms, stream);
+        NAME(forward_group)(a, row, GROUP, rms, t);
     for (; row < a->rows; row++)
-        NAME(forward_row)(a, row, rms, stream);
-    if (stream)
+        NAME(forward_row)(a, row, rms, t);
+    if (t == TRAFFIC_STREAM)
         VEC_FENCE();
 }
 

@@ -92,7 +92,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .rstd = run_stat(p, &run, ROLE_RSTD),
             .m2 = run_stat(p, &run, ROLE_M2),
             .given = p->pass == PLANISH_APPLY,
-            .stream = plan->stream,
+            .traffic = plan->traffic,
         };
         kernels->forward[p->kind](&args);
         row += run.rows;
@@ -118,7 +118,7 @@ static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dw
             .weight_offset = p->weight_offset,
             .mean = run_stat(p, &run, ROLE_MEAN),
             .rstd = run_stat(p, &run, ROLE_RSTD),
-            .stream = job->plan->stream,
+            .traffic = job->plan->traffic,
             .dweight = dweight,
             .dbias = dbias,
         };

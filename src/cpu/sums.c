@@ -38,6 +38,18 @@ static char *affine_element(const cpu_job *job, role r, int64_t i) {
     return job->data[r] + offset * dtype_bytes(p->dtypes[r]);
 }
 
+/* In vectors, through f32. */
+static void store_dense(const cpu_kernels *kernels, char *data, dtype type, int64_t first,
+                        const double total[], int64_t count) {
+    float rounded[SUM_TILE];
+    for (int64_t i = 0; i < count; i++)
+        rounded[i] = (float)total[i];
+    if (type == DTYPE_F64)
+        memcpy((double *)data + first, total, (size_t)count * sizeof *total);
+    else
+        kernels->narrow[type](data + first * dtype_bytes(type), rounded, count);
+}
+
 void sum_tiles(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
     const planish_plan *plan = job->plan;
@@ -52,16 +64,19 @@ void sum_tiles(void *data, int64_t begin, int64_t end) {
             const role output = outputs[o];
             if (!has(p, output))
                 continue;
-            for (int64_t block = 0; block < plan->blocks; block++) {
+            memcpy(total, block_space_of(job, 0).sum[o] + first, (size_t)count * sizeof *total);
+            for (int64_t block = 1; block < plan->blocks; block++) {
                 const double *sum = block_space_of(job, block).sum[o] + first;
                 for (int64_t i = 0; i < count; i++)
-                    total[i] = block ? total[i] + sum[i] : sum[i];
+                    total[i] += sum[i];
             }
-            const int bytes = dtype_bytes(p->dtypes[output]);
-            for (int64_t i = 0; i < count; i++)
-                element_store(dense ? job->data[output] + (first + i) * bytes
-                                    : affine_element(job, output, first + i),
-                              p->dtypes[output], total[i]);
+            if (dense && !plan->is_double)
+                store_dense(plan->kernels, job->data[output], p->dtypes[output], first, total,
+                            count);
+            else
+                for (int64_t i = 0; i < count; i++)
+                    element_store(affine_element(job, output, first + i), p->dtypes[output],
+                                  total[i]);
         }
     }
 }

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stddef.h>
 
-/* Rows up to this size are taken in groups by the forward kernel. */
-enum { GROUP_ROW_BYTES = 4096 };
+/* Rows up to these sizes are taken in groups, by the forward and the backward kernel. */
+enum { GROUP_ROW_BYTES = 16384, BACKWARD_GROUP_BYTES = 32768 };
 
 #define ELEMENT f32
 #define ELEMENT_T float
@@ -84,12 +84,18 @@ static void narrow_span_f16(void *to, const float *from, int64_t count) {
 }
 static void widen_span_bf16(float *to, const void *from, int64_t count) {
     const uint16_t *halves = from;
-    for (int64_t i = 0; i < count; i++)
+    int64_t i = 0;
+    for (; i + F32V_LANES <= count; i += F32V_LANES)
+        f32v_store_f32(to + i, f32v_load_bf16(halves + i));
+    for (; i < count; i++)
         to[i] = f32_of_bf16(halves[i]);
 }
 static void narrow_span_bf16(void *to, const float *from, int64_t count) {
     uint16_t *halves = to;
-    for (int64_t i = 0; i < count; i++)
+    int64_t i = 0;
+    for (; i + F32V_LANES <= count; i += F32V_LANES)
+        f32v_store_bf16(halves + i, f32v_load_f32(from + i));
+    for (; i < count; i++)
         halves[i] = bf16_of_f32(from[i]);
 }
 

@@ -95,11 +95,11 @@ static inline __m128i narrow_f16(f32v a) {
 static inline __m128i narrow_bf16(f32v a) {
     const __m256i bits = _mm256_castps_si256(a), high = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(
-        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    const __m256i quiet_nan = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    /* A NaN that arithmetic made is quiet: cut off without rounding it stays one. */
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    const __m256i r = _mm256_blendv_epi8(rounded, quiet_nan, is_nan);
+    const __m256i half =
+        _mm256_andnot_si256(is_nan, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i r = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
 }
 

@@ -41,6 +41,13 @@ static double scale_by(double value, int exponent) {
     return ldexp(ldexp(value, exponent / 2), exponent - exponent / 2);
 }
 
+/* Through the compute type, as the vector kernels do: the bits must not depend on where a row is
+ * run. */
+static void store(void *data, dtype type, int64_t i, double value) {
+    element_store((char *)data + i * dtype_bytes(type), type,
+                  type == DTYPE_F64 ? value : (double)(float)value);
+}
+
 static double weight_at(const void *weight, int offset, dtype type, int64_t i) {
     return weight ? at(weight, type, i) + offset : 1.0;
 }
@@ -77,7 +84,7 @@ void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dty
         const double xhat = (scale_by(at(x, element, i), -exponent) - mean) * rstd;
         const double w = weight_at(a->weight, a->weight_offset, weight, i);
         const double b = a->bias ? at(a->bias, weight, i) : 0;
-        element_store(y + i * dtype_bytes(element), element, xhat * w + b);
+        store(y, element, i, xhat * w + b);
     }
 }
 
@@ -117,7 +124,7 @@ void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, d
         const double g = d * weight_at(a->weight, a->weight_offset, weight, i);
         /* dx may be dy or x itself: nothing of element i is read after this. */
         if (dx)
-            element_store(dx + i * dtype_bytes(element), element, rstd * (g - c1 - xhat * c2));
+            store(dx, element, i, rstd * (g - c1 - xhat * c2));
         add_to_partial(a->dweight, element, i, d * xhat);
         add_to_partial(a->dbias, element, i, d);
     }

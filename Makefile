@@ -1,0 +1,97 @@
+# The front door. Everything is built and installed into .venv and build/; nothing outside this folder
+# is touched. Needs gcc, make and Python 3.11 or newer with its venv module.
+#
+#   make            build, and leave .venv with planish installed in it
+#   make demo       put planish under real models, check it, time it, draw demo-out/demo.png
+#   make test       every test, C and Python
+#   make bench      planish beside its peers; SWEEP=table, ARGS=--quick (planish bench --help)
+#   make clean      remove what was built (make distclean: .venv too)
+#
+# Each step leaves a stamp in .venv/stamps and is not done again until what it depends on changes.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+JOBS ?= $(shell nproc)
+SWEEP ?= rows
+ARGS ?=
+
+BIN := .venv/bin
+DONE := .venv/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar on
+SOURCES := Makefile pyproject.toml $(wildcard meson.build meson_options.txt meson.options) \
+           $(shell find src include python -type f -not -name '*.pyc')
+
+# Short spinning at OpenMP barriers: on a machine with other work, threads that spin for long take
+# the core from the thread they wait for. A value already set is left alone.
+export GOMP_SPINCOUNT ?= 10000
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: all test demo bench clean distclean
+.DELETE_ON_ERROR:
+
+all: $(DONE)/planish
+	@echo "planish is in .venv; try: make demo, make test, $(BIN)/planish doctor"
+
+$(DONE)/venv:
+	@command -v gcc >/dev/null || { echo "gcc is needed: apt-get install gcc"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
+	@echo "==> virtual environment in .venv"
+	$(PYTHON) -m venv .venv || { echo "is Python's venv module there? apt-get install python3-venv"; exit 1; }
+	@mkdir -p $(DONE) && touch $@
+
+# torch first and alone: anything else that asks for torch would bring a build of several GB.
+$(DONE)/torch: $(DONE)/venv
+	@echo "==> $(TORCH), about 200 MB"
+	$(PIP) "$(TORCH)" numpy
+	@touch $@
+
+$(DONE)/build-tools: $(DONE)/torch
+	@echo "==> build tools"
+	$(PIP) meson ninja meson-python
+	@touch $@
+
+$(DONE)/planish: $(DONE)/build-tools $(SOURCES)
+	@echo "==> building and installing planish"
+	$(PIP) --no-build-isolation --no-deps --force-reinstall \
+	    -Cbuild-dir=build/wheel -Ccompile-args=-j$(JOBS) .
+	@touch $@
+
+$(DONE)/peers: $(DONE)/torch
+	@echo "==> the bench's peers"
+	$(PIP) matplotlib onnxruntime onednn-cpu-gomp
+	@touch $@
+
+# torchvision without its dependencies: it would replace a torch of another version.
+$(DONE)/models: $(DONE)/torch
+	@echo "==> the demo's models: transformers, timm"
+	$(PIP) --no-deps torchvision==0.28.0
+	$(PIP) matplotlib pillow transformers timm
+	@touch $@
+
+$(DONE)/test-tools: $(DONE)/torch
+	@echo "==> test tools"
+	$(PIP) pytest hypothesis expecttest
+	@touch $@
+
+test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers
+	@test -f build/tests/build.ninja || $(BIN)/meson setup build/tests
+	@echo "==> C tests, then Python tests"
+	@failed=0; \
+	$(BIN)/meson test -C build/tests --print-errorlogs --num-processes $(JOBS) \
+	    --timeout-multiplier 4 || failed=1; \
+	cd tests && ../$(BIN)/python -m pytest -q . || failed=1; \
+	exit $$failed
+
+demo: $(DONE)/planish $(DONE)/models
+	@$(BIN)/python -m planish.demo --out demo-out $(ARGS)
+
+bench: $(DONE)/planish $(DONE)/peers
+	@$(BIN)/python -m planish.bench $(SWEEP) --out bench-out $(ARGS)
+
+clean:
+	rm -rf build dist demo-out bench-out $(DONE)/planish
+	find python tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv

@@ -1,0 +1,110 @@
+"""What one call costs, without the work: torch's norms on a (1, 8) tensor, bare and on planish.
+
+    python bench/overhead.py [--rounds 60] [--json]
+
+Every case is timed with planish disabled and enabled in turn, round after round in one process, so
+that both see the same machine. Printed, in microseconds: the fastest round (what the call costs
+when nothing else runs), the median, and the quartiles. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch.nn.functional as F
+
+import planish
+import torch
+
+CALLS = 2000
+
+
+def cases() -> dict[str, Callable[[], object]]:
+    """The calls to time, by name."""
+    x = torch.randn(1, 8)
+    weight, bias = torch.randn(8), torch.randn(8)
+    live = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+    dy = torch.ones(1, 8)
+
+    def train_layer_norm() -> object:
+        return torch.autograd.grad(F.layer_norm(live[0], (8,), live[1], live[2]), live, dy)
+
+    def train_rms_norm() -> object:
+        return torch.autograd.grad(F.rms_norm(live[0], (8,), live[1]), live[:2], dy)
+
+    def inference_rms_norm() -> object:
+        with torch.inference_mode():
+            return F.rms_norm(x, (8,), weight)
+
+    return {
+        "F.layer_norm": lambda: F.layer_norm(x, (8,), weight, bias),
+        "F.layer_norm, no parameters": lambda: F.layer_norm(x, (8,)),
+        "F.layer_norm, forward and backward": train_layer_norm,
+        "F.rms_norm": lambda: F.rms_norm(x, (8,), weight),
+        "F.rms_norm, inference mode": inference_rms_norm,
+        "F.rms_norm, forward and backward": train_rms_norm,
+    }
+
+
+def microseconds(call: Callable[[], object], calls: int) -> float:
+    """Time of one call, over many."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls * 1e6
+
+
+def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Times of every case, [without planish, with planish] per round."""
+    times: dict[str, dict[str, list[float]]] = {}
+    for name, call in cases().items():
+        found: dict[str, list[float]] = {"torch": [], "planish": []}
+        for turn in range(rounds + 1):
+            for provider, timings in found.items():
+                if provider == "planish":
+                    planish.enable()
+                microseconds(call, 50)
+                timing = microseconds(call, CALLS // 10)
+                if provider == "planish":
+                    planish.disable()
+                if turn:  # the first round warms up
+                    timings.append(timing)
+        times[name] = found
+    return times
+
+
+def main() -> int:
+    """Prints the table; exit status 0."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    times = measure(options.rounds)
+    if options.json:
+        json.dump({"torch": torch.__version__, "times_us": times}, sys.stdout, indent=2)
+        return 0
+    print(f"torch {torch.__version__}, planish {planish.__version__}, (1, 8) f32, one thread")
+    print(
+        f"{'microseconds per call':36}  fastest: torch planish ratio   median: torch planish ratio"
+    )
+    for name, found in times.items():
+        columns = []
+        for pick in (min, statistics.median):
+            native, ours = pick(found["torch"]), pick(found["planish"])
+            columns.append(f"{native:14.2f} {ours:7.2f} {ours / native:5.2f}")
+        spread = ", ".join(
+            "{:.1f}-{:.1f}".format(*statistics.quantiles(timings, n=4)[::2])
+            for timings in found.values()
+        )
+        print(f"{name:36} {'  '.join(columns)}   ({spread})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""``python -m planish`` is the planish command."""
+
+from __future__ import annotations
+
+import sys
+
+from planish.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

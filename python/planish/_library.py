@@ -1,0 +1,155 @@
+"""Finds libplanish.so and talks to it through ctypes.
+
+This module knows no torch: what it loads works without it. The library is looked for beside this
+package (where the wheel puts it), then at ``$PLANISH_LIBRARY``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+__all__ = ["Library", "OperatorStats", "Symbol", "library"]
+
+#: The C API this package was written for (PLANISH_VERSION in planish.h).
+_WANTED_VERSION = 100
+_MESSAGE_BYTES = 1024
+
+
+class OperatorStats(TypedDict):
+    """What became of the calls of one operator."""
+
+    #: Calls that ran on planish.
+    planish: int
+    #: Calls handed to torch's own kernel, by reason.
+    torch: dict[str, int]
+
+
+class Symbol(NamedTuple):
+    """One function of libtorch that planish looks up."""
+
+    name: str
+    use: str
+    required: bool
+    found: bool
+
+
+class _CSymbol(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("use", ctypes.c_char_p),
+        ("required", ctypes.c_bool),
+        ("found", ctypes.c_bool),
+    ]
+
+
+class Library:
+    """The C functions that the package needs, with Python's types and exceptions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # PyDLL keeps the interpreter lock: while planish registers or removes kernels no other
+        # Python thread can start an operator.
+        try:
+            self._dll = ctypes.PyDLL(str(path))
+        except OSError as error:
+            raise ImportError(f"planish: {path} does not load: {error}") from error
+        dll = self._dll
+        try:
+            dll.planish_version.restype = ctypes.c_int
+            self.version: int = dll.planish_version()
+            dll.planish_cpu_tier.restype = ctypes.c_char_p
+            dll.planish_torch_enabled.restype = ctypes.c_uint32
+            dll.planish_torch_enable.argtypes = [
+                ctypes.c_uint32,
+                ctypes.c_char_p,
+                ctypes.c_size_t,
+            ]
+            dll.planish_torch_disable.argtypes = [
+                ctypes.c_int64,
+                ctypes.POINTER(ctypes.c_bool),
+                ctypes.c_char_p,
+                ctypes.c_size_t,
+            ]
+            dll.planish_torch_define.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            dll.planish_torch_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            dll.planish_torch_symbol_get.argtypes = [ctypes.c_int, ctypes.POINTER(_CSymbol)]
+            dll.planish_torch_symbol_get.restype = ctypes.c_bool
+            dll.planish_torch_version.restype = ctypes.c_int
+        except AttributeError as error:
+            raise ImportError(f"planish: {path} is not this package's library: {error}") from error
+        if self.version != _WANTED_VERSION:
+            raise ImportError(
+                f"planish: {path} has version {self.version}, this package wants {_WANTED_VERSION}"
+            )
+
+    def cpu_tier(self) -> str:
+        """The instruction set in use: portable, avx2, avx512 or neon."""
+        tier: bytes = self._dll.planish_cpu_tier()
+        return tier.decode()
+
+    def enable(self, groups: int) -> None:
+        """Registers the groups of operators; raises RuntimeError where that cannot be."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if self._dll.planish_torch_enable(groups, text, len(text)) != 0:
+            raise RuntimeError(f"planish.enable: {text.value.decode(errors='replace')}")
+
+    def disable(self, wait_microseconds: int) -> bool:
+        """Switches planish off; true if the registrations are gone too."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        removed = ctypes.c_bool()
+        if self._dll.planish_torch_disable(wait_microseconds, removed, text, len(text)) != 0:
+            raise RuntimeError(f"planish.disable: {text.value.decode(errors='replace')}")
+        return removed.value
+
+    def enabled(self) -> int:
+        """The groups of operators that run on planish now."""
+        return int(self._dll.planish_torch_enabled())
+
+    def define(self) -> None:
+        """Defines planish's own operators, once."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if self._dll.planish_torch_define(text, len(text)) != 0:
+            raise RuntimeError(f"planish: {text.value.decode(errors='replace')}")
+
+    def stats(self) -> dict[str, OperatorStats]:
+        """What became of every call so far, by operator."""
+        size = 4096
+        while True:
+            text = ctypes.create_string_buffer(size)
+            length = self._dll.planish_torch_stats(text, size)
+            if length < size:
+                result: dict[str, OperatorStats] = json.loads(text.value)
+                return result
+            size = length + 256
+
+    def torch_version(self) -> int:
+        """100 * major + minor of the libtorch C ABI in this process; 0 without libtorch."""
+        return int(self._dll.planish_torch_version())
+
+    def symbols(self) -> list[Symbol]:
+        """Every function of libtorch that planish looks up, found or missing."""
+        found: list[Symbol] = []
+        symbol = _CSymbol()
+        while self._dll.planish_torch_symbol_get(len(found), symbol):
+            found.append(
+                Symbol(symbol.name.decode(), symbol.use.decode(), symbol.required, symbol.found)
+            )
+        return found
+
+
+@functools.cache
+def library() -> Library:
+    """Loads libplanish.so, once; ImportError says where it was looked for."""
+    beside = Path(__file__).with_name("libplanish.so")
+    if beside.is_file():
+        return Library(beside)
+    named = os.environ.get("PLANISH_LIBRARY")
+    if named and Path(named).is_file():
+        return Library(Path(named))
+    tried = f"$PLANISH_LIBRARY ({named})" if named else "$PLANISH_LIBRARY, which is not set"
+    raise ImportError(f"planish: no libplanish.so: looked for {beside}, then for {tried}")

@@ -1,0 +1,96 @@
+"""LayerNorm and RMSNorm as modules, and replace(), which puts them into a model.
+
+Both are subclasses of torch's modules with nothing of their own: parameters, buffers, hooks and
+state_dict are torch's.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from planish import _functional
+from torch import Tensor, nn
+
+__all__ = ["LayerNorm", "RMSNorm", "replace"]
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Tensor | None) -> bool:
+    """Anything else is torch's, its errors included."""
+    count = len(normalized_shape)
+    tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
+    return (
+        0 < count <= x.dim() <= 16
+        and tuple(x.shape[x.dim() - count :]) == normalized_shape
+        and all(t.device == x.device and t.dtype in _functional._DTYPES for t in tensors)
+        and x.device.type in ("cpu", "meta")
+        and all(tuple(t.shape) == normalized_shape for t in tensors[1:])
+    )
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch.nn.LayerNorm on planish, whether planish is enabled or not.
+
+    Input that planish does not run (another device or dtype) goes to torch.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        shape = tuple(self.normalized_shape)
+        if not _planish_runs(input, shape, self.weight, self.bias):
+            return super().forward(input)
+        dims = range(input.dim() - len(shape), input.dim())
+        return _functional.layer_norm(input, dims, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """torch.nn.RMSNorm on planish, whether planish is enabled or not.
+
+    Input that planish does not run (another device or dtype) goes to torch.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = tuple(self.normalized_shape)
+        if not _planish_runs(x, shape, self.weight):
+            return super().forward(x)
+        eps = self.eps
+        if eps is None:
+            eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
+        dims = range(x.dim() - len(shape), x.dim())
+        return _functional.rms_norm(x, dims, self.weight, eps=eps)
+
+
+_REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.LayerNorm: LayerNorm,
+    nn.RMSNorm: RMSNorm,
+}
+
+
+def _replacement(module: nn.Module) -> nn.Module:
+    """The same state in planish's class: Parameters, hooks, flags and all else are shared."""
+    new_type = _REPLACEMENTS[type(module)]
+    new: nn.Module = new_type.__new__(new_type)
+    new.__dict__ = module.__dict__
+    return new
+
+
+def replace(model: _Module) -> _Module:
+    """Swaps every torch.nn.LayerNorm and RMSNorm in ``model`` for planish's, in place.
+
+    The new modules hold the same Parameter objects, buffers, hooks, dtype, device and training
+    flag, so optimizers and checkpoints go on as before. Subclasses of torch's modules are left
+    alone, since their forward is their own. Returns the model (a new module only where ``model``
+    itself is a norm).
+    """
+    if type(model) in _REPLACEMENTS:
+        return _replacement(model)  # type: ignore[return-value]
+    made: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is None or type(child) not in _REPLACEMENTS:
+                continue
+            if id(child) not in made:
+                made[id(child)] = _replacement(child)
+            parent._modules[name] = made[id(child)]
+    return model

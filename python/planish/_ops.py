@@ -1,0 +1,168 @@
+"""planish's own operators, for axes that torch's cannot express.
+
+C defines them and runs them on real tensors (src/torch/any_axes.c); this file adds what torch asks
+of Python: shapes for fake tensors, and derivatives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from planish._library import library
+from torch import Tensor
+
+__all__ = ["norm"]
+
+
+def _statistics_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _statistics_shape(x: Tensor, reduce: list[int]) -> list[int]:
+    return [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
+
+
+def _dense(x: Tensor, shape: Any, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=x.device)
+
+
+def _forward_fake(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+    rms: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x)
+    mean = _dense(x, [0] if rms else shape, dtype)
+    return _dense(x, x.shape, x.dtype), mean, _dense(x, shape, dtype)
+
+
+def _backward_fake(
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    rms: bool,
+    wanted: list[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    shape = [x.shape[axis] for axis in affine]
+    dtype = x.dtype if weight is None else weight.dtype
+    return (
+        _dense(x, x.shape, x.dtype) if wanted[0] else None,
+        _dense(x, shape, dtype) if wanted[1] else None,
+        _dense(x, shape, dtype) if wanted[2] else None,
+    )
+
+
+def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, bias, reduce, affine, _, rms = inputs
+    _, mean, rstd = output
+    ctx.save_for_backward(x, weight, mean, rstd)
+    ctx.reduce, ctx.affine, ctx.rms = reduce, affine, rms
+    ctx.weight_shape = None if weight is None else weight.shape
+    ctx.bias_shape = None if bias is None else bias.shape
+    ctx.bias_dtype = None if bias is None else bias.dtype
+
+
+def _differentiate_forward(
+    ctx: Any, dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None
+) -> tuple[Any, ...]:
+    nothing = (None,) * 4
+    if dy is None:
+        return None, None, None, *nothing
+    x, weight, mean, rstd = ctx.saved_tensors
+    needed = list(ctx.needs_input_grad[:3])
+    dx, dweight, dbias = torch.ops.planish.norm_backward(
+        dy, x, mean, rstd, weight, ctx.reduce, ctx.affine, ctx.rms, needed
+    )
+    if dweight is not None:
+        dweight = dweight.reshape(ctx.weight_shape)
+    if dbias is not None:
+        dbias = dbias.reshape(ctx.bias_shape).to(ctx.bias_dtype)
+    return dx, dweight, dbias, *nothing
+
+
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    dy, x, _, rstd, weight, reduce, affine, rms, wanted = inputs
+    ctx.save_for_backward(dy, x, rstd, weight)
+    ctx.reduce, ctx.affine, ctx.rms, ctx.wanted = reduce, affine, rms, wanted
+
+
+def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    """Double backward: the backward formula in torch's own operators, differentiated by torch."""
+    saved_dy, saved_x, rstd, saved_weight = ctx.saved_tensors
+    reduce, affine = list(ctx.reduce), list(ctx.affine)
+    others = [axis for axis in range(saved_x.dim()) if axis not in affine]
+    with torch.enable_grad():
+        dtype = rstd.dtype
+        dy, x = saved_dy.detach().requires_grad_(), saved_x.detach().requires_grad_()
+        inputs = [dy, x]
+        wide_dy, wide_x = dy.to(dtype), x.to(dtype)
+        scale: Tensor | float = 1.0
+        if saved_weight is not None:
+            weight = saved_weight.detach().requires_grad_()
+            inputs.append(weight)
+            along = [size if axis in affine else 1 for axis, size in enumerate(x.shape)]
+            scale = weight.to(dtype).reshape(along)
+        centred = wide_x if ctx.rms else wide_x - wide_x.mean(reduce, keepdim=True)
+        variance = centred.square().mean(reduce, keepdim=True)
+        eps = (rstd.pow(-2) - variance).detach()
+        xhat = centred * (variance + eps).rsqrt()
+        g = wide_dy * scale
+        inner = g - xhat * (g * xhat).mean(reduce, keepdim=True)
+        if not ctx.rms:
+            inner = inner - g.mean(reduce, keepdim=True)
+        results = [
+            (variance + eps).rsqrt() * inner,
+            (wide_dy * xhat).sum(others) if others else wide_dy * xhat,
+            wide_dy.sum(others) if others else wide_dy,
+        ]
+        pairs = [
+            (result, gradient.to(dtype))
+            for result, gradient, wanted in zip(results, gradients, ctx.wanted, strict=True)
+            if wanted and gradient is not None
+        ]
+        if not pairs:
+            return (None,) * 9
+        ddy, dx, *dweight = torch.autograd.grad(
+            [result for result, _ in pairs],
+            inputs,
+            [gradient.reshape(result.shape) for result, gradient in pairs],
+            allow_unused=True,
+        )
+    return ddy, dx, None, None, dweight[0] if dweight else None, None, None, None, None
+
+
+def _define() -> None:
+    library().define()
+    register_fake, register_autograd = torch.library.register_fake, torch.library.register_autograd
+    register_fake("planish::norm_forward", _forward_fake)
+    register_fake("planish::norm_backward", _backward_fake)
+    register_autograd("planish::norm_forward", _differentiate_forward, setup_context=_save_forward)
+    register_autograd(
+        "planish::norm_backward", _differentiate_backward, setup_context=_save_backward
+    )
+
+
+_define()  # at import: tracing must not come across it
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+    rms: bool,
+) -> Tensor:
+    """The general operator; axes are sorted and not negative."""
+    y: Tensor = torch.ops.planish.norm_forward(x, weight, bias, reduce, affine, eps, rms)[0]
+    return y

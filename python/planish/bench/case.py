@@ -1,0 +1,105 @@
+"""One piece of work to measure: a shape, a dtype, a layer and a direction, and its input.
+
+Knows how many bytes the work has to move. Does not know who does the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Direction = Literal["forward", "backward"]
+Kind = Literal["layer", "rms"]
+
+DTYPES: dict[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+}
+DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+
+
+@dataclass(frozen=True)
+class Case:
+    """LayerNorm or RMSNorm over the last axis of a dense (rows, cols) tensor, with weight and bias.
+
+    ``mean`` and ``scale`` set the distribution of x: scale * (normal + mean).
+    """
+
+    rows: int
+    cols: int
+    dtype: str = "f32"
+    direction: Direction = "forward"
+    kind: Kind = "layer"
+    eps: float = 1e-5
+    mean: float = 0.0
+    scale: float = 1.0
+    seed: int = 0
+    device: str = "cpu"
+
+    @property
+    def label(self) -> str:
+        """The shape as people write it."""
+        return f"{self.rows} x {self.cols}"
+
+    @property
+    def elements(self) -> int:
+        """Elements of x."""
+        return self.rows * self.cols
+
+    @property
+    def needed_bytes(self) -> int:
+        """The bytes that any implementation must move: every input read once, every output
+        written once.
+
+        Forward: x, y, weight, bias and the saved statistics. Backward: dy, x, dx, weight, the
+        saved statistics, dweight and dbias. Statistics count as f32 (f64 for f64). RMSNorm has
+        neither bias nor mean.
+        """
+        item = DTYPE_BYTES[self.dtype]
+        parameters = 2 if self.kind == "layer" else 1
+        statistics = parameters * max(item, 4) * self.rows
+        if self.direction == "forward":
+            return 2 * self.elements * item + parameters * self.cols * item + statistics
+        return 3 * self.elements * item + (1 + parameters) * self.cols * item + statistics
+
+
+@dataclass(frozen=True)
+class Data:
+    """The input of a case. ``dy`` is there for backward only, ``bias`` for LayerNorm only."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    dy: torch.Tensor | None
+
+
+def make_data(case: Case) -> Data:
+    """Makes the input of a case: the same for the same case, in any process."""
+    dtype = DTYPES[case.dtype]
+    generator = torch.Generator().manual_seed(case.seed)
+    wide = torch.float64 if case.dtype == "f64" or case.scale != 1.0 else torch.float32
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=wide)
+
+    x = normal(case.rows, case.cols)
+    if case.mean != 0.0:
+        x += case.mean
+    if case.scale != 1.0:
+        x *= case.scale
+    weight = (normal(case.cols) * 0.25 + 1.0).to(dtype)
+    bias = (normal(case.cols) * 0.25).to(dtype) if case.kind == "layer" else None
+    dy = normal(case.rows, case.cols).to(dtype) if case.direction == "backward" else None
+    data = Data(x.to(dtype), weight, bias, dy)
+    if case.device == "cpu":
+        return data
+    return Data(
+        *(
+            None if t is None else t.to(case.device)
+            for t in (data.x, data.weight, data.bias, data.dy)
+        )  # type: ignore[arg-type]
+    )

@@ -1,0 +1,246 @@
+"""The command line of the bench: `planish bench [sweep] ...`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import allocator, machine, plots, report
+from .accuracy import compare
+from .case import DTYPE_BYTES, Case, make_data
+from .measure import Result, measure
+from .providers import Provider, UnsupportedError, all_providers
+from .providers.processes import Worker
+from .providers.textbook import textbook_providers
+from .sweeps import SWEEPS, accuracy_cases, cases_of
+from .timing import CLOCK_VARIABLE, CLOCKS, QUICK, THOROUGH, Effort, clock_name
+
+# Compiles anew for each shape, or computes nothing that is not in the row beside it.
+SLOW_TO_PREPARE = ("torch-compile",)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far one output of one provider is from the truth."""
+
+    rows: int
+    cols: int
+    dtype: str
+    kind: str
+    direction: str
+    mean_over_std: float
+    scale: float
+    eps: float
+    provider: str
+    output: str
+    ulp_max: float
+    ulp_p9999: float
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    p = argparse.ArgumentParser(
+        prog="planish bench",
+        description="Measures planish beside its peers, by turns, each result checked first.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="sweeps:\n"
+        + "".join(f"  {s.name:10}{s.what}\n" for s in SWEEPS.values())
+        + "  model     whole models: BERT and ConvNeXt, forward and training steps\n"
+        + "  accuracy  errors in ULP of every provider, by mean / std and by scale\n"
+        + "  all       every one of these",
+    )
+    p.add_argument(
+        "sweep", nargs="?", default="rows", choices=[*SWEEPS, "model", "accuracy", "all"]
+    )
+    p.add_argument("--quick", action="store_true", help="fewer shapes and trials: under a minute")
+    p.add_argument("--providers", help="comma-separated names; see --list")
+    p.add_argument("--dtype", help="comma-separated: f16, bf16, f32, f64")
+    p.add_argument("--kind", default="layer", help="comma-separated: layer, rms")
+    p.add_argument("--direction", default="forward,backward", help="comma-separated")
+    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    p.add_argument(
+        "--scale", type=float, default=0.3, help="share of the free memory to use (default 0.3)"
+    )
+    p.add_argument("--out", type=Path, default=Path("bench-out"), help="folder for the files")
+    p.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: seconds on a core, for a machine with other work; one thread only",
+    )
+    p.add_argument(
+        "--markdown", type=Path, metavar="JSON", help="print the tables of a run's file and stop"
+    )
+    p.add_argument("--list", action="store_true", help="name the providers and stop")
+    return p
+
+
+def _words(text: str | None, allowed: Sequence[str], option: str) -> list[str]:
+    words = [word for word in (text or "").split(",") if word]
+    for word in words:
+        if word not in allowed:
+            raise SystemExit(f"planish bench: {option}: {word!r} is none of {', '.join(allowed)}")
+    return words
+
+
+def choose(providers: Sequence[Provider], names: str | None, quick: bool) -> list[Provider]:
+    """The providers asked for; all of them by default, but for those that take long to prepare
+    where it must be quick."""
+    if names:
+        wanted = _words(names, [p.name for p in providers], "--providers")
+        return [p for p in providers if p.name in wanted]
+    return [p for p in providers if not (quick and p.name in SLOW_TO_PREPARE)]
+
+
+def print_missing(providers: Sequence[Provider]) -> dict[str, str]:
+    """Names every provider that cannot be used, with the reason."""
+    missing = {p.name: reason for p in providers if (reason := p.missing()) is not None}
+    for name, reason in missing.items():
+        print(f"missing: {name}: {reason}")
+    return missing
+
+
+def run_timed(
+    name: str, groups: Sequence[Sequence[Case]], providers: Sequence[Provider], effort: Effort
+) -> list[Result]:
+    """Measures the cases of a sweep and prints a table for each group."""
+    present = [p for p in providers if p.missing() is None]
+    results: list[Result] = []
+    for group in groups:
+        first = group[0]
+        ceiling = "add" if first.direction == "backward" else "copy"
+        shown = [p.name for p in present if p.role != "ceiling" or p.name == ceiling]
+        table = report.Table(shown)
+        layer = "LayerNorm" if first.kind == "layer" else "RMSNorm"
+        table.head(f"{name}: {layer} {first.direction}, {first.dtype}")
+        for case in group:
+            found = measure(case, [p for p in present if p.name in shown], effort)
+            table.row(found)
+            results += found
+        table.foot()
+    return results
+
+
+def run_accuracy(cases: Sequence[Case], providers: Sequence[Provider]) -> list[Accuracy]:
+    """Compares every provider with the reference at every case; prints each case as it is done."""
+    records: list[Accuracy] = []
+    for case in cases:
+        data = make_data(case)
+        outputs: dict[str, dict[str, torch.Tensor]] = {}
+        for provider in providers:
+            if provider.missing() is not None or provider.role == "ceiling":
+                continue
+            try:
+                run = provider.prepare(case, data)
+                outputs[provider.name] = {k: v.clone() for k, v in run.outputs().items()}
+                run.close()
+            except UnsupportedError:
+                continue
+        found = [
+            Accuracy(
+                case.rows, case.cols, case.dtype, case.kind, case.direction, case.mean, case.scale,
+                case.eps, name, key, spread.largest, spread.quantile(0.9999),
+            )
+            for name, spreads in compare(case, data, outputs, keep=True).items()
+            for key, spread in spreads.items()
+        ]  # fmt: skip
+        report.accuracy_table(found)
+        records += found
+    return records
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one sweep, or all of them, in this process; 0, or 1 if any provider was wrong."""
+    torch.set_num_threads(arguments.threads)
+    worker = Worker()
+    try:
+        providers = choose(all_providers(worker), arguments.providers, arguments.quick)
+        if arguments.list:
+            for provider in providers:
+                print(f"{provider.name:20}{provider.missing() or provider.what}")
+            return 0
+        names = [*SWEEPS, "model", "accuracy"] if arguments.sweep == "all" else [arguments.sweep]
+        return max([run_sweep(name, arguments, providers) for name in names])
+    finally:
+        worker.close()
+
+
+def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Provider]) -> int:
+    """Runs one sweep and writes its files."""
+    kinds: list[Any] = _words(arguments.kind, ["layer", "rms"], "--kind")
+    directions: list[Any] = _words(arguments.direction, ["forward", "backward"], "--direction")
+    dtypes = _words(arguments.dtype, list(DTYPE_BYTES), "--dtype")
+    begin = time.perf_counter()
+    context: dict[str, Any] = {
+        "machine": machine.describe(),
+        "versions": machine.versions(providers),
+        "settings": {
+            "command": "planish bench " + " ".join(sys.argv[1:]),
+            "quick": arguments.quick,
+            "scale": arguments.scale,
+            "clock": clock_name(),
+            "malloc": "kept" if allocator.keeps_pages() else "as users have it",
+        },
+    }
+    about = context["machine"]
+    print(
+        f"{about['cpu']}, {about['threads']} threads, {clock_name()} clock, "
+        f"load {about['load_1m_5m_15m'][0]}"
+    )
+    context["missing"] = print_missing(providers)
+    effort = QUICK if arguments.quick else THOROUGH
+    records: Sequence[Any]
+    if name == "model":
+        from .models import run_models
+
+        records = run_models(providers, quick=arguments.quick)
+    elif name == "accuracy":
+        cases = accuracy_cases(
+            quick=arguments.quick, dtypes=dtypes, kinds=kinds, directions=directions
+        )
+        # The twins in the other process compute the same bits.
+        distinct = [p for p in providers if not p.name.endswith("-kept")]
+        records = run_accuracy(cases, distinct + textbook_providers())
+    else:
+        groups = cases_of(
+            SWEEPS[name],
+            quick=arguments.quick,
+            dtypes=dtypes,
+            kinds=kinds,
+            directions=directions,
+            budget_bytes=arguments.scale * machine.memory_available(),
+        )
+        records = run_timed(name, groups, providers, effort)
+    context["machine"]["load_at_end"] = machine.describe()["load_1m_5m_15m"]
+    context["settings"]["seconds"] = round(time.perf_counter() - begin, 1)
+    report.write_csv(arguments.out / f"{name}.csv", records, context)
+    report.write_json(arguments.out / f"{name}.json", records, context)
+    drawn = plots.draw(name, records, context, arguments.out)
+    files = ", ".join(str(p) for p in [arguments.out / f"{name}.csv", *drawn])
+    print(f"\n{time.perf_counter() - begin:.0f} s; wrote {files}")
+    return int(any(getattr(r, "status", "ok") == "wrong" for r in records))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the bench in a process of its own, whose malloc keeps its pages (allocator.py)."""
+    arguments = parser().parse_args(argv)
+    if arguments.markdown:
+        print(report.markdown(arguments.markdown))
+        return 0
+    if arguments.clock == "cpu" and arguments.threads != 1:
+        raise SystemExit("planish bench: --clock cpu counts all threads' seconds: use --threads 1")
+    if allocator.keeps_pages():
+        return run(arguments)
+    command = [sys.executable, "-m", "planish.bench", *(sys.argv[1:] if argv is None else argv)]
+    environment = allocator.keeping(os.environ, arguments.threads)
+    environment[CLOCK_VARIABLE] = arguments.clock
+    return subprocess.run(command, env=environment, check=False).returncode

@@ -1,0 +1,126 @@
+"""Measures one case over many providers: prepare, check against the reference, then time by turns.
+
+A provider that computes something else is reported as wrong and never timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .accuracy import WRONG_ULP, Spread, compare
+from .case import Case, Data, make_data
+from .providers.base import Provider, Run, UnsupportedError
+from .timing import Effort, Sample, interleave
+
+
+@dataclass(frozen=True)
+class Result:
+    """One provider at one case. Times and errors are None unless the status is "ok" (errors also
+    where it is "wrong")."""
+
+    work: str
+    rows: int
+    cols: int
+    dtype: str
+    kind: str
+    direction: str
+    provider: str
+    role: str
+    status: str  # ok, wrong, unsupported, failed
+    reason: str = ""
+    microseconds: float | None = None
+    microseconds_q1: float | None = None
+    microseconds_q3: float | None = None
+    trials: int = 0
+    gb_per_s: float | None = None
+    ulp_y: float | None = None
+    ulp_dx: float | None = None
+    ulp_dweight: float | None = None
+    ulp_dbias: float | None = None
+
+
+def _result(case: Case, provider: Provider, status: str, reason: str = "") -> Result:
+    return Result(
+        case.label, case.rows, case.cols, case.dtype, case.kind, case.direction, provider.name,
+        provider.role, status, reason,
+    )  # fmt: skip
+
+
+def _ceiling_error(data: Data, outputs: dict[str, torch.Tensor]) -> str | None:
+    """Why a ceiling's result is wrong; None if it is right."""
+    if "copy" in outputs and not torch.equal(outputs["copy"], data.x):
+        return "the copy differs from x"
+    if "add" in outputs and not torch.equal(outputs["add"], torch.add(data.x, data.dy)):  # type: ignore[arg-type]
+        return "the sum differs from dy + x"
+    return None
+
+
+def _verdict(spreads: dict[str, Spread]) -> str:
+    """What is wrong with a result; empty if nothing is."""
+    worst = [
+        f"{key} is {s.coarse:.3g} ULP off" for key, s in spreads.items() if s.coarse > WRONG_ULP
+    ]
+    return "; ".join(worst)
+
+
+def _timed(result: Result, case: Case, sample: Sample) -> Result:
+    q1, q3 = sample.quartiles
+    return Result(
+        **{
+            **vars(result),
+            "microseconds": sample.median * 1e6,
+            "microseconds_q1": q1 * 1e6,
+            "microseconds_q3": q3 * 1e6,
+            "trials": len(sample.seconds),
+            "gb_per_s": case.needed_bytes / sample.median / 1e9,
+        }
+    )
+
+
+def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[Result]:
+    """One result for each provider, in the order given; a missing provider gets none (it is named
+    once for the whole run)."""
+    data = make_data(case)
+    results: dict[str, Result] = {}
+    runs: dict[str, Run] = {}
+    outputs: dict[str, dict[str, torch.Tensor]] = {}
+    with contextlib.ExitStack() as stack:
+        for provider in providers:
+            if provider.missing() is not None:
+                continue
+            try:
+                run = provider.prepare(case, data)
+                stack.callback(run.close)
+                outputs[provider.name] = run.outputs()
+            except UnsupportedError as error:
+                results[provider.name] = _result(case, provider, "unsupported", str(error))
+            except Exception as error:  # a peer's failure must not end the run, and is reported
+                text = str(error).strip() or type(error).__name__
+                results[provider.name] = _result(case, provider, "failed", text.splitlines()[0])
+            else:
+                runs[provider.name] = run
+        spreads = compare(case, data, outputs)
+        for provider in providers:
+            if provider.name not in runs:
+                continue
+            found = spreads[provider.name]
+            ceiling_error = _ceiling_error(data, outputs[provider.name])
+            verdict = ceiling_error or _verdict(found)
+            errors = {
+                f"ulp_{key}": round(found[key].largest, 4)
+                for key in ("y", "dx", "dweight", "dbias")
+                if key in found
+            }
+            checked = _result(case, provider, "wrong" if verdict else "ok", verdict)
+            results[provider.name] = Result(**{**vars(checked), **errors})
+            if verdict:
+                del runs[provider.name]
+        del outputs, spreads
+        samples = interleave({name: run.timed for name, run in runs.items()}, effort)
+        for name, sample in samples.items():
+            results[name] = _timed(results[name], case, sample)
+    return [results[p.name] for p in providers if p.name in results]

@@ -1,0 +1,266 @@
+"""planish itself through its plain C API: one plan per case, buffers and workspace of the caller.
+
+The structs mirror include/planish.h. Which shared library is used is planish's own decision
+(planish._library), so that the bench measures what the package runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint16,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..case import Case, Data
+from .base import Provider, Role, Run, UnsupportedError, run_of
+
+FORWARD, BACKWARD = 0, 1
+FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE = 2, 4, 1
+TENSOR_NAMES = (
+    "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
+)  # fmt: skip
+
+
+class DLDevice(ctypes.Structure):
+    """DLPack's DLDevice."""
+
+    _fields_ = (("device_type", c_int), ("device_id", c_int32))
+
+
+class DLDataType(ctypes.Structure):
+    """DLPack's DLDataType."""
+
+    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's DLTensor."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("device", DLDevice),
+        ("ndim", c_int32),
+        ("dtype", DLDataType),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+class Norm(ctypes.Structure):
+    """planish_norm."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("kind", c_int),
+        ("weight_offset", c_int32),
+        ("reduce_axes", c_uint64),
+        ("affine_axes", c_uint64),
+        ("eps", c_double),
+    )
+
+
+class Tensors(ctypes.Structure):
+    """planish_tensors."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        *((name, POINTER(DLTensor)) for name in TENSOR_NAMES),
+    )
+
+
+class Exec(ctypes.Structure):
+    """planish_exec."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("parallel_for", c_void_p),
+        ("parallel_context", c_void_p),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("message", c_char_p),
+        ("message_bytes", c_size_t),
+    )
+
+
+class Buffers(ctypes.Structure):
+    """planish_buffers."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        *((name, c_void_p) for name in TENSOR_NAMES),
+    )
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The shared library that the planish package uses, with the signatures needed here."""
+    from planish._library import library
+
+    lib = ctypes.CDLL(str(library().path))
+    lib.planish_plan_create.argtypes = [
+        POINTER(Norm), c_int, POINTER(Tensors), POINTER(c_void_p), c_char_p, c_size_t,
+    ]  # fmt: skip
+    lib.planish_plan_workspace_bytes.argtypes = [c_void_p]
+    lib.planish_plan_workspace_bytes.restype = c_size_t
+    lib.planish_plan_run.argtypes = [c_void_p, POINTER(Buffers), POINTER(Exec)]
+    lib.planish_plan_destroy.argtypes = [c_void_p]
+    lib.planish_plan_destroy.restype = None
+    lib.planish_cpu_tier.restype = c_char_p
+    return lib
+
+
+def dl_tensor(tensor: torch.Tensor) -> DLTensor:
+    """A descriptor of a CPU tensor. Its shape and strides live as long as it does."""
+    code = BFLOAT_CODE if tensor.dtype == torch.bfloat16 else FLOAT_CODE
+    sizes = (c_int64 * tensor.dim())(*tensor.shape)
+    strides = (c_int64 * tensor.dim())(*tensor.stride())
+    return DLTensor(
+        tensor.data_ptr(),
+        DLDevice(CPU_DEVICE, 0),
+        tensor.dim(),
+        DLDataType(code, 8 * tensor.element_size(), 1),
+        sizes,
+        strides,
+        0,
+    )
+
+
+class Plan:
+    """A plan with its buffers, ready to be run again and again."""
+
+    def __init__(self, case: Case, direction: int, tensors: dict[str, torch.Tensor | None]) -> None:
+        lib = load()
+        present = {name: t for name, t in tensors.items() if t is not None}
+        descriptors = {name: dl_tensor(t) for name, t in present.items()}
+        op = Norm(ctypes.sizeof(Norm), int(case.kind == "rms"), 0, 1 << 1, 1 << 1, case.eps)
+        table = Tensors(
+            ctypes.sizeof(Tensors),
+            **{name: ctypes.pointer(d) for name, d in descriptors.items()},
+        )
+        message = ctypes.create_string_buffer(512)
+        plan = c_void_p()
+        status = lib.planish_plan_create(
+            byref(op), direction, byref(table), byref(plan), message, len(message)
+        )
+        if status:
+            raise UnsupportedError(f"planish: {message.value.decode()}")
+        room = lib.planish_plan_workspace_bytes(plan)
+        self._workspace = torch.empty(room + 256, dtype=torch.uint8)
+        aligned = -(-self._workspace.data_ptr() // 256) * 256
+        self._tensors = present  # the buffers point into these
+        self._message = message
+        self._lib, self._plan = lib, plan
+        self._buffers = Buffers(
+            ctypes.sizeof(Buffers), **{name: t.data_ptr() for name, t in present.items()}
+        )
+        self._exec = Exec(
+            ctypes.sizeof(Exec),
+            workspace=aligned,
+            workspace_bytes=room,
+            message=ctypes.cast(message, c_char_p),
+            message_bytes=len(message),
+        )
+        self._arguments: Any = (plan, byref(self._buffers), byref(self._exec))
+
+    def run(self) -> None:
+        """Runs the plan; raises if it fails."""
+        if self._lib.planish_plan_run(*self._arguments):
+            raise RuntimeError(f"planish: {self._message.value.decode()}")
+
+    def close(self) -> None:
+        """Frees the plan."""
+        self._lib.planish_plan_destroy(self._plan)
+        self._plan = c_void_p()
+
+
+class PlanishC(Provider):
+    """planish's kernels with nothing between them and the clock but one ctypes call."""
+
+    name = "planish"
+    what = "planish through its C API: a plan, caller-owned memory, OpenMP threads"
+    role: Role = "planish"
+
+    def missing(self) -> str | None:
+        """Whether libplanish is there."""
+        try:
+            load()
+        except (ImportError, OSError) as error:
+            return f"libplanish does not load: {error}"
+        return None
+
+    def version(self) -> str | None:
+        """The library's version and the CPU tier it chose."""
+        if self.missing():
+            return None
+        number = load().planish_version()
+        text = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        return f"{text} ({load().planish_cpu_tier().decode()})"
+
+    def prepare(self, case: Case, data: Data) -> Run:
+        """All cases."""
+        if case.device != "cpu":
+            raise UnsupportedError("the C API is measured on the CPU only so far")
+        stat_dtype = torch.float64 if case.dtype == "f64" else torch.float32
+        y, rstd = torch.empty_like(data.x), torch.empty(case.rows, dtype=stat_dtype)
+        mean = torch.empty(case.rows, dtype=stat_dtype) if case.kind == "layer" else None
+        forward = Plan(
+            case,
+            FORWARD,
+            {
+                "x": data.x,
+                "weight": data.weight,
+                "bias": data.bias,
+                "y": y,
+                "mean": mean,
+                "rstd": rstd,
+            },
+        )
+        if case.direction == "forward":
+
+            def forward_outputs() -> dict[str, torch.Tensor]:
+                forward.run()
+                return {"y": y}
+
+            run = run_of(forward.run, forward_outputs)
+            return Run(run.timed, run.outputs, forward.close)
+        forward.run()
+        forward.close()
+        gradients = {"dx": torch.empty_like(data.x), "dweight": torch.empty_like(data.weight)}
+        if data.bias is not None:
+            gradients["dbias"] = torch.empty_like(data.bias)
+        backward = Plan(
+            case,
+            BACKWARD,
+            {
+                "dy": data.dy,
+                "x": data.x,
+                "mean": mean,
+                "rstd": rstd,
+                "weight": data.weight,
+                **gradients,
+            },
+        )
+
+        def backward_outputs() -> dict[str, torch.Tensor]:
+            backward.run()
+            return gradients
+
+        run = run_of(backward.run, backward_outputs)
+        return Run(run.timed, run.outputs, backward.close)

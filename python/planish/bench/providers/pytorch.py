@@ -1,0 +1,146 @@
+"""torch's own kernels: eager, torch.compile, and the unfused composition.
+
+Eager calls the operators that F.layer_norm and its autograd formula call, so no autograd
+bookkeeping is timed; the others have no such operators and are differentiated by autograd.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..case import Case, Data
+from .base import Provider, Run, UnsupportedError, run_of
+
+Norm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+def eager_run(case: Case, data: Data) -> Run:
+    """The aten operators themselves, with whatever kernels are registered under them."""
+    x, weight, bias, dy = data.x, data.weight, data.bias, data.dy
+    shape = [case.cols]
+    if case.direction == "forward":
+        if case.kind == "rms":
+            return run_of(
+                lambda: torch.rms_norm(x, shape, weight, case.eps),
+                lambda: {"y": torch.rms_norm(x, shape, weight, case.eps)},
+            )
+        return run_of(
+            lambda: torch.native_layer_norm(x, shape, weight, bias, case.eps),
+            lambda: {"y": torch.native_layer_norm(x, shape, weight, bias, case.eps)[0]},
+        )
+    if case.kind == "rms":
+        return autograd_run(lambda a, w, _: torch.rms_norm(a, shape, w, case.eps), case, data)
+    _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, case.eps)
+    backward: Any = torch.ops.aten.native_layer_norm_backward.default
+    arguments = (dy, x, shape, mean, rstd, weight, bias, [True, True, True])
+
+    def outputs() -> dict[str, torch.Tensor]:
+        return dict(zip(("dx", "dweight", "dbias"), backward(*arguments), strict=True))
+
+    return run_of(lambda: backward(*arguments), outputs)
+
+
+def autograd_run(norm: Norm, case: Case, data: Data) -> Run:
+    """Any differentiable function; backward is one autograd.grad over a graph that is kept."""
+    if case.direction == "forward":
+        with torch.no_grad():
+            norm(data.x, data.weight, data.bias)
+
+        def forward() -> torch.Tensor:
+            with torch.no_grad():
+                return norm(data.x, data.weight, data.bias)
+
+        return run_of(forward, lambda: {"y": forward()})
+    assert data.dy is not None
+    leaves = [
+        t.detach().requires_grad_() for t in (data.x, data.weight, data.bias) if t is not None
+    ]
+    y = norm(leaves[0], leaves[1], leaves[2] if len(leaves) > 2 else None)
+
+    def backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(y, leaves, data.dy, retain_graph=True)
+
+    def outputs() -> dict[str, torch.Tensor]:
+        return dict(zip(("dx", "dweight", "dbias"), backward(), strict=False))
+
+    return run_of(backward, outputs)
+
+
+class Eager(Provider):
+    """torch's fused kernels as eager mode calls them."""
+
+    name = "torch"
+    what = "torch eager: aten::native_layer_norm and its backward; aten::rms_norm by autograd"
+
+    def version(self) -> str | None:
+        """torch's version."""
+        return str(torch.__version__)
+
+    def prepare(self, case: Case, data: Data) -> Run:
+        """All cases."""
+        return eager_run(case, data)
+
+
+class Compiled(Provider):
+    """F.layer_norm through torch.compile, compiled for each shape."""
+
+    name = "torch-compile"
+    what = "torch.compile of F.layer_norm / F.rms_norm, static shapes"
+
+    def missing(self) -> str | None:
+        """inductor's CPU code needs a C++ compiler."""
+        if shutil.which("g++") is None and shutil.which("clang++") is None:
+            return "torch.compile needs a C++ compiler (g++ or clang++), and none is on PATH"
+        return None
+
+    def version(self) -> str | None:
+        """torch's version."""
+        return str(torch.__version__)
+
+    def prepare(self, case: Case, data: Data) -> Run:
+        """All cases; compiles first."""
+        shape = [case.cols]
+
+        def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            return torch.nn.functional.layer_norm(x, shape, weight, bias, case.eps)
+
+        def rms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            return torch.nn.functional.rms_norm(x, shape, weight, case.eps)
+
+        torch.compiler.reset()
+        norm = torch.compile(layer if case.kind == "layer" else rms, dynamic=False)
+        return autograd_run(norm, case, data)
+
+
+class Unfused(Provider):
+    """mean, subtract, square, mean, rsqrt, multiply, add: one operator after the other."""
+
+    name = "unfused"
+    what = "the formula as separate torch operators, the way it was written before fused kernels"
+
+    def version(self) -> str | None:
+        """torch's version."""
+        return str(torch.__version__)
+
+    def prepare(self, case: Case, data: Data) -> Run:
+        """All cases."""
+        if (
+            case.dtype in ("f16", "bf16")
+            and case.direction == "backward"
+            and case.elements > 1 << 27
+        ):
+            raise UnsupportedError("would need several copies of x in f32")
+
+        def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            wide = x if x.dtype == torch.float64 else x.float()
+            if case.kind == "layer":
+                wide = wide - wide.mean(-1, keepdim=True)
+            xhat = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + case.eps)
+            y = xhat * weight
+            return (y if bias is None else y + bias).to(x.dtype)
+
+        return autograd_run(norm, case, data)

@@ -1,0 +1,137 @@
+"""The sweeps: which cases each of them has, by name. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .case import DTYPE_BYTES, Case, Direction, Kind
+
+# Tensors of x's size that are alive at once while a case is measured, over all providers.
+LIVE_TENSORS = 24
+
+Shapes = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A named list of shapes. ``quick`` is what --quick keeps of it."""
+
+    name: str
+    what: str
+    shapes: Shapes
+    quick: Shapes
+    dtypes: tuple[str, ...]
+    axis: Literal["cols", "rows", "work"] = "work"  # what its plot has on the x axis
+
+
+SWEEPS: dict[str, Sweep] = {
+    sweep.name: sweep
+    for sweep in (
+        Sweep(
+            "table",
+            "4096 rows of 1024 to 15872 elements: the classic table",
+            [(4096, n) for n in range(1024, 15873, 512)],
+            [(4096, n) for n in (1024, 2048, 4096)],
+            ("f16",),
+            "cols",
+        ),
+        Sweep(
+            "rows",
+            "row lengths and counts of transformers, from the cache and from memory",
+            [
+                (64, 1024),
+                (512, 768),
+                (4096, 768),
+                (2048, 4096),
+                (8192, 1024),
+                (16384, 4096),
+                (65536, 2048),
+            ],
+            [(64, 1024), (512, 768), (8192, 1024)],
+            ("f32", "bf16"),
+        ),
+        Sweep(
+            "small",
+            "many short rows",
+            [(401408, n) for n in (24, 40, 64, 96, 128, 200, 256)] + [(20000, 96)],
+            [(401408, 24), (20000, 96)],
+            ("f32", "bf16"),
+        ),
+        Sweep(
+            "large",
+            "few long rows",
+            [(2048, 32768), (512, 131072), (256, 262144), (64, 802816)],
+            [(128, 32768), (32, 131072)],
+            ("f32",),
+        ),
+        Sweep(
+            "decode",
+            "the few rows of a decoding step",
+            [(m, n) for n in (1024, 4096, 8192) for m in (1, 4, 16, 64, 128)],
+            [(1, 4096), (16, 4096), (128, 4096)],
+            ("f32", "bf16"),
+        ),
+    )
+}
+
+
+def fit(rows: int, cols: int, dtype: str, budget_bytes: float) -> int:
+    """The most rows, halved from ``rows`` as often as needed, whose measurement stays within the
+    budget of memory; at least 1."""
+    while rows > 1 and rows * cols * DTYPE_BYTES[dtype] * LIVE_TENSORS > budget_bytes:
+        rows //= 2
+    return rows
+
+
+def cases_of(
+    sweep: Sweep,
+    *,
+    quick: bool,
+    dtypes: Sequence[str] | None,
+    kinds: Sequence[Kind],
+    directions: Sequence[Direction],
+    budget_bytes: float,
+    device: str = "cpu",
+) -> list[list[Case]]:
+    """The cases of a sweep, grouped as its tables are: by kind, dtype and direction."""
+    shapes = sweep.quick if quick else sweep.shapes
+    chosen = tuple(dtypes) if dtypes else (sweep.dtypes[:1] if quick else sweep.dtypes)
+    return [
+        [
+            Case(fit(rows, cols, dtype, budget_bytes), cols, dtype, direction, kind, device=device)
+            for rows, cols in shapes
+        ]
+        for kind in kinds
+        for dtype in chosen
+        for direction in directions
+    ]
+
+
+RATIOS = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
+SCALES = (1e-30, 1e-20, 1e-10, 1.0, 1e10, 1e20, 1e30)
+
+
+def accuracy_cases(
+    *,
+    quick: bool,
+    dtypes: Sequence[str] | None,
+    kinds: Sequence[Kind],
+    directions: Sequence[Direction],
+) -> list[Case]:
+    """By mean / std, and (f32, eps 0) by scale. RMSNorm has no mean to cancel, so it has scales
+    only."""
+    rows, cols = (64, 1024) if quick else (256, 4096)
+    ratios = RATIOS[::2] + RATIOS[-1:] if quick else RATIOS
+    scales = SCALES[::3] if quick else SCALES
+    cases = []
+    for kind in kinds:
+        for dtype in dtypes or (("f32",) if quick else ("f32", "bf16")):
+            for direction in directions:
+                base = Case(rows, cols, dtype, direction, kind)
+                if kind == "layer":
+                    cases += [replace(base, mean=ratio) for ratio in ratios]
+                if dtype == "f32":
+                    cases += [replace(base, scale=scale, eps=0.0) for scale in scales]
+    return cases

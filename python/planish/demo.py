@@ -1,0 +1,355 @@
+"""The demo: puts planish under real models, checks every norm against f64, times before and after.
+
+`make demo` runs it. It prints a table for each model, writes demo-out/demo.png, and ends with
+status 1 if a result is out of bounds or planish did not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import planish
+import torch
+
+from .bench.accuracy import compare
+from .bench.case import Case, Data
+from .bench.machine import describe
+from .bench.timing import Effort, Sample, Timed, interleave, loop
+from .models import NormCall, Workload, bert_base, collect_norms, convnext
+
+# The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest
+# sum of the magnitudes added (dweight, dbias).
+BOUND_ULP = 4.0
+BOUND_TEXT = (
+    "  ULP against f64: y and dx of the largest magnitude in the row, "
+    "dweight and dbias of their largest sum of magnitudes"
+)
+NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=3.0)
+STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=45.0)
+BEFORE, AFTER = "torch", "planish"
+KERNELS = (BEFORE, AFTER)
+OUTPUTS = ("y", "dx", "dweight", "dbias")
+
+
+@dataclass(frozen=True)
+class NormReport:
+    """What the demo found about one norm: times and errors under torch's kernel and planish's."""
+
+    call: NormCall
+    forward: dict[str, Sample]
+    backward: dict[str, Sample]
+    ulp: dict[str, dict[str, float]]  # by provider, then by output
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """The time and loss of a whole step before and after."""
+
+    model: str
+    step: str
+    samples: dict[str, Sample]
+    losses: dict[str, float]
+
+
+class Screen:
+    """Prints in colour on a terminal and plainly elsewhere."""
+
+    def __init__(self) -> None:
+        self.colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def paint(self, text: str, code: str) -> str:
+        """The text in a colour."""
+        return f"\033[{code}m{text}\033[0m" if self.colour else text
+
+    def say(self, text: str = "") -> None:
+        """One line."""
+        print(text, flush=True)
+
+    def doing(self, text: str) -> Callable[[], None]:
+        """Announces a long step; the returned function says how long it took."""
+        print(self.paint(f"  {text} ... ", "2"), end="", flush=True)
+        begin = time.perf_counter()
+
+        def done() -> None:
+            print(self.paint(f"{time.perf_counter() - begin:.1f} s", "2"), flush=True)
+
+        return done
+
+    def times(self, before: float, after: float) -> str:
+        """How many times as fast, coloured: green above 1.02, red under 0.98."""
+        ratio = before / after
+        code = "32" if ratio > 1.02 else ("31" if ratio < 0.98 else "0")
+        return self.paint(f"{ratio:5.2f}x", code)
+
+
+def run_norm(call: NormCall) -> dict[str, torch.Tensor]:
+    """Forward and backward of one norm through torch's operators, whoever is under them."""
+    y, mean, rstd = torch.native_layer_norm(
+        call.x, call.normalized_shape, call.weight, call.bias, call.eps
+    )
+    found = {"y": y}
+    if call.dy is not None:
+        backward: Any = torch.ops.aten.native_layer_norm_backward.default
+        mask = [True, call.weight is not None, call.bias is not None]
+        gradients = backward(
+            call.dy, call.x, call.normalized_shape, mean, rstd, call.weight, call.bias, mask
+        )
+        found.update(zip(("dx", "dweight", "dbias"), gradients, strict=True))
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def errors(
+    call: NormCall, found: dict[str, dict[str, torch.Tensor]]
+) -> dict[str, dict[str, float]]:
+    """The largest error of each provider's outputs against f64, in ULP as NUMERICS counts them."""
+    cols = 1
+    for size in call.normalized_shape:
+        cols *= size
+    rows = call.x.numel() // cols
+    ones, zeros = torch.ones(cols), torch.zeros(cols)
+    data = Data(
+        call.x.reshape(rows, cols),
+        (ones if call.weight is None else call.weight).reshape(cols),
+        (zeros if call.bias is None else call.bias).reshape(cols),
+        None if call.dy is None else call.dy.reshape(rows, cols),
+    )
+
+    def flat(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.reshape(rows, cols) if name in ("y", "dx") else tensor.reshape(cols)
+
+    result: dict[str, dict[str, float]] = {name: {} for name in found}
+    for direction, names in (("forward", ("y",)), ("backward", ("dx", "dweight", "dbias"))):
+        if direction == "backward" and call.dy is None:
+            continue
+        case = Case(rows, cols, call.dtype, direction, eps=call.eps)  # type: ignore[arg-type]
+        outputs = {
+            provider: {k: flat(k, v) for k, v in tensors.items() if k in names}
+            for provider, tensors in found.items()
+        }
+        for provider, spreads in compare(case, data, outputs).items():
+            result[provider].update({name: spread.coarse for name, spread in spreads.items()})
+    return result
+
+
+def under(name: str) -> Any:
+    """The context in which torch's operators run on that kernel."""
+    return planish.enabled() if name == AFTER else nullcontext()
+
+
+def timed_under(name: str, work: Callable[[], object], warm: bool = True) -> Timed:
+    """Times the work under that kernel."""
+    timed = loop(work, warm)
+
+    def run(count: int) -> float:
+        with under(name):
+            return timed(count)
+
+    return run
+
+
+def examine(call: NormCall) -> NormReport:
+    """Checks and times one norm."""
+    found = {}
+    for name in KERNELS:
+        with under(name):
+            found[name] = run_norm(call)
+    shape, weight, bias = call.normalized_shape, call.weight, call.bias
+
+    def forward() -> object:
+        return torch.native_layer_norm(call.x, shape, weight, bias, call.eps)
+
+    forward_samples = interleave(
+        {name: timed_under(name, forward) for name in KERNELS}, NORM_EFFORT
+    )
+    backward_samples: dict[str, Sample] = {}
+    if call.dy is not None:
+        operator: Any = torch.ops.aten.native_layer_norm_backward.default
+        mask = [True, weight is not None, bias is not None]
+        _, mean, rstd = torch.native_layer_norm(call.x, shape, weight, bias, call.eps)
+
+        def backward() -> object:
+            return operator(call.dy, call.x, shape, mean, rstd, weight, bias, mask)
+
+        backward_samples = interleave(
+            {name: timed_under(name, backward) for name in KERNELS}, NORM_EFFORT
+        )
+    return NormReport(call, forward_samples, backward_samples, errors(call, found))
+
+
+def _note(losses: dict[str, float], name: str, work: Callable[[], float]) -> None:
+    losses[name] = work()
+
+
+def time_steps(workload: Workload, screen: Screen) -> list[StepReport]:
+    """Times the forward step and the training step, before and after by turns."""
+    reports = []
+    for step, work in (
+        ("forward", workload.forward_step),
+        ("training step", workload.training_step),
+    ):
+        done = screen.doing(f"{step}s by turns, torch and planish")
+        losses: dict[str, float] = {}
+        samples = interleave(
+            {
+                name: timed_under(name, partial(_note, losses, name, work), False)
+                for name in KERNELS
+            },
+            STEP_EFFORT,
+        )
+        done()
+        reports.append(StepReport(workload.name, step, samples, losses))
+    return reports
+
+
+def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
+    """The table of norms."""
+    times = f"{'torch':>10}{'planish':>11}{'':>7}"
+    errors = "".join(f"{key:>15}" for key in OUTPUTS)
+    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>7}"
+    head += f" |{'backward, us':>21}{'':>7} |{'largest error in ULP, torch / planish':>60}"
+    screen.say(screen.paint(head, "1"))
+    screen.say(f"  {'':36} |{times} |{times} |{errors}")
+    for report in reports:
+        line = f"  {report.call.shape:24}{report.call.dtype:>6}{report.call.calls:>6}"
+        for samples in (report.forward, report.backward):
+            if samples:
+                before, after = samples[BEFORE].median * 1e6, samples[AFTER].median * 1e6
+                line += f" |{before:>10.0f}{after:>11.0f} {screen.times(before, after)}"
+            else:
+                line += f" |{'-':>10}{'-':>11}{'':>7}"
+        line += " |"
+        for key in OUTPUTS:
+            old, new = report.ulp[BEFORE].get(key), report.ulp[AFTER].get(key)
+            text = "-" if old is None or new is None else f"{old:.3g} / {new:.3g}"
+            broken = new is not None and not new <= BOUND_ULP
+            line += screen.paint(f"{text:>15}", "31;1" if broken else "0")
+        screen.say(line)
+    screen.say(screen.paint(BOUND_TEXT, "2"))
+
+
+def print_steps(screen: Screen, reports: Sequence[StepReport]) -> None:
+    """The whole steps."""
+    for report in reports:
+        before, after = (report.samples[name] for name in (BEFORE, AFTER))
+        screen.say(
+            f"  {report.step:14} {before.median * 1e3:8.1f} ms -> {after.median * 1e3:8.1f} ms "
+            f"{screen.times(before.median, after.median)}   (quartiles within "
+            f"{50 * max(before.spread, after.spread):.1f}%)   loss {report.losses[BEFORE]:.6f} -> "
+            f"{report.losses[AFTER]:.6f}"
+        )
+
+
+def broken_bounds(reports: Sequence[NormReport]) -> list[str]:
+    """Every output of planish that is further from f64 than the bound."""
+    return [
+        f"{report.call.shape} {report.call.dtype}: {key} is {value:.2f} ULP off, "
+        f"at most {BOUND_ULP:g} allowed"
+        for report in reports
+        for key, value in report.ulp[AFTER].items()
+        if not value <= BOUND_ULP
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the demo."""
+    parser = argparse.ArgumentParser(prog="planish demo", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    parser.add_argument("--models", default="bert,convnext", help="comma-separated: bert, convnext")
+    parser.add_argument("--variant", default="convnext_base", help="which of timm's ConvNeXts")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--small", action="store_true", help="small inputs: a look in seconds")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    screen = Screen()
+    begin = time.perf_counter()
+    about = describe()
+    screen.say(screen.paint("planish demo", "1"))
+    screen.say(
+        f"  {about['cpu']} ({', '.join(about['isa'])}), {about['threads']} threads, "
+        f"torch {torch.__version__}, load {about['load_1m_5m_15m'][0]}"
+    )
+    makers: dict[str, Callable[[], Workload]] = {
+        "bert": lambda: bert_base(*((1, 32) if arguments.small else (4, 128))),
+        "convnext": lambda: convnext(
+            arguments.variant, *((1, 64) if arguments.small else (2, 224))
+        ),
+    }
+    norms: dict[str, list[NormReport]] = {}
+    steps: list[StepReport] = []
+    for key in arguments.models.split(","):
+        screen.say()
+        if key not in makers:
+            parser.error(f"--models: {key!r} is none of {', '.join(makers)}")
+        done = screen.doing(f"building {key}")
+        workload = makers[key]()
+        done()
+        screen.say(screen.paint(f"  {workload.name}, {workload.shape}, f32, seeded weights", "1"))
+        done = screen.doing("one training step, to collect its norms with their real operands")
+        calls = collect_norms(workload)
+        done()
+        reports = []
+        for i, call in enumerate(calls, start=1):
+            done = screen.doing(f"norm {i} of {len(calls)}: check and time")
+            reports.append(examine(call))
+            done()
+        norms[workload.name] = reports
+        print_norms(screen, reports)
+        found = time_steps(workload, screen)
+        print_steps(screen, found)
+        steps += found
+        del workload, calls
+    from .demo_picture import draw
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    picture = arguments.out / "demo.png"
+    draw(picture, norms, steps, about)
+    return conclude(screen, norms, picture, time.perf_counter() - begin)
+
+
+def print_stats(screen: Screen) -> bool:
+    """What planish.stats() counted; whether planish ran any norm."""
+    ran = False
+    for operator, counts in planish.stats().items():
+        handed_on = sum(counts["torch"].values())
+        if not counts["planish"] and not handed_on:
+            continue
+        ran = ran or counts["planish"] > 0
+        reasons = "".join(f"; to torch {n}: {reason}" for reason, n in counts["torch"].items())
+        screen.say(f"  planish.stats(): {operator}: {counts['planish']} calls on planish{reasons}")
+    return ran
+
+
+def conclude(
+    screen: Screen, norms: dict[str, list[NormReport]], picture: Path, seconds: float
+) -> int:
+    """Says what was counted and whether all bounds hold; the exit status."""
+    screen.say()
+    ran = print_stats(screen)
+    broken = [line for reports in norms.values() for line in broken_bounds(reports)]
+    for line in broken:
+        screen.say(screen.paint(f"  out of bounds: {line}", "31;1"))
+    count = sum(len(reports) for reports in norms.values())
+    if not broken:
+        screen.say(
+            screen.paint(
+                f"  all outputs and gradients of {count} norms are within {BOUND_ULP:g} ULP of f64",
+                "32",
+            )
+        )
+    screen.say(f"  {seconds:.0f} s; picture: {picture}")
+    if not ran:
+        screen.say(screen.paint("  planish ran no norm: everything went to torch", "31;1"))
+    return 1 if broken or not ran else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The demo's picture: every norm before and after, and the whole steps. Draws only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .demo import NormReport, StepReport
+
+TORCH, PLANISH = "#30638e", "#d1495b"
+
+
+def _bars(axis: Any, labels: list[str], before: list[float], after: list[float], unit: str) -> None:
+    """Two horizontal bars for each label, and how many times as fast behind them."""
+    places = range(len(labels), 0, -1)
+    axis.barh([p + 0.19 for p in places], before, 0.36, color=TORCH)
+    axis.barh([p - 0.19 for p in places], after, 0.36, color=PLANISH)
+    for place, old, new in zip(places, before, after, strict=True):
+        axis.text(
+            max(old, new) * 1.02,
+            place,
+            f"{old / new:.2f}x",
+            va="center",
+            fontsize=9,
+            fontweight="bold",
+        )
+    axis.set_yticks(list(places), labels, fontsize=8)
+    axis.set_xlim(0, max([*before, *after, 1e-9]) * 1.18)
+    axis.set_xlabel(unit, fontsize=8)
+    axis.tick_params(axis="x", labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.25, linewidth=0.6)
+    axis.set_axisbelow(True)
+
+
+def draw(
+    path: Path,
+    norms: Mapping[str, Sequence[NormReport]],
+    steps: Sequence[StepReport],
+    machine: Mapping[str, Any],
+) -> None:
+    """Writes the picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    heights = [max(1.2, 0.5 * len(reports)) for reports in norms.values()]
+    figure, axes = plt.subplots(
+        len(norms), 3, figsize=(13, 1.6 + 1.25 * sum(heights)), squeeze=False,
+        gridspec_kw={"height_ratios": heights},
+    )  # fmt: skip
+    for line, (name, reports) in zip(axes, norms.items(), strict=True):
+        for axis, title in ((line[0], "forward"), (line[1], "backward")):
+            shown = [r for r in reports if getattr(r, title)]
+            _bars(
+                axis,
+                [f"{r.call.shape}  ({r.call.calls} calls)" for r in shown],
+                [getattr(r, title)["torch"].median * 1e3 for r in shown],
+                [getattr(r, title)["planish"].median * 1e3 for r in shown],
+                "ms a call",
+            )
+            axis.set_title(f"{name}: norms, {title}", loc="left", fontsize=10, fontweight="bold")
+        mine = [s for s in steps if s.model == name]
+        _bars(
+            line[2],
+            [s.step for s in mine],
+            [s.samples["torch"].median * 1e3 for s in mine],
+            [s.samples["planish"].median * 1e3 for s in mine],
+            "ms a step",
+        )
+        line[2].set_title(f"{name}: whole step", loc="left", fontsize=10, fontweight="bold")
+    handles = [Patch(color=TORCH), Patch(color=PLANISH)]
+    place: dict[str, Any] = {"loc": "lower right", "ncols": 2, "frameon": False, "fontsize": 9}
+    figure.legend(handles, ["torch", "planish"], **place)
+    worst = max(
+        (
+            value
+            for reports in norms.values()
+            for r in reports
+            for value in r.ulp["planish"].values()
+        ),
+        default=0.0,
+    )
+    note = f"{machine['cpu']}, {machine['threads']} threads; medians of trials by turns, shorter "
+    note += f"is better; planish's largest error against f64: {worst:.2f} ULP"
+    figure.text(0.01, 0.008, note, fontsize=8, color="#555555")
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

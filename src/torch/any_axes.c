@@ -1,0 +1,167 @@
+/*
+ * planish::norm_forward and planish::norm_backward: the general operator, any axes, as operators of
+ * planish's own namespace. python/planish/_ops.py gives them their fake implementations and their
+ * autograd formula and is the only caller; it checks what a user may get wrong.
+ *
+ *     norm_forward(x, weight?, bias?, int[] reduce, int[] affine, float eps, bool rms)
+ *         -> (y, mean, rstd)                               (RMS: mean has no elements)
+ *     norm_backward(dy, x, mean, rstd, weight?, int[] reduce, int[] affine, bool rms, bool[3]
+ * wanted)
+ *         -> (dx, dweight, dbias)                          (undefined where not wanted)
+ *
+ * Every result is dense; y and dx have x's dtype, the statistics f32 (f64 where x is f64), dweight
+ * and dbias the dtype of weight, or of x without one.
+ */
+#include <stdio.h>
+
+#include "calls.h"
+#include "kernels.h"
+#include "run.h"
+#include "stack.h"
+#include "tensor.h"
+
+typedef struct axes {
+    planish_norm op;
+    int64_t statistics_sizes[PLANISH_MAX_NDIM], statistics_strides[PLANISH_MAX_NDIM];
+    int64_t affine_sizes[PLANISH_MAX_NDIM], affine_strides[PLANISH_MAX_NDIM];
+    int64_t dense[PLANISH_MAX_NDIM];
+    int32_t affine_ndim;
+} axes;
+
+static uint64_t read_axes(list_handle list, int32_t ndim) {
+    int64_t numbers[LIST_ROOM];
+    size_t count = read_list(list, numbers, LIST_ROOM);
+    uint64_t set = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (numbers[i] < 0 || numbers[i] >= ndim)
+            torch_throw("planish: an axis is out of range");
+        set |= PLANISH_AXIS(numbers[i]);
+    }
+    return set;
+}
+
+static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle affine, double eps,
+                     bool rms) {
+    if (x->ndim > PLANISH_MAX_NDIM)
+        torch_throw("planish: x has more than 16 axes");
+    if (x->device.device_type != kDLCPU || view_dtype(x) < 0)
+        torch_throw("planish: x must be f16, bf16, f32 or f64, on the CPU");
+    a->op = (planish_norm){
+        .struct_size = sizeof a->op,
+        .kind = rms ? PLANISH_RMS : PLANISH_LAYER,
+        .reduce_axes = read_axes(reduce, x->ndim),
+        .affine_axes = read_axes(affine, x->ndim),
+        .eps = eps,
+    };
+    a->affine_ndim = 0;
+    for (int32_t i = 0; i < x->ndim; i++) {
+        a->statistics_sizes[i] = a->op.reduce_axes & PLANISH_AXIS(i) ? 1 : x->shape[i];
+        if (a->op.affine_axes & PLANISH_AXIS(i))
+            a->affine_sizes[a->affine_ndim++] = x->shape[i];
+    }
+    contiguous_strides(x->ndim, x->shape, a->dense);
+    contiguous_strides(x->ndim, a->statistics_sizes, a->statistics_strides);
+    contiguous_strides(a->affine_ndim, a->affine_sizes, a->affine_strides);
+}
+
+static void run(const axes *a, planish_pass pass, const planish_tensors *tensors) {
+    char text[512] = "";
+    planish_status status = run_norm(&a->op, pass, tensors, (message){text, sizeof text});
+    if (status == PLANISH_OK)
+        return;
+    char sentence[640];
+    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
+    torch_throw(sentence);
+}
+
+void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(NORM_FORWARD);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[1]);
+    OWNED_TENSOR bias = take_optional_tensor(stack[2]);
+    OWNED_LIST reduce = take_list(stack[3]);
+    OWNED_LIST affine = take_list(stack[4]);
+    double eps = take_double(stack[5]);
+    bool rms = take_bool(stack[6]);
+
+    DLTensor x = view_input(input), w, b, y, mean, rstd;
+    axes a;
+    describe(&a, &x, reduce, affine, eps, rms);
+    if (weight)
+        w = view_input(weight);
+    if (bias)
+        b = view_input(bias);
+    int32_t statistics_dtype = view_is_double(&x) ? torch.f64 : torch.f32;
+    int64_t no_elements = 0, stride = 1;
+    OWNED_TENSOR y_out = new_tensor(&x, x.ndim, x.shape, a.dense, view_dtype(&x), &y);
+    OWNED_TENSOR mean_out = rms ? new_tensor(&x, 1, &no_elements, &stride, statistics_dtype, &mean)
+                                : new_tensor(&x, x.ndim, a.statistics_sizes, a.statistics_strides,
+                                             statistics_dtype, &mean);
+    OWNED_TENSOR rstd_out =
+        new_tensor(&x, x.ndim, a.statistics_sizes, a.statistics_strides, statistics_dtype, &rstd);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &x,
+        .weight = weight ? &w : NULL,
+        .bias = bias ? &b : NULL,
+        .y = &y,
+        .mean = rms ? NULL : &mean,
+        .rstd = &rstd,
+    };
+    run(&a, PLANISH_FORWARD, &tensors);
+    stack[0] = give_tensor(&y_out);
+    stack[1] = give_tensor(&mean_out);
+    stack[2] = give_tensor(&rstd_out);
+}
+
+void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(NORM_BACKWARD);
+    OWNED_TENSOR grad = take_tensor(stack[0]);
+    OWNED_TENSOR input = take_tensor(stack[1]);
+    OWNED_TENSOR mean_in = take_tensor(stack[2]);
+    OWNED_TENSOR rstd_in = take_tensor(stack[3]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[4]);
+    OWNED_LIST reduce = take_list(stack[5]);
+    OWNED_LIST affine = take_list(stack[6]);
+    bool rms = take_bool(stack[7]);
+    OWNED_LIST mask = take_list(stack[8]);
+    bool wanted[3];
+    read_mask(mask, wanted, 3);
+
+    DLTensor x = view_input(input), dy = view_input(grad), rstd = view_input(rstd_in);
+    DLTensor mean = view_input(mean_in), w, dx, dweight, dbias;
+    axes a;
+    describe(&a, &x, reduce, affine, 0, rms);
+    if (weight)
+        w = view_input(weight);
+    int32_t parameter_dtype = view_dtype(weight ? &w : &x);
+    OWNED_TENSOR dx_out = NULL;
+    OWNED_TENSOR dweight_out = NULL;
+    OWNED_TENSOR dbias_out = NULL;
+    if (wanted[0])
+        dx_out = new_tensor(&x, x.ndim, x.shape, a.dense, view_dtype(&x), &dx);
+    if (wanted[1])
+        dweight_out = new_tensor(&x, a.affine_ndim, a.affine_sizes, a.affine_strides,
+                                 parameter_dtype, &dweight);
+    if (wanted[2])
+        dbias_out = new_tensor(&x, a.affine_ndim, a.affine_sizes, a.affine_strides, parameter_dtype,
+                               &dbias);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &x,
+        .weight = weight ? &w : NULL,
+        .mean = rms ? NULL : &mean,
+        .rstd = &rstd,
+        .dy = &dy,
+        .dx = dx_out ? &dx : NULL,
+        .dweight = dweight_out ? &dweight : NULL,
+        .dbias = dbias_out ? &dbias : NULL,
+    };
+    if (dx_out || dweight_out || dbias_out)
+        run(&a, PLANISH_BACKWARD, &tensors);
+    stack[0] = give_tensor(&dx_out);
+    stack[1] = give_tensor(&dweight_out);
+    stack[2] = give_tensor(&dbias_out);
+}

@@ -1,0 +1,169 @@
+/*
+ * Looks up libtorch's functions, each on its own, and says which are there. See aoti.h.
+ */
+#include "aoti.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planish_torch.h"
+
+torch_functions torch;
+
+/* Since when, or for what, a function is there; required ones must be. */
+typedef struct symbol {
+    size_t offset; /* in torch_functions */
+    bool required;
+    const char *name;
+    const char *use;
+} symbol;
+
+static const char tensors[] = "reading and making tensors (torch 2.10)";
+static const char lists[] = "reading integer lists (torch 2.10)";
+static const char registering[] = "registering kernels (torch 2.10)";
+static const char calling[] = "calling operators (torch 2.10)";
+static const char falling_back[] = "handing unsupported input to torch's own kernel";
+static const char optional_values[] = "optional values (torch 2.13; before: operator new)";
+static const char warnings[] = "keeping torch's one warning about overriding quiet";
+
+#define FIELD(field) offsetof(torch_functions, field)
+
+static const symbol symbols[] = {
+    {FIELD(abi_version), true, "aoti_torch_abi_version", tensors},
+    {FIELD(get_dim), true, "aoti_torch_get_dim", tensors},
+    {FIELD(get_sizes), true, "aoti_torch_get_sizes", tensors},
+    {FIELD(get_strides), true, "aoti_torch_get_strides", tensors},
+    {FIELD(get_dtype), true, "aoti_torch_get_dtype", tensors},
+    {FIELD(get_device_type), true, "aoti_torch_get_device_type", tensors},
+    {FIELD(get_device_index), true, "aoti_torch_get_device_index", tensors},
+    {FIELD(get_const_data_ptr), true, "torch_get_const_data_ptr", tensors},
+    {FIELD(get_mutable_data_ptr), true, "torch_get_mutable_data_ptr", tensors},
+    {FIELD(is_defined), true, "aoti_torch_is_defined", tensors},
+    {FIELD(empty_strided), true, "aoti_torch_empty_strided", tensors},
+    {FIELD(new_undefined), true, "aoti_torch_new_uninitialized_tensor", tensors},
+    {FIELD(new_handle), true, "aoti_torch_new_tensor_handle", tensors},
+    {FIELD(delete_tensor), true, "aoti_torch_delete_tensor_object", tensors},
+    {FIELD(device_type_cpu), true, "aoti_torch_device_type_cpu", tensors},
+    {FIELD(dtype_f16), true, "aoti_torch_dtype_float16", tensors},
+    {FIELD(dtype_bf16), true, "aoti_torch_dtype_bfloat16", tensors},
+    {FIELD(dtype_f32), true, "aoti_torch_dtype_float32", tensors},
+    {FIELD(dtype_f64), true, "aoti_torch_dtype_float64", tensors},
+    {FIELD(dtype_u8), true, "aoti_torch_dtype_uint8", tensors},
+    {FIELD(list_size), true, "torch_list_size", lists},
+    {FIELD(list_get), true, "torch_list_get_item", lists},
+    {FIELD(list_new), true, "torch_new_list_reserve_size", lists},
+    {FIELD(list_push), true, "torch_list_push_back", lists},
+    {FIELD(list_delete), true, "torch_delete_list", lists},
+    {FIELD(parallel_for), true, "torch_parallel_for", "torch's own threads (torch 2.10)"},
+    {FIELD(call_dispatcher), true, "torch_call_dispatcher", calling},
+    {FIELD(library_init_impl), true, "aoti_torch_library_init_impl", registering},
+    {FIELD(library_init_fragment), true, "aoti_torch_library_init_fragment", registering},
+    {FIELD(library_define), true, "aoti_torch_library_def", registering},
+    {FIELD(library_implement), true, "torch_library_impl", registering},
+    {FIELD(library_delete), true, "aoti_torch_delete_library_object", registering},
+    {FIELD(check), true, "aoti_torch_check", "raising torch's exceptions"},
+    {FIELD(operator_new), true, "_Znwm", optional_values},
+    {FIELD(operator_delete), true, "_ZdlPv", optional_values},
+    {FIELD(new_value), false, "torch_new_stable_ivalue", optional_values},
+    {FIELD(delete_value), false, "torch_delete_stable_ivalue", optional_values},
+    {FIELD(exception_text), false, "torch_exception_get_what_without_backtrace",
+     "libtorch's own words in errors (torch 2.13)"},
+    {FIELD(layer_norm), true,
+     "_ZN2at3cpu17native_layer_normERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS1_ESA_d",
+     falling_back},
+    {FIELD(layer_norm_backward), true,
+     "_ZN2at3cpu26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_S3_"
+     "RKSt8optionalIS1_ESA_St5arrayIbLm3EE",
+     falling_back},
+    {FIELD(fused_rms_norm_composite), true,
+     "_ZN2at25compositeimplicitautograd15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEE"
+     "RKSt8optionalIS1_ES7_IdE",
+     falling_back},
+    {FIELD(rms_norm_composite), true,
+     "_ZN2at25compositeimplicitautograd8rms_normERKNS_6TensorEN3c108ArrayRefIlEE"
+     "RKSt8optionalIS1_ES7_IdE",
+     falling_back},
+    {FIELD(fused_rms_norm), false,
+     "_ZN2at4_ops15_fused_rms_norm4callERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS2_ES8_IdE",
+     "calling _fused_rms_norm unboxed (else torch_call_dispatcher)"},
+    {FIELD(empty_cpu), false,
+     "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb",
+     "making CPU tensors without the dispatcher (else aoti_torch_empty_strided)"},
+    {FIELD(set_warning_handler), false,
+     "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE", warnings},
+    {FIELD(get_warning_handler), false, "_ZN3c1012WarningUtils19get_warning_handlerEv", warnings},
+    {FIELD(set_warn_always), false, "_ZN3c1012WarningUtils14set_warnAlwaysEb", warnings},
+    {FIELD(get_warn_always), false, "_ZN3c1012WarningUtils14get_warnAlwaysEv", warnings},
+    {FIELD(warning_text), false, "_ZNK3c107Warning3msgB5cxx11Ev", warnings},
+};
+
+#define SYMBOL_COUNT ((int)(sizeof symbols / sizeof *symbols))
+
+static bool found(const symbol *s) {
+    void *address;
+    memcpy(&address, (const char *)&torch + s->offset, sizeof address);
+    return address != NULL;
+}
+
+planish_status torch_load(message error) {
+    static bool loaded;
+    if (!loaded) {
+        /* c10 and the C++ runtime are found through libtorch_cpu's own dependencies. */
+        void *library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+        if (!library)
+            return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                        "libtorch_cpu.so is not loaded in this process; import torch first");
+        for (int i = 0; i < SYMBOL_COUNT; i++) {
+            void *address = dlsym(library, symbols[i].name);
+            memcpy((char *)&torch + symbols[i].offset, &address, sizeof address);
+        }
+        loaded = true; /* libtorch stays loaded: `library` is not closed */
+    }
+    for (int i = 0; i < SYMBOL_COUNT; i++)
+        if (symbols[i].required && !found(&symbols[i]))
+            return fail(
+                error, PLANISH_ERROR_UNAVAILABLE,
+                "torch %d.%d lacks %s, needed for %s; planish needs torch 2.10 or newer and "
+                "is proven on 2.11 and 2.13",
+                torch_version() / 100, torch_version() % 100, symbols[i].name, symbols[i].use);
+    torch.cpu = torch.device_type_cpu();
+    torch.f16 = torch.dtype_f16();
+    torch.bf16 = torch.dtype_bf16();
+    torch.f32 = torch.dtype_f32();
+    torch.f64 = torch.dtype_f64();
+    torch.u8 = torch.dtype_u8();
+    return PLANISH_OK;
+}
+
+int torch_version(void) {
+    if (!torch.abi_version)
+        return 0;
+    uint64_t version = torch.abi_version();
+    return (int)(version >> 56) * 100 + (int)(version >> 48 & 0xff);
+}
+
+int planish_torch_version(void) {
+    torch_load((message){0});
+    return torch_version();
+}
+
+bool planish_torch_symbol_get(int index, planish_torch_symbol *out) {
+    torch_load((message){0});
+    if (index < 0 || index >= SYMBOL_COUNT || !out)
+        return false;
+    const symbol *s = &symbols[index];
+    *out = (planish_torch_symbol){s->name, s->use, s->required, found(s)};
+    return true;
+}
+
+void torch_throw(const char *text) {
+    torch.check(false, "planish", __FILE__, __LINE__, text);
+    __builtin_unreachable();
+}
+
+void torch_throw_last(void) {
+    const char *text = torch.exception_text ? torch.exception_text() : NULL;
+    torch_throw(text && *text ? text
+                              : "planish: a call into libtorch failed; its message is on stderr");
+}

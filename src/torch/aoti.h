@@ -1,0 +1,170 @@
+/*
+ * The part of libtorch's stable C ABI that planish uses, declared in C and looked up at run time.
+ *
+ * libtorch's own headers are C++; these declarations follow its exported functions as they are from
+ * torch 2.10 on. Everything is found with dlopen(RTLD_NOLOAD) and dlsym in the libtorch that the
+ * process has loaded: nothing is linked and nothing is loaded. This file knows nothing of norms.
+ */
+#ifndef PLANISH_TORCH_AOTI_H
+#define PLANISH_TORCH_AOTI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../status.h"
+
+/* One slot of a boxed call. */
+typedef uint64_t stack_value;
+/* 0 is success. */
+typedef int32_t torch_error;
+/* An owned at::Tensor on the heap: a pointer to a pointer to the TensorImpl. */
+typedef struct tensor_object *tensor_handle;
+typedef struct list_object *list_handle;
+typedef struct library_object *library_handle;
+
+typedef void (*boxed_kernel)(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
+/* Itanium C++ ABI twins of the types in the exported C++ functions below. */
+typedef struct int_array_ref {
+    const int64_t *data;
+    size_t size;
+} int_array_ref;
+
+typedef struct optional_tensor {
+    void *impl; /* TensorImpl */
+    bool engaged;
+} optional_tensor;
+
+typedef struct optional_double {
+    double value;
+    bool engaged;
+} optional_double;
+
+typedef struct mask3 {
+    bool wanted[3];
+} mask3;
+
+/*
+ * What C++ returns through a hidden pointer. std::tuple lays its members out backwards: the first
+ * result is the last field. A call that returns fewer tensors fills fewer fields, but the type must
+ * be larger than two registers for C to pass the hidden pointer too.
+ */
+typedef struct returned_tensors {
+    void *impl[3];
+} returned_tensors;
+
+typedef returned_tensors layer_norm_function(tensor_handle input, int_array_ref normalized_shape,
+                                             const optional_tensor *weight,
+                                             const optional_tensor *bias, double eps);
+typedef returned_tensors layer_norm_backward_function(tensor_handle dy, tensor_handle input,
+                                                      int_array_ref normalized_shape,
+                                                      tensor_handle mean, tensor_handle rstd,
+                                                      const optional_tensor *weight,
+                                                      const optional_tensor *bias, mask3 mask);
+typedef returned_tensors rms_norm_function(tensor_handle input, int_array_ref normalized_shape,
+                                           const optional_tensor *weight, optional_double eps);
+
+typedef returned_tensors empty_cpu_function(int_array_ref sizes, int_array_ref strides,
+                                            int8_t dtype, bool pinned);
+
+typedef struct torch_functions {
+    /* The stable C ABI. */
+    uint64_t (*abi_version)(void);
+    torch_error (*get_dim)(tensor_handle, int64_t *);
+    torch_error (*get_sizes)(tensor_handle, int64_t **);
+    torch_error (*get_strides)(tensor_handle, int64_t **);
+    torch_error (*get_dtype)(tensor_handle, int32_t *);
+    torch_error (*get_device_type)(tensor_handle, int32_t *);
+    torch_error (*get_device_index)(tensor_handle, int32_t *);
+    torch_error (*get_const_data_ptr)(tensor_handle, const void **);
+    torch_error (*get_mutable_data_ptr)(tensor_handle, void **);
+    torch_error (*is_defined)(tensor_handle, bool *);
+    torch_error (*empty_strided)(int64_t ndim, const int64_t *sizes, const int64_t *strides,
+                                 int32_t dtype, int32_t device_type, int32_t device_index,
+                                 tensor_handle *);
+    torch_error (*new_undefined)(tensor_handle *);
+    torch_error (*new_handle)(tensor_handle, tensor_handle *);
+    torch_error (*delete_tensor)(tensor_handle);
+    torch_error (*list_size)(list_handle, size_t *);
+    torch_error (*list_get)(list_handle, size_t, stack_value *);
+    torch_error (*list_new)(size_t, list_handle *);
+    torch_error (*list_push)(list_handle, stack_value);
+    torch_error (*list_delete)(list_handle);
+    torch_error (*parallel_for)(int64_t begin, int64_t end, int64_t grain,
+                                void (*body)(int64_t begin, int64_t end, void *context),
+                                void *context);
+    torch_error (*call_dispatcher)(const char *name, const char *overload, stack_value *stack,
+                                   uint64_t version);
+    torch_error (*library_init_impl)(const char *ns, const char *key, const char *file,
+                                     uint32_t line, library_handle *);
+    torch_error (*library_init_fragment)(const char *ns, const char *file, uint32_t line,
+                                         library_handle *);
+    torch_error (*library_define)(library_handle, const char *schema);
+    torch_error (*library_implement)(library_handle, const char *name, boxed_kernel,
+                                     uint64_t version);
+    torch_error (*library_delete)(library_handle);
+    /* Throws torch's RuntimeError with exactly `text` where `ok` is false. */
+    void (*check)(bool ok, const char *function, const char *file, uint32_t line, const char *text);
+    int32_t (*device_type_cpu)(void);
+    int32_t (*dtype_f16)(void);
+    int32_t (*dtype_bf16)(void);
+    int32_t (*dtype_f32)(void);
+    int32_t (*dtype_f64)(void);
+    int32_t (*dtype_u8)(void);
+
+    /* From torch 2.13; before it optional values are plain operator new and delete. */
+    torch_error (*new_value)(stack_value **);
+    torch_error (*delete_value)(stack_value *);
+    const char *(*exception_text)(void);
+    void *(*operator_new)(size_t);
+    void (*operator_delete)(void *);
+
+    /* torch's own kernels, by their exported C++ names; they go past the dispatcher. */
+    layer_norm_function *layer_norm;
+    layer_norm_backward_function *layer_norm_backward;
+    rms_norm_function *fused_rms_norm_composite;
+    rms_norm_function *rms_norm_composite;
+    /* at::_fused_rms_norm through the dispatcher, unboxed. */
+    rms_norm_function *fused_rms_norm;
+
+    /* A CPU tensor straight from torch's allocator, a third of the time of empty_strided. */
+    empty_cpu_function *empty_cpu;
+
+    /* For keeping one warning quiet; see quiet.c. */
+    void (*set_warning_handler)(void *handler);
+    void *(*get_warning_handler)(void);
+    void (*set_warn_always)(bool);
+    bool (*get_warn_always)(void);
+    const void *(*warning_text)(const void *warning);
+
+    /* Constants asked of libtorch once. */
+    int32_t cpu, f16, bf16, f32, f64, u8;
+} torch_functions;
+
+/* Filled by torch_load; everything else reads it. */
+extern torch_functions torch;
+
+/* The version every call of the versioned ABI is made with: 2.10, the oldest that has it. */
+#define TORCH_BUILD_VERSION ((uint64_t)2 << 56 | (uint64_t)10 << 48)
+
+/* Looks everything up, once. Fails if a required function is missing, naming it. */
+planish_status torch_load(message error);
+
+/* 100 * major + minor of the libtorch in this process; 0 if there is none. */
+int torch_version(void);
+
+/* Throws torch's RuntimeError with this text, through the C frames between. */
+_Noreturn void torch_throw(const char *text);
+
+/* Throws where a call into libtorch failed, with libtorch's own words where it tells them. */
+static inline void torch_check(torch_error error);
+
+_Noreturn void torch_throw_last(void);
+
+static inline void torch_check(torch_error error) {
+    if (__builtin_expect(error != 0, 0))
+        torch_throw_last();
+}
+
+#endif

@@ -1,0 +1,111 @@
+/*
+ * The counters of calls.h and their report.
+ */
+#include "calls.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "planish_torch.h"
+
+operation_counts calls[OPERATION_COUNT];
+atomic_uint active_groups;
+
+static const char *const operation_names[OPERATION_COUNT] = {
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
+    "rms_norm",
+    "rms_norm (autograd)",
+    "planish::norm_forward",
+    "planish::norm_backward",
+};
+
+static const char *const reason_names[REASON_COUNT] = {
+    "",
+    "planish was disabled",
+    "shapes that do not fit",
+    "a dtype other than f16, bf16, f32, f64",
+    "a mix of dtypes that torch refuses",
+    "a tensor on another device",
+    "more axes than planish takes",
+    "a gradient asked for that torch refuses",
+    "no elements",
+    "refused by libplanish",
+};
+
+const char *reason_text(reason why) {
+    return why == SUPPORTED ? NULL : reason_names[why];
+}
+
+/* The others stay registered for the rest of the process: nobody waits for them. */
+static bool removable(int op) {
+    return op == NATIVE_LAYER_NORM || op == NATIVE_LAYER_NORM_BACKWARD || op == FUSED_RMS_NORM ||
+           op == RMS_NORM || op == RMS_NORM_AUTOGRAD;
+}
+
+bool calls_in_flight(void) {
+    for (int op = 0; op < OPERATION_COUNT; op++) {
+        if (!removable(op))
+            continue;
+        /* `left` first: read the other way round, a call that leaves between hides one inside. */
+        uint64_t left = atomic_load(&calls[op].left);
+        if (left != atomic_load(&calls[op].entered))
+            return true;
+    }
+    return false;
+}
+
+uint64_t calls_entered(void) {
+    uint64_t sum = 0;
+    for (int op = 0; op < OPERATION_COUNT; op++)
+        if (removable(op))
+            sum += atomic_load(&calls[op].entered);
+    return sum;
+}
+
+void calls_reset_in_flight(void) {
+    for (int op = 0; op < OPERATION_COUNT; op++)
+        atomic_store(&calls[op].left, atomic_load(&calls[op].entered));
+}
+
+/* A text that grows while there is room and whose whole length is known. */
+typedef struct text {
+    char *start;
+    size_t room, length;
+} text;
+
+static void __attribute__((format(printf, 2, 3))) append(text *to, const char *format, ...) {
+    bool fits = to->length < to->room;
+    va_list arguments;
+    va_start(arguments, format);
+    int added = vsnprintf(fits ? to->start + to->length : NULL, fits ? to->room - to->length : 0,
+                          format, arguments);
+    va_end(arguments);
+    to->length += (size_t)(added > 0 ? added : 0);
+}
+
+int planish_torch_stats(char *start, size_t bytes) {
+    text out = {start, start ? bytes : 0, 0};
+    append(&out, "{");
+    for (int op = 0; op < OPERATION_COUNT; op++) {
+        uint64_t by_reason[REASON_COUNT], total = 0;
+        for (int why = 0; why < REASON_COUNT; why++)
+            total += by_reason[why] = atomic_load(&calls[op].handed_on[why]);
+        uint64_t entered = atomic_load(&calls[op].entered);
+        append(&out, "%s\"%s\": {\"planish\": %llu, \"torch\": {", op ? ", " : "",
+               operation_names[op], (unsigned long long)(entered > total ? entered - total : 0));
+        const char *separator = "";
+        for (int why = 0; why < REASON_COUNT; why++) {
+            if (!by_reason[why])
+                continue;
+            append(&out, "%s\"%s\": %llu", separator, reason_names[why],
+                   (unsigned long long)by_reason[why]);
+            separator = ", ";
+        }
+        append(&out, "}}");
+    }
+    append(&out, "}");
+    return (int)out.length;
+}

@@ -1,0 +1,86 @@
+/*
+ * Who is inside a kernel, what was counted, and why a call went to torch.
+ *
+ * Every kernel enters here first and leaves last: the counts of both tell whether a call is in
+ * flight (disable waits for none) and are the statistics at the same time.
+ */
+#ifndef PLANISH_TORCH_CALLS_H
+#define PLANISH_TORCH_CALLS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "planish.h"
+
+typedef enum operation {
+    NATIVE_LAYER_NORM,
+    NATIVE_LAYER_NORM_BACKWARD,
+    FUSED_RMS_NORM,
+    FUSED_RMS_NORM_BACKWARD,
+    RMS_NORM,
+    RMS_NORM_AUTOGRAD,
+    NORM_FORWARD,
+    NORM_BACKWARD,
+    OPERATION_COUNT
+} operation;
+
+/* Why a call was handed to torch's own kernel. */
+typedef enum reason {
+    SUPPORTED,
+    DISABLED,
+    WRONG_SHAPE,
+    OTHER_DTYPE,
+    MIXED_DTYPES,
+    OTHER_DEVICE,
+    TOO_MANY_AXES,
+    ODD_GRADIENT,
+    NO_ELEMENTS,
+    LIBRARY_REFUSED,
+    REASON_COUNT
+} reason;
+
+typedef struct operation_counts {
+    _Alignas(64) atomic_uint_fast64_t entered;
+    atomic_uint_fast64_t left;
+    atomic_uint_fast64_t handed_on[REASON_COUNT];
+} operation_counts;
+
+extern operation_counts calls[OPERATION_COUNT];
+
+/* The groups (PLANISH_TORCH_*) that run on planish at this moment. */
+extern atomic_uint active_groups;
+
+static inline operation_counts *call_enter(operation op) {
+    atomic_fetch_add(&calls[op].entered, 1);
+    return &calls[op];
+}
+
+static inline void call_leave(operation_counts **call) {
+    atomic_fetch_add(&(*call)->left, 1);
+}
+
+/* Entered for the rest of the scope, exceptions included. */
+#define INSIDE __attribute__((cleanup(call_leave))) operation_counts *
+
+static inline bool group_is_active(uint32_t group) {
+    return atomic_load(&active_groups) & group;
+}
+
+static inline void count_reason(operation_counts *call, reason why) {
+    atomic_fetch_add_explicit(&call->handed_on[why], 1, memory_order_relaxed);
+}
+
+/* The words for a reason; NULL for SUPPORTED. */
+const char *reason_text(reason why);
+
+/* Whether any call of an operator that can be removed is between enter and leave. */
+bool calls_in_flight(void);
+
+/* All calls so far; unchanged means that nobody came in between. */
+uint64_t calls_entered(void);
+
+/* In a child process only the thread that forked goes on: nobody is inside a kernel. */
+void calls_reset_in_flight(void);
+
+#endif

@@ -1,0 +1,243 @@
+/*
+ * aten::native_layer_norm and native_layer_norm_backward on planish.
+ *
+ * Shapes, dtypes and strides of the results are torch's: dense y and dx, statistics in the dtype of
+ * the parameters, undefined tensors for gradients not asked for. What torch refuses, and what
+ * planish does not run, goes to torch's kernel.
+ */
+#include "calls.h"
+#include "fallback.h"
+#include "kernels.h"
+#include "run.h"
+#include "stack.h"
+#include "tensor.h"
+
+/* The tensors of a layer norm, and how its axes fall. */
+typedef struct layer {
+    tensor_handle input, weight, bias; /* weight and bias may be NULL */
+    int_array_ref shape;               /* normalized_shape */
+    DLTensor x, w, b;
+    int32_t statistics_dtype;
+} layer;
+
+/* Whether a parameter is one that torch takes with this x. */
+static reason check_parameter(const layer *l, const DLTensor *parameter, bool *mixed) {
+    if (!same_device(&l->x, parameter))
+        return OTHER_DEVICE;
+    if (parameter->ndim != (int32_t)l->shape.size)
+        return WRONG_SHAPE;
+    for (size_t i = 0; i < l->shape.size; i++)
+        if (parameter->shape[i] != l->shape.data[i])
+            return WRONG_SHAPE;
+    if (same_dtype(&l->x, parameter))
+        return SUPPORTED;
+    *mixed = true;
+    return view_is_half(&l->x) && view_dtype(parameter) == torch.f32 ? SUPPORTED : MIXED_DTYPES;
+}
+
+/* Fills the views; anything but SUPPORTED is for torch. */
+static reason examine(layer *l) {
+    l->x = view_input(l->input);
+    if (l->shape.size > PLANISH_MAX_NDIM || l->x.ndim > PLANISH_MAX_NDIM)
+        return TOO_MANY_AXES;
+    if (l->x.device.device_type != kDLCPU)
+        return OTHER_DEVICE;
+    l->statistics_dtype = view_dtype(&l->x);
+    if (l->statistics_dtype < 0)
+        return OTHER_DTYPE;
+    int32_t first = l->x.ndim - (int32_t)l->shape.size;
+    if (l->shape.size == 0 || first < 0)
+        return WRONG_SHAPE;
+    for (size_t i = 0; i < l->shape.size; i++)
+        if (l->x.shape[first + (int32_t)i] != l->shape.data[i])
+            return WRONG_SHAPE;
+    bool mixed = false;
+    reason why = SUPPORTED;
+    if (l->weight) {
+        l->w = view_input(l->weight);
+        why = check_parameter(l, &l->w, &mixed);
+    }
+    if (why == SUPPORTED && l->bias) {
+        l->b = view_input(l->bias);
+        why = check_parameter(l, &l->b, &mixed);
+        if (why == SUPPORTED && l->weight && !same_dtype(&l->w, &l->b))
+            return MIXED_DTYPES;
+    }
+    if (mixed)
+        l->statistics_dtype = torch.f32;
+    return why;
+}
+
+/* x's sizes with 1 on the normalized axes, and dense strides for them. */
+static void statistics_shape(const layer *l, int64_t *sizes, int64_t *strides) {
+    int32_t first = l->x.ndim - (int32_t)l->shape.size;
+    for (int32_t i = 0; i < l->x.ndim; i++)
+        sizes[i] = i < first ? l->x.shape[i] : 1;
+    contiguous_strides(l->x.ndim, sizes, strides);
+}
+
+static planish_norm operator_of(const layer *l, double eps) {
+    return planish_layer_norm_op(l->x.ndim, (int32_t)l->shape.size, eps);
+}
+
+static reason forward_on_planish(layer *l, double eps, stack_value *stack) {
+    int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM];
+    DLTensor y, mean, rstd;
+    statistics_shape(l, sizes, strides);
+    contiguous_strides(l->x.ndim, l->x.shape, dense);
+    OWNED_TENSOR out = new_tensor(&l->x, l->x.ndim, l->x.shape, dense, view_dtype(&l->x), &y);
+    OWNED_TENSOR mean_out =
+        new_tensor(&l->x, l->x.ndim, sizes, strides, l->statistics_dtype, &mean);
+    OWNED_TENSOR rstd_out =
+        new_tensor(&l->x, l->x.ndim, sizes, strides, l->statistics_dtype, &rstd);
+
+    planish_norm op = operator_of(l, eps);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &l->x,
+        .weight = l->weight ? &l->w : NULL,
+        .bias = l->bias ? &l->b : NULL,
+        .y = &y,
+        .mean = &mean,
+        .rstd = &rstd,
+    };
+    if (run_norm(&op, PLANISH_FORWARD, &tensors, (message){0}) != PLANISH_OK)
+        return LIBRARY_REFUSED;
+    stack[0] = give_tensor(&out);
+    stack[1] = give_tensor(&mean_out);
+    stack[2] = give_tensor(&rstd_out);
+    return SUPPORTED;
+}
+
+void layer_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(NATIVE_LAYER_NORM);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_LIST list = take_list(stack[1]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
+    OWNED_TENSOR bias = take_optional_tensor(stack[3]);
+    double eps = take_double(stack[4]);
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
+
+    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape};
+    reason why = group_is_active(PLANISH_TORCH_LAYER_NORM) ? examine(&l) : DISABLED;
+    if (why == SUPPORTED)
+        why = forward_on_planish(&l, eps, stack);
+    if (why == SUPPORTED)
+        return;
+    count_reason(call, why);
+    torch_layer_norm(stack, input, shape, weight, bias, eps);
+}
+
+/* The saved mean or rstd, seen with x's rank. torch reads them as dense rows of any shape. */
+static reason examine_statistics(const layer *l, tensor_handle tensor, int64_t *sizes,
+                                 int64_t *strides, DLTensor *view) {
+    DLTensor found = view_input(tensor);
+    if (!same_device(&l->x, &found))
+        return OTHER_DEVICE;
+    if (view_dtype(&found) != l->statistics_dtype)
+        return MIXED_DTYPES;
+    *view = (DLTensor){
+        .data = found.data,
+        .device = found.device,
+        .ndim = l->x.ndim,
+        .dtype = found.dtype,
+        .shape = sizes,
+        .strides = strides,
+    };
+    return view_is_contiguous(&found) && view_elements(&found) == view_elements(view) ? SUPPORTED
+                                                                                      : WRONG_SHAPE;
+}
+
+static reason examine_gradient(const layer *l, const DLTensor *dy, const mask3 *mask) {
+    if (!same_device(&l->x, dy))
+        return OTHER_DEVICE;
+    if (!same_dtype(&l->x, dy))
+        return MIXED_DTYPES;
+    if (!same_shape(&l->x, dy))
+        return WRONG_SHAPE;
+    bool odd = (mask->wanted[1] && !l->weight) || (mask->wanted[2] && !l->bias);
+    return odd ? ODD_GRADIENT : SUPPORTED;
+}
+
+static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle mean_handle,
+                                  tensor_handle rstd_handle, const mask3 *mask,
+                                  stack_value *stack) {
+    int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM];
+    int64_t dense[PLANISH_MAX_NDIM], parameter_dense[PLANISH_MAX_NDIM];
+    int32_t normalized_ndim = (int32_t)l->shape.size;
+    int64_t *parameter_sizes = l->x.shape + l->x.ndim - normalized_ndim;
+    DLTensor mean, rstd, dx, dweight, dbias;
+    statistics_shape(l, sizes, strides);
+    reason why = examine_statistics(l, mean_handle, sizes, strides, &mean);
+    if (why == SUPPORTED)
+        why = examine_statistics(l, rstd_handle, sizes, strides, &rstd);
+    if (why != SUPPORTED)
+        return why;
+
+    contiguous_strides(l->x.ndim, l->x.shape, dense);
+    contiguous_strides(normalized_ndim, parameter_sizes, parameter_dense);
+    OWNED_TENSOR dx_out = NULL;
+    OWNED_TENSOR dweight_out = NULL;
+    OWNED_TENSOR dbias_out = NULL;
+    if (mask->wanted[0])
+        dx_out = new_tensor(&l->x, l->x.ndim, l->x.shape, dense, view_dtype(&l->x), &dx);
+    if (mask->wanted[1])
+        dweight_out = new_tensor(&l->x, normalized_ndim, parameter_sizes, parameter_dense,
+                                 view_dtype(&l->w), &dweight);
+    if (mask->wanted[2])
+        dbias_out = new_tensor(&l->x, normalized_ndim, parameter_sizes, parameter_dense,
+                               view_dtype(&l->b), &dbias);
+
+    planish_norm op = operator_of(l, 0);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &l->x,
+        .weight = l->weight ? &l->w : NULL,
+        .mean = &mean,
+        .rstd = &rstd,
+        .dy = dy,
+        .dx = dx_out ? &dx : NULL,
+        .dweight = dweight_out ? &dweight : NULL,
+        .dbias = dbias_out ? &dbias : NULL,
+    };
+    if ((dx_out || dweight_out || dbias_out) &&
+        run_norm(&op, PLANISH_BACKWARD, &tensors, (message){0}) != PLANISH_OK)
+        return LIBRARY_REFUSED;
+    stack[0] = give_tensor(&dx_out);
+    stack[1] = give_tensor(&dweight_out);
+    stack[2] = give_tensor(&dbias_out);
+    return SUPPORTED;
+}
+
+void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD);
+    OWNED_TENSOR grad_out = take_tensor(stack[0]);
+    OWNED_TENSOR input = take_tensor(stack[1]);
+    OWNED_LIST list = take_list(stack[2]);
+    OWNED_TENSOR mean = take_tensor(stack[3]);
+    OWNED_TENSOR rstd = take_tensor(stack[4]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[5]);
+    OWNED_TENSOR bias = take_optional_tensor(stack[6]);
+    OWNED_LIST mask_list = take_list(stack[7]);
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
+    mask3 mask;
+    read_mask(mask_list, mask.wanted, 3);
+
+    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape};
+    DLTensor dy;
+    reason why = group_is_active(PLANISH_TORCH_LAYER_NORM) ? examine(&l) : DISABLED;
+    if (why == SUPPORTED) {
+        dy = view_input(grad_out);
+        why = examine_gradient(&l, &dy, &mask);
+    }
+    if (why == SUPPORTED)
+        why = backward_on_planish(&l, &dy, mean, rstd, &mask, stack);
+    if (why == SUPPORTED)
+        return;
+    count_reason(call, why);
+    torch_layer_norm_backward(stack, grad_out, input, shape, mean, rstd, weight, bias, mask);
+}

@@ -1,0 +1,74 @@
+/*
+ * planish under PyTorch: the few functions that python/planish calls through ctypes.
+ *
+ * They find the libtorch that is already loaded in this process, by its stable C ABI, and register
+ * planish's kernels under torch's own operators. No torch header is used and nothing is linked:
+ * one libplanish.so serves every torch from 2.10 on. docs/torch.md tells the whole story.
+ *
+ * Threads: enable, disable and library calls must not run at the same time as each other (the
+ * Python package holds a lock); kernels may run on any thread meanwhile.
+ *
+ * Every function that can fail returns a planish_status and writes one sentence to `message`, if
+ * there is room, when it fails.
+ */
+#ifndef PLANISH_TORCH_H
+#define PLANISH_TORCH_H
+
+#include <stdbool.h>
+
+#include "planish.h"
+
+/* Groups of torch operators, as a bit mask. */
+enum {
+    PLANISH_TORCH_LAYER_NORM = 1, /* native_layer_norm and its backward */
+    PLANISH_TORCH_RMS_NORM = 2    /* rms_norm, _fused_rms_norm */
+};
+
+/*
+ * Puts planish under the operators of `ops` on the CPU, in addition to those it is under already.
+ * _fused_rms_norm_backward, for which torch has no CPU kernel, stays registered for the rest of the
+ * process once RMS norm was enabled: a graph recorded while enabled must find its backward later.
+ * Errors: ARGUMENT (an unknown bit), UNAVAILABLE (no libtorch is loaded, it lacks a function that
+ * is needed, or its own kernels cannot be reached for falling back), DRIVER (torch refused).
+ */
+PLANISH_API planish_status planish_torch_enable(uint32_t ops, char *message, size_t message_bytes);
+
+/*
+ * From the moment this is called every call that reaches planish is handed to torch's own kernel;
+ * once no call is in flight the registrations are removed and torch's dispatch table is as it was.
+ * Waits for that at most `wait_microseconds`. *removed says whether it came to that; if not, call
+ * again (the registrations that are left only pass calls through).
+ */
+PLANISH_API planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed,
+                                                 char *message, size_t message_bytes);
+
+/* The groups that planish is under now. */
+PLANISH_API uint32_t planish_torch_enabled(void);
+
+/*
+ * Defines the operators of planish's own namespace (planish::norm_forward and norm_backward, for
+ * any axes) once per process; later calls do nothing. Errors: as planish_torch_enable.
+ */
+PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
+
+/*
+ * Writes what happened so far as one JSON object, {"operator": {"planish": n, "torch": {"reason":
+ * n}}}, closed by 0 and cut to `bytes`. Returns the length of the whole text, as snprintf does.
+ */
+PLANISH_API int planish_torch_stats(char *text, size_t bytes);
+
+/* One function of libtorch that planish looks up. */
+typedef struct planish_torch_symbol {
+    const char *name;
+    const char *use;
+    bool required;
+    bool found;
+} planish_torch_symbol;
+
+/* Fills *symbol with number `index` of them, after looking them up; false past the last. */
+PLANISH_API bool planish_torch_symbol_get(int index, planish_torch_symbol *symbol);
+
+/* The version of libtorch's C ABI found in this process, 100 * major + minor; 0: no libtorch. */
+PLANISH_API int planish_torch_version(void);
+
+#endif

@@ -1,0 +1,189 @@
+/*
+ * Puts the kernels under torch's operators and takes them away again. See planish_torch.h for what
+ * each function promises.
+ *
+ * Removing a kernel while a thread is inside it would free torch's record of it under that thread,
+ * so planish first only switches itself off (kernels then hand every call to torch) and removes its
+ * registrations when nobody is, or has just been, inside.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
+#include <time.h>
+
+#include "calls.h"
+#include "fallback.h"
+#include "kernels.h"
+#include "quiet.h"
+
+typedef struct registration {
+    uint32_t group; /* 0: for ever */
+    const char *key, *name;
+    boxed_kernel kernel;
+} registration;
+
+static const registration registrations[] = {
+    {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm", layer_norm_forward},
+    {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm_backward", layer_norm_backward},
+    {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm", fused_rms_norm_forward},
+    {PLANISH_TORCH_RMS_NORM, "CPU", "rms_norm", rms_norm_inference},
+    {PLANISH_TORCH_RMS_NORM, "AutogradCPU", "rms_norm", rms_norm_autograd},
+};
+
+enum { REGISTRATION_COUNT = sizeof registrations / sizeof *registrations };
+
+/* torch's record of each; its deletion is the removal. */
+static library_handle libraries[REGISTRATION_COUNT];
+static library_handle backward_library, planish_library;
+
+static const uint32_t all_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_RMS_NORM;
+
+/* How long nobody must have come in before the registrations are removed. */
+static const int64_t quiet_microseconds = 500;
+
+static const char *last_words(void) {
+    const char *text = torch.exception_text ? torch.exception_text() : NULL;
+    return text && *text ? text : "its message is on stderr";
+}
+
+static planish_status implement(const char *ns, const char *key, const char *name,
+                                boxed_kernel kernel, library_handle *library, message error) {
+    library_handle made = NULL;
+    if (torch.library_init_impl(ns, key, "planish", 0, &made) != 0)
+        return fail(error, PLANISH_ERROR_DRIVER, "torch would not open %s for key %s: %s", ns, key,
+                    last_words());
+    if (torch.library_implement(made, name, kernel, TORCH_BUILD_VERSION) != 0) {
+        fail(error, PLANISH_ERROR_DRIVER, "torch would not register %s::%s for key %s: %s", ns,
+             name, key, last_words());
+        torch.library_delete(made);
+        return PLANISH_ERROR_DRIVER;
+    }
+    *library = made;
+    return PLANISH_OK;
+}
+
+static void remove_all(void) {
+    for (int i = 0; i < REGISTRATION_COUNT; i++)
+        if (libraries[i]) {
+            torch.library_delete(libraries[i]);
+            libraries[i] = NULL;
+        }
+}
+
+static planish_status prepare(message error) {
+    static bool prepared;
+    planish_status status = torch_load(error);
+    if (status == PLANISH_OK && !prepared) {
+        status = fallback_self_test(error);
+        if (status == PLANISH_OK && pthread_atfork(NULL, NULL, calls_reset_in_flight) != 0)
+            status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "pthread_atfork has no room");
+        prepared = status == PLANISH_OK;
+    }
+    return status;
+}
+
+static planish_status register_groups(uint32_t groups, message error) {
+    planish_status status = PLANISH_OK;
+    if (groups & PLANISH_TORCH_RMS_NORM && !backward_library)
+        status = implement("aten", "CPU", "_fused_rms_norm_backward", fused_rms_norm_backward,
+                           &backward_library, error);
+    for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++) {
+        const registration *r = &registrations[i];
+        if (r->group & groups && !libraries[i])
+            status = implement("aten", r->key, r->name, r->kernel, &libraries[i], error);
+    }
+    return status;
+}
+
+planish_status planish_torch_enable(uint32_t ops, char *text, size_t bytes) {
+    message error = {text, bytes};
+    if (!ops || ops & ~all_groups)
+        return fail(error, PLANISH_ERROR_ARGUMENT, "ops is %u, wanted a mix of the bits %u", ops,
+                    all_groups);
+    planish_status status = prepare(error);
+    if (status != PLANISH_OK)
+        return status;
+    quiet_begin();
+    status = register_groups(ops, error);
+    quiet_end();
+    if (status == PLANISH_OK)
+        atomic_fetch_or(&active_groups, ops);
+    else if (!atomic_load(&active_groups))
+        remove_all();
+    return status;
+}
+
+static int64_t now_microseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Whether nobody was inside a kernel for a while, within the time given. */
+static bool wait_for_quiet(int64_t wait_microseconds) {
+    int64_t start = now_microseconds(), quiet_since = start;
+    uint64_t entered = calls_entered();
+    for (;;) {
+        int64_t now = now_microseconds();
+        uint64_t entered_now = calls_entered();
+        if (calls_in_flight() || entered_now != entered) {
+            entered = entered_now;
+            quiet_since = now;
+        } else if (now - quiet_since >= quiet_microseconds) {
+            return true;
+        }
+        if (now - start > wait_microseconds + quiet_microseconds)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+}
+
+planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed, char *text,
+                                     size_t bytes) {
+    if (!removed)
+        return fail((message){text, bytes}, PLANISH_ERROR_NULL_POINTER, "removed is NULL");
+    atomic_store(&active_groups, 0);
+    bool registered = false;
+    for (int i = 0; i < REGISTRATION_COUNT; i++)
+        registered = registered || libraries[i];
+    *removed = !registered || wait_for_quiet(wait_microseconds);
+    if (*removed)
+        remove_all();
+    return PLANISH_OK;
+}
+
+uint32_t planish_torch_enabled(void) {
+    return atomic_load(&active_groups);
+}
+
+planish_status planish_torch_define(char *text, size_t bytes) {
+    static const char *const schemas[] = {
+        "norm_forward(Tensor x, Tensor? weight, Tensor? bias, int[] reduce, int[] affine, "
+        "float eps, bool rms) -> (Tensor, Tensor, Tensor)",
+        "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
+        "int[] reduce, int[] affine, bool rms, bool[3] wanted) -> (Tensor, Tensor, Tensor)",
+    };
+    static library_handle forward_library, backward_any_axes_library;
+    message error = {text, bytes};
+    planish_status status = prepare(error);
+    if (status != PLANISH_OK || planish_library)
+        return status;
+    library_handle made = NULL;
+    if (torch.library_init_fragment("planish", "planish", 0, &made) != 0)
+        return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
+                    last_words());
+    for (int i = 0; i < 2 && status == PLANISH_OK; i++)
+        if (torch.library_define(made, schemas[i]) != 0)
+            status = fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s",
+                          schemas[i], last_words());
+    if (status == PLANISH_OK)
+        status = implement("planish", "CPU", "norm_forward", norm_forward, &forward_library, error);
+    if (status == PLANISH_OK)
+        status = implement("planish", "CPU", "norm_backward", norm_backward,
+                           &backward_any_axes_library, error);
+    if (status != PLANISH_OK) {
+        torch.library_delete(made);
+        return status;
+    }
+    planish_library = made;
+    return PLANISH_OK;
+}

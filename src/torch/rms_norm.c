@@ -1,0 +1,263 @@
+/*
+ * aten::_fused_rms_norm, its backward, and aten::rms_norm on planish.
+ *
+ * torch has no CPU kernel of the fused operators: it makes them of six others. planish is the
+ * kernel, and torch's own autograd formula, which covers double backward too, comes with it.
+ * rms_norm goes to _fused_rms_norm at two keys: below autograd, where it is run at once, and at the
+ * autograd key, where it must go back through the dispatcher and may look at no data (fake tensors
+ * come there).
+ */
+#include <float.h>
+#include <stdio.h>
+
+#include "calls.h"
+#include "fallback.h"
+#include "kernels.h"
+#include "run.h"
+#include "stack.h"
+#include "tensor.h"
+
+typedef struct rms {
+    tensor_handle input, weight; /* weight may be NULL */
+    int_array_ref shape;         /* normalized_shape */
+    optional_double eps;
+    DLTensor x, w;
+} rms;
+
+static bool fits(const DLTensor *view, int32_t first, int_array_ref shape) {
+    if (shape.size == 0 || first < 0 || view->ndim != first + (int32_t)shape.size)
+        return false;
+    for (size_t i = 0; i < shape.size; i++)
+        if (view->shape[first + (int32_t)i] != shape.data[i])
+            return false;
+    return true;
+}
+
+/* What can be told without the data; anything but SUPPORTED is for torch. */
+static reason examine_views(const rms *r) {
+    if (r->x.ndim > PLANISH_MAX_NDIM)
+        return TOO_MANY_AXES;
+    if (r->x.device.device_type != kDLCPU || (r->weight && !same_device(&r->x, &r->w)))
+        return OTHER_DEVICE;
+    if (view_dtype(&r->x) < 0 || (r->weight && view_dtype(&r->w) < 0))
+        return OTHER_DTYPE;
+    if (!fits(&r->x, r->x.ndim - (int32_t)r->shape.size, r->shape) ||
+        (r->weight && !fits(&r->w, 0, r->shape)))
+        return WRONG_SHAPE;
+    return SUPPORTED;
+}
+
+static reason examine(rms *r) {
+    r->x = view_input(r->input);
+    if (r->weight)
+        r->w = view_input(r->weight);
+    return examine_views(r);
+}
+
+/* As examine, for tensors that may have no data. */
+static reason examine_descriptions(rms *r) {
+    if (!view_description(r->input, &r->x) || (r->weight && !view_description(r->weight, &r->w)))
+        return OTHER_DTYPE;
+    return examine_views(r);
+}
+
+static double epsilon(const rms *r) {
+    if (r->eps.engaged)
+        return r->eps.value;
+    return view_is_double(&r->x) ? DBL_EPSILON : FLT_EPSILON;
+}
+
+static planish_norm operator_of(const rms *r) {
+    return planish_rms_norm_op(r->x.ndim, (int32_t)r->shape.size, epsilon(r));
+}
+
+/* x's sizes with 1 on the normalized axes, and dense strides for them. */
+static void statistics_shape(const rms *r, int64_t *sizes, int64_t *strides) {
+    int32_t first = r->x.ndim - (int32_t)r->shape.size;
+    for (int32_t i = 0; i < r->x.ndim; i++)
+        sizes[i] = i < first ? r->x.shape[i] : 1;
+    contiguous_strides(r->x.ndim, sizes, strides);
+}
+
+/*
+ * y to the first slot and, where wanted, rstd to the second. torch derives the strides of an empty
+ * y from a chain of operators: that is left to it, and there is nothing to compute.
+ */
+static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
+    if (view_elements(&r->x) == 0)
+        return NO_ELEMENTS;
+    int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], out_strides[PLANISH_MAX_NDIM];
+    DLTensor y, rstd;
+    if (!channels_last_strides(&r->x, out_strides))
+        contiguous_strides(r->x.ndim, r->x.shape, out_strides);
+    OWNED_TENSOR out = new_tensor(&r->x, r->x.ndim, r->x.shape, out_strides, view_dtype(&r->x), &y);
+    OWNED_TENSOR rstd_out = NULL;
+    if (rstd_wanted) {
+        statistics_shape(r, sizes, strides);
+        rstd_out = new_tensor(&r->x, r->x.ndim, sizes, strides,
+                              view_is_double(&r->x) ? torch.f64 : torch.f32, &rstd);
+    }
+    planish_norm op = operator_of(r);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &r->x,
+        .weight = r->weight ? &r->w : NULL,
+        .y = &y,
+        .rstd = rstd_wanted ? &rstd : NULL,
+    };
+    if (run_norm(&op, PLANISH_FORWARD, &tensors, (message){0}) != PLANISH_OK)
+        return LIBRARY_REFUSED;
+    stack[0] = give_tensor(&out);
+    if (rstd_wanted)
+        stack[1] = give_tensor(&rstd_out);
+    return SUPPORTED;
+}
+
+static optional_double take_optional_double(stack_value value) {
+    stack_value inside;
+    return take_optional(value, &inside) ? (optional_double){take_double(inside), true}
+                                         : (optional_double){0, false};
+}
+
+void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(FUSED_RMS_NORM);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_LIST list = take_list(stack[1]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
+    optional_double eps = take_optional_double(stack[3]);
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
+
+    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps};
+    reason why = group_is_active(PLANISH_TORCH_RMS_NORM) ? examine(&r) : DISABLED;
+    if (why == SUPPORTED)
+        why = forward_on_planish(&r, true, stack);
+    if (why == SUPPORTED)
+        return;
+    count_reason(call, why);
+    torch_rms_norm(FUSED_COMPOSITE, stack, input, shape, weight, eps);
+}
+
+/* ---- aten::rms_norm ---------------------------------------------------------------------------
+ */
+
+void rms_norm_inference(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(RMS_NORM);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_LIST list = take_list(stack[1]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
+    optional_double eps = take_optional_double(stack[3]);
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
+
+    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps};
+    reason why = group_is_active(PLANISH_TORCH_RMS_NORM) ? examine(&r) : DISABLED;
+    if (why == SUPPORTED)
+        why = forward_on_planish(&r, false, stack);
+    if (why == SUPPORTED)
+        return;
+    count_reason(call, why);
+    torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
+}
+
+void rms_norm_autograd(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(RMS_NORM_AUTOGRAD);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_LIST list = take_list(stack[1]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
+    optional_double eps = take_optional_double(stack[3]);
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
+
+    rms r = {.input = input, .weight = weight, .shape = shape};
+    reason why = group_is_active(PLANISH_TORCH_RMS_NORM) ? examine_descriptions(&r) : DISABLED;
+    if (why != SUPPORTED) {
+        count_reason(call, why);
+        torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
+        return;
+    }
+    stack_value results[2];
+    torch_rms_norm(FUSED_DISPATCHED, results, input, shape, weight, eps);
+    torch.delete_tensor(take_tensor(results[1]));
+    stack[0] = results[0];
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------
+ */
+
+static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle rstd_handle,
+                                       const bool *wanted, stack_value *stack, message error) {
+    int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM];
+    int64_t dense[PLANISH_MAX_NDIM], weight_dense[PLANISH_MAX_NDIM];
+    int32_t normalized_ndim = (int32_t)r->shape.size;
+    int64_t *weight_sizes = r->x.shape + r->x.ndim - normalized_ndim;
+    DLTensor dx, dweight, rstd = view_input(rstd_handle);
+    statistics_shape(r, sizes, strides);
+    DLTensor expected = {.ndim = r->x.ndim, .shape = sizes};
+    if (!same_device(&r->x, dy) || !same_device(&r->x, &rstd))
+        return "grad_out and rstd must be on the device of input";
+    if (!same_shape(&r->x, dy) || !same_shape(&rstd, &expected))
+        return "grad_out must have the shape of input, and rstd the same with 1 for the normalized "
+               "axes";
+    if (wanted[1] && !r->weight)
+        return "the gradient of weight is asked for, but there is no weight";
+
+    contiguous_strides(r->x.ndim, r->x.shape, dense);
+    contiguous_strides(normalized_ndim, weight_sizes, weight_dense);
+    OWNED_TENSOR dx_out = NULL;
+    OWNED_TENSOR dweight_out = NULL;
+    if (wanted[0])
+        dx_out = new_tensor(&r->x, r->x.ndim, r->x.shape, dense, view_dtype(&r->x), &dx);
+    if (wanted[1])
+        dweight_out = new_tensor(&r->x, normalized_ndim, weight_sizes, weight_dense,
+                                 view_dtype(&r->w), &dweight);
+    planish_norm op = operator_of(r);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &r->x,
+        .weight = r->weight ? &r->w : NULL,
+        .rstd = &rstd,
+        .dy = dy,
+        .dx = dx_out ? &dx : NULL,
+        .dweight = dweight_out ? &dweight : NULL,
+    };
+    if ((dx_out || dweight_out) && run_norm(&op, PLANISH_BACKWARD, &tensors, error) != PLANISH_OK)
+        return error.text;
+    stack[0] = give_tensor(&dx_out);
+    stack[1] = give_tensor(&dweight_out);
+    return NULL;
+}
+
+/* torch has no CPU kernel to fall back to: what planish does not run is an error that says so. */
+void fused_rms_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(FUSED_RMS_NORM_BACKWARD);
+    OWNED_TENSOR grad_out = take_tensor(stack[0]);
+    OWNED_TENSOR input = take_tensor(stack[1]);
+    OWNED_LIST list = take_list(stack[2]);
+    OWNED_TENSOR rstd = take_tensor(stack[3]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[4]);
+    OWNED_LIST mask_list = take_list(stack[5]);
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
+    bool wanted[2];
+    read_mask(mask_list, wanted, 2);
+
+    rms r = {.input = input, .weight = weight, .shape = shape};
+    char text[512] = "";
+    reason why = examine(&r);
+    const char *wrong = reason_text(why);
+    if (why == SUPPORTED) {
+        DLTensor dy = view_input(grad_out);
+        wrong = backward_on_planish(&r, &dy, rstd, wanted, stack, (message){text, sizeof text});
+    }
+    if (!wrong)
+        return;
+    char sentence[640];
+    snprintf(sentence, sizeof sentence,
+             "_fused_rms_norm_backward: %s (torch has no CPU kernel of its own for it)", wrong);
+    torch_throw(sentence);
+}

@@ -1,0 +1,97 @@
+/*
+ * Threads and workspace for one pass; see run.h.
+ */
+
+#include "run.h"
+#include "plans.h"
+#include "stack.h"
+#include "tensor.h"
+
+/* What planish asks of a workspace. */
+enum { WORKSPACE_ALIGNMENT = 256 };
+
+/* Up to this many bytes it lies on the stack: plans that are kept are for the CPU. */
+enum { STACK_WORKSPACE = 4096 };
+
+typedef struct work {
+    planish_task task;
+    void *data;
+} work;
+
+static void run_range(int64_t begin, int64_t end, void *context) {
+    const work *w = context;
+    w->task(w->data, begin, end);
+}
+
+static void parallel_for(void *context, int64_t count, planish_task task, void *task_data) {
+    (void)context;
+    work w = {task, task_data};
+    /* libtorch reports only what the body throws, and tasks do not throw. */
+    torch_check(torch.parallel_for(0, count, 1, run_range, &w));
+}
+
+/* A workspace for `like`'s device: the tensor that owns it, and its aligned address. */
+static tensor_handle new_workspace(const DLTensor *like, size_t bytes, planish_exec *exec) {
+    int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT, stride = 1;
+    DLTensor view;
+    tensor_handle workspace = new_tensor(like, 1, &size, &stride, torch.u8, &view);
+    uintptr_t address = (uintptr_t)view.data + WORKSPACE_ALIGNMENT - 1;
+    exec->workspace = (void *)(address - address % WORKSPACE_ALIGNMENT);
+    exec->workspace_bytes = bytes;
+    return workspace;
+}
+
+static void *data_of(const DLTensor *view) {
+    return view ? view->data : NULL;
+}
+
+static planish_status run_plan(const planish_plan *plan, const planish_tensors *t,
+                               planish_exec *exec) {
+    _Alignas(WORKSPACE_ALIGNMENT) char on_stack[STACK_WORKSPACE];
+    OWNED_TENSOR workspace = NULL;
+    size_t bytes = planish_plan_workspace_bytes(plan);
+    if (bytes > sizeof on_stack) {
+        workspace = new_workspace(t->x, bytes, exec);
+    } else {
+        exec->workspace = on_stack;
+        exec->workspace_bytes = sizeof on_stack;
+    }
+    planish_buffers buffers = {
+        .struct_size = sizeof buffers,
+        .x = data_of(t->x),
+        .weight = data_of(t->weight),
+        .bias = data_of(t->bias),
+        .y = data_of(t->y),
+        .mean = data_of(t->mean),
+        .rstd = data_of(t->rstd),
+        .dy = data_of(t->dy),
+        .dx = data_of(t->dx),
+        .dweight = data_of(t->dweight),
+        .dbias = data_of(t->dbias),
+    };
+    return planish_plan_run(plan, &buffers, exec);
+}
+
+planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
+                        message error) {
+    planish_exec exec = {
+        .struct_size = sizeof exec,
+        .parallel_for = parallel_for,
+        .message = error.text,
+        .message_bytes = error.bytes,
+    };
+    const planish_plan *plan = plan_for(op, pass, tensors);
+    if (plan)
+        return run_plan(plan, tensors, &exec);
+    /* Forward over dense rows needs no workspace: ask only if told to. */
+    planish_status status = planish_norm_run(op, pass, tensors, &exec);
+    if (status != PLANISH_ERROR_WORKSPACE)
+        return status;
+    size_t bytes = 0;
+    status = planish_norm_workspace_bytes(op, pass, tensors, &bytes, &exec);
+    if (status != PLANISH_OK)
+        return status;
+    OWNED_TENSOR workspace = new_workspace(tensors->x, bytes, &exec);
+    (void)workspace;
+    return planish_norm_run(op, pass, tensors, &exec);
+}

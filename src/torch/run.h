@@ -1,0 +1,16 @@
+/*
+ * Running planish inside a torch operator: torch's threads, torch's memory.
+ */
+#ifndef PLANISH_TORCH_RUN_H
+#define PLANISH_TORCH_RUN_H
+
+#include "../status.h"
+
+/*
+ * planish_norm_run with libtorch's parallel-for and, where the pass needs one, a workspace from
+ * torch's allocator. Throws only where torch cannot give the workspace.
+ */
+planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
+                        message error);
+
+#endif

@@ -1,0 +1,177 @@
+/*
+ * torch tensors as DLTensors; see tensor.h.
+ */
+#include "tensor.h"
+
+#include "stack.h"
+
+static DLDataType dtype_from_torch(int32_t dtype) {
+    if (dtype == torch.f32)
+        return (DLDataType){kDLFloat, 32, 1};
+    if (dtype == torch.bf16)
+        return (DLDataType){kDLBfloat, 16, 1};
+    if (dtype == torch.f16)
+        return (DLDataType){kDLFloat, 16, 1};
+    if (dtype == torch.f64)
+        return (DLDataType){kDLFloat, 64, 1};
+    return (DLDataType){kDLOpaqueHandle, 0, 1};
+}
+
+int32_t view_dtype(const DLTensor *view) {
+    if (view->dtype.code == kDLBfloat)
+        return torch.bf16;
+    switch (view->dtype.bits) {
+    case 16:
+        return torch.f16;
+    case 32:
+        return torch.f32;
+    case 64:
+        return torch.f64;
+    default:
+        return -1;
+    }
+}
+
+bool view_is_half(const DLTensor *view) {
+    return view->dtype.bits == 16;
+}
+
+bool view_is_double(const DLTensor *view) {
+    return view->dtype.bits == 64;
+}
+
+bool same_dtype(const DLTensor *a, const DLTensor *b) {
+    return a->dtype.code == b->dtype.code && a->dtype.bits == b->dtype.bits;
+}
+
+bool same_device(const DLTensor *a, const DLTensor *b) {
+    return a->device.device_type == b->device.device_type &&
+           a->device.device_id == b->device.device_id;
+}
+
+bool same_shape(const DLTensor *a, const DLTensor *b) {
+    if (a->ndim != b->ndim)
+        return false;
+    for (int32_t i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i])
+            return false;
+    return true;
+}
+
+int64_t view_elements(const DLTensor *view) {
+    int64_t elements = 1;
+    for (int32_t i = 0; i < view->ndim; i++)
+        elements *= view->shape[i];
+    return elements;
+}
+
+bool view_is_contiguous(const DLTensor *view) {
+    int64_t stride = 1;
+    for (int32_t i = view->ndim - 1; i >= 0; i--) {
+        if (view->shape[i] == 0)
+            return true;
+        if (view->shape[i] != 1 && view->strides[i] != stride)
+            return false;
+        stride *= view->shape[i];
+    }
+    return true;
+}
+
+/* torch's number for a device type that planish does not know becomes 0, which no DLDevice has. */
+static DLDevice device_of(tensor_handle tensor) {
+    int32_t type = 0, index = 0;
+    torch_check(torch.get_device_type(tensor, &type));
+    if (type == torch.cpu)
+        return (DLDevice){kDLCPU, 0};
+    torch_check(torch.get_device_index(tensor, &index));
+    return (DLDevice){(DLDeviceType)0, index};
+}
+
+static int32_t torch_device_type(const DLTensor *view) {
+    (void)view; /* views of other devices never get as far as making outputs */
+    return torch.cpu;
+}
+
+bool view_description(tensor_handle tensor, DLTensor *view) {
+    int64_t ndim = 0;
+    int32_t dtype = 0;
+    torch_check(torch.get_dim(tensor, &ndim));
+    torch_check(torch.get_dtype(tensor, &dtype));
+    *view = (DLTensor){
+        .device = device_of(tensor),
+        .ndim = (int32_t)ndim,
+        .dtype = dtype_from_torch(dtype),
+    };
+    return torch.get_sizes(tensor, &view->shape) == 0;
+}
+
+DLTensor view_input(tensor_handle tensor) {
+    DLTensor view;
+    const void *data = NULL;
+    if (!view_description(tensor, &view))
+        torch_throw_last();
+    torch_check(torch.get_strides(tensor, &view.strides));
+    if (view.device.device_type == kDLCPU)
+        torch_check(torch.get_const_data_ptr(tensor, &data));
+    view.data = (void *)(uintptr_t)data;
+    return view;
+}
+
+void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_t *strides) {
+    int64_t stride = 1;
+    for (int32_t i = ndim - 1; i >= 0; i--) {
+        strides[i] = stride;
+        stride *= sizes[i] > 1 ? sizes[i] : 1;
+    }
+}
+
+bool channels_last_strides(const DLTensor *view, int64_t *strides) {
+    /* From the axis that moves fastest to the slowest. */
+    static const int orders[2][5] = {{1, 3, 2, 0}, {1, 4, 3, 2, 0}};
+    if (view->ndim != 4 && view->ndim != 5)
+        return false;
+    const int *order = orders[view->ndim - 4];
+    if (view->strides[1] == 0)
+        return false;
+    int64_t least = 0, stride = 1;
+    for (int32_t i = 0; i < view->ndim; i++) {
+        int axis = order[i];
+        if (view->shape[axis] == 0 || view->strides[axis] < least)
+            return false;
+        /* N x 1 x 1 x 1 and slices of such fit both orders; torch calls them contiguous. */
+        if (axis == 0 && least == view->strides[1])
+            return false;
+        least = view->strides[axis];
+        if (view->shape[axis] > 1)
+            least *= view->shape[axis];
+        strides[axis] = stride;
+        stride *= view->shape[axis];
+    }
+    return true;
+}
+
+tensor_handle new_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
+                         int32_t dtype, DLTensor *view) {
+    OWNED_TENSOR tensor = NULL;
+    if (torch.empty_cpu && like->device.device_type == kDLCPU) {
+        size_t count = (size_t)ndim;
+        torch_check(torch.new_undefined(&tensor));
+        returned_tensors made = torch.empty_cpu(
+            (int_array_ref){sizes, count}, (int_array_ref){strides, count}, (int8_t)dtype, false);
+        *(void **)tensor = made.impl[0];
+    } else {
+        torch_check(torch.empty_strided(ndim, sizes, strides, dtype, torch_device_type(like),
+                                        like->device.device_id, &tensor));
+    }
+    *view = (DLTensor){
+        .device = like->device,
+        .ndim = ndim,
+        .dtype = dtype_from_torch(dtype),
+        .shape = sizes,
+        .strides = strides,
+    };
+    torch_check(torch.get_mutable_data_ptr(tensor, &view->data));
+    tensor_handle made = tensor;
+    tensor = NULL;
+    return made;
+}

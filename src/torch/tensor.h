@@ -1,0 +1,46 @@
+/*
+ * torch tensors as DLTensors on the stack, and new torch tensors.
+ *
+ * A view borrows shape, strides and data from its tensor and lives no longer than that.
+ */
+#ifndef PLANISH_TORCH_TENSOR_H
+#define PLANISH_TORCH_TENSOR_H
+
+#include "aoti.h"
+#include "planish.h"
+
+/* Describes `tensor`, to be read only. A dtype that planish does not know gets 0 bits. */
+DLTensor view_input(tensor_handle tensor);
+
+/* As view_input, but without the data: for tensors that may have none. False where the tensor does
+ * not tell its sizes (symbolic ones). */
+bool view_description(tensor_handle tensor, DLTensor *view);
+
+/* torch's number for the dtype of a view, or -1. */
+int32_t view_dtype(const DLTensor *view);
+
+bool view_is_half(const DLTensor *view); /* f16 or bf16 */
+bool view_is_double(const DLTensor *view);
+bool same_dtype(const DLTensor *a, const DLTensor *b);
+bool same_device(const DLTensor *a, const DLTensor *b);
+bool same_shape(const DLTensor *a, const DLTensor *b);
+int64_t view_elements(const DLTensor *view);
+bool view_is_contiguous(const DLTensor *view);
+
+/* Dense row-major strides. As torch does, a size of 0 counts as 1. */
+void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_t *strides);
+
+/*
+ * Where torch takes the tensor for channels last (of 4 or 5 axes, by its sizes and strides), writes
+ * the dense strides of that order and returns true.
+ */
+bool channels_last_strides(const DLTensor *view, int64_t *strides);
+
+/*
+ * A new tensor on the device of `like`, with its view for writing. The view's shape is `sizes` and
+ * its strides are `strides`, which must outlive it.
+ */
+tensor_handle new_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
+                         int32_t dtype, DLTensor *view);
+
+#endif

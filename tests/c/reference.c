@@ -1,0 +1,240 @@
+/* The reference; see reference.h. */
+#include "reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "tensor.h"
+
+static real *zeros(int64_t count) {
+    return calloc((size_t)count + 1, sizeof(real));
+}
+
+/* The elements of a tensor in row-major order, or `count` times `otherwise` where it is absent. */
+static real *values(const DLTensor *t, int64_t count, real otherwise) {
+    real *v = zeros(count);
+    if (t)
+        tensor_read(t, v);
+    else
+        for (int64_t i = 0; i < count; i++)
+            v[i] = otherwise;
+    return v;
+}
+
+static void raise_to(real *largest, real value) {
+    if (fabsl(value) > *largest)
+        *largest = fabsl(value);
+}
+
+geometry geometry_make(int ndim, const int64_t *shape, uint64_t reduce_axes, uint64_t affine_axes) {
+    geometry g = {.elements = 1, .rows = 1, .cols = 1, .channels = 1};
+    for (int i = 0; i < ndim; i++) {
+        g.elements *= shape[i];
+        *(reduce_axes >> i & 1 ? &g.cols : &g.rows) *= shape[i];
+        if (affine_axes >> i & 1)
+            g.channels *= shape[i];
+    }
+    g.row = malloc(((size_t)g.elements + 1) * sizeof *g.row);
+    g.channel = malloc(((size_t)g.elements + 1) * sizeof *g.channel);
+    int64_t index[PLANISH_MAX_NDIM] = {0};
+    for (int64_t e = 0; e < g.elements; e++) {
+        g.row[e] = g.channel[e] = 0;
+        for (int i = 0; i < ndim; i++) {
+            if (!(reduce_axes >> i & 1))
+                g.row[e] = g.row[e] * shape[i] + index[i];
+            if (affine_axes >> i & 1)
+                g.channel[e] = g.channel[e] * shape[i] + index[i];
+        }
+        for (int i = ndim - 1; i >= 0 && ++index[i] == shape[i]; i--)
+            index[i] = 0;
+    }
+    return g;
+}
+
+void geometry_free(geometry *g) {
+    free(g->row);
+    free(g->channel);
+    *g = (geometry){0};
+}
+
+/* Fills in mean, m2 and rstd of every row. */
+static void moments(reference *r, const planish_norm *op, const real *x) {
+    const geometry *g = &r->geometry;
+    r->mean = zeros(g->rows);
+    r->m2 = zeros(g->rows);
+    r->rstd = zeros(g->rows);
+    r->mean_scale = zeros(g->rows);
+    /* Around the row's first element, so that a constant row has exactly its mean. */
+    real *first = zeros(g->rows);
+    for (int64_t e = g->elements - 1; e >= 0; e--)
+        first[g->row[e]] = x[e];
+    for (int64_t e = 0; e < g->elements; e++) {
+        r->mean_scale[g->row[e]] += x[e] * x[e] / (real)g->cols;
+        r->mean[g->row[e]] += x[e] - first[g->row[e]];
+    }
+    for (int64_t i = 0; i < g->rows; i++)
+        r->mean[i] = op->kind == PLANISH_RMS ? 0 : first[i] + r->mean[i] / (real)g->cols;
+    free(first);
+    for (int64_t e = 0; e < g->elements; e++) {
+        real d = x[e] - r->mean[g->row[e]];
+        r->m2[g->row[e]] += d * d;
+    }
+    for (int64_t i = 0; i < g->rows; i++) {
+        r->mean_scale[i] = sqrtl(r->mean_scale[i]);
+        r->rstd[i] = 1 / sqrtl(r->m2[i] / (real)g->cols + (real)op->eps);
+        if (g->cols == 0)
+            r->mean[i] = r->rstd[i] = NAN;
+    }
+}
+
+static void apply(reference *r, const planish_norm *op, const planish_tensors *t, const real *x,
+                  const real *mean, const real *rstd) {
+    const geometry *g = &r->geometry;
+    real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
+    real *bias = values(t->bias, g->channels, 0);
+    r->y = zeros(g->elements);
+    r->y_scale = zeros(g->rows);
+    for (int64_t e = 0; e < g->elements; e++) {
+        int64_t row = g->row[e], c = g->channel[e];
+        real xhat = (x[e] - mean[row]) * rstd[row];
+        real scaled = xhat * (op->weight_offset + weight[c]);
+        r->y[e] = scaled + bias[c];
+        raise_to(&r->y_scale[row], r->y[e]);
+        raise_to(&r->y_scale[row], scaled);
+        raise_to(&r->y_scale[row], bias[c]);
+        if (r->is_double)
+            raise_to(&r->y_scale[row], mean[row] * rstd[row] * (op->weight_offset + weight[c]));
+    }
+    free(weight);
+    free(bias);
+}
+
+/* xhat of every element for the backward pass from y. */
+static real *xhat_from_y(const geometry *g, const planish_norm *op, const planish_tensors *t) {
+    real *y = values(t->y, g->elements, 0);
+    real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
+    real *bias = values(t->bias, g->channels, 0);
+    real unit = element_ulp(element_of(t->y->dtype), 1);
+    for (int64_t e = 0; e < g->elements; e++) {
+        real w = op->weight_offset + weight[g->channel[e]], b = bias[g->channel[e]];
+        y[e] = w == 0 || fabsl(w) <= unit * fabsl(b) ? 0 : (y[e] - b) / w;
+    }
+    free(weight);
+    free(bias);
+    return y;
+}
+
+/*
+ * The magnitude that an xhat is known to a few ULP of. Where a mean was subtracted it is at least
+ * 1, the root mean square of a row's xhat: the mean is known to a few ULP of the standard
+ * deviation. In f64, where there is no wider type for its last digits, to a few ULP of itself.
+ */
+static real xhat_scale(const reference *r, int64_t row, real xhat, const real *rstd,
+                       bool centered) {
+    real scale = centered ? fmaxl(1, fabsl(xhat)) : fabsl(xhat);
+    return centered && r->is_double ? scale + fabsl(r->mean[row] * rstd[row]) : scale;
+}
+
+static void backward(reference *r, const planish_norm *op, const planish_tensors *t,
+                     const real *xhat, const real *rstd) {
+    const geometry *g = &r->geometry;
+    const bool centered = op->kind == PLANISH_LAYER && r->mean;
+    real *dy = values(t->dy, g->elements, 0);
+    real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
+    real *c1 = zeros(g->rows), *c2 = zeros(g->rows);
+    real *c1_scale = zeros(g->rows), *c2_scale = zeros(g->rows);
+    r->dx = zeros(g->elements);
+    r->dx_scale = zeros(g->rows);
+    r->dweight = zeros(g->channels);
+    r->dbias = zeros(g->channels);
+    r->dweight_scale = zeros(g->channels);
+    r->dbias_scale = zeros(g->channels);
+    for (int64_t e = 0; e < g->elements; e++) {
+        int64_t row = g->row[e], c = g->channel[e];
+        real gradient = dy[e] * (op->weight_offset + weight[c]) / (real)g->cols;
+        if (op->kind == PLANISH_LAYER) {
+            c1[row] += gradient;
+            c1_scale[row] += fabsl(gradient);
+        }
+        c2[row] += gradient * xhat[e];
+        real scale = xhat_scale(r, row, xhat[e], rstd, centered);
+        c2_scale[row] += fabsl(gradient) * scale;
+        r->dweight[c] += dy[e] * xhat[e];
+        r->dweight_scale[c] += fabsl(dy[e]) * scale;
+        r->dbias[c] += dy[e];
+        r->dbias_scale[c] += fabsl(dy[e]);
+    }
+    for (int64_t e = 0; e < g->elements; e++) {
+        int64_t row = g->row[e], c = g->channel[e];
+        real gradient = dy[e] * (op->weight_offset + weight[c]);
+        r->dx[e] = rstd[row] * (gradient - c1[row] - xhat[e] * c2[row]);
+        raise_to(&r->dx_scale[row], r->dx[e]);
+        raise_to(&r->dx_scale[row], rstd[row] * gradient);
+        raise_to(&r->dx_scale[row], rstd[row] * c1_scale[row]);
+        raise_to(&r->dx_scale[row],
+                 rstd[row] * xhat_scale(r, row, xhat[e], rstd, centered) * c2_scale[row]);
+    }
+    free(dy);
+    free(weight);
+    free(c1);
+    free(c2);
+    free(c1_scale);
+    free(c2_scale);
+}
+
+/* Whether a tensor other than the statistics is f64. */
+static bool has_double(const planish_tensors *t) {
+    const DLTensor *all[] = {t->x, t->weight, t->bias, t->y, t->dy, t->dx, t->dweight, t->dbias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] && element_of(all[i]->dtype) == F64)
+            return true;
+    return false;
+}
+
+reference reference_run(const planish_norm *op, planish_pass pass, const planish_tensors *t) {
+    const DLTensor *shape = t->x ? t->x : t->dy;
+    reference r = {.geometry =
+                       geometry_make(shape->ndim, shape->shape, op->reduce_axes, op->affine_axes)};
+    const geometry *g = &r.geometry;
+    r.is_double = has_double(t);
+    real *x = t->x ? values(t->x, g->elements, 0) : NULL;
+    real *mean = t->mean ? values(t->mean, g->rows, 0) : zeros(g->rows);
+    real *rstd = t->rstd ? values(t->rstd, g->rows, 0) : NULL;
+    switch (pass) {
+    case PLANISH_FORWARD:
+        moments(&r, op, x);
+        apply(&r, op, t, x, r.mean, r.rstd);
+        break;
+    case PLANISH_STATISTICS:
+        moments(&r, op, x);
+        break;
+    case PLANISH_APPLY:
+        apply(&r, op, t, x, mean, rstd);
+        break;
+    case PLANISH_BACKWARD:
+        moments(&r, op, x);
+        for (int64_t e = 0; e < g->elements; e++)
+            x[e] = (x[e] - r.mean[g->row[e]]) * rstd[g->row[e]];
+        backward(&r, op, t, x, rstd);
+        break;
+    case PLANISH_BACKWARD_FROM_Y:
+        free(x);
+        x = xhat_from_y(g, op, t);
+        backward(&r, op, t, x, rstd);
+        break;
+    }
+    free(x);
+    free(mean);
+    free(rstd);
+    return r;
+}
+
+void reference_free(reference *r) {
+    geometry_free(&r->geometry);
+    real *all[] = {r->y,        r->mean,       r->rstd,          r->m2,
+                   r->dx,       r->dweight,    r->dbias,         r->y_scale,
+                   r->dx_scale, r->mean_scale, r->dweight_scale, r->dbias_scale};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    *r = (reference){0};
+}

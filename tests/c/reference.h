@@ -1,0 +1,42 @@
+/*
+ * The general operator straight from the formula in planish.h, in long double, over any strided
+ * tensors and any axes. Written to be read, not to be fast.
+ */
+#ifndef REFERENCE_H
+#define REFERENCE_H
+
+#include <stdbool.h>
+
+#include "element.h"
+
+/* Where each element of x, in row-major order, belongs. */
+typedef struct geometry {
+    int64_t elements;
+    int64_t rows;     /* index tuples of the axes that are kept */
+    int64_t cols;     /* index tuples of the axes that are reduced */
+    int64_t channels; /* index tuples of the affine axes */
+    int64_t *row, *channel;
+} geometry;
+
+geometry geometry_make(int ndim, const int64_t *shape, uint64_t reduce_axes, uint64_t affine_axes);
+void geometry_free(geometry *g);
+
+/* Exact outputs of a pass: NULL where the pass does not compute it. */
+typedef struct reference {
+    geometry geometry;
+    real *y, *mean, *rstd, *m2, *dx, *dweight, *dbias;
+    bool is_double; /* the arithmetic is f64: a tensor other than mean, rstd and m2 is */
+    /* Magnitudes that errors are measured against (docs/numerics.md): the largest value in the row
+     * or term that it is the sum of; for dweight and dbias the sum of the magnitudes added. */
+    real *y_scale, *dx_scale, *mean_scale, *dweight_scale, *dbias_scale;
+} reference;
+
+/*
+ * Computes what the pass would write, from the tensors it reads (those it writes are not looked
+ * at). What is given is taken as exact: rstd, and in PLANISH_APPLY the mean. PLANISH_BACKWARD takes
+ * the mean from x, for that is what a rounded one stands for.
+ */
+reference reference_run(const planish_norm *op, planish_pass pass, const planish_tensors *t);
+void reference_free(reference *r);
+
+#endif

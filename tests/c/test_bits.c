@@ -1,0 +1,370 @@
+/*
+ * The same bits: on any number of threads, in any order of the work, on every run, for every slice
+ * of the batch, in every layout, in place, from a plan, with any subset of the outputs, and on
+ * every instruction set.
+ *
+ *     test_bits [--share=K]    all of it, or about every Kth case
+ *     test_bits --digest       one line per case: its outputs' hash, to compare between machines
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "check.h"
+
+static const struct {
+    int64_t rows, cols;
+} shapes[] = {
+    {40, 1}, {70, 24}, {4099, 8}, {150, 1000}, {64, 1024}, {5, 4097}, {2, 9001}, {1, 33}, {33, 769},
+};
+
+static const struct {
+    element x, y, weight, grad, stats;
+} mixes[] = {
+    {F32, F32, F32, F32, F32},    {BF16, BF16, BF16, BF16, F32}, {F16, F16, F16, F16, F32},
+    {F16, F32, F32, F32, F32},    {F32, BF16, BF16, F32, F32},   {F64, F64, F64, F64, F64},
+    {BF16, BF16, F32, F32, BF16},
+};
+
+/* Calls `each` for every pass, kind, shape and mix of dtypes: every `step`th of them. */
+static void every_case(int step, void (*each)(const norm_case *c)) {
+    int turn = 0;
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+                for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
+                    if (turn++ % step)
+                        continue;
+                    norm_case c = rows_case(pass, kind, shapes[s].rows, shapes[s].cols);
+                    c.x = mixes[m].x;
+                    c.y = mixes[m].y;
+                    c.weight = mixes[m].weight;
+                    c.grad = mixes[m].grad;
+                    c.stats = mixes[m].stats;
+                    c.numbers = (numbers)(turn % CONSTANT);
+                    c.weight_offset = turn / 3 % 2;
+                    c.seed = (uint64_t)turn;
+                    each(&c);
+                }
+}
+
+/* Runs and hashes the outputs; 0 where the run failed. */
+static uint64_t run_digest(bundle *b, const planish_exec *exec) {
+    char message[512] = "";
+    planish_status status = bundle_run(b, exec, message, sizeof message);
+    return expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message)
+               ? bundle_digest(b)
+               : 0;
+}
+
+static void begin(const char *what, const norm_case *c) {
+    char text[512];
+    test_case("%s: %s", what, case_text(c, text, sizeof text));
+}
+
+static void on_any_threads(const norm_case *c) {
+    begin("1 to 8 threads", c);
+    bundle b;
+    bundle_make(&b, c);
+    planish_exec exec = exec_backwards();
+    uint64_t first = run_digest(&b, &exec);
+    expect(first == run_digest(&b, NULL), "the default differs from one item at a time");
+    for (int threads = 1; threads <= 8; threads++) {
+        exec = exec_threads(&threads);
+        expect(first == run_digest(&b, &exec), "%d threads differ", threads);
+    }
+    bundle_free(&b);
+}
+
+static void on_every_run(const norm_case *c) {
+    begin("100 runs", c);
+    bundle b;
+    bundle_make(&b, c);
+    int threads = 3;
+    planish_exec exec = exec_threads(&threads);
+    uint64_t first = run_digest(&b, &exec);
+    int differing = 0;
+    for (int i = 1; i < 100; i++)
+        differing += first != run_digest(&b, &exec);
+    expect(!differing, "%d runs differ", differing);
+    bundle_free(&b);
+}
+
+/* ---- Slices --------------------------------------------------------------------------------- */
+
+/* Whether the values of a part belong to a row alone. */
+static bool by_row(part p) {
+    return p != WEIGHT && p != BIAS && p != DWEIGHT && p != DBIAS;
+}
+
+static void slice(bundle *b, const norm_case *c, int64_t row, int64_t count) {
+    DLTensor part_view[PARTS];
+    int64_t sizes[PARTS][2];
+    guarded out[PARTS] = {{0}};
+    planish_tensors view = b->tensors;
+    for (part p = 0; p < PARTS; p++) {
+        const tensor *t = &b->tensor[p];
+        if (!*tensors_field(&view, p) || !by_row(p))
+            continue;
+        int64_t per_row = t->count / c->shape[0];
+        size_t bytes = (size_t)(count * per_row * element_bytes(t->type));
+        part_view[p] = t->dl;
+        memcpy(sizes[p], t->shape, sizeof sizes[p]);
+        sizes[p][0] = count;
+        part_view[p].shape = sizes[p];
+        if (part_is_output(c->pass, p)) {
+            out[p] = guarded_make(bytes, (size_t)element_bytes(t->type));
+            part_view[p].data = out[p].data;
+        } else {
+            part_view[p].byte_offset += (uint64_t)(row * per_row * element_bytes(t->type));
+        }
+        *tensors_field(&view, p) = &part_view[p];
+    }
+    view.dweight = view.dbias = NULL;
+    size_t needed = 0;
+    planish_norm_workspace_bytes(&b->op, c->pass, &view, &needed, NULL);
+    guarded workspace = guarded_make(needed, 256);
+    char message[512] = "";
+    planish_exec exec = {.struct_size = sizeof exec,
+                         .workspace = workspace.data,
+                         .workspace_bytes = needed,
+                         .message = message,
+                         .message_bytes = sizeof message};
+    planish_status status = planish_norm_run(&b->op, c->pass, &view, &exec);
+    expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
+    for (part p = 0; p < PARTS; p++) {
+        if (!out[p].mapping)
+            continue;
+        const tensor *t = &b->tensor[p];
+        const unsigned char *whole = (const unsigned char *)t->dl.data + t->dl.byte_offset;
+        expect(
+            !memcmp(out[p].data, whole + (size_t)row * out[p].bytes / (size_t)count, out[p].bytes),
+            "%s of rows %lld to %lld alone differs", part_name(p), (long long)row,
+            (long long)(row + count - 1));
+        guarded_free(&out[p]);
+    }
+    guarded_free(&workspace);
+}
+
+static void every_slice(const norm_case *c) {
+    norm_case wanted = *c;
+    wanted.has &= ~(HAS(DWEIGHT) | HAS(DBIAS));
+    begin("a row alone and a slice", &wanted);
+    bundle b;
+    bundle_make(&b, &wanted);
+    run_digest(&b, NULL);
+    int64_t rows = wanted.shape[0];
+    for (int64_t row = 0; row < rows; row += rows > 100 ? 97 : 1)
+        slice(&b, &wanted, row, 1);
+    for (int64_t count = 2; count <= rows && count < 40; count += 5)
+        slice(&b, &wanted, (rows - count) / 2, count);
+    bundle_free(&b);
+}
+
+/* ---- Layouts -------------------------------------------------------------------------------- */
+
+static void copy_inputs(bundle *to, const bundle *from) {
+    for (part p = 0; p < PARTS; p++) {
+        const tensor *t = &from->tensor[p];
+        if (!t->memory.mapping || part_is_output(from->test.pass, p))
+            continue;
+        real *values = malloc(((size_t)t->count + 1) * sizeof *values);
+        tensor_read(&t->dl, values);
+        tensor_write(&to->tensor[p].dl, values);
+        free(values);
+    }
+}
+
+static void same_as_dense(const norm_case *c) {
+    norm_case dense = *c;
+    dense.in = dense.out = dense.params = DENSE;
+    dense.full_rank = false;
+    begin("as from dense tensors", c);
+    bundle a, b;
+    bundle_make(&a, c);
+    bundle_make(&b, &dense);
+    copy_inputs(&b, &a);
+    run_digest(&a, NULL);
+    run_digest(&b, NULL);
+    for (part p = 0; p < PARTS; p++)
+        if (a.tensor[p].memory.mapping && part_is_output(c->pass, p))
+            expect(tensor_same_bits(&a.tensor[p].dl, &b.tensor[p].dl), "%s differs", part_name(p));
+    bundle_free(&a);
+    bundle_free(&b);
+}
+
+static void in_every_layout(const norm_case *c) {
+    norm_case other = *c;
+    for (layout l = EXPLICIT; l < LAYOUT_COUNT; l++) {
+        other.in = l;
+        other.out = layout_is_broadcast(l) ? PADDED : l;
+        other.params = l;
+        other.full_rank = l % 2;
+        same_as_dense(&other);
+    }
+}
+
+/* The same rows as one axis, or as several that cannot merge. */
+static void in_more_axes(const norm_case *c) {
+    if (c->shape[0] != 70 || c->shape[1] != 24)
+        return;
+    norm_case other = *c;
+    other.ndim = 4;
+    memcpy(other.shape, (int64_t[]){7, 10, 4, 6}, 4 * sizeof(int64_t));
+    other.reduce_axes = other.affine_axes = PLANISH_AXIS(2) | PLANISH_AXIS(3);
+    for (layout l = EXPLICIT; l < LAYOUT_COUNT; l++) {
+        other.in = l;
+        other.out = layout_is_broadcast(l) ? CHANNELS_LAST : l;
+        other.params = l;
+        same_as_dense(&other);
+    }
+}
+
+/* ---- The same from elsewhere ---------------------------------------------------------------- */
+
+static void with_fewer_outputs(const norm_case *c) {
+    begin("with fewer outputs", c);
+    bundle all;
+    bundle_make(&all, c);
+    run_digest(&all, NULL);
+    for (part only = 0; only < PARTS; only++) {
+        if (!all.tensor[only].memory.mapping || !part_is_output(c->pass, only))
+            continue;
+        bundle one;
+        bundle_make(&one, c);
+        for (part p = 0; p < PARTS; p++) /* statistics and y are not optional */
+            if (p != only && p != Y && c->pass != PLANISH_STATISTICS && part_is_output(c->pass, p))
+                *tensors_field(&one.tensors, p) = NULL;
+        char message[512] = "";
+        planish_status status = bundle_run(&one, NULL, message, sizeof message);
+        expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
+        expect(tensor_same_bits(&one.tensor[only].dl, &all.tensor[only].dl), "%s alone differs",
+               part_name(only));
+        bundle_free(&one);
+    }
+    bundle_free(&all);
+}
+
+static void in_place(const norm_case *c) {
+    static const struct {
+        planish_pass pass;
+        part output, input;
+    } pairs[] = {
+        {PLANISH_FORWARD, Y, X},           {PLANISH_APPLY, Y, X},
+        {PLANISH_BACKWARD, DX, DY},        {PLANISH_BACKWARD, DX, X},
+        {PLANISH_BACKWARD_FROM_Y, DX, DY}, {PLANISH_BACKWARD_FROM_Y, DX, Y},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        if (pairs[i].pass != c->pass || c->x != c->y)
+            continue;
+        char text[512];
+        test_case("%s in the memory of %s: %s", part_name(pairs[i].output),
+                  part_name(pairs[i].input), case_text(c, text, sizeof text));
+        bundle apart, shared;
+        bundle_make(&apart, c);
+        bundle_make(&shared, c);
+        *tensors_field(&shared.tensors, pairs[i].output) = &shared.tensor[pairs[i].input].dl;
+        run_digest(&apart, NULL);
+        char message[512] = "";
+        planish_status status = bundle_run(&shared, NULL, message, sizeof message);
+        expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
+        for (part p = 0; p < PARTS; p++)
+            if (part_is_output(c->pass, p) && apart.tensor[p].memory.mapping)
+                expect(tensor_same_bits(*tensors_field(&shared.tensors, p), &apart.tensor[p].dl),
+                       "%s differs", part_name(p));
+        bundle_free(&apart);
+        bundle_free(&shared);
+    }
+}
+
+/* ---- Instruction sets ----------------------------------------------------------------------- */
+
+static char *digests, *digests_end; /* one line per case, from this process */
+static FILE *digests_to;
+
+static void print_digest(const norm_case *c) {
+    bundle b;
+    bundle_make(&b, c);
+    char text[512], message[512] = "";
+    planish_status status = bundle_run(&b, NULL, message, sizeof message);
+    fprintf(digests_to, "%s = %016llx%s\n", case_text(c, text, sizeof text),
+            (unsigned long long)bundle_digest(&b), status ? message : "");
+    bundle_free(&b);
+}
+
+/* Starts this program again on the tier of this name; it says which one it got, and leaves it at
+ * that where it is another. */
+static FILE *start_on(const char *tier, int step) {
+    char self[1024] = "", command[2048];
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+        return NULL;
+    const char *wrapper = getenv("MESON_EXE_WRAPPER"); /* an emulator, where one is needed */
+    snprintf(command, sizeof command, "PLANISH_CPU_TIER=%s %s '%s' --digest --share=%d --tier=%s",
+             tier, wrapper ? wrapper : "", self, step, tier);
+    return popen(command, "r");
+}
+
+/* The lines of every tier against those of this process. */
+static void compare_with(const char *tier, int step) {
+    char got[1024];
+    test_case("tier %s gives the same bits as %s", tier, planish_cpu_tier());
+    FILE *other = start_on(tier, step);
+    if (!expect(other && fgets(got, sizeof got, other), "the program could not be started again"))
+        return;
+    got[strcspn(got, "\n")] = 0;
+    if (strcmp(got + strlen("tier "), tier) != 0) {
+        test_skip("this CPU or build has no such tier, but %s", got + strlen("tier "));
+        pclose(other);
+        return;
+    }
+    int lines = 0;
+    const char *want = digests;
+    for (; fgets(got, sizeof got, other); lines++) {
+        size_t length = strlen(got);
+        if (!expect((size_t)(digests_end - want) >= length && !memcmp(want, got, length),
+                    "%.*s  became %s", (int)strcspn(want, "\n"), want, got))
+            break;
+        want += length;
+    }
+    expect(want == digests_end && lines > 20, "output ends after %d cases", lines);
+    pclose(other);
+}
+
+static int print_digests(int argc, char **argv, int step) {
+    printf("tier %s\n", planish_cpu_tier());
+    const char *only = argument(argc, argv, "tier", planish_cpu_tier());
+    digests_to = stdout;
+    if (!strcmp(only, planish_cpu_tier()))
+        every_case(step, print_digest);
+    return fflush(stdout) ? 1 : 0;
+}
+
+static void compare_tiers(int step) {
+    static const char *const tiers[] = {"portable", "avx2", "avx512", "neon"};
+    size_t bytes = 0;
+    digests_to = open_memstream(&digests, &bytes);
+    every_case(step, print_digest);
+    fclose(digests_to);
+    digests_end = digests + bytes;
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
+        compare_with(tiers[i], step);
+    free(digests);
+}
+
+int main(int argc, char **argv) {
+    int step = atoi(argument(argc, argv, "share", "1"));
+    if (flag(argc, argv, "digest"))
+        return print_digests(argc, argv, step);
+    every_case(3 * step, on_any_threads);
+    every_case(23 * step, on_every_run);
+    every_case(5 * step, every_slice);
+    every_case(11 * step, in_every_layout);
+    every_case(1, in_more_axes);
+    every_case(2 * step, with_fewer_outputs);
+    every_case(2 * step, in_place);
+    compare_tiers(step);
+    return test_finish("bits");
+}

@@ -1,0 +1,223 @@
+/*
+ * The grid: every pass against the reference over tables of lengths, dtypes, optional tensors,
+ * layouts, axes and numbers, with the bounds of docs/numerics.md.
+ *
+ *     test_grid [--full] [--table=NAME] [--share=K] [--guard=start]
+ *
+ * --full takes the whole of each table, where the default takes what is done in seconds. --share=K
+ * takes every Kth case. --guard=start puts the unmapped page before each buffer in place of after.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "check.h"
+
+static bool full;
+static int64_t share = 1, made;
+
+static const element types[] = {F32, F16, BF16, F64};
+
+/* Runs a case if it is this share's turn; half of the cases with a callback of the test's own. */
+static void grid_case(norm_case c) {
+    if (made++ % share)
+        return;
+    c.seed = (uint64_t)made;
+    planish_exec exec = exec_backwards();
+    run_case(&c, made / share % 2 ? &exec : NULL);
+}
+
+static void set_types(norm_case *c, element all) {
+    c->x = c->y = c->weight = c->grad = all;
+    c->stats = all == F64 ? F64 : F32;
+}
+
+/* The passes of both kinds, `each` called for every one. */
+static void every_pass(int64_t rows, int64_t cols, void (*each)(norm_case)) {
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            each(rows_case(pass, kind, rows, cols));
+}
+
+/* ---- Tables --------------------------------------------------------------------------------- */
+
+static void each_type(norm_case c) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        set_types(&c, types[i]);
+        grid_case(c);
+    }
+}
+
+static void lengths(void) {
+    for (int64_t cols = 1; cols <= 67; cols++)
+        every_pass(5, cols, each_type);
+    for (int64_t power = 128; power <= (full ? 1 << 18 : 1 << 11); power *= 2)
+        for (int64_t cols = power - 1; cols <= power + 1; cols++)
+            every_pass(power > 1 << 14 ? 2 : 3, cols, each_type);
+    static const int64_t odd[] = {96, 513, 769, 3584, 12288, 15872};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        if (full || odd[i] < 4096)
+            every_pass(3, odd[i], each_type);
+}
+
+static void each_few_types(norm_case c) {
+    for (int i = 0; i < 2; i++) {
+        set_types(&c, i ? BF16 : F32);
+        grid_case(c);
+    }
+}
+
+static void rows(void) {
+    static const int64_t counts[] = {0, 1, 3, 64, 257, 4099, 65535, 65536, 1 << 20};
+    static const int64_t cols[] = {1, 3, 8, 33};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (size_t j = 0; j < sizeof cols / sizeof *cols; j++)
+            if (full || counts[i] * cols[j] < 1 << 16)
+                every_pass(counts[i], cols[j], each_few_types);
+}
+
+static void each_mix(norm_case c) {
+    for (int mix = 0; mix < 4 * 4 * 4 * 4 * 4; mix++) {
+        /* The whole product is for the full run; this step meets every pair. */
+        if (!full && mix % 5)
+            continue;
+        c.x = types[mix % 4];
+        c.y = types[mix / 4 % 4];
+        c.weight = types[mix / 16 % 4];
+        c.grad = types[mix / 64 % 4];
+        c.stats = types[mix / 256 % 4];
+        grid_case(c);
+    }
+}
+
+static void dtypes(void) {
+    every_pass(3, 21, each_mix);
+    if (full)
+        every_pass(37, 200, each_mix);
+}
+
+static void each_subset(norm_case c) {
+    static const part optional[] = {WEIGHT, BIAS, MEAN, RSTD, DX, DWEIGHT, DBIAS};
+    for (unsigned bits = 0; bits < 1u << 7; bits++) {
+        c.has = 0;
+        for (int i = 0; i < 7; i++)
+            if (bits >> i & 1)
+                c.has |= HAS(optional[i]);
+        bool backward = c.pass == PLANISH_BACKWARD || c.pass == PLANISH_BACKWARD_FROM_Y;
+        if (backward && !(c.has & (HAS(DX) | HAS(DWEIGHT) | HAS(DBIAS))))
+            continue;
+        for (c.weight_offset = 0; c.weight_offset <= 1; c.weight_offset++)
+            grid_case(c);
+    }
+}
+
+static void subsets(void) {
+    every_pass(4, 50, each_subset);
+    if (full)
+        every_pass(131, 1000, each_subset);
+}
+
+static void each_layout(norm_case c) {
+    for (layout in = 0; in < LAYOUT_COUNT; in++)
+        for (layout out = 0; out < BROADCAST_FIRST; out++) {
+            c.in = in;
+            c.out = out;
+            c.params = (layout)((in + 5 * out) % LAYOUT_COUNT);
+            c.full_rank = (in + out) % 2;
+            c.numbers = in == BROADCAST_LAST || in == BROADCAST_ALL ? CONSTANT : NORMAL;
+            set_types(&c, types[(in + 3 * out) % 4]);
+            grid_case(c);
+        }
+}
+
+static void each_layout_of_4(norm_case c) {
+    static const int64_t shape[] = {3, 6, 4, 5};
+    static const struct {
+        uint64_t reduce, affine;
+    } views[] = {
+        {0x8, 0x8}, /* LayerNorm over the last axis */
+        {0xc, 0xc}, /* ... over the last two */
+        {0xe, 0xe}, /* ... over all but the first */
+        {0x2, 0x2}, /* channel LayerNorm */
+        {0xc, 0x2}, /* InstanceNorm */
+        {0xc, 0x6}, /* GroupNorm: (N, G, C/G, HW) */
+        {0xe, 0x0}, /* weight standardization */
+    };
+    c.ndim = 4;
+    memcpy(c.shape, shape, sizeof shape);
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+        c.reduce_axes = views[i].reduce;
+        c.affine_axes = views[i].affine;
+        each_layout(c);
+    }
+}
+
+static void layouts(void) {
+    every_pass(7, 40, each_layout);
+    every_pass(3, 6, each_layout_of_4);
+    if (full)
+        every_pass(150, 1031, each_layout);
+}
+
+static void each_axes(norm_case c) {
+    static const int64_t shape[] = {3, 2, 5, 4};
+    c.ndim = 4;
+    memcpy(c.shape, shape, sizeof shape);
+    for (c.reduce_axes = 1; c.reduce_axes < 16; c.reduce_axes++)
+        for (c.affine_axes = 0; c.affine_axes < 16; c.affine_axes++) {
+            set_types(&c, types[(c.reduce_axes + c.affine_axes) % 4]);
+            grid_case(c);
+        }
+}
+
+static void axes(void) {
+    every_pass(3, 2, each_axes);
+}
+
+static void each_number(norm_case c) {
+    static const double epsilons[] = {0, 1e-12, 1e-5, 0.3, -0.1};
+    for (c.numbers = 0; c.numbers < NUMBERS_COUNT; c.numbers++)
+        for (size_t e = 0; e < sizeof epsilons / sizeof *epsilons; e++) {
+            c.eps = epsilons[e];
+            /* No variance and no eps: the formula divides by 0. */
+            bool flat = c.numbers == CONSTANT || c.shape[1] == 1 || c.numbers == SUBNORMAL;
+            if (flat && c.eps <= 0)
+                continue;
+            /* The variance of a few numbers may come close to -eps: no digit of the sum is left. */
+            if (c.eps < 0 && c.shape[1] < 33)
+                continue;
+            /* The mean of subnormal f64 has no digits that f64 could hold. */
+            for (int t = 0; t < (c.numbers == SUBNORMAL ? 3 : 4); t++) {
+                set_types(&c, types[t]);
+                grid_case(c);
+            }
+        }
+}
+
+static void numbers_table(void) {
+    static const int64_t cols[] = {1, 2, 5, 8, 33, 67, 256, 1000, 1025, 4096, 65536};
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
+        if (full || cols[i] < 1024)
+            every_pass(cols[i] < 100 ? 9 : 3, cols[i], each_number);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tables[] = {
+        {"lengths", lengths}, {"rows", rows}, {"dtypes", dtypes},         {"subsets", subsets},
+        {"layouts", layouts}, {"axes", axes}, {"numbers", numbers_table},
+    };
+    full = flag(argc, argv, "full");
+    share = atoll(argument(argc, argv, "share", "1"));
+    if (!strcmp(argument(argc, argv, "guard", "end"), "start"))
+        guard_side = GUARD_START;
+    const char *only = argument(argc, argv, "table", "");
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (!*only || !strcmp(only, tables[i].name))
+            tables[i].run();
+    report_accuracy();
+    return test_finish("grid");
+}

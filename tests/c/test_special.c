@@ -1,0 +1,340 @@
+/*
+ * Special values and sizes, and the mistakes of other libraries: each case is named after what
+ * would be broken.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "check.h"
+
+static const element types[] = {F32, F16, BF16, F64};
+enum { TYPES = 4 };
+
+static void set_types(norm_case *c, element all) {
+    c->x = c->y = c->weight = c->grad = all;
+    c->stats = all == F64 ? F64 : F32;
+}
+
+static void run(bundle *b) {
+    char message[512] = "";
+    planish_status status = bundle_run(b, NULL, message, sizeof message);
+    expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
+}
+
+static real get(const bundle *b, part p, int64_t index) {
+    real *values = malloc((size_t)(b->tensor[p].count + 1) * sizeof *values);
+    tensor_read(&b->tensor[p].dl, values);
+    real value = values[index];
+    free(values);
+    return value;
+}
+
+/* Element `index` of a dense tensor. */
+static void set(bundle *b, part p, int64_t index, real value) {
+    tensor *t = &b->tensor[p];
+    element_write(t->type,
+                  (unsigned char *)t->dl.data + t->dl.byte_offset + index * element_bytes(t->type),
+                  value);
+}
+
+static void set_all(bundle *b, part p, real value) {
+    for (int64_t i = 0; i < b->tensor[p].count; i++)
+        set(b, p, i, value);
+}
+
+/* ---- Not a number, infinity, zero variance -------------------------------------------------- */
+
+/*
+ * A NaN or infinity in a row: that row's y and dx are NaN (from an infinite dy: not finite), other
+ * rows keep their bits.
+ */
+static void poisoned_row(planish_pass pass, part input, planish_kind kind, element type,
+                         int64_t cols, real poison) {
+    enum { ROWS = 6, POISONED = 2 };
+    part output = pass == PLANISH_BACKWARD ? DX : Y;
+    norm_case c = rows_case(pass, kind, ROWS, cols);
+    set_types(&c, type);
+    c.has &= ~(HAS(DWEIGHT) | HAS(DBIAS));
+    char text[512];
+    test_case("%Lg in a row of %s leaves other rows alone: %s", poison, part_name(input),
+              case_text(&c, text, sizeof text));
+    bundle clean, poisoned;
+    bundle_make(&clean, &c);
+    bundle_make(&poisoned, &c);
+    set(&poisoned, input, POISONED * cols + cols / 2, poison);
+    run(&clean);
+    run(&poisoned);
+    size_t row = (size_t)(cols * element_bytes(type));
+    const unsigned char *a = clean.tensor[output].memory.data;
+    const unsigned char *b = poisoned.tensor[output].memory.data;
+    for (int r = 0; r < ROWS; r++)
+        if (r != POISONED)
+            expect(!memcmp(a + (size_t)r * row, b + (size_t)r * row, row), "row %d changed", r);
+    for (int64_t i = 0; i < cols; i++) {
+        real got = element_read(type, b + POISONED * row + (size_t)(i * element_bytes(type)));
+        bool right = input == DY && isinf(poison) ? !isfinite(got) : isnan(got);
+        if (!expect(right, "element %lld of the row is %Lg", (long long)i, got))
+            break;
+    }
+    bundle_free(&clean);
+    bundle_free(&poisoned);
+}
+
+static void poisoned_rows(void) {
+    static const int64_t cols[] = {2, 7, 64, 1000};
+    static const real poisons[] = {NAN, INFINITY, -INFINITY};
+    for (int t = 0; t < TYPES; t++)
+        for (size_t n = 0; n < sizeof cols / sizeof *cols; n++)
+            for (int p = 0; p < 3; p++)
+                for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++) {
+                    poisoned_row(PLANISH_FORWARD, X, kind, types[t], cols[n], poisons[p]);
+                    poisoned_row(PLANISH_BACKWARD, X, kind, types[t], cols[n], poisons[p]);
+                    poisoned_row(PLANISH_BACKWARD, DY, kind, types[t], cols[n], poisons[p]);
+                }
+}
+
+static void constant_rows(void) {
+    static const real values[] = {0, 1, -3, 0.1L, 12345.678L, 1e-20L, 6e4L, 1e30L};
+    static const int64_t cols[] = {1, 2, 3, 24, 33, 1000, 5000, 70000};
+    for (int t = 0; t < TYPES; t++)
+        for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+            for (size_t n = 0; n < sizeof cols / sizeof *cols; n++) {
+                if (types[t] == F16 && values[v] > 6.1e4L)
+                    continue;
+                test_case("a row of %lld times %Lg in %s gives y = bias, bit for bit",
+                          (long long)cols[n], values[v], element_name(types[t]));
+                norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 2, cols[n]);
+                set_types(&c, types[t]);
+                bundle b;
+                bundle_make(&b, &c);
+                set_all(&b, X, values[v]);
+                run(&b);
+                size_t bytes = b.tensor[BIAS].memory.bytes;
+                for (int row = 0; row < 2; row++)
+                    expect(!memcmp(b.tensor[Y].memory.data + (size_t)row * bytes,
+                                   b.tensor[BIAS].memory.data, bytes),
+                           "row %d differs from bias", row);
+                bundle_free(&b);
+            }
+}
+
+static void negative_eps(void) {
+    test_case("eps below minus the variance makes that row NaN, and no other");
+    norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 3, 50);
+    c.eps = -0.5;
+    bundle b;
+    bundle_make(&b, &c);
+    for (int i = 0; i < 50; i++)
+        set(&b, X, 50 + i, i % 2 ? 0.1L : -0.1L);
+    run(&b);
+    bundle_check(&b);
+    expect(isnan(get(&b, Y, 50)) && isnan(get(&b, Y, 99)), "row 1 is not NaN");
+    expect(!isnan(get(&b, Y, 49)) && !isnan(get(&b, Y, 100)), "another row is NaN");
+    bundle_free(&b);
+}
+
+/* ---- Empty ---------------------------------------------------------------------------------- */
+
+static void empty(void) {
+    static const struct {
+        int64_t rows, cols;
+    } sizes[] = {{0, 5}, {4, 0}, {0, 0}};
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+                test_case("%lld rows of %lld elements with NULL data (pass %d kind %d)",
+                          (long long)sizes[s].rows, (long long)sizes[s].cols, pass, kind);
+                norm_case c = rows_case(pass, kind, sizes[s].rows, sizes[s].cols);
+                bundle b;
+                bundle_make(&b, &c);
+                for (part p = 0; p < PARTS; p++)
+                    if (b.tensor[p].memory.mapping && !b.tensor[p].count) {
+                        b.tensor[p].dl.data = NULL;
+                        b.tensor[p].dl.byte_offset = 0;
+                    }
+                run(&b);
+                for (part p = 0; p < PARTS; p++) {
+                    if (!b.tensor[p].memory.mapping || !part_is_output(pass, p))
+                        continue;
+                    for (int64_t i = 0; i < b.tensor[p].count; i++) {
+                        real value = get(&b, p, i);
+                        bool nan = p == MEAN || p == RSTD;
+                        expect(nan ? isnan(value) : value == 0, "%s[%lld] is %Lg", part_name(p),
+                               (long long)i, value);
+                    }
+                }
+                bundle_free(&b);
+            }
+}
+
+/* ---- What others got wrong ------------------------------------------------------------------ */
+
+static void one_column(void) {
+    for (int t = 0; t < TYPES; t++) {
+        test_case("N = 1 gives a zero weight gradient and dx (%s)", element_name(types[t]));
+        norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 100, 1);
+        set_types(&c, types[t]);
+        bundle b;
+        bundle_make(&b, &c);
+        run(&b);
+        expect(get(&b, DWEIGHT, 0) == 0, "dweight is %Lg", get(&b, DWEIGHT, 0));
+        for (int i = 0; i < 100; i++)
+            expect(get(&b, DX, i) == 0, "dx is %Lg", get(&b, DX, i));
+        bundle_free(&b);
+    }
+}
+
+static void gradient_sums(void) {
+    for (int t = 0; t < TYPES; t++)
+        for (int64_t rows = 4096; rows <= 32768; rows *= 8) {
+            test_case("dbias of %lld rows of ones in %s is the number of rows, not what 16 bits "
+                      "add up to",
+                      (long long)rows, element_name(types[t]));
+            norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, rows, 5);
+            set_types(&c, types[t]);
+            bundle b;
+            bundle_make(&b, &c);
+            set_all(&b, DY, 1);
+            run(&b);
+            for (int i = 0; i < 5; i++)
+                expect(get(&b, DBIAS, i) == rows, "dbias is %Lg", get(&b, DBIAS, i));
+            bundle_free(&b);
+        }
+}
+
+typedef struct named_case {
+    const char *name;
+    norm_case test;
+} named_case;
+
+/* Each is checked against the reference and for bytes written outside its outputs. */
+static void regressions(void) {
+    norm_case base[] = {
+        rows_case(PLANISH_FORWARD, PLANISH_LAYER, 1, 1),
+        rows_case(PLANISH_FORWARD, PLANISH_RMS, 1, 1),
+        rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 1, 1),
+        rows_case(PLANISH_BACKWARD, PLANISH_RMS, 1, 1),
+        rows_case(PLANISH_BACKWARD_FROM_Y, PLANISH_LAYER, 1, 1),
+    };
+    for (size_t i = 0; i < sizeof base / sizeof *base; i++) {
+        norm_case c = base[i];
+        c.seed = 100 + i;
+        named_case table[] = {
+            {"N = 769 writes into the next row", c},
+            {"more than 65535 rows", c},
+            {"a misaligned offset", c},
+            {"an expanded gradient", c},
+            {"rank above 3", c},
+            {"rank 16", c},
+            {"rank 1: no rows at all", c},
+            {"a mean of 1e4 standard deviations", c},
+            {"values of 1e30, whose squares overflow", c},
+            {"values of 1e-30, whose squares vanish", c},
+            {"f16 whose squares overflow", c},
+            {"bf16 with f32 weights", c},
+            {"a large M of tiny rows", c},
+        };
+        norm_case *t = &table[0].test;
+        t->x = t->y = F16;
+        t->shape[0] = 7;
+        t->shape[1] = 769;
+        t->out = PADDED;
+        t = &table[1].test;
+        t->shape[0] = 65537;
+        t->shape[1] = 6;
+        t = &table[2].test;
+        t->shape[0] = 9;
+        t->shape[1] = 515;
+        t->in = t->out = t->params = MISALIGNED;
+        t = &table[3].test;
+        t->shape[0] = 12;
+        t->shape[1] = 100;
+        t->in = c.pass == PLANISH_BACKWARD ? BROADCAST_FIRST : DENSE;
+        t = &table[4].test;
+        t->ndim = 6;
+        memcpy(t->shape, (int64_t[]){2, 3, 2, 2, 3, 5}, 6 * sizeof(int64_t));
+        t->reduce_axes = t->affine_axes = 0x38;
+        t = &table[5].test;
+        t->ndim = 16;
+        for (int k = 0; k < 16; k++)
+            t->shape[k] = k % 3 ? 1 : 2;
+        t->reduce_axes = 0xff00;
+        t->affine_axes = 0xa5a0;
+        t->in = t->out = t->params = REVERSED;
+        t = &table[6].test;
+        t->ndim = 1;
+        t->shape[0] = 300;
+        t->reduce_axes = t->affine_axes = 1;
+        t = &table[7].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1024;
+        t->numbers = MEAN_1E4;
+        t = &table[8].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1000;
+        t->numbers = SCALE_BIG;
+        t = &table[9].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1000;
+        t->numbers = SCALE_TINY;
+        t->eps = 0;
+        t = &table[10].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1000;
+        t->x = t->y = F16;
+        t->numbers = SCALE_BIG;
+        t = &table[11].test;
+        t->shape[0] = 33;
+        t->shape[1] = 768;
+        t->x = t->y = BF16;
+        t = &table[12].test;
+        t->shape[0] = 300000;
+        t->shape[1] = 2;
+        t->eps = 0.1;
+        for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+            char text[512];
+            test_case("%s: %s", table[k].name, case_text(&table[k].test, text, sizeof text));
+            bundle b;
+            bundle_make(&b, &table[k].test);
+            run(&b);
+            bundle_check(&b);
+            bundle_free(&b);
+        }
+    }
+}
+
+/* y small in magnitude though x is not: |weight| near 0 holds no digit of xhat in y. */
+static void from_y_without_weight(void) {
+    test_case("backward from y where weight is 0 or lost beside bias takes xhat as 0");
+    norm_case c = rows_case(PLANISH_BACKWARD_FROM_Y, PLANISH_LAYER, 20, 40);
+    bundle b;
+    bundle_make(&b, &c);
+    set(&b, WEIGHT, 3, 0);
+    set(&b, WEIGHT, 7, 0x1p-26L);
+    set(&b, BIAS, 7, 1);
+    set(&b, WEIGHT, 9, 0);
+    set(&b, BIAS, 9, 0);
+    set(&b, WEIGHT, 11, 1e-30L);
+    set(&b, BIAS, 11, 0);
+    run(&b);
+    bundle_check(&b);
+    expect(get(&b, DWEIGHT, 3) == 0 && get(&b, DWEIGHT, 7) == 0 && get(&b, DWEIGHT, 9) == 0,
+           "a dweight is not 0");
+    bundle_free(&b);
+}
+
+int main(void) {
+    poisoned_rows();
+    constant_rows();
+    negative_eps();
+    empty();
+    one_column();
+    gradient_sums();
+    regressions();
+    from_y_without_weight();
+    report_accuracy();
+    return test_finish("special");
+}

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Checks what the built library exports, imports and keeps, by reading its symbol tables.
+
+    check_exports.py LIBRARY BUILD_FOLDER
+
+The library must export planish_* alone; import nothing that ends the process or prints; ask for
+memory only where a plan or a device is made; and keep no writable global but those listed here.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# What must not be called from anywhere: it ends the process, prints, or is unsafe.
+FORBIDDEN = re.compile(
+    r"^(abort|_?_?exit|_Exit|quick_exit|raise|kill|__assert_fail"
+    r"|(__)?v?f?printf(_chk)?|puts|putchar|perror|__stack_chk_fail_local"
+    r"|(__)?v?sprintf(_chk)?|gets|strcpy|strcat|system|popen|signal|setenv|putenv)$"
+)
+ALLOCATION = re.compile(
+    r"^(malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|alloca|free)$"
+)
+
+# Where memory may be asked for, by a pattern of the object's name: the reason.
+MAY_ALLOCATE = {
+    r"src_norm\.c": "planish_plan_create and planish_plan_destroy",
+    r"src_(cuda|torch)_.*\.c": "devices and the torch layer keep what they loaded",
+}
+# Where a file may be written.
+MAY_WRITE_FILES = re.compile(r"(^|_)cuda_.*\.c|src_cuda_")
+# Writable globals by object and symbol, with what each is.
+MAY_KEEP = {
+    (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
+    (
+        r"src_(cuda|torch)_.*\.c",
+        r".*",
+    ): "loaded libraries, the kernel cache, the registration",
+}
+# Where the environment may be read.
+MAY_READ_ENVIRONMENT = re.compile(r"src_(cpu_dispatch|(cuda|torch)_.*)\.c")
+
+
+def output(*command: str) -> list[str]:
+    """The lines a command prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def undefined(path: Path, *options: str) -> set[str]:
+    """The names a library or object takes from elsewhere."""
+    lines = output("nm", "--undefined-only", *options, str(path))
+    return {line.split()[-1].split("@")[0] for line in lines if line.strip()}
+
+
+def writable(path: Path) -> list[str]:
+    """Variables in sections that stay writable (.data.rel.ro does not)."""
+    found = []
+    for line in output("objdump", "--syms", str(path)):
+        match = re.match(r"^\S+ .{7} (\S+)\s+(\S+)\s+(?:\.hidden )?(\S+)$", line)
+        if not match or int(match[2], 16) == 0:
+            continue
+        section, name = match[1], match[3]
+        if section == "*COM*" or (
+            re.match(r"\.(data|bss|tdata|tbss)", section) and not section.startswith(".data.rel.ro")
+        ):
+            found.append(name)
+    return found
+
+
+def allowed(table: dict[str, str] | dict[tuple[str, str], str], *names: str) -> bool:
+    """Whether a row of the table matches all these names."""
+    for key in table:
+        patterns = (key,) if isinstance(key, str) else key
+        if all(re.search(p, n) for p, n in zip(patterns, names, strict=True)):
+            return True
+    return False
+
+
+def main() -> int:
+    """Runs every check and prints the count."""
+    library, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    parts = ("libplanish*.p", "libkernels*.p")
+    objects = sorted(path for part in parts for path in folder.glob(f"{part}/*.o"))
+    faults: list[str] = []
+    checks = 0
+
+    exported = [line.split()[-1] for line in output("nm", "-D", "--defined-only", str(library))]
+    if not exported or not objects:
+        faults.append(f"nothing to check: {len(exported)} exports, {len(objects)} objects")
+    for name in exported:
+        checks += 1
+        if not name.split("@")[0].startswith("planish_"):
+            faults.append(f"{library.name} exports {name}")
+    for name in sorted(undefined(library, "-D")):
+        checks += 1
+        if FORBIDDEN.match(name):
+            faults.append(f"{library.name} imports {name}")
+    for path in objects:
+        for name in sorted(undefined(path)):
+            checks += 1
+            if ALLOCATION.match(name) and not allowed(MAY_ALLOCATE, path.name):
+                faults.append(f"{path.name} asks for memory: {name}")
+            if name in ("fwrite", "fputs", "fputc", "write") and not MAY_WRITE_FILES.search(
+                path.name
+            ):
+                faults.append(f"{path.name} writes: {name}")
+            if name in ("getenv", "secure_getenv") and not MAY_READ_ENVIRONMENT.search(path.name):
+                faults.append(f"{path.name} reads the environment")
+        for name in writable(path):
+            checks += 1
+            if not allowed(MAY_KEEP, path.name, name):
+                faults.append(f"{path.name} keeps a writable global: {name}")
+
+    for fault in faults:
+        print(f"FAIL {fault}")
+    print(f"exports: {checks - len(faults)} passed, {len(faults)} failed")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+/*
+ * Fuzzing of descriptors: shapes, strides, dtypes, devices, pointers, axes and sizes made of random
+ * bytes. Whatever they are, planish must not crash, hang, or read or write memory that the
+ * descriptors do not name; on failure nothing is written but a message.
+ *
+ * Every tensor's data lies in one arena, so that tensors overlap often. Wild descriptors, whose
+ * data would not fit there, go to the calls that do not look at data.
+ *
+ * Built for libFuzzer it is a target; fuzz_main.c drives it with seeded numbers where there is
+ * none.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planish.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { ARENA = 1 << 13, PARTS = 11, MAX_ELEMENTS = 1 << 12, MAX_WORKSPACE = 1 << 22 };
+
+static _Alignas(256) unsigned char arena[ARENA], before[ARENA], owned[ARENA];
+static _Alignas(256) unsigned char workspace[MAX_WORKSPACE];
+
+/* The input, one byte after another; zeros when it is used up. */
+typedef struct bytes {
+    const uint8_t *at, *end;
+} bytes;
+
+static unsigned take(bytes *b) {
+    return b->at < b->end ? *b->at++ : 0;
+}
+
+static uint64_t take_word(bytes *b) {
+    uint64_t word = 0;
+    for (int i = 0; i < 8; i++)
+        word = word << 8 | take(b);
+    return word;
+}
+
+/* Mostly a small size; now and then a wild one. */
+static int64_t take_size(bytes *b) {
+    unsigned kind = take(b);
+    if (kind < 240)
+        return kind % 8;
+    return kind < 250 ? (int64_t)take(b) : (int64_t)take_word(b);
+}
+
+static int64_t take_stride(bytes *b, int64_t dense) {
+    unsigned kind = take(b);
+    if (kind < 128)
+        return dense;
+    if (kind < 240)
+        return (int64_t)(kind % 16) - 8;
+    return kind < 248 ? (int64_t)(0 - (uint64_t)dense) : (int64_t)take_word(b);
+}
+
+static DLDataType take_dtype(bytes *b) {
+    static const DLDataType good[] = {
+        {kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}};
+    unsigned kind = take(b);
+    if (kind < 248)
+        return good[kind % 4];
+    return (DLDataType){(uint8_t)take(b), (uint8_t)take(b), (uint16_t)take(b)};
+}
+
+typedef struct made {
+    DLTensor dl;
+    int64_t shape[PLANISH_MAX_NDIM + 2], strides[PLANISH_MAX_NDIM + 2];
+    int64_t count;     /* elements; -1 where it is wild */
+    int64_t low, high; /* bytes it touches, from its first element */
+    int64_t start;     /* where in the arena its first element is */
+} made;
+
+/* Whether the sizes and strides fit the arena; fills in count, low and high. */
+static int measure(made *m) {
+    m->count = 1;
+    m->low = m->high = 0;
+    int64_t size = m->dl.dtype.bits / 8;
+    if (m->dl.ndim < 0 || m->dl.ndim > PLANISH_MAX_NDIM)
+        return 0;
+    for (int i = 0; i < m->dl.ndim; i++) {
+        if (m->shape[i] < 0 || m->shape[i] > MAX_ELEMENTS || m->strides[i] > ARENA ||
+            m->strides[i] < -ARENA)
+            return 0;
+        m->count *= m->shape[i];
+        if (m->count > MAX_ELEMENTS)
+            return 0;
+        int64_t reach = (m->shape[i] - 1) * m->strides[i] * size;
+        if (reach < 0)
+            m->low += reach;
+        else
+            m->high += reach;
+    }
+    m->high += size;
+    return m->high - m->low <= ARENA;
+}
+
+/* A tensor over the axes in `mask` of `sizes`, spoilt now and then; whether it fits the arena. */
+static int take_tensor(bytes *b, made *m, int ndim, const int64_t *sizes, uint64_t mask,
+                       int full_rank) {
+    memset(m, 0, sizeof *m);
+    for (int i = 0; i < ndim; i++) {
+        if (mask >> i & 1)
+            m->shape[m->dl.ndim++] = sizes[i];
+        else if (full_rank)
+            m->shape[m->dl.ndim++] = 1;
+    }
+    m->dl.device.device_type = kDLCPU;
+    m->dl.dtype = take_dtype(b);
+    m->dl.shape = m->shape;
+    unsigned spoil = take(b);
+    if (spoil == 255)
+        m->dl.ndim = (int32_t)take_word(b);
+    else if (spoil == 254)
+        m->dl.ndim = PLANISH_MAX_NDIM + 1;
+    else if (spoil == 253)
+        m->dl.shape = NULL;
+    else if (spoil == 252)
+        m->dl.device.device_type = (DLDeviceType)(take(b) % 20);
+    else if (spoil > 244 && m->dl.ndim)
+        m->shape[take(b) % (unsigned)m->dl.ndim] = take_size(b);
+    int64_t dense = 1;
+    for (int i = m->dl.ndim - 1; i >= 0 && i < PLANISH_MAX_NDIM; i--) {
+        m->strides[i] = spoil % 2 ? take_stride(b, dense) : dense;
+        if (__builtin_mul_overflow(dense, m->shape[i], &dense))
+            dense = 1;
+    }
+    m->dl.strides = spoil % 2 ? m->strides : NULL;
+    if (spoil > 251 || !measure(m))
+        return m->count = -1, 0;
+    int64_t room = ARENA - (m->high - m->low);
+    int64_t size = m->dl.dtype.bits / 8 ? m->dl.dtype.bits / 8 : 1;
+    m->start = (int64_t)(take(b) << 8 | take(b)) % (room + 1) / size * size - m->low;
+    m->dl.data = arena;
+    m->dl.byte_offset = (uint64_t)m->start;
+    return 1;
+}
+
+static void mark_owned(const made *m) {
+    int64_t index[PLANISH_MAX_NDIM] = {0}, size = m->dl.dtype.bits / 8;
+    for (int64_t e = 0; e < m->count; e++) {
+        int64_t at = m->start;
+        for (int i = 0; i < m->dl.ndim; i++)
+            at += index[i] * m->strides[i] * size;
+        memset(owned + at, 1, (size_t)size);
+        for (int i = m->dl.ndim - 1; i >= 0 && ++index[i] == m->shape[i]; i--)
+            index[i] = 0;
+    }
+}
+
+static void require(int holds, const char *what, const char *message) {
+    if (holds)
+        return;
+    fprintf(stderr, "fuzz_descriptors: %s (message: %s)\n", what, message);
+    abort();
+}
+
+/* Every item from the last to the first; counts calls, to bound how often it is used. */
+static int forks;
+static void in_reverse(void *context, int64_t count, planish_task task, void *task_data) {
+    (void)context;
+    forks++;
+    for (int64_t i = count; i > 0; i--)
+        task(task_data, i - 1, i);
+}
+
+static int writes(planish_pass pass, int part) {
+    static const unsigned outputs[] = {1u << 3 | 1u << 4 | 1u << 5, 0x700, 0x700, 0x50, 1u << 3};
+    return pass >= 0 && pass <= PLANISH_APPLY && (outputs[pass] >> part & 1);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const unsigned takes[] = {/* what each pass may have, as planish_tensors' fields */
+                                     0x03f, 0x7b3, 0x7ae, 0x051, 0x03f};
+    bytes b = {data, data + size};
+    planish_norm op = {.struct_size = sizeof op};
+    planish_pass pass = (planish_pass)(take(&b) % 5);
+    op.kind = (planish_kind)(take(&b) % 2);
+    op.weight_offset = (int32_t)(take(&b) % 2);
+    int ndim = (int)(take(&b) % 6);
+    op.reduce_axes = take(&b) % (1u << ndim);
+    op.affine_axes = take(&b) % (1u << ndim);
+    op.eps = 1e-5;
+    unsigned spoil = take(&b);
+    if (spoil == 255)
+        op.reduce_axes = take_word(&b);
+    else if (spoil == 254)
+        op.affine_axes = take_word(&b);
+    else if (spoil == 253)
+        pass = (planish_pass)take_word(&b);
+    else if (spoil == 252)
+        op.struct_size = take(&b);
+    else if (spoil == 251) {
+        uint64_t word = take_word(&b);
+        memcpy(&op.eps, &word, sizeof op.eps);
+    } else if (spoil == 250)
+        op.kind = (planish_kind)take_word(&b);
+
+    int64_t sizes[8];
+    for (int i = 0; i < ndim; i++)
+        sizes[i] = take_size(&b);
+    static made part[PARTS];
+    planish_tensors tensors = {.struct_size = sizeof tensors};
+    const DLTensor **fields[PARTS] = {&tensors.x,    &tensors.weight,  &tensors.bias, &tensors.y,
+                                      &tensors.mean, &tensors.rstd,    &tensors.m2,   &tensors.dy,
+                                      &tensors.dx,   &tensors.dweight, &tensors.dbias};
+    unsigned wanted = pass >= 0 && pass <= PLANISH_APPLY ? takes[pass] : 0xfff;
+    if (op.kind == PLANISH_RMS)
+        wanted &= ~0x10u;
+    int full_rank = (int)(take(&b) % 2), fits = 1;
+    unsigned drop = take(&b) << 8 | take(&b);
+    for (int p = 0; p < PARTS; p++) {
+        if (!(wanted >> p & 1) || ((drop >> p & 1) && take(&b) > 100))
+            continue;
+        uint64_t mask = p == 1 || p == 2 || p > 8 ? op.affine_axes
+                        : p >= 4 && p <= 6        ? ~op.reduce_axes
+                                                  : ~(uint64_t)0;
+        fits &= take_tensor(&b, &part[p], ndim, sizes, mask, full_rank);
+        *fields[p] = &part[p].dl;
+    }
+
+    char message[128] = {0};
+    memset(message + 1, '#', sizeof message - 1);
+    unsigned room = take(&b) % 120;
+    planish_exec exec = {.struct_size = sizeof exec,
+                         .parallel_for = in_reverse,
+                         .message = message,
+                         .message_bytes = room};
+    size_t needed = 0;
+    planish_status asked = planish_norm_workspace_bytes(&op, pass, &tensors, &needed, &exec);
+    for (size_t i = room ? room : 1; i < sizeof message; i++)
+        require(message[i] == '#', "a message past its room", "");
+    require(asked == PLANISH_OK ? message[0] == 0 : !room || memchr(message, 0, room) != NULL,
+            "a message without its end, or on success", message);
+
+    planish_plan *plan = NULL;
+    planish_status planned = planish_plan_create(&op, pass, &tensors, &plan, NULL, 0);
+    require(planned == asked, "a plan's status is not workspace_bytes'", message);
+    require((planned == PLANISH_OK) == (plan != NULL), "*plan does not go with the status", "");
+    require(!plan || planish_plan_workspace_bytes(plan) == needed, "another workspace size", "");
+    char line[64];
+    if (plan)
+        require(planish_plan_describe(plan, line, sizeof line) > 0, "no description", "");
+    planish_plan_destroy(plan);
+    if (!fits || needed > MAX_WORKSPACE)
+        return 0;
+
+    unsigned fill = take(&b);
+    for (int i = 0; i < ARENA; i++)
+        arena[i] = (unsigned char)(fill + (unsigned)i * 37 + (unsigned)(i >> 3));
+    memcpy(before, arena, ARENA);
+    exec.workspace = workspace;
+    exec.workspace_bytes = needed;
+    forks = 0;
+    planish_status status = planish_norm_run(&op, pass, &tensors, &exec);
+    if (asked != PLANISH_OK)
+        require(status == asked, "run's status is not workspace_bytes'", message);
+    require(forks <= 2, "more than two parallel loops", "");
+    memset(owned, 0, ARENA);
+    for (int p = 0; p < PARTS && status == PLANISH_OK; p++)
+        if (*fields[p] && writes(pass, p))
+            mark_owned(&part[p]);
+    for (int i = 0; i < ARENA; i++)
+        require(owned[i] || arena[i] == before[i], "a write outside the outputs", message);
+    return 0;
+}

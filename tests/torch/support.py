@@ -1,0 +1,110 @@
+"""Helpers of the torch tests: who ran an operator, and how far results are apart."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import planish
+import torch
+from torch import Tensor
+
+#: A numpy array of long double.
+Exact = Any
+
+LAYER = "native_layer_norm"
+LAYER_BACKWARD = "native_layer_norm_backward"
+RMS = "_fused_rms_norm"
+RMS_BACKWARD = "_fused_rms_norm_backward"
+
+#: Operators under which planish puts itself and takes itself away.
+REPLACED = ["native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "rms_norm"]
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+class Calls:
+    """What the operators did since this was made."""
+
+    def __init__(self) -> None:
+        self._before = planish.stats()
+
+    def on_planish(self, operator: str) -> int:
+        return planish.stats()[operator]["planish"] - self._before[operator]["planish"]
+
+    def on_torch(self, operator: str) -> dict[str, int]:
+        before = self._before[operator]["torch"]
+        now = planish.stats()[operator]["torch"]
+        return {why: n - before.get(why, 0) for why, n in now.items() if n > before.get(why, 0)}
+
+
+@contextlib.contextmanager
+def on_planish(*operators: str) -> Iterator[Calls]:
+    """Enables planish for a block in which each of these must run on planish and never on torch."""
+    calls = Calls()
+    with planish.enabled():
+        yield calls
+    for operator in operators:
+        assert calls.on_planish(operator) > 0, f"{operator} never ran on planish"
+        assert not calls.on_torch(operator), f"{operator} went to torch: {calls.on_torch(operator)}"
+
+
+def description(tensors: Sequence[Tensor | None]) -> list[object]:
+    """Everything about the results that is not their values."""
+    return [
+        t if t is None else (tuple(t.shape), t.stride(), t.dtype, t.storage_offset(), t.device)
+        for t in tensors
+    ]
+
+
+def wide(tensor: Tensor) -> Exact:
+    """The values in long double, which has 11 bits more than float64."""
+    return tensor.detach().double().numpy().astype(np.longdouble)
+
+
+def row_error(result: Tensor, exact: Exact, axis: int | None, scale: Exact | None = None) -> float:
+    """The largest error, in ULP of the largest magnitude of `scale` (or `exact`) along `axis`
+    (None: of all)."""
+    if result.numel() == 0:
+        return 0.0
+    info = torch.finfo(result.dtype)
+    largest = np.abs(exact if scale is None else scale).max(axis, keepdims=True)
+    largest = np.maximum(largest, np.longdouble(info.smallest_normal))
+    unit = np.ldexp(np.longdouble(info.eps), np.frexp(largest)[1] - 1)
+    return float((np.abs(wide(result) - exact) / unit).max())
+
+
+def exact_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    dy: Tensor | None = None,
+    *,
+    rms: bool = False,
+    eps: float = 1e-5,
+) -> list[Exact]:
+    """y, dx, dweight and dbias over the last axis, by the formulas of docs/numerics.md."""
+    values = wide(x)
+    w = np.ones(x.shape[-1], np.longdouble) if weight is None else wide(weight)
+    centred = values if rms else values - values.mean(-1, keepdims=True)
+    rstd = 1 / np.sqrt((centred * centred).mean(-1, keepdims=True) + np.longdouble(eps))
+    xhat = centred * rstd
+    y = xhat * w + (0 if bias is None else wide(bias))
+    if dy is None:
+        return [y]
+    gradient = wide(dy)
+    g = gradient * w
+    c1 = 0 if rms else g.mean(-1, keepdims=True)
+    dx = rstd * (g - c1 - xhat * (g * xhat).mean(-1, keepdims=True))
+    rows = tuple(range(x.dim() - 1))
+    return [y, dx, (gradient * xhat).sum(rows), gradient.sum(rows)]
+
+
+def dispatch_tables() -> list[str]:
+    """torch's own account of who implements the operators."""
+    return [torch._C._dispatch_dump(f"aten::{name}") for name in REPLACED] + [
+        torch._C._dispatch_dump_table(f"aten::{name}") for name in REPLACED
+    ]
