@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import ctypes
 import csv
+import ctypes
 import functools
 import pathlib
 import statistics
@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 
-import torch
 from check_device import TORCH, types_of
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ROLES, Plan, ShimError, lib
+
+import torch
 
 ROTATE_BYTES = 400 << 20
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
@@ -64,7 +65,13 @@ class Work:
     """One shape in one direction: buffer sets, and what runs over them."""
 
     def __init__(self, direction: int, kind: int, rows: int, cols: int, dtype: str) -> None:
-        self.direction, self.kind, self.rows, self.cols, self.dtype = direction, kind, rows, cols, dtype
+        self.direction, self.kind, self.rows, self.cols, self.dtype = (
+            direction,
+            kind,
+            rows,
+            cols,
+            dtype,
+        )
         big = 2 if direction == FORWARD else 3
         self.bytes = big * rows * cols * SIZE[dtype]
         self.sets = max(1, min(64, -(-ROTATE_BYTES // self.bytes)))
@@ -221,7 +228,9 @@ def main() -> None:
     parser.add_argument("--csv")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--compiled", action="store_true")
-    parser.add_argument("--variants", help="a Python file that defines variants(direction, rows, cols, dtype)")
+    parser.add_argument(
+        "--variants", help="a Python file that defines variants(direction, rows, cols, dtype)"
+    )
     parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
     parser.add_argument("--only", default="", help="shapes whose name has this in it")
     arguments = parser.parse_args()

@@ -185,6 +185,11 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
      * wait they save. */
     c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
                   (lanes > FORWARD_DIRECT_LANES || (lanes <= 32 && vecs * width >= elements));
+    /* Without Hopper's addressing the ring takes a few registers more. */
+    if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
+        threads = 512;
+        c[C_STAGES] = c[C_STAGES] && lanes <= 512;
+    }
     plan->turns = c[C_STAGES] && c[C_CLUSTER] == 1 ? FORWARD_TURNS : 0;
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
@@ -200,7 +205,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                                   60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
-        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? 12 : 8;
+        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch <= 100 ? 12 : 8;
         c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
         c[C_TEAMS] = c[C_WARPS];
         int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);

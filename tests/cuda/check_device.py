@@ -14,8 +14,9 @@ import json
 import math
 import sys
 
-import torch
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, Plan, ShimError
+
+import torch
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64}
 BITS = {"f32": 24, "f16": 11, "bf16": 8, "f64": 53}
@@ -81,7 +82,7 @@ class Case:
 
     def plan(self, rows: int, device_limits: int = 0) -> Plan:
         stride = self.cols + self.pad
-        strides = {r: stride for r in ("x", "y", "dy", "dx")}
+        strides = dict.fromkeys(("x", "y", "dy", "dx"), stride)
         return Plan(self.direction, self.kind, rows, self.cols, self.types, strides=strides,
                     offset=self.offset, eps=self.eps, arch=device_limits,
                     **self.constants)  # fmt: skip
@@ -141,7 +142,12 @@ class Case:
         xhat = (x - mean) * rstd
         if self.direction == FORWARD:
             y = xhat * w + (d["bias"].double() if "bias" in d else 0)
-            return {"y": y, "mean": mean, "rstd": rstd, "y_terms": xhat.abs().clamp_min(1) * w.abs() + (y - xhat * w).abs()}
+            return {
+                "y": y,
+                "mean": mean,
+                "rstd": rstd,
+                "y_terms": xhat.abs().clamp_min(1) * w.abs() + (y - xhat * w).abs(),
+            }
         xhat = (x - mean) * d["rstd"].double()
         dy = d["dy"].double()
         g = dy * w
@@ -164,7 +170,7 @@ class Case:
             if not b.outside_untouched():
                 wrong.append(f"{r}: wrote outside")
         for r in ("y", "mean", "rstd", "dx", "dweight", "dbias"):
-            if r not in got or self.direction == BACKWARD and r in ("mean", "rstd"):
+            if r not in got or (self.direction == BACKWARD and r in ("mean", "rstd")):
                 continue
             t, v, ref = self.types[r], got[r].view.double(), want[r]
             if not torch.isfinite(v).all():
@@ -186,7 +192,7 @@ class Case:
                 if r == "y":
                     share = float((rounded != got[r].view).double().mean())
                     worst["y share"] = share
-                    if share > 1e-3 and ref.numel() > 4000 or float(steps.max()) > 1.01:
+                    if (share > 1e-3 and ref.numel() > 4000) or float(steps.max()) > 1.01:
                         wrong.append(f"{r}: {share:.2e} differ, {float(steps.max()):.2f} ULP")
                     continue
             largest = ref.abs() if r in ("mean", "rstd") else ref.abs().amax(1, keepdim=True)
@@ -229,7 +235,30 @@ def types_of(direction: int, kind: int, dtype: str, weight: str | None = None,
 
 def cases(quick: bool) -> list[Case]:
     out: list[Case] = []
-    cols = [1, 2, 3, 5, 7, 8, 16, 24, 31, 33, 40, 64, 96, 100, 128, 200, 256, 267, 368, 512, 513, 769]
+    cols = [
+        1,
+        2,
+        3,
+        5,
+        7,
+        8,
+        16,
+        24,
+        31,
+        33,
+        40,
+        64,
+        96,
+        100,
+        128,
+        200,
+        256,
+        267,
+        368,
+        512,
+        513,
+        769,
+    ]
     cols += [1000, 1024, 1536, 3072, 3584, 4096, 6656, 8192, 12288, 15872, 16385, 32768, 131072]
     if quick:
         cols = [1, 3, 24, 40, 100, 200, 513, 1024, 4096]

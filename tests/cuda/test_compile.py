@@ -19,7 +19,7 @@ def same(dtype: str, direction: int, weight: str | None = None) -> dict[str, str
     statistics = "f64" if dtype == "f64" else "f32"
     roles = ["x", "y"] if direction == FORWARD else ["x", "dy", "dx"]
     affine = ["weight", "bias"] if direction == FORWARD else ["weight", "dweight", "dbias"]
-    types = {r: dtype for r in roles} | {r: weight or dtype for r in affine}
+    types = dict.fromkeys(roles, dtype) | dict.fromkeys(affine, weight or dtype)
     return types | {"mean": statistics, "rstd": statistics}
 
 
@@ -39,7 +39,9 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
         word = "forward" if direction == FORWARD else "backward"
         for cols in cols_list:
             for dtype in ("f16", "bf16", "f32"):
-                out.append((f"{word} {cols} {dtype}", direction, LAYER, cols, same(dtype, direction), 16))
+                out.append(
+                    (f"{word} {cols} {dtype}", direction, LAYER, cols, same(dtype, direction), 16)
+                )
     for direction in (FORWARD, BACKWARD):
         word = "forward" if direction == FORWARD else "backward"
         for cols in (24, 769, 4096):
