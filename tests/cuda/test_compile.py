@@ -1,7 +1,7 @@
 """Every kind of specialisation compiles for every supported architecture, and none spills.
 
-Runs without a GPU: NVRTC makes the machine code and its report is read. A spill costs 20 to 50% of a
-kernel's speed (docs/notebook-gpu.md), so it is a failure, not a warning.
+Runs without a GPU: NVRTC makes the machine code and its report is read. A spill costs 20 to 50%
+of a kernel's speed (docs/notebook-gpu.md), so it is a failure, not a warning.
 """
 
 from __future__ import annotations
@@ -45,16 +45,48 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
     for direction in (FORWARD, BACKWARD):
         word = "forward" if direction == FORWARD else "backward"
         for cols in (24, 769, 4096):
-            out.append((f"{word} rms {cols}", direction, RMS, cols,
-                        without(same("bf16", direction), "mean", "bias", "dbias"), 16))  # fmt: skip
+            out.append(
+                (
+                    f"{word} rms {cols}",
+                    direction,
+                    RMS,
+                    cols,
+                    without(same("bf16", direction), "mean", "bias", "dbias"),
+                    16,
+                )
+            )
             out.append((f"{word} {cols} f64", direction, LAYER, cols, same("f64", direction), 16))
-            out.append((f"{word} {cols} f16, f32 weight", direction, LAYER, cols,
-                        same("f16", direction, "f32"), 16))  # fmt: skip
-            out.append((f"{word} {cols} bare", direction, LAYER, cols,
-                        without(same("f16", direction), "weight", "bias", "dweight", "dbias"), 16))  # fmt: skip
+            out.append(
+                (
+                    f"{word} {cols} f16, f32 weight",
+                    direction,
+                    LAYER,
+                    cols,
+                    same("f16", direction, "f32"),
+                    16,
+                )
+            )
+            out.append(
+                (
+                    f"{word} {cols} bare",
+                    direction,
+                    LAYER,
+                    cols,
+                    without(same("f16", direction), "weight", "bias", "dweight", "dbias"),
+                    16,
+                )
+            )
             for access in (2, 4, 8):
-                out.append((f"{word} {cols} f16 at {access} bytes", direction, LAYER, cols,
-                            same("f16", direction), access))  # fmt: skip
+                out.append(
+                    (
+                        f"{word} {cols} f16 at {access} bytes",
+                        direction,
+                        LAYER,
+                        cols,
+                        same("f16", direction),
+                        access,
+                    )
+                )
     for cols in (2048, 32768, 131072):
         out.append((f"backward {cols} bf16", BACKWARD, LAYER, cols, same("bf16", BACKWARD), 16))
     return out
@@ -91,8 +123,10 @@ def main() -> int:
                 registers = re.findall(r"Used (\d+) registers", report)
                 assert spills and registers, f"no report of registers: {report}"
                 if any(spills) or any(stack):
-                    print(f"SPILL: sm_{arch} {name}: spills {spills}, stack {stack}, "
-                          f"registers {registers}; {plan.describe()}")  # fmt: skip
+                    print(
+                        f"SPILL: sm_{arch} {name}: spills {spills}, stack {stack}, "
+                        f"registers {registers}; {plan.describe()}"
+                    )
                     bad += 1
     print(f"{compiled} kernels compiled, {bad} bad")
     return min(bad, 99)
