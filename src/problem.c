@@ -3,54 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define BIT(r) (1u << (r))
-
-/* Tensors by the axes they have: all of x's, the affine ones, or the kept ones. */
-static const unsigned full_roles = BIT(ROLE_X) | BIT(ROLE_Y) | BIT(ROLE_DY) | BIT(ROLE_DX);
-static const unsigned affine_roles =
-    BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS);
-
-/* What each pass needs, may have, and writes (planish.h, planish_pass). */
-typedef struct pass_roles {
-    unsigned required, optional, outputs;
-} pass_roles;
-
-static const pass_roles passes[] = {
-    [PLANISH_FORWARD] = {BIT(ROLE_X) | BIT(ROLE_Y),
-                         BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD),
-                         BIT(ROLE_Y) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD)},
-    [PLANISH_BACKWARD] = {BIT(ROLE_DY) | BIT(ROLE_X) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD),
-                          BIT(ROLE_WEIGHT) | BIT(ROLE_DX) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS),
-                          BIT(ROLE_DX) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS)},
-    [PLANISH_BACKWARD_FROM_Y] = {BIT(ROLE_DY) | BIT(ROLE_Y) | BIT(ROLE_RSTD),
-                                 BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS) | BIT(ROLE_DX) |
-                                     BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS),
-                                 BIT(ROLE_DX) | BIT(ROLE_DWEIGHT) | BIT(ROLE_DBIAS)},
-    [PLANISH_STATISTICS] = {BIT(ROLE_X) | BIT(ROLE_MEAN) | BIT(ROLE_M2), 0,
-                            BIT(ROLE_MEAN) | BIT(ROLE_M2)},
-    [PLANISH_APPLY] = {BIT(ROLE_X) | BIT(ROLE_MEAN) | BIT(ROLE_RSTD) | BIT(ROLE_Y),
-                       BIT(ROLE_WEIGHT) | BIT(ROLE_BIAS), BIT(ROLE_Y)},
-};
-
-const char *role_name(role r) {
-    static const char *const names[ROLE_COUNT] = {"x",  "weight", "bias", "y",       "mean", "rstd",
-                                                  "m2", "dy",     "dx",   "dweight", "dbias"};
-    return names[r];
-}
-
-int dtype_bytes(dtype d) {
-    static const int bytes[] = {4, 2, 2, 8, 0};
-    return bytes[d];
-}
-
-const char *dtype_name(dtype d) {
-    static const char *const names[] = {"f32", "f16", "bf16", "f64", "none"};
-    return names[d];
-}
-
 bool problem_is_double(const problem *p) {
     for (int r = 0; r < ROLE_COUNT; r++)
-        if (p->dtypes[r] == DTYPE_F64 && (BIT(r) & (full_roles | affine_roles)))
+        if (p->dtypes[r] == DTYPE_F64 && (ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
             return true;
     return false;
 }
@@ -59,11 +14,11 @@ bool problem_is_rows(const problem *p) {
     if (p->reduced_count != 1)
         return false;
     for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!has(p, r) || !(BIT(r) & (full_roles | affine_roles)))
+        if (!has(p, r) || !(ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
             continue;
         if (p->reduced[0].stride[r] != 1 && p->cols != 1)
             return false;
-        if (!(BIT(r) & affine_roles))
+        if (!(ROLE_BIT(r) & AFFINE_ROLES))
             continue;
         if (!p->reduced[0].affine && p->cols != 1)
             return false;
@@ -105,16 +60,16 @@ static planish_status check_op(const planish_norm *op, planish_pass pass,
 
 static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
-    unsigned required = passes[pass].required, optional = passes[pass].optional;
+    unsigned required = roles_of_pass(pass).required, optional = roles_of_pass(pass).optional;
     if (op->kind == PLANISH_RMS) {
-        required &= ~BIT(ROLE_MEAN);
-        optional &= ~BIT(ROLE_MEAN);
+        required &= ~ROLE_BIT(ROLE_MEAN);
+        optional &= ~ROLE_BIT(ROLE_MEAN);
     }
     for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!t[r] && (required & BIT(r)))
+        if (!t[r] && (required & ROLE_BIT(r)))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
                         role_name(r));
-        if (t[r] && !((required | optional) & BIT(r)))
+        if (t[r] && !((required | optional) & ROLE_BIT(r)))
             return fail(
                 error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this %s", role_name(r),
                 r == ROLE_MEAN && op->kind == PLANISH_RMS ? "kind (RMS has no mean)" : "pass");
@@ -199,9 +154,9 @@ static planish_status fail_shape(message error, role r, const DLTensor *t, int a
  */
 static planish_status match_axes(role r, const DLTensor *t, const DLTensor *x, uint64_t mask,
                                  int of_axis[], message error) {
-    const char *why = BIT(r) & full_roles     ? "the same shape for x, y, dy and dx"
-                      : BIT(r) & affine_roles ? "the affine axes of x"
-                                              : "the axes of x that are not reduced";
+    const char *why = ROLE_BIT(r) & FULL_ROLES     ? "the same shape for x, y, dy and dx"
+                      : ROLE_BIT(r) & AFFINE_ROLES ? "the affine axes of x"
+                                                   : "the axes of x that are not reduced";
     int wanted = __builtin_popcountll(mask);
     bool packed = t->ndim == wanted;
     if (!packed && t->ndim != x->ndim)
@@ -228,17 +183,18 @@ static bool overlaps_itself(const DLTensor *t, const int64_t strides[]) {
         if (t->shape[i] == 0)
             return false;
         if (t->shape[i] > 1)
-            left |= BIT(i);
+            left |= ROLE_BIT(i);
     }
     while (left) {
         int smallest = -1;
         for (int i = 0; i < t->ndim; i++)
-            if ((left & BIT(i)) && (smallest < 0 || llabs(strides[i]) < llabs(strides[smallest])))
+            if ((left & ROLE_BIT(i)) &&
+                (smallest < 0 || llabs(strides[i]) < llabs(strides[smallest])))
                 smallest = i;
         if (llabs(strides[smallest]) <= extent)
             return true;
         extent += (t->shape[smallest] - 1) * llabs(strides[smallest]);
-        left &= ~BIT(smallest);
+        left &= ~ROLE_BIT(smallest);
     }
     return false;
 }
@@ -299,7 +255,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         p->dtypes[r] = DTYPE_NONE;
         if (!t[r])
             continue;
-        present |= BIT(r);
+        present |= ROLE_BIT(r);
         if ((status = check_tensor(p, r, t[r], error)))
             return status;
         if (!same_device(t[r]->device, x->device))
@@ -318,20 +274,20 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         return fail(error, PLANISH_ERROR_AXES,
                     "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
                     (unsigned long long)op->affine_axes, x->ndim, role_name(model));
-    const uint64_t affine = present & affine_roles ? op->affine_axes : 0;
+    const uint64_t affine = present & AFFINE_ROLES ? op->affine_axes : 0;
 
     int of_axis[ROLE_COUNT][PLANISH_MAX_NDIM];
     int64_t strides[ROLE_COUNT][PLANISH_MAX_NDIM];
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!t[r])
             continue;
-        uint64_t mask = BIT(r) & full_roles     ? all
-                        : BIT(r) & affine_roles ? affine
-                                                : all & ~op->reduce_axes;
+        uint64_t mask = ROLE_BIT(r) & FULL_ROLES     ? all
+                        : ROLE_BIT(r) & AFFINE_ROLES ? affine
+                                                     : all & ~op->reduce_axes;
         if ((status = match_axes(r, t[r], x, mask, of_axis[r], error)))
             return status;
         dense_strides(t[r], strides[r]);
-        if ((passes[pass].outputs & BIT(r)) && overlaps_itself(t[r], strides[r]))
+        if ((roles_of_pass(pass).outputs & ROLE_BIT(r)) && overlaps_itself(t[r], strides[r]))
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s is an output and its strides make elements share memory; wanted "
                         "strides that keep them apart",
@@ -361,105 +317,5 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         p->reduced[p->reduced_count++] = one;
     p->rows = list_size(p->kept, p->kept_count);
     p->cols = list_size(p->reduced, p->reduced_count);
-    return PLANISH_OK;
-}
-
-/* ---- Buffers ----------------------------------------------------------------------------------
- */
-
-/* The bytes from `low` up to `high` that a tensor may touch, over some of its axes. */
-typedef struct extent {
-    intptr_t low, high;
-} extent;
-
-static void widen(extent *e, const axis *a, role r, int bytes) {
-    int64_t reach = (a->size - 1) * a->stride[r] * bytes;
-    *(reach < 0 ? &e->low : &e->high) += reach;
-}
-
-static extent extent_of(const problem *p, role r, const void *data, int skip_kept) {
-    const int bytes = dtype_bytes(p->dtypes[r]);
-    extent e = {(intptr_t)data, (intptr_t)data + bytes};
-    for (int i = 0; i < p->kept_count; i++)
-        if (i != skip_kept)
-            widen(&e, &p->kept[i], r, bytes);
-    for (int i = 0; i < p->reduced_count; i++)
-        widen(&e, &p->reduced[i], r, bytes);
-    return e;
-}
-
-static bool same_layout(const problem *p, role a, role b) {
-    if (p->dtypes[a] != p->dtypes[b])
-        return false;
-    for (int i = 0; i < p->kept_count; i++)
-        if (p->kept[i].stride[a] != p->kept[i].stride[b])
-            return false;
-    for (int i = 0; i < p->reduced_count; i++)
-        if (p->reduced[i].stride[a] != p->reduced[i].stride[b])
-            return false;
-    return true;
-}
-
-/* Whether a and b are columns of one wider buffer: the same row pitch, and side by side within it.
- */
-static bool side_by_side(const problem *p, role a, role b, void *const buffers[]) {
-    for (int i = 0; i < p->kept_count; i++) {
-        int64_t pitch = p->kept[i].stride[a] * dtype_bytes(p->dtypes[a]);
-        if (pitch <= 0 || pitch != p->kept[i].stride[b] * dtype_bytes(p->dtypes[b]))
-            continue;
-        extent ea = extent_of(p, a, buffers[a], i), eb = extent_of(p, b, buffers[b], i);
-        intptr_t from_a = ((eb.low - ea.low) % pitch + pitch) % pitch;
-        if (from_a >= ea.high - ea.low && from_a + (eb.high - eb.low) <= pitch)
-            return true;
-    }
-    return false;
-}
-
-static bool may_alias(role output, role other) {
-    return (output == ROLE_Y && other == ROLE_X) ||
-           (output == ROLE_DX && (other == ROLE_X || other == ROLE_DY || other == ROLE_Y));
-}
-
-planish_status problem_check_buffers(const problem *p, void *const buffers[ROLE_COUNT],
-                                     message error) {
-    const bool empty = !p->rows || !p->cols;
-    extent extents[ROLE_COUNT];
-    int present[ROLE_COUNT], count = 0;
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!has(p, r))
-            continue;
-        present[count++] = r;
-        const int bytes = dtype_bytes(p->dtypes[r]);
-        int64_t elements = BIT(r) & full_roles     ? p->rows * p->cols
-                           : BIT(r) & affine_roles ? p->affine
-                                                   : p->rows;
-        if (elements && !buffers[r])
-            return fail(error, PLANISH_ERROR_NULL_POINTER, "%s has no data; wanted %lld elements",
-                        role_name(r), (long long)elements);
-        if ((uintptr_t)buffers[r] & (uintptr_t)(bytes - 1))
-            return fail(error, PLANISH_ERROR_STRIDES,
-                        "%s starts at an address that is not a multiple of %d; wanted one that is",
-                        role_name(r), bytes);
-        if (!empty)
-            extents[r] = extent_of(p, r, buffers[r], -1);
-    }
-    for (int i = 0; i < count && !empty; i++) {
-        const int a = present[i];
-        if (!(passes[p->pass].outputs & BIT(a)))
-            continue;
-        for (int j = 0; j < count; j++) {
-            const int b = present[j];
-            if (b == a || extents[a].high <= extents[b].low || extents[b].high <= extents[a].low)
-                continue;
-            if (may_alias(a, b) && buffers[a] == buffers[b] && same_layout(p, a, b))
-                continue;
-            if (side_by_side(p, a, b, buffers))
-                continue;
-            return fail(error, PLANISH_ERROR_OVERLAP,
-                        "%s shares memory with %s; wanted separate memory%s", role_name(a),
-                        role_name(b),
-                        may_alias(a, b) ? ", or the same data, dtype and strides" : "");
-        }
-    }
     return PLANISH_OK;
 }

@@ -13,32 +13,8 @@
 
 #include <stdbool.h>
 
-#include "planish.h"
+#include "roles.h"
 #include "status.h"
-
-/* The order of planish_buffers' and planish_tensors' fields. */
-typedef enum role {
-    ROLE_X,
-    ROLE_WEIGHT,
-    ROLE_BIAS,
-    ROLE_Y,
-    ROLE_MEAN,
-    ROLE_RSTD,
-    ROLE_M2,
-    ROLE_DY,
-    ROLE_DX,
-    ROLE_DWEIGHT,
-    ROLE_DBIAS,
-    ROLE_COUNT
-} role;
-
-const char *role_name(role r);
-
-typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_NONE } dtype;
-
-/* Bytes of one element; 0 for DTYPE_NONE. */
-int dtype_bytes(dtype d);
-const char *dtype_name(dtype d);
 
 typedef struct axis {
     int64_t size;
@@ -75,10 +51,5 @@ bool problem_is_rows(const problem *p);
 /* Checks the operator and the tensors (all but their data) and makes the problem. */
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error);
-
-/* Checks that buffers are there where the problem has elements and that outputs share no memory
- * with any other tensor beyond what planish_tensors allows. */
-planish_status problem_check_buffers(const problem *p, void *const buffers[ROLE_COUNT],
-                                     message error);
 
 #endif

@@ -3,7 +3,8 @@
  * the compute type, run through the same row kernels as dense rows, and scattered back. Right for
  * everything, fast for nothing in particular.
  */
-#include "cpu/run.h"
+#include "cpu/gathered.h"
+#include "cpu/sums.h"
 
 #include <math.h>
 

@@ -2,13 +2,30 @@
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-/* The sum of the first up to LANES elements of a row. */
-INLINE VEC NAME(head_sum)(const ELEMENT_T *x, int64_t n) {
-    NAME(lanes) sum = NAME(lanes_zero)();
+/* The sums of the first up to LANES elements of a row and of their squares. */
+INLINE void NAME(head_sums)(const ELEMENT_T *x, int64_t n, VEC *total, VEC *squares) {
+    NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
     int64_t i = 0;
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
-        NAME(load_x)(x + i, n - i);
-    return NAME(lanes_fold)(sum);
+    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
+        const VEC v = NAME(load_x)(x + i, n - i);
+        sum.part[k] = v;
+        sum_squares.part[k] = V(mul)(v, v);
+    }
+    *total = NAME(lanes_fold)(sum);
+    *squares = NAME(lanes_fold)(sum_squares);
+}
+
+/*
+ * A center on a coarse grid, 2^-10 of the row's magnitude or less. Elements of 16 bits minus such a
+ * center are sums of few bits, which add up exactly; about any other center they would all round
+ * the same way.
+ */
+INLINE REAL NAME(coarse)(REAL center, REAL mean_square) {
+    if (sizeof(ELEMENT_T) > 2)
+        return center;
+    const float rms = sqrtf((float)mean_square);
+    const float magnitude = f32_of_bits(bits_of_f32(rms) & 0x7f800000) * 0x1.8p13f;
+    return ((float)center + magnitude) - magnitude;
 }
 
 /* Sums of x - center and of its square. A short row has fewer elements than there are canonical
@@ -74,7 +91,7 @@ INLINE bool NAME(centered_moments)(const ELEMENT_T *const x[], int count, int64_
         const double corrected = square[r] - correction;
         mean[r] = center[r] + delta;
         m2[r] = corrected < 0 ? 0 : corrected;
-        off |= (unsigned)(correction > square[r] * 0.5) << r;
+        off |= (unsigned)(correction > square[r] * FAR_CENTER) << r;
     }
     return off;
 }
@@ -97,17 +114,22 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
             m2[r] = total[r];
         return;
     }
+    VEC squares[GROUP];
+    REAL mean_square[GROUP];
     for (int r = 0; r < count; r++)
-        sums[r] = NAME(head_sum)(x[r], n);
+        NAME(head_sums)(x[r], n, &sums[r], &squares[r]);
     NAME(fold_rows)(sums, count, total);
+    NAME(fold_rows)(squares, count, mean_square);
     const double inverse = 1.0 / (double)NAME(min)(n, LANES);
-    for (int r = 0; r < GROUP; r++)
-        center[r] = (REAL)(total[r] * inverse);
+    for (int r = 0; r < GROUP; r++) {
+        mean_square[r] = (REAL)(mean_square[r] * inverse);
+        center[r] = NAME(coarse)((REAL)(total[r] * inverse), mean_square[r]);
+    }
     unsigned off = NAME(centered_moments)(x, count, n, center, mean, m2);
     for (int r = 0; off; r++, off >>= 1) {
         if (!(off & 1))
             continue;
-        const REAL nearer[GROUP] = {(REAL)mean[r]};
+        const REAL nearer[GROUP] = {NAME(coarse)((REAL)mean[r], mean_square[r])};
         double again[2][GROUP];
         NAME(centered_moments)(x + r, 1, n, nearer, again[0], again[1]);
         mean[r] = again[0][0];

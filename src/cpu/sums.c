@@ -2,7 +2,7 @@
  * dweight and dbias: what the blocks summed, added in the order of the blocks and written out; and
  * the values of a problem that has no elements.
  */
-#include "cpu/run.h"
+#include "cpu/sums.h"
 
 #include <math.h>
 

@@ -10,6 +10,10 @@
 /* Rows up to these sizes are taken in groups, by the forward and the backward kernel. */
 enum { GROUP_ROW_BYTES = 16384, BACKWARD_GROUP_BYTES = 32768 };
 
+/* A center further than this share of a row's squares from its mean is replaced (rows_forward.h).
+ */
+#define FAR_CENTER 0.125
+
 #define ELEMENT f32
 #define ELEMENT_T float
 #define WEIGHT f32

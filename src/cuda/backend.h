@@ -40,7 +40,7 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
                               message error);
 
 /*
- * Queues the plan on `stream` (NULL: the default stream). `buffers` as in problem_check_buffers,
+ * Queues the plan on `stream` (NULL: the default stream). `buffers` as in buffers_check,
  * checked by the caller; `workspace` of workspace_bytes, aligned to 256.
  */
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,

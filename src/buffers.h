@@ -1,0 +1,13 @@
+/* The data of a problem's tensors: whether it is there, and apart. */
+#ifndef PLANISH_BUFFERS_H
+#define PLANISH_BUFFERS_H
+
+#include "problem.h"
+
+/*
+ * Checks that buffers are there where the problem has elements, that they suit their dtypes, and
+ * that outputs share no memory with any other tensor beyond what planish_tensors allows.
+ */
+planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], message error);
+
+#endif

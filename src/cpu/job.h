@@ -1,0 +1,34 @@
+/* A plan with its data: where each row and each block of rows finds what is its own. */
+#ifndef PLANISH_CPU_JOB_H
+#define PLANISH_CPU_JOB_H
+
+#include "plan.h"
+
+typedef struct cpu_job {
+    const planish_plan *plan;
+    char *data[ROLE_COUNT];
+    char *workspace;
+} cpu_job;
+
+/* Consecutive rows with one pitch. */
+typedef struct row_run {
+    int64_t rows;
+    char *data[ROLE_COUNT]; /* of the first row; NULL: absent */
+    int64_t pitch[ROLE_COUNT];
+} row_run;
+
+/* The longest run that starts at `row` and ends before `end`. */
+row_run row_run_at(const cpu_job *job, int64_t row, int64_t end);
+
+row_stat run_stat(const problem *p, const row_run *run, role r);
+
+/* Where a block keeps its parts of the workspace. */
+typedef struct block_space {
+    char *rows;     /* plan->gathered_rows rows of plan->row_bytes */
+    char *chunk[2]; /* chunk sums of dweight and dbias, in the compute type; NULL: not wanted */
+    double *sum[2]; /* block sums */
+} block_space;
+
+block_space block_space_of(const cpu_job *job, int64_t block);
+
+#endif
