@@ -1,17 +1,18 @@
 """Times the GPU row kernels beside a copy, an add and torch, on one GPU.
 
-Every figure is the median over trials of a CUDA graph that runs the kernel over a rotation of buffer
-sets several times the size of the L2, divided by the number of runs. The ceilings (a plain copy for
-the forward, an add of two inputs for the backward, of the same bytes) come first, then all providers
-in turn. Writes CSV with --csv. Variants: --variants times other geometries of ours as well.
+Every figure is the median over trials of a CUDA graph that runs the kernel over a rotation of
+buffer sets several times the size of the L2, divided by the number of runs. The ceilings (a plain
+copy for the forward, an add of two inputs for the backward, of the same bytes) come first, then
+all providers in turn. Writes CSV with --csv. Variants: --variants times other geometries of ours
+as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import ctypes
 import csv
+import ctypes
 import functools
 import pathlib
 import statistics
@@ -20,9 +21,10 @@ from collections.abc import Callable, Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 
-import torch
 from check_device import TORCH, types_of
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ROLES, Plan, ShimError, lib
+
+import torch
 
 ROTATE_BYTES = 400 << 20
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
@@ -64,7 +66,13 @@ class Work:
     """One shape in one direction: buffer sets, and what runs over them."""
 
     def __init__(self, direction: int, kind: int, rows: int, cols: int, dtype: str) -> None:
-        self.direction, self.kind, self.rows, self.cols, self.dtype = direction, kind, rows, cols, dtype
+        self.direction, self.kind, self.rows, self.cols, self.dtype = (
+            direction,
+            kind,
+            rows,
+            cols,
+            dtype,
+        )
         big = 2 if direction == FORWARD else 3
         self.bytes = big * rows * cols * SIZE[dtype]
         self.sets = max(1, min(64, -(-ROTATE_BYTES // self.bytes)))
@@ -79,19 +87,32 @@ class Work:
         self.dweight, self.dbias = (torch.empty(cols, dtype=t, device="cuda") for _ in range(2))
 
     def name(self) -> str:
-        return (f"{'layer' if self.kind == LAYER else 'rms'} "
-                f"{'fwd' if self.direction == FORWARD else 'bwd'} {self.rows}x{self.cols} {self.dtype}")  # fmt: skip
+        return (
+            f"{'layer' if self.kind == LAYER else 'rms'} "
+            f"{'fwd' if self.direction == FORWARD else 'bwd'} {self.rows}x{self.cols} {self.dtype}"
+        )
 
     def ceiling(self, threads: int, unroll: int) -> float:
         call = lib().shim_ceiling
-        call.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int, ctypes.c_int,
-                                                 ctypes.c_void_p]  # fmt: skip
+        call.argtypes = [ctypes.c_void_p] * 3 + [
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        ]
         size = self.x[0].nbytes // 16 * 16
 
         def run(i: int) -> None:
             z = self.dy[i].data_ptr() if self.direction == BACKWARD else None
-            failed = call(self.x[i].data_ptr(), z, self.y[i].data_ptr(), size, threads, unroll,
-                          torch.cuda.current_stream().cuda_stream)  # fmt: skip
+            failed = call(
+                self.x[i].data_ptr(),
+                z,
+                self.y[i].data_ptr(),
+                size,
+                threads,
+                unroll,
+                torch.cuda.current_stream().cuda_stream,
+            )
             assert not failed, failed
 
         return graph_us(run, self.sets)
@@ -104,14 +125,24 @@ class Work:
         return types_of(self.direction, self.kind, self.dtype)
 
     def pointers(self, i: int) -> dict[str, int]:
-        p = {"x": self.x[i], "weight": self.weight, "bias": self.bias, "y": self.y[i],
-             "mean": self.mean, "rstd": self.rstd, "dy": self.dy[i], "dx": self.y[i],
-             "dweight": self.dweight, "dbias": self.dbias}  # fmt: skip
+        p = {
+            "x": self.x[i],
+            "weight": self.weight,
+            "bias": self.bias,
+            "y": self.y[i],
+            "mean": self.mean,
+            "rstd": self.rstd,
+            "dy": self.dy[i],
+            "dx": self.y[i],
+            "dweight": self.dweight,
+            "dbias": self.dbias,
+        }
         return {r: t.data_ptr() for r, t in p.items() if r in self.types()}
 
     def plan(self, arch: int = 0, **constants: int) -> Plan:
-        return Plan(self.direction, self.kind, self.rows, self.cols, self.types(), arch=arch,
-                    **constants)  # fmt: skip
+        return Plan(
+            self.direction, self.kind, self.rows, self.cols, self.types(), arch=arch, **constants
+        )
 
     def ours(self, **constants: int) -> float:
         plan = self.plan(**constants)
@@ -134,9 +165,11 @@ class Work:
             return torch.nn.functional.layer_norm(self.x[i], n, self.weight, self.bias, 1e-5)
         if self.kind == RMS:
             return torch.ops.aten._fused_rms_norm_backward(
-                self.dy[i], self.x[i], n, self.rstd, self.weight, [True, True])  # fmt: skip
+                self.dy[i], self.x[i], n, self.rstd, self.weight, [True, True]
+            )
         return torch.ops.aten.native_layer_norm_backward(
-            self.dy[i], self.x[i], n, self.mean, self.rstd, self.weight, self.bias, [True] * 3)  # fmt: skip
+            self.dy[i], self.x[i], n, self.mean, self.rstd, self.weight, self.bias, [True] * 3
+        )
 
     def compiled(self) -> float:
         torch._dynamo.reset()
@@ -164,31 +197,51 @@ class Work:
 
 FORWARD_TABLE = [(4096, n, "f16") for n in range(1024, 15873, 512)]
 FORWARD_SMALL = [(401408, n, "f16") for n in (24, 40, 64, 96, 128, 256, 368, 512)]
-FORWARD_LARGE = [(2048, 32768, "bf16"), (512, 131072, "bf16"), (256, 262144, "bf16"),
-                 (64, 802816, "f32")]  # fmt: skip
+FORWARD_LARGE = [
+    (2048, 32768, "bf16"),
+    (512, 131072, "bf16"),
+    (256, 262144, "bf16"),
+    (64, 802816, "f32"),
+]
 FORWARD_OTHER = [(16384, 4096, "bf16"), (8192, 769, "bf16"), (16384, 2880, "f32")]
 FORWARD_DECODE = [(1, 4096, "bf16"), (16, 8192, "bf16"), (128, 4096, "bf16")]
 BACKWARD_ALL = [(4096, n, "f16") for n in (1024, 3072, 4096, 8192, 15872)]
 BACKWARD_ALL += [(401408, n, "f16") for n in (24, 96, 128, 200, 512)]
-BACKWARD_ALL += [(16384, 4096, "bf16"), (100352, 1000, "f16"), (2048, 32768, "bf16"),
-                 (512, 131072, "bf16"), (64, 802816, "f32"), (8192, 769, "bf16"),
-                 (16384, 2880, "f32")]  # fmt: skip
+BACKWARD_ALL += [
+    (16384, 4096, "bf16"),
+    (100352, 1000, "f16"),
+    (2048, 32768, "bf16"),
+    (512, 131072, "bf16"),
+    (64, 802816, "f32"),
+    (8192, 769, "bf16"),
+    (16384, 2880, "f32"),
+]
 FORWARD_PICK = [(4096, n, "f16") for n in (1024, 1536, 3072, 4096, 6656, 8192, 12288, 15872)]
 
 
-KEY = [(4096, 1024, "f16"), (4096, 8192, "f16"), (4096, 15872, "f16"), (401408, 24, "f16"),
-       (401408, 128, "f16"), (401408, 512, "f16"), (16384, 4096, "bf16"), (2048, 32768, "bf16")]  # fmt: skip
+KEY = [
+    (4096, 1024, "f16"),
+    (4096, 8192, "f16"),
+    (4096, 15872, "f16"),
+    (401408, 24, "f16"),
+    (401408, 128, "f16"),
+    (401408, 512, "f16"),
+    (16384, 4096, "bf16"),
+    (2048, 32768, "bf16"),
+]
 
 
 def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
     """(direction, kind, rows, cols, dtype) of a named sweep."""
     lists = {
         "table": [(FORWARD, s) for s in FORWARD_TABLE],
-        "forward": [(FORWARD, s) for s in FORWARD_PICK + FORWARD_SMALL + FORWARD_LARGE
-                    + FORWARD_OTHER + FORWARD_DECODE],
+        "forward": [
+            (FORWARD, s)
+            for s in FORWARD_PICK + FORWARD_SMALL + FORWARD_LARGE + FORWARD_OTHER + FORWARD_DECODE
+        ],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
         "key": [(d, s) for d in (FORWARD, BACKWARD) for s in KEY],
-    }  # fmt: skip
+    }
     for direction, (rows, cols, dtype) in lists[name]:
         yield direction, LAYER, rows, cols, dtype
 
@@ -207,7 +260,8 @@ def prepare(job: tuple[int, int, int, int, str, dict[str, int]]) -> str:
     types = types_of(direction, kind, dtype)
     try:
         Plan(direction, kind, rows, cols, types, arch=90, **constants).prepare(
-            dict.fromkeys(types, 4096))  # fmt: skip
+            dict.fromkeys(types, 4096)
+        )
     except ShimError as e:
         return f"{rows}x{cols} {constants}: {e}"
     return ""
@@ -221,7 +275,9 @@ def main() -> None:
     parser.add_argument("--csv")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--compiled", action="store_true")
-    parser.add_argument("--variants", help="a Python file that defines variants(direction, rows, cols, dtype)")
+    parser.add_argument(
+        "--variants", help="a Python file that defines variants(direction, rows, cols, dtype)"
+    )
     parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
     parser.add_argument("--only", default="", help="shapes whose name has this in it")
     arguments = parser.parse_args()
@@ -232,8 +288,12 @@ def main() -> None:
         variants = space["variants"]  # type: ignore[assignment]
     if arguments.processes:
         kind = RMS if arguments.kind == "rms" else LAYER
-        jobs = [(d, kind, r, c, t, v) for name in arguments.sweeps for d, _, r, c, t in sweep(name)
-                for v in [{}, *variants(d, r, c, t)]]  # fmt: skip
+        jobs = [
+            (d, kind, r, c, t, v)
+            for name in arguments.sweeps
+            for d, _, r, c, t in sweep(name)
+            for v in [{}, *variants(d, r, c, t)]
+        ]
         with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
             for error in filter(None, pool.map(prepare, jobs, chunksize=2)):
                 print(f"not prepared: {error[:200]}")

@@ -12,7 +12,8 @@ def array(path: pathlib.Path) -> str:
     data = path.read_bytes() + b"\0"
     lines = [", ".join(str(b) for b in data[i : i + 24]) for i in range(0, len(data), 24)]
     body = ",\n    ".join(lines)
-    return f"extern const char cuda_text_{path.stem}[];\nconst char cuda_text_{path.stem}[] = {{\n    {body}}};\n"
+    name = f"cuda_text_{path.stem}[]"
+    return f"extern const char {name};\nconst char {name} = {{\n    {body}}};\n"
 
 
 def main() -> None:

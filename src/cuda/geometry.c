@@ -14,7 +14,8 @@ enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
     FORWARD_MOST_LANES = 1024,    /* of a row in one block */
     FORWARD_DIRECT_LANES = 256,   /* the same, without a ring */
-    FORWARD_MORE_VECS = 6,        /* of 16-bit elements, where that spares a ring */
+    FORWARD_MORE_ELEMENTS = 40,   /* of 16 bits, where that spares a ring */
+    FORWARD_MOST_VECS = 6,        /* the same, with all of FORWARD_DIRECT_LANES */
     FORWARD_TURNS = 2,            /* rows a team takes with a ring, where there are enough */
     FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
     FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
@@ -145,10 +146,17 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
         int cluster = 1;
         lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
         /* Three blocks of more chunks a thread do better than two of more threads. */
-        if (lanes > FORWARD_DIRECT_LANES && x_bytes == 2 && width == 8 &&
-            chunks <= FORWARD_DIRECT_LANES * FORWARD_MORE_VECS) {
-            lanes = FORWARD_DIRECT_LANES;
-            vecs = ceil_div(chunks, lanes);
+        if (lanes > FORWARD_DIRECT_LANES && x_bytes == 2 && width == 8) {
+            int more, fewer = lanes_of_block(chunks, width, 1, FORWARD_MORE_ELEMENTS,
+                                             FORWARD_DIRECT_LANES, &more);
+            if (!fewer && chunks <= FORWARD_DIRECT_LANES * FORWARD_MOST_VECS) {
+                fewer = FORWARD_DIRECT_LANES;
+                more = FORWARD_MOST_VECS;
+            }
+            if (fewer) {
+                lanes = fewer;
+                vecs = more;
+            }
         }
         while (!lanes && cluster < limits->max_cluster)
             lanes =
@@ -177,6 +185,11 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
      * wait they save. */
     c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
                   (lanes > FORWARD_DIRECT_LANES || (lanes <= 32 && vecs * width >= elements));
+    /* Without Hopper's addressing the ring takes a few registers more. */
+    if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
+        threads = 512;
+        c[C_STAGES] = c[C_STAGES] && lanes <= 512;
+    }
     plan->turns = c[C_STAGES] && c[C_CLUSTER] == 1 ? FORWARD_TURNS : 0;
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
@@ -192,7 +205,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                                   60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
-        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? 12 : 8;
+        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch <= 100 ? 12 : 8;
         c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
         c[C_TEAMS] = c[C_WARPS];
         int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);

@@ -202,9 +202,6 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         /* A ring needs rows to come: with one turn for each team it would only delay the first. */
         if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
             c[C_STAGES] = 0;
-        /* Nor does it pay for rows within warps before each warp takes several. */
-        if (c[C_LANES] <= 32 && units_of(plan, &spec) <= 4 * resident(plan, &spec))
-            c[C_STAGES] = 0;
         if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 &&
             units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER]) {
             c[C_EARLY] = 1;

@@ -13,11 +13,43 @@ ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight"
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD = 0, 1
 LAYER, RMS = 0, 1
-CONSTANTS = (
-    "REAL_DOUBLE KIND COLS X_TYPE Y_TYPE G_TYPE D_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE "
-    "DB_TYPE WEIGHT_OFFSET WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER HOLD STAGES EARLY CORRECT SLICES "
-    "MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS X_ACCESS Y_ACCESS G_ACCESS D_ACCESS W_ACCESS B_ACCESS"
-).split()
+CONSTANTS = [
+    "REAL_DOUBLE",
+    "KIND",
+    "COLS",
+    "X_TYPE",
+    "Y_TYPE",
+    "G_TYPE",
+    "D_TYPE",
+    "W_TYPE",
+    "B_TYPE",
+    "MEAN_TYPE",
+    "RSTD_TYPE",
+    "DW_TYPE",
+    "DB_TYPE",
+    "WEIGHT_OFFSET",
+    "WIDTH",
+    "LANES",
+    "VECS",
+    "ROWS",
+    "WARPS",
+    "TEAMS",
+    "CLUSTER",
+    "HOLD",
+    "STAGES",
+    "EARLY",
+    "CORRECT",
+    "SLICES",
+    "MIN_BLOCKS",
+    "WANT_DWEIGHT",
+    "WANT_DBIAS",
+    "X_ACCESS",
+    "Y_ACCESS",
+    "G_ACCESS",
+    "D_ACCESS",
+    "W_ACCESS",
+    "B_ACCESS",
+]
 
 
 class ShimError(RuntimeError):
@@ -31,9 +63,9 @@ class ShimError(RuntimeError):
 def load() -> ctypes.CDLL:
     """The shim library, its functions declared."""
     lib = ctypes.CDLL(os.environ["PLANISH_GPU_SHIM"])
-    p, i, l, s = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
+    p, i, long, s = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
     text = ctypes.c_char_p
-    lib.shim_plan.argtypes = [p, i, i, l, l, p, p, i, ctypes.c_double, i, i, text, s]
+    lib.shim_plan.argtypes = [p, i, i, long, long, p, p, i, ctypes.c_double, i, i, text, s]
     lib.shim_free.argtypes = [p]
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s
@@ -84,9 +116,20 @@ class Plan:
         self.handle = ctypes.c_void_p()
         text = ctypes.create_string_buffer(600)
         status = lib().shim_plan(
-            ctypes.byref(self.handle), direction, kind, rows, cols, stride_array, dtype_array,
-            offset, eps, device, arch, text, len(text),
-        )  # fmt: skip
+            ctypes.byref(self.handle),
+            direction,
+            kind,
+            rows,
+            cols,
+            stride_array,
+            dtype_array,
+            offset,
+            eps,
+            device,
+            arch,
+            text,
+            len(text),
+        )
         if status:
             raise ShimError(status, text.value.decode())
         for name, value in constants.items():
@@ -115,9 +158,7 @@ class Plan:
 
     def run_array(self, array: ctypes.Array[ctypes.c_void_p], stream: int, workspace: int) -> None:
         """As run, with the array of addresses made beforehand."""
-        status = lib().shim_run(
-            self.handle, array, stream, workspace, self._text, len(self._text)
-        )
+        status = lib().shim_run(self.handle, array, stream, workspace, self._text, len(self._text))
         if status:
             raise ShimError(status, self._text.value.decode())
 
@@ -132,9 +173,7 @@ class Plan:
         """The compiler's report for an architecture; None where there is no such kernel."""
         log = ctypes.create_string_buffer(1 << 16)
         text = ctypes.create_string_buffer(2000)
-        status = lib().shim_compile(
-            self.handle, last, arch, access, log, len(log), text, len(text)
-        )
+        status = lib().shim_compile(self.handle, last, arch, access, log, len(log), text, len(text))
         if status == 100:
             return None
         if status:

@@ -1,7 +1,7 @@
 """Every kind of specialisation compiles for every supported architecture, and none spills.
 
-Runs without a GPU: NVRTC makes the machine code and its report is read. A spill costs 20 to 50% of a
-kernel's speed (docs/notebook-gpu.md), so it is a failure, not a warning.
+Runs without a GPU: NVRTC makes the machine code and its report is read. A spill costs 20 to 50%
+of a kernel's speed (docs/notebook-gpu.md), so it is a failure, not a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def same(dtype: str, direction: int, weight: str | None = None) -> dict[str, str
     statistics = "f64" if dtype == "f64" else "f32"
     roles = ["x", "y"] if direction == FORWARD else ["x", "dy", "dx"]
     affine = ["weight", "bias"] if direction == FORWARD else ["weight", "dweight", "dbias"]
-    types = {r: dtype for r in roles} | {r: weight or dtype for r in affine}
+    types = dict.fromkeys(roles, dtype) | dict.fromkeys(affine, weight or dtype)
     return types | {"mean": statistics, "rstd": statistics}
 
 
@@ -31,7 +31,7 @@ def without(types: dict[str, str], *roles: str) -> dict[str, str]:
 def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
     """(name, direction, kind, cols, dtypes, access)."""
     forward_cols = (1, 3, 24, 40, 64, 96, 100, 128, 256, 267, 368, 512, 769, 1024, 1536, 4096, 6656)
-    forward_cols += (8192, 12289, 15872, 32768, 131072, 262144, 802816)
+    forward_cols += (5632, 7680, 8192, 8704, 12289, 15872, 32768, 131072, 262144, 802816)
     backward_cols = (1, 3, 24, 40, 96, 128, 200, 267, 512, 769, 1000, 1024, 3072, 4096, 8192, 15872)
     backward_cols += (802816,)
     out = []
@@ -39,20 +39,54 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
         word = "forward" if direction == FORWARD else "backward"
         for cols in cols_list:
             for dtype in ("f16", "bf16", "f32"):
-                out.append((f"{word} {cols} {dtype}", direction, LAYER, cols, same(dtype, direction), 16))
+                out.append(
+                    (f"{word} {cols} {dtype}", direction, LAYER, cols, same(dtype, direction), 16)
+                )
     for direction in (FORWARD, BACKWARD):
         word = "forward" if direction == FORWARD else "backward"
         for cols in (24, 769, 4096):
-            out.append((f"{word} rms {cols}", direction, RMS, cols,
-                        without(same("bf16", direction), "mean", "bias", "dbias"), 16))  # fmt: skip
+            out.append(
+                (
+                    f"{word} rms {cols}",
+                    direction,
+                    RMS,
+                    cols,
+                    without(same("bf16", direction), "mean", "bias", "dbias"),
+                    16,
+                )
+            )
             out.append((f"{word} {cols} f64", direction, LAYER, cols, same("f64", direction), 16))
-            out.append((f"{word} {cols} f16, f32 weight", direction, LAYER, cols,
-                        same("f16", direction, "f32"), 16))  # fmt: skip
-            out.append((f"{word} {cols} bare", direction, LAYER, cols,
-                        without(same("f16", direction), "weight", "bias", "dweight", "dbias"), 16))  # fmt: skip
+            out.append(
+                (
+                    f"{word} {cols} f16, f32 weight",
+                    direction,
+                    LAYER,
+                    cols,
+                    same("f16", direction, "f32"),
+                    16,
+                )
+            )
+            out.append(
+                (
+                    f"{word} {cols} bare",
+                    direction,
+                    LAYER,
+                    cols,
+                    without(same("f16", direction), "weight", "bias", "dweight", "dbias"),
+                    16,
+                )
+            )
             for access in (2, 4, 8):
-                out.append((f"{word} {cols} f16 at {access} bytes", direction, LAYER, cols,
-                            same("f16", direction), access))  # fmt: skip
+                out.append(
+                    (
+                        f"{word} {cols} f16 at {access} bytes",
+                        direction,
+                        LAYER,
+                        cols,
+                        same("f16", direction),
+                        access,
+                    )
+                )
     for cols in (2048, 32768, 131072):
         out.append((f"backward {cols} bf16", BACKWARD, LAYER, cols, same("bf16", BACKWARD), 16))
     return out
@@ -89,8 +123,10 @@ def main() -> int:
                 registers = re.findall(r"Used (\d+) registers", report)
                 assert spills and registers, f"no report of registers: {report}"
                 if any(spills) or any(stack):
-                    print(f"SPILL: sm_{arch} {name}: spills {spills}, stack {stack}, "
-                          f"registers {registers}; {plan.describe()}")  # fmt: skip
+                    print(
+                        f"SPILL: sm_{arch} {name}: spills {spills}, stack {stack}, "
+                        f"registers {registers}; {plan.describe()}"
+                    )
                     bad += 1
     print(f"{compiled} kernels compiled, {bad} bad")
     return min(bad, 99)

@@ -145,10 +145,11 @@ __device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r
     return tree_sum<PIVOT_VECS>(sums) * (real)(1.0 / (PIVOT_VECS * WIDTH));
 }
 
-/* Adds a chunk's sums of (x - pivot) * scale and of its square. */
+/* Adds a chunk's sums of (x - pivot) * scale and of its square; nothing where `has` is false. That is
+ * a choice of values and no branch: behind a branch the assembler puts the chunk's load, too. */
 template <bool SCALED>
-__device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, real pivot, real scale,
-                                           total &sum, total &squares) {
+__device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, bool has, real pivot,
+                                           real scale, total &sum, total &squares) {
     constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
     real d[WIDTH], e[HALF];
 #pragma unroll
@@ -156,6 +157,8 @@ __device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, real pivot, 
         d[i] = LAYER ? element<X_TYPE>(c.word, i) - pivot : element<X_TYPE>(c.word, i);
         if (SCALED)
             d[i] *= scale;
+        if (LAYER)
+            d[i] = has ? d[i] : 0;
     }
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
@@ -259,8 +262,7 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
 #pragma unroll UNROLL
     for (int k = 0; k < VECS; k++) {
         chunk<X_BYTES> c = r.take(p, k);
-        if (p.has(k))
-            chunk_sums<false>(c, own, 1, a, b);
+        chunk_sums<false>(c, p.has(k), own, 1, a, b);
     }
     /* Else the converted row stays in registers over the exchange, and spills. */
     if constexpr (HOLD == 0 && bytes_of(X_TYPE) == 2)
@@ -287,7 +289,7 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
             for (int k = 0; k < VECS; k++)
                 if (r.there && p.has(k))
                     chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)),
-                                     own, scale, a, b);
+                                     true, own, scale, a, b);
             merge<true>(p, again, scale, a, b);
             if (large || small) {
                 double back = large ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
