@@ -88,15 +88,28 @@ INLINE void NAME(store_output)(ELEMENT_T *p, VEC v, const traffic t) {
         STORE_X(p, v);
 }
 
+/*
+ * Elements that a loop over columns takes at a time. Past the cache it is a whole line of each row:
+ * a line that is written in parts, with other lines in between, goes to memory in parts.
+ */
+enum {
+    NAME(LINE) = 64 / sizeof(ELEMENT_T),
+    NAME(LINE_PARTS) = NAME(LINE) > VEC_LANES ? NAME(LINE) / VEC_LANES : 1
+};
+INLINE int64_t NAME(step_to)(const traffic t) {
+    return t == TRAFFIC_STREAM ? NAME(LINE_PARTS) * VEC_LANES : VEC_LANES;
+}
+
 /* Asks for the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
 INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
     if (t != TRAFFIC_CACHED)
         __builtin_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), 0, 2);
 }
 
-INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch) {
-    const bool aligned = ((uintptr_t)output | (uintptr_t)pitch) % 64 == 0;
-    return t == TRAFFIC_STREAM && !aligned ? TRAFFIC_AHEAD : t;
+/* Past the cache only where every row is whole lines. */
+INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, int64_t cols) {
+    const bool whole = ((uintptr_t)output | (uintptr_t)pitch) % 64 == 0 && cols % NAME(LINE) == 0;
+    return t == TRAFFIC_STREAM && !whole ? TRAFFIC_AHEAD : t;
 }
 
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {

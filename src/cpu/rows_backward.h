@@ -143,31 +143,37 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
     const int64_t n = a->cols, x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
     VEC weight = V(set1)(1);
     int64_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES) {
-        if (weights)
-            weight = V(add)(LOAD_W(weights + i), offset);
-        const VEC d0 = LOAD_X(dy0 + i), xhat0 = NAME(xhat_of)(LOAD_X(x0 + i), row0, rms);
-        const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
-        const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
+    for (const int64_t step = NAME(step_to)(t); i + step <= n; i += step) {
+        VEC out1[NAME(LINE_PARTS)]; /* the second row's, written after the first row's line */
+        UNROLL for (int k = 0; k < step / VEC_LANES; k++) {
+            const int64_t at = i + k * VEC_LANES;
+            if (weights)
+                weight = V(add)(LOAD_W(weights + at), offset);
+            const VEC d0 = LOAD_X(dy0 + at), xhat0 = NAME(xhat_of)(LOAD_X(x0 + at), row0, rms);
+            const VEC d1 = count == 2 ? LOAD_X(dy1 + at) : d0;
+            const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + at), row1, rms) : xhat0;
+            if (wants_dx) {
+                NAME(store_output)(dx0 + at, NAME(gradient_of)(d0, weight, xhat0, row0, rms), t);
+                if (count == 2)
+                    out1[k] = NAME(gradient_of)(d1, weight, xhat1, row1, rms);
+            }
+            if (dweight) {
+                const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + at));
+                STORE_REAL(dweight + at, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
+            }
+            if (dbias) {
+                const VEC sum = V(add)(d0, LOAD_REAL(dbias + at));
+                STORE_REAL(dbias + at, count == 2 ? V(add)(d1, sum) : sum);
+            }
+        }
         NAME(ask_for)(x0 + i, x_ahead, t);
         NAME(ask_for)(dy0 + i, dy_ahead, t);
-        if (count == 2) {
-            NAME(ask_for)(x1 + i, x_ahead, t);
-            NAME(ask_for)(dy1 + i, dy_ahead, t);
-        }
-        if (wants_dx) {
-            NAME(store_output)(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms), t);
-            if (count == 2)
-                NAME(store_output)(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms), t);
-        }
-        if (dweight) {
-            const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
-            STORE_REAL(dweight + i, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
-        }
-        if (dbias) {
-            const VEC sum = V(add)(d0, LOAD_REAL(dbias + i));
-            STORE_REAL(dbias + i, count == 2 ? V(add)(d1, sum) : sum);
-        }
+        if (count == 1)
+            continue;
+        NAME(ask_for)(x1 + i, x_ahead, t);
+        NAME(ask_for)(dy1 + i, dy_ahead, t);
+        UNROLL for (int k = 0; wants_dx && k < step / VEC_LANES; k++)
+            NAME(store_output)(dx1 + i + k * VEC_LANES, out1[k], t);
     }
     if (i == n)
         return;
@@ -236,7 +242,7 @@ OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, t
 }
 
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
-    const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch);
+    const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
     const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
     const int64_t grouped = row_bytes <= BACKWARD_GROUP_BYTES ? a->rows / GROUP * GROUP : 0;
     int64_t row = 0;

@@ -147,19 +147,24 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
     const int64_t n = a->cols;
     VEC weight = V(set1)(1), bias = V(set1)((REAL)-0.0);
     int64_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES) {
-        if (has_weight)
-            weight = V(add)(LOAD_W(weights + i), offset);
-        if (has_bias)
-            bias = LOAD_W(biases + i);
-        const VEC v0 = V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias);
+    for (const int64_t step = NAME(step_to)(t); i + step <= n; i += step) {
+        VEC w[NAME(LINE_PARTS)], b[NAME(LINE_PARTS)];
+        UNROLL for (int k = 0; k < step / VEC_LANES; k++) {
+            const int64_t at = i + k * VEC_LANES;
+            w[k] = has_weight ? V(add)(LOAD_W(weights + at), offset) : weight;
+            b[k] = has_bias ? LOAD_W(biases + at) : bias;
+            const VEC xhat = NAME(normalize)(LOAD_X(x0 + at), s0, rms);
+            NAME(store_output)(y0 + at, V(fma)(xhat, w[k], b[k]), t);
+        }
         NAME(ask_for)(x0 + i, ahead, t);
-        NAME(store_output)(y0 + i, v0, t);
         if (count == 1)
             continue;
-        const VEC v1 = V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias);
+        UNROLL for (int k = 0; k < step / VEC_LANES; k++) {
+            const int64_t at = i + k * VEC_LANES;
+            const VEC xhat = NAME(normalize)(LOAD_X(x1 + at), s1, rms);
+            NAME(store_output)(y1 + at, V(fma)(xhat, w[k], b[k]), t);
+        }
         NAME(ask_for)(x1 + i, ahead, t);
-        NAME(store_output)(y1 + i, v1, t);
     }
     if (i == n)
         return;
@@ -279,7 +284,7 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
     const int64_t grouped =
         a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
-    const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch);
+    const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
     int64_t row = 0;
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t);
