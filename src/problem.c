@@ -214,8 +214,10 @@ static void dense_strides(const DLTensor *t, int64_t strides[]) {
 static void append_axis(axis list[], int *count, const axis *next) {
     axis *last = *count ? &list[*count - 1] : NULL;
     bool merges = last && last->affine == next->affine;
+    int64_t span; /* an empty tensor may have strides of any size */
     for (int r = 0; merges && r < ROLE_COUNT; r++)
-        merges = last->stride[r] == next->stride[r] * next->size;
+        merges =
+            !__builtin_mul_overflow(next->stride[r], next->size, &span) && last->stride[r] == span;
     if (!merges) {
         list[(*count)++] = *next;
         return;
