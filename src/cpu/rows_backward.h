@@ -152,11 +152,9 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
             const VEC d0 = LOAD_X(dy0 + at), xhat0 = NAME(xhat_of)(LOAD_X(x0 + at), row0, rms);
             const VEC d1 = count == 2 ? LOAD_X(dy1 + at) : d0;
             const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + at), row1, rms) : xhat0;
-            if (wants_dx) {
+            if (wants_dx)
                 NAME(store_output)(dx0 + at, NAME(gradient_of)(d0, weight, xhat0, row0, rms), t);
-                if (count == 2)
-                    out1[k] = NAME(gradient_of)(d1, weight, xhat1, row1, rms);
-            }
+            out1[k] = NAME(gradient_of)(d1, weight, xhat1, row1, rms);
             if (dweight) {
                 const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + at));
                 STORE_REAL(dweight + at, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
@@ -172,8 +170,9 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
             continue;
         NAME(ask_for)(x1 + i, x_ahead, t);
         NAME(ask_for)(dy1 + i, dy_ahead, t);
-        UNROLL for (int k = 0; wants_dx && k < step / VEC_LANES; k++)
-            NAME(store_output)(dx1 + i + k * VEC_LANES, out1[k], t);
+        if (wants_dx)
+            UNROLL for (int k = 0; k < step / VEC_LANES; k++)
+                NAME(store_output)(dx1 + i + k * VEC_LANES, out1[k], t);
     }
     if (i == n)
         return;

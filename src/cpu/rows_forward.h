@@ -181,13 +181,13 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
     STORE_X_PART(y1 + i, v1, left);
 }
 
-/* The usual cases without a test in the loop. `ahead` is from these rows to the next ones, in
- * bytes. */
+/* The usual cases without a test in the loop, the others never past the cache. `ahead` is from
+ * these rows to the next ones, in bytes. */
 INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEMENT_T *const y[],
                         const int count, const NAME(row_scale) scale[], const bool rms,
                         int64_t ahead, const traffic t) {
     if (!a->weight || !a->bias != rms)
-        NAME(apply_as)(a, x, y, count, scale, rms, a->weight, a->bias, ahead, t);
+        NAME(apply_as)(a, x, y, count, scale, rms, a->weight, a->bias, ahead, TRAFFIC_AHEAD);
     else if (t == TRAFFIC_CACHED)
         NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_CACHED);
     else if (t == TRAFFIC_AHEAD)
