@@ -2,10 +2,6 @@
 #include "cpu/gathered.h"
 #include "cpu/sums.h"
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 static const row_kernels *kernels_of(const planish_plan *plan) {
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[ROLE_X];
@@ -110,22 +106,11 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
 /* ---- The run ------------------------------------------------------------------------------------
  */
 
-/* One even range of the work items for each of OpenMP's threads. */
-static void default_parallel_for(void *context, int64_t count, planish_task task, void *task_data) {
-    (void)context;
-#if defined(_OPENMP)
-    if (!omp_in_parallel()) {
-#pragma omp parallel
-        {
-            const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-            const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
-            if (begin < end)
-                task(task_data, begin, end);
-        }
-        return;
-    }
-#endif
-    task(task_data, 0, count);
+/* Even ranges of the work items for OpenMP's threads; without OpenMP, the calling thread. */
+static void default_parallel_for(int64_t count, planish_task task, void *task_data) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++)
+        task(task_data, i, i + 1);
 }
 
 static void fork_join(const cpu_job *job, const planish_exec *exec, bool parallel, int64_t count,
@@ -135,7 +120,7 @@ static void fork_join(const cpu_job *job, const planish_exec *exec, bool paralle
     else if (exec && exec->parallel_for)
         exec->parallel_for(exec->parallel_context, count, task, (void *)job);
     else
-        default_parallel_for(NULL, count, task, (void *)job);
+        default_parallel_for(count, task, (void *)job);
 }
 
 void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const planish_exec *exec) {

@@ -50,14 +50,14 @@ unsigned cuda_spec_threads(const cuda_spec *s) {
 size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
     size_t threads = cuda_spec_threads(s), vecs = (size_t)c[C_VECS];
-    size_t x = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_X_TYPE]));
+    size_t x = (size_t)c[C_WIDTH] * (size_t)dtype_bytes((dtype)c[C_X_TYPE]);
     if (s->kernel == CUDA_FORWARD) {
         int slots = c[C_HOLD] == 1 ? 1 : c[C_HOLD] == 0 ? c[C_STAGES] : 0;
-        return (size_t)(slots * c[C_ROWS]) * threads * vecs * x;
+        return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;
     }
     if (s->kernel == CUDA_BACKWARD) {
-        size_t g = (size_t)(c[C_WIDTH] * dtype_bytes((dtype)c[C_G_TYPE]));
-        size_t ring = (size_t)(c[C_STAGES] * c[C_ROWS]) * vecs * threads * (x + g);
+        size_t g = (size_t)c[C_WIDTH] * (size_t)dtype_bytes((dtype)c[C_G_TYPE]);
+        size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
         size_t sums = (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] *
                       (c[C_REAL_DOUBLE] ? 8 : 4);
         if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
@@ -98,7 +98,8 @@ static int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_el
         double uneven = lanes & (lanes - 1) ? 1.1 : 1.0; /* longer trees */
         /* Many columns in a thread take its registers, and so warps. */
         double crowded = v * width <= roomy ? 1 : v * width <= roomy * 3 / 2 ? 1.15 : 1.125;
-        double cost = crowded * (fixed * uneven + each * v * width) / (32 / lanes);
+        const int rows_of_warp = 32 / lanes;
+        double cost = crowded * (fixed * uneven + each * v * width) / rows_of_warp;
         if (!best || cost < best_cost) {
             best = lanes;
             best_cost = cost;

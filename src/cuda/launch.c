@@ -210,9 +210,8 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     } else {
         c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
         c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
-        if (spec.kernel == CUDA_APPLY)
-            c[C_STAGES] = 0;
-        else if (narrow || c[C_G_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
+        if (spec.kernel == CUDA_APPLY || narrow || c[C_G_ACCESS] < 4 ||
+            c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
             c[C_STAGES] = 0;
     }
     return spec;
