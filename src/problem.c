@@ -127,13 +127,15 @@ static planish_status check_tensor(problem *p, role r, const DLTensor *t, messag
                         role_name(r), (long long)t->shape[i], i);
         empty |= t->shape[i] == 0;
     }
-    int64_t dense = 1;
-    for (int i = t->ndim - 1; i >= 0 && !empty; i--) {
-        int64_t stride = t->strides ? t->strides[i] : dense, reach;
+    int64_t dense = 1; /* elements, axes of size 0 left out */
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        const int64_t size = t->shape[i] ? t->shape[i] : 1;
+        const int64_t stride = empty ? 0 : t->strides ? t->strides[i] : dense;
+        int64_t reach;
         if (stride == INT64_MIN ||
-            __builtin_mul_overflow(t->shape[i] - 1, stride < 0 ? -stride : stride, &reach) ||
+            __builtin_mul_overflow(size - 1, stride < 0 ? -stride : stride, &reach) ||
             __builtin_add_overflow(last, reach, &last) || last > INT64_MAX / 16 ||
-            __builtin_mul_overflow(dense, t->shape[i], &dense))
+            __builtin_mul_overflow(dense, size, &dense))
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s reaches past 2^59 elements on axis %d (size %lld, stride %lld); "
                         "wanted addresses that fit in 64 bits",

@@ -95,7 +95,7 @@ typedef struct cpu_kernels {
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements (see cpu/rows.h). */
-enum { SEGMENT = 4096 };
+enum { SEGMENT = 1024 };
 
 /* Rows are taken in groups of up to this many, whose sums are folded together. */
 enum { GROUP = 4 };
