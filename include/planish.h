@@ -35,9 +35,10 @@
  * negative ones included; an output must not overlap itself. Any alignment of the data that suits
  * its dtype is accepted. A tensor with no elements may have a NULL data pointer.
  *
- * Dtypes: f16, bf16, f32 and f64, each tensor its own. If any tensor is f64 the arithmetic is f64,
- * otherwise f32 with f64 row totals; sums are never kept in 16 bits. Results are rounded once, to
- * nearest even; subnormals are kept.
+ * Dtypes: f16, bf16, f32 and f64, each tensor its own. If one of x, y, dy, dx, weight, bias,
+ * dweight and dbias is f64 the arithmetic is f64, otherwise f32; mean, rstd and m2 are as good as
+ * the arithmetic, whatever their dtype. Sums are never kept in 16 bits. Results are rounded once,
+ * to nearest even; subnormals are kept.
  *
  * Precision: 16-bit outputs equal the exact result rounded once, or its neighbour in at most 1 of
  * 1000 elements; f32 outputs are within 4 ULP of the largest magnitude in their row, for any mean
@@ -160,7 +161,9 @@ typedef enum planish_pass {
      * Parts a and b of n_a and n_b elements merge as
      *     mean = (n_a mean_a + n_b mean_b) / (n_a + n_b)
      *     m2   = m2_a + m2_b + (mean_a - mean_b)^2 n_a n_b / (n_a + n_b)
-     * and rstd = 1 / sqrt(m2 / n + eps). Use f64 for mean, m2 and rstd to keep every digit. */
+     * and rstd = 1 / sqrt(m2 / n + eps). Keep mean, m2 and rstd in f64: a mean in f32 is rounded,
+     * and apply cannot mend it. */
+     * and apply cannot mend it. */
     PLANISH_STATISTICS = 3,
     /* x, mean, rstd, weight?, bias? -> y     (RMS: no mean; eps is not used) */
     PLANISH_APPLY = 4
