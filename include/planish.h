@@ -163,7 +163,6 @@ typedef enum planish_pass {
      *     m2   = m2_a + m2_b + (mean_a - mean_b)^2 n_a n_b / (n_a + n_b)
      * and rstd = 1 / sqrt(m2 / n + eps). Keep mean, m2 and rstd in f64: a mean in f32 is rounded,
      * and apply cannot mend it. */
-     * and apply cannot mend it. */
     PLANISH_STATISTICS = 3,
     /* x, mean, rstd, weight?, bias? -> y     (RMS: no mean; eps is not used) */
     PLANISH_APPLY = 4
