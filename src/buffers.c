@@ -1,26 +1,5 @@
 #include "buffers.h"
 
-/* The bytes from `low` up to `high` that a tensor may touch, over some of its axes. */
-typedef struct extent {
-    intptr_t low, high;
-} extent;
-
-static void widen(extent *e, const axis *a, role r, int bytes) {
-    int64_t reach = (a->size - 1) * a->stride[r] * bytes;
-    *(reach < 0 ? &e->low : &e->high) += reach;
-}
-
-static extent extent_of(const problem *p, role r, const void *data, int skip_kept) {
-    const int bytes = dtype_bytes(p->dtypes[r]);
-    extent e = {(intptr_t)data, (intptr_t)data + bytes};
-    for (int i = 0; i < p->kept_count; i++)
-        if (i != skip_kept)
-            widen(&e, &p->kept[i], r, bytes);
-    for (int i = 0; i < p->reduced_count; i++)
-        widen(&e, &p->reduced[i], r, bytes);
-    return e;
-}
-
 static bool same_layout(const problem *p, role a, role b) {
     if (p->dtypes[a] != p->dtypes[b])
         return false;
@@ -40,9 +19,10 @@ static bool side_by_side(const problem *p, role a, role b, void *const buffers[]
         int64_t pitch = p->kept[i].stride[a] * dtype_bytes(p->dtypes[a]);
         if (pitch <= 0 || pitch != p->kept[i].stride[b] * dtype_bytes(p->dtypes[b]))
             continue;
-        extent ea = extent_of(p, a, buffers[a], i), eb = extent_of(p, b, buffers[b], i);
-        intptr_t from_a = ((eb.low - ea.low) % pitch + pitch) % pitch;
-        if (from_a >= ea.high - ea.low && from_a + (eb.high - eb.low) <= pitch)
+        const reach ra = problem_reach(p, a, i), rb = problem_reach(p, b, i);
+        const int64_t apart = ((intptr_t)buffers[b] + rb.low) - ((intptr_t)buffers[a] + ra.low);
+        const int64_t from_a = (apart % pitch + pitch) % pitch;
+        if (from_a >= ra.high - ra.low && from_a + (rb.high - rb.low) <= pitch)
             return true;
     }
     return false;
@@ -53,35 +33,42 @@ static bool may_alias(role output, role other) {
            (output == ROLE_DX && (other == ROLE_X || other == ROLE_DY || other == ROLE_Y));
 }
 
-planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], message error) {
-    const bool empty = !p->rows || !p->cols;
-    extent extents[ROLE_COUNT];
-    int present[ROLE_COUNT], count = 0;
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!has(p, r))
-            continue;
-        present[count++] = r;
-        const int bytes = dtype_bytes(p->dtypes[r]);
-        int64_t elements = ROLE_BIT(r) & FULL_ROLES     ? p->rows * p->cols
-                           : ROLE_BIT(r) & AFFINE_ROLES ? p->affine
-                                                        : p->rows;
-        if (elements && !buffers[r])
+static int64_t elements_of(const problem *p, role r) {
+    return ROLE_BIT(r) & FULL_ROLES     ? p->rows * p->cols
+           : ROLE_BIT(r) & AFFINE_ROLES ? p->affine
+                                        : p->rows;
+}
+
+/* Whether there is data of each tensor, at an address its dtype can have. */
+static planish_status check_present(const problem *p, void *const buffers[], message error) {
+    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        const intptr_t address = (intptr_t)buffers[r];
+        if (!address && elements_of(p, r))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s has no data; wanted %lld elements",
-                        role_name(r), (long long)elements);
-        if ((uintptr_t)buffers[r] & (uintptr_t)(bytes - 1))
+                        role_name(r), (long long)elements_of(p, r));
+        if (address & (dtype_bytes(p->dtypes[r]) - 1))
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s starts at an address that is not a multiple of %d; wanted one that is",
-                        role_name(r), bytes);
-        if (!empty)
-            extents[r] = extent_of(p, r, buffers[r], -1);
+                        role_name(r), dtype_bytes(p->dtypes[r]));
     }
-    for (int i = 0; i < count && !empty; i++) {
-        const int a = present[i];
-        if (!(roles_of_pass(p->pass).outputs & ROLE_BIT(a)))
-            continue;
-        for (int j = 0; j < count; j++) {
-            const int b = present[j];
-            if (b == a || extents[a].high <= extents[b].low || extents[b].high <= extents[a].low)
+    return PLANISH_OK;
+}
+
+static planish_status check_apart(const problem *p, void *const buffers[], message error) {
+    struct {
+        intptr_t low, high;
+    } touched[ROLE_COUNT];
+    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        touched[r].low = (intptr_t)buffers[r] + p->reaches[r].low;
+        touched[r].high = (intptr_t)buffers[r] + p->reaches[r].high;
+    }
+    for (unsigned out = p->present & roles_of_pass(p->pass).outputs; out; out &= out - 1) {
+        const role a = first_role(out);
+        for (unsigned rest = p->present & ~ROLE_BIT(a); rest; rest &= rest - 1) {
+            const role b = first_role(rest);
+            if (touched[a].high <= touched[b].low || touched[b].high <= touched[a].low)
                 continue;
             if (may_alias(a, b) && buffers[a] == buffers[b] && same_layout(p, a, b))
                 continue;
@@ -94,4 +81,11 @@ planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], 
         }
     }
     return PLANISH_OK;
+}
+
+planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], bool apart,
+                             message error) {
+    const planish_status status = check_present(p, buffers, error);
+    const bool empty = !p->rows || !p->cols;
+    return status || apart || empty ? status : check_apart(p, buffers, error);
 }

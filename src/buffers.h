@@ -6,8 +6,10 @@
 
 /*
  * Checks that buffers are there where the problem has elements, that they suit their dtypes, and
- * that outputs share no memory with any other tensor beyond what planish_tensors allows.
+ * that outputs share no memory with any other tensor beyond what planish_tensors allows: the last
+ * is taken as known where `apart`.
  */
-planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], message error);
+planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], bool apart,
+                             message error);
 
 #endif

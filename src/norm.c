@@ -66,7 +66,7 @@ static planish_status make_plan(planish_plan *plan, const planish_norm *op, plan
 static planish_status run_plan(const planish_plan *plan, void *const buffers[ROLE_COUNT],
                                const planish_exec *exec) {
     const message error = message_of(exec);
-    planish_status status = buffers_check(&plan->problem, buffers, error);
+    planish_status status = buffers_check(&plan->problem, buffers, exec && exec->apart, error);
     if (status)
         return status;
     if (plan->workspace_bytes) {

@@ -236,6 +236,22 @@ static int64_t list_size(const axis list[], int count) {
     return size;
 }
 
+static void widen(reach *found, const axis *a, role r) {
+    const int64_t span = (a->size - 1) * a->stride[r];
+    *(span < 0 ? &found->low : &found->high) += span;
+}
+
+reach problem_reach(const problem *p, role r, int skip_kept) {
+    reach found = {0, 1};
+    for (int i = 0; i < p->kept_count; i++)
+        if (i != skip_kept)
+            widen(&found, &p->kept[i], r);
+    for (int i = 0; i < p->reduced_count; i++)
+        widen(&found, &p->reduced[i], r);
+    const int bytes = dtype_bytes(p->dtypes[r]);
+    return (reach){found.low * bytes, found.high * bytes};
+}
+
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error) {
     planish_status status = check_op(op, pass, tensors, error);
@@ -254,12 +270,12 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     p->weight_offset = op->weight_offset;
     p->eps = op->eps;
     p->device = x->device;
-    unsigned present = 0;
+    p->present = 0;
     for (int r = 0; r < ROLE_COUNT; r++) {
         p->dtypes[r] = DTYPE_NONE;
         if (!t[r])
             continue;
-        present |= ROLE_BIT(r);
+        p->present |= ROLE_BIT(r);
         if ((status = check_tensor(p, r, t[r], error)))
             return status;
         if (!same_device(t[r]->device, x->device))
@@ -278,7 +294,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         return fail(error, PLANISH_ERROR_AXES,
                     "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
                     (unsigned long long)op->affine_axes, x->ndim, role_name(model));
-    const uint64_t affine = present & AFFINE_ROLES ? op->affine_axes : 0;
+    const uint64_t affine = p->present & AFFINE_ROLES ? op->affine_axes : 0;
 
     int of_axis[ROLE_COUNT][PLANISH_MAX_NDIM];
     int64_t strides[ROLE_COUNT][PLANISH_MAX_NDIM];
@@ -321,5 +337,8 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         p->reduced[p->reduced_count++] = one;
     p->rows = list_size(p->kept, p->kept_count);
     p->cols = list_size(p->reduced, p->reduced_count);
+    if (p->rows && p->cols) /* an empty tensor may have strides of any size */
+        for (unsigned rest = p->present; rest; rest &= rest - 1)
+            p->reaches[first_role(rest)] = problem_reach(p, first_role(rest), -1);
     return PLANISH_OK;
 }

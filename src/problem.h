@@ -22,13 +22,20 @@ typedef struct axis {
     int64_t stride[ROLE_COUNT]; /* in elements */
 } axis;
 
+/* The bytes that a tensor touches around its first element: from `low` (0 or less) up to `high`. */
+typedef struct reach {
+    int64_t low, high;
+} reach;
+
 typedef struct problem {
     planish_pass pass;
     planish_kind kind;
     int weight_offset;
     double eps;
     DLDevice device;
+    unsigned present;         /* the roles that there are */
     dtype dtypes[ROLE_COUNT]; /* DTYPE_NONE: absent */
+    reach reaches[ROLE_COUNT];
     int kept_count, reduced_count;
     axis kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     int64_t rows, cols; /* products of the sizes of kept and reduced */
@@ -38,6 +45,9 @@ typedef struct problem {
 static inline bool has(const problem *p, role r) {
     return p->dtypes[r] != DTYPE_NONE;
 }
+
+/* The reach of a tensor over all axes but one of the kept ones (-1: over all). */
+reach problem_reach(const problem *p, role r, int skip_kept);
 
 /* Whether the arithmetic is f64: any tensor is. */
 bool problem_is_double(const problem *p);

@@ -31,11 +31,6 @@ const char *role_name(role r) {
     return names[r];
 }
 
-int dtype_bytes(dtype d) {
-    static const int bytes[] = {4, 2, 2, 8, 0};
-    return bytes[d];
-}
-
 const char *dtype_name(dtype d) {
     static const char *const names[] = {"f32", "f16", "bf16", "f64", "none"};
     return names[d];

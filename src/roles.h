@@ -28,11 +28,20 @@ const char *role_name(role r);
 typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_NONE } dtype;
 
 /* Bytes of one element; 0 for DTYPE_NONE. */
-int dtype_bytes(dtype d);
+static inline int dtype_bytes(dtype d) {
+    static const unsigned char bytes[] = {4, 2, 2, 8, 0};
+    return bytes[d];
+}
+
 const char *dtype_name(dtype d);
 
 /* Sets of roles are bit masks. */
 #define ROLE_BIT(r) (1u << (r))
+
+/* The first role of a set that is not empty; a loop over a set drops it by `set &= set - 1`. */
+static inline role first_role(unsigned set) {
+    return (role)__builtin_ctz(set);
+}
 
 /* By the axes they have: all of x's, or the affine ones. The others have the axes that are not
  * reduced. */

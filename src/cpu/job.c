@@ -2,26 +2,34 @@
 
 row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
     const problem *p = &job->plan->problem;
+    const int64_t *pitch = job->plan->pitch;
     const axis *inner = &p->kept[p->kept_count - 1];
+    row_run run = {0};
+    if (p->kept_count == 1) {
+        run.rows = end - row;
+        for (unsigned roles = p->present; roles; roles &= roles - 1) {
+            const role r = first_role(roles);
+            run.data[r] = job->data[r] + row * pitch[r];
+            run.pitch[r] = pitch[r];
+        }
+        return run;
+    }
     int64_t index[PLANISH_MAX_NDIM], rest = row;
-    for (int k = p->kept_count - 1; k >= 0; k--) {
+    for (int k = p->kept_count - 1; k > 0; k--) {
         index[k] = rest % p->kept[k].size;
         rest /= p->kept[k].size;
     }
-    row_run run;
+    index[0] = rest;
     const int64_t left = inner->size - index[p->kept_count - 1];
     run.rows = left < end - row ? left : end - row;
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        run.data[r] = NULL;
-        run.pitch[r] = 0;
-        if (!has(p, r))
-            continue;
+    for (unsigned roles = p->present; roles; roles &= roles - 1) {
+        const role r = first_role(roles);
         const int bytes = dtype_bytes(p->dtypes[r]);
         int64_t offset = 0;
         for (int k = 0; k < p->kept_count; k++)
             offset += index[k] * p->kept[k].stride[r];
-        run.data[r] = job->data[r] ? job->data[r] + offset * bytes : NULL;
-        run.pitch[r] = inner->stride[r] * bytes;
+        run.data[r] = job->data[r] + offset * bytes;
+        run.pitch[r] = pitch[r];
     }
     return run;
 }

@@ -59,9 +59,6 @@ static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle
         if (a->op.affine_axes & PLANISH_AXIS(i))
             a->affine_sizes[a->affine_ndim++] = x->shape[i];
     }
-    contiguous_strides(x->ndim, x->shape, a->dense);
-    contiguous_strides(x->ndim, a->statistics_sizes, a->statistics_strides);
-    contiguous_strides(a->affine_ndim, a->affine_sizes, a->affine_strides);
 }
 
 static void run(const axes *a, planish_pass pass, const planish_tensors *tensors) {
@@ -94,12 +91,13 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
         b = view_input(bias);
     int32_t statistics_dtype = view_is_double(&x) ? torch.f64 : torch.f32;
     int64_t no_elements = 0, stride = 1;
-    OWNED_TENSOR y_out = new_tensor(&x, x.ndim, x.shape, a.dense, view_dtype(&x), &y);
-    OWNED_TENSOR mean_out = rms ? new_tensor(&x, 1, &no_elements, &stride, statistics_dtype, &mean)
-                                : new_tensor(&x, x.ndim, a.statistics_sizes, a.statistics_strides,
-                                             statistics_dtype, &mean);
-    OWNED_TENSOR rstd_out =
-        new_tensor(&x, x.ndim, a.statistics_sizes, a.statistics_strides, statistics_dtype, &rstd);
+    OWNED_TENSOR y_out = new_dense_tensor(&x, x.ndim, x.shape, view_dtype(&x), a.dense, &y);
+    OWNED_TENSOR mean_out =
+        rms ? new_dense_tensor(&x, 1, &no_elements, statistics_dtype, &stride, &mean)
+            : new_dense_tensor(&x, x.ndim, a.statistics_sizes, statistics_dtype,
+                               a.statistics_strides, &mean);
+    OWNED_TENSOR rstd_out = new_dense_tensor(&x, x.ndim, a.statistics_sizes, statistics_dtype,
+                                             a.statistics_strides, &rstd);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x,
@@ -141,13 +139,13 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     OWNED_TENSOR dweight_out = NULL;
     OWNED_TENSOR dbias_out = NULL;
     if (wanted[0])
-        dx_out = new_tensor(&x, x.ndim, x.shape, a.dense, view_dtype(&x), &dx);
+        dx_out = new_dense_tensor(&x, x.ndim, x.shape, view_dtype(&x), a.dense, &dx);
     if (wanted[1])
-        dweight_out = new_tensor(&x, a.affine_ndim, a.affine_sizes, a.affine_strides,
-                                 parameter_dtype, &dweight);
+        dweight_out = new_dense_tensor(&x, a.affine_ndim, a.affine_sizes, parameter_dtype,
+                                       a.affine_strides, &dweight);
     if (wanted[2])
-        dbias_out = new_tensor(&x, a.affine_ndim, a.affine_sizes, a.affine_strides, parameter_dtype,
-                               &dbias);
+        dbias_out = new_dense_tensor(&x, a.affine_ndim, a.affine_sizes, parameter_dtype,
+                                     a.affine_strides, &dbias);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x,

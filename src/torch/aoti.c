@@ -88,7 +88,8 @@ static const symbol symbols[] = {
      "_ZN2at4_ops15_fused_rms_norm4callERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS2_ES8_IdE",
      "calling _fused_rms_norm unboxed (else torch_call_dispatcher)"},
     {FIELD(empty_cpu), false,
-     "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb",
+     "_ZN2at6detail9empty_cpuEN3c108ArrayRefIlEENS1_10ScalarTypeEbSt8optionalINS1_"
+     "12MemoryFormatEE",
      "making CPU tensors without the dispatcher (else aoti_torch_empty_strided)"},
     {FIELD(set_warning_handler), false,
      "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE", warnings},

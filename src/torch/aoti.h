@@ -65,8 +65,14 @@ typedef returned_tensors layer_norm_backward_function(tensor_handle dy, tensor_h
 typedef returned_tensors rms_norm_function(tensor_handle input, int_array_ref normalized_shape,
                                            const optional_tensor *weight, optional_double eps);
 
-typedef returned_tensors empty_cpu_function(int_array_ref sizes, int_array_ref strides,
-                                            int8_t dtype, bool pinned);
+/* std::optional<c10::MemoryFormat>; not engaged: row-major. */
+typedef struct optional_layout {
+    int8_t value;
+    bool engaged;
+} optional_layout;
+
+typedef returned_tensors empty_cpu_function(int_array_ref sizes, int8_t dtype, bool pinned,
+                                            optional_layout layout);
 
 typedef struct torch_functions {
     /* The stable C ABI. */

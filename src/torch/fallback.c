@@ -120,9 +120,9 @@ planish_status fallback_self_test(message error) {
     const double n = SELF_TEST_SIZE, eps = 0.5;
     double values[SELF_TEST_SIZE], y[SELF_TEST_SIZE], rms[SELF_TEST_SIZE], dx[SELF_TEST_SIZE];
     double mean = 0, square = 0, c1 = 0, c2 = 0;
-    int64_t sizes[2] = {1, SELF_TEST_SIZE}, strides[2] = {SELF_TEST_SIZE, 1};
+    int64_t sizes[2] = {1, SELF_TEST_SIZE}, strides[2];
     DLTensor like = {.device = {kDLCPU, 0}}, view;
-    OWNED_TENSOR x = new_tensor(&like, 2, sizes, strides, torch.f32, &view);
+    OWNED_TENSOR x = new_dense_tensor(&like, 2, sizes, torch.f32, strides, &view);
     for (int i = 0; i < SELF_TEST_SIZE; i++) {
         values[i] = i * i - 2.5;
         ((float *)view.data)[i] = (float)values[i];

@@ -68,12 +68,11 @@ static reason examine(layer *l) {
     return why;
 }
 
-/* x's sizes with 1 on the normalized axes, and dense strides for them. */
-static void statistics_shape(const layer *l, int64_t *sizes, int64_t *strides) {
+/* x's sizes with 1 on the normalized axes. */
+static void statistics_shape(const layer *l, int64_t *sizes) {
     int32_t first = l->x.ndim - (int32_t)l->shape.size;
     for (int32_t i = 0; i < l->x.ndim; i++)
         sizes[i] = i < first ? l->x.shape[i] : 1;
-    contiguous_strides(l->x.ndim, sizes, strides);
 }
 
 static planish_norm operator_of(const layer *l, double eps) {
@@ -83,13 +82,12 @@ static planish_norm operator_of(const layer *l, double eps) {
 static reason forward_on_planish(layer *l, double eps, stack_value *stack) {
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM];
     DLTensor y, mean, rstd;
-    statistics_shape(l, sizes, strides);
-    contiguous_strides(l->x.ndim, l->x.shape, dense);
-    OWNED_TENSOR out = new_tensor(&l->x, l->x.ndim, l->x.shape, dense, view_dtype(&l->x), &y);
+    statistics_shape(l, sizes);
+    OWNED_TENSOR out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &y);
     OWNED_TENSOR mean_out =
-        new_tensor(&l->x, l->x.ndim, sizes, strides, l->statistics_dtype, &mean);
+        new_dense_tensor(&l->x, l->x.ndim, sizes, l->statistics_dtype, strides, &mean);
     OWNED_TENSOR rstd_out =
-        new_tensor(&l->x, l->x.ndim, sizes, strides, l->statistics_dtype, &rstd);
+        new_dense_tensor(&l->x, l->x.ndim, sizes, l->statistics_dtype, strides, &rstd);
 
     planish_norm op = operator_of(l, eps);
     planish_tensors tensors = {
@@ -169,26 +167,25 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
     int32_t normalized_ndim = (int32_t)l->shape.size;
     int64_t *parameter_sizes = l->x.shape + l->x.ndim - normalized_ndim;
     DLTensor mean, rstd, dx, dweight, dbias;
-    statistics_shape(l, sizes, strides);
+    statistics_shape(l, sizes);
+    contiguous_strides(l->x.ndim, sizes, strides);
     reason why = examine_statistics(l, mean_handle, sizes, strides, &mean);
     if (why == SUPPORTED)
         why = examine_statistics(l, rstd_handle, sizes, strides, &rstd);
     if (why != SUPPORTED)
         return why;
 
-    contiguous_strides(l->x.ndim, l->x.shape, dense);
-    contiguous_strides(normalized_ndim, parameter_sizes, parameter_dense);
     OWNED_TENSOR dx_out = NULL;
     OWNED_TENSOR dweight_out = NULL;
     OWNED_TENSOR dbias_out = NULL;
     if (mask->wanted[0])
-        dx_out = new_tensor(&l->x, l->x.ndim, l->x.shape, dense, view_dtype(&l->x), &dx);
+        dx_out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &dx);
     if (mask->wanted[1])
-        dweight_out = new_tensor(&l->x, normalized_ndim, parameter_sizes, parameter_dense,
-                                 view_dtype(&l->w), &dweight);
+        dweight_out = new_dense_tensor(&l->x, normalized_ndim, parameter_sizes, view_dtype(&l->w),
+                                       parameter_dense, &dweight);
     if (mask->wanted[2])
-        dbias_out = new_tensor(&l->x, normalized_ndim, parameter_sizes, parameter_dense,
-                               view_dtype(&l->b), &dbias);
+        dbias_out = new_dense_tensor(&l->x, normalized_ndim, parameter_sizes, view_dtype(&l->b),
+                                     parameter_dense, &dbias);
 
     planish_norm op = operator_of(l, 0);
     planish_tensors tensors = {

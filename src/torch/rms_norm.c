@@ -71,12 +71,11 @@ static planish_norm operator_of(const rms *r) {
     return planish_rms_norm_op(r->x.ndim, (int32_t)r->shape.size, epsilon(r));
 }
 
-/* x's sizes with 1 on the normalized axes, and dense strides for them. */
-static void statistics_shape(const rms *r, int64_t *sizes, int64_t *strides) {
+/* x's sizes with 1 on the normalized axes. */
+static void statistics_shape(const rms *r, int64_t *sizes) {
     int32_t first = r->x.ndim - (int32_t)r->shape.size;
     for (int32_t i = 0; i < r->x.ndim; i++)
         sizes[i] = i < first ? r->x.shape[i] : 1;
-    contiguous_strides(r->x.ndim, sizes, strides);
 }
 
 /*
@@ -88,14 +87,15 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         return NO_ELEMENTS;
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], out_strides[PLANISH_MAX_NDIM];
     DLTensor y, rstd;
-    if (!channels_last_strides(&r->x, out_strides))
-        contiguous_strides(r->x.ndim, r->x.shape, out_strides);
-    OWNED_TENSOR out = new_tensor(&r->x, r->x.ndim, r->x.shape, out_strides, view_dtype(&r->x), &y);
+    OWNED_TENSOR out =
+        channels_last_strides(&r->x, out_strides)
+            ? new_strided_tensor(&r->x, r->x.ndim, r->x.shape, out_strides, view_dtype(&r->x), &y)
+            : new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), out_strides, &y);
     OWNED_TENSOR rstd_out = NULL;
     if (rstd_wanted) {
-        statistics_shape(r, sizes, strides);
-        rstd_out = new_tensor(&r->x, r->x.ndim, sizes, strides,
-                              view_is_double(&r->x) ? torch.f64 : torch.f32, &rstd);
+        statistics_shape(r, sizes);
+        rstd_out = new_dense_tensor(&r->x, r->x.ndim, sizes,
+                                    view_is_double(&r->x) ? torch.f64 : torch.f32, strides, &rstd);
     }
     planish_norm op = operator_of(r);
     planish_tensors tensors = {
@@ -190,12 +190,11 @@ void rms_norm_autograd(stack_value *stack, uint64_t argument_count, uint64_t ret
 
 static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle rstd_handle,
                                        const bool *wanted, stack_value *stack, message error) {
-    int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM];
-    int64_t dense[PLANISH_MAX_NDIM], weight_dense[PLANISH_MAX_NDIM];
+    int64_t sizes[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM], weight_dense[PLANISH_MAX_NDIM];
     int32_t normalized_ndim = (int32_t)r->shape.size;
     int64_t *weight_sizes = r->x.shape + r->x.ndim - normalized_ndim;
     DLTensor dx, dweight, rstd = view_input(rstd_handle);
-    statistics_shape(r, sizes, strides);
+    statistics_shape(r, sizes);
     DLTensor expected = {.ndim = r->x.ndim, .shape = sizes};
     if (!same_device(&r->x, dy) || !same_device(&r->x, &rstd))
         return "grad_out and rstd must be on the device of input";
@@ -205,15 +204,13 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
     if (wanted[1] && !r->weight)
         return "the gradient of weight is asked for, but there is no weight";
 
-    contiguous_strides(r->x.ndim, r->x.shape, dense);
-    contiguous_strides(normalized_ndim, weight_sizes, weight_dense);
     OWNED_TENSOR dx_out = NULL;
     OWNED_TENSOR dweight_out = NULL;
     if (wanted[0])
-        dx_out = new_tensor(&r->x, r->x.ndim, r->x.shape, dense, view_dtype(&r->x), &dx);
+        dx_out = new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), dense, &dx);
     if (wanted[1])
-        dweight_out = new_tensor(&r->x, normalized_ndim, weight_sizes, weight_dense,
-                                 view_dtype(&r->w), &dweight);
+        dweight_out = new_dense_tensor(&r->x, normalized_ndim, weight_sizes, view_dtype(&r->w),
+                                       weight_dense, &dweight);
     planish_norm op = operator_of(r);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,

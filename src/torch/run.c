@@ -32,9 +32,9 @@ static void parallel_for(void *context, int64_t count, planish_task task, void *
 
 /* A workspace for `like`'s device: the tensor that owns it, and its aligned address. */
 static tensor_handle new_workspace(const DLTensor *like, size_t bytes, planish_exec *exec) {
-    int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT, stride = 1;
+    int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT, stride;
     DLTensor view;
-    tensor_handle workspace = new_tensor(like, 1, &size, &stride, torch.u8, &view);
+    tensor_handle workspace = new_dense_tensor(like, 1, &size, torch.u8, &stride, &view);
     uintptr_t address = (uintptr_t)view.data + WORKSPACE_ALIGNMENT - 1;
     exec->workspace = (void *)(address - address % WORKSPACE_ALIGNMENT);
     exec->workspace_bytes = bytes;
@@ -80,6 +80,7 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
         .parallel_for = parallel_for,
         .message = error.text,
         .message_bytes = error.bytes,
+        .apart = 1, /* torch has just made the outputs */
     };
     const planish_plan *plan = plan_for(op, pass, tensors);
     if (plan)

@@ -150,19 +150,9 @@ bool channels_last_strides(const DLTensor *view, int64_t *strides) {
     return true;
 }
 
-tensor_handle new_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
-                         int32_t dtype, DLTensor *view) {
-    OWNED_TENSOR tensor = NULL;
-    if (torch.empty_cpu && like->device.device_type == kDLCPU) {
-        size_t count = (size_t)ndim;
-        torch_check(torch.new_undefined(&tensor));
-        returned_tensors made = torch.empty_cpu(
-            (int_array_ref){sizes, count}, (int_array_ref){strides, count}, (int8_t)dtype, false);
-        *(void **)tensor = made.impl[0];
-    } else {
-        torch_check(torch.empty_strided(ndim, sizes, strides, dtype, torch_device_type(like),
-                                        like->device.device_id, &tensor));
-    }
+/* Fills the view of a new tensor, and passes it on. */
+static tensor_handle viewed(tensor_handle *tensor, const DLTensor *like, int32_t ndim,
+                            int64_t *sizes, int64_t *strides, int32_t dtype, DLTensor *view) {
     *view = (DLTensor){
         .device = like->device,
         .ndim = ndim,
@@ -170,8 +160,29 @@ tensor_handle new_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int
         .shape = sizes,
         .strides = strides,
     };
-    torch_check(torch.get_mutable_data_ptr(tensor, &view->data));
-    tensor_handle made = tensor;
-    tensor = NULL;
+    torch_check(torch.get_mutable_data_ptr(*tensor, &view->data));
+    tensor_handle made = *tensor;
+    *tensor = NULL;
     return made;
+}
+
+tensor_handle new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes,
+                                 int64_t *strides, int32_t dtype, DLTensor *view) {
+    OWNED_TENSOR tensor = NULL;
+    torch_check(torch.empty_strided(ndim, sizes, strides, dtype, torch_device_type(like),
+                                    like->device.device_id, &tensor));
+    return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
+}
+
+tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
+                               int64_t *strides, DLTensor *view) {
+    contiguous_strides(ndim, sizes, strides);
+    if (!torch.empty_cpu || like->device.device_type != kDLCPU)
+        return new_strided_tensor(like, ndim, sizes, strides, dtype, view);
+    OWNED_TENSOR tensor = NULL;
+    torch_check(torch.new_undefined(&tensor));
+    returned_tensors made = torch.empty_cpu((int_array_ref){sizes, (size_t)ndim}, (int8_t)dtype,
+                                            false, (optional_layout){0});
+    *(void **)tensor = made.impl[0];
+    return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
 }

@@ -38,9 +38,11 @@ bool channels_last_strides(const DLTensor *view, int64_t *strides);
 
 /*
  * A new tensor on the device of `like`, with its view for writing. The view's shape is `sizes` and
- * its strides are `strides`, which must outlive it.
+ * its strides are `strides`, which must outlive it; for a dense tensor they are written here.
  */
-tensor_handle new_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
-                         int32_t dtype, DLTensor *view);
+tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
+                               int64_t *strides, DLTensor *view);
+tensor_handle new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes,
+                                 int64_t *strides, int32_t dtype, DLTensor *view);
 
 #endif

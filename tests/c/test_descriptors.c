@@ -335,10 +335,27 @@ static void bad_plan(const bad_call *bad) {
     bundle_free(&c.bundle);
 }
 
+/* exec->apart lets an overlap through, and nothing else. Of the overlaps only these two stay within
+ * the tensors' own memory. */
+static void run_apart(const bad_call *bad) {
+    const bool overlaps = bad->edit == mean_on_rstd || bad->edit == dweight_on_dbias;
+    if (bad->status == PLANISH_ERROR_OVERLAP && !overlaps)
+        return;
+    test_case("apart: %s", bad->name);
+    call c;
+    call_make(&c, bad->pass, bad->kind);
+    bad->edit(&c);
+    c.exec.apart = 1;
+    planish_status status = planish_norm_run(c.op, c.bundle.test.pass, c.tensors, &c.exec);
+    expect(status == (overlaps ? PLANISH_OK : bad->status), "%s", planish_status_name(status));
+    bundle_free(&c.bundle);
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof bad_calls / sizeof *bad_calls; i++) {
         bad_run(&bad_calls[i]);
         bad_plan(&bad_calls[i]);
+        run_apart(&bad_calls[i]);
     }
     return test_finish("descriptors");
 }

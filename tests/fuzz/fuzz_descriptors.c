@@ -122,7 +122,7 @@ static int take_tensor(bytes *b, made *m, int ndim, const int64_t *sizes, uint64
     else if (spoil > 244 && m->dl.ndim)
         m->shape[take(b) % (unsigned)m->dl.ndim] = take_size(b);
     int64_t dense = 1;
-    for (int i = m->dl.ndim - 1; i >= 0 && i < PLANISH_MAX_NDIM; i--) {
+    for (int64_t i = (int64_t)m->dl.ndim - 1; i >= 0 && i < PLANISH_MAX_NDIM; i--) {
         m->strides[i] = spoil % 2 ? take_stride(b, dense) : dense;
         if (__builtin_mul_overflow(dense, m->shape[i], &dense))
             dense = 1;
