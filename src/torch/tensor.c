@@ -32,23 +32,6 @@ int32_t view_dtype(const DLTensor *view) {
     }
 }
 
-bool view_is_half(const DLTensor *view) {
-    return view->dtype.bits == 16;
-}
-
-bool view_is_double(const DLTensor *view) {
-    return view->dtype.bits == 64;
-}
-
-bool same_dtype(const DLTensor *a, const DLTensor *b) {
-    return a->dtype.code == b->dtype.code && a->dtype.bits == b->dtype.bits;
-}
-
-bool same_device(const DLTensor *a, const DLTensor *b) {
-    return a->device.device_type == b->device.device_type &&
-           a->device.device_id == b->device.device_id;
-}
-
 bool same_shape(const DLTensor *a, const DLTensor *b) {
     if (a->ndim != b->ndim)
         return false;
@@ -63,18 +46,6 @@ int64_t view_elements(const DLTensor *view) {
     for (int32_t i = 0; i < view->ndim; i++)
         elements *= view->shape[i];
     return elements;
-}
-
-bool view_is_contiguous(const DLTensor *view) {
-    int64_t stride = 1;
-    for (int32_t i = view->ndim - 1; i >= 0; i--) {
-        if (view->shape[i] == 0)
-            return true;
-        if (view->shape[i] != 1 && view->strides[i] != stride)
-            return false;
-        stride *= view->shape[i];
-    }
-    return true;
 }
 
 /* torch's number for a device type that planish does not know becomes an extension's. */
@@ -115,14 +86,6 @@ DLTensor view_input(tensor_handle tensor) {
         torch_check(torch.get_const_data_ptr(tensor, &data));
     view.data = (void *)(uintptr_t)data;
     return view;
-}
-
-void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_t *strides) {
-    int64_t stride = 1;
-    for (int32_t i = ndim - 1; i >= 0; i--) {
-        strides[i] = stride;
-        stride *= sizes[i] > 1 ? sizes[i] : 1;
-    }
 }
 
 bool channels_last_strides(const DLTensor *view, int64_t *strides) {

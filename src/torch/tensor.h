@@ -19,16 +19,42 @@ bool view_description(tensor_handle tensor, DLTensor *view);
 /* torch's number for the dtype of a view, or -1. */
 int32_t view_dtype(const DLTensor *view);
 
-bool view_is_half(const DLTensor *view); /* f16 or bf16 */
-bool view_is_double(const DLTensor *view);
-bool same_dtype(const DLTensor *a, const DLTensor *b);
-bool same_device(const DLTensor *a, const DLTensor *b);
+/* f16 or bf16. */
+static inline bool view_is_half(const DLTensor *view) {
+    return view->dtype.bits == 16;
+}
+static inline bool view_is_double(const DLTensor *view) {
+    return view->dtype.bits == 64;
+}
+static inline bool same_dtype(const DLTensor *a, const DLTensor *b) {
+    return a->dtype.code == b->dtype.code && a->dtype.bits == b->dtype.bits;
+}
+static inline bool same_device(const DLTensor *a, const DLTensor *b) {
+    return a->device.device_type == b->device.device_type &&
+           a->device.device_id == b->device.device_id;
+}
 bool same_shape(const DLTensor *a, const DLTensor *b);
 int64_t view_elements(const DLTensor *view);
-bool view_is_contiguous(const DLTensor *view);
+static inline bool view_is_contiguous(const DLTensor *view) {
+    int64_t stride = 1;
+    for (int32_t i = view->ndim - 1; i >= 0; i--) {
+        if (view->shape[i] == 0)
+            return true;
+        if (view->shape[i] != 1 && view->strides[i] != stride)
+            return false;
+        stride *= view->shape[i];
+    }
+    return true;
+}
 
 /* Dense row-major strides. As torch does, a size of 0 counts as 1. */
-void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_t *strides);
+static inline void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_t *strides) {
+    int64_t stride = 1;
+    for (int32_t i = ndim - 1; i >= 0; i--) {
+        strides[i] = stride;
+        stride *= sizes[i] > 1 ? sizes[i] : 1;
+    }
+}
 
 /*
  * Where torch takes the tensor for channels last (of 4 or 5 axes, by its sizes and strides), writes

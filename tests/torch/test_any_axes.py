@@ -75,6 +75,26 @@ def test_strided_input_is_read_as_dense(layout: str) -> None:
     torch.testing.assert_close(y, wanted.float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("strided", ["x", "dy", "mean", "rstd", "weight"])
+def test_backward_reads_each_tensor_by_its_strides(strided: str) -> None:
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    _, mean, rstd = torch.ops.planish.norm_forward(x, weight, None, [1], [1], 1e-5, False)
+    tensors = {"dy": torch.randn(3, 8), "x": x, "mean": mean, "rstd": rstd, "weight": weight}
+
+    def gradients() -> list[Tensor]:
+        grads = torch.ops.planish.norm_backward(
+            *tensors.values(), [1], [1], False, [True, True, True]
+        )
+        return list(grads)
+
+    dense = gradients()
+    apart = torch.full((*tensors[strided].shape, 2), torch.nan)
+    apart[..., 0] = tensors[strided]
+    tensors[strided] = apart[..., 0]
+    for mine, wanted in zip(gradients(), dense, strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("parameter", [torch.float32, torch.bfloat16], ids=str)
 def test_a_mix_of_dtypes_is_refused_or_rounded_early(
