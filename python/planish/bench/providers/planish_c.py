@@ -96,6 +96,7 @@ class Exec(ctypes.Structure):
         ("workspace_bytes", c_size_t),
         ("message", c_char_p),
         ("message_bytes", c_size_t),
+        ("apart", c_int),
     )
 
 
