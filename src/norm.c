@@ -44,7 +44,7 @@ static planish_status check_exec(const planish_exec *exec) {
 }
 
 static cpu_limits this_cpu(void) {
-    return (cpu_limits){.kernels = cpu_kernels_chosen(), .cache_bytes = (size_t)32 << 20};
+    return (cpu_limits){.kernels = cpu_kernels_chosen(), .cache_bytes = (size_t)8 << 20};
 }
 
 static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,

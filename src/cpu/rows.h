@@ -23,7 +23,6 @@
 #define LOAD_X_PART(p, n) V_TYPED(VEC, load_part, ELEMENT)(p, n)
 #define STORE_X(p, v) V_TYPED(VEC, store, ELEMENT)(p, v)
 #define STORE_X_PART(p, v, n) V_TYPED(VEC, store_part, ELEMENT)(p, v, n)
-#define STREAM_X(p, v) V_TYPED(VEC, stream, ELEMENT)(p, v)
 #define LOAD_W(p) V_TYPED(VEC, load, WEIGHT)(p)
 #define LOAD_W_PART(p, n) V_TYPED(VEC, load_part, WEIGHT)(p, n)
 #define LOAD_REAL(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
@@ -80,25 +79,8 @@ INLINE VEC NAME(keep)(VEC v, int64_t left) {
 INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
 }
-/* Writes one vector of y or dx; past the cache, its address must be a multiple of the vector. */
-INLINE void NAME(store_output)(ELEMENT_T *p, VEC v, const traffic t) {
-    if (t == TRAFFIC_STREAM)
-        STREAM_X(p, v);
-    else
-        STORE_X(p, v);
-}
-
-/*
- * Elements that a loop over columns takes at a time. Past the cache it is a whole line of each row:
- * a line that is written in parts, with other lines in between, goes to memory in parts.
- */
-enum {
-    NAME(LINE) = 64 / sizeof(ELEMENT_T),
-    NAME(LINE_PARTS) = NAME(LINE) > VEC_LANES ? NAME(LINE) / VEC_LANES : 1
-};
-INLINE int64_t NAME(step_to)(const traffic t) {
-    return t == TRAFFIC_STREAM ? NAME(LINE_PARTS) * VEC_LANES : VEC_LANES;
-}
+/* Elements of a row that are made before they are written past the cache (stream_lines). */
+enum { NAME(PIECE) = 1024 / sizeof(ELEMENT_T) };
 
 /* Asks for the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
 INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
@@ -106,9 +88,10 @@ INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
         __builtin_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), 0, 2);
 }
 
-/* Past the cache only where every row is whole lines. */
+/* Past the cache only where every row is whole lines: what is written in parts is slower there. */
 INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, int64_t cols) {
-    const bool whole = ((uintptr_t)output | (uintptr_t)pitch) % 64 == 0 && cols % NAME(LINE) == 0;
+    const int64_t bytes = cols * (int64_t)sizeof(ELEMENT_T);
+    const bool whole = ((uintptr_t)output | (uintptr_t)pitch | (uintptr_t)bytes) % 64 == 0;
     return t == TRAFFIC_STREAM && !whole ? TRAFFIC_AHEAD : t;
 }
 
@@ -129,7 +112,6 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
 #undef LOAD_X_PART
 #undef STORE_X
 #undef STORE_X_PART
-#undef STREAM_X
 #undef LOAD_W
 #undef LOAD_W_PART
 #undef LOAD_REAL

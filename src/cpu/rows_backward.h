@@ -124,45 +124,45 @@ INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
 }
 
 /*
- * dx of one or two rows and their contribution to dweight and dbias, which add the rows in their
- * order: the sums are the same bits however the rows are grouped.
+ * n elements of dx of one or two rows, from element `at` on, and their contribution to dweight and
+ * dbias, which add the rows in their order: the sums are the same bits however the rows are
+ * grouped. The rows that come next, `group` rows on, are asked for.
  */
-INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x[],
-                           const ELEMENT_T *const rows_dy[], ELEMENT_T *const rows_dx[],
-                           const int count, const NAME(row_gradient) row[], const bool rms,
-                           int64_t group, const traffic t) {
+INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const rows_x[],
+                              const ELEMENT_T *const rows_dy[], ELEMENT_T *const dx0,
+                              ELEMENT_T *const dx1, const int count, int64_t at, int64_t n,
+                              const NAME(row_gradient) row[], const bool rms, int64_t group,
+                              const traffic t) {
     /* Everything the loop reads is local: a store could change what a pointer reaches. */
-    const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
-    const ELEMENT_T *const dy0 = rows_dy[0], *const dy1 = rows_dy[count - 1];
-    ELEMENT_T *const dx0 = rows_dx[0], *const dx1 = rows_dx[count - 1];
+    const ELEMENT_T *const x0 = rows_x[0] + at, *const x1 = rows_x[count - 1] + at;
+    const ELEMENT_T *const dy0 = rows_dy[0] + at, *const dy1 = rows_dy[count - 1] + at;
     const NAME(row_gradient) row0 = row[0], row1 = row[count - 1];
-    const WEIGHT_T *const weights = a->weight;
-    REAL *const dweight = a->dweight, *const dbias = a->dbias;
+    const WEIGHT_T *const weights = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
+    REAL *const dweight = a->dweight ? (REAL *)a->dweight + at : NULL;
+    REAL *const dbias = a->dbias ? (REAL *)a->dbias + at : NULL;
     const bool wants_dx = a->dx != NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const int64_t n = a->cols, x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
+    const int64_t x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
     VEC weight = V(set1)(1);
     int64_t i = 0;
-    for (const int64_t step = NAME(step_to)(t); i + step <= n; i += step) {
-        VEC out1[NAME(LINE_PARTS)]; /* the second row's, written after the first row's line */
-        UNROLL for (int k = 0; k < step / VEC_LANES; k++) {
-            const int64_t at = i + k * VEC_LANES;
-            if (weights)
-                weight = V(add)(LOAD_W(weights + at), offset);
-            const VEC d0 = LOAD_X(dy0 + at), xhat0 = NAME(xhat_of)(LOAD_X(x0 + at), row0, rms);
-            const VEC d1 = count == 2 ? LOAD_X(dy1 + at) : d0;
-            const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + at), row1, rms) : xhat0;
-            if (wants_dx)
-                NAME(store_output)(dx0 + at, NAME(gradient_of)(d0, weight, xhat0, row0, rms), t);
-            out1[k] = NAME(gradient_of)(d1, weight, xhat1, row1, rms);
-            if (dweight) {
-                const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + at));
-                STORE_REAL(dweight + at, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
-            }
-            if (dbias) {
-                const VEC sum = V(add)(d0, LOAD_REAL(dbias + at));
-                STORE_REAL(dbias + at, count == 2 ? V(add)(d1, sum) : sum);
-            }
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        if (weights)
+            weight = V(add)(LOAD_W(weights + i), offset);
+        const VEC d0 = LOAD_X(dy0 + i), xhat0 = NAME(xhat_of)(LOAD_X(x0 + i), row0, rms);
+        const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
+        const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
+        if (wants_dx) {
+            STORE_X(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms));
+            if (count == 2)
+                STORE_X(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms));
+        }
+        if (dweight) {
+            const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
+            STORE_REAL(dweight + i, count == 2 ? V(fma)(d1, xhat1, sum) : sum);
+        }
+        if (dbias) {
+            const VEC sum = V(add)(d0, LOAD_REAL(dbias + i));
+            STORE_REAL(dbias + i, count == 2 ? V(add)(d1, sum) : sum);
         }
         NAME(ask_for)(x0 + i, x_ahead, t);
         NAME(ask_for)(dy0 + i, dy_ahead, t);
@@ -170,9 +170,6 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
             continue;
         NAME(ask_for)(x1 + i, x_ahead, t);
         NAME(ask_for)(dy1 + i, dy_ahead, t);
-        if (wants_dx)
-            UNROLL for (int k = 0; k < step / VEC_LANES; k++)
-                NAME(store_output)(dx1 + i + k * VEC_LANES, out1[k], t);
     }
     if (i == n)
         return;
@@ -180,10 +177,11 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
     if (weights)
         weight = V(add)(LOAD_W_PART(weights + i, left), offset);
     for (int r = 0; r < count; r++) {
-        const VEC d = LOAD_X_PART(rows_dy[r] + i, left);
-        const VEC xhat = NAME(xhat_of)(LOAD_X_PART(rows_x[r] + i, left), row[r], rms);
+        const VEC d = LOAD_X_PART((r ? dy1 : dy0) + i, left);
+        const VEC xhat = NAME(xhat_of)(LOAD_X_PART((r ? x1 : x0) + i, left), row[r], rms);
         if (wants_dx)
-            STORE_X_PART(rows_dx[r] + i, NAME(gradient_of)(d, weight, xhat, row[r], rms), left);
+            STORE_X_PART((r ? dx1 : dx0) + i, NAME(gradient_of)(d, weight, xhat, row[r], rms),
+                         left);
         if (dweight)
             STORE_REAL_PART(dweight + i, V(fma)(d, xhat, LOAD_REAL_PART(dweight + i, left)), left);
         if (dbias)
@@ -191,16 +189,26 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const rows_x
     }
 }
 
-INLINE void NAME(gradient_by_traffic)(const backward_args *a, const ELEMENT_T *const x[],
-                                      const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
-                                      const int count, const NAME(row_gradient) row[],
-                                      const bool rms, int64_t group, traffic t) {
-    if (t == TRAFFIC_CACHED)
-        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_CACHED);
-    else if (t == TRAFFIC_AHEAD)
-        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_AHEAD);
-    else
-        NAME(gradient)(a, x, dy, dx, count, row, rms, group, TRAFFIC_STREAM);
+INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
+                           const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
+                           const NAME(row_gradient) row[], const bool rms, int64_t group,
+                           traffic t) {
+    ELEMENT_T *const dx0 = dx[0], *const dx1 = dx[count - 1];
+    const int64_t n = a->cols;
+    if (t == TRAFFIC_CACHED) {
+        NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_CACHED);
+    } else if (t == TRAFFIC_AHEAD || !a->dx) {
+        NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_AHEAD);
+    } else {
+        _Alignas(64) ELEMENT_T piece[2][NAME(PIECE)];
+        for (int64_t at = 0; at < n; at += NAME(PIECE)) {
+            const int64_t length = NAME(min)(n - at, NAME(PIECE));
+            NAME(gradient_as)(a, x, dy, piece[0], piece[1], count, at, length, row, rms, group,
+                              TRAFFIC_STREAM);
+            for (int r = 0; r < count; r++)
+                stream_lines(dx[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
+        }
+    }
 }
 
 /* Rows [row, row + count), count 1 or GROUP. */
@@ -228,9 +236,9 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         return;
     }
     if (count == 1)
-        NAME(gradient_by_traffic)(a, x, dy, dx, 1, row, rms, count, t);
+        NAME(gradient)(a, x, dy, dx, 1, row, rms, count, t);
     for (int r = 0; r + 1 < count; r += 2)
-        NAME(gradient_by_traffic)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, t);
+        NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, t);
 }
 
 OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t) {

@@ -132,38 +132,33 @@ INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
     return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
 }
 
-/* y of one or two rows, weight and bias read once for both. An absent bias is -0, which changes no
- * sum, not even a zero's sign. */
-INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[],
-                           ELEMENT_T *const rows_y[], const int count,
+/*
+ * n elements of y of one or two rows, from element `at` on, weight and bias read once for both. An
+ * absent bias is -0, which changes no sum, not even a zero's sign. The rows that come next, `ahead`
+ * bytes on, are asked for.
+ */
+INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[], ELEMENT_T *y0,
+                           ELEMENT_T *y1, const int count, int64_t at, int64_t n,
                            const NAME(row_scale) scale[], const bool rms, const bool has_weight,
                            const bool has_bias, int64_t ahead, const traffic t) {
     /* Everything the loop reads is local: a store to y could change what a pointer reaches. */
-    const ELEMENT_T *const x0 = rows_x[0], *const x1 = rows_x[count - 1];
-    ELEMENT_T *const y0 = rows_y[0], *const y1 = rows_y[count - 1];
+    const ELEMENT_T *const x0 = rows_x[0] + at, *const x1 = rows_x[count - 1] + at;
     const NAME(row_scale) s0 = scale[0], s1 = scale[count - 1];
-    const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
+    const WEIGHT_T *const weights = has_weight ? (const WEIGHT_T *)a->weight + at : NULL;
+    const WEIGHT_T *const biases = has_bias ? (const WEIGHT_T *)a->bias + at : NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const int64_t n = a->cols;
     VEC weight = V(set1)(1), bias = V(set1)((REAL)-0.0);
     int64_t i = 0;
-    for (const int64_t step = NAME(step_to)(t); i + step <= n; i += step) {
-        VEC w[NAME(LINE_PARTS)], b[NAME(LINE_PARTS)];
-        UNROLL for (int k = 0; k < step / VEC_LANES; k++) {
-            const int64_t at = i + k * VEC_LANES;
-            w[k] = has_weight ? V(add)(LOAD_W(weights + at), offset) : weight;
-            b[k] = has_bias ? LOAD_W(biases + at) : bias;
-            const VEC xhat = NAME(normalize)(LOAD_X(x0 + at), s0, rms);
-            NAME(store_output)(y0 + at, V(fma)(xhat, w[k], b[k]), t);
-        }
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        if (has_weight)
+            weight = V(add)(LOAD_W(weights + i), offset);
+        if (has_bias)
+            bias = LOAD_W(biases + i);
+        STORE_X(y0 + i, V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias));
         NAME(ask_for)(x0 + i, ahead, t);
         if (count == 1)
             continue;
-        UNROLL for (int k = 0; k < step / VEC_LANES; k++) {
-            const int64_t at = i + k * VEC_LANES;
-            const VEC xhat = NAME(normalize)(LOAD_X(x1 + at), s1, rms);
-            NAME(store_output)(y1 + at, V(fma)(xhat, w[k], b[k]), t);
-        }
+        STORE_X(y1 + i, V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias));
         NAME(ask_for)(x1 + i, ahead, t);
     }
     if (i == n)
@@ -181,19 +176,29 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
     STORE_X_PART(y1 + i, v1, left);
 }
 
-/* The usual cases without a test in the loop, the others never past the cache. `ahead` is from
- * these rows to the next ones, in bytes. */
+/* The usual cases without a test in the loop. `ahead` is from these rows to the next ones. */
 INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEMENT_T *const y[],
                         const int count, const NAME(row_scale) scale[], const bool rms,
                         int64_t ahead, const traffic t) {
-    if (!a->weight || !a->bias != rms)
-        NAME(apply_as)(a, x, y, count, scale, rms, a->weight, a->bias, ahead, TRAFFIC_AHEAD);
-    else if (t == TRAFFIC_CACHED)
-        NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_CACHED);
-    else if (t == TRAFFIC_AHEAD)
-        NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD);
-    else
-        NAME(apply_as)(a, x, y, count, scale, rms, true, !rms, ahead, TRAFFIC_STREAM);
+    ELEMENT_T *const y0 = y[0], *const y1 = y[count - 1];
+    const int64_t n = a->cols;
+    if (!a->weight || !a->bias != rms) {
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, a->weight, a->bias, ahead,
+                       TRAFFIC_AHEAD);
+    } else if (t == TRAFFIC_CACHED) {
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_CACHED);
+    } else if (t == TRAFFIC_AHEAD) {
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD);
+    } else {
+        _Alignas(64) ELEMENT_T piece[2][NAME(PIECE)];
+        for (int64_t at = 0; at < n; at += NAME(PIECE)) {
+            const int64_t length = NAME(min)(n - at, NAME(PIECE));
+            NAME(apply_as)(a, x, piece[0], piece[1], count, at, length, scale, rms, true, !rms,
+                           ahead, TRAFFIC_STREAM);
+            for (int r = 0; r < count; r++)
+                stream_lines(y[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
+        }
+    }
 }
 
 /* Mean and rstd of GROUP rows from their moments. False where one is out of the compute type's

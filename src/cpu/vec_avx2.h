@@ -139,15 +139,6 @@ static inline void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
 static inline void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
     store_part_16(p, narrow_bf16(a), n);
 }
-static inline void f32v_stream_f32(float *p, f32v a) {
-    _mm256_stream_ps(p, a);
-}
-static inline void f32v_stream_f16(uint16_t *p, f32v a) {
-    _mm_stream_si128((__m128i *)p, narrow_f16(a));
-}
-static inline void f32v_stream_bf16(uint16_t *p, f32v a) {
-    _mm_stream_si128((__m128i *)p, narrow_bf16(a));
-}
 
 static inline f64v f64v_set1(double a) {
     return _mm256_set1_pd(a);
@@ -189,10 +180,13 @@ static inline void f64v_store_f64(double *p, f64v a) {
 static inline void f64v_store_part_f64(double *p, f64v a, int n) {
     _mm256_maskstore_pd(p, first_lanes_64(n), a);
 }
-static inline void f64v_stream_f64(double *p, f64v a) {
-    _mm256_stream_pd(p, a);
-}
 
+static inline void stream_line(void *to, const void *from) {
+    const __m256i a = _mm256_load_si256((const __m256i *)from);
+    const __m256i b = _mm256_load_si256((const __m256i *)from + 1);
+    _mm256_stream_si256((__m256i *)to, a);
+    _mm256_stream_si256((__m256i *)to + 1, b);
+}
 #define VEC_FENCE() _mm_sfence()
 
 #endif

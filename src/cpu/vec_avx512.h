@@ -107,15 +107,6 @@ static inline void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
 static inline void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
     _mm256_mask_storeu_epi16(p, first_lanes_32(n), narrow_bf16(a));
 }
-static inline void f32v_stream_f32(float *p, f32v a) {
-    _mm512_stream_ps(p, a);
-}
-static inline void f32v_stream_f16(uint16_t *p, f32v a) {
-    _mm256_stream_si256((__m256i *)p, narrow_f16(a));
-}
-static inline void f32v_stream_bf16(uint16_t *p, f32v a) {
-    _mm256_stream_si256((__m256i *)p, narrow_bf16(a));
-}
 
 static inline f64v f64v_set1(double a) {
     return _mm512_set1_pd(a);
@@ -158,10 +149,10 @@ static inline void f64v_store_f64(double *p, f64v a) {
 static inline void f64v_store_part_f64(double *p, f64v a, int n) {
     _mm512_mask_storeu_pd(p, first_lanes_64(n), a);
 }
-static inline void f64v_stream_f64(double *p, f64v a) {
-    _mm512_stream_pd(p, a);
-}
 
+static inline void stream_line(void *to, const void *from) {
+    _mm512_stream_si512((__m512i *)to, _mm512_load_si512(from));
+}
 #define VEC_FENCE() _mm_sfence()
 
 #endif

@@ -117,15 +117,6 @@ static inline void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
 static inline void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
     store_part_16(p, narrow_bf16(a), n);
 }
-static inline void f32v_stream_f32(float *p, f32v a) {
-    f32v_store_f32(p, a);
-}
-static inline void f32v_stream_f16(uint16_t *p, f32v a) {
-    f32v_store_f16(p, a);
-}
-static inline void f32v_stream_bf16(uint16_t *p, f32v a) {
-    f32v_store_bf16(p, a);
-}
 
 static inline f64v f64v_set1(double a) {
     return vdupq_n_f64(a);
@@ -162,10 +153,11 @@ static inline void f64v_store_part_f64(double *p, f64v a, int n) {
     if (n)
         *p = vgetq_lane_f64(a, 0);
 }
-static inline void f64v_stream_f64(double *p, f64v a) {
-    f64v_store_f64(p, a);
-}
 
+/* No stores past the cache here. */
+static inline void stream_line(void *to, const void *from) {
+    memcpy(to, from, 64);
+}
 #define VEC_FENCE() ((void)0)
 
 #endif

@@ -4,10 +4,13 @@
  *     f32v, F32V_LANES, f64v, F64V_LANES
  *     set1, add, sub, mul, fma(a, b, c) = a * b + c rounded once
  *     keep(v, n)            v with every lane from n on set to 0
- *     fold4(a, b, c, d, o)  o[0..3] = the sums of the lanes of a, b, c, d, by halves: lane j + lane
- * j + L/2 load_T, load_part_T   from memory of type T; a part reads n elements only and fills up
- * with 0 store_T, store_part_T, stream_T (past the cache, to an address aligned to the vector in
- * memory)
+ *     fold4(a, b, c, d, o)  o[0..3] = the sums of the lanes of a, b, c, d, by halves: lane j and
+ *                           lane j + L/2
+ *     load_T, load_part_T   from memory of type T; a part reads n elements only and fills up with 0
+ *     store_T, store_part_T
+ *
+ * and stream_line(to, from): 64 bytes past the cache, both addresses aligned to that. VEC_FENCE()
+ * comes after the last.
  */
 #ifndef PLANISH_CPU_VEC_H
 #define PLANISH_CPU_VEC_H
@@ -104,15 +107,6 @@ static inline void f32v_store_f16(uint16_t *p, f32v a) {
 static inline void f32v_store_bf16(uint16_t *p, f32v a) {
     f32v_store_part_bf16(p, a, F32V_LANES);
 }
-static inline void f32v_stream_f32(float *p, f32v a) {
-    f32v_store_f32(p, a);
-}
-static inline void f32v_stream_f16(uint16_t *p, f32v a) {
-    f32v_store_f16(p, a);
-}
-static inline void f32v_stream_bf16(uint16_t *p, f32v a) {
-    f32v_store_bf16(p, a);
-}
 
 static inline f64v f64v_set1(double a) {
     f64v r;
@@ -164,12 +158,12 @@ static inline f64v f64v_load_f64(const double *p) {
 static inline void f64v_store_f64(double *p, f64v a) {
     f64v_store_part_f64(p, a, F64V_LANES);
 }
-static inline void f64v_stream_f64(double *p, f64v a) {
-    f64v_store_f64(p, a);
-}
 
 #undef EACH
 
+static inline void stream_line(void *to, const void *from) {
+    memcpy(to, from, 64);
+}
 #define VEC_FENCE() ((void)0)
 
 #endif

@@ -280,6 +280,25 @@ static void in_place(const norm_case *c) {
     }
 }
 
+/* Outputs beyond the cache (plan.c, traffic_of) are written another way, where their rows are whole
+ * lines of 64 bytes. */
+static void beyond_the_cache(void) {
+    static const struct {
+        int64_t rows, cols;
+        element type;
+    } sizes[] = {{2304, 1024, F32}, {9000, 250, F32}, {8200, 544, F16}, {1100, 1024, F64}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++) {
+            norm_case c =
+                rows_case(pass, (planish_kind)((i + pass) % 2), sizes[i].rows, sizes[i].cols);
+            c.x = c.y = c.weight = c.grad = sizes[i].type;
+            c.seed = i + 100;
+            every_slice(&c);
+            if (i == 0)
+                in_place(&c);
+        }
+}
+
 /* ---- Instruction sets ----------------------------------------------------------------------- */
 
 static char *digests, *digests_end; /* one line per case, from this process */
@@ -365,6 +384,7 @@ int main(int argc, char **argv) {
     every_case(1, in_more_axes);
     every_case(2 * step, with_fewer_outputs);
     every_case(2 * step, in_place);
+    beyond_the_cache();
     compare_tiers(step);
     return test_finish("bits");
 }
