@@ -49,6 +49,8 @@ CONSTANTS = [
     "D_ACCESS",
     "W_ACCESS",
     "B_ACCESS",
+    "PASS",
+    "M2_TYPE",
 ]
 
 
