@@ -445,6 +445,11 @@ static void row_counts(void) {
         emulate_case(rows_of(both[pass], PLANISH_LAYER, 2000, 24, F16));
         emulate_case(rows_of(both[pass], PLANISH_LAYER, 0, 24, F16));
     }
+    /* More rows than blocks: a ring of rows to come. */
+    set_device(90, 1);
+    emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 300, 512, F16));
+    emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 13, 8192, F32));
+    emulate_case(rows_of(PLANISH_FORWARD, PLANISH_RMS, 9, 16400, F16));
     set_device(80, 1);
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 12, 4096, F32));
 }
