@@ -9,12 +9,13 @@ export PLANISH_GPU_SHIM="$out/libgpu.so" PYTHONUNBUFFERED=1
 export PYTORCH_NO_CUDA_MEMORY_CACHING=1
 tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 for check in memcheck racecheck initcheck synccheck; do
-    options='--kernel-regex kns=planish'
+    options='--kernel-name kns=planish'
     # What torch's kernels write has to be seen as written.
     [ "$check" = initcheck ] && options=
+    [ "$check" = synccheck ] && options="$options --num-cuda-barriers 1048576"
     # shellcheck disable=SC2086
     timeout 100 "$tool" --tool "$check" $options --error-exitcode 9 \
-        python3 tests/cuda/check_device.py --small >"$out/$check.txt" 2>&1 &
+        python3 tests/cuda/check_device.py --small --names >"$out/$check.txt" 2>&1 &
 done
 wait
 for check in memcheck racecheck initcheck synccheck; do
