@@ -207,7 +207,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                                   60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
-        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch <= 100 ? 12 : 8;
+        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch < 100 ? 12 : 8;
         c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
         c[C_TEAMS] = c[C_WARPS];
         int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);
