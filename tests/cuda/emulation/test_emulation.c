@@ -4,7 +4,7 @@
  *
  *     test_emulation --write=FOLDER    writes the specialisations that the cases need, as C++
  *     test_emulation --units=FOLDER    runs the cases with what was compiled of them
- *     ... [--share=K] [--guard=start]
+ *     ... [--share=K] [--table=NAME]
  *
  * Every case runs with its threads and blocks in order and in a random order, which must give the
  * same bits, and so must a slice of its rows. run.py does all of it.
@@ -362,6 +362,8 @@ static void emulate_case(norm_case c) {
     if (made++ % share)
         return;
     c.seed = (uint64_t)made;
+    /* An unmapped page before the buffers of one case, after those of the next. */
+    guard_side = made % 2 ? GUARD_END : GUARD_START;
     test_case("sm_%d x %d: %s", limits.arch, limits.multiprocessors,
               case_text(&c, text, sizeof text));
     bundle b;
@@ -601,9 +603,6 @@ int main(int argc, char **argv) {
         fprintf(stderr, "wanted --write=FOLDER or --units=FOLDER\n");
         return 2;
     }
-    guard_side = GUARD_START; /* whole alignment; the end is what tensor_intact() looks at */
-    if (!strcmp(argument(argc, argv, "guard", "start"), "end"))
-        guard_side = GUARD_END;
     static const struct {
         const char *name;
         void (*make)(void);
