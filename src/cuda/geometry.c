@@ -268,7 +268,7 @@ static int rounding_hides_the_mean(const problem *p) {
 
 planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
                               message error) {
-    (void)error;
+    (void)error; /* nothing is refused */
     memset(plan, 0, offsetof(cuda_plan, axis));
     plan->limits = *limits;
     plan->rows = p->rows;
