@@ -6,11 +6,10 @@ out=${1:?"usage: bench/gpu.sh OUTPUT_FOLDER"}
 root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$out"
 cd "$root/src/cuda"
-python3 embed.py "$out/texts.c" kernels/vocabulary.cu kernels/forward.cu kernels/backward.cu \
-    kernels/backward_long.cu kernels/finish.cu
+python3 embed.py "$out/texts.c" kernels/*.cu
 cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -I../../include -I.. -o "$out/libgpu.so" \
-    cache.c driver.c geometry.c jit.c launch.c spec.c "$out/texts.c" ../problem.c ../status.c \
-    ../../tests/cuda/shim.c ../../tests/cuda/ceiling.c -ldl -lpthread
+    arguments.c cache.c driver.c general.c geometry.c jit.c launch.c spec.c "$out/texts.c" \
+    ../problem.c ../roles.c ../status.c ../../tests/cuda/shim.c ../../tests/cuda/ceiling.c -ldl -lpthread
 rm "$out/texts.c"
 export PLANISH_GPU_SHIM="$out/libgpu.so" PYTHONUNBUFFERED=1
 cd "$root"

@@ -19,6 +19,13 @@ typedef struct cuda_limits {
     int max_cluster;      /* blocks in a cluster; 1: no clusters */
 } cuda_limits;
 
+/* An axis for the general kernels. */
+typedef struct cuda_axis {
+    int64_t size;
+    bool affine, reduced;
+    int64_t stride[ROLE_COUNT]; /* in bytes */
+} cuda_axis;
+
 typedef struct cuda_plan {
     cuda_limits limits;
     cuda_spec main;
@@ -29,13 +36,16 @@ typedef struct cuda_plan {
     int64_t partials; /* rows of partial sums there is room for */
     int64_t turns;    /* forward with a ring: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
+    /* For the general kernels alone. */
+    int axis_count;
+    cuda_axis axis[PLANISH_MAX_NDIM + 1]; /* by x's strides, the smallest last */
 } cuda_plan;
 
 /* Reads a device's limits, loading the driver at the first call. UNAVAILABLE: no driver; DEVICE: no
  * such device. */
 planish_status cuda_device_limits(int device, cuda_limits *limits, message error);
 
-/* Pure. UNAVAILABLE, naming what is missing: no GPU kernel covers the problem. */
+/* Pure. The row kernels where they take the problem, else the general ones. */
 planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
                               message error);
 

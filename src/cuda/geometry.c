@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "general.h"
 
 enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
@@ -206,7 +207,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                                   60, 14, &vecs);
     if (lanes) {
         int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
-        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch <= 100 ? 12 : 8;
+        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch < 100 ? 12 : 8;
         c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
         c[C_TEAMS] = c[C_WARPS];
         int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);
@@ -267,21 +268,18 @@ static int rounding_hides_the_mean(const problem *p) {
 
 planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
                               message error) {
-    memset(plan, 0, sizeof *plan);
+    (void)error; /* nothing is refused */
+    memset(plan, 0, offsetof(cuda_plan, axis));
     plan->limits = *limits;
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;
     plan->finish.kernel = -1;
     if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || !is_rows(p) || p->cols < 1 ||
-        p->cols > 1 << 30)
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "no GPU kernel yet for this problem: found %s of %d kept and %d reduced axes, "
-                    "wanted forward or backward of rows one stride apart and dense inside",
-                    p->pass == PLANISH_FORWARD    ? "forward"
-                    : p->pass == PLANISH_BACKWARD ? "backward"
-                                                  : "another pass",
-                    p->kept_count, p->reduced_count);
+        p->cols > 1 << 30) {
+        general_plan_make(plan, p);
+        return PLANISH_OK;
+    }
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
 
@@ -343,6 +341,8 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const int32_t *c = plan->main.constant;
+    if (plan->main.kernel == CUDA_GENERAL_ROWS)
+        return general_plan_describe(plan, text, bytes);
     return snprintf(text, bytes,
                     "cuda rows %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d",

@@ -1,50 +1,14 @@
-/*
- * Plan -> kernels queued on a stream. The alignments of the buffers choose how wide the kernels
- * load and store; they never change what is computed.
- */
+/* Plan -> kernels queued on a stream: what arguments.c makes, told to the driver. */
 #include <pthread.h>
 #include <string.h>
 
+#include "arguments.h"
 #include "backend.h"
 #include "driver.h"
 #include "geometry.h"
 #include "jit.h"
 
 enum { MOST_DEVICES = 64 };
-
-/* As the kernels declare them. */
-typedef struct forward_args {
-    const void *x, *weight, *bias;
-    void *y, *mean, *rstd;
-    int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, y_turn;
-    double eps;
-    float eps_rounded;
-    uint32_t eps_is_small, zero;
-} forward_args;
-
-typedef struct backward_args {
-    const void *dy, *x, *mean, *rstd, *weight;
-    void *dx;
-    void *partial_weight, *partial_bias;
-    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
-    uint32_t zero;
-} backward_args;
-
-typedef struct long_args {
-    const void *dy, *x, *mean, *rstd, *weight;
-    void *dx;
-    void *partial_weight, *partial_bias;
-    void *sums;
-    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
-} long_args;
-
-typedef struct finish_args {
-    const void *partial_weight, *partial_bias;
-    void *dweight, *dbias;
-    int64_t count;
-} finish_args;
 
 planish_status cuda_device_limits(int device, cuda_limits *limits, message error) {
     const cuda_driver *d;
@@ -114,12 +78,6 @@ static planish_status enter(const cuda_driver *d, int device, int *pushed, messa
     return status;
 }
 
-/* The largest power of two up to 16 that divides everything given: how wide accesses may be. */
-static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
-    uint64_t bits = (uint64_t)(uintptr_t)pointer | (uint64_t)(stride * bytes) | 16;
-    return (int32_t)(bits & ~(bits - 1));
-}
-
 typedef struct launch {
     const cuda_driver *driver;
     const cuda_plan *plan;
@@ -127,11 +85,11 @@ typedef struct launch {
     message error;
 } launch;
 
-static planish_status queue(const launch *l, const cuda_spec *spec, int64_t blocks_x,
-                            unsigned blocks_y, const jit_function *f, void *args) {
+static planish_status queue(const launch *l, cuda_launch *work, const jit_function *f) {
+    const cuda_spec *spec = &work->spec;
     CUlaunchAttribute attributes[2];
     unsigned count = 0;
-    int cluster = spec->kernel == CUDA_FINISH ? 1 : spec->constant[C_CLUSTER];
+    int cluster = cuda_spec_cluster(spec);
     if (cluster > 1) {
         memset(&attributes[count], 0, sizeof *attributes);
         attributes[count].id = CU_LAUNCH_CLUSTER_DIMENSION;
@@ -145,8 +103,8 @@ static planish_status queue(const launch *l, const cuda_spec *spec, int64_t bloc
         attributes[count].value.flag = 1;
         count++;
     }
-    CUlaunchConfig config = {.grid_x = (unsigned)blocks_x,
-                             .grid_y = blocks_y,
+    CUlaunchConfig config = {.grid_x = (unsigned)work->blocks_x,
+                             .grid_y = work->blocks_y,
                              .grid_z = 1,
                              .block_x = cuda_spec_threads(spec),
                              .block_y = 1,
@@ -155,222 +113,40 @@ static planish_status queue(const launch *l, const cuda_spec *spec, int64_t bloc
                              .stream = l->stream,
                              .attributes = attributes,
                              .attribute_count = count};
-    void *parameters[] = {args};
+    void *parameters[] = {&work->args};
     return cuda_check(l->driver, l->driver->launch(&config, f->function, parameters, NULL),
                       "launching a kernel", l->error);
 }
 
-static int bytes_of(const cuda_spec *spec, cuda_constant type) {
-    return dtype_bytes((dtype)spec->constant[type]);
-}
-
-/* Bytes from one row of a tensor to the next. */
-static int64_t row_bytes(const cuda_plan *plan, role r) {
-    static const cuda_constant types[ROLE_COUNT] = {
-        [ROLE_X] = C_X_TYPE,       [ROLE_Y] = C_Y_TYPE,  [ROLE_MEAN] = C_MEAN_TYPE,
-        [ROLE_RSTD] = C_RSTD_TYPE, [ROLE_DY] = C_G_TYPE, [ROLE_DX] = C_D_TYPE};
-    return plan->stride[r] * bytes_of(&plan->main, types[r]);
-}
-
-/* Turns of blocks (or clusters) over the rows. */
-static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
-    int64_t at_a_time = cuda_spec_rows_at_a_time(spec);
-    return (plan->rows + at_a_time - 1) / at_a_time;
-}
-
-/* Blocks (or clusters) the device holds at once, as planned. */
-static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
-    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
-    return n > 0 ? n : 1;
-}
-
-/* The plan's main kernel for buffers at these addresses. */
-static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
-    cuda_spec spec = plan->main;
-    int32_t *c = spec.constant;
-    const int64_t *stride = plan->stride;
-    c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
-    c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
-    /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
-    int narrow = c[C_X_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_X_TYPE) < 4;
-    if (spec.kernel == CUDA_FORWARD) {
-        c[C_Y_ACCESS] = access_of(b[ROLE_Y], stride[ROLE_Y], bytes_of(&spec, C_Y_TYPE));
-        c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
-        if (c[C_HOLD] == 1 && narrow)
-            c[C_HOLD] = 2;
-        /* A ring needs rows to come: with one turn for each team it would only delay the first. */
-        if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
-            c[C_STAGES] = 0;
-        if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 &&
-            units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER]) {
-            c[C_EARLY] = 1;
-            c[C_MIN_BLOCKS] = 1;
-        }
-    } else {
-        c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
-        c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
-        if (spec.kernel == CUDA_APPLY || narrow || c[C_G_ACCESS] < 4 ||
-            c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
-            c[C_STAGES] = 0;
-    }
-    return spec;
-}
-
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                  message error) {
-    cuda_spec spec = spec_for(plan, buffers);
-    planish_status status = jit_prepare(&spec, plan->limits.arch, error);
-    if (!status && spec.kernel == CUDA_APPLY) {
-        spec.kernel = CUDA_SUMS;
-        status = jit_prepare(&spec, plan->limits.arch, error);
-    }
-    if (!status && plan->finish.kernel >= 0)
-        status = jit_prepare(&plan->finish, plan->limits.arch, error);
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    int count = cuda_launch_specs(plan, buffers, launches);
+    planish_status status = PLANISH_OK;
+    for (int i = 0; i < count && !status; i++)
+        status = jit_prepare(&launches[i].spec, plan->limits.arch, error);
     return status;
 }
 
-static planish_status run_forward(const launch *l, void *const *b) {
-    const cuda_plan *plan = l->plan;
-    cuda_spec spec = spec_for(plan, b);
-    const int32_t *c = spec.constant;
-    const jit_function *f;
-    planish_status status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
+/* All kernels are at hand before the first is queued: a failure leaves the outputs as they were. */
+static planish_status run(const launch *l, void *const *buffers, void *workspace) {
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const jit_function *functions[CUDA_MOST_LAUNCHES];
+    int count = cuda_launch_specs(l->plan, buffers, launches), resident = 0;
+    planish_status status = PLANISH_OK;
+    for (int i = 0; i < count && !status; i++) {
+        const cuda_spec *spec = &launches[i].spec;
+        status = jit_get(l->driver, spec, l->plan->limits.arch, &functions[i], l->error);
+        if (!status && spec->kernel == l->plan->main.kernel)
+            resident = functions[i]->resident_clusters;
+    }
     if (status)
         return status;
-    int64_t units = units_of(plan, &spec), cluster = c[C_CLUSTER], grid = units;
-    int64_t at_once = cluster > 1 ? f->resident_clusters : resident(plan, &spec);
-    /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
-    if (plan->turns && units >= 2 * plan->turns * at_once)
-        grid = (units + plan->turns - 1) / plan->turns;
-    else if (c[C_STAGES] || c[C_HOLD])
-        grid = at_once;
-    if (grid > units)
-        grid = units;
-    if (grid > (1 << 30) / cluster)
-        grid = (1 << 30) / cluster;
-    int64_t turn = grid * cuda_spec_rows_at_a_time(&spec);
-    forward_args args = {.x = b[ROLE_X],
-                         .weight = b[ROLE_WEIGHT],
-                         .bias = b[ROLE_BIAS],
-                         .y = b[ROLE_Y],
-                         .mean = b[ROLE_MEAN],
-                         .rstd = b[ROLE_RSTD],
-                         .rows = plan->rows,
-                         .x_stride = row_bytes(plan, ROLE_X),
-                         .y_stride = row_bytes(plan, ROLE_Y),
-                         .mean_stride = row_bytes(plan, ROLE_MEAN),
-                         .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                         .row_turn = turn,
-                         .x_turn = turn * row_bytes(plan, ROLE_X),
-                         .y_turn = turn * row_bytes(plan, ROLE_Y),
-                         .eps = plan->eps,
-                         .eps_rounded = (float)plan->eps,
-                         .eps_is_small = plan->eps < 1e-30};
-    return queue(l, &spec, grid * cluster, 1, f, &args);
-}
-
-static planish_status run_backward(const launch *l, void *const *b, void *workspace) {
-    const cuda_plan *plan = l->plan;
-    cuda_spec spec = spec_for(plan, b);
-    const int32_t *c = spec.constant;
-    const jit_function *f, *finish = NULL;
-    planish_status status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
-    if (!status && plan->finish.kernel >= 0)
-        status = jit_get(l->driver, &plan->finish, plan->limits.arch, &finish, l->error);
-    if (status)
-        return status;
-    int64_t cluster = c[C_CLUSTER], units = units_of(plan, &spec), grid = plan->partials;
-    if (cluster > 1 && f->resident_clusters < grid)
-        grid = f->resident_clusters;
-    if (units < grid)
-        grid = units > 0 ? units : 1;
-    size_t row = (size_t)plan->cols * (c[C_REAL_DOUBLE] ? 8 : 4);
-    char *weight = workspace;
-    char *bias = weight + (c[C_WANT_DWEIGHT] ? (size_t)plan->partials * row : 0);
-    int64_t turn = grid * cuda_spec_rows_at_a_time(&spec);
-    backward_args args = {.dy = b[ROLE_DY],
-                          .x = b[ROLE_X],
-                          .mean = b[ROLE_MEAN],
-                          .rstd = b[ROLE_RSTD],
-                          .weight = b[ROLE_WEIGHT],
-                          .dx = b[ROLE_DX],
-                          .partial_weight = weight,
-                          .partial_bias = bias,
-                          .rows = plan->rows,
-                          .x_stride = row_bytes(plan, ROLE_X),
-                          .dy_stride = row_bytes(plan, ROLE_DY),
-                          .dx_stride = row_bytes(plan, ROLE_DX),
-                          .mean_stride = row_bytes(plan, ROLE_MEAN),
-                          .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                          .row_turn = turn,
-                          .x_turn = turn * row_bytes(plan, ROLE_X),
-                          .dy_turn = turn * row_bytes(plan, ROLE_DY),
-                          .dx_turn = turn * row_bytes(plan, ROLE_DX),
-                          .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
-                          .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
-    status = queue(l, &spec, grid * cluster, 1, f, &args);
-    if (status || !finish)
-        return status;
-    finish_args last = {.partial_weight = weight,
-                        .partial_bias = bias,
-                        .dweight = b[ROLE_DWEIGHT],
-                        .dbias = b[ROLE_DBIAS],
-                        .count = grid};
-    return queue(l, &plan->finish, (plan->cols + 31) / 32,
-                 (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]), finish, &last);
-}
-
-/* Rows too long for one read: sums, apply, finish. */
-static planish_status run_long(const launch *l, void *const *b, void *workspace) {
-    enum { MOST_GRID_Y = 65535 };
-    const cuda_plan *plan = l->plan;
-    cuda_spec spec = spec_for(plan, b), sums = spec;
-    const int32_t *c = spec.constant;
-    sums.kernel = CUDA_SUMS;
-    const jit_function *f, *s, *finish = NULL;
-    planish_status status = jit_get(l->driver, &sums, plan->limits.arch, &s, l->error);
-    if (!status)
-        status = jit_get(l->driver, &spec, plan->limits.arch, &f, l->error);
-    if (!status && plan->finish.kernel >= 0)
-        status = jit_get(l->driver, &plan->finish, plan->limits.arch, &finish, l->error);
-    if (status)
-        return status;
-    size_t bytes = c[C_REAL_DOUBLE] ? 8 : 4;
-    int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
-    int64_t strip = (int64_t)cuda_spec_threads(&spec) * c[C_WIDTH];
-    char *weight = (char *)workspace + (size_t)(plan->rows * pieces) * 4 * bytes;
-    char *bias = weight + (c[C_WANT_DWEIGHT] ? (size_t)(plan->partials * plan->cols) * bytes : 0);
-    long_args args = {.dy = b[ROLE_DY],
-                      .x = b[ROLE_X],
-                      .mean = b[ROLE_MEAN],
-                      .rstd = b[ROLE_RSTD],
-                      .weight = b[ROLE_WEIGHT],
-                      .dx = b[ROLE_DX],
-                      .partial_weight = weight,
-                      .partial_bias = bias,
-                      .sums = workspace,
-                      .rows = plan->rows,
-                      .x_stride = row_bytes(plan, ROLE_X),
-                      .dy_stride = row_bytes(plan, ROLE_DY),
-                      .dx_stride = row_bytes(plan, ROLE_DX),
-                      .mean_stride = row_bytes(plan, ROLE_MEAN),
-                      .rstd_stride = row_bytes(plan, ROLE_RSTD)};
-    if (plan->rows > 0)
-        status = queue(l, &sums, pieces,
-                       (unsigned)(plan->rows < MOST_GRID_Y ? plan->rows : MOST_GRID_Y), s, &args);
-    if (!status)
-        status =
-            queue(l, &spec, (plan->cols + strip - 1) / strip, (unsigned)plan->partials, f, &args);
-    if (status || !finish)
-        return status;
-    finish_args last = {.partial_weight = weight,
-                        .partial_bias = bias,
-                        .dweight = b[ROLE_DWEIGHT],
-                        .dbias = b[ROLE_DBIAS],
-                        .count = plan->partials};
-    return queue(l, &plan->finish, (plan->cols + 31) / 32,
-                 (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]), finish, &last);
+    cuda_launch_arguments(l->plan, buffers, workspace, resident, launches);
+    for (int i = 0; i < count && !status; i++)
+        if (launches[i].blocks_x)
+            status = queue(l, &launches[i], functions[i]);
+    return status;
 }
 
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
@@ -385,9 +161,7 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
     status = enter(l.driver, plan->limits.device, &pushed, error);
     if (status)
         return status;
-    status = plan->main.kernel == CUDA_FORWARD ? run_forward(&l, buffers)
-             : plan->main.kernel == CUDA_APPLY ? run_long(&l, buffers, workspace)
-                                               : run_backward(&l, buffers, workspace);
+    status = run(&l, buffers, workspace);
     if (pushed) {
         CUcontext popped;
         l.driver->ctx_pop(&popped);

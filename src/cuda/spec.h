@@ -14,6 +14,9 @@ typedef enum cuda_kernel {
     CUDA_SUMS,  /* of long rows */
     CUDA_APPLY, /* the same */
     CUDA_FINISH,
+    CUDA_GENERAL_ROWS,
+    CUDA_GENERAL_COLUMNS,
+    CUDA_GENERAL_FINISH,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -54,6 +57,8 @@ typedef enum cuda_constant {
     C_D_ACCESS,
     C_W_ACCESS,
     C_B_ACCESS,
+    C_PASS,
+    C_M2_TYPE,
     C_COUNT
 } cuda_constant;
 

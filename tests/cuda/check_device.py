@@ -14,7 +14,18 @@ import json
 import math
 import sys
 
-from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, Plan, ShimError
+from gpu_shim import (
+    APPLY,
+    BACKWARD,
+    FORWARD,
+    FROM_Y,
+    LAYER,
+    RMS,
+    STATISTICS,
+    AnyPlan,
+    Plan,
+    ShimError,
+)
 
 import torch
 
@@ -368,10 +379,375 @@ def cases(quick: bool) -> list[Case]:
     return out
 
 
-def prepare_all(todo: list[Case], processes: int) -> None:
+FULL = ("x", "y", "dy", "dx")
+AFFINE = ("weight", "bias", "dweight", "dbias")
+PASSES = {
+    FORWARD: (("x", "weight", "bias"), ("y", "mean", "rstd")),
+    BACKWARD: (("x", "dy", "mean", "rstd", "weight"), ("dx", "dweight", "dbias")),
+    FROM_Y: (("y", "dy", "rstd", "weight", "bias"), ("dx", "dweight", "dbias")),
+    STATISTICS: (("x",), ("mean", "m2")),
+    APPLY: (("x", "mean", "rstd", "weight", "bias"), ("y",)),
+}
+
+
+class Strided:
+    """A tensor of any order of its axes in memory, inside guards."""
+
+    def __init__(self, shape: list[int], order: list[int], dtype: str, step: int) -> None:
+        strides, length = [0] * len(shape), step
+        for axis in reversed(order):
+            strides[axis] = length
+            length *= shape[axis]
+        self.whole = torch.full((2 * GUARD + length,), math.nan, dtype=TORCH[dtype], device="cuda")
+        self.view = self.whole.as_strided(shape, strides, GUARD)
+        self.pattern = self.whole.view(INT[self.whole.element_size()])[0].item()
+
+    def bits(self) -> torch.Tensor:
+        return self.whole.view(INT[self.whole.element_size()])
+
+    def outside_untouched(self) -> bool:
+        bits = self.bits().clone()
+        bits.as_strided(self.view.shape, self.view.stride(), GUARD).fill_(self.pattern)
+        return bool((bits == self.pattern).all())
+
+
+class AnyCase:
+    """A problem of any axes: the general kernels where it is not rows. `order` is that of x's axes
+    in memory, `step` the distance of its innermost elements."""
+
+    def __init__(
+        self,
+        direction: int,
+        kind: int,
+        shape: list[int],
+        reduce: int,
+        affine: int,
+        types: dict[str, str],
+        order: list[int] | None = None,
+        step: int = 1,
+        offset: int = 0,
+    ) -> None:
+        self.direction, self.kind, self.shape = direction, kind, shape
+        self.reduce, self.affine, self.offset, self.step = reduce, affine, offset, step
+        self.order = order or list(range(len(shape)))
+        inputs, outputs = PASSES[direction]
+        roles = [r for r in (*inputs, *outputs) if r != "mean" or kind == LAYER]
+        f64 = types["x"] == "f64" or direction in (STATISTICS, APPLY)
+        base = dict.fromkeys(FULL, types["x"]) | dict.fromkeys(AFFINE, types["x"])
+        base |= dict.fromkeys(("mean", "rstd", "m2"), "f64" if f64 else "f32")
+        self.types = {r: (base | types)[r] for r in roles}
+        self.outputs = [r for r in outputs if r in self.types]
+        self.eps = 1e-5
+
+    def name(self) -> str:
+        word = ("forward", "backward", "from y", "statistics", "apply")[self.direction]
+        kind = "layer" if self.kind == LAYER else "rms"
+        kinds = " ".join(f"{r}:{t}" for r, t in self.types.items())
+        return (
+            f"any {kind} {word} {self.shape} over {self.reduce:b} affine {self.affine:b} "
+            f"order {self.order} step {self.step} {kinds}"
+        )
+
+    def axes_of(self, role: str) -> int:
+        return -1 if role in FULL else self.affine if role in AFFINE else ~self.reduce
+
+    def make(self, role: str, shape: list[int]) -> Strided:
+        axes = self.axes_of(role)
+        sizes = [n if axes >> i & 1 else 1 for i, n in enumerate(shape)]
+        order = self.order if role in FULL else list(range(len(shape)))
+        return Strided(sizes, order, self.types[role], self.step if role in FULL else 1)
+
+    def plan(self, shape: list[int], arch: int = 0) -> Plan:
+        # Strides need no memory: what a tensor on no device has is the same.
+        strides = {}
+        for r in self.types:
+            axes, length = self.axes_of(r), self.step if r in FULL else 1
+            sizes = [n if axes >> i & 1 else 1 for i, n in enumerate(shape)]
+            steps = [0] * len(shape)
+            for axis in reversed(self.order if r in FULL else range(len(shape))):
+                steps[axis] = length
+                length *= sizes[axis]
+            strides[r] = steps
+        return AnyPlan(
+            self.direction,
+            self.kind,
+            shape,
+            self.reduce,
+            self.affine,
+            self.types,
+            strides,
+            offset=self.offset,
+            eps=self.eps,
+            arch=arch,
+        )
+
+    def prepare(self) -> str:
+        try:
+            self.plan(self.shape, 90).prepare(dict.fromkeys(self.types, 4096))
+        except ShimError as e:
+            return str(e)
+        return ""
+
+    def dims(self) -> list[int]:
+        return [i for i in range(len(self.shape)) if self.reduce >> i & 1]
+
+    def summed(self, t: torch.Tensor) -> torch.Tensor:
+        away = [i for i in range(len(self.shape)) if not self.affine >> i & 1]
+        return t.sum(away, keepdim=True) if away else t
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        g = torch.Generator(device="cuda").manual_seed(5)
+        d: dict[str, torch.Tensor] = {}
+        for r in ("x", "dy", "weight", "bias"):
+            axes = self.axes_of(r)
+            sizes = [n if axes >> i & 1 else 1 for i, n in enumerate(self.shape)]
+            v = torch.randn(sizes, generator=g, device="cuda", dtype=torch.float64)
+            v = v + (1 - self.offset if r == "weight" else 0.3)
+            d[r] = v.to(TORCH[self.types.get(r, self.types.get("y", "f64"))])
+        x = d["x"].double()
+        mean = x.mean(self.dims(), keepdim=True) * (self.kind == LAYER)
+        rstd = ((x - mean).square().mean(self.dims(), keepdim=True) + self.eps).rsqrt()
+        d["mean"] = mean.to(TORCH[self.types.get("mean", "f64")])
+        d["rstd"] = rstd.to(TORCH[self.types.get("rstd", "f64")])
+        if self.direction == FROM_Y:
+            y = (x - mean) * rstd * (d["weight"].double() + self.offset) + d["bias"].double()
+            d["y"] = y.to(TORCH[self.types["y"]])
+        return {r: d[r] for r in PASSES[self.direction][0] if r in self.types}
+
+    def reference(self, d: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        dims, layer = self.dims(), self.kind == LAYER
+        w = d["weight"].double() + self.offset if "weight" in d else torch.ones(1, device="cuda")
+        if self.direction == FROM_Y:
+            # 0 where y holds no digit of xhat (planish.h).
+            y, b = d["y"].double(), d["bias"].double()
+            lost = w.abs() <= 2.0 ** (1 - BITS[self.types["y"]]) * b.abs()
+            xhat = torch.where(lost | (w == 0), torch.zeros_like(y), (y - b) / w)
+        else:
+            x = d["x"].double()
+            mean = x.mean(dims, keepdim=True) * layer
+            mean = mean + (x - mean).mean(dims, keepdim=True) * layer
+            m2 = (x - mean).square().sum(dims, keepdim=True)
+            n = x.numel() / max(m2.numel(), 1)
+            rstd = (m2 / n + self.eps).rsqrt()
+            given = d["rstd"].double() if "rstd" in d else rstd
+            if self.direction == APPLY and layer:
+                mean = d["mean"].double()
+            xhat = (x - mean) * given
+            if self.direction in (FORWARD, APPLY, STATISTICS):
+                b = d["bias"].double() if "bias" in d else 0
+                return {"y": xhat * w + b, "mean": mean, "rstd": rstd, "m2": m2}
+        dy, rstd = d["dy"].double(), d["rstd"].double()
+        g = dy * w
+        c1 = g.mean(dims, keepdim=True) * layer
+        c2 = (g * xhat).mean(dims, keepdim=True)
+        return {
+            "dx": rstd * (g - c1 - xhat * c2),
+            "dweight": self.summed(dy * xhat),
+            "dbias": self.summed(dy),
+            # An xhat that cancelled is good to a few ULP of the row's spread, which is 1.
+            "dweight_sum": self.summed((dy * xhat).abs().maximum(dy.abs())),
+            "dbias_sum": self.summed(dy.abs()),
+        }
+
+    def run(self, d: dict[str, torch.Tensor], shape: list[int], rows: slice) -> dict[str, Strided]:
+        plan = self.plan(shape)
+        buffers = {r: self.make(r, shape) for r in self.types}
+        for r, v in d.items():
+            whole = v.shape[0] == 1 and self.shape[0] != 1
+            buffers[r].view.copy_(v if whole else v[rows])
+        work = torch.full(
+            (plan.workspace_bytes // 8 + 1,), math.nan, dtype=torch.float64, device="cuda"
+        )
+        plan.run(
+            {r: b.whole.data_ptr() + GUARD * b.whole.element_size() for r, b in buffers.items()},
+            torch.cuda.current_stream().cuda_stream,
+            work.data_ptr(),
+        )
+        torch.cuda.synchronize()
+        return buffers
+
+    def check(self) -> tuple[list[str], dict[str, float]]:
+        wrong: list[str] = []
+        worst: dict[str, float] = {}
+        d = self.inputs()
+        got, want = self.run(d, self.shape, slice(None)), self.reference(d)
+        for r in self.outputs:
+            t, v, ref = self.types[r], got[r].view.double(), want[r]
+            if not got[r].outside_untouched():
+                wrong.append(f"{r}: wrote outside")
+            if not torch.isfinite(v).all():
+                wrong.append(f"{r}: not finite in {int((~torch.isfinite(v)).sum())} places")
+                continue
+            scale = want.get(r + "_sum", ref.abs().amax(self.dims(), keepdim=True))
+            if r == "mean":
+                scale = scale + 1  # the inputs' standard deviation
+            worst[r] = float(((v - ref).abs() / ulp(scale.expand_as(ref), t)).max())
+            # The reference of f64 is f64 itself.
+            if worst[r] > (64 if t == "f64" else 4):
+                wrong.append(f"{r}: {worst[r]:.2f} ULP")
+        again = self.run(d, self.shape, slice(None))
+        for r in self.outputs:
+            if not torch.equal(got[r].bits(), again[r].bits()):
+                wrong.append(f"{r}: other bits when repeated")
+        if self.shape[0] > 4 and not (self.reduce | self.affine) & 1:
+            part = slice(self.shape[0] // 3, self.shape[0] // 3 + 2)
+            sliced = self.run(d, [2, *self.shape[1:]], part)
+            for r in self.outputs:
+                if r not in AFFINE and not torch.equal(sliced[r].view, got[r].view[part]):
+                    wrong.append(f"{r}: other bits in a slice")
+        return wrong, worst
+
+
+def any_cases(quick: bool) -> list[AnyCase]:
+    """Problems and passes that are not rows, or have no row kernels."""
+    out = []
+    shapes: list[tuple[list[int], int, int, list[int] | None, int]] = [
+        ([37, 200], 2, 2, None, 1),  # rows, for the passes that have no other kernels
+        ([37, 200], 2, 2, None, 2),  # every second element
+        ([6, 24, 9, 10], 2, 2, None, 1),  # channels of NCHW
+        ([6, 24, 9, 10], 2, 2, [0, 2, 3, 1], 1),  # channels of NHWC
+        ([6, 4, 8, 9, 10], 28, 6, None, 1),  # groups
+        ([6, 4, 8, 9, 10], 28, 6, [0, 3, 4, 1, 2], 1),
+        ([6, 24, 9, 10], 12, 2, None, 1),  # instances
+        ([33, 7, 40], 5, 7, [2, 0, 1], 1),
+        ([40, 300], 1, 2, None, 1),  # over the first axis
+    ]
+    if not quick:
+        shapes += [
+            ([301, 1030], 2, 2, None, 1),
+            ([16, 96, 56, 56], 2, 2, None, 1),
+            ([16, 8, 8, 28, 28], 28, 6, None, 1),
+        ]
+    for i, (shape, reduce, affine, order, step) in enumerate(shapes):
+        for direction in PASSES:
+            for j, dtype in enumerate(("f16", "f32", "bf16", "f64")):
+                if quick and (i + direction) % 4 != j:
+                    continue
+                kind = RMS if (i + j) % 4 == 3 else LAYER
+                types = {"x": dtype} if i != 6 else {"x": dtype, "weight": "f32", "dweight": "f64"}
+                out.append(
+                    AnyCase(direction, kind, shape, reduce, affine, types, order, step, i == 2)
+                )
+    return out
+
+
+def large_slices(rows: int, cols: int, kind: int, direction: int) -> list[str]:
+    """Dense f16 rows past 2^31 or 2^32 elements: the bits of slices at the start, at the powers of
+    two and at the end against those of the slices run by themselves."""
+    wrong = []
+    roles = {"x": 1, "y": 1} if direction == FORWARD else {"x": 1, "dy": 1, "dx": 1}
+    types = dict.fromkeys(roles, "f16") | ({"rstd": "f32"} if direction == BACKWARD else {})
+    if direction == BACKWARD and kind == LAYER:
+        types["mean"] = "f32"
+    full = {
+        r: torch.empty(rows, 1 if r in ("mean", "rstd") else cols, dtype=TORCH[t], device="cuda")
+        for r, t in types.items()
+    }
+    outputs = [r for r in ("y", "dx") if r in full]
+    for r, t in full.items():
+        t.fill_(math.nan) if r in outputs else t.normal_()
+
+    def run(first: int, count: int, out: dict[str, torch.Tensor]) -> None:
+        plan = Plan(direction, kind, count, cols, types)
+        size = {"f16": 2, "f32": 4}
+        plan.run(
+            {
+                r: out[r].data_ptr()
+                if r in out
+                else full[r].data_ptr() + first * full[r].shape[1] * size[t]
+                for r, t in types.items()
+            },
+            torch.cuda.current_stream().cuda_stream,
+        )
+
+    run(0, rows, {r: full[r] for r in outputs})
+    marks = [0, *(m // cols for m in (1 << 31, 1 << 32) if m // cols < rows), rows - 8]
+    for mark in marks:
+        first = max(0, min(mark - 4, rows - 8))
+        part = {
+            r: torch.full((8, cols), math.nan, dtype=torch.float16, device="cuda") for r in outputs
+        }
+        run(first, 8, part)
+        torch.cuda.synchronize()
+        for r in outputs:
+            if not torch.equal(part[r], full[r][first : first + 8]):
+                wrong.append(f"{r}: other bits in rows {first} to {first + 8}")
+            if not torch.isfinite(full[r][first : first + 8]).all():
+                wrong.append(f"{r}: not finite in rows {first} to {first + 8}")
+    return wrong
+
+
+def large_any(shape: list[int], order: list[int], kind: int) -> list[str]:
+    """Statistics of f16 past 2^32 elements in any order, against sums by torch."""
+    case = AnyCase(STATISTICS, kind, shape, 2, 0, {"x": "f16"}, order)
+    x = case.make("x", shape)
+    x.view.fill_(1.0)
+    # Few distinct rows: what a place beyond 32 bits reads must be what lies there.
+    ramp = (torch.arange(shape[0], device="cuda") % 7).to(torch.float16).unsqueeze(1)
+    x.view.add_(ramp)
+    x.view[:, -1] += 0.5
+    buffers = {r: case.make(r, shape) for r in case.types if r != "x"} | {"x": x}
+    case.plan(shape).run(
+        {r: b.whole.data_ptr() + GUARD * b.whole.element_size() for r, b in buffers.items()},
+        torch.cuda.current_stream().cuda_stream,
+    )
+    torch.cuda.synchronize()
+    n, first = shape[1], 1 + ramp.double()
+    if kind == RMS:
+        want = {"m2": (n - 1) * first**2 + (first + 0.5) ** 2}
+    else:
+        want = {"mean": first + 0.5 / n, "m2": torch.full_like(first, 0.25 * (n - 1) / n)}
+    return [
+        f"{r}: off by {float(((buffers[r].view - w) / w).abs().max()):.2e} of itself"
+        for r, w in want.items()
+        if not bool((((buffers[r].view - w) / w).abs() < 1e-12).all())
+    ]
+
+
+def large() -> list[tuple[str, list[str]]]:
+    """Everything past 2^31 rows and 2^32 elements: (name, what is wrong)."""
+    out = []
+    for name, call in (
+        ("rows past 2^32 elements", lambda: large_slices((1 << 22) + 3, 1032, LAYER, FORWARD)),
+        ("the same, backward", lambda: large_slices((1 << 22) + 3, 1032, LAYER, BACKWARD)),
+        ("more than 2^31 rows", lambda: large_slices((1 << 31) + 11, 2, LAYER, FORWARD)),
+        ("more than 2^31 rows, backward", lambda: large_slices((1 << 31) + 11, 2, RMS, BACKWARD)),
+        ("columns past 2^32", lambda: large_any([(1 << 22) + 3, 1032], [1, 0], LAYER)),
+        ("a row of more than 2^31", lambda: large_any([1, (1 << 31) + 9], [0, 1], RMS)),
+    ):
+        try:
+            out.append((name, call()))
+        except (ShimError, torch.OutOfMemoryError) as e:
+            out.append((name, [str(e)]))
+        torch.cuda.empty_cache()
+    return out
+
+
+def small_cases() -> list[Case | AnyCase]:
+    """A few of everything, for the sanitizers."""
+    out: list[Case | AnyCase] = []
+    for direction in (FORWARD, BACKWARD):
+        for i, cols in enumerate((3, 24, 200, 769, 2048, 16384, 40008, 300000)):
+            for j, dtype in enumerate(("f16", "f32", "bf16")):
+                if (i + j) % 3 == 0 or cols in (200, 2048):
+                    rows = 333 if cols < 1000 else 9
+                    kind = RMS if i % 4 == 3 else LAYER
+                    out.append(Case(direction, kind, rows, cols, types_of(direction, kind, dtype)))
+        out.append(Case(direction, LAYER, 41, 520, types_of(direction, LAYER, "f16"), skew=1))
+        out.append(Case(direction, LAYER, 700, 4096, types_of(direction, LAYER, "f32")))
+        out.append(Case(direction, LAYER, 9, 1000, types_of(direction, LAYER, "f64")))
+    return out + any_cases(True)[::3]
+
+
+def prepare(case: Case | AnyCase) -> str:
+    """What is said where a case's kernels do not compile."""
+    return case.prepare()
+
+
+def prepare_all(todo: list[Case | AnyCase], processes: int) -> None:
     """Compiles in parallel processes, into the disk cache."""
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
-        for case, error in zip(todo, pool.map(Case.prepare, todo, chunksize=2), strict=True):
+        for case, error in zip(todo, pool.map(prepare, todo, chunksize=2), strict=True):
             if error:
                 print(f"not prepared: {case.name()}: {error}")
 
@@ -380,12 +756,17 @@ def main() -> int:
     """Runs all cases; the exit status is the number of failures, at most 99."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="small sizes, as for a sanitizer")
+    parser.add_argument("--small", action="store_true", help="a few of everything")
+    parser.add_argument("--large", action="store_true", help="also more than 2^32 elements")
     parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
     parser.add_argument("--names", action="store_true", help="print each case before it runs")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--json", help="where to write every case's worst errors")
     arguments = parser.parse_args()
-    todo = [c for c in cases(arguments.quick) if arguments.only in c.name()]
+    found: list[Case | AnyCase] = [*cases(arguments.quick), *any_cases(arguments.quick)]
+    if arguments.small:
+        found = small_cases()
+    todo = [c for c in found if arguments.only in c.name()]
     if arguments.processes:
         prepare_all(todo, arguments.processes)
     failures = refused = 0
@@ -403,6 +784,9 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
+    for name, wrong in large() if arguments.large else []:
+        failures += bool(wrong)
+        print(f"{'WRONG' if wrong else 'large'} {name}: {'; '.join(wrong) or 'right'}")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=0)

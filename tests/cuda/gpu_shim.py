@@ -1,17 +1,21 @@
 """ctypes over tests/cuda/shim.c: row problems as plans of the GPU backend.
 
-Needs neither torch nor a GPU to make and compile plans. PLANISH_GPU_SHIM names the shared library.
+Needs neither torch nor a GPU to make and compile plans. PLANISH_GPU_SHIM names the shared library;
+without it, it is the one that `meson compile -C build/tests` makes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib.metadata
 import os
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Mapping, Sequence
 
 ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias")
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
-FORWARD, BACKWARD = 0, 1
+FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
 LAYER, RMS = 0, 1
 CONSTANTS = [
     "REAL_DOUBLE",
@@ -49,6 +53,8 @@ CONSTANTS = [
     "D_ACCESS",
     "W_ACCESS",
     "B_ACCESS",
+    "PASS",
+    "M2_TYPE",
 ]
 
 
@@ -60,12 +66,26 @@ class ShimError(RuntimeError):
         self.status = status
 
 
+BUILT = pathlib.Path(__file__).parents[2] / "build/tests/tests/cuda/libgpu_shim.so"
+
+
+def find_nvrtc() -> None:
+    """Names the folder of NVRTC's wheel, which is not found from this process's other libraries."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("nvidia-cuda-nvrtc") or ():
+            if file.name.startswith("libnvrtc.so"):
+                os.environ.setdefault("PLANISH_NVRTC_PATH", str(file.locate().parent))
+
+
 def load() -> ctypes.CDLL:
     """The shim library, its functions declared."""
-    lib = ctypes.CDLL(os.environ["PLANISH_GPU_SHIM"])
+    find_nvrtc()
+    lib = ctypes.CDLL(os.environ.get("PLANISH_GPU_SHIM") or str(BUILT))
     p, i, long, s = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
     text = ctypes.c_char_p
     lib.shim_plan.argtypes = [p, i, i, long, long, p, p, i, ctypes.c_double, i, i, text, s]
+    u = ctypes.c_uint64
+    lib.shim_problem.argtypes = [p, i, i, i, p, u, u, p, p, i, ctypes.c_double, i, i, text, s]
     lib.shim_free.argtypes = [p]
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s
@@ -169,13 +189,59 @@ class Plan:
         if status:
             raise ShimError(status, self._text.value.decode())
 
-    def compile(self, arch: int, access: int = 16, last: int = 0) -> str | None:
-        """The compiler's report for an architecture; None where there is no such kernel."""
+    def compile(self, arch: int, access: int = 16, number: int = 0) -> str | None:
+        """The compiler's report on the plan's kernel of this number; None where there is none."""
         log = ctypes.create_string_buffer(1 << 16)
         text = ctypes.create_string_buffer(2000)
-        status = lib().shim_compile(self.handle, last, arch, access, log, len(log), text, len(text))
+        status = lib().shim_compile(
+            self.handle, number, arch, access, log, len(log), text, len(text)
+        )
         if status == 100:
             return None
         if status:
             raise ShimError(status, text.value.decode())
         return log.value.decode()
+
+
+class AnyPlan(Plan):
+    """A plan for any axes: sizes of x, bit masks of axes, and strides by role (x's rank each)."""
+
+    def __init__(
+        self,
+        direction: int,
+        kind: int,
+        shape: Sequence[int],
+        reduce: int,
+        affine: int,
+        dtypes: Mapping[str, str],
+        strides: Mapping[str, Sequence[int]],
+        *,
+        offset: int = 0,
+        eps: float = 1e-5,
+        device: int = 0,
+        arch: int = 0,
+    ) -> None:
+        n = len(shape)
+        flat = [s for r in ROLES for s in strides.get(r, [0] * n)]
+        self.handle = ctypes.c_void_p()
+        self._text = ctypes.create_string_buffer(600)
+        status = lib().shim_problem(
+            ctypes.byref(self.handle),
+            direction,
+            kind,
+            n,
+            (ctypes.c_int64 * n)(*shape),
+            reduce,
+            affine,
+            (ctypes.c_int64 * len(flat))(*flat),
+            (ctypes.c_int * len(ROLES))(*(DTYPES.index(dtypes.get(r, "none")) for r in ROLES)),
+            offset,
+            eps,
+            device,
+            arch,
+            self._text,
+            len(self._text),
+        )
+        if status:
+            raise ShimError(status, self._text.value.decode())
+        self.workspace_bytes = lib().shim_workspace(self.handle)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
 #include "../../src/cuda/geometry.h"
 #include "../../src/cuda/jit.h"
@@ -21,11 +22,31 @@ static cuda_limits limits_of(int arch) {
     return l;
 }
 
-/* `arch` 0: the limits of `device`. `strides` and `dtypes` have ROLE_COUNT values. */
+/* `arch` 0: the limits of `device`. */
+static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
+    cuda_limits limits;
+    planish_status status = PLANISH_OK;
+    if (arch)
+        limits = limits_of(arch);
+    else
+        status = cuda_device_limits(p->device.device_id, &limits, error);
+    if (status)
+        return status;
+    *out = malloc(sizeof **out);
+    if (!*out)
+        return PLANISH_ERROR_OUT_OF_MEMORY;
+    status = cuda_plan_make(*out, p, &limits, error);
+    if (status) {
+        free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* Rows one stride apart. `strides` and `dtypes` have ROLE_COUNT values. */
 EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t cols,
                      const int64_t *strides, const int *dtypes, int weight_offset, double eps,
                      int device, int arch, char *text, size_t bytes) {
-    message error = {text, bytes};
     problem p = {.pass = (planish_pass)pass,
                  .kind = (planish_kind)kind,
                  .weight_offset = weight_offset,
@@ -44,23 +65,49 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
         p.kept[0].stride[r] = strides[r];
         p.reduced[0].stride[r] = r == ROLE_MEAN || r == ROLE_RSTD || r == ROLE_M2 ? 0 : 1;
     }
-    cuda_limits limits;
-    planish_status status = PLANISH_OK;
-    if (arch)
-        limits = limits_of(arch);
-    else
-        status = cuda_device_limits(device, &limits, error);
-    if (status)
-        return status;
-    *out = malloc(sizeof **out);
-    if (!*out)
-        return PLANISH_ERROR_OUT_OF_MEMORY;
-    status = cuda_plan_make(*out, &p, &limits, error);
-    if (status) {
-        free(*out);
-        *out = NULL;
+    return plan_of(out, &p, arch, (message){text, bytes});
+}
+
+/* Any problem: every tensor has x's rank, its strides at strides[role * ndim]; an axis that a
+ * tensor has not is one of size 1 there. */
+EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int ndim, const int64_t *shape,
+                        uint64_t reduce_axes, uint64_t affine_axes, const int64_t *strides,
+                        const int *dtypes, int weight_offset, double eps, int device, int arch,
+                        char *text, size_t bytes) {
+    static const DLDataType types[] = {
+        {kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}};
+    DLTensor tensor[ROLE_COUNT];
+    const DLTensor *t[ROLE_COUNT];
+    int64_t sizes[ROLE_COUNT][PLANISH_MAX_NDIM], steps[ROLE_COUNT][PLANISH_MAX_NDIM];
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        t[r] = dtypes[r] == DTYPE_NONE ? NULL : &tensor[r];
+        if (!t[r])
+            continue;
+        uint64_t axes = ROLE_BIT(r) & FULL_ROLES     ? ~(uint64_t)0
+                        : ROLE_BIT(r) & AFFINE_ROLES ? affine_axes
+                                                     : ~reduce_axes;
+        for (int i = 0; i < ndim; i++) {
+            sizes[r][i] = axes >> i & 1 ? shape[i] : 1;
+            steps[r][i] = strides[r * ndim + i];
+        }
+        tensor[r] = (DLTensor){.device = {kDLCUDA, device},
+                               .ndim = ndim,
+                               .dtype = types[dtypes[r]],
+                               .shape = sizes[r],
+                               .strides = steps[r]};
     }
-    return status;
+    const planish_norm op = {.struct_size = sizeof op,
+                             .kind = (planish_kind)kind,
+                             .weight_offset = weight_offset,
+                             .reduce_axes = reduce_axes,
+                             .affine_axes = affine_axes,
+                             .eps = eps};
+    const planish_tensors tensors = {sizeof tensors, t[0], t[1], t[2], t[3], t[4],
+                                     t[5],           t[6], t[7], t[8], t[9], t[10]};
+    problem p;
+    planish_status status =
+        problem_make(&p, &op, (planish_pass)pass, &tensors, (message){text, bytes});
+    return status ? (int)status : plan_of(out, &p, arch, (message){text, bytes});
 }
 
 EXPORT void shim_free(cuda_plan *plan) {
@@ -103,16 +150,18 @@ EXPORT int shim_prepare(const cuda_plan *plan, void *const *buffers, char *text,
     return cuda_plan_prepare(plan, buffers, (message){text, bytes});
 }
 
-/* Compiles the main kernel (`last` 1: the finishing one, 2: the
- * first of two) with accesses of `access` bytes; the
- * compiler's report goes to `log`. Returns a status; 100 where the plan has no such kernel. */
-EXPORT int shim_compile(const cuda_plan *plan, int last, int arch, int access, char *log,
+/* Compiles the plan's kernel of this number in the order of launch, with accesses of `access`
+ * bytes; the compiler's report goes to `log`. Returns a status; 100 where the plan has no such
+ * kernel. */
+EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access, char *log,
                         size_t log_bytes, char *text, size_t bytes) {
-    cuda_spec spec = last == 1 ? plan->finish : plan->main;
-    if (last == 2)
-        spec.kernel = spec.kernel == CUDA_APPLY ? CUDA_SUMS : -1;
-    if (spec.kernel < 0)
+    static void *const nowhere[ROLE_COUNT] = {NULL};
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    if (number >= cuda_launch_specs(plan, nowhere, launches))
         return 100;
+    cuda_spec spec = launches[number].spec;
+    if (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD)
+        memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
     for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
         spec.constant[c] = access;
     if (spec.kernel == CUDA_BACKWARD &&

@@ -1,0 +1,240 @@
+/*
+ * The alignments of the buffers choose how wide the kernels load and store; they never change what
+ * is computed.
+ */
+#include "arguments.h"
+
+#include "general.h"
+#include "geometry.h"
+
+enum { MOST_GRID_X = 1 << 30, MOST_GRID_Y = 65535 };
+
+int cuda_spec_cluster(const cuda_spec *spec) {
+    return spec->kernel == CUDA_FINISH ? 1 : spec->constant[C_CLUSTER];
+}
+
+/* The largest power of two up to 16 that divides everything given: how wide accesses may be. */
+static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
+    uint64_t bits = (uint64_t)(uintptr_t)pointer | (uint64_t)(stride * bytes) | 16;
+    return (int32_t)(bits & ~(bits - 1));
+}
+
+static int bytes_of(const cuda_spec *spec, cuda_constant type) {
+    return dtype_bytes((dtype)spec->constant[type]);
+}
+
+static size_t real_bytes(const cuda_spec *spec) {
+    return spec->constant[C_REAL_DOUBLE] ? 8 : 4;
+}
+
+/* Bytes from one row of a tensor to the next. */
+static int64_t row_bytes(const cuda_plan *plan, role r) {
+    static const cuda_constant types[ROLE_COUNT] = {
+        [ROLE_X] = C_X_TYPE,       [ROLE_Y] = C_Y_TYPE,  [ROLE_MEAN] = C_MEAN_TYPE,
+        [ROLE_RSTD] = C_RSTD_TYPE, [ROLE_DY] = C_G_TYPE, [ROLE_DX] = C_D_TYPE};
+    return plan->stride[r] * bytes_of(&plan->main, types[r]);
+}
+
+/* Turns of blocks (or clusters) over the rows. */
+static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t at_a_time = cuda_spec_rows_at_a_time(spec);
+    return (plan->rows + at_a_time - 1) / at_a_time;
+}
+
+/* Blocks (or clusters) the device holds at once, as planned. */
+static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
+    const int32_t *c = spec->constant;
+    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
+    return n > 0 ? n : 1;
+}
+
+/* ---- Specialisations ---------------------------------------------------------------------------
+ */
+
+/* The plan's main kernel for buffers at these addresses. */
+static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
+    cuda_spec spec = plan->main;
+    int32_t *c = spec.constant;
+    const int64_t *stride = plan->stride;
+    c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
+    c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
+    /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
+    int narrow = c[C_X_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_X_TYPE) < 4;
+    if (spec.kernel == CUDA_FORWARD) {
+        c[C_Y_ACCESS] = access_of(b[ROLE_Y], stride[ROLE_Y], bytes_of(&spec, C_Y_TYPE));
+        c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
+        if (c[C_HOLD] == 1 && narrow)
+            c[C_HOLD] = 2;
+        /* A ring needs rows to come: with one turn for each team it would only delay the first. */
+        if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
+            c[C_STAGES] = 0;
+        if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 &&
+            units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER]) {
+            c[C_EARLY] = 1;
+            c[C_MIN_BLOCKS] = 1;
+        }
+    } else {
+        c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
+        c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
+        if (spec.kernel == CUDA_APPLY || narrow || c[C_G_ACCESS] < 4 ||
+            c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
+            c[C_STAGES] = 0;
+    }
+    return spec;
+}
+
+int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                      cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    if (plan->main.kernel == CUDA_GENERAL_ROWS)
+        return general_launch_specs(plan, launches);
+    int count = 0;
+    cuda_spec main = spec_for(plan, buffers);
+    if (main.kernel == CUDA_APPLY) {
+        launches[count].spec = main;
+        launches[count++].spec.kernel = CUDA_SUMS;
+    }
+    launches[count++].spec = main;
+    if (plan->finish.kernel >= 0)
+        launches[count++].spec = plan->finish;
+    return count;
+}
+
+/* ---- Grids and arguments ----------------------------------------------------------------------
+ */
+
+static void forward_arguments(const cuda_plan *plan, void *const *b, int resident_clusters,
+                              cuda_launch *l) {
+    const int32_t *c = l->spec.constant;
+    int64_t units = units_of(plan, &l->spec), cluster = c[C_CLUSTER], grid = units;
+    int64_t at_once = cluster > 1 ? resident_clusters : resident(plan, &l->spec);
+    /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
+    if (plan->turns && units >= 2 * plan->turns * at_once)
+        grid = (units + plan->turns - 1) / plan->turns;
+    else if (c[C_STAGES] || c[C_HOLD])
+        grid = at_once;
+    if (grid > units)
+        grid = units;
+    if (grid > MOST_GRID_X / cluster)
+        grid = MOST_GRID_X / cluster;
+    int64_t turn = grid * cuda_spec_rows_at_a_time(&l->spec);
+    l->blocks_x = grid * cluster;
+    l->blocks_y = 1;
+    l->args.forward = (cuda_forward_args){.x = b[ROLE_X],
+                                          .weight = b[ROLE_WEIGHT],
+                                          .bias = b[ROLE_BIAS],
+                                          .y = b[ROLE_Y],
+                                          .mean = b[ROLE_MEAN],
+                                          .rstd = b[ROLE_RSTD],
+                                          .rows = plan->rows,
+                                          .x_stride = row_bytes(plan, ROLE_X),
+                                          .y_stride = row_bytes(plan, ROLE_Y),
+                                          .mean_stride = row_bytes(plan, ROLE_MEAN),
+                                          .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                                          .row_turn = turn,
+                                          .x_turn = turn * row_bytes(plan, ROLE_X),
+                                          .y_turn = turn * row_bytes(plan, ROLE_Y),
+                                          .eps = plan->eps,
+                                          .eps_rounded = (float)plan->eps,
+                                          .eps_is_small = plan->eps < 1e-30};
+}
+
+/* Adds up `count` rows of partial sums that begin at `partials`. */
+static void finish_arguments(const cuda_plan *plan, void *const *b, char *partials, int64_t count,
+                             cuda_launch *l) {
+    const int32_t *c = plan->main.constant;
+    size_t bytes = (size_t)(plan->partials * plan->cols) * real_bytes(&plan->main);
+    l->blocks_x = (plan->cols + 31) / 32;
+    l->blocks_y = (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+    l->args.finish = (cuda_finish_args){.partial_weight = partials,
+                                        .partial_bias = partials + (c[C_WANT_DWEIGHT] ? bytes : 0),
+                                        .dweight = b[ROLE_DWEIGHT],
+                                        .dbias = b[ROLE_DBIAS],
+                                        .count = count};
+}
+
+static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
+                               int resident_clusters, cuda_launch *l) {
+    const int32_t *c = l->spec.constant;
+    int64_t cluster = c[C_CLUSTER], units = units_of(plan, &l->spec), grid = plan->partials;
+    if (cluster > 1 && resident_clusters < grid)
+        grid = resident_clusters;
+    if (units < grid)
+        grid = units > 0 ? units : 1;
+    size_t bytes = (size_t)(plan->partials * plan->cols) * real_bytes(&l->spec);
+    int64_t turn = grid * cuda_spec_rows_at_a_time(&l->spec);
+    l->blocks_x = grid * cluster;
+    l->blocks_y = 1;
+    l->args.backward =
+        (cuda_backward_args){.dy = b[ROLE_DY],
+                             .x = b[ROLE_X],
+                             .mean = b[ROLE_MEAN],
+                             .rstd = b[ROLE_RSTD],
+                             .weight = b[ROLE_WEIGHT],
+                             .dx = b[ROLE_DX],
+                             .partial_weight = workspace,
+                             .partial_bias = workspace + (c[C_WANT_DWEIGHT] ? bytes : 0),
+                             .rows = plan->rows,
+                             .x_stride = row_bytes(plan, ROLE_X),
+                             .dy_stride = row_bytes(plan, ROLE_DY),
+                             .dx_stride = row_bytes(plan, ROLE_DX),
+                             .mean_stride = row_bytes(plan, ROLE_MEAN),
+                             .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                             .row_turn = turn,
+                             .x_turn = turn * row_bytes(plan, ROLE_X),
+                             .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                             .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                             .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                             .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
+    if (plan->finish.kernel >= 0)
+        finish_arguments(plan, b, workspace, grid, l + 1);
+}
+
+/* Rows too long for one read: sums, apply, finish. */
+static void long_arguments(const cuda_plan *plan, void *const *b, char *workspace, cuda_launch *l) {
+    cuda_launch *sums = &l[0], *apply = &l[1];
+    const int32_t *c = apply->spec.constant;
+    size_t bytes = real_bytes(&apply->spec);
+    int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
+    int64_t strip = (int64_t)cuda_spec_threads(&apply->spec) * c[C_WIDTH];
+    char *partials = workspace + (size_t)(plan->rows * pieces) * 4 * bytes;
+    size_t partial_bytes = (size_t)(plan->partials * plan->cols) * bytes;
+    sums->blocks_x = plan->rows > 0 ? pieces : 0;
+    sums->blocks_y = (unsigned)(plan->rows < MOST_GRID_Y ? plan->rows : MOST_GRID_Y);
+    apply->blocks_x = (plan->cols + strip - 1) / strip;
+    apply->blocks_y = (unsigned)plan->partials;
+    sums->args.lengthy = apply->args.lengthy =
+        (cuda_long_args){.dy = b[ROLE_DY],
+                         .x = b[ROLE_X],
+                         .mean = b[ROLE_MEAN],
+                         .rstd = b[ROLE_RSTD],
+                         .weight = b[ROLE_WEIGHT],
+                         .dx = b[ROLE_DX],
+                         .partial_weight = partials,
+                         .partial_bias = partials + (c[C_WANT_DWEIGHT] ? partial_bytes : 0),
+                         .sums = workspace,
+                         .rows = plan->rows,
+                         .x_stride = row_bytes(plan, ROLE_X),
+                         .dy_stride = row_bytes(plan, ROLE_DY),
+                         .dx_stride = row_bytes(plan, ROLE_DX),
+                         .mean_stride = row_bytes(plan, ROLE_MEAN),
+                         .rstd_stride = row_bytes(plan, ROLE_RSTD)};
+    if (plan->finish.kernel >= 0)
+        finish_arguments(plan, b, partials, plan->partials, l + 2);
+}
+
+void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+                           int resident_clusters, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    switch (plan->main.kernel) {
+    case CUDA_FORWARD:
+        forward_arguments(plan, buffers, resident_clusters, launches);
+        break;
+    case CUDA_GENERAL_ROWS:
+        general_launch_arguments(plan, buffers, workspace, launches);
+        break;
+    case CUDA_APPLY:
+        long_arguments(plan, buffers, workspace, launches);
+        break;
+    default:
+        backward_arguments(plan, buffers, workspace, resident_clusters, launches);
+    }
+}

@@ -1,0 +1,90 @@
+/*
+ * Plan and buffers -> the kernels of a run, their grids and their arguments. Pure: what the driver
+ * is then told (launch.c), and what the tests run on the host (tests/cuda/emulation).
+ */
+#ifndef PLANISH_CUDA_ARGUMENTS_H
+#define PLANISH_CUDA_ARGUMENTS_H
+
+#include "backend.h"
+
+enum { CUDA_MOST_LAUNCHES = 4 };
+
+/* ---- Arguments, as the kernels declare them ------------------------------------------------- */
+
+typedef struct cuda_forward_args {
+    const void *x, *weight, *bias;
+    void *y, *mean, *rstd;
+    int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
+    int64_t row_turn, x_turn, y_turn;
+    double eps;
+    float eps_rounded;
+    uint32_t eps_is_small, zero;
+} cuda_forward_args;
+
+typedef struct cuda_backward_args {
+    const void *dy, *x, *mean, *rstd, *weight;
+    void *dx;
+    void *partial_weight, *partial_bias;
+    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
+    uint32_t zero;
+} cuda_backward_args;
+
+typedef struct cuda_long_args {
+    const void *dy, *x, *mean, *rstd, *weight;
+    void *dx;
+    void *partial_weight, *partial_bias;
+    void *sums;
+    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+} cuda_long_args;
+
+typedef struct cuda_finish_args {
+    const void *partial_weight, *partial_bias;
+    void *dweight, *dbias;
+    int64_t count;
+} cuda_finish_args;
+
+enum { CUDA_ROLE_DELTA = ROLE_COUNT, CUDA_GENERAL_ROLES };
+
+typedef struct cuda_general_args {
+    void *data[CUDA_GENERAL_ROLES];
+    void *partials;
+    int64_t outer_size, inner_size, parts;
+    double eps;
+    int32_t outer, inner;
+    struct {
+        int64_t size;
+        int64_t stride[CUDA_GENERAL_ROLES];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_general_args;
+
+/* ---- Launches ---------------------------------------------------------------------------------
+ */
+
+typedef struct cuda_launch {
+    cuda_spec spec;
+    int64_t blocks_x; /* 0: nothing to do */
+    unsigned blocks_y;
+    union {
+        cuda_forward_args forward;
+        cuda_backward_args backward;
+        cuda_long_args lengthy; /* of both its kernels */
+        cuda_finish_args finish;
+        cuda_general_args general;
+    } args;
+} cuda_launch;
+
+/* Blocks of a cluster; 1: launched without. */
+int cuda_spec_cluster(const cuda_spec *spec);
+
+/* Sets the specialisations for buffers at these addresses (only their alignment counts), in the
+ * order of their launch. Returns how many. */
+int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                      cuda_launch launches[CUDA_MOST_LAUNCHES]);
+
+/* Sets the rest. `resident_clusters`: how many clusters of the plan's main kernel the device holds
+ * at once, where it is launched with clusters. */
+void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+                           int resident_clusters, cuda_launch launches[CUDA_MOST_LAUNCHES]);
+
+#endif

@@ -1,0 +1,244 @@
+#include "general.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    WARPS = 8,           /* of a block */
+    ACROSS = 32,         /* lanes that take neighbouring outer indices, where they do */
+    SHORT = 32,          /* rows below this leave most threads of a block idle */
+    BLOCKS = 16,         /* in a grid for each multiprocessor */
+    PARTIAL_BLOCKS = 4,  /* the same, of the columns */
+    PARTIAL_ELEMENTS = 8 /* fewest that a thread of the columns adds up */
+};
+
+static int64_t ceil_div(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t size_of_stride(int64_t stride) {
+    return stride < 0 ? -stride : stride;
+}
+
+/* ---- Axes -------------------------------------------------------------------------------------
+ */
+
+/* The tensor whose order in memory decides. */
+static role model(const problem *p) {
+    return has(p, ROLE_X) ? ROLE_X : ROLE_Y;
+}
+
+/* Adds axes to the plan's list, those with small strides last. */
+static void insert_axes(cuda_plan *plan, const problem *p, const axis *list, int count,
+                        bool reduced) {
+    const role by = model(p);
+    for (int k = 0; k < count; k++) {
+        const int64_t stride = size_of_stride(list[k].stride[by] * dtype_bytes(p->dtypes[by]));
+        int at = plan->axis_count++;
+        for (; at > 0 && size_of_stride(plan->axis[at - 1].stride[by]) < stride; at--)
+            plan->axis[at] = plan->axis[at - 1];
+        plan->axis[at] =
+            (cuda_axis){.size = list[k].size, .affine = list[k].affine, .reduced = reduced};
+        for (int r = 0; r < ROLE_COUNT; r++)
+            plan->axis[at].stride[r] = list[k].stride[r] * dtype_bytes(p->dtypes[r]);
+    }
+}
+
+/* Which axes are the outer ones of a kernel. */
+static bool is_outer(const cuda_axis *a, cuda_kernel kernel) {
+    return kernel == CUDA_GENERAL_ROWS ? !a->reduced : a->affine;
+}
+
+static int64_t size_of(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
+    int64_t size = 1;
+    for (int k = 0; k < plan->axis_count; k++)
+        if (is_outer(&plan->axis[k], kernel) == outer)
+            size *= plan->axis[k].size;
+    return size;
+}
+
+/* Whether x is dense along the last of the outer or inner axes. */
+static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
+    const int32_t *c = plan->main.constant;
+    const role by = c[C_X_TYPE] != DTYPE_NONE ? ROLE_X : ROLE_Y;
+    const int bytes = dtype_bytes((dtype)c[by == ROLE_X ? C_X_TYPE : C_Y_TYPE]);
+    for (int k = plan->axis_count - 1; k >= 0; k--)
+        if (is_outer(&plan->axis[k], kernel) == outer && plan->axis[k].size > 1)
+            return plan->axis[k].stride[by] == bytes;
+    return false;
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------
+ */
+
+static bool is_backward(const cuda_plan *plan) {
+    const int32_t pass = plan->main.constant[C_PASS];
+    return pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y;
+}
+
+static bool wants_sums(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    return c[C_DW_TYPE] != DTYPE_NONE || c[C_DB_TYPE] != DTYPE_NONE;
+}
+
+/* Whether the sums need every row's exact mean first. */
+static bool wants_delta(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    return c[C_PASS] == PLANISH_BACKWARD && c[C_KIND] == PLANISH_LAYER &&
+           c[C_DW_TYPE] != DTYPE_NONE;
+}
+
+static int lanes_of_columns(const cuda_plan *plan) {
+    return is_dense(plan, CUDA_GENERAL_COLUMNS, true) ||
+                   !is_dense(plan, CUDA_GENERAL_COLUMNS, false)
+               ? ACROSS
+               : 1;
+}
+
+/* Rows of partial sums: as many as make work for the device. */
+static int64_t parts_of(const cuda_plan *plan) {
+    const int lanes = lanes_of_columns(plan);
+    const int64_t columns = ceil_div(size_of(plan, CUDA_GENERAL_COLUMNS, true), lanes);
+    const int64_t added = size_of(plan, CUDA_GENERAL_COLUMNS, false);
+    const int64_t wanted =
+        ceil_div((int64_t)PARTIAL_BLOCKS * plan->limits.multiprocessors, columns ? columns : 1);
+    const int64_t most = ceil_div(added, (int64_t)PARTIAL_ELEMENTS * 32 * WARPS / lanes);
+    const int64_t parts = least(wanted, most);
+    return parts > 0 ? parts : 1;
+}
+
+void general_plan_make(cuda_plan *plan, const problem *p) {
+    int32_t *c = plan->main.constant;
+    plan->main.kernel = CUDA_GENERAL_ROWS;
+    c[C_REAL_DOUBLE] = 1;
+    c[C_KIND] = p->kind;
+    c[C_PASS] = p->pass;
+    c[C_X_TYPE] = p->dtypes[ROLE_X];
+    c[C_Y_TYPE] = p->dtypes[ROLE_Y];
+    c[C_G_TYPE] = p->dtypes[ROLE_DY];
+    c[C_D_TYPE] = p->dtypes[ROLE_DX];
+    c[C_W_TYPE] = p->dtypes[ROLE_WEIGHT];
+    c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
+    c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
+    c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
+    c[C_M2_TYPE] = p->dtypes[ROLE_M2];
+    c[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
+    c[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+    c[C_WEIGHT_OFFSET] = p->weight_offset;
+    c[C_WARPS] = WARPS;
+    c[C_CLUSTER] = 1;
+    insert_axes(plan, p, p->kept, p->kept_count, false);
+    insert_axes(plan, p, p->reduced, p->reduced_count, true);
+    /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
+    c[C_LANES] = p->cols < SHORT || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
+    if (!wants_sums(plan))
+        return;
+    plan->partials = parts_of(plan);
+    plan->workspace_bytes = 2 * (size_t)plan->partials *
+                            (size_t)size_of(plan, CUDA_GENERAL_COLUMNS, true) * sizeof(double);
+    if (wants_delta(plan))
+        plan->workspace_bytes += (size_t)p->rows * sizeof(double);
+}
+
+int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
+                                         "apply"};
+    return snprintf(text, bytes, "cuda general %s %lldx%lld: %d axes, %d rows in a block",
+                    passes[plan->main.constant[C_PASS]], (long long)plan->rows,
+                    (long long)plan->cols, plan->axis_count, plan->main.constant[C_LANES]);
+}
+
+/* ---- Launches ---------------------------------------------------------------------------------
+ */
+
+/* The specialisation of one kernel, without what it does not look at. */
+static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
+    static const cuda_constant types[] = {C_X_TYPE, C_Y_TYPE,    C_G_TYPE,    C_D_TYPE, C_W_TYPE,
+                                          C_B_TYPE, C_MEAN_TYPE, C_RSTD_TYPE, C_M2_TYPE};
+    cuda_spec spec = plan->main;
+    int32_t *c = spec.constant;
+    spec.kernel = kernel;
+    if (kernel == CUDA_GENERAL_ROWS) {
+        c[C_DW_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
+    } else if (kernel == CUDA_GENERAL_COLUMNS) {
+        c[C_D_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
+        c[C_DW_TYPE] =
+            c[C_DW_TYPE] == DTYPE_NONE ? DTYPE_NONE : DTYPE_F64; /* of the partial sums */
+        c[C_LANES] = lanes_of_columns(plan);
+    } else {
+        c[C_PASS] = c[C_KIND] = c[C_WEIGHT_OFFSET] = 0;
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+            c[types[i]] = DTYPE_NONE;
+        c[C_LANES] = 1;
+    }
+    c[C_SLICES] = 32 * WARPS / c[C_LANES];
+    return spec;
+}
+
+int general_launch_specs(const cuda_plan *plan, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    int count = 0;
+    /* dx may be dy or x itself: the sums come first. */
+    if (is_backward(plan) && wants_sums(plan)) {
+        if (wants_delta(plan)) {
+            launches[count].spec = spec_of(plan, CUDA_GENERAL_ROWS);
+            launches[count++].spec.constant[C_D_TYPE] = DTYPE_NONE;
+        }
+        launches[count++].spec = spec_of(plan, CUDA_GENERAL_COLUMNS);
+        launches[count++].spec = spec_of(plan, CUDA_GENERAL_FINISH);
+    }
+    if (!is_backward(plan) || plan->main.constant[C_D_TYPE] != DTYPE_NONE)
+        launches[count++].spec = spec_of(plan, CUDA_GENERAL_ROWS);
+    return count;
+}
+
+/* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
+static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
+                       cuda_general_args *args, int at) {
+    const int first = at;
+    for (int k = 0; k < plan->axis_count; k++) {
+        const cuda_axis *a = &plan->axis[k];
+        if (is_outer(a, kernel) != outer)
+            continue;
+        args->axis[at].size = a->size;
+        memcpy(args->axis[at].stride, a->stride, sizeof a->stride);
+        int64_t span = sizeof(double); /* delta is dense over the rows, in the list's order */
+        for (int i = k + 1; i < plan->axis_count; i++)
+            span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;
+        args->axis[at++].stride[CUDA_ROLE_DELTA] = a->reduced ? 0 : span;
+    }
+    return at - first;
+}
+
+static void set_grid(const cuda_plan *plan, cuda_launch *l) {
+    const cuda_general_args *a = &l->args.general;
+    const int at_a_time =
+        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.constant[C_LANES];
+    l->blocks_x =
+        least(ceil_div(a->outer_size, at_a_time), (int64_t)BLOCKS * plan->limits.multiprocessors);
+    l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
+}
+
+void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                              void *workspace, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    const int count = general_launch_specs(plan, launches);
+    double *delta = workspace;
+    double *partials = wants_delta(plan) ? delta + plan->rows : delta;
+    for (int i = 0; i < count; i++) {
+        const cuda_kernel kernel = (cuda_kernel)launches[i].spec.kernel;
+        cuda_general_args *a = &launches[i].args.general;
+        memcpy(a->data, buffers, ROLE_COUNT * sizeof *buffers);
+        a->data[CUDA_ROLE_DELTA] = delta;
+        a->partials = partials;
+        a->outer_size = size_of(plan, kernel, true);
+        a->inner_size = size_of(plan, kernel, false);
+        a->parts = plan->partials;
+        a->eps = plan->eps;
+        a->outer = append_axes(plan, kernel, true, a, 0);
+        a->inner = append_axes(plan, kernel, false, a, a->outer);
+        set_grid(plan, &launches[i]);
+    }
+}

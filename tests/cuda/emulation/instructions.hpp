@@ -1,0 +1,149 @@
+/*
+ * What the vocabulary says in PTX, said in C++ over device.h. A function of the vocabulary that
+ * holds PTX and is not here does not compile or load, so that none is forgotten. Accesses check
+ * their alignment, as the hardware does.
+ */
+template <int A> static inline const char *aligned(const void *address) {
+    if ((uintptr_t)address % A)
+        emulation_fail("an access of %d bytes at the misaligned address %p", A, address);
+    return (const char *)address;
+}
+
+/* ---- Global memory ---------------------------------------------------------------------------- */
+
+template <int BYTES, int ACCESS> chunk<BYTES> load_once(const void *address) {
+    constexpr int A = least(BYTES, ACCESS);
+    chunk<BYTES> c = zero_chunk<BYTES>();
+    emulation_pause();
+    for (int i = 0; i < BYTES; i += A)
+        memcpy((char *)c.word + i, aligned<A>((const char *)address + i), A);
+    return c;
+}
+
+template <int BYTES, int ACCESS> chunk<BYTES> load_shared_by_rows(const void *address) {
+    return load_once<BYTES, ACCESS>(address);
+}
+
+template <int BYTES, int ACCESS> void store_once(void *address, const chunk<BYTES> &c) {
+    constexpr int A = least(BYTES, ACCESS);
+    emulation_pause();
+    for (int i = 0; i < BYTES; i += A)
+        memcpy((char *)aligned<A>((char *)address + i), (const char *)c.word + i, A);
+}
+
+/* ---- Conversions ------------------------------------------------------------------------------ */
+
+static inline float widen_f16(u32 half) {
+    u32 sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, digits = half & 1023;
+    if (exponent == 31)
+        return __uint_as_float(sign | 0x7f800000u | digits << 13);
+    if (exponent)
+        return __uint_as_float(sign | (exponent + 112) << 23 | digits << 13);
+    float f = (float)digits * 0x1p-24f;
+    return sign ? -f : f;
+}
+
+static inline u32 narrow_f16(float f) {
+    u32 bits = __float_as_uint(f), sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u)
+        return 0x7fff;
+    if (bits >= 0x477ff000u)
+        return sign | 0x7c00;
+    if (bits < 0x38800000u) /* subnormal: the addition rounds at the right place */
+        return sign | (__float_as_uint(__uint_as_float(bits) + 0.5f) - 0x3f000000u);
+    return sign | ((bits + 0xc8000fffu + (bits >> 13 & 1)) >> 13);
+}
+
+static inline u32 narrow_bf16(float f) {
+    u32 bits = __float_as_uint(f);
+    return f != f ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+template <int TYPE> real element(const u32 *word, int i) {
+    if constexpr (TYPE == F32)
+        return __uint_as_float(word[i]);
+    else if constexpr (TYPE == F16)
+        return widen_f16(word[i / 2] >> 16 * (i & 1) & 0xffffu);
+    else if constexpr (TYPE == BF16)
+        return __uint_as_float((word[i / 2] >> 16 * (i & 1) & 0xffffu) << 16);
+    else
+        return (real)__hiloint2double((int)word[2 * i + 1], (int)word[2 * i]);
+}
+
+template <int TYPE, int COUNT> chunk<COUNT * bytes_of(TYPE)> pack(const real *v) {
+    chunk<COUNT * bytes_of(TYPE)> c = zero_chunk<COUNT * bytes_of(TYPE)>();
+    for (int i = 0; i < COUNT; i++) {
+        if constexpr (TYPE == F32) {
+            c.word[i] = __float_as_uint((float)v[i]);
+        } else if constexpr (TYPE == F64) {
+            u64 bits = (u64)__double_as_longlong((double)v[i]);
+            c.word[2 * i] = (u32)bits;
+            c.word[2 * i + 1] = (u32)(bits >> 32);
+        } else {
+            float f = before_halving(v[i]);
+            c.word[i / 2] |= (TYPE == F16 ? narrow_f16(f) : narrow_bf16(f)) << 16 * (i & 1);
+        }
+    }
+    return c;
+}
+
+/* The hardware's estimate, off in its last bit. */
+static inline float estimate_root(float f) {
+    return __uint_as_float(__float_as_uint((float)(1 / sqrt((double)f))) ^ 1);
+}
+real reciprocal_root(float f) {
+    if (f > 1e-36f && f < 1e36f) {
+        float r = estimate_root(f);
+        return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
+    }
+    return reciprocal_root((double)f);
+}
+real reciprocal_root(double v) {
+    if (sizeof(real) == 4 && (float)v > 1e-36f && (float)v < 1e36f)
+        return reciprocal_root((float)v);
+    return (real)(1.0 / sqrt(v));
+}
+
+/* ---- Shared memory, copies and barriers ------------------------------------------------------- */
+
+void barrier(int id, int threads) { emulation_barrier(id, (unsigned)threads); }
+
+template <int BYTES, int ACCESS> void copy_async(u32 to, const void *from, bool there) {
+    constexpr int A = least(BYTES, ACCESS);
+    static_assert(A >= 4, "asynchronous copies move at least 4 bytes");
+    for (u32 i = 0; i < BYTES; i += A) {
+        const char *source = (const char *)((uintptr_t)from + i);
+        emulation_copy_async(emulation_at(to + i, A), there ? aligned<A>(source) : source, A, there);
+    }
+}
+void copy_async_commit() { emulation_copy_commit(); }
+template <int PENDING> void copy_async_wait() { emulation_copy_wait(PENDING); }
+
+template <int BYTES> chunk<BYTES> load_from_shared(u32 address) {
+    constexpr int A = least(BYTES, 16);
+    chunk<BYTES> c = zero_chunk<BYTES>();
+    for (u32 i = 0; i < BYTES; i += A)
+        memcpy((char *)c.word + i, emulation_at(address + i, A), A);
+    return c;
+}
+
+/* ---- Clusters and the stream ------------------------------------------------------------------ */
+
+u32 cluster_rank() { return emulation_cluster_rank(); }
+void cluster_arrive() { emulation_cluster_arrive(); }
+void cluster_wait() { emulation_cluster_wait(); }
+u32 in_block(u32 address, u32 rank) { return emulation_address_in(address, rank); }
+void byte_barrier_init(u32 barrier) { emulation_bytes_init(barrier); }
+void byte_barrier_expect(u32 barrier, u32 bytes) { emulation_bytes_expect(barrier, bytes); }
+void byte_barrier_wait(u32 barrier, u32 parity) { emulation_bytes_wait(barrier, parity); }
+void send_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
+    emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
+}
+void send_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
+    emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
+    emulation_send(in_block(address, rank) + 16, in_block(barrier, rank), v + 2, 16);
+}
+/* Launches follow one another here. */
+void wait_for_stream() {}
+void release_stream() {}

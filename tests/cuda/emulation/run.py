@@ -1,0 +1,89 @@
+"""Builds the emulation of the GPU kernels with the sanitizers and runs it: run.py BUILD_FOLDER.
+
+Needs clang, or what CC and CXX name; no GPU and nothing of CUDA. What follows the folder goes to
+test_emulation, such as --table=long or --share=3.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[2]
+SUPPORT = ("check", "element", "tensor", "reference", "cases", "bounds")
+# The parts of src/cuda that know nothing of the driver.
+PURE = ("arguments", "general", "geometry", "spec")
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
+# A kernel computes addresses before it knows whether they will be used.
+# Not optimized: that takes longer than it saves.
+UNIT = ["-fno-sanitize=pointer-overflow,function", "-std=c++17", "-fPIC", "-shared", "-w"]
+
+
+def call(*command: str | pathlib.Path) -> None:
+    """Runs a program; ends this one where it fails."""
+    if subprocess.run([str(c) for c in command], check=False).returncode:
+        raise SystemExit(f"failed: {' '.join(str(c) for c in command)}")
+
+
+def build_program(folder: pathlib.Path) -> pathlib.Path:
+    """The test itself, and the kernels' text for the host."""
+    kernels = sorted((ROOT / "src/cuda/kernels").glob("*.cu"))
+    program, texts = folder / "test_emulation", folder / "texts.c"
+    call(sys.executable, HERE / "host_text.py", folder, *kernels)
+    call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
+    sources = [*HERE.glob("*.c"), texts]
+    sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
+    sources += [ROOT / f"src/{name}.c" for name in ("problem", "roles", "status")]
+    sources += [ROOT / f"src/cuda/{name}.c" for name in PURE]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-ffp-contract=off"]
+    includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", f"-I{HERE}"]
+    libraries = ["-rdynamic", "-lm", "-ldl", "-lpthread"]
+    compiler = os.environ.get("CC", "clang")
+    call(compiler, *flags, *SANITIZE, *includes, "-o", program, *sources, *libraries)
+    return program
+
+
+def build_unit(source: pathlib.Path) -> str:
+    """One specialisation as a library; the compiler's words where it fails."""
+    library = source.with_suffix(".so")
+    parts = [source, *HERE.glob("*.hpp"), HERE / "device.h", *source.parents[1].glob("*.inc")]
+    if library.exists() and library.stat().st_mtime > max(p.stat().st_mtime for p in parts):
+        return ""
+    flags = [*SANITIZE, *UNIT, "-O0", "-fvisibility=hidden", "-ffp-contract=off"]
+    includes = [f"-I{HERE}", f"-I{source.parents[1]}"]
+    command = [os.environ.get("CXX", "clang++"), *flags, *includes, "-o", library, source]
+    done = subprocess.run([str(c) for c in command], check=False, stderr=subprocess.PIPE, text=True)
+    return f"{source.name}: {done.stderr}" if done.returncode else ""
+
+
+def main() -> int:
+    """Builds and runs; the exit status is that of the test."""
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    units, arguments = folder / "units", sys.argv[2:]
+    units.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    program = build_program(folder)
+    for old in units.glob("*.cpp"):
+        old.unlink()
+    os.environ.setdefault("UBSAN_OPTIONS", "halt_on_error=1")
+    call(program, f"--write={units}", *arguments)
+    sources = sorted(units.glob("*.cpp"))
+    jobs = int(os.environ.get("JOBS") or os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        failures = [text for text in pool.map(build_unit, sources) if text]
+    print(f"{len(sources)} specialisations compiled, {time.monotonic() - begin:.0f} s", flush=True)
+    if failures:
+        print("\n".join(failures[:5]))
+        raise SystemExit(f"{len(failures)} specialisations do not compile for the host")
+    return subprocess.run([str(program), f"--units={units}", *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
