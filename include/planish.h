@@ -58,9 +58,9 @@
  * argument, what was found and what was wanted. Outputs are then as they were. Nothing aborts,
  * exits or prints.
  *
- * Environment: PLANISH_CPU_TIER (portable, avx2, avx512, neon) caps the instruction set used; it is
- * read once, at the first call. An unknown or unavailable name is ignored. The variables of the GPU
- * kernel cache are in docs/gpu.md.
+ * Environment: PLANISH_CPU_TIER (portable, avx2, avx512, avx512bf16, neon) caps the instruction set
+ * used; it is read once, at the first call. An unknown or unavailable name is ignored. The
+ * variables of the GPU kernel cache are in docs/gpu.md.
  */
 #ifndef PLANISH_H
 #define PLANISH_H

@@ -88,7 +88,7 @@ class Library:
             )
 
     def cpu_tier(self) -> str:
-        """The instruction set in use: portable, avx2, avx512 or neon."""
+        """The instruction set in use: portable, avx2, avx512, avx512bf16 or neon."""
         tier: bytes = self._dll.planish_cpu_tier()
         return tier.decode()
 

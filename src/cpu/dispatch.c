@@ -24,6 +24,12 @@ static bool runs_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 #endif
+#if defined(PLANISH_HAVE_AVX512BF16)
+extern const cpu_kernels cpu_kernels_avx512bf16;
+static bool runs_avx512bf16(void) {
+    return runs_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+#endif
 #if defined(PLANISH_HAVE_NEON)
 extern const cpu_kernels cpu_kernels_neon;
 #endif
@@ -41,6 +47,9 @@ static const struct {
 #endif
 #if defined(PLANISH_HAVE_AVX512)
     {&cpu_kernels_avx512, runs_avx512},
+#endif
+#if defined(PLANISH_HAVE_AVX512BF16)
+    {&cpu_kernels_avx512bf16, runs_avx512bf16},
 #endif
 #if defined(PLANISH_HAVE_NEON)
     {&cpu_kernels_neon, runs_always},

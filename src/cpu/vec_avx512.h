@@ -1,6 +1,7 @@
 /*
- * The vector vocabulary (see vec_portable.h) for AVX-512 (F, BW, VL, DQ). bf16 is narrowed with
- * integers: the conversion instruction flushes subnormals.
+ * The vector vocabulary (see vec_portable.h) for AVX-512 (F, BW, VL, DQ), with BF16's instruction
+ * where the compiler has it. That one flushes subnormals, the one thing in which its bits differ
+ * from round to nearest even: vectors with a subnormal are narrowed with integers.
  */
 #ifndef PLANISH_CPU_VEC_H
 #define PLANISH_CPU_VEC_H
@@ -61,7 +62,7 @@ static inline f32v widen_bf16(__m256i halves) {
 static inline __m256i narrow_f16(f32v a) {
     return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-static inline __m256i narrow_bf16(f32v a) {
+static inline __m256i narrow_bf16_by_integers(f32v a) {
     const __m512i bits = _mm512_castps_si512(a), high = _mm512_srli_epi32(bits, 16);
     const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_srli_epi32(
@@ -70,6 +71,22 @@ static inline __m256i narrow_bf16(f32v a) {
     return _mm512_cvtepi32_epi16(
         _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40)));
 }
+
+#if defined(__AVX512BF16__)
+static __attribute__((noinline)) __m256i narrow_subnormal_bf16(f32v a) {
+    return narrow_bf16_by_integers(a);
+}
+static inline __m256i narrow_bf16(f32v a) {
+    enum { SUBNORMAL = 0x20 };
+    if (__builtin_expect(_mm512_fpclass_ps_mask(a, SUBNORMAL), 0))
+        return narrow_subnormal_bf16(a);
+    return (__m256i)_mm512_cvtneps_pbh(a);
+}
+#else
+static inline __m256i narrow_bf16(f32v a) {
+    return narrow_bf16_by_integers(a);
+}
+#endif
 
 static inline f32v f32v_load_f32(const float *p) {
     return _mm512_loadu_ps(p);

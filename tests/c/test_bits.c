@@ -362,7 +362,7 @@ static int print_digests(int argc, char **argv, int step) {
 }
 
 static void compare_tiers(int step) {
-    static const char *const tiers[] = {"portable", "avx2", "avx512", "neon"};
+    static const char *const tiers[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
     size_t bytes = 0;
     digests_to = open_memstream(&digests, &bytes);
     every_case(step, print_digest);
