@@ -75,7 +75,9 @@ def _norm(
     _check(x, weight, affine, function, "weight")
     _check(x, bias, affine, function, "bias")
     rms = function == "rms_norm"
-    if _torch_can(x, weight, bias, reduce, affine, rms) and _enable.is_enabled(function):
+    if _torch_can(x, weight, bias, reduce, affine, rms) and _enable.is_enabled(
+        function, x.device.type
+    ):
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)

@@ -6,10 +6,12 @@ package (where the wheel puts it), then at ``$PLANISH_LIBRARY``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -75,6 +77,8 @@ class Library:
                 ctypes.c_char_p,
                 ctypes.c_size_t,
             ]
+            dll.planish_torch_has_cuda.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            dll.planish_torch_quiet.argtypes = [ctypes.c_bool]
             dll.planish_torch_define.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_symbol_get.argtypes = [ctypes.c_int, ctypes.POINTER(_CSymbol)]
@@ -109,6 +113,21 @@ class Library:
     def enabled(self) -> int:
         """The groups of operators that run on planish now."""
         return int(self._dll.planish_torch_enabled())
+
+    def cuda_is_missing(self) -> str:
+        """What this torch lacks for CUDA, in one sentence; empty if nothing."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        status = self._dll.planish_torch_has_cuda(text, len(text))
+        return text.value.decode(errors="replace") if status != 0 else ""
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Torch's warning about overriding a kernel is not given in this block."""
+        self._dll.planish_torch_quiet(True)
+        try:
+            yield
+        finally:
+            self._dll.planish_torch_quiet(False)
 
     def define(self) -> None:
         """Defines planish's own operators, once."""

@@ -51,6 +51,10 @@ PLANISH_API planish_status planish_torch_has_cuda(char *message, size_t message_
 PLANISH_API planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed,
                                                  char *message, size_t message_bytes);
 
+/* Between quiet true and quiet false torch's warning about overriding a kernel is not given and
+ * does not count as given. For the caller's own registrations; enable does it for its own. */
+PLANISH_API void planish_torch_quiet(bool quiet);
+
 /* The groups that planish is under now. */
 PLANISH_API uint32_t planish_torch_enabled(void);
 

@@ -169,6 +169,11 @@ planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed, c
     return PLANISH_OK;
 }
 
+void planish_torch_quiet(bool quiet) {
+    if (torch_load((message){0}) == PLANISH_OK)
+        (quiet ? quiet_begin : quiet_end)();
+}
+
 uint32_t planish_torch_enabled(void) {
     return atomic_load(&active_groups);
 }
