@@ -152,7 +152,8 @@ def _chosen_devices(devices: str | Iterable[str] | None) -> list[str]:
 def _check_cuda() -> None:
     """Where CUDA runs already: that torch's own kernels, called by their C++ names, are what they
     are taken for. Otherwise not: to start CUDA here would break a fork later."""
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+    running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if not running or torch.cuda.is_current_stream_capturing():
         return
     library().define()
     torch.ops.planish.check_cuda(torch.cuda.current_device())

@@ -11,9 +11,9 @@ import ctypes
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 __all__ = ["Library", "OperatorStats", "Symbol", "library"]
 
@@ -49,6 +49,17 @@ class _CSymbol(ctypes.Structure):
     ]
 
 
+def _whole_text(write: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> str:
+    """What a C function writes that returns the length of the whole text."""
+    size = 4096
+    while True:
+        text = ctypes.create_string_buffer(size)
+        length = write(text, size)
+        if length < size:
+            return text.value.decode(errors="surrogateescape")
+        size = length + 256
+
+
 class Library:
     """The C functions that the package needs, with Python's types and exceptions."""
 
@@ -65,6 +76,8 @@ class Library:
             dll.planish_version.restype = ctypes.c_int
             self.version: int = dll.planish_version()
             dll.planish_cpu_tier.restype = ctypes.c_char_p
+            for report in (dll.planish_gpu_report, dll.planish_cache_path):
+                report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_enabled.restype = ctypes.c_uint32
             dll.planish_torch_enable.argtypes = [
                 ctypes.c_uint32,
@@ -95,6 +108,16 @@ class Library:
         """The instruction set in use: portable, avx2, avx512 or neon."""
         tier: bytes = self._dll.planish_cpu_tier()
         return tier.decode()
+
+    def gpu_report(self) -> dict[str, Any]:
+        """What there is for GPUs: driver, devices, nvrtc, cache."""
+        report: dict[str, Any] = json.loads(_whole_text(self._dll.planish_gpu_report))
+        return report
+
+    def cache_path(self) -> Path | None:
+        """The folder of the GPU kernel cache; None if none is kept."""
+        path = _whole_text(self._dll.planish_cache_path)
+        return Path(path) if path else None
 
     def enable(self, groups: int) -> None:
         """Registers the groups of operators; raises RuntimeError where that cannot be."""
@@ -137,14 +160,8 @@ class Library:
 
     def stats(self) -> dict[str, OperatorStats]:
         """What became of every call so far, by operator."""
-        size = 4096
-        while True:
-            text = ctypes.create_string_buffer(size)
-            length = self._dll.planish_torch_stats(text, size)
-            if length < size:
-                result: dict[str, OperatorStats] = json.loads(text.value)
-                return result
-            size = length + 256
+        result: dict[str, OperatorStats] = json.loads(_whole_text(self._dll.planish_torch_stats))
+        return result
 
     def torch_version(self) -> int:
         """100 * major + minor of the libtorch C ABI in this process; 0 without libtorch."""
