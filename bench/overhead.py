@@ -6,8 +6,8 @@ Every case is timed with planish disabled and enabled in turn, round after round
 that both see the same machine. Printed, in microseconds: the fastest round (what the call costs
 when nothing else runs), the median, and the quartiles. One thread.
 
-On CUDA the calls are only queued while the clock runs, fewer of them than a stream holds; the GPU is
-waited for outside.
+On CUDA the calls are only queued while the clock runs, fewer of them than a stream holds; the
+GPU is waited for outside.
 """
 
 from __future__ import annotations
