@@ -33,6 +33,7 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
     weight, bias = torch.randn(8, device=device), torch.randn(8, device=device)
     live = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
     dy = torch.ones(1, 8, device=device)
+    rows_apart = torch.randn(4, 16, device=device)[:, :8]
 
     def train_layer_norm() -> object:
         return torch.autograd.grad(F.layer_norm(live[0], (8,), live[1], live[2]), live, dy)
@@ -47,6 +48,7 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
     return {
         "F.layer_norm": lambda: F.layer_norm(x, (8,), weight, bias),
         "F.layer_norm, no parameters": lambda: F.layer_norm(x, (8,)),
+        "F.layer_norm, rows apart": lambda: F.layer_norm(rows_apart, (8,), weight, bias),
         "F.layer_norm, forward and backward": train_layer_norm,
         "F.rms_norm": lambda: F.rms_norm(x, (8,), weight),
         "F.rms_norm, inference mode": inference_rms_norm,

@@ -556,6 +556,41 @@ def test_gradients_are_wrong(check: Callable[..., bool]) -> None:
         assert check(lambda a, w: F.rms_norm(a, (6,), w, 1e-5), leaves[:2])
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    "name", ["nn.functional.layer_norm", "native_layer_norm", "nn.functional.rms_norm"]
+)
+def test_torchs_samples_differ_from_torch(name: str, dtype: torch.dtype) -> None:
+    pytest.importorskip("expecttest", reason="torch's op_db needs expecttest")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    op = next(op for op in op_db if op.name == name)
+
+    def run(sample: Any) -> list[Any]:
+        leaves = [sample.input, *sample.args, *sample.kwargs.values()]
+        leaves = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
+        found = op(sample.input, *sample.args, **sample.kwargs)
+        results = [found] if isinstance(found, Tensor) else list(found)
+        dy = random(*results[0].shape, dtype=dtype)
+        return [*results, *torch.autograd.grad(results[:1], leaves, [dy], allow_unused=True)]
+
+    calls = Calls()
+    samples = list(op.sample_inputs("cuda", dtype, requires_grad=True))
+    for sample in samples:
+        native = run(sample)
+        with planish.enabled():
+            ours = run(sample)
+        assert_like_torch(ours, native, *TOLERANCE[dtype])
+    assert samples
+    assert calls.on_planish(RMS if "rms" in name else LAYER) > 0
+    if op.error_inputs_func is None:
+        return
+    for given in op.error_inputs("cuda"):
+        wrong = given.sample_input
+        with planish.enabled(), pytest.raises(given.error_type, match=given.error_regex):
+            op(wrong.input, *wrong.args, **wrong.kwargs)
+
+
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
