@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 import torch
 from planish import _enable, _ops
+from planish._library import library
 from torch import Tensor
 
 __all__ = ["layer_norm", "rms_norm"]
 
+#: Device types there are operators for.
+DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -62,9 +65,9 @@ def _norm(
 ) -> Tensor:
     if x.dtype not in _DTYPES:
         raise NotImplementedError(f"{function}: not implemented for x of {x.dtype}")
-    if x.device.type not in ("cpu", "meta"):
+    if x.device.type not in DEVICES:
         raise NotImplementedError(
-            f"{function}: planish has no kernel for {x.device}; it runs on the CPU"
+            f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
         )
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:

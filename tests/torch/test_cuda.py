@@ -726,7 +726,26 @@ def test_any_axes_differ_on_the_gpu() -> None:
         planish.layer_norm(x, 0)
 
 
-def test_the_last_word_of_numbers() -> None:
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_modules_run_elsewhere(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.RMSNorm(64)).to(GPU, dtype)
+    x = random(3, 6, 128, dtype=dtype)[..., ::2].requires_grad_()
+    native = model(x)
+    gradients = torch.autograd.grad(native.sum(), [x, *model.parameters()])
+    calls = Calls()
+    ours = planish.replace(model)(x)
+    assert calls.on_planish("planish::norm_forward") == 2
+    assert_like_torch([ours], [native], *TOLERANCE[dtype])
+    assert_like_torch(
+        list(torch.autograd.grad(ours.sum(), [x, *model.parameters()])),
+        list(gradients),
+        *TOLERANCE[dtype],
+    )
+    assert calls.on_planish("planish::norm_backward") == 2
+    assert model(x[:0]).shape == (0, 6, 64)
+
+
+def test_a_large_mean_costs_digits() -> None:
     """Rows far from zero: what a sum of squares gets wrong."""
     x = random(64, 1024, dtype=torch.float32) + 1e4
     right = exact_norm(x)[0]
