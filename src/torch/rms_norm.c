@@ -198,14 +198,14 @@ void rms_norm_inference_cuda(stack_value *stack, uint64_t argument_count, uint64
 }
 
 /*
- * On CUDA torch's composition goes to _fused_rms_norm by itself, unless dtypes are mixed or the
- * result has to be channels last. Left to torch are all but dense mixed ones.
+ * On CUDA torch's composition goes to _fused_rms_norm by itself unless dtypes are mixed, which
+ * planish runs there, or the result has to be channels last, which is left to torch.
  */
 static bool is_for_composition(const rms *r) {
     int64_t *strides = NULL, unused[PLANISH_MAX_NDIM];
     if (r->whose == BACKEND_CPU)
         return false;
-    if (!is_mixed(r) || torch.get_strides(r->input, &strides) != 0)
+    if (torch.get_strides(r->input, &strides) != 0)
         return true;
     DLTensor seen = r->x;
     seen.strides = strides;
