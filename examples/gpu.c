@@ -196,6 +196,10 @@ int main(void) {
         compare("dweight", dweight[c], exact_dweight[c], ROWS);
         compare("dbias", dbias[c], exact_dbias[c], ROWS);
     }
+    free(y);
+    free(dx);
+    free(dweight);
+    free(dbias);
     printf("LayerNorm of %d x %d on the GPU, forward and backward: largest error %.1e\n", ROWS,
            COLS, worst);
     return 0;
