@@ -105,7 +105,7 @@ static reason forward_on_planish(layer *l, double eps, stack_value *stack) {
         .mean = &mean,
         .rstd = &rstd,
     };
-    planish_status status = run_norm(&op, PLANISH_FORWARD, &tensors, (message){0});
+    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
     stack[0] = give_tensor(&out);
@@ -230,7 +230,7 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
         .dbias = dbias_out ? &dbias : NULL,
     };
     if (dx_out || dweight_out || dbias_out) {
-        planish_status status = run_norm(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status != PLANISH_OK)
             return refusal(status);
     }

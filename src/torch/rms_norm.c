@@ -118,7 +118,7 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         .y = &y,
         .rstd = rstd_wanted ? &rstd : NULL,
     };
-    planish_status status = run_norm(&op, PLANISH_FORWARD, &tensors, (message){0});
+    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
     stack[0] = give_tensor(&out);
@@ -286,7 +286,7 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
         .dweight = dweight_out ? &dweight : NULL,
     };
     if (dx_out || dweight_out) {
-        planish_status status = run_norm(&op, PLANISH_BACKWARD, &tensors, error);
+        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, error);
         *why = refusal(status);
         if (status != PLANISH_OK)
             return error.text;

@@ -3,6 +3,9 @@
  */
 
 #include "run.h"
+
+#include <string.h>
+
 #include "plans.h"
 #include "stack.h"
 #include "tensor.h"
@@ -77,13 +80,20 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     return planish_plan_run(plan, &buffers, exec);
 }
 
+/* Plans that are kept never are: they are of dense rows. */
+static bool is_general(const planish_plan *plan) {
+    char text[sizeof "cuda general"];
+    planish_plan_describe(plan, text, sizeof text);
+    return !strcmp(text, "cuda general");
+}
+
 /*
  * On torch's current stream of the tensors' device, which need not be the current one: libplanish
  * enters its context by itself. Memory comes from torch's allocator for that stream, so it may be
  * freed here while the work is still queued.
  */
 static planish_status run_on_gpu(const planish_norm *op, planish_pass pass,
-                                 const planish_tensors *tensors, message error) {
+                                 const planish_tensors *tensors, bool only_if_fast, message error) {
     planish_exec exec = {
         .struct_size = sizeof exec,
         .message = error.text,
@@ -96,13 +106,22 @@ static planish_status run_on_gpu(const planish_norm *op, planish_pass pass,
         return run_plan(kept, tensors, &exec);
     __attribute__((cleanup(free_plan))) planish_plan *plan = NULL;
     planish_status status = planish_plan_create(op, pass, tensors, &plan, error.text, error.bytes);
+    if (status == PLANISH_OK && only_if_fast && is_general(plan))
+        return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast GPU kernel for this layout");
     return status == PLANISH_OK ? run_plan(plan, tensors, &exec) : status;
+}
+
+planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, message error) {
+    if (tensors->x->device.device_type == kDLCUDA)
+        return run_on_gpu(op, pass, tensors, true, error);
+    return run_norm(op, pass, tensors, error);
 }
 
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error) {
     if (tensors->x->device.device_type == kDLCUDA)
-        return run_on_gpu(op, pass, tensors, error);
+        return run_on_gpu(op, pass, tensors, false, error);
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = parallel_for,

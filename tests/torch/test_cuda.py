@@ -722,8 +722,10 @@ def test_any_axes_differ_on_the_gpu() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
     y = planish.layer_norm(leaves[0], 1, leaves[1], leaves[2])
     torch.autograd.grad(y.sum(), leaves)  # a gradient with strides of 0
-    with pytest.raises(RuntimeError, match="no GPU kernel yet"):
-        planish.layer_norm(x, 0)
+    for dims in (0, (0, 1)):
+        torch.testing.assert_close(
+            planish.layer_norm(x, dims), planish.layer_norm(x.cpu(), dims).to(GPU)
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
