@@ -330,6 +330,20 @@ PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size
 /* The CPU tier in use: "portable", "avx2", "avx512" or "neon". */
 PLANISH_API const char *planish_cpu_tier(void);
 
+/*
+ * Writes what planish finds for GPUs as one JSON object, closed by 0 and cut to `bytes`: the
+ * driver, its devices, NVRTC, the folder of the kernel cache, and a "problem" where one cannot be
+ * used. It loads the driver and NVRTC. Returns the length of the whole text, as snprintf does.
+ */
+PLANISH_API int planish_gpu_report(char *text, size_t bytes);
+
+/*
+ * Writes the folder in which compiled GPU kernels are kept, closed by 0 and cut to `bytes`; an
+ * empty text where none is kept (docs/gpu.md). Returns the length of the whole path, as snprintf
+ * does.
+ */
+PLANISH_API int planish_cache_path(char *path, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

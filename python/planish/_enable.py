@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,9 +22,20 @@ __all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
 _log = logging.getLogger("planish")
 _lock = threading.RLock()
 
+_OPS = ("layer_norm", "rms_norm")
+_DEVICES = ("cpu", "cuda")
 #: PLANISH_TORCH_* in src/torch/planish_torch.h.
-_GROUPS = {"layer_norm": 1, "rms_norm": 2}
-_DEVICES = ("cpu",)
+_GROUPS = {
+    ("layer_norm", "cpu"): 1,
+    ("rms_norm", "cpu"): 2,
+    ("layer_norm", "cuda"): 4,
+    ("rms_norm", "cuda"): 8,
+}
+_CUDA_MIXED = 16
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+
+#: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
+_AUTOCAST = {"layer_norm": ("layer_norm", "native_layer_norm"), "rms_norm": ("rms_norm",)}
 
 _REPLACED = {
     "layer_norm": ["native_layer_norm", "native_layer_norm_backward"],
@@ -31,7 +43,10 @@ _REPLACED = {
 }
 
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
-_active: set[str] = set()
+_active: set[tuple[str, str]] = set()
+
+#: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
+_autocast_passes: dict[str, Any] = {}
 
 #: disable() gives up waiting for a quiet moment after this long.
 _PATIENCE_SECONDS = 2.0
@@ -42,8 +57,8 @@ _ATTEMPT_MICROSECONDS = 2000
 _kept_records: list[object] = []
 
 
-def _overloads(group: str) -> list[Any]:
-    return [getattr(torch.ops.aten, name).default for name in _REPLACED[group]]
+def _overloads(op: str) -> list[Any]:
+    return [getattr(torch.ops.aten, name).default for name in _REPLACED[op]]
 
 
 def _traced_as_composite(overload: Any) -> Callable[..., Any]:
@@ -51,35 +66,65 @@ def _traced_as_composite(overload: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: overload._op_dk(key, *args, **kwargs)
 
 
-def _tell_python_dispatcher() -> None:
-    """Tracing sees rms_norm as torch's composition, with symbolic sizes kept symbolic."""
-    for name in ("rms_norm", "_fused_rms_norm"):
-        overload = getattr(torch.ops.aten, name).default
-        if torch._C.DispatchKey.AutogradCPU not in overload.py_kernels:
-            overload.py_impl(torch._C.DispatchKey.AutogradCPU)(_traced_as_composite(overload))
+def _told(device: str) -> tuple[Any, tuple[str, ...]]:
+    """The key and the operators that tracing has to see as torch's composition, with symbolic sizes
+    kept symbolic. For CUDA torch has a _fused_rms_norm of its own, which stays as it is."""
+    if device == "cpu":
+        return torch._C.DispatchKey.AutogradCPU, ("rms_norm", "_fused_rms_norm")
+    return torch._C.DispatchKey.AutogradCUDA, ("rms_norm",)
 
 
-def _untell_python_dispatcher() -> None:
-    for name in ("rms_norm", "_fused_rms_norm"):
+def _tell_python_dispatcher(device: str) -> None:
+    key, names = _told(device)
+    for name in names:
         overload = getattr(torch.ops.aten, name).default
-        overload.py_kernels.pop(torch._C.DispatchKey.AutogradCPU, None)
+        if key not in overload.py_kernels:
+            overload.py_impl(key)(_traced_as_composite(overload))
+
+
+def _untell_python_dispatcher(device: str) -> None:
+    key, names = _told(device)
+    for name in names:
+        getattr(torch.ops.aten, name).default.py_kernels.pop(key, None)
 
 
 def _forget_resolved_kernels() -> None:
-    for group in _GROUPS:
-        for overload in _overloads(group):
+    for op in _OPS:
+        for overload in [*_overloads(op), torch.ops.aten.layer_norm.default]:
             overload._dispatch_cache.clear()
 
 
-def _keep_records(groups: Iterable[str]) -> None:
+def _keep_records(groups: Iterable[tuple[str, str]]) -> None:
     get_kernel = getattr(torch.library, "get_kernel", None)
     if get_kernel is None:
         return
-    for group in groups:
-        for overload in _overloads(group):
-            _kept_records.append(get_kernel(overload, "CPU"))
-    if "rms_norm" in groups:
-        _kept_records.append(get_kernel(torch.ops.aten.rms_norm.default, "AutogradCPU"))
+    for op, device in groups:
+        for overload in _overloads(op):
+            _kept_records.append(get_kernel(overload, _KEYS[device]))
+        if op == "rms_norm":
+            autograd = f"Autograd{_KEYS[device]}"
+            _kept_records.append(get_kernel(torch.ops.aten.rms_norm.default, autograd))
+
+
+def _let_autocast_pass(ops: Iterable[str]) -> None:
+    """Replaces autocast's cast to float by nothing, where this torch has one."""
+    for op in ops:
+        for name in _AUTOCAST[op]:
+            casts = "\nAutocastCUDA: registered" in torch._C._dispatch_dump(f"aten::{name}")
+            if name in _autocast_passes or not casts:
+                continue
+            made: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+            with library().quiet(), warnings.catch_warnings():
+                # quiet keeps torch's once for others; here the warning comes by way of Python
+                warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+                made.impl(name, torch.library.fallthrough_kernel, "AutocastCUDA")
+            _autocast_passes[name] = made
+
+
+def _give_back_autocast() -> None:
+    for made in _autocast_passes.values():
+        made._destroy()
+    _autocast_passes.clear()
 
 
 def _chosen(given: str | Iterable[str] | None, known: Iterable[str], what: str) -> list[str]:
@@ -94,33 +139,74 @@ def _chosen(given: str | Iterable[str] | None, known: Iterable[str], what: str) 
     return names
 
 
+def _chosen_devices(devices: str | Iterable[str] | None) -> list[str]:
+    """CUDA by itself only where this torch has it, and has what planish needs of it."""
+    if devices is not None:
+        return _chosen(devices, _DEVICES, "devices")
+    missing = library().cuda_is_missing()
+    if missing and torch.version.cuda:
+        _log.warning("planish leaves CUDA tensors to torch: %s", missing)
+    return ["cpu"] if missing else ["cpu", "cuda"]
+
+
+def _check_cuda() -> None:
+    """Where CUDA runs already: that torch's own kernels, called by their C++ names, are what they
+    are taken for. Otherwise not: to start CUDA here would break a fork later."""
+    running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if not running or torch.cuda.is_current_stream_capturing():
+        return
+    library().define()
+    torch.ops.planish.check_cuda(torch.cuda.current_device())
+
+
 def enable(
-    ops: str | Iterable[str] | None = None, devices: str | Iterable[str] | None = None
+    ops: str | Iterable[str] | None = None,
+    devices: str | Iterable[str] | None = None,
+    autocast: str | None = None,
 ) -> None:
     """Runs torch's normalization operators on planish, in this process, from now on.
 
     ``ops``: ``"layer_norm"``, ``"rms_norm"`` or several; all of them by default. ``devices``:
-    ``"cpu"``. Enabling what is enabled already does nothing. Input that planish does not run goes
-    to torch's own kernel and is counted, see :func:`stats`.
+    ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has it. No GPU is
+    touched until a norm runs on it. Enabling what is enabled already does nothing. Input that
+    planish does not run goes to torch's own kernel and is counted, see :func:`stats`.
+
+    ``autocast="keep"``: under ``torch.autocast("cuda")`` these norms take half input as it is, also
+    with float parameters, and return half. By default they do what torch does: cast to float.
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
     """
-    groups = _chosen(ops, _GROUPS, "ops")
-    _chosen(devices, _DEVICES, "devices")
-    mask = sum(_GROUPS[group] for group in set(groups))
+    if autocast not in (None, "keep"):
+        raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
+    names, places = _chosen(ops, _OPS, "ops"), _chosen_devices(devices)
+    wanted = {(op, device) for op in names for device in places}
+    keep = autocast == "keep" and "cuda" in places
+    mask = sum(_GROUPS[group] for group in wanted) | (_CUDA_MIXED if keep else 0)
     with _lock:
         missing = mask & ~library().enabled()
-        if not missing:
-            return
         added = [group for group, bit in _GROUPS.items() if bit & missing]
-        library().enable(missing)
+        if missing:
+            if any(device == "cuda" for _, device in added):
+                _check_cuda()
+            library().enable(missing)
+        if keep:
+            _let_autocast_pass(names)
+        if not added:
+            return
         _keep_records(added)
-        if "rms_norm" in added:
-            _tell_python_dispatcher()
+        for op, device in added:
+            if op == "rms_norm":
+                _tell_python_dispatcher(device)
         _forget_resolved_kernels()
-        replaced = [name for group in added for name in _REPLACED[group]]
         _active.update(added)
-        _log.info("torch's aten::%s now run on planish (CPU)", ", aten::".join(replaced))
+        for device in places:
+            replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
+            if replaced:
+                _log.info(
+                    "torch's aten::%s now run on planish (%s)",
+                    ", aten::".join(replaced),
+                    _KEYS[device],
+                )
 
 
 def disable() -> bool:
@@ -131,11 +217,12 @@ def disable() -> bool:
     they stay, pass every call on to torch's own kernels, and the next :func:`disable` removes them.
 
     Returns true if they are removed: torch's dispatch table is then what it was, except for
-    ``aten::_fused_rms_norm_backward``, which torch has no CPU kernel for: a graph recorded while
-    planish was enabled must still find it.
+    ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there: a graph
+    recorded while planish was enabled must still find it.
     """
     with _lock:
         _active.clear()
+        _give_back_autocast()
         patience = time.monotonic() + _PATIENCE_SECONDS
         while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
             if time.monotonic() > patience:
@@ -144,34 +231,44 @@ def disable() -> bool:
                 )
                 break
             time.sleep(0.001)  # lets other Python threads finish what they are in
-        _untell_python_dispatcher()
+        for device in _DEVICES:
+            _untell_python_dispatcher(device)
         _forget_resolved_kernels()
         return removed
 
 
-def is_enabled(op: str) -> bool:
-    """Whether torch's operators of this group run on planish now."""
-    return op in _active
+def is_enabled(op: str, device: str = "cpu") -> bool:
+    """Whether torch's operators of this group run on planish now, on this kind of device."""
+    return (op, device) in _active
+
+
+def _state() -> tuple[set[tuple[str, str]], set[str]]:
+    return set(_active), set(_autocast_passes)
 
 
 @contextlib.contextmanager
 def enabled(
-    ops: str | Iterable[str] | None = None, devices: str | Iterable[str] | None = None
+    ops: str | Iterable[str] | None = None,
+    devices: str | Iterable[str] | None = None,
+    autocast: str | None = None,
 ) -> Iterator[None]:
     """:func:`enable` for a block; afterwards everything is as it was before.
 
     This is a switch of the whole process: other threads see it too.
     """
-    before = [group for group in _GROUPS if is_enabled(group)]
-    enable(ops, devices)
+    with _lock:
+        before = _state()
+    enable(ops, devices, autocast)
     try:
         yield
     finally:
         with _lock:
-            if [group for group in _GROUPS if is_enabled(group)] != before:
+            if _state() != before:
                 disable()
-                if before:
-                    enable(before)
+                groups, passes = before
+                for op, device in groups:
+                    kept = device == "cuda" and passes & set(_AUTOCAST[op])
+                    enable(op, device, "keep" if kept else None)
 
 
 def stats() -> dict[str, OperatorStats]:

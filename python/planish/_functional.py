@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 import torch
 from planish import _enable, _ops
+from planish._library import library
 from torch import Tensor
 
 __all__ = ["layer_norm", "rms_norm"]
 
+#: Device types there are operators for.
+DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -62,9 +65,9 @@ def _norm(
 ) -> Tensor:
     if x.dtype not in _DTYPES:
         raise NotImplementedError(f"{function}: not implemented for x of {x.dtype}")
-    if x.device.type not in ("cpu", "meta"):
+    if x.device.type not in DEVICES:
         raise NotImplementedError(
-            f"{function}: planish has no kernel for {x.device}; it runs on the CPU"
+            f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
         )
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:
@@ -75,7 +78,9 @@ def _norm(
     _check(x, weight, affine, function, "weight")
     _check(x, bias, affine, function, "bias")
     rms = function == "rms_norm"
-    if _torch_can(x, weight, bias, reduce, affine, rms) and _enable.is_enabled(function):
+    if _torch_can(x, weight, bias, reduce, affine, rms) and _enable.is_enabled(
+        function, x.device.type
+    ):
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)

@@ -6,12 +6,14 @@ package (where the wheel puts it), then at ``$PLANISH_LIBRARY``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 __all__ = ["Library", "OperatorStats", "Symbol", "library"]
 
@@ -47,6 +49,17 @@ class _CSymbol(ctypes.Structure):
     ]
 
 
+def _whole_text(write: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> str:
+    """What a C function writes that returns the length of the whole text."""
+    size = 4096
+    while True:
+        text = ctypes.create_string_buffer(size)
+        length = write(text, size)
+        if length < size:
+            return text.value.decode(errors="surrogateescape")
+        size = length + 256
+
+
 class Library:
     """The C functions that the package needs, with Python's types and exceptions."""
 
@@ -63,6 +76,8 @@ class Library:
             dll.planish_version.restype = ctypes.c_int
             self.version: int = dll.planish_version()
             dll.planish_cpu_tier.restype = ctypes.c_char_p
+            for report in (dll.planish_gpu_report, dll.planish_cache_path):
+                report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_enabled.restype = ctypes.c_uint32
             dll.planish_torch_enable.argtypes = [
                 ctypes.c_uint32,
@@ -75,6 +90,8 @@ class Library:
                 ctypes.c_char_p,
                 ctypes.c_size_t,
             ]
+            dll.planish_torch_has_cuda.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            dll.planish_torch_quiet.argtypes = [ctypes.c_bool]
             dll.planish_torch_define.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_symbol_get.argtypes = [ctypes.c_int, ctypes.POINTER(_CSymbol)]
@@ -91,6 +108,16 @@ class Library:
         """The instruction set in use: portable, avx2, avx512, avx512bf16 or neon."""
         tier: bytes = self._dll.planish_cpu_tier()
         return tier.decode()
+
+    def gpu_report(self) -> dict[str, Any]:
+        """What there is for GPUs: driver, devices, nvrtc, cache."""
+        report: dict[str, Any] = json.loads(_whole_text(self._dll.planish_gpu_report))
+        return report
+
+    def cache_path(self) -> Path | None:
+        """The folder of the GPU kernel cache; None if none is kept."""
+        path = _whole_text(self._dll.planish_cache_path)
+        return Path(path) if path else None
 
     def enable(self, groups: int) -> None:
         """Registers the groups of operators; raises RuntimeError where that cannot be."""
@@ -110,6 +137,21 @@ class Library:
         """The groups of operators that run on planish now."""
         return int(self._dll.planish_torch_enabled())
 
+    def cuda_is_missing(self) -> str:
+        """What this torch lacks for CUDA, in one sentence; empty if nothing."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        status = self._dll.planish_torch_has_cuda(text, len(text))
+        return text.value.decode(errors="replace") if status != 0 else ""
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Torch's warning about overriding a kernel is not given in this block."""
+        self._dll.planish_torch_quiet(True)
+        try:
+            yield
+        finally:
+            self._dll.planish_torch_quiet(False)
+
     def define(self) -> None:
         """Defines planish's own operators, once."""
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
@@ -118,14 +160,8 @@ class Library:
 
     def stats(self) -> dict[str, OperatorStats]:
         """What became of every call so far, by operator."""
-        size = 4096
-        while True:
-            text = ctypes.create_string_buffer(size)
-            length = self._dll.planish_torch_stats(text, size)
-            if length < size:
-                result: dict[str, OperatorStats] = json.loads(text.value)
-                return result
-            size = length + 256
+        result: dict[str, OperatorStats] = json.loads(_whole_text(self._dll.planish_torch_stats))
+        return result
 
     def torch_version(self) -> int:
         """100 * major + minor of the libtorch C ABI in this process; 0 without libtorch."""

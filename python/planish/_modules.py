@@ -25,7 +25,8 @@ def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Ten
         0 < count <= x.dim() <= 16
         and tuple(x.shape[x.dim() - count :]) == normalized_shape
         and all(t.device == x.device and t.dtype in _functional._DTYPES for t in tensors)
-        and x.device.type in ("cpu", "meta")
+        and x.device.type in _functional.DEVICES
+        and (not x.is_cuda or x.numel() > 0)  # no GPU kernel for rows of no elements
         and all(tuple(t.shape) == normalized_shape for t in tensors[1:])
     )
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import planish
 import torch
+from planish._library import library
 
 from .bench.accuracy import compare
 from .bench.case import Case, Data
@@ -38,6 +39,13 @@ STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=45.0)
 BEFORE, AFTER = "torch", "planish"
 KERNELS = (BEFORE, AFTER)
 OUTPUTS = ("y", "dx", "dweight", "dbias")
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def default_device() -> str:
+    """A GPU where planish can use one."""
+    there = torch.cuda.is_available() and torch.version.cuda
+    return "cuda" if there and not library().cuda_is_missing() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -117,14 +125,15 @@ def errors(
     rows = call.x.numel() // cols
     ones, zeros = torch.ones(cols), torch.zeros(cols)
     data = Data(
-        call.x.reshape(rows, cols),
-        (ones if call.weight is None else call.weight).reshape(cols),
-        (zeros if call.bias is None else call.bias).reshape(cols),
-        None if call.dy is None else call.dy.reshape(rows, cols),
+        call.x.reshape(rows, cols).cpu(),
+        (ones if call.weight is None else call.weight).reshape(cols).cpu(),
+        (zeros if call.bias is None else call.bias).reshape(cols).cpu(),
+        None if call.dy is None else call.dy.reshape(rows, cols).cpu(),
     )
 
     def flat(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.reshape(rows, cols) if name in ("y", "dx") else tensor.reshape(cols)
+        shape = (rows, cols) if name in ("y", "dx") else (cols,)
+        return tensor.reshape(shape).cpu()
 
     result: dict[str, dict[str, float]] = {name: {} for name in found}
     for direction, names in (("forward", ("y",)), ("backward", ("dx", "dweight", "dbias"))):
@@ -145,9 +154,28 @@ def under(name: str) -> Any:
     return planish.enabled() if name == AFTER else nullcontext()
 
 
-def timed_under(name: str, work: Callable[[], object], warm: bool = True) -> Timed:
+def cuda_loop(work: Callable[[], object]) -> Timed:
+    """Times work that is only queued, by the GPU's clock: what a call takes in a queue of them."""
+
+    def timed(count: int) -> float:
+        work()
+        start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        start.record()
+        for _ in range(count):
+            work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    return timed
+
+
+def timed_under(
+    name: str, work: Callable[[], object], warm: bool = True, queued: bool = False
+) -> Timed:
     """Times the work under that kernel."""
-    timed = loop(work, warm)
+    timed = cuda_loop(work) if queued else loop(work, warm)
 
     def run(count: int) -> float:
         with under(name):
@@ -163,12 +191,13 @@ def examine(call: NormCall) -> NormReport:
         with under(name):
             found[name] = run_norm(call)
     shape, weight, bias = call.normalized_shape, call.weight, call.bias
+    queued = call.x.is_cuda
 
     def forward() -> object:
         return torch.native_layer_norm(call.x, shape, weight, bias, call.eps)
 
     forward_samples = interleave(
-        {name: timed_under(name, forward) for name in KERNELS}, NORM_EFFORT
+        {name: timed_under(name, forward, queued=queued) for name in KERNELS}, NORM_EFFORT
     )
     backward_samples: dict[str, Sample] = {}
     if call.dy is not None:
@@ -180,7 +209,7 @@ def examine(call: NormCall) -> NormReport:
             return operator(call.dy, call.x, shape, mean, rstd, weight, bias, mask)
 
         backward_samples = interleave(
-            {name: timed_under(name, backward) for name in KERNELS}, NORM_EFFORT
+            {name: timed_under(name, backward, queued=queued) for name in KERNELS}, NORM_EFFORT
         )
     return NormReport(call, forward_samples, backward_samples, errors(call, found))
 
@@ -263,12 +292,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the demo."""
     parser = argparse.ArgumentParser(prog="planish demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
-    parser.add_argument("--models", default="bert,convnext", help="comma-separated: bert, convnext")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=default_device())
+    parser.add_argument("--dtype", choices=DTYPES, help="by default f32, on a GPU bf16")
+    parser.add_argument(
+        "--models",
+        help="comma-separated: bert, bert-large, convnext; by default bert,convnext, on a GPU "
+        "bert-large,convnext",
+    )
     parser.add_argument("--variant", default="convnext_base", help="which of timm's ConvNeXts")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--small", action="store_true", help="small inputs: a look in seconds")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
+    gpu = arguments.device == "cuda"
+    dtype = arguments.dtype or ("bf16" if gpu else "f32")
+    place: dict[str, Any] = {"device": arguments.device, "dtype": DTYPES[dtype]}
     screen = Screen()
     begin = time.perf_counter()
     about = describe()
@@ -277,22 +315,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"  {about['cpu']} ({', '.join(about['isa'])}), {about['threads']} threads, "
         f"torch {torch.__version__}, load {about['load_1m_5m_15m'][0]}"
     )
+    if gpu:
+        screen.say(f"  {torch.cuda.get_device_name()}")
+    tokens = (1, 32) if arguments.small else (32, 512) if gpu else (4, 128)
+    images = (1, 64) if arguments.small else (128 if gpu else 2, 224)
     makers: dict[str, Callable[[], Workload]] = {
-        "bert": lambda: bert_base(*((1, 32) if arguments.small else (4, 128))),
-        "convnext": lambda: convnext(
-            arguments.variant, *((1, 64) if arguments.small else (2, 224))
-        ),
+        "bert": lambda: bert_base(*tokens, **place),
+        "bert-large": lambda: bert_base(*tokens, **place, large=True),
+        "convnext": lambda: convnext(arguments.variant, *images, **place),
     }
     norms: dict[str, list[NormReport]] = {}
     steps: list[StepReport] = []
-    for key in arguments.models.split(","):
+    models = arguments.models or ("bert-large,convnext" if gpu else "bert,convnext")
+    for key in models.split(","):
         screen.say()
         if key not in makers:
             parser.error(f"--models: {key!r} is none of {', '.join(makers)}")
         done = screen.doing(f"building {key}")
         workload = makers[key]()
         done()
-        screen.say(screen.paint(f"  {workload.name}, {workload.shape}, f32, seeded weights", "1"))
+        screen.say(
+            screen.paint(f"  {workload.name}, {workload.shape}, {dtype}, seeded weights", "1")
+        )
         done = screen.doing("one training step, to collect its norms with their real operands")
         calls = collect_norms(workload)
         done()

@@ -33,10 +33,12 @@ def report() -> dict[str, Any]:
         return result
     result["library"] = {"path": str(lib.path), "version": lib.version, "cpu_tier": lib.cpu_tier()}
     try:
-        import torch
+        import torch  # first: NVRTC is looked for beside the libraries that torch loads
     except ImportError as error:
+        result["gpu"] = lib.gpu_report()
         problems.append(f"torch does not import ({error}): only the C library can be used")
         return result
+    result["gpu"] = lib.gpu_report()
     version = lib.torch_version()
     result["torch"] = {
         "version": torch.__version__,
@@ -47,32 +49,79 @@ def report() -> dict[str, Any]:
     missing = [symbol for symbol in lib.symbols() if symbol.required and not symbol.found]
     problems += [f"torch {torch.__version__} lacks {s.name}: {s.use}" for s in missing]
     if not missing:
-        result["operators"] = _operators(problems)
+        result["operators"] = _operators("cpu", problems)
+        if torch.version.cuda and not (lacking := lib.cuda_is_missing()):
+            result["cuda_before"] = _owners("cuda")
+            result["cuda_operators"] = _operators("cuda", problems)
+        elif torch.version.cuda:
+            problems.append(f"torch's CUDA tensors are left to torch: {lacking}")
+        problems += _gpu_problems(result["gpu"])
     return result
 
 
-def _operators(problems: list[str]) -> dict[str, str]:
-    """Enables planish for a moment and looks at who owns each operator then."""
+def _gpu_problems(gpu: dict[str, Any]) -> list[str]:
+    """What keeps planish from a GPU that is there. No GPU is no problem."""
+    if not gpu["devices"]:
+        return []
+    found = [device["problem"] for device in gpu["devices"] if "problem" in device]
+    if "problem" in gpu["nvrtc"]:
+        found.append(f"the GPU stays with torch: {gpu['nvrtc']['problem']}")
+    return found
+
+
+def _owners(device: str) -> dict[str, str]:
+    """Who implements each operator at the device's key."""
     import torch
     from planish import _enable
 
-    owners: dict[str, str] = {}
+    return {
+        name: _owner(torch._C._dispatch_dump(f"aten::{name}"), _enable._KEYS[device])
+        for names in _enable._REPLACED.values()
+        for name in names
+    }
+
+
+def _operators(device: str, problems: list[str]) -> dict[str, str]:
+    """Enables planish for a moment and looks at who owns each operator then."""
+    from planish import _enable
+
     try:
-        with _enable.enabled():
-            for names in _enable._REPLACED.values():
-                for name in names:
-                    owners[name] = _owner(torch._C._dispatch_dump(f"aten::{name}"))
+        with _enable.enabled(devices=device):
+            owners = _owners(device)
     except RuntimeError as error:
         problems.append(str(error))
+        return {}
+    problems += [
+        f"aten::{name} on {_enable._KEYS[device]} belongs to {owner} although planish is enabled"
+        for name, owner in owners.items()
+        if owner != "planish"
+    ]
     return owners
 
 
-def _owner(dump: str) -> str:
+def _owner(dump: str, key: str) -> str:
     for line in dump.splitlines():
-        if line.startswith("CPU: registered at "):
-            place = line.removeprefix("CPU: registered at ").split(" :: ")[0]
-            return "planish" if place.startswith("planish") else place
+        for words in (f"{key}: registered at ", f"{key}: fallthrough registered at "):
+            if line.startswith(words):
+                place = line.removeprefix(words).split(" :: ")[0]
+                if place.startswith("planish"):
+                    return "planish"
+                return "torch" if "/aten/src/ATen/Register" in place else place
     return "torch's composition"
+
+
+def _print_gpu(result: dict[str, Any]) -> None:
+    gpu = result["gpu"]
+    driver, nvrtc = gpu["driver"], gpu["nvrtc"]
+    print(f"gpu       driver {driver['version'] or 'none: ' + driver['problem']}")
+    print(f"          NVRTC {nvrtc['version'] or 'none: ' + nvrtc['problem']}")
+    for number, device in enumerate(gpu["devices"]):
+        about = device.get("problem") or (
+            f"compute capability {device['capability']}, "
+            f"{device['multiprocessors']} multiprocessors"
+        )
+        print(f"          GPU {number}: {device['name']}, {about}")
+    print(f"          kernels are kept in {gpu['cache'] or 'no folder'}")
 
 
 def _print(result: dict[str, Any], verbose: bool) -> None:
@@ -82,6 +131,7 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         print(
             f"library   {found['path']} (version {found['version']}), CPU tier {found['cpu_tier']}"
         )
+        _print_gpu(result)
     if "torch" in result:
         found = result["torch"]
         print(f"torch     {found['version']} (C ABI {found['abi']}), {found['threads']} threads")
@@ -95,6 +145,10 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
                 print(f"          {state} {symbol['name']}: {symbol['use']}{need}")
     for name, owner in result.get("operators", {}).items():
         print(f"override  aten::{name} on CPU -> {owner}")
+    for name, owner in result.get("cuda_operators", {}).items():
+        before = result["cuda_before"][name]
+        foreign = "" if before.startswith("torch") else f" (in front of {before})"
+        print(f"override  aten::{name} on CUDA -> {owner}{foreign}")
     for problem in result["problems"]:
         print(f"PROBLEM   {problem}")
     print("all well" if not result["problems"] else "planish cannot work here as it should")

@@ -70,18 +70,31 @@ def mend_torchvision() -> None:
         library.define(schema)
 
 
-def bert_base(batch: int = 4, tokens: int = 128) -> Workload:
+def bert_base(
+    batch: int = 4,
+    tokens: int = 128,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    large: bool = False,
+) -> Workload:
     """Transformers' BERT with its default configuration, which is bert-base (12 layers, 768 wide),
-    as a classifier of two classes."""
+    or bert-large (24 layers, 1024 wide), as a classifier of two classes."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     mend_torchvision()
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(SEED)
-    config = BertConfig()
-    model = BertForSequenceClassification(config)
-    ids = torch.randint(0, config.vocab_size, (batch, tokens))
-    labels = torch.randint(0, 2, (batch,))
+    sizes: dict[str, Any] = {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    }
+    config = BertConfig(**sizes if large else {})
+    model: Any = BertForSequenceClassification(config)
+    model.to(device, dtype)
+    ids = torch.randint(0, config.vocab_size, (batch, tokens)).to(device)
+    labels = torch.randint(0, 2, (batch,)).to(device)
 
     def loss() -> torch.Tensor:
         found: torch.Tensor = model(input_ids=ids, labels=labels).loss
@@ -91,19 +104,29 @@ def bert_base(batch: int = 4, tokens: int = 128) -> Workload:
     # and says nothing about them.
     steps = [p for n, p in model.named_parameters() if "word_embeddings" not in n]
     optimizer = torch.optim.SGD(steps, lr=LEARNING_RATE)
-    return Workload("BERT-base", f"{batch} x {tokens} tokens", model, loss, optimizer)
+    return Workload(
+        f"BERT-{'large' if large else 'base'}", f"{batch} x {tokens} tokens", model, loss, optimizer
+    )
 
 
-def convnext(variant: str = "convnext_base", batch: int = 2, size: int = 224) -> Workload:
-    """timm's ConvNeXt in channels-last memory format, the faster one on a CPU."""
+def convnext(
+    variant: str = "convnext_base",
+    batch: int = 2,
+    size: int = 224,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Workload:
+    """timm's ConvNeXt in channels-last memory format, the faster one on a CPU and for half."""
     mend_torchvision()
     import timm
 
     torch.manual_seed(SEED)
     model: torch.nn.Module = timm.create_model(variant, pretrained=False, num_classes=1000)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.to(device, dtype)
     images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (batch,))
+    images = images.to(device, dtype)
+    labels = torch.randint(0, 1000, (batch,)).to(device)
 
     def loss() -> torch.Tensor:
         return torch.nn.functional.cross_entropy(model(images), labels)

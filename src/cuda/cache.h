@@ -7,6 +7,9 @@
  * The folder is PLANISH_CACHE_DIR, else XDG_CACHE_HOME/planish, else HOME/.cache/planish; an empty
  * PLANISH_CACHE_DIR means none. It is made with mode 0700 and used only if it is this user's and
  * nobody else may write there. Past 64 MiB the oldest entries go.
+ *
+ * A file: the 8 bytes "planish1"; the sizes of key and code and a check sum of both, 64 bits each
+ * in the machine's order; the key, which is text; the code. `planish cache list` reads the keys.
  */
 #ifndef PLANISH_CUDA_CACHE_H
 #define PLANISH_CUDA_CACHE_H

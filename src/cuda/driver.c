@@ -49,6 +49,8 @@ static void load_driver(void) {
     const wanted list[] = {
         {&d->init, "cuInit"},
         {&d->get_error_string, "cuGetErrorString"},
+        {&d->driver_version, "cuDriverGetVersion"},
+        {&d->device_name, "cuDeviceGetName"},
         {&d->device_count, "cuDeviceGetCount"},
         {&d->device_get, "cuDeviceGet"},
         {&d->device_attribute, "cuDeviceGetAttribute"},

@@ -56,6 +56,8 @@ typedef struct CUlaunchConfig {
 typedef struct cuda_driver {
     CUresult (*init)(unsigned);
     CUresult (*get_error_string)(CUresult, const char **);
+    CUresult (*driver_version)(int *);
+    CUresult (*device_name)(char *, int, CUdevice);
     CUresult (*device_count)(int *);
     CUresult (*device_get)(CUdevice *, int);
     CUresult (*device_attribute)(int *, int, CUdevice);

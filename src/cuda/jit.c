@@ -1,6 +1,7 @@
 #include "jit.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,9 @@ typedef struct loaded {
     struct loaded *next;
 } loaded;
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static loaded *table[BUCKETS];
+/* Read without a lock: entries are put in front of their list and stay for ever. */
+static _Atomic(loaded *) table[BUCKETS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for writers */
 
 /* The newest architecture the compiler knows up to `arch`, or 0. */
 static int known_arch(const cuda_compiler *compiler, int arch) {
@@ -234,52 +236,65 @@ static planish_status make_and_load(const cuda_driver *driver, const cuda_spec *
 }
 
 static loaded *find(unsigned bucket, unsigned long long context, const cuda_spec *spec) {
-    for (loaded *l = table[bucket]; l; l = l->next)
+    for (loaded *l = atomic_load_explicit(&table[bucket], memory_order_acquire); l; l = l->next)
         if (l->context == context && !memcmp(&l->spec, spec, sizeof *spec))
             return l;
     return NULL;
 }
 
-planish_status jit_get(const cuda_driver *driver, const cuda_spec *spec, int arch,
-                       const jit_function **function, message error) {
-    unsigned long long context = 0;
-    planish_status status =
-        cuda_check(driver, driver->ctx_id(NULL, &context), "asking for the context", error);
-    if (status)
-        return status;
-    unsigned bucket = (unsigned)(cache_hash(spec, sizeof *spec, context) % BUCKETS);
-    pthread_rwlock_rdlock(&lock);
-    loaded *l = find(bucket, context, spec);
-    pthread_rwlock_unlock(&lock);
-    if (!l) {
-        loaded *fresh = malloc(sizeof *fresh);
-        if (!fresh)
-            return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a kernel's entry");
-        fresh->context = context;
-        fresh->spec = *spec;
-        /* Loading code is no work of the stream; a capture elsewhere must not forbid it. */
-        CUmodule module;
-        int mode = CU_CAPTURE_RELAXED;
-        driver->capture_mode(&mode);
-        status = make_and_load(driver, spec, arch, &module, &fresh->function, error);
-        driver->capture_mode(&mode);
-        if (status) {
-            free(fresh);
-            return status;
-        }
-        pthread_rwlock_wrlock(&lock);
-        l = find(bucket, context, spec);
-        if (!l) {
-            fresh->next = table[bucket];
-            table[bucket] = l = fresh;
-            fresh = NULL;
-        }
-        pthread_rwlock_unlock(&lock);
-        if (fresh) { /* another thread was first */
-            driver->module_unload(module);
-            free(fresh);
-        }
+/* Two constants at a time: this runs before every launch. */
+static unsigned bucket_of(unsigned long long context, const cuda_spec *spec) {
+    uint64_t h = context;
+    for (size_t i = 0; i < sizeof *spec; i += sizeof h) {
+        uint64_t word = 0;
+        size_t left = sizeof *spec - i;
+        memcpy(&word, (const char *)spec + i, left < sizeof word ? left : sizeof word);
+        h = (h ^ word) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
     }
-    *function = &l->function;
+    return (unsigned)(h >> 32) % BUCKETS;
+}
+
+/* A new entry, or the one that another thread was first with. */
+static planish_status add(const cuda_driver *driver, unsigned bucket, unsigned long long context,
+                          const cuda_spec *spec, int arch, loaded **entry, message error) {
+    loaded *fresh = malloc(sizeof *fresh);
+    if (!fresh)
+        return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a kernel's entry");
+    fresh->context = context;
+    fresh->spec = *spec;
+    /* Loading code is no work of the stream; a capture elsewhere must not forbid it. */
+    CUmodule module;
+    int mode = CU_CAPTURE_RELAXED;
+    driver->capture_mode(&mode);
+    planish_status status = make_and_load(driver, spec, arch, &module, &fresh->function, error);
+    driver->capture_mode(&mode);
+    if (status) {
+        free(fresh);
+        return status;
+    }
+    pthread_mutex_lock(&lock);
+    loaded *first = find(bucket, context, spec);
+    if (!first) {
+        fresh->next = atomic_load_explicit(&table[bucket], memory_order_relaxed);
+        atomic_store_explicit(&table[bucket], fresh, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    if (first) {
+        driver->module_unload(module);
+        free(fresh);
+    }
+    *entry = first ? first : fresh;
     return PLANISH_OK;
+}
+
+planish_status jit_get(const cuda_driver *driver, unsigned long long context, const cuda_spec *spec,
+                       int arch, const jit_function **function, message error) {
+    unsigned bucket = bucket_of(context, spec);
+    loaded *entry = find(bucket, context, spec);
+    planish_status status =
+        entry ? PLANISH_OK : add(driver, bucket, context, spec, arch, &entry, error);
+    if (!status)
+        *function = &entry->function;
+    return status;
 }

@@ -15,11 +15,12 @@ typedef struct jit_function {
 } jit_function;
 
 /*
- * The kernel, ready for launch in the current context, whose device has compute capability `arch`
- * (90 for 9.0). The pointer stays valid.
+ * The kernel, ready for launch in the current context, whose id is `context` and whose device has
+ * compute capability `arch` (90 for 9.0). The pointer stays valid. What is loaded already is found
+ * without a lock and without a call into the driver.
  */
-planish_status jit_get(const cuda_driver *driver, const cuda_spec *spec, int arch,
-                       const jit_function **function, message error);
+planish_status jit_get(const cuda_driver *driver, unsigned long long context, const cuda_spec *spec,
+                       int arch, const jit_function **function, message error);
 
 /* Compiles to disk what is not there yet, without a device. */
 planish_status jit_prepare(const cuda_spec *spec, int arch, message error);

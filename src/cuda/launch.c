@@ -1,5 +1,7 @@
 /* Plan -> kernels queued on a stream: what arguments.c makes, told to the driver. */
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "arguments.h"
@@ -10,11 +12,8 @@
 
 enum { MOST_DEVICES = 64 };
 
-planish_status cuda_device_limits(int device, cuda_limits *limits, message error) {
-    const cuda_driver *d;
-    planish_status status = cuda_driver_get(&d, error);
-    if (status)
-        return status;
+static planish_status ask_limits(const cuda_driver *d, int device, cuda_limits *limits,
+                                 message error) {
     int count = 0, major = 0, minor = 0, clusters = 0;
     CUdevice handle;
     CUresult result = d->device_count(&count);
@@ -36,6 +35,30 @@ planish_status cuda_device_limits(int device, cuda_limits *limits, message error
                     minor);
     /* Every device with clusters takes 8; the data-centre ones take 16 when asked to. */
     limits->max_cluster = !clusters ? 1 : major == 9 || major == 10 ? 16 : 8;
+    return PLANISH_OK;
+}
+
+planish_status cuda_device_limits(int device, cuda_limits *limits, message error) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static cuda_limits kept[MOST_DEVICES];
+    static atomic_bool known[MOST_DEVICES]; /* kept[device] is filled and stays as it is */
+    bool in_table = device >= 0 && device < MOST_DEVICES;
+    if (in_table && atomic_load_explicit(&known[device], memory_order_acquire)) {
+        *limits = kept[device];
+        return PLANISH_OK;
+    }
+    const cuda_driver *d;
+    planish_status status = cuda_driver_get(&d, error);
+    if (!status)
+        status = ask_limits(d, device, limits, error);
+    if (status || !in_table)
+        return status;
+    pthread_mutex_lock(&lock);
+    if (!atomic_load_explicit(&known[device], memory_order_relaxed)) {
+        kept[device] = *limits;
+        atomic_store_explicit(&known[device], true, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
     return PLANISH_OK;
 }
 
@@ -61,27 +84,52 @@ static planish_status primary_context(const cuda_driver *d, int device, CUcontex
     return status;
 }
 
-/* Makes a context of the device current unless one is; *pushed tells. */
-static planish_status enter(const cuda_driver *d, int device, int *pushed, message error) {
-    CUcontext context = NULL;
+/*
+ * Whether the current context is one of the device. Each device's latest context is remembered by
+ * its id, which is never used twice: one call into the driver, not three.
+ */
+static CUresult is_current(const cuda_driver *d, int device, unsigned long long *id,
+                           bool *is_current) {
+    static atomic_ullong latest[MOST_DEVICES];
+    bool in_table = device >= 0 && device < MOST_DEVICES;
     CUdevice now = -1, handle = -1;
+    CUresult result = d->ctx_id(NULL, id);
+    if (result)
+        return result;
+    *is_current = in_table && atomic_load_explicit(&latest[device], memory_order_relaxed) == *id;
+    if (*is_current || (result = d->ctx_device(&now)) || (result = d->device_get(&handle, device)))
+        return result;
+    *is_current = now == handle;
+    if (*is_current && in_table)
+        atomic_store_explicit(&latest[device], *id, memory_order_relaxed);
+    return result;
+}
+
+/* Makes a context of the device current unless one is; *pushed tells. */
+static planish_status enter(const cuda_driver *d, int device, unsigned long long *id, int *pushed,
+                            message error) {
+    CUcontext context = NULL;
+    bool there = false;
     *pushed = 0;
     CUresult result = d->ctx_current(&context);
-    if (!result && context && !(result = d->ctx_device(&now)) &&
-        !(result = d->device_get(&handle, device)) && now == handle)
+    if (!result && context)
+        result = is_current(d, device, id, &there);
+    if (there)
         return PLANISH_OK;
     if (result)
         return cuda_check(d, result, "asking for the current context", error);
     planish_status status = primary_context(d, device, &context, error);
-    if (!status && !(status = cuda_check(d, d->ctx_push(context), "entering a context", error)))
-        *pushed = 1;
-    return status;
+    if (status || (status = cuda_check(d, d->ctx_push(context), "entering a context", error)))
+        return status;
+    *pushed = 1;
+    return cuda_check(d, d->ctx_id(NULL, id), "asking for the context", error);
 }
 
 typedef struct launch {
     const cuda_driver *driver;
     const cuda_plan *plan;
     CUstream stream;
+    unsigned long long context;
     message error;
 } launch;
 
@@ -136,7 +184,8 @@ static planish_status run(const launch *l, void *const *buffers, void *workspace
     planish_status status = PLANISH_OK;
     for (int i = 0; i < count && !status; i++) {
         const cuda_spec *spec = &launches[i].spec;
-        status = jit_get(l->driver, spec, l->plan->limits.arch, &functions[i], l->error);
+        status =
+            jit_get(l->driver, l->context, spec, l->plan->limits.arch, &functions[i], l->error);
         if (!status && spec->kernel == l->plan->main.kernel)
             resident = functions[i]->resident_clusters;
     }
@@ -158,10 +207,9 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
         return status;
     if (plan->rows == 0 && plan->main.kernel == CUDA_FORWARD)
         return PLANISH_OK;
-    status = enter(l.driver, plan->limits.device, &pushed, error);
-    if (status)
-        return status;
-    status = run(&l, buffers, workspace);
+    status = enter(l.driver, plan->limits.device, &l.context, &pushed, error);
+    if (!status)
+        status = run(&l, buffers, workspace);
     if (pushed) {
         CUcontext popped;
         l.driver->ctx_pop(&popped);

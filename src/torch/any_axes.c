@@ -44,8 +44,8 @@ static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle
                      bool rms) {
     if (x->ndim > PLANISH_MAX_NDIM)
         torch_throw("planish: x has more than 16 axes");
-    if (x->device.device_type != kDLCPU || view_dtype(x) < 0)
-        torch_throw("planish: x must be f16, bf16, f32 or f64, on the CPU");
+    if (x->device.device_type == kDLExtDev || view_dtype(x) < 0)
+        torch_throw("planish: x must be f16, bf16, f32 or f64, on the CPU or a CUDA GPU");
     a->op = (planish_norm){
         .struct_size = sizeof a->op,
         .kind = rms ? PLANISH_RMS : PLANISH_LAYER,
@@ -71,6 +71,16 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
     torch_throw(sentence);
 }
 
+/* Views `tensor`; on a GPU, where the kernels take dense rows only, a dense copy if need be. */
+static DLTensor view_rows(tensor_handle tensor, tensor_handle *copy) {
+    DLTensor view = view_input(tensor);
+    if (view.device.device_type != kDLCUDA || view.ndim > PLANISH_MAX_NDIM ||
+        view_dtype(&view) < 0 || view_is_contiguous(&view))
+        return view;
+    *copy = new_dense_copy(tensor);
+    return view_input(*copy);
+}
+
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_FORWARD);
@@ -82,7 +92,8 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
     double eps = take_double(stack[5]);
     bool rms = take_bool(stack[6]);
 
-    DLTensor x = view_input(input), w, b, y, mean, rstd;
+    OWNED_TENSOR dense_x = NULL;
+    DLTensor x = view_rows(input, &dense_x), w, b, y, mean, rstd;
     axes a;
     describe(&a, &x, reduce, affine, eps, rms);
     if (weight)
@@ -128,7 +139,10 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     bool wanted[3];
     read_mask(mask, wanted, 3);
 
-    DLTensor x = view_input(input), dy = view_input(grad), rstd = view_input(rstd_in);
+    OWNED_TENSOR dense_x = NULL;
+    OWNED_TENSOR dense_dy = NULL;
+    DLTensor x = view_rows(input, &dense_x), dy = view_rows(grad, &dense_dy);
+    DLTensor rstd = view_input(rstd_in);
     DLTensor mean = view_input(mean_in), w, dx, dweight, dbias;
     axes a;
     describe(&a, &x, reduce, affine, 0, rms);

@@ -44,7 +44,9 @@ static const symbol symbols[] = {
     {FIELD(new_undefined), true, "aoti_torch_new_uninitialized_tensor", tensors},
     {FIELD(new_handle), true, "aoti_torch_new_tensor_handle", tensors},
     {FIELD(delete_tensor), true, "aoti_torch_delete_tensor_object", tensors},
+    {FIELD(copy), true, "aoti_torch_copy_", tensors},
     {FIELD(device_type_cpu), true, "aoti_torch_device_type_cpu", tensors},
+    {FIELD(device_type_cuda), true, "aoti_torch_device_type_cuda", tensors},
     {FIELD(dtype_f16), true, "aoti_torch_dtype_float16", tensors},
     {FIELD(dtype_bf16), true, "aoti_torch_dtype_bfloat16", tensors},
     {FIELD(dtype_f32), true, "aoti_torch_dtype_float32", tensors},
@@ -101,10 +103,58 @@ static const symbol symbols[] = {
 
 #define SYMBOL_COUNT ((int)(sizeof symbols / sizeof *symbols))
 
+static const symbol cuda_symbols[] = {
+    {FIELD(get_current_cuda_stream), true, "aoti_torch_get_current_cuda_stream",
+     "queueing on torch's current stream"},
+    {FIELD(cuda_layer_norm), true,
+     "_ZN2at4cuda17native_layer_normERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS1_ESA_d",
+     falling_back},
+    {FIELD(cuda_layer_norm_backward), true,
+     "_ZN2at4cuda26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_S3_"
+     "RKSt8optionalIS1_ESA_St5arrayIbLm3EE",
+     falling_back},
+    {FIELD(cuda_fused_rms_norm), true,
+     "_ZN2at4cuda15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS1_ES7_IdE",
+     falling_back},
+    {FIELD(cuda_fused_rms_norm_backward), true,
+     "_ZN2at4cuda24_fused_rms_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_"
+     "RKSt8optionalIS1_ESt5arrayIbLm2EE",
+     falling_back},
+    {FIELD(empty_cuda), false,
+     "_ZN2at6detail10empty_cudaEN3c108ArrayRefIlEENS1_10ScalarTypeESt8optionalINS1_6DeviceEE"
+     "S5_INS1_12MemoryFormatEE",
+     "making CUDA tensors without the dispatcher (else aoti_torch_empty_strided)"},
+};
+
+#define CUDA_SYMBOL_COUNT ((int)(sizeof cuda_symbols / sizeof *cuda_symbols))
+
+static bool cuda_loaded;
+
 static bool found(const symbol *s) {
     void *address;
     memcpy((void *)&address, (const char *)&torch + s->offset, sizeof address);
     return address != NULL;
+}
+
+static void look_up(void *library, const symbol *list, int count) {
+    for (int i = 0; i < count; i++) {
+        void *address = dlsym(library, list[i].name);
+        memcpy((char *)&torch + list[i].offset, (const void *)&address, sizeof address);
+    }
+}
+
+static const symbol *first_missing(const symbol *list, int count) {
+    for (int i = 0; i < count; i++)
+        if (list[i].required && !found(&list[i]))
+            return &list[i];
+    return NULL;
+}
+
+static planish_status fail_missing(const symbol *s, message error) {
+    return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                "torch %d.%d lacks %s, needed for %s; planish needs torch 2.10 or newer and "
+                "is proven on 2.11 and 2.13",
+                torch_version() / 100, torch_version() % 100, s->name, s->use);
 }
 
 planish_status torch_load(message error) {
@@ -115,26 +165,33 @@ planish_status torch_load(message error) {
         if (!library)
             return fail(error, PLANISH_ERROR_UNAVAILABLE,
                         "libtorch_cpu.so is not loaded in this process; import torch first");
-        for (int i = 0; i < SYMBOL_COUNT; i++) {
-            void *address = dlsym(library, symbols[i].name);
-            memcpy((char *)&torch + symbols[i].offset, (const void *)&address, sizeof address);
-        }
-        loaded = true; /* libtorch stays loaded: `library` is not closed */
+        look_up(library, symbols, SYMBOL_COUNT);
+        /* Loaded with torch itself, if this torch has CUDA. */
+        void *cuda = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
+        if (cuda)
+            look_up(cuda, cuda_symbols, CUDA_SYMBOL_COUNT);
+        cuda_loaded = cuda != NULL;
+        loaded = true; /* libtorch stays loaded: the libraries are not closed */
     }
-    for (int i = 0; i < SYMBOL_COUNT; i++)
-        if (symbols[i].required && !found(&symbols[i]))
-            return fail(
-                error, PLANISH_ERROR_UNAVAILABLE,
-                "torch %d.%d lacks %s, needed for %s; planish needs torch 2.10 or newer and "
-                "is proven on 2.11 and 2.13",
-                torch_version() / 100, torch_version() % 100, symbols[i].name, symbols[i].use);
+    const symbol *missing = first_missing(symbols, SYMBOL_COUNT);
+    if (missing)
+        return fail_missing(missing, error);
     torch.cpu = torch.device_type_cpu();
+    torch.cuda = torch.device_type_cuda();
     torch.f16 = torch.dtype_f16();
     torch.bf16 = torch.dtype_bf16();
     torch.f32 = torch.dtype_f32();
     torch.f64 = torch.dtype_f64();
     torch.u8 = torch.dtype_u8();
     return PLANISH_OK;
+}
+
+planish_status torch_has_cuda(message error) {
+    if (!cuda_loaded)
+        return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                    "this torch has no CUDA: libtorch_cuda.so is not loaded in this process");
+    const symbol *missing = first_missing(cuda_symbols, CUDA_SYMBOL_COUNT);
+    return missing ? fail_missing(missing, error) : PLANISH_OK;
 }
 
 int torch_version(void) {
@@ -151,9 +208,10 @@ int planish_torch_version(void) {
 
 bool planish_torch_symbol_get(int index, planish_torch_symbol *out) {
     torch_load((message){0});
-    if (index < 0 || index >= SYMBOL_COUNT || !out)
+    int count = SYMBOL_COUNT + (cuda_loaded ? CUDA_SYMBOL_COUNT : 0);
+    if (index < 0 || index >= count || !out)
         return false;
-    const symbol *s = &symbols[index];
+    const symbol *s = index < SYMBOL_COUNT ? &symbols[index] : &cuda_symbols[index - SYMBOL_COUNT];
     *out = (planish_torch_symbol){s->name, s->use, s->required, found(s)};
     return true;
 }

@@ -45,6 +45,15 @@ typedef struct mask3 {
     bool wanted[3];
 } mask3;
 
+typedef struct mask2 {
+    bool wanted[2];
+} mask2;
+
+typedef struct optional_device {
+    int8_t type, index;
+    bool engaged;
+} optional_device;
+
 /*
  * What C++ returns through a hidden pointer. std::tuple lays its members out backwards: the first
  * result is the last field. A call that returns fewer tensors fills fewer fields, but the type must
@@ -65,6 +74,11 @@ typedef returned_tensors layer_norm_backward_function(tensor_handle dy, tensor_h
 typedef returned_tensors rms_norm_function(tensor_handle input, int_array_ref normalized_shape,
                                            const optional_tensor *weight, optional_double eps);
 
+typedef returned_tensors rms_norm_backward_function(tensor_handle dy, tensor_handle input,
+                                                    int_array_ref normalized_shape,
+                                                    tensor_handle rstd,
+                                                    const optional_tensor *weight, mask2 mask);
+
 /* std::optional<c10::MemoryFormat>; not engaged: row-major. */
 typedef struct optional_layout {
     int8_t value;
@@ -73,6 +87,8 @@ typedef struct optional_layout {
 
 typedef returned_tensors empty_cpu_function(int_array_ref sizes, int8_t dtype, bool pinned,
                                             optional_layout layout);
+typedef returned_tensors empty_cuda_function(int_array_ref sizes, int8_t dtype,
+                                             optional_device device, optional_layout layout);
 
 typedef struct torch_functions {
     /* The stable C ABI. */
@@ -92,6 +108,7 @@ typedef struct torch_functions {
     torch_error (*new_undefined)(tensor_handle *);
     torch_error (*new_handle)(tensor_handle, tensor_handle *);
     torch_error (*delete_tensor)(tensor_handle);
+    torch_error (*copy)(tensor_handle to, tensor_handle from, int32_t non_blocking);
     torch_error (*list_size)(list_handle, size_t *);
     torch_error (*list_get)(list_handle, size_t, stack_value *);
     torch_error (*list_new)(size_t, list_handle *);
@@ -113,6 +130,7 @@ typedef struct torch_functions {
     /* Throws torch's RuntimeError with exactly `text` where `ok` is false. */
     void (*check)(bool ok, const char *function, const char *file, uint32_t line, const char *text);
     int32_t (*device_type_cpu)(void);
+    int32_t (*device_type_cuda)(void);
     int32_t (*dtype_f16)(void);
     int32_t (*dtype_bf16)(void);
     int32_t (*dtype_f32)(void);
@@ -144,8 +162,16 @@ typedef struct torch_functions {
     bool (*get_warn_always)(void);
     const void *(*warning_text)(const void *warning);
 
+    /* From libtorch_cuda.so, where torch has it; see torch_has_cuda. */
+    torch_error (*get_current_cuda_stream)(int32_t device_index, void **stream);
+    layer_norm_function *cuda_layer_norm;
+    layer_norm_backward_function *cuda_layer_norm_backward;
+    rms_norm_function *cuda_fused_rms_norm;
+    rms_norm_backward_function *cuda_fused_rms_norm_backward;
+    empty_cuda_function *empty_cuda;
+
     /* Constants asked of libtorch once. */
-    int32_t cpu, f16, bf16, f32, f64, u8;
+    int32_t cpu, cuda, f16, bf16, f32, f64, u8;
 } torch_functions;
 
 /* Filled by torch_load; everything else reads it. */
@@ -156,6 +182,9 @@ extern torch_functions torch;
 
 /* Looks everything up, once. Fails if a required function is missing, naming it. */
 planish_status torch_load(message error);
+
+/* OK once torch_load was and libtorch_cuda.so is loaded and has what planish needs of it. */
+planish_status torch_has_cuda(message error);
 
 /* 100 * major + minor of the libtorch in this process; 0 if there is none. */
 int torch_version(void);

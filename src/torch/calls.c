@@ -32,6 +32,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "more axes than planish takes",
     "a gradient asked for that torch refuses",
     "no elements",
+    "a layout that no GPU kernel takes, or no kernel could be made",
     "refused by libplanish",
 };
 
@@ -41,8 +42,7 @@ const char *reason_text(reason why) {
 
 /* The others stay registered for the rest of the process: nobody waits for them. */
 static bool removable(int op) {
-    return op == NATIVE_LAYER_NORM || op == NATIVE_LAYER_NORM_BACKWARD || op == FUSED_RMS_NORM ||
-           op == RMS_NORM || op == RMS_NORM_AUTOGRAD;
+    return op != NORM_FORWARD && op != NORM_BACKWARD;
 }
 
 bool calls_in_flight(void) {

@@ -36,6 +36,7 @@ typedef enum reason {
     TOO_MANY_AXES,
     ODD_GRADIENT,
     NO_ELEMENTS,
+    NO_GPU_KERNEL,
     LIBRARY_REFUSED,
     REASON_COUNT
 } reason;
@@ -69,6 +70,11 @@ static inline bool group_is_active(uint32_t group) {
 
 static inline void count_reason(operation_counts *call, reason why) {
     atomic_fetch_add_explicit(&call->handed_on[why], 1, memory_order_relaxed);
+}
+
+/* Why a call goes to torch where libplanish returned this status. */
+static inline reason refusal(planish_status status) {
+    return status == PLANISH_ERROR_UNAVAILABLE ? NO_GPU_KERNEL : LIBRARY_REFUSED;
 }
 
 /* The words for a reason; NULL for SUPPORTED. */

@@ -23,21 +23,33 @@ static void give_returned(stack_value *stack, const returned_tensors *returned, 
     }
 }
 
-void torch_layer_norm(stack_value *stack, tensor_handle input, int_array_ref normalized_shape,
-                      tensor_handle weight, tensor_handle bias, double eps) {
+void torch_layer_norm(backend whose, stack_value *stack, tensor_handle input,
+                      int_array_ref normalized_shape, tensor_handle weight, tensor_handle bias,
+                      double eps) {
     optional_tensor w = borrow(weight), b = borrow(bias);
-    returned_tensors made = torch.layer_norm(input, normalized_shape, &w, &b, eps);
+    layer_norm_function *run = whose == BACKEND_CUDA ? torch.cuda_layer_norm : torch.layer_norm;
+    returned_tensors made = run(input, normalized_shape, &w, &b, eps);
     give_returned(stack, &made, 3);
 }
 
-void torch_layer_norm_backward(stack_value *stack, tensor_handle dy, tensor_handle input,
-                               int_array_ref normalized_shape, tensor_handle mean,
-                               tensor_handle rstd, tensor_handle weight, tensor_handle bias,
-                               mask3 mask) {
+void torch_layer_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
+                               tensor_handle input, int_array_ref normalized_shape,
+                               tensor_handle mean, tensor_handle rstd, tensor_handle weight,
+                               tensor_handle bias, mask3 mask) {
     optional_tensor w = borrow(weight), b = borrow(bias);
-    returned_tensors made =
-        torch.layer_norm_backward(dy, input, normalized_shape, mean, rstd, &w, &b, mask);
+    layer_norm_backward_function *run =
+        whose == BACKEND_CUDA ? torch.cuda_layer_norm_backward : torch.layer_norm_backward;
+    returned_tensors made = run(dy, input, normalized_shape, mean, rstd, &w, &b, mask);
     give_returned(stack, &made, 3);
+}
+
+void torch_rms_norm_backward(stack_value *stack, tensor_handle dy, tensor_handle input,
+                             int_array_ref normalized_shape, tensor_handle rstd,
+                             tensor_handle weight, mask2 mask) {
+    optional_tensor w = borrow(weight);
+    returned_tensors made =
+        torch.cuda_fused_rms_norm_backward(dy, input, normalized_shape, rstd, &w, mask);
+    give_returned(stack, &made, 2);
 }
 
 /* _fused_rms_norm through the dispatcher where at::_ops' entry has another name: boxed. */
@@ -75,6 +87,10 @@ void torch_rms_norm(rms_norm_variant variant, stack_value *stack, tensor_handle 
         made = torch.fused_rms_norm_composite(input, normalized_shape, &w, eps);
         give_returned(stack, &made, 2);
         return;
+    case FUSED_CUDA:
+        made = torch.cuda_fused_rms_norm(input, normalized_shape, &w, eps);
+        give_returned(stack, &made, 2);
+        return;
     case FUSED_DISPATCHED:
         if (!torch.fused_rms_norm) {
             dispatch_boxed(stack, input, normalized_shape, weight, eps);
@@ -100,6 +116,7 @@ static void free_results(stack_value (*results)[3]) {
             torch.delete_tensor(take_tensor((*results)[i]));
 }
 
+/* Whether an f32 result of torch's is what is expected; NULL: undefined. */
 static bool holds(stack_value result, const double *expected, int count) {
     bool defined = false;
     torch.is_defined(take_tensor(result), &defined);
@@ -107,55 +124,102 @@ static bool holds(stack_value result, const double *expected, int count) {
         return !defined;
     if (!defined)
         return false;
-    DLTensor view = view_input(take_tensor(result));
-    if (view.dtype.bits != 32 || view_elements(&view) != count)
+    DLTensor found = view_input(take_tensor(result)), view, like = {.device = {kDLCPU, 0}};
+    if (found.dtype.bits != 32 || view_elements(&found) != count)
         return false;
+    OWNED_TENSOR here =
+        new_strided_tensor(&like, found.ndim, found.shape, found.strides, torch.f32, &view);
+    torch_check(torch.copy(here, take_tensor(result), 0));
     for (int i = 0; i < count; i++)
         if (!(fabs((double)((float *)view.data)[i] - expected[i]) < 1e-4))
             return false;
     return true;
 }
 
-planish_status fallback_self_test(message error) {
-    const double n = SELF_TEST_SIZE, eps = 0.5;
-    double values[SELF_TEST_SIZE], y[SELF_TEST_SIZE], rms[SELF_TEST_SIZE], dx[SELF_TEST_SIZE];
-    double mean = 0, square = 0, c1 = 0, c2 = 0;
-    int64_t sizes[2] = {1, SELF_TEST_SIZE}, strides[2];
-    DLTensor like = {.device = {kDLCPU, 0}}, view;
-    OWNED_TENSOR x = new_dense_tensor(&like, 2, sizes, torch.f32, strides, &view);
-    for (int i = 0; i < SELF_TEST_SIZE; i++) {
-        values[i] = i * i - 2.5;
-        ((float *)view.data)[i] = (float)values[i];
-        mean += values[i] / n;
-        square += values[i] * values[i] / n;
-    }
-    double rstd = 1 / sqrt(square - mean * mean + eps);
-    for (int i = 0; i < SELF_TEST_SIZE; i++) {
-        y[i] = (values[i] - mean) * rstd;
-        rms[i] = values[i] / sqrt(square + eps);
-        c1 += values[i] / n; /* dy is x itself */
-        c2 += values[i] * y[i] / n;
-    }
-    for (int i = 0; i < SELF_TEST_SIZE; i++)
-        dx[i] = rstd * (values[i] - c1 - y[i] * c2);
+/* The row of the self-test and what the norms make of it; dy is x itself. */
+typedef struct expectation {
+    double x[SELF_TEST_SIZE], y[SELF_TEST_SIZE], dx[SELF_TEST_SIZE];
+    double mean, rstd;
+    double rms_y[SELF_TEST_SIZE], rms_dx[SELF_TEST_SIZE], rms_rstd;
+} expectation;
 
-    int_array_ref shape = {sizes + 1, 1};
+static const double self_test_eps = 0.5;
+
+static void expect_one(const double *x, double mean, double rstd, double *y, double *dx) {
+    double c1 = 0, c2 = 0;
+    for (int i = 0; i < SELF_TEST_SIZE; i++) {
+        y[i] = (x[i] - mean) * rstd;
+        c1 += x[i] / SELF_TEST_SIZE;
+        c2 += x[i] * y[i] / SELF_TEST_SIZE;
+    }
+    if (mean == 0)
+        c1 = 0;
+    for (int i = 0; i < SELF_TEST_SIZE; i++)
+        dx[i] = rstd * (x[i] - c1 - y[i] * c2);
+}
+
+static expectation expect(void) {
+    expectation e = {.mean = 0};
+    double square = 0;
+    for (int i = 0; i < SELF_TEST_SIZE; i++) {
+        e.x[i] = i * i - 2.5;
+        e.mean += e.x[i] / SELF_TEST_SIZE;
+        square += e.x[i] * e.x[i] / SELF_TEST_SIZE;
+    }
+    e.rstd = 1 / sqrt(square - e.mean * e.mean + self_test_eps);
+    e.rms_rstd = 1 / sqrt(square + self_test_eps);
+    expect_one(e.x, e.mean, e.rstd, e.y, e.dx);
+    expect_one(e.x, 0, e.rms_rstd, e.rms_y, e.rms_dx);
+    return e;
+}
+
+static bool layer_norm_holds(backend whose, const expectation *e, tensor_handle x,
+                             int_array_ref shape) {
     __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
     __attribute__((cleanup(free_results))) stack_value backward[3] = {0};
-    __attribute__((cleanup(free_results))) stack_value root[3] = {0};
-    torch_layer_norm(forward, x, shape, NULL, NULL, eps);
-    if (holds(forward[0], y, SELF_TEST_SIZE) && holds(forward[1], &mean, 1) &&
-        holds(forward[2], &rstd, 1)) {
-        torch_layer_norm_backward(backward, x, x, shape, take_tensor(forward[1]),
-                                  take_tensor(forward[2]), NULL, NULL, (mask3){{true}});
-        torch_rms_norm(FUSED_COMPOSITE, root, x, shape, NULL, (optional_double){eps, true});
-        if (holds(backward[0], dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0) &&
-            holds(backward[2], NULL, 0) && holds(root[0], rms, SELF_TEST_SIZE))
-            return PLANISH_OK;
+    torch_layer_norm(whose, forward, x, shape, NULL, NULL, self_test_eps);
+    if (!holds(forward[0], e->y, SELF_TEST_SIZE) || !holds(forward[1], &e->mean, 1) ||
+        !holds(forward[2], &e->rstd, 1))
+        return false;
+    torch_layer_norm_backward(whose, backward, x, x, shape, take_tensor(forward[1]),
+                              take_tensor(forward[2]), NULL, NULL, (mask3){{true}});
+    return holds(backward[0], e->dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0) &&
+           holds(backward[2], NULL, 0);
+}
+
+static bool rms_norm_holds(backend whose, const expectation *e, tensor_handle x,
+                           int_array_ref shape) {
+    __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
+    __attribute__((cleanup(free_results))) stack_value backward[3] = {0};
+    torch_rms_norm(whose == BACKEND_CUDA ? FUSED_CUDA : FUSED_COMPOSITE, forward, x, shape, NULL,
+                   (optional_double){self_test_eps, true});
+    if (!holds(forward[0], e->rms_y, SELF_TEST_SIZE) || !holds(forward[1], &e->rms_rstd, 1))
+        return false;
+    if (whose == BACKEND_CPU)
+        return true;
+    torch_rms_norm_backward(backward, x, x, shape, take_tensor(forward[1]), NULL, (mask2){{true}});
+    return holds(backward[0], e->rms_dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0);
+}
+
+planish_status fallback_self_test(backend whose, int device, message error) {
+    const expectation e = expect();
+    int64_t sizes[2] = {1, SELF_TEST_SIZE}, strides[2];
+    DLTensor cpu = {.device = {kDLCPU, 0}}, gpu = {.device = {kDLCUDA, device}}, view;
+    OWNED_TENSOR row = new_dense_tensor(&cpu, 2, sizes, torch.f32, strides, &view);
+    for (int i = 0; i < SELF_TEST_SIZE; i++)
+        ((float *)view.data)[i] = (float)e.x[i];
+    OWNED_TENSOR there = NULL;
+    if (whose == BACKEND_CUDA) {
+        there = new_dense_tensor(&gpu, 2, sizes, torch.f32, strides, &view);
+        torch_check(torch.copy(there, row, 0));
     }
+    tensor_handle x = there ? there : row;
+    int_array_ref shape = {sizes + 1, 1};
+    if (layer_norm_holds(whose, &e, x, shape) && rms_norm_holds(whose, &e, x, shape))
+        return PLANISH_OK;
     return fail(
         error, PLANISH_ERROR_UNAVAILABLE,
-        "torch %d.%d: torch's own norms, called by their C++ names, did not return what they "
+        "torch %d.%d: torch's own %s norms, called by their C++ names, did not return what they "
         "should; planish could not hand over input that it does not run, so it stays away",
-        torch_version() / 100, torch_version() % 100);
+        torch_version() / 100, torch_version() % 100, whose == BACKEND_CUDA ? "CUDA" : "CPU");
 }

@@ -8,17 +8,27 @@
 #define PLANISH_TORCH_FALLBACK_H
 
 #include "aoti.h"
+#include "planish.h"
+
+/* Whose kernel: that of the key a call came in by. torch chose it by all tensors together. */
+typedef enum backend { BACKEND_CPU, BACKEND_CUDA } backend;
+
+static inline DLDeviceType device_type_of(backend whose) {
+    return whose == BACKEND_CUDA ? kDLCUDA : kDLCPU;
+}
 
 /* Results go to the first slots of `stack`; arguments stay the caller's. NULL is None. */
-void torch_layer_norm(stack_value *stack, tensor_handle input, int_array_ref normalized_shape,
-                      tensor_handle weight, tensor_handle bias, double eps);
-void torch_layer_norm_backward(stack_value *stack, tensor_handle dy, tensor_handle input,
-                               int_array_ref normalized_shape, tensor_handle mean,
-                               tensor_handle rstd, tensor_handle weight, tensor_handle bias,
-                               mask3 mask);
+void torch_layer_norm(backend whose, stack_value *stack, tensor_handle input,
+                      int_array_ref normalized_shape, tensor_handle weight, tensor_handle bias,
+                      double eps);
+void torch_layer_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
+                               tensor_handle input, int_array_ref normalized_shape,
+                               tensor_handle mean, tensor_handle rstd, tensor_handle weight,
+                               tensor_handle bias, mask3 mask);
 
 typedef enum rms_norm_variant {
     FUSED_COMPOSITE,  /* _fused_rms_norm made of other operators: y and rstd */
+    FUSED_CUDA,       /* torch's CUDA kernel of _fused_rms_norm: y and rstd */
     FUSED_DISPATCHED, /* _fused_rms_norm through the dispatcher: y and rstd */
     NORM_COMPOSITE    /* rms_norm made of other operators: y */
 } rms_norm_variant;
@@ -26,10 +36,15 @@ typedef enum rms_norm_variant {
 void torch_rms_norm(rms_norm_variant variant, stack_value *stack, tensor_handle input,
                     int_array_ref normalized_shape, tensor_handle weight, optional_double eps);
 
+/* torch's CUDA kernel; it has none for the CPU. */
+void torch_rms_norm_backward(stack_value *stack, tensor_handle dy, tensor_handle input,
+                             int_array_ref normalized_shape, tensor_handle rstd,
+                             tensor_handle weight, mask2 mask);
+
 /*
- * Runs torch's layer norm by its exported names and through the dispatcher, which must not have
- * been overridden yet, and compares: that the C++ ABI is what it is taken for.
+ * Runs torch's norms by their exported names on one row and compares with the formula: that the C++
+ * ABI is what it is taken for. For CUDA on GPU `device`, which it waits for.
  */
-planish_status fallback_self_test(message error);
+planish_status fallback_self_test(backend whose, int device, message error);
 
 #endif

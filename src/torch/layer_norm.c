@@ -16,12 +16,19 @@
 typedef struct layer {
     tensor_handle input, weight, bias; /* weight and bias may be NULL */
     int_array_ref shape;               /* normalized_shape */
+    backend whose;                     /* the key the call came in by */
     DLTensor x, w, b;
     int32_t statistics_dtype;
+    bool mixed; /* half x with float parameters */
 } layer;
 
+static bool is_active(backend whose) {
+    return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_LAYER_NORM
+                                                 : PLANISH_TORCH_LAYER_NORM);
+}
+
 /* Whether a parameter is one that torch takes with this x. */
-static reason check_parameter(const layer *l, const DLTensor *parameter, bool *mixed) {
+static reason check_parameter(layer *l, const DLTensor *parameter) {
     if (!same_device(&l->x, parameter))
         return OTHER_DEVICE;
     if (parameter->ndim != (int32_t)l->shape.size)
@@ -31,7 +38,7 @@ static reason check_parameter(const layer *l, const DLTensor *parameter, bool *m
             return WRONG_SHAPE;
     if (same_dtype(&l->x, parameter))
         return SUPPORTED;
-    *mixed = true;
+    l->mixed = true;
     return view_is_half(&l->x) && view_dtype(parameter) == torch.f32 ? SUPPORTED : MIXED_DTYPES;
 }
 
@@ -40,10 +47,9 @@ static reason examine(layer *l) {
     l->x = view_input(l->input);
     if (l->shape.size > PLANISH_MAX_NDIM || l->x.ndim > PLANISH_MAX_NDIM)
         return TOO_MANY_AXES;
-    if (l->x.device.device_type != kDLCPU)
+    if (l->x.device.device_type != device_type_of(l->whose))
         return OTHER_DEVICE;
-    l->statistics_dtype = view_dtype(&l->x);
-    if (l->statistics_dtype < 0)
+    if (view_dtype(&l->x) < 0)
         return OTHER_DTYPE;
     int32_t first = l->x.ndim - (int32_t)l->shape.size;
     if (l->shape.size == 0 || first < 0)
@@ -51,20 +57,20 @@ static reason examine(layer *l) {
     for (size_t i = 0; i < l->shape.size; i++)
         if (l->x.shape[first + (int32_t)i] != l->shape.data[i])
             return WRONG_SHAPE;
-    bool mixed = false;
     reason why = SUPPORTED;
     if (l->weight) {
         l->w = view_input(l->weight);
-        why = check_parameter(l, &l->w, &mixed);
+        why = check_parameter(l, &l->w);
     }
     if (why == SUPPORTED && l->bias) {
         l->b = view_input(l->bias);
-        why = check_parameter(l, &l->b, &mixed);
+        why = check_parameter(l, &l->b);
         if (why == SUPPORTED && l->weight && !same_dtype(&l->w, &l->b))
             return MIXED_DTYPES;
     }
-    if (mixed)
-        l->statistics_dtype = torch.f32;
+    /* On the CPU in the dtype of the parameters, on CUDA as wide as the sums. */
+    bool wide = l->mixed || (l->whose == BACKEND_CUDA && !view_is_double(&l->x));
+    l->statistics_dtype = wide ? torch.f32 : view_dtype(&l->x);
     return why;
 }
 
@@ -99,16 +105,24 @@ static reason forward_on_planish(layer *l, double eps, stack_value *stack) {
         .mean = &mean,
         .rstd = &rstd,
     };
-    if (run_norm(&op, PLANISH_FORWARD, &tensors, (message){0}) != PLANISH_OK)
-        return LIBRARY_REFUSED;
+    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
+    if (status != PLANISH_OK)
+        return refusal(status);
     stack[0] = give_tensor(&out);
     stack[1] = give_tensor(&mean_out);
     stack[2] = give_tensor(&rstd_out);
     return SUPPORTED;
 }
 
-void layer_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
+/* torch's CUDA kernel takes no mixed dtypes, so what planish's cannot read is copied for it. */
+static void make_dense(layer *l, tensor_handle *owned) {
+    if (!l->mixed || l->whose != BACKEND_CUDA || view_is_contiguous(&l->x))
+        return;
+    *owned = new_dense_copy(l->input);
+    l->x = view_input(*owned);
+}
+
+static void forward(backend whose, stack_value *stack) {
     INSIDE call = call_enter(NATIVE_LAYER_NORM);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
@@ -118,14 +132,30 @@ void layer_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t re
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
-    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape};
-    reason why = group_is_active(PLANISH_TORCH_LAYER_NORM) ? examine(&l) : DISABLED;
-    if (why == SUPPORTED)
+    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
+    OWNED_TENSOR dense_x = NULL;
+    reason why = is_active(whose) ? examine(&l) : DISABLED;
+    if (why == SUPPORTED && whose == BACKEND_CUDA && l.mixed &&
+        !group_is_active(PLANISH_TORCH_CUDA_MIXED))
+        why = MIXED_DTYPES;
+    if (why == SUPPORTED) {
+        make_dense(&l, &dense_x);
         why = forward_on_planish(&l, eps, stack);
+    }
     if (why == SUPPORTED)
         return;
     count_reason(call, why);
-    torch_layer_norm(stack, input, shape, weight, bias, eps);
+    torch_layer_norm(whose, stack, input, shape, weight, bias, eps);
+}
+
+void layer_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    forward(BACKEND_CPU, stack);
+}
+
+void layer_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    forward(BACKEND_CUDA, stack);
 }
 
 /* The saved mean or rstd, seen with x's rank. torch reads them as dense rows of any shape. */
@@ -199,17 +229,18 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
         .dweight = dweight_out ? &dweight : NULL,
         .dbias = dbias_out ? &dbias : NULL,
     };
-    if ((dx_out || dweight_out || dbias_out) &&
-        run_norm(&op, PLANISH_BACKWARD, &tensors, (message){0}) != PLANISH_OK)
-        return LIBRARY_REFUSED;
+    if (dx_out || dweight_out || dbias_out) {
+        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        if (status != PLANISH_OK)
+            return refusal(status);
+    }
     stack[0] = give_tensor(&dx_out);
     stack[1] = give_tensor(&dweight_out);
     stack[2] = give_tensor(&dbias_out);
     return SUPPORTED;
 }
 
-void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
+static void backward(backend whose, stack_value *stack) {
     INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
@@ -224,17 +255,35 @@ void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t r
     mask3 mask;
     read_mask(mask_list, mask.wanted, 3);
 
-    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape};
+    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
     DLTensor dy;
-    reason why = group_is_active(PLANISH_TORCH_LAYER_NORM) ? examine(&l) : DISABLED;
+    OWNED_TENSOR dense_x = NULL;
+    OWNED_TENSOR dense_dy = NULL;
+    reason why = is_active(whose) ? examine(&l) : DISABLED;
     if (why == SUPPORTED) {
         dy = view_input(grad_out);
         why = examine_gradient(&l, &dy, &mask);
     }
-    if (why == SUPPORTED)
+    if (why == SUPPORTED) {
+        make_dense(&l, &dense_x);
+        if (l.mixed && whose == BACKEND_CUDA && !view_is_contiguous(&dy)) {
+            dense_dy = new_dense_copy(grad_out);
+            dy = view_input(dense_dy);
+        }
         why = backward_on_planish(&l, &dy, mean, rstd, &mask, stack);
+    }
     if (why == SUPPORTED)
         return;
     count_reason(call, why);
-    torch_layer_norm_backward(stack, grad_out, input, shape, mean, rstd, weight, bias, mask);
+    torch_layer_norm_backward(whose, stack, grad_out, input, shape, mean, rstd, weight, bias, mask);
+}
+
+void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    backward(BACKEND_CPU, stack);
+}
+
+void layer_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    backward(BACKEND_CUDA, stack);
 }

@@ -20,18 +20,27 @@
 
 /* Groups of torch operators, as a bit mask. */
 enum {
-    PLANISH_TORCH_LAYER_NORM = 1, /* native_layer_norm and its backward */
-    PLANISH_TORCH_RMS_NORM = 2    /* rms_norm, _fused_rms_norm */
+    PLANISH_TORCH_LAYER_NORM = 1,      /* native_layer_norm and its backward, on the CPU */
+    PLANISH_TORCH_RMS_NORM = 2,        /* rms_norm, _fused_rms_norm and its backward, on the CPU */
+    PLANISH_TORCH_CUDA_LAYER_NORM = 4, /* the same on CUDA */
+    PLANISH_TORCH_CUDA_RMS_NORM = 8,
+    /* No operator: lets the layer norm on CUDA take half input with float parameters, which torch's
+     * own refuses. Set while autocast leaves layer norm's input as it is. */
+    PLANISH_TORCH_CUDA_MIXED = 16
 };
 
 /*
- * Puts planish under the operators of `ops` on the CPU, in addition to those it is under already.
- * _fused_rms_norm_backward, for which torch has no CPU kernel, stays registered for the rest of the
- * process once RMS norm was enabled: a graph recorded while enabled must find its backward later.
+ * Puts planish under the operators of `ops`, in addition to those it is under already.
+ * _fused_rms_norm_backward, for which torch has no CPU kernel, stays registered for the CPU for the
+ * rest of the process once RMS norm was enabled: a graph recorded while enabled must find its
+ * backward later. No GPU is touched; CUDA groups need a torch that has CUDA.
  * Errors: ARGUMENT (an unknown bit), UNAVAILABLE (no libtorch is loaded, it lacks a function that
  * is needed, or its own kernels cannot be reached for falling back), DRIVER (torch refused).
  */
 PLANISH_API planish_status planish_torch_enable(uint32_t ops, char *message, size_t message_bytes);
+
+/* OK if this torch has CUDA and what planish needs of it; UNAVAILABLE tells what is missing. */
+PLANISH_API planish_status planish_torch_has_cuda(char *message, size_t message_bytes);
 
 /*
  * From the moment this is called every call that reaches planish is handed to torch's own kernel;
@@ -42,12 +51,19 @@ PLANISH_API planish_status planish_torch_enable(uint32_t ops, char *message, siz
 PLANISH_API planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed,
                                                  char *message, size_t message_bytes);
 
+/* Between quiet true and quiet false torch's warning about overriding a kernel is not given and
+ * does not count as given. For the caller's own registrations; enable does it for its own. */
+PLANISH_API void planish_torch_quiet(bool quiet);
+
 /* The groups that planish is under now. */
 PLANISH_API uint32_t planish_torch_enabled(void);
 
 /*
  * Defines the operators of planish's own namespace (planish::norm_forward and norm_backward, for
- * any axes) once per process; later calls do nothing. Errors: as planish_torch_enable.
+ * any axes, and check_cuda) once per process; later calls do nothing. Errors: as
+ * planish_torch_enable. check_cuda(device) calls torch's own CUDA norms, which planish falls back
+ * to, on one row on that GPU, compares with the formula and raises if they differ. It starts CUDA
+ * in this process and waits for the GPU, which is why enable does not.
  */
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
 

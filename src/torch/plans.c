@@ -15,14 +15,16 @@ enum {
     ROLES = 11
 };
 
-/* With this many elements the work takes longer than the planning. */
+/* With this many elements the work takes longer than the planning, on the CPU. On a GPU the caller
+ * does not wait for the work. */
 static const int64_t small = 1 << 17;
 
-/* Everything a plan for dense tensors on the CPU depends on. */
+/* Everything a plan for dense tensors depends on. */
 typedef struct plan_key {
     int64_t rows, cols;
     uint64_t eps_bits;
-    uint64_t kinds; /* operator, pass, and which tensors there are with which dtype */
+    uint64_t kinds;  /* operator, pass, and which tensors there are with which dtype */
+    uint64_t device; /* 0: the CPU, else a GPU's number + 1 */
 } plan_key;
 
 typedef struct plan_entry {
@@ -66,7 +68,9 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
     for (int32_t i = 0; i < x->ndim; i++)
         *(i < first ? &key->rows : &key->cols) *= x->shape[i];
     int64_t elements = key->rows * key->cols;
-    if (elements == 0 || elements > small || !inputs_are_dense(pass, tensors))
+    key->device = x->device.device_type == kDLCUDA ? (uint64_t)x->device.device_id + 1 : 0;
+    bool large = elements > small && !key->device;
+    if (elements == 0 || large || !inputs_are_dense(pass, tensors))
         return false;
     list_tensors(tensors, list);
     memcpy(&key->eps_bits, &op->eps, sizeof key->eps_bits);
@@ -81,14 +85,14 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
 
 static uint64_t hash(const plan_key *key) {
     uint64_t h = (uint64_t)key->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)key->cols;
-    h = (h ^ key->eps_bits) * 0xC2B2AE3D27D4EB4Fu ^ key->kinds;
+    h = (h ^ key->eps_bits) * 0xC2B2AE3D27D4EB4Fu ^ key->kinds ^ key->device << 56;
     h *= 0x9E3779B97F4A7C15u;
     return h >> 32;
 }
 
 static bool same_key(const plan_key *a, const plan_key *b) {
     return a->rows == b->rows && a->cols == b->cols && a->kinds == b->kinds &&
-           a->eps_bits == b->eps_bits;
+           a->eps_bits == b->eps_bits && a->device == b->device;
 }
 
 /* The same tensors seen as (rows, cols), (cols) and (rows, 1). */

@@ -12,8 +12,8 @@
 
 /*
  * The plan for this call, or NULL where it is not worth keeping one: tensors that are not dense,
- * axes that are not the last ones, many elements, no room. `tensors` hold every present tensor's
- * shape and strides; outputs are dense if x is. The plan is for the same data seen
+ * axes that are not the last ones, many elements on the CPU, no room. `tensors` hold every present
+ * tensor's shape and strides; outputs are dense if x is. The plan is for the same data seen
  * as (rows, cols).
  */
 const planish_plan *plan_for(const planish_norm *op, planish_pass pass,

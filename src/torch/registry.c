@@ -27,6 +27,12 @@ static const registration registrations[] = {
     {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm", fused_rms_norm_forward},
     {PLANISH_TORCH_RMS_NORM, "CPU", "rms_norm", rms_norm_inference},
     {PLANISH_TORCH_RMS_NORM, "AutogradCPU", "rms_norm", rms_norm_autograd},
+    {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm", layer_norm_forward_cuda},
+    {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm_backward", layer_norm_backward_cuda},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm", fused_rms_norm_forward_cuda},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm_backward", fused_rms_norm_backward_cuda},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "rms_norm", rms_norm_inference_cuda},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "AutogradCUDA", "rms_norm", rms_norm_autograd_cuda},
 };
 
 enum { REGISTRATION_COUNT = sizeof registrations / sizeof *registrations };
@@ -35,7 +41,11 @@ enum { REGISTRATION_COUNT = sizeof registrations / sizeof *registrations };
 static library_handle libraries[REGISTRATION_COUNT];
 static library_handle backward_library, planish_library;
 
-static const uint32_t all_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_RMS_NORM;
+static const uint32_t cuda_groups =
+    PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_MIXED;
+static const uint32_t all_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_RMS_NORM |
+                                   PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_RMS_NORM |
+                                   PLANISH_TORCH_CUDA_MIXED;
 
 /* How long nobody must have come in before the registrations are removed. */
 static const int64_t quiet_microseconds = 500;
@@ -73,7 +83,7 @@ static planish_status prepare(message error) {
     static bool prepared;
     planish_status status = torch_load(error);
     if (status == PLANISH_OK && !prepared) {
-        status = fallback_self_test(error);
+        status = fallback_self_test(BACKEND_CPU, 0, error);
         if (status == PLANISH_OK && pthread_atfork(NULL, NULL, calls_reset_in_flight) != 0)
             status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "pthread_atfork has no room");
         prepared = status == PLANISH_OK;
@@ -100,6 +110,8 @@ planish_status planish_torch_enable(uint32_t ops, char *text, size_t bytes) {
         return fail(error, PLANISH_ERROR_ARGUMENT, "ops is %u, wanted a mix of the bits %u", ops,
                     all_groups);
     planish_status status = prepare(error);
+    if (status == PLANISH_OK && ops & cuda_groups)
+        status = torch_has_cuda(error);
     if (status != PLANISH_OK)
         return status;
     quiet_begin();
@@ -110,6 +122,12 @@ planish_status planish_torch_enable(uint32_t ops, char *text, size_t bytes) {
     else if (!atomic_load(&active_groups))
         remove_all();
     return status;
+}
+
+planish_status planish_torch_has_cuda(char *text, size_t bytes) {
+    message error = {text, bytes};
+    planish_status status = torch_load(error);
+    return status == PLANISH_OK ? torch_has_cuda(error) : status;
 }
 
 static int64_t now_microseconds(void) {
@@ -151,8 +169,22 @@ planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed, c
     return PLANISH_OK;
 }
 
+void planish_torch_quiet(bool quiet) {
+    if (torch_load((message){0}) == PLANISH_OK)
+        (quiet ? quiet_begin : quiet_end)();
+}
+
 uint32_t planish_torch_enabled(void) {
     return atomic_load(&active_groups);
+}
+
+/* planish::check_cuda. An operator, so that what torch throws arrives as torch's exception. */
+static void check_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    char text[512];
+    if (fallback_self_test(BACKEND_CUDA, (int)stack[0], (message){text, sizeof text}) != PLANISH_OK)
+        torch_throw(text);
+    stack[0] = true;
 }
 
 planish_status planish_torch_define(char *text, size_t bytes) {
@@ -161,8 +193,11 @@ planish_status planish_torch_define(char *text, size_t bytes) {
         "float eps, bool rms) -> (Tensor, Tensor, Tensor)",
         "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
         "int[] reduce, int[] affine, bool rms, bool[3] wanted) -> (Tensor, Tensor, Tensor)",
+        "check_cuda(int device) -> bool",
     };
-    static library_handle forward_library, backward_any_axes_library;
+    enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
+    static const char *const keys[] = {"CPU", "CUDA"};
+    static library_handle forward_libraries[2], backward_libraries[2], check_library;
     message error = {text, bytes};
     planish_status status = prepare(error);
     if (status != PLANISH_OK || planish_library)
@@ -171,15 +206,21 @@ planish_status planish_torch_define(char *text, size_t bytes) {
     if (torch.library_init_fragment("planish", "planish", 0, &made) != 0)
         return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
                     last_words());
-    for (int i = 0; i < 2 && status == PLANISH_OK; i++)
+    for (int i = 0; i < SCHEMA_COUNT && status == PLANISH_OK; i++)
         if (torch.library_define(made, schemas[i]) != 0)
             status = fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s",
                           schemas[i], last_words());
-    if (status == PLANISH_OK)
-        status = implement("planish", "CPU", "norm_forward", norm_forward, &forward_library, error);
-    if (status == PLANISH_OK)
-        status = implement("planish", "CPU", "norm_backward", norm_backward,
-                           &backward_any_axes_library, error);
+    int key_count = torch_has_cuda((message){0}) == PLANISH_OK ? 2 : 1;
+    for (int i = 0; i < key_count && status == PLANISH_OK; i++) {
+        status = implement("planish", keys[i], "norm_forward", norm_forward, &forward_libraries[i],
+                           error);
+        if (status == PLANISH_OK)
+            status = implement("planish", keys[i], "norm_backward", norm_backward,
+                               &backward_libraries[i], error);
+    }
+    if (status == PLANISH_OK && key_count == 2)
+        status = implement("planish", "CompositeExplicitAutograd", "check_cuda", check_cuda,
+                           &check_library, error);
     if (status != PLANISH_OK) {
         torch.library_delete(made);
         return status;

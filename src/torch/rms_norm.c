@@ -21,8 +21,18 @@ typedef struct rms {
     tensor_handle input, weight; /* weight may be NULL */
     int_array_ref shape;         /* normalized_shape */
     optional_double eps;
+    backend whose; /* the key the call came in by */
     DLTensor x, w;
 } rms;
+
+static bool is_active(backend whose) {
+    return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_RMS_NORM
+                                                 : PLANISH_TORCH_RMS_NORM);
+}
+
+static bool is_mixed(const rms *r) {
+    return r->weight && !same_dtype(&r->x, &r->w);
+}
 
 static bool fits(const DLTensor *view, int32_t first, int_array_ref shape) {
     if (shape.size == 0 || first < 0 || view->ndim != first + (int32_t)shape.size)
@@ -37,7 +47,8 @@ static bool fits(const DLTensor *view, int32_t first, int_array_ref shape) {
 static reason examine_views(const rms *r) {
     if (r->x.ndim > PLANISH_MAX_NDIM)
         return TOO_MANY_AXES;
-    if (r->x.device.device_type != kDLCPU || (r->weight && !same_device(&r->x, &r->w)))
+    if (r->x.device.device_type != device_type_of(r->whose) ||
+        (r->weight && !same_device(&r->x, &r->w)))
         return OTHER_DEVICE;
     if (view_dtype(&r->x) < 0 || (r->weight && view_dtype(&r->w) < 0))
         return OTHER_DTYPE;
@@ -87,8 +98,10 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         return NO_ELEMENTS;
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], out_strides[PLANISH_MAX_NDIM];
     DLTensor y, rstd;
+    /* torch's CUDA kernel, which is _fused_rms_norm there, makes dense results only. */
+    bool follow = r->whose == BACKEND_CPU || !rstd_wanted;
     OWNED_TENSOR out =
-        channels_last_strides(&r->x, out_strides)
+        follow && channels_last_strides(&r->x, out_strides)
             ? new_strided_tensor(&r->x, r->x.ndim, r->x.shape, out_strides, view_dtype(&r->x), &y)
             : new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), out_strides, &y);
     OWNED_TENSOR rstd_out = NULL;
@@ -105,8 +118,9 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         .y = &y,
         .rstd = rstd_wanted ? &rstd : NULL,
     };
-    if (run_norm(&op, PLANISH_FORWARD, &tensors, (message){0}) != PLANISH_OK)
-        return LIBRARY_REFUSED;
+    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
+    if (status != PLANISH_OK)
+        return refusal(status);
     stack[0] = give_tensor(&out);
     if (rstd_wanted)
         stack[1] = give_tensor(&rstd_out);
@@ -119,8 +133,7 @@ static optional_double take_optional_double(stack_value value) {
                                          : (optional_double){0, false};
 }
 
-void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
+static void fused_forward(backend whose, stack_value *stack) {
     INSIDE call = call_enter(FUSED_RMS_NORM);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
@@ -129,21 +142,33 @@ void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
-    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps};
-    reason why = group_is_active(PLANISH_TORCH_RMS_NORM) ? examine(&r) : DISABLED;
+    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose};
+    reason why = is_active(whose) ? examine(&r) : DISABLED;
     if (why == SUPPORTED)
         why = forward_on_planish(&r, true, stack);
     if (why == SUPPORTED)
         return;
     count_reason(call, why);
-    torch_rms_norm(FUSED_COMPOSITE, stack, input, shape, weight, eps);
+    /* torch's CUDA kernel takes no mixed dtypes; torch's other operators do. */
+    bool fused = whose == BACKEND_CUDA && !(why == NO_GPU_KERNEL && is_mixed(&r));
+    torch_rms_norm(fused ? FUSED_CUDA : FUSED_COMPOSITE, stack, input, shape, weight, eps);
+}
+
+void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    fused_forward(BACKEND_CPU, stack);
+}
+
+void fused_rms_norm_forward_cuda(stack_value *stack, uint64_t argument_count,
+                                 uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    fused_forward(BACKEND_CUDA, stack);
 }
 
 /* ---- aten::rms_norm ---------------------------------------------------------------------------
  */
 
-void rms_norm_inference(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
+static void inference(backend whose, stack_value *stack) {
     INSIDE call = call_enter(RMS_NORM);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
@@ -152,8 +177,8 @@ void rms_norm_inference(stack_value *stack, uint64_t argument_count, uint64_t re
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
-    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps};
-    reason why = group_is_active(PLANISH_TORCH_RMS_NORM) ? examine(&r) : DISABLED;
+    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose};
+    reason why = is_active(whose) ? examine(&r) : DISABLED;
     if (why == SUPPORTED)
         why = forward_on_planish(&r, false, stack);
     if (why == SUPPORTED)
@@ -162,8 +187,32 @@ void rms_norm_inference(stack_value *stack, uint64_t argument_count, uint64_t re
     torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
 }
 
-void rms_norm_autograd(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+void rms_norm_inference(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
+    inference(BACKEND_CPU, stack);
+}
+
+void rms_norm_inference_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    inference(BACKEND_CUDA, stack);
+}
+
+/*
+ * On CUDA torch's composition goes to _fused_rms_norm by itself unless dtypes are mixed, which
+ * planish runs there, or the result has to be channels last, which is left to torch.
+ */
+static bool is_for_composition(const rms *r) {
+    int64_t *strides = NULL, unused[PLANISH_MAX_NDIM];
+    if (r->whose == BACKEND_CPU)
+        return false;
+    if (torch.get_strides(r->input, &strides) != 0)
+        return true;
+    DLTensor seen = r->x;
+    seen.strides = strides;
+    return channels_last_strides(&seen, unused) && !view_is_contiguous(&seen);
+}
+
+static void autograd(backend whose, stack_value *stack) {
     INSIDE call = call_enter(RMS_NORM_AUTOGRAD);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
@@ -172,10 +221,11 @@ void rms_norm_autograd(stack_value *stack, uint64_t argument_count, uint64_t ret
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
-    rms r = {.input = input, .weight = weight, .shape = shape};
-    reason why = group_is_active(PLANISH_TORCH_RMS_NORM) ? examine_descriptions(&r) : DISABLED;
-    if (why != SUPPORTED) {
-        count_reason(call, why);
+    rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
+    reason why = is_active(whose) ? examine_descriptions(&r) : DISABLED;
+    if (why != SUPPORTED || is_for_composition(&r)) {
+        if (why != SUPPORTED)
+            count_reason(call, why);
         torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
         return;
     }
@@ -185,22 +235,36 @@ void rms_norm_autograd(stack_value *stack, uint64_t argument_count, uint64_t ret
     stack[0] = results[0];
 }
 
+void rms_norm_autograd(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    autograd(BACKEND_CPU, stack);
+}
+
+void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    autograd(BACKEND_CUDA, stack);
+}
+
 /* ---- Backward ---------------------------------------------------------------------------------
  */
 
 static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle rstd_handle,
-                                       const bool *wanted, stack_value *stack, message error) {
+                                       const bool *wanted, stack_value *stack, reason *why,
+                                       message error) {
     int64_t sizes[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM], weight_dense[PLANISH_MAX_NDIM];
     int32_t normalized_ndim = (int32_t)r->shape.size;
     int64_t *weight_sizes = r->x.shape + r->x.ndim - normalized_ndim;
     DLTensor dx, dweight, rstd = view_input(rstd_handle);
     statistics_shape(r, sizes);
     DLTensor expected = {.ndim = r->x.ndim, .shape = sizes};
+    *why = OTHER_DEVICE;
     if (!same_device(&r->x, dy) || !same_device(&r->x, &rstd))
         return "grad_out and rstd must be on the device of input";
+    *why = WRONG_SHAPE;
     if (!same_shape(&r->x, dy) || !same_shape(&rstd, &expected))
         return "grad_out must have the shape of input, and rstd the same with 1 for the normalized "
                "axes";
+    *why = ODD_GRADIENT;
     if (wanted[1] && !r->weight)
         return "the gradient of weight is asked for, but there is no weight";
 
@@ -221,16 +285,23 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
         .dx = dx_out ? &dx : NULL,
         .dweight = dweight_out ? &dweight : NULL,
     };
-    if ((dx_out || dweight_out) && run_norm(&op, PLANISH_BACKWARD, &tensors, error) != PLANISH_OK)
-        return error.text;
+    if (dx_out || dweight_out) {
+        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, error);
+        *why = refusal(status);
+        if (status != PLANISH_OK)
+            return error.text;
+    }
     stack[0] = give_tensor(&dx_out);
     stack[1] = give_tensor(&dweight_out);
     return NULL;
 }
 
-/* torch has no CPU kernel to fall back to: what planish does not run is an error that says so. */
-void fused_rms_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
+/*
+ * torch has no CPU kernel to fall back to: what planish does not run is an error that says so. On
+ * CUDA torch's kernel has the last word, but takes no mixed dtypes: what planish's cannot read of
+ * these is copied for it.
+ */
+static void backward(backend whose, stack_value *stack) {
     INSIDE call = call_enter(FUSED_RMS_NORM_BACKWARD);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
@@ -238,23 +309,49 @@ void fused_rms_norm_backward(stack_value *stack, uint64_t argument_count, uint64
     OWNED_TENSOR rstd = take_tensor(stack[3]);
     OWNED_TENSOR weight = take_optional_tensor(stack[4]);
     OWNED_LIST mask_list = take_list(stack[5]);
+    OWNED_TENSOR dense_x = NULL;
+    OWNED_TENSOR dense_dy = NULL;
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
-    bool wanted[2];
-    read_mask(mask_list, wanted, 2);
+    mask2 mask;
+    read_mask(mask_list, mask.wanted, 2);
 
-    rms r = {.input = input, .weight = weight, .shape = shape};
+    rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
     char text[512] = "";
-    reason why = examine(&r);
+    /* The CPU's stays when planish is disabled: a graph recorded before must find it. */
+    reason why = whose == BACKEND_CPU || is_active(whose) ? examine(&r) : DISABLED;
     const char *wrong = reason_text(why);
     if (why == SUPPORTED) {
         DLTensor dy = view_input(grad_out);
-        wrong = backward_on_planish(&r, &dy, rstd, wanted, stack, (message){text, sizeof text});
+        if (whose == BACKEND_CUDA && is_mixed(&r)) {
+            if (!view_is_contiguous(&r.x))
+                r.x = view_input(dense_x = new_dense_copy(input));
+            if (!view_is_contiguous(&dy) && dy.ndim <= PLANISH_MAX_NDIM)
+                dy = view_input(dense_dy = new_dense_copy(grad_out));
+        }
+        wrong = backward_on_planish(&r, &dy, rstd, mask.wanted, stack, &why,
+                                    (message){text, sizeof text});
     }
     if (!wrong)
         return;
+    if (whose == BACKEND_CUDA) {
+        count_reason(call, why);
+        torch_rms_norm_backward(stack, grad_out, input, shape, rstd, weight, mask);
+        return;
+    }
     char sentence[640];
     snprintf(sentence, sizeof sentence,
              "_fused_rms_norm_backward: %s (torch has no CPU kernel of its own for it)", wrong);
     torch_throw(sentence);
+}
+
+void fused_rms_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    backward(BACKEND_CPU, stack);
+}
+
+void fused_rms_norm_backward_cuda(stack_value *stack, uint64_t argument_count,
+                                  uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    backward(BACKEND_CUDA, stack);
 }

@@ -3,6 +3,9 @@
  */
 
 #include "run.h"
+
+#include <string.h>
+
 #include "plans.h"
 #include "stack.h"
 #include "tensor.h"
@@ -10,7 +13,7 @@
 /* What planish asks of a workspace. */
 enum { WORKSPACE_ALIGNMENT = 256 };
 
-/* Up to this many bytes it lies on the stack: plans that are kept are for the CPU. */
+/* Up to this many bytes it lies on the stack, for the CPU. */
 enum { STACK_WORKSPACE = 4096 };
 
 typedef struct work {
@@ -41,6 +44,10 @@ static tensor_handle new_workspace(const DLTensor *like, size_t bytes, planish_e
     return workspace;
 }
 
+static void free_plan(planish_plan **plan) {
+    planish_plan_destroy(*plan);
+}
+
 static void *data_of(const DLTensor *view) {
     return view ? view->data : NULL;
 }
@@ -50,7 +57,7 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     _Alignas(WORKSPACE_ALIGNMENT) char on_stack[STACK_WORKSPACE];
     OWNED_TENSOR workspace = NULL;
     size_t bytes = planish_plan_workspace_bytes(plan);
-    if (bytes > sizeof on_stack) {
+    if (bytes > (t->x->device.device_type == kDLCUDA ? 0 : sizeof on_stack)) {
         workspace = new_workspace(t->x, bytes, exec);
         (void)workspace; /* freed when the scope is left */
     } else {
@@ -73,8 +80,48 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     return planish_plan_run(plan, &buffers, exec);
 }
 
+/* Plans that are kept never are: they are of dense rows. */
+static bool is_general(const planish_plan *plan) {
+    char text[sizeof "cuda general"];
+    planish_plan_describe(plan, text, sizeof text);
+    return !strcmp(text, "cuda general");
+}
+
+/*
+ * On torch's current stream of the tensors' device, which need not be the current one: libplanish
+ * enters its context by itself. Memory comes from torch's allocator for that stream, so it may be
+ * freed here while the work is still queued.
+ */
+static planish_status run_on_gpu(const planish_norm *op, planish_pass pass,
+                                 const planish_tensors *tensors, bool only_if_fast, message error) {
+    planish_exec exec = {
+        .struct_size = sizeof exec,
+        .message = error.text,
+        .message_bytes = error.bytes,
+        .apart = 1, /* torch has just made the outputs */
+    };
+    torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
+    const planish_plan *kept = plan_for(op, pass, tensors);
+    if (kept)
+        return run_plan(kept, tensors, &exec);
+    __attribute__((cleanup(free_plan))) planish_plan *plan = NULL;
+    planish_status status = planish_plan_create(op, pass, tensors, &plan, error.text, error.bytes);
+    if (status == PLANISH_OK && only_if_fast && is_general(plan))
+        return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast GPU kernel for this layout");
+    return status == PLANISH_OK ? run_plan(plan, tensors, &exec) : status;
+}
+
+planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, message error) {
+    if (tensors->x->device.device_type == kDLCUDA)
+        return run_on_gpu(op, pass, tensors, true, error);
+    return run_norm(op, pass, tensors, error);
+}
+
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error) {
+    if (tensors->x->device.device_type == kDLCUDA)
+        return run_on_gpu(op, pass, tensors, false, error);
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = parallel_for,

@@ -13,4 +13,9 @@
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error);
 
+/* The same, but UNAVAILABLE where a GPU has only the general kernel for it, which is slower than
+ * what torch does: a copy, then its own kernel. */
+planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, message error);
+
 #endif

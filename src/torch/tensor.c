@@ -55,12 +55,12 @@ static DLDevice device_of(tensor_handle tensor) {
     if (type == torch.cpu)
         return (DLDevice){kDLCPU, 0};
     torch_check(torch.get_device_index(tensor, &index));
-    return (DLDevice){kDLExtDev, index};
+    return (DLDevice){type == torch.cuda ? kDLCUDA : kDLExtDev, index};
 }
 
+/* Views of other devices never get as far as making outputs. */
 static int32_t torch_device_type(const DLTensor *view) {
-    (void)view; /* views of other devices never get as far as making outputs */
-    return torch.cpu;
+    return view->device.device_type == kDLCUDA ? torch.cuda : torch.cpu;
 }
 
 bool view_description(tensor_handle tensor, DLTensor *view) {
@@ -82,7 +82,7 @@ DLTensor view_input(tensor_handle tensor) {
     if (!view_description(tensor, &view))
         torch_throw_last();
     torch_check(torch.get_strides(tensor, &view.strides));
-    if (view.device.device_type == kDLCPU)
+    if (view.device.device_type != kDLExtDev)
         torch_check(torch.get_const_data_ptr(tensor, &data));
     view.data = (void *)(uintptr_t)data;
     return view;
@@ -139,13 +139,32 @@ tensor_handle new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *si
 
 tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
                                int64_t *strides, DLTensor *view) {
+    bool on_cuda = like->device.device_type == kDLCUDA;
     contiguous_strides(ndim, sizes, strides);
-    if (!torch.empty_cpu || like->device.device_type != kDLCPU)
+    if (on_cuda ? !torch.empty_cuda : !torch.empty_cpu)
         return new_strided_tensor(like, ndim, sizes, strides, dtype, view);
+    int_array_ref size = {sizes, (size_t)ndim};
+    optional_layout row_major = {0};
     OWNED_TENSOR tensor = NULL;
+    returned_tensors made;
     torch_check(torch.new_undefined(&tensor));
-    returned_tensors made = torch.empty_cpu((int_array_ref){sizes, (size_t)ndim}, (int8_t)dtype,
-                                            false, (optional_layout){0});
+    if (on_cuda) {
+        optional_device device = {(int8_t)torch.cuda, (int8_t)like->device.device_id, true};
+        made = torch.empty_cuda(size, (int8_t)dtype, device, row_major);
+    } else {
+        made = torch.empty_cpu(size, (int8_t)dtype, false, row_major);
+    }
     *(void **)tensor = made.impl[0];
     return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
+}
+
+tensor_handle new_dense_copy(tensor_handle tensor) {
+    int64_t strides[PLANISH_MAX_NDIM];
+    DLTensor view = view_input(tensor), made;
+    OWNED_TENSOR copy =
+        new_dense_tensor(&view, view.ndim, view.shape, view_dtype(&view), strides, &made);
+    torch_check(torch.copy(copy, tensor, 0));
+    tensor_handle given = copy;
+    copy = NULL;
+    return given;
 }

@@ -62,7 +62,7 @@ def description(tensors: Sequence[Tensor | None]) -> list[object]:
 
 def wide(tensor: Tensor) -> Exact:
     """The values in long double, which has 11 bits more than float64."""
-    return tensor.detach().double().numpy().astype(np.longdouble)
+    return tensor.detach().double().cpu().numpy().astype(np.longdouble)
 
 
 def row_error(result: Tensor, exact: Exact, axis: int | None, scale: Exact | None = None) -> float:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +69,59 @@ def test_doctor_finds_problems_or_leaves_planish_enabled() -> None:
     assert required
     assert all(symbol["found"] for symbol in required)
     assert library().enabled() == 0
+
+
+def test_the_devices_of_enable_are_not_checked() -> None:
+    with pytest.raises(ValueError, match="devices has 'tpu'; known are cpu, cuda"):
+        planish.enable(devices="tpu")
+    with pytest.raises(ValueError, match="autocast is 'fast'; known are None and 'keep'"):
+        planish.enable(autocast="fast")
+    if library().cuda_is_missing():
+        with pytest.raises(RuntimeError, match="this torch has no CUDA"):
+            planish.enable(devices=["cpu", "cuda"])
+        assert library().enabled() == 0
+
+
+def test_the_gpu_report_is_no_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = library().gpu_report()
+    assert set(report) == {"driver", "devices", "nvrtc", "cache"}
+    assert bool(report["driver"]["version"]) != ("problem" in report["driver"])
+    monkeypatch.setenv("PLANISH_CACHE_DIR", str(tmp_path / 'a "quoted" \\ folder'))
+    assert library().gpu_report()["cache"] == str(tmp_path / 'a "quoted" \\ folder')
+
+
+def kernel_file(key: str, code: bytes) -> bytes:
+    """As src/cuda/cache.h has it."""
+    return struct.pack("=8sQQQ", b"planish1", len(key), len(code), 0) + key.encode() + code
+
+
+def test_the_cache_is_not_listed_or_cleared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("PLANISH_CACHE_DIR", str(folder))
+    assert cli.main(["cache", "path"]) == 0
+    assert capsys.readouterr().out == f"{folder}\n"
+    key = (
+        "planish_forward vocabulary 01 kernel 02 nvrtc 13.0 --gpu-architecture=sm_90 --std=c++17\n"
+        "#define REAL_DOUBLE 0\nconstexpr int KIND = 1;\nconstexpr int COLS = 4096;\n"
+        "constexpr int X_TYPE = 2;\nconstexpr int W_TYPE = 0;\n"
+    )
+    (folder / "good.kernel").write_bytes(kernel_file(key, b"x" * 2048))
+    (folder / "short.kernel").write_bytes(kernel_file(key, b"x" * 2048)[:100])
+    (folder / "other.kernel").write_bytes(b"something else, long enough for a header")
+    (folder / "mine.txt").write_text("not planish's")
+    assert cli.main(["cache", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"forward +4096 columns rms +bf16 +weight f32 +sm_90, NVRTC 13.0", listed)
+    assert listed.count("damaged") == 2
+    assert "3 kernels" in listed
+    assert cli.main(["cache", "clear"]) == 0
+    assert "removed 3 kernels" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    monkeypatch.setenv("PLANISH_CACHE_DIR", "")
+    assert cli.main(["cache", "list"]) == 1
+    assert "keeps no kernels" in capsys.readouterr().out
 
 
 def operators() -> dict[str, list[str]]:
