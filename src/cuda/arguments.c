@@ -9,6 +9,10 @@
 
 enum { MOST_GRID_X = 1 << 30, MOST_GRID_Y = 65535 };
 
+int cuda_spec_is_wide(const cuda_spec *spec) {
+    return spec->constant[C_GROUP] > 1;
+}
+
 int cuda_spec_cluster(const cuda_spec *spec) {
     return spec->kernel == CUDA_FINISH ? 1 : spec->constant[C_CLUSTER];
 }
@@ -51,9 +55,9 @@ static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
 /* ---- Specialisations ---------------------------------------------------------------------------
  */
 
-/* The plan's main kernel for buffers at these addresses. */
-static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
-    cuda_spec spec = plan->main;
+/* A kernel of the plan for buffers at these addresses. */
+static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *const *b) {
+    cuda_spec spec = *which;
     int32_t *c = spec.constant;
     const int64_t *stride = plan->stride;
     c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
@@ -63,19 +67,25 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     if (spec.kernel == CUDA_FORWARD) {
         c[C_Y_ACCESS] = access_of(b[ROLE_Y], stride[ROLE_Y], bytes_of(&spec, C_Y_TYPE));
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
+        if (cuda_spec_is_wide(&spec))
+            return spec;
+        const int few = units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER];
+        if (c[C_HOLD] == 1 && few && c[C_VECS] <= 5)
+            c[C_HOLD] = 0; /* the same sums */
         if (c[C_HOLD] == 1 && narrow)
             c[C_HOLD] = 2;
         /* A ring needs rows to come: with one turn for each team it would only delay the first. */
         if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
             c[C_STAGES] = 0;
-        if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 &&
-            units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER]) {
+        if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 && few) {
             c[C_EARLY] = 1;
             c[C_MIN_BLOCKS] = 1;
         }
     } else {
         c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
         c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
+        if (cuda_spec_is_wide(&spec))
+            return spec;
         if (spec.kernel == CUDA_APPLY || narrow || c[C_G_ACCESS] < 4 ||
             c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
             c[C_STAGES] = 0;
@@ -88,7 +98,11 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
     if (plan->main.kernel == CUDA_GENERAL_ROWS)
         return general_launch_specs(plan, launches);
     int count = 0;
-    cuda_spec main = spec_for(plan, buffers);
+    if (plan->wide.kernel >= 0) {
+        launches[0].spec = spec_for(plan, &plan->wide, buffers);
+        return 1;
+    }
+    cuda_spec main = spec_for(plan, &plan->main, buffers);
     if (main.kernel == CUDA_APPLY) {
         launches[count].spec = main;
         launches[count++].spec.kernel = CUDA_SUMS;
@@ -101,6 +115,26 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 /* ---- Grids and arguments ----------------------------------------------------------------------
  */
+
+static cuda_forward_args forward_args_of(const cuda_plan *plan, void *const *b, int64_t turn) {
+    return (cuda_forward_args){.x = b[ROLE_X],
+                               .weight = b[ROLE_WEIGHT],
+                               .bias = b[ROLE_BIAS],
+                               .y = b[ROLE_Y],
+                               .mean = b[ROLE_MEAN],
+                               .rstd = b[ROLE_RSTD],
+                               .rows = plan->rows,
+                               .x_stride = row_bytes(plan, ROLE_X),
+                               .y_stride = row_bytes(plan, ROLE_Y),
+                               .mean_stride = row_bytes(plan, ROLE_MEAN),
+                               .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                               .row_turn = turn,
+                               .x_turn = turn * row_bytes(plan, ROLE_X),
+                               .y_turn = turn * row_bytes(plan, ROLE_Y),
+                               .eps = plan->eps,
+                               .eps_rounded = (float)plan->eps,
+                               .eps_is_small = plan->eps < 1e-30};
+}
 
 static void forward_arguments(const cuda_plan *plan, void *const *b, int resident_clusters,
                               cuda_launch *l) {
@@ -119,23 +153,7 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     int64_t turn = grid * cuda_spec_rows_at_a_time(&l->spec);
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
-    l->args.forward = (cuda_forward_args){.x = b[ROLE_X],
-                                          .weight = b[ROLE_WEIGHT],
-                                          .bias = b[ROLE_BIAS],
-                                          .y = b[ROLE_Y],
-                                          .mean = b[ROLE_MEAN],
-                                          .rstd = b[ROLE_RSTD],
-                                          .rows = plan->rows,
-                                          .x_stride = row_bytes(plan, ROLE_X),
-                                          .y_stride = row_bytes(plan, ROLE_Y),
-                                          .mean_stride = row_bytes(plan, ROLE_MEAN),
-                                          .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                                          .row_turn = turn,
-                                          .x_turn = turn * row_bytes(plan, ROLE_X),
-                                          .y_turn = turn * row_bytes(plan, ROLE_Y),
-                                          .eps = plan->eps,
-                                          .eps_rounded = (float)plan->eps,
-                                          .eps_is_small = plan->eps < 1e-30};
+    l->args.forward = forward_args_of(plan, b, turn);
 }
 
 /* Adds up `count` rows of partial sums that begin at `partials`. */
@@ -152,6 +170,35 @@ static void finish_arguments(const cuda_plan *plan, void *const *b, char *partia
                                         .count = count};
 }
 
+/* With room for `partials` rows of partial sums from `sums` on. */
+static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b, int64_t turn,
+                                           char *sums, int64_t partials) {
+    const int32_t *c = plan->main.constant;
+    size_t bytes = (size_t)(partials * plan->cols) * real_bytes(&plan->main);
+    return (cuda_backward_args){.dy = b[ROLE_DY],
+                                .x = b[ROLE_X],
+                                .mean = b[ROLE_MEAN],
+                                .rstd = b[ROLE_RSTD],
+                                .weight = b[ROLE_WEIGHT],
+                                .dx = b[ROLE_DX],
+                                .partial_weight = sums,
+                                .partial_bias = sums + (c[C_WANT_DWEIGHT] ? bytes : 0),
+                                .dweight = b[ROLE_DWEIGHT],
+                                .dbias = b[ROLE_DBIAS],
+                                .rows = plan->rows,
+                                .x_stride = row_bytes(plan, ROLE_X),
+                                .dy_stride = row_bytes(plan, ROLE_DY),
+                                .dx_stride = row_bytes(plan, ROLE_DX),
+                                .mean_stride = row_bytes(plan, ROLE_MEAN),
+                                .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                                .row_turn = turn,
+                                .x_turn = turn * row_bytes(plan, ROLE_X),
+                                .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                                .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                                .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                                .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
+}
+
 static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
                                int resident_clusters, cuda_launch *l) {
     const int32_t *c = l->spec.constant;
@@ -160,31 +207,10 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
         grid = resident_clusters;
     if (units < grid)
         grid = units > 0 ? units : 1;
-    size_t bytes = (size_t)(plan->partials * plan->cols) * real_bytes(&l->spec);
     int64_t turn = grid * cuda_spec_rows_at_a_time(&l->spec);
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
-    l->args.backward =
-        (cuda_backward_args){.dy = b[ROLE_DY],
-                             .x = b[ROLE_X],
-                             .mean = b[ROLE_MEAN],
-                             .rstd = b[ROLE_RSTD],
-                             .weight = b[ROLE_WEIGHT],
-                             .dx = b[ROLE_DX],
-                             .partial_weight = workspace,
-                             .partial_bias = workspace + (c[C_WANT_DWEIGHT] ? bytes : 0),
-                             .rows = plan->rows,
-                             .x_stride = row_bytes(plan, ROLE_X),
-                             .dy_stride = row_bytes(plan, ROLE_DY),
-                             .dx_stride = row_bytes(plan, ROLE_DX),
-                             .mean_stride = row_bytes(plan, ROLE_MEAN),
-                             .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                             .row_turn = turn,
-                             .x_turn = turn * row_bytes(plan, ROLE_X),
-                             .dy_turn = turn * row_bytes(plan, ROLE_DY),
-                             .dx_turn = turn * row_bytes(plan, ROLE_DX),
-                             .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
-                             .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
+    l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
     if (plan->finish.kernel >= 0)
         finish_arguments(plan, b, workspace, grid, l + 1);
 }
@@ -222,11 +248,34 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
         finish_arguments(plan, b, partials, plan->partials, l + 2);
 }
 
+/* Rows over groups of blocks, of which the device holds `resident`. */
+static void wide_arguments(const cuda_plan *plan, void *const *b, char *workspace, int resident,
+                           cuda_launch *l) {
+    int64_t groups = cuda_plan_groups(plan);
+    if (resident < groups)
+        groups = resident;
+    l->blocks_x = groups * l->spec.constant[C_GROUP];
+    l->blocks_y = 1;
+    if (l->spec.kernel == CUDA_FORWARD) {
+        l->args.forward = forward_args_of(plan, b, groups);
+        l->args.forward.mail = workspace;
+    } else {
+        char *sums = workspace + (size_t)groups * cuda_spec_mail_bytes(&l->spec);
+        l->args.backward = backward_args_of(plan, b, groups, sums, groups);
+        l->args.backward.mail = workspace;
+        l->args.backward.together = 1;
+    }
+}
+
 void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
-                           int resident_clusters, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+                           int resident, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    if (cuda_spec_is_wide(&launches[0].spec)) {
+        wide_arguments(plan, buffers, workspace, resident, launches);
+        return;
+    }
     switch (plan->main.kernel) {
     case CUDA_FORWARD:
-        forward_arguments(plan, buffers, resident_clusters, launches);
+        forward_arguments(plan, buffers, resident, launches);
         break;
     case CUDA_GENERAL_ROWS:
         general_launch_arguments(plan, buffers, workspace, launches);
@@ -235,6 +284,6 @@ void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
         long_arguments(plan, buffers, workspace, launches);
         break;
     default:
-        backward_arguments(plan, buffers, workspace, resident_clusters, launches);
+        backward_arguments(plan, buffers, workspace, resident, launches);
     }
 }

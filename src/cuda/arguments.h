@@ -19,15 +19,17 @@ typedef struct cuda_forward_args {
     double eps;
     float eps_rounded;
     uint32_t eps_is_small, zero;
+    void *mail;
 } cuda_forward_args;
 
 typedef struct cuda_backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
-    void *partial_weight, *partial_bias;
+    void *partial_weight, *partial_bias, *dweight, *dbias;
     int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
     int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
-    uint32_t zero;
+    uint32_t zero, together;
+    void *mail;
 } cuda_backward_args;
 
 typedef struct cuda_long_args {
@@ -74,6 +76,9 @@ typedef struct cuda_launch {
     } args;
 } cuda_launch;
 
+/* Whether groups of blocks share rows: a cooperative launch, of the plan's only kernel. */
+int cuda_spec_is_wide(const cuda_spec *spec);
+
 /* Blocks of a cluster; 1: launched without. */
 int cuda_spec_cluster(const cuda_spec *spec);
 
@@ -82,9 +87,9 @@ int cuda_spec_cluster(const cuda_spec *spec);
 int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]);
 
-/* Sets the rest. `resident_clusters`: how many clusters of the plan's main kernel the device holds
- * at once, where it is launched with clusters. */
+/* Sets the rest. `resident`: how many clusters of the plan's main kernel the device holds at once,
+ * where it is launched with clusters; how many groups of blocks, at least 1, of a wide one. */
 void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
-                           int resident_clusters, cuda_launch launches[CUDA_MOST_LAUNCHES]);
+                           int resident, cuda_launch launches[CUDA_MOST_LAUNCHES]);
 
 #endif

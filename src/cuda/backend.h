@@ -17,6 +17,7 @@ typedef struct cuda_limits {
     int multiprocessors;
     int shared_per_block; /* bytes a block may have */
     int max_cluster;      /* blocks in a cluster; 1: no clusters */
+    int cooperative;      /* launches whose blocks all run at once */
 } cuda_limits;
 
 /* An axis for the general kernels. */
@@ -29,12 +30,14 @@ typedef struct cuda_axis {
 typedef struct cuda_plan {
     cuda_limits limits;
     cuda_spec main;
+    cuda_spec wide; /* rows over groups of blocks, before main where the device holds them at once;
+                       kernel -1: none */
     cuda_spec finish; /* kernel -1: none */
     int64_t rows, cols;
     int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
     double eps;
     int64_t partials; /* rows of partial sums there is room for */
-    int64_t turns;    /* forward with a ring: rows a team takes in its life; 0: its share */
+    int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
     /* For the general kernels alone. */
     int axis_count;

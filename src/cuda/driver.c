@@ -65,6 +65,7 @@ static void load_driver(void) {
         {&d->module_function, "cuModuleGetFunction"},
         {&d->func_set_attribute, "cuFuncSetAttribute"},
         {&d->launch, "cuLaunchKernelEx"},
+        {&d->max_active_blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor"},
         {&d->max_active_clusters, "cuOccupancyMaxActiveClusters"},
         {&d->capture_mode, "cuThreadExchangeStreamCaptureMode"},
     };

@@ -26,12 +26,15 @@ enum {
     CU_COMPUTE_CAPABILITY_MINOR = 76,
     CU_SHARED_PER_MULTIPROCESSOR = 81,
     CU_SHARED_PER_BLOCK_OPTIN = 97,
+    CU_COOPERATIVE_LAUNCH = 95,
     CU_CLUSTER_LAUNCH = 120,
     CU_FUNC_MAX_DYNAMIC_SHARED = 8,
     CU_FUNC_NON_PORTABLE_CLUSTER = 14,
+    CU_LAUNCH_COOPERATIVE = 2,
     CU_LAUNCH_CLUSTER_DIMENSION = 4,
     CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6,
-    CU_CAPTURE_RELAXED = 2
+    CU_CAPTURE_RELAXED = 2,
+    CU_COOPERATIVE_TOO_LARGE = 720
 };
 
 typedef struct CUlaunchAttribute {
@@ -72,6 +75,7 @@ typedef struct cuda_driver {
     CUresult (*module_function)(CUfunction *, CUmodule, const char *);
     CUresult (*func_set_attribute)(CUfunction, int, int);
     CUresult (*launch)(const CUlaunchConfig *, CUfunction, void **, void **);
+    CUresult (*max_active_blocks)(int *, CUfunction, int, size_t);
     CUresult (*max_active_clusters)(int *, CUfunction, const CUlaunchConfig *);
     CUresult (*capture_mode)(int *);
 } cuda_driver;

@@ -15,10 +15,12 @@ enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
     FORWARD_MOST_LANES = 1024,    /* of a row in one block */
     FORWARD_DIRECT_LANES = 256,   /* the same, without a ring */
-    FORWARD_MORE_ELEMENTS = 40,   /* of 16 bits, where that spares a ring */
-    FORWARD_MOST_VECS = 6,        /* the same, with all of FORWARD_DIRECT_LANES */
+    FORWARD_MOST_VECS = 6,        /* of 16 bits, with all of FORWARD_DIRECT_LANES */
+    FORWARD_THREE_LANES = 320,    /* of 16 bits, without a ring: three blocks */
+    FORWARD_SHORT_LANES = 512,    /* the same: two blocks */
     FORWARD_TURNS = 2,            /* rows a team takes with a ring, where there are enough */
     FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
+    FORWARD_MANY_THREADS = 1536,  /* the same, with up to two chunks each */
     FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
     FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
     SEGMENT_BYTES = 64,           /* shortest run of bytes at full speed */
@@ -31,7 +33,13 @@ enum {
     LONG_WARPS = 8,                /* of a block of the kernels for long rows */
     LONG_BLOCKS = 4,               /* of these in a multiprocessor */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
-    REGISTERS = 65536,             /* of a multiprocessor */
+    WIDE_BACKWARD_COLS = 65537,    /* shortest row for groups of blocks */
+    WIDE_VECS = 4,                 /* chunks a thread holds weights of */
+    WIDE_SUMMED_VECS = 2,          /* chunks a thread sums columns of, 16 bits */
+    WIDE_F32_VECS = 3,             /* the same, f32 */
+    WIDE_THREADS = 512,            /* in a multiprocessor */
+    WIDE_STAGES = 6,               /* rows in a ring */
+    WIDE_FEW_STAGES = 4,           /* the same, where an exchange takes two turns */
 };
 
 static int least(int a, int b) {
@@ -43,17 +51,55 @@ static int most(int a, int b) {
 static int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
+/* Lanes, in whole warps, that take `vecs` chunks each. */
+static int in_warps(int chunks, int vecs) {
+    return 32 * ceil_div(chunks, 32 * vecs);
+}
+
 unsigned cuda_spec_threads(const cuda_spec *s) {
-    return 32u *
-           (unsigned)(s->kernel == CUDA_FINISH ? s->constant[C_SLICES] : s->constant[C_WARPS]);
+    if (s->kernel == CUDA_FINISH)
+        return 32u * (unsigned)s->constant[C_SLICES];
+    return 32u * (unsigned)(s->constant[C_WARPS] + (s->constant[C_GROUP] > 1)); /* one exchanges */
+}
+
+int64_t cuda_plan_groups(const cuda_plan *plan) {
+    const int32_t *c = plan->wide.constant;
+    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_GROUP];
+    if (n > plan->rows)
+        n = plan->rows;
+    return n > 0 ? n : 1;
+}
+
+size_t cuda_spec_mail_bytes(const cuda_spec *s) {
+    const int32_t *c = s->constant;
+    /* Words of an entry and lines of a group, as the kernels have them. */
+    int x_bytes = dtype_bytes((dtype)c[C_X_TYPE]);
+    int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
+    size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
+    return 8 * words * lines * (size_t)c[C_GROUP] * (size_t)(2 * c[C_DELAY] + 2);
+}
+
+size_t cuda_plan_workspace(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    size_t real_bytes = c[C_REAL_DOUBLE] ? 8 : 4;
+    size_t row = (size_t)plan->cols * (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes;
+    size_t bytes = (size_t)plan->partials * row;
+    if (plan->main.kernel == CUDA_APPLY)
+        bytes += (size_t)plan->rows * 4 * real_bytes *
+                 (size_t)((plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE);
+    if (plan->wide.kernel >= 0) {
+        size_t wide = (size_t)cuda_plan_groups(plan) * (cuda_spec_mail_bytes(&plan->wide) + row);
+        bytes = bytes > wide ? bytes : wide;
+    }
+    return bytes;
 }
 
 size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
-    size_t threads = cuda_spec_threads(s), vecs = (size_t)c[C_VECS];
+    size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
     size_t x = (size_t)c[C_WIDTH] * (size_t)dtype_bytes((dtype)c[C_X_TYPE]);
     if (s->kernel == CUDA_FORWARD) {
-        int slots = c[C_HOLD] == 1 ? 1 : c[C_HOLD] == 0 ? c[C_STAGES] : 0;
+        int slots = c[C_HOLD] == 1 && c[C_GROUP] == 1 ? 1 : c[C_HOLD] == 2 ? 0 : c[C_STAGES];
         return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;
     }
     if (s->kernel == CUDA_BACKWARD) {
@@ -61,6 +107,9 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
         size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
         size_t sums = (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] *
                       (c[C_REAL_DOUBLE] ? 8 : 4);
+        size_t all = 32 * 8 * (size_t)c[C_WARPS]; /* where the blocks add them up themselves */
+        if (sums < all)
+            sums = all;
         if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
             sums = 0;
         return ring > sums ? ring : sums;
@@ -72,6 +121,8 @@ int cuda_spec_rows_at_a_time(const cuda_spec *s) {
     const int32_t *c = s->constant;
     if (c[C_LANES] <= 32)
         return c[C_WARPS] * (32 / c[C_LANES]) * c[C_ROWS];
+    if (c[C_GROUP] > 1)
+        return 1;
     return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : s->kernel == CUDA_FORWARD ? c[C_ROWS] : 1;
 }
 
@@ -129,12 +180,24 @@ static int lanes_of_block(int chunks, int width, int cluster, int most_elements,
     return best;
 }
 
+/* The same for whole chunks of 16-bit rows in a block, as measured; 0: too long. Full warps of four
+ * chunks each do best; fewer than three warps a block do not, and from 10240 to 12288 columns
+ * blocks of more chunks do better than fewer of more threads. */
+static int lanes_of_short_row(int chunks, int *vecs) {
+    int least_lanes = chunks <= 192 ? 96 : 128, lanes = most(least_lanes, in_warps(chunks, 4));
+    if (lanes > FORWARD_THREE_LANES && chunks <= FORWARD_DIRECT_LANES * FORWARD_MOST_VECS)
+        lanes = FORWARD_DIRECT_LANES;
+    *vecs = ceil_div(chunks, lanes);
+    return lanes <= FORWARD_SHORT_LANES ? lanes : 0;
+}
+
 static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                              const cuda_limits *limits) {
     int32_t *c = plan->main.constant;
     int wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
     int elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
     int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
+    int in_shared = 0;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
@@ -146,20 +209,16 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
         c[C_ROWS] = most(1, least(wide_range ? 2 : 4, elements / (vecs * width)));
     } else {
         int cluster = 1;
-        lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
-        /* Three blocks of more chunks a thread do better than two of more threads. */
-        if (lanes > FORWARD_DIRECT_LANES && x_bytes == 2 && width == 8) {
-            int more, fewer = lanes_of_block(chunks, width, 1, FORWARD_MORE_ELEMENTS,
-                                             FORWARD_DIRECT_LANES, &more);
-            if (!fewer && chunks <= FORWARD_DIRECT_LANES * FORWARD_MOST_VECS) {
-                fewer = FORWARD_DIRECT_LANES;
-                more = FORWARD_MOST_VECS;
-            }
-            if (fewer) {
-                lanes = fewer;
-                vecs = more;
-            }
+        if (x_bytes == 2 && width == 8 && !is_double)
+            lanes = lanes_of_short_row(chunks, &vecs);
+        if (lanes > FORWARD_THREE_LANES && chunks < 4 * FORWARD_SHORT_LANES && !wide_range) {
+            /* In shared memory, which leaves registers for more blocks. */
+            c[C_HOLD] = in_shared = 1;
+            lanes = chunks <= 5 * FORWARD_THREE_LANES ? FORWARD_THREE_LANES : FORWARD_SHORT_LANES;
+            vecs = ceil_div(chunks, lanes);
         }
+        if (!lanes)
+            lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
         while (!lanes && cluster < limits->max_cluster)
             lanes =
                 lanes_of_block(chunks, width, cluster *= 2, elements, FORWARD_MOST_LANES, &vecs);
@@ -177,22 +236,35 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
      * hidden by other rows, so this is worth more than anything else here. */
     int threads = FORWARD_THREADS;
-    if (c[C_HOLD] || is_double || width * x_bytes < 4)
+    const int whole_warp =
+        limits->arch >= 90 && lanes == 32 && x_bytes == 2 && width == 8 && !wide_range;
+    if (x_bytes == 2 && width == 8 && lanes > 32 && vecs <= 2)
+        threads = FORWARD_MANY_THREADS;
+    else if (in_shared)
+        threads = lanes == FORWARD_SHORT_LANES ? FORWARD_MANY_THREADS : 4 * lanes;
+    else if (width * x_bytes == 16 && vecs == 1 && lanes < 32 && x_bytes == 2 && !wide_range &&
+             limits->arch < 100)
+        threads = FORWARD_THREADS;
+    else if (c[C_HOLD] || is_double || width * x_bytes < 4)
         threads = 512;
     else if (width * x_bytes < 16)
         threads = 640;
-    else if (lanes <= 32 || vecs * width > elements)
+    else if (vecs * width > elements || (lanes <= 32 && !whole_warp))
         threads = FORWARD_NARROW_THREADS;
     /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
      * wait they save. */
+    const int direct = x_bytes == 2 && width == 8 ? FORWARD_SHORT_LANES : FORWARD_DIRECT_LANES;
     c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
-                  (lanes > FORWARD_DIRECT_LANES || (lanes <= 32 && vecs * width >= elements));
+                  (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp));
     /* Without Hopper's addressing the ring takes a few registers more. */
     if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
         threads = 512;
         c[C_STAGES] = c[C_STAGES] && lanes <= 512;
     }
-    plan->turns = c[C_STAGES] && c[C_CLUSTER] == 1 ? FORWARD_TURNS : 0;
+    /* One block in a multiprocessor is not to be started anew. */
+    plan->turns = in_shared                                          ? 1
+                  : c[C_STAGES] && c[C_CLUSTER] == 1 && lanes <= 512 ? FORWARD_TURNS
+                                                                     : 0;
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
 
@@ -202,7 +274,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
     int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
-    int most_elements = is_double ? 10 : bytes == 4 ? 24 : 32;
+    int most_elements = is_double ? 10 : bytes == 4 || width == 8 ? 24 : 32;
     int lanes = lanes_within_warp(chunks, width, width * bytes, most_elements, bytes == 2 ? 16 : 8,
                                   60, 14, &vecs);
     if (lanes) {
@@ -220,31 +292,84 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
         int cluster = 1;
         int longest = least(BACKWARD_CLUSTER_COLS - 1, BACKWARD_THREADS * elements);
         int block_cols = is_double ? BACKWARD_BLOCK_COLS / 2 : BACKWARD_BLOCK_COLS;
+        if (elements == BACKWARD_ELEMENTS &&
+            (cols <= BACKWARD_CLUSTER_COLS || cols > 2 * BACKWARD_CLUSTER_COLS))
+            block_cols *= 2; /* in between that would leave threads without columns */
         if (cols > longest)
             while (cluster < limits->max_cluster && cluster * block_cols < cols)
                 cluster *= 2;
         int few =
             elements == BACKWARD_ELEMENTS && cols > 1024 && cols <= 2048 ? elements / 2 : elements;
-        lanes = lanes_of_block(chunks, width, cluster, few, BACKWARD_THREADS, &vecs);
+        int threads = BACKWARD_THREADS;
+        if (cluster == 1 && !is_double &&
+            (bytes == 4 || (width == 8 && chunks > 320 && chunks <= 384 && limits->arch < 100))) {
+            /* Fewer threads of more columns each. */
+            lanes = lanes_of_block(chunks, width, 1, bytes == 4 ? 16 : 24, bytes == 4 ? 192 : 128,
+                                   &vecs);
+            if (lanes)
+                threads = BACKWARD_FEW_THREADS;
+        }
+        if (!lanes)
+            lanes = lanes_of_block(chunks, width, cluster, few, BACKWARD_THREADS, &vecs);
         if (!lanes && bytes == 2)
             lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
                                    BACKWARD_FEW_THREADS, &vecs);
         if (!lanes)
             return 0;
         /* More columns in a thread need more registers: one team of fewer threads. */
-        c[C_TEAMS] = vecs * width > elements ? 1 : most(1, BACKWARD_THREADS / lanes);
-        if (cols <= 1024 && bytes == 2 && c[C_TEAMS] > 1) {
-            c[C_TEAMS] /= 2; /* short rows: two blocks end less far apart than one */
-            c[C_MIN_BLOCKS] = 2;
-        }
+        c[C_TEAMS] =
+            threads == BACKWARD_THREADS && vecs * width > elements ? 1 : most(1, threads / lanes);
         c[C_WARPS] = c[C_TEAMS] * lanes / 32;
         c[C_CLUSTER] = cluster;
         int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_STAGES] = stage <= 32 << 10 ? 2 : 1;
+        c[C_STAGES] = stage <= 32 << 10 && threads == BACKWARD_THREADS && lanes > 64 ? 2 : 1;
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
     return 1;
+}
+
+/*
+ * Rows over groups of blocks: those too long for a block, where the machine is large enough.
+ * `bytes` is the larger element of those read.
+ */
+static void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
+    const int32_t *m = plan->main.constant;
+    const int forward = plan->main.kernel == CUDA_FORWARD;
+    const int inputs = forward ? 1 : 2, width = m[C_WIDTH], chunks = (int)plan->cols / width;
+    const int in_a_block = FORWARD_MOST_LANES * (FORWARD_ELEMENTS / 8);
+    if (m[C_REAL_DOUBLE] || !limits->cooperative || width * bytes != 16 ||
+        (forward ? chunks <= in_a_block : plan->cols < WIDE_BACKWARD_COLS))
+        return;
+    const int most_vecs = forward ? WIDE_VECS : bytes == 4 ? WIDE_F32_VECS : WIDE_SUMMED_VECS;
+    /* In the backward of 16 bits two blocks hide what each other waits for; f32 rows take so much
+     * shared memory that one with more turns under way does better. */
+    const int blocks = forward || bytes == 4 ? 1 : 2, most_lanes = WIDE_THREADS / blocks;
+    const int held = limits->multiprocessors * blocks;
+    int group = ceil_div(chunks, most_lanes * most_vecs), vecs = 1;
+    /* Groups are to take nearly all multiprocessors. */
+    while (forward && group < held && held % group > held / 32)
+        group++;
+    if (group < 2 || group > held)
+        return;
+    int lanes = lanes_of_block(chunks, width, group, most_vecs * width, most_lanes, &vecs);
+    int slot = lanes * vecs * 16 * inputs;
+    /* Less what every block takes of a multiprocessor, and the exchange. */
+    int room = (limits->shared_per_block + 1024) / blocks - 2048;
+    int stages = least(bytes == 2 && forward ? WIDE_FEW_STAGES : WIDE_STAGES, room / slot);
+    if (!lanes || stages < 3)
+        return;
+    plan->wide = plan->main;
+    plan->wide.kernel = forward ? CUDA_FORWARD : CUDA_BACKWARD;
+    int32_t *c = plan->wide.constant;
+    c[C_LANES] = lanes;
+    c[C_WARPS] = lanes / 32;
+    c[C_VECS] = vecs;
+    c[C_GROUP] = group;
+    c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
+    c[C_STAGES] = stages;
+    c[C_DELAY] = !forward && bytes == 4 ? stages - 1 : stages / 2;
+    c[C_MIN_BLOCKS] = blocks;
 }
 
 /* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
@@ -274,7 +399,7 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;
-    plan->finish.kernel = -1;
+    plan->finish.kernel = plan->wide.kernel = -1;
     if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || !is_rows(p) || p->cols < 1 ||
         p->cols > 1 << 30) {
         general_plan_make(plan, p);
@@ -296,12 +421,16 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
     c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
     c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
-    c[C_DW_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
+    c[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
+    c[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+    c[C_GROUP] = 1;
     c[C_WEIGHT_OFFSET] = p->weight_offset;
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
     if (p->pass == PLANISH_FORWARD) {
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, cols, x_bytes, is_double, limits);
+        wide_geometry(plan, x_bytes, limits);
+        plan->workspace_bytes = cuda_plan_workspace(plan);
         return PLANISH_OK;
     }
 
@@ -310,11 +439,9 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
     int g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
-    size_t real_bytes = is_double ? 8 : 4;
     if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
         plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
     } else {
-        int pieces = ceil_div(cols, CUDA_LONG_PIECE);
         plan->main.kernel = CUDA_APPLY;
         c[C_WARPS] = LONG_WARPS;
         c[C_CLUSTER] = c[C_MIN_BLOCKS] = c[C_ROWS] = c[C_VECS] = c[C_TEAMS] = 1;
@@ -323,32 +450,33 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
         plan->partials = most(1, LONG_BLOCKS * limits->multiprocessors / strips);
         if (plan->partials > p->rows)
             plan->partials = p->rows > 0 ? p->rows : 1;
-        plan->workspace_bytes = (size_t)p->rows * (size_t)pieces * 4 * real_bytes;
     }
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS]) {
-        plan->workspace_bytes += (size_t)plan->partials * (size_t)cols *
-                                 (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes;
         int32_t *f = plan->finish.constant;
         plan->finish.kernel = CUDA_FINISH;
         f[C_REAL_DOUBLE] = is_double;
         f[C_COLS] = cols;
         f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
         f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
-        f[C_SLICES] = plan->partials >= 64 ? 32 : plan->partials >= 16 ? 16 : 8;
+        f[C_SLICES] = plan->partials > 160 ? 32 : plan->partials >= 16 ? 16 : 8;
+        f[C_GROUP] = 1;
     }
+    wide_geometry(plan, most(x_bytes, g_bytes), limits);
+    plan->workspace_bytes = cuda_plan_workspace(plan);
     return PLANISH_OK;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    const int32_t *c = plan->main.constant;
     if (plan->main.kernel == CUDA_GENERAL_ROWS)
         return general_plan_describe(plan, text, bytes);
+    const cuda_spec *spec = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+    const int32_t *c = spec->constant;
     return snprintf(text, bytes,
                     "cuda rows %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
-                    "%d warps, cluster %d",
-                    plan->main.kernel == CUDA_FORWARD ? "forward"
-                    : plan->main.kernel == CUDA_APPLY ? "backward (two reads)"
-                                                      : "backward",
+                    "%d warps, cluster %d, group %d",
+                    spec->kernel == CUDA_FORWARD ? "forward"
+                    : spec->kernel == CUDA_APPLY ? "backward (two reads)"
+                                                 : "backward",
                     (long long)plan->rows, (long long)plan->cols, c[C_LANES], c[C_VECS], c[C_WIDTH],
-                    cuda_spec_rows_at_a_time(&plan->main), c[C_WARPS], c[C_CLUSTER]);
+                    cuda_spec_rows_at_a_time(spec), c[C_WARPS], c[C_CLUSTER], c[C_GROUP]);
 }

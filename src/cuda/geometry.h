@@ -4,13 +4,22 @@
 #ifndef PLANISH_CUDA_GEOMETRY_H
 #define PLANISH_CUDA_GEOMETRY_H
 
-#include "spec.h"
+#include "backend.h"
 
 /* PIECE of kernels/backward_long.cu. */
 enum { CUDA_LONG_PIECE = 8192 };
 
 /* Threads of a block. */
 unsigned cuda_spec_threads(const cuda_spec *spec);
+
+/* Groups of blocks that the wide road is planned for, of which each takes some of the rows. */
+int64_t cuda_plan_groups(const cuda_plan *plan);
+
+/* What a group of blocks hands its sums through, in bytes. */
+size_t cuda_spec_mail_bytes(const cuda_spec *spec);
+
+/* What the plan's roads need of workspace. */
+size_t cuda_plan_workspace(const cuda_plan *plan);
 
 /* Dynamic shared memory of a block. */
 size_t cuda_spec_shared_bytes(const cuda_spec *spec);

@@ -182,8 +182,11 @@ static planish_status load(const cuda_driver *driver, const cuda_spec *spec, con
                                      cuda_kernel_entry((cuda_kernel)spec->kernel));
     if (!result && shared) /* static shared memory counts towards the 48 KiB, too */
         result = driver->func_set_attribute(f->function, CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
-    f->resident_clusters = 0;
-    int cluster = spec->constant[C_CLUSTER];
+    f->resident_clusters = f->resident_blocks = 0;
+    int cluster = spec->kernel == CUDA_FINISH ? 1 : spec->constant[C_CLUSTER];
+    if (!result)
+        result = driver->max_active_blocks(&f->resident_blocks, f->function,
+                                           (int)cuda_spec_threads(spec), shared);
     if (!result && cluster > 1) {
         if (cluster > 8)
             result = driver->func_set_attribute(f->function, CU_FUNC_NON_PORTABLE_CLUSTER, 1);

@@ -12,6 +12,7 @@
 typedef struct jit_function {
     CUfunction function;
     int resident_clusters; /* how many clusters the device holds at once; 0: launched without */
+    int resident_blocks;   /* how many blocks a multiprocessor does */
 } jit_function;
 
 /*

@@ -25,6 +25,7 @@ static planish_status ask_limits(const cuda_driver *d, int device, cuda_limits *
         (result = d->device_attribute(&limits->multiprocessors, CU_MULTIPROCESSOR_COUNT, handle)) ||
         (result =
              d->device_attribute(&limits->shared_per_block, CU_SHARED_PER_BLOCK_OPTIN, handle)) ||
+        (result = d->device_attribute(&limits->cooperative, CU_COOPERATIVE_LAUNCH, handle)) ||
         (result = d->device_attribute(&clusters, CU_CLUSTER_LAUNCH, handle)))
         return cuda_check(d, result, "asking for the GPU's limits", error);
     limits->device = device;
@@ -133,9 +134,12 @@ typedef struct launch {
     message error;
 } launch;
 
-static planish_status queue(const launch *l, cuda_launch *work, const jit_function *f) {
+/* More blocks that wait for each other than the context holds at once. */
+enum { NOT_HELD = -1 };
+
+static int queue(const launch *l, cuda_launch *work, const jit_function *f) {
     const cuda_spec *spec = &work->spec;
-    CUlaunchAttribute attributes[2];
+    CUlaunchAttribute attributes[3];
     unsigned count = 0;
     int cluster = cuda_spec_cluster(spec);
     if (cluster > 1) {
@@ -143,6 +147,12 @@ static planish_status queue(const launch *l, cuda_launch *work, const jit_functi
         attributes[count].id = CU_LAUNCH_CLUSTER_DIMENSION;
         attributes[count].value.cluster.x = (unsigned)cluster;
         attributes[count].value.cluster.y = attributes[count].value.cluster.z = 1;
+        count++;
+    }
+    if (cuda_spec_is_wide(spec)) {
+        memset(&attributes[count], 0, sizeof *attributes);
+        attributes[count].id = CU_LAUNCH_COOPERATIVE;
+        attributes[count].value.flag = 1;
         count++;
     }
     if (l->plan->limits.arch >= 90) {
@@ -162,8 +172,10 @@ static planish_status queue(const launch *l, cuda_launch *work, const jit_functi
                              .attributes = attributes,
                              .attribute_count = count};
     void *parameters[] = {&work->args};
-    return cuda_check(l->driver, l->driver->launch(&config, f->function, parameters, NULL),
-                      "launching a kernel", l->error);
+    CUresult result = l->driver->launch(&config, f->function, parameters, NULL);
+    if (result == CU_COOPERATIVE_TOO_LARGE)
+        return NOT_HELD;
+    return (int)cuda_check(l->driver, result, "launching a kernel", l->error);
 }
 
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
@@ -177,7 +189,7 @@ planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE
 }
 
 /* All kernels are at hand before the first is queued: a failure leaves the outputs as they were. */
-static planish_status run(const launch *l, void *const *buffers, void *workspace) {
+static int run(const launch *l, void *const *buffers, void *workspace) {
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     const jit_function *functions[CUDA_MOST_LAUNCHES];
     int count = cuda_launch_specs(l->plan, buffers, launches), resident = 0;
@@ -186,16 +198,36 @@ static planish_status run(const launch *l, void *const *buffers, void *workspace
         const cuda_spec *spec = &launches[i].spec;
         status =
             jit_get(l->driver, l->context, spec, l->plan->limits.arch, &functions[i], l->error);
-        if (!status && spec->kernel == l->plan->main.kernel)
+        if (!status && cuda_spec_is_wide(spec)) {
+            resident = functions[i]->resident_blocks * l->plan->limits.multiprocessors /
+                       spec->constant[C_GROUP];
+            if (resident < 1)
+                return NOT_HELD;
+        } else if (!status && spec->kernel == l->plan->main.kernel) {
             resident = functions[i]->resident_clusters;
+        }
     }
     if (status)
-        return status;
+        return (int)status;
     cuda_launch_arguments(l->plan, buffers, workspace, resident, launches);
-    for (int i = 0; i < count && !status; i++)
+    int result = 0;
+    for (int i = 0; i < count && !result; i++)
         if (launches[i].blocks_x)
-            status = queue(l, &launches[i], functions[i]);
-    return status;
+            result = queue(l, &launches[i], functions[i]);
+    return result;
+}
+
+/* Where a wide plan's blocks are not held at once, the plan without it runs. */
+static planish_status run_held(const launch *l, void *const *buffers, void *workspace) {
+    int result = run(l, buffers, workspace);
+    if (result == NOT_HELD) {
+        cuda_plan plain = *l->plan;
+        launch again = *l;
+        plain.wide.kernel = -1;
+        again.plan = &plain;
+        result = run(&again, buffers, workspace);
+    }
+    return (planish_status)result;
 }
 
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
@@ -209,7 +241,7 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
         return PLANISH_OK;
     status = enter(l.driver, plan->limits.device, &l.context, &pushed, error);
     if (!status)
-        status = run(&l, buffers, workspace);
+        status = run_held(&l, buffers, workspace);
     if (pushed) {
         CUcontext popped;
         l.driver->ctx_pop(&popped);

@@ -23,12 +23,13 @@ const char *cuda_kernel_text(cuda_kernel kernel) {
 }
 
 static const char *const constant_names[C_COUNT] = {
-    "REAL_DOUBLE", "KIND",     "COLS",      "X_TYPE",    "Y_TYPE",   "G_TYPE",     "D_TYPE",
-    "W_TYPE",      "B_TYPE",   "MEAN_TYPE", "RSTD_TYPE", "DW_TYPE",  "DB_TYPE",    "WEIGHT_OFFSET",
-    "WIDTH",       "LANES",    "VECS",      "ROWS",      "WARPS",    "TEAMS",      "CLUSTER",
-    "HOLD",        "STAGES",   "EARLY",     "CORRECT",   "SLICES",   "MIN_BLOCKS", "WANT_DWEIGHT",
-    "WANT_DBIAS",  "X_ACCESS", "Y_ACCESS",  "G_ACCESS",  "D_ACCESS", "W_ACCESS",   "B_ACCESS",
-    "PASS",        "M2_TYPE",
+    "REAL_DOUBLE", "KIND",          "COLS",     "X_TYPE",    "Y_TYPE",     "G_TYPE",
+    "D_TYPE",      "W_TYPE",        "B_TYPE",   "MEAN_TYPE", "RSTD_TYPE",  "DW_TYPE",
+    "DB_TYPE",     "WEIGHT_OFFSET", "WIDTH",    "LANES",     "VECS",       "ROWS",
+    "WARPS",       "TEAMS",         "CLUSTER",  "GROUP",     "HOLD",       "STAGES",
+    "DELAY",       "EARLY",         "CORRECT",  "SLICES",    "MIN_BLOCKS", "WANT_DWEIGHT",
+    "WANT_DBIAS",  "X_ACCESS",      "Y_ACCESS", "G_ACCESS",  "D_ACCESS",   "W_ACCESS",
+    "B_ACCESS",    "PASS",          "M2_TYPE",
 };
 
 size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {

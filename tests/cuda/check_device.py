@@ -110,6 +110,7 @@ class Case:
             )
             if v and (k, v) != ("eps", 1e-5) and (k, v) != ("scale", 1.0)
         )
+        more += "".join(f" {k}={v}" for k, v in self.constants.items())
         kinds = " ".join(f"{r}:{t}" for r, t in self.types.items() if t != self.types["x"])
         return f"{kind} {word} {self.rows}x{self.cols} {self.types['x']} {kinds}{more}"
 
@@ -292,6 +293,102 @@ def types_of(
     return t
 
 
+def group_of(
+    cols: int, group: int, lanes: int, width: int, stages: int, delay: int
+) -> dict[str, int]:
+    """The constants of rows over groups of blocks."""
+    return {
+        "GROUP": group,
+        "LANES": lanes,
+        "VECS": -(-cols // (width * lanes * group)),
+        "WARPS": lanes // 32,
+        "STAGES": stages,
+        "DELAY": delay,
+        "MIN_BLOCKS": 2,
+    }
+
+
+def wide_cases(quick: bool) -> list[Case]:
+    """Rows over groups of blocks at lengths that are quick to check."""
+    out: list[Case] = []
+    for direction in (FORWARD, BACKWARD):
+        f16, bf16, f32 = (types_of(direction, LAYER, t) for t in ("f16", "bf16", "f32"))
+        even = group_of(16384, 4, 256, 8, 5, 2)
+        ragged = group_of(20000, 8, 192, 8, 3, 1)
+        many = group_of(32768, 64, 64, 8, 6, 3)
+        single = group_of(12288, 8, 128, 4, 4, 2)
+        rows = 67 if quick else 301
+        out += [
+            Case(direction, LAYER, rows, 16384, f16, **even),
+            Case(direction, LAYER, rows, 20000, bf16, **ragged),
+            Case(direction, LAYER, rows, 32768, f16, **many),
+            Case(direction, LAYER, rows, 12288, f32, **single),
+            Case(direction, LAYER, 3, 16384, f16, **even),
+            Case(direction, LAYER, 1, 12288, f32, **single),
+            Case(direction, LAYER, 40, 16384, f16, skew=1, **even),
+            Case(direction, LAYER, 40, 16384, f16, skew=2, pad=8, **even),
+            Case(direction, LAYER, 40, 12288, f32, ratio=1e4, **single),
+            Case(direction, LAYER, 40, 20000, bf16, scale=1e30, **ragged),
+            Case(direction, LAYER, 40, 12288, f32, scale=1e30, eps=0.0, **single),
+            Case(direction, LAYER, 40, 12288, f32, scale=1e-30, eps=0.0, **single),
+            Case(direction, RMS, 40, 20000, types_of(direction, RMS, "bf16"), offset=1, **ragged),
+            Case(direction, LAYER, 40, 20000, types_of(direction, LAYER, "f16", "f32"), **ragged),
+        ]
+        drops: list[tuple[str, ...]] = [("weight", "bias", "dweight", "dbias"), ("bias", "dbias")]
+        drops.append(("mean", "rstd") if direction == FORWARD else ("dx",))
+        for drop in drops:
+            left = {r: t for r, t in f16.items() if r not in drop}
+            out.append(Case(direction, LAYER, 40, 16384, left, **even))
+    if not quick:
+        # What runs where the device does not hold a group's blocks at once.
+        out += [
+            Case(direction, LAYER, 5, n, types_of(direction, LAYER, t), GROUP=1)
+            for direction in (FORWARD, BACKWARD)
+            for n in (131072, 262144, 802816)
+            for t in ("f16", "f32")
+        ]
+    return out
+
+
+def at_once() -> list[str]:
+    """Kernels whose blocks wait for each other, in graphs on several streams at the same time."""
+    works: list[tuple[Case, torch.cuda.CUDAGraph, torch.cuda.Stream, dict[str, torch.Tensor]]] = []
+    expected: list[dict[str, Buffer]] = []
+    kept: list[object] = []
+    wide = group_of(16384, 4, 256, 8, 5, 2)
+    f16 = {d: types_of(d, LAYER, "f16") for d in (FORWARD, BACKWARD)}
+    for case in (
+        Case(BACKWARD, LAYER, 333, 1024, f16[BACKWARD]),
+        Case(FORWARD, LAYER, 300, 16384, f16[FORWARD], **wide),
+        Case(BACKWARD, LAYER, 300, 16384, f16[BACKWARD], **wide),
+        Case(FORWARD, LAYER, 40, 16384, f16[FORWARD], **wide),
+    ):
+        d = case.inputs()
+        expected.append(case.run(d, slice(None), 0))
+        plan = case.plan(case.rows)
+        results = {r: b.view.clone().zero_() for r, b in expected[-1].items() if r not in d}
+        work = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
+        pointers = {r: t.data_ptr() for r, t in (d | results).items()}
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(20):
+                plan.run(pointers, torch.cuda.current_stream().cuda_stream, work.data_ptr())
+        kept += [plan, d, work]
+        works.append((case, graph, stream, results))
+    for _ in range(20):
+        for _, graph, stream, _ in works:
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    return [
+        f"streams at once: {case.name()}: {r} differs"
+        for (case, _, _, results), want in zip(works, expected, strict=True)
+        for r, got in results.items()
+        if not torch.equal(got, want[r].view)
+    ]
+
+
 def cases(quick: bool) -> list[Case]:
     out: list[Case] = []
     cols = [
@@ -318,7 +415,8 @@ def cases(quick: bool) -> list[Case]:
         513,
         769,
     ]
-    cols += [1000, 1024, 1536, 3072, 3584, 4096, 6656, 8192, 12288, 15872, 16385, 32768, 131072]
+    cols += [1000, 1024, 1536, 2880, 3072, 3584, 4096, 6656, 8192, 12288, 12800, 15872, 16385]
+    cols += [32768, 131072]
     if quick:
         cols = [1, 3, 24, 40, 100, 200, 513, 1024, 4096]
     for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32", "f64")):
@@ -764,6 +862,7 @@ def main() -> int:
     parser.add_argument("--json", help="where to write every case's worst errors")
     arguments = parser.parse_args()
     found: list[Case | AnyCase] = [*cases(arguments.quick), *any_cases(arguments.quick)]
+    found += wide_cases(arguments.quick)
     if arguments.small:
         found = small_cases()
     todo = [c for c in found if arguments.only in c.name()]
@@ -784,6 +883,9 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
+    for problem in at_once():
+        failures += 1
+        print(f"WRONG {problem}")
     for name, wrong in large() if arguments.large else []:
         failures += bool(wrong)
         print(f"{'WRONG' if wrong else 'large'} {name}: {'; '.join(wrong) or 'right'}")

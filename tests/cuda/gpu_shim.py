@@ -39,8 +39,10 @@ CONSTANTS = [
     "WARPS",
     "TEAMS",
     "CLUSTER",
+    "GROUP",
     "HOLD",
     "STAGES",
+    "DELAY",
     "EARLY",
     "CORRECT",
     "SLICES",
@@ -153,7 +155,8 @@ class Plan:
         if status:
             raise ShimError(status, text.value.decode())
         for name, value in constants.items():
-            lib().shim_set(self.handle, -1 if name == "TURNS" else CONSTANTS.index(name), value)
+            index = {"TURNS": -1, "SLICES": -2}.get(name)
+            lib().shim_set(self.handle, CONSTANTS.index(name) if index is None else index, value)
         self.workspace_bytes: int = lib().shim_workspace(self.handle)
         self._text = text
 

@@ -15,7 +15,7 @@
 
 /* Limits of architectures whose plans can be made without a device. */
 static cuda_limits limits_of(int arch) {
-    cuda_limits l = {.arch = arch, .multiprocessors = 132, .max_cluster = 1};
+    cuda_limits l = {.arch = arch, .multiprocessors = 132, .max_cluster = 1, .cooperative = 1};
     l.shared_per_block = arch == 80 ? 166912 : arch == 90 || arch == 100 ? 232448 : 101376;
     if (arch >= 90)
         l.max_cluster = arch == 90 || arch == 100 ? 16 : 8;
@@ -119,25 +119,41 @@ EXPORT size_t shim_workspace(const cuda_plan *plan) {
 EXPORT int shim_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return cuda_plan_describe(plan, text, bytes);
 }
-EXPORT int shim_get(const cuda_plan *plan, int constant) {
-    return plan->main.constant[constant];
+/* The kernel that runs where the device holds it. */
+static cuda_spec *spec_of(cuda_plan *plan) {
+    return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+}
+EXPORT int shim_get(cuda_plan *plan, int constant) {
+    return spec_of(plan)->constant[constant];
 }
 
-/* Changes a constant of the main kernel; a bench's way to try variants. */
+/* GROUP 1 takes the wide road away; more makes one where the plan has none. */
+static void set_group(cuda_plan *plan, int group) {
+    if (group > 1 && plan->wide.kernel < 0) {
+        plan->wide = plan->main;
+        int32_t *c = plan->wide.constant;
+        c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
+    }
+    if (group > 1)
+        plan->wide.constant[C_GROUP] = group;
+    else
+        plan->wide.kernel = -1;
+}
+
+/* Changes a constant of the kernel that runs (GROUP first); a bench's way to try variants. */
 EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
-    if (constant < 0) {
+    if (constant == -1)
         plan->turns = value;
-        return;
-    }
-    plan->main.constant[constant] = value;
+    else if (constant == -2)
+        plan->finish.constant[C_SLICES] = value;
+    else if (constant == C_GROUP)
+        set_group(plan, value);
+    else
+        spec_of(plan)->constant[constant] = value;
     const int32_t *c = plan->main.constant;
-    if (plan->main.kernel == CUDA_BACKWARD) {
-        int64_t partials = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
-        if (plan->workspace_bytes)
-            plan->workspace_bytes =
-                plan->workspace_bytes / (size_t)plan->partials * (size_t)partials;
-        plan->partials = partials;
-    }
+    if (plan->main.kernel == CUDA_BACKWARD)
+        plan->partials = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
+    plan->workspace_bytes = cuda_plan_workspace(plan);
 }
 
 EXPORT int shim_run(const cuda_plan *plan, void *const *buffers, void *stream, void *workspace,
@@ -157,18 +173,23 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
                         size_t log_bytes, char *text, size_t bytes) {
     static void *const nowhere[ROLE_COUNT] = {NULL};
     cuda_launch launches[CUDA_MOST_LAUNCHES];
-    if (number >= cuda_launch_specs(plan, nowhere, launches))
+    cuda_plan plain = *plan;
+    plain.wide.kernel = -1;
+    const int wide = plan->wide.kernel >= 0 && number == 0;
+    const cuda_plan *which = wide ? plan : &plain;
+    number -= plan->wide.kernel >= 0 && !wide; /* what runs in the wide kernel's place follows it */
+    if (number >= cuda_launch_specs(which, nowhere, launches))
         return 100;
     cuda_spec spec = launches[number].spec;
-    if (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD)
+    if (!wide && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
         memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
     for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
         spec.constant[c] = access;
-    if (spec.kernel == CUDA_BACKWARD &&
+    if (spec.kernel == CUDA_BACKWARD && !wide &&
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
         spec.constant[C_STAGES] = 0;
-    if (spec.kernel == CUDA_FORWARD && access < 4) {
+    if (spec.kernel == CUDA_FORWARD && !wide && access < 4) {
         spec.constant[C_STAGES] = 0;
         if (spec.constant[C_HOLD] == 1)
             spec.constant[C_HOLD] = 2;

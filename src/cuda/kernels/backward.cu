@@ -1,8 +1,9 @@
 /*
  * Backward of dense rows in one read: dx, and the sums for dweight and dbias, from a single pass
  * over x and dy. Persistent: a fixed share of the rows for each team of threads, each keeping the
- * sums of its columns in registers; at the end a block writes one row of partial sums, which
- * finish.cu adds up. No atomics: the order of every sum is fixed by the launch.
+ * sums of its columns in registers; at the end a block writes one row of partial sums. In a
+ * cooperative launch (args.together) the blocks then meet and add them up, each for some columns;
+ * else finish.cu does. No atomics: the order of every sum is fixed by the launch.
  *
  * Chunks, LANES, VECS, CLUSTER and ROWS are as in forward.cu. A team is a warp (LANES up to 32; it
  * takes 32 / LANES * ROWS rows at a time) or one of TEAMS groups of LANES threads in the block,
@@ -18,19 +19,29 @@
  *     xhat = (d - delta) * rstd     c2 = mean of g * xhat
  *     dx = rstd * (g - c1 - xhat * c2)
  *
+ * With f16 x nothing leaves float's range whichever product comes first, and rstd goes to dy:
+ * dx = (dy * rstd) * w - c1 * rstd - (d - delta) * (c2 * rstd^2), an instruction less for an element.
+ *
  * delta mends the rounding of the saved mean (CORRECT 0 leaves it out).
  *
- * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
- * VECS ROWS WARPS TEAMS CLUSTER STAGES CORRECT MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, and the
- * alignments X_ACCESS G_ACCESS D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
+ * GROUP > 1 (a cooperative launch): GROUP blocks anywhere on the device share each row, as in
+ * forward.cu: a row's output comes DELAY turns after its sums, and an extra warp of each block
+ * exchanges the sums in between.
+ *
+ * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
+ * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP STAGES DELAY CORRECT MIN_BLOCKS WANT_DWEIGHT
+ * WANT_DBIAS, and the alignments X_ACCESS G_ACCESS D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
  */
 struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
-    real *partial_weight, *partial_bias; /* [gridDim.x / CLUSTER][COLS] */
+    real *partial_weight, *partial_bias; /* [gridDim.x / SHARERS][COLS] */
+    void *dweight, *dbias;               /* together */
     i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
     i64 row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
-    u32 zero; /* 0, which the compiler cannot know */
+    u32 zero;     /* 0, which the compiler cannot know */
+    u32 together; /* a cooperative launch, which adds up the partial sums */
+    u64 *mail;    /* GROUP > 1: a line for each group */
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -39,17 +50,26 @@ constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int G_BYTES = WIDTH * bytes_of(G_TYPE);
 constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
-constexpr int SPREAD = LANES * CLUSTER;
+constexpr int SHARERS = CLUSTER * GROUP; /* blocks of a row */
+constexpr int SPREAD = LANES * SHARERS;
+constexpr bool WIDE = GROUP > 1;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
 constexpr bool WITHIN_WARP = LANES <= 32;
 constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * 32; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (WIDE ? 32 : 0);
 constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
 constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
 constexpr int TEAM_COLS = LANES * VECS * WIDTH;
 constexpr bool RINGED = STAGES > 0;
+/* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
+constexpr bool COPIES = RINGED && X_ACCESS >= 4 && G_ACCESS >= 4 && X_BYTES >= 4 && G_BYTES >= 4;
 constexpr bool SUMS = LAYER || WANT_DX;
+constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
+/* Converted weights stay in registers where there is room. */
+constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
+                              (SHORT_RANGE || (WIDE && !TIGHT));
 
 struct entry {
     real sum[4]; /* of g, of g * d, of d; one unused */
@@ -94,10 +114,10 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
 #pragma unroll
         for (int k = 0; k < VECS; k++) {
             bool has = there && t.has(k);
-            if constexpr (RINGED) {
-                copy_async<RINGED ? X_BYTES : 4, RINGED ? X_ACCESS : 4>(
+            if constexpr (COPIES) {
+                copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
                     t.x_slot(stage, u, k), x + k * (SPREAD * X_BYTES), has);
-                copy_async<RINGED ? G_BYTES : 4, RINGED ? G_ACCESS : 4>(
+                copy_async<COPIES ? G_BYTES : 4, COPIES ? G_ACCESS : 4>(
                     t.g_slot(stage, u, k), g + k * (SPREAD * G_BYTES), has);
             } else {
                 o.x[u][k] = zero_chunk<X_BYTES>();
@@ -105,6 +125,10 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
                 if (has) {
                     o.x[u][k] = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
                     o.g[u][k] = load_once<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
+                }
+                if constexpr (RINGED) {
+                    store_to_shared<X_BYTES>(t.x_slot(stage, u, k), o.x[u][k]);
+                    store_to_shared<G_BYTES>(t.g_slot(stage, u, k), o.g[u][k]);
                 }
             }
         }
@@ -147,6 +171,15 @@ __device__ __forceinline__ real plus_offset(real w) {
     return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }
 
+/* Else the converted weights stay in registers, and spill. */
+__device__ __forceinline__ void forget_weights(chunk<W_BYTES> *weight, u32 zero) {
+    if constexpr (!KEEP_WEIGHTS)
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+            for (u32 &w : weight[k].word)
+                forget(w, zero);
+}
+
 __device__ __forceinline__ void weights_of(const chunk<W_BYTES> *weight, int k, real *w) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
@@ -157,13 +190,13 @@ __device__ __forceinline__ void weights_of(const chunk<W_BYTES> *weight, int k, 
 __device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_BYTES> *xs,
                                             const chunk<G_BYTES> *gs, const chunk<W_BYTES> *weight,
                                             real mean, real *sum) {
+    constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
+    real product[HALF];
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
         real w[WIDTH], g[WIDTH], d[WIDTH];
         weights_of(weight, k, w);
-        constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
-        real product[HALF];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             d[i] = element<X_TYPE>(xs[k].word, i);
@@ -175,17 +208,20 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_B
         }
 #pragma unroll
         for (int i = 0; i < HALF; i++) {
-            product[i] = g[i] * d[i];
+            product[i] = k == 0 || TIGHT ? g[i] * d[i] : multiply_add(g[i], d[i], product[i]);
             if (WIDTH > 1)
                 product[i] = multiply_add(g[i + HALF], d[i + HALF], product[i]);
         }
-        sum[1] += tree_sum<HALF>(product);
+        if (TIGHT)
+            sum[1] += tree_sum<HALF>(product);
         if (LAYER) {
             sum[0] += tree_sum<WIDTH>(g);
             if (CORRECT && (!RAGGED || t.has(k)))
                 sum[2] += tree_sum<WIDTH>(d);
         }
     }
+    if (!TIGHT)
+        sum[1] = tree_sum<HALF>(product);
 }
 
 /* Adds COUNT entries in one order; every thread gets the sums. */
@@ -216,14 +252,18 @@ __device__ __forceinline__ void add_entries(const team_state &t, const entry *sl
     }
 }
 
-/* Adds the parts of a row's sums over its team, then over the cluster. */
-__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
-                                         entry *block_slots, u64 *byte_barriers, int warp,
-                                         u32 block_rank, u32 round) {
+__device__ __forceinline__ void sum_in_warp(const team_state &t, real *sum) {
 #pragma unroll
     for (int j = 0; j < 3; j++)
         if (j == 1 || (LAYER && (j == 0 || CORRECT)))
             sum[j] = sum_over_lanes<WARP_LANES>(sum[j], t.lane);
+}
+
+/* Adds the parts of a row's sums over its team, then over the cluster. */
+__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
+                                         entry *block_slots, u64 *byte_barriers, int warp,
+                                         u32 block_rank, u32 round) {
+    sum_in_warp(t, sum);
     if constexpr (TEAM_WARPS > 1) {
         if (t.lane == 0)
             slots[warp % TEAM_WARPS] = {sum[0], sum[1], sum[2], 0};
@@ -243,81 +283,337 @@ __device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *
     }
 }
 
+/* The sum of v over the rows that a warp takes at once, in the lanes of the first. */
+__device__ __forceinline__ real sum_over_rows(real v, int lane) {
+#pragma unroll
+    for (int step = power_of_two_up_to(PER_WARP - 1); step > 0; step /= 2) {
+        const real other = __shfl_down_sync(EVERY_LANE, v, step * WARP_LANES);
+        if (lane / WARP_LANES + step < least(PER_WARP, 2 * step))
+            v += other;
+    }
+    return v;
+}
+
+/* Columns that are moved at once. */
+constexpr int PIECE = least(WIDTH, 16 / (int)sizeof(real));
+struct __align__(PIECE * sizeof(real)) columns {
+    real v[PIECE];
+};
+
 /* Adds one of the column sums over the block's teams in their order and writes the partial row. */
 __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[WIDTH], real *to,
                                               u32 block_rank) {
-    real *room = (real *)dynamic_shared; /* [TEAMS][TEAM_COLS] */
-    __syncthreads();
+    constexpr int PIECES = WIDTH / PIECE;    /* of a chunk */
+    columns *room = (columns *)dynamic_shared; /* [TEAMS][TEAM_COLS / PIECE] */
+    const int own = WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES;
+    barrier(0, THREADS);
 #pragma unroll
     for (int k = 0; k < VECS; k++)
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            real v = sums[k][i];
-            if constexpr (PER_WARP > 1) {
-                if constexpr ((WARP_LANES & (WARP_LANES - 1)) == 0) {
+        for (int i = 0; i < PIECES; i++) {
+            columns c;
 #pragma unroll
-                    for (int step = 16; step >= WARP_LANES; step /= 2)
-                        v += __shfl_xor_sync(EVERY_LANE, v, step);
-                } else {
-                    real all = 0;
-#pragma unroll 2
-                    for (int j = 0; j < PER_WARP; j++)
-                        all += from_lane(v, t.rank % WARP_LANES + j * WARP_LANES);
-                    v = all;
-                }
+            for (int j = 0; j < PIECE; j++) {
+                c.v[j] = sums[k][i * PIECE + j];
+                if (PER_WARP > 1)
+                    c.v[j] = sum_over_rows(c.v[j], t.lane);
             }
             if (!WITHIN_WARP || t.lane < WARP_LANES)
-                room[t.team * TEAM_COLS +
-                     (k * LANES + (WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES)) *
-                         WIDTH +
-                     i] = v;
+                room[(t.team * LANES * VECS + k * LANES + own) * PIECES + i] = c;
         }
-    __syncthreads();
-    for (int c = threadIdx.x; c < TEAM_COLS; c += THREADS) {
-        int local = c / WIDTH, k = local / LANES;
-        int index = local % LANES + block_rank * LANES + k * SPREAD;
+    barrier(0, THREADS);
+    for (int c = threadIdx.x; c < TEAM_COLS / PIECE; c += THREADS) {
+        const int local = c / PIECES, k = local / LANES;
+        const int index = local % LANES + block_rank * LANES + k * SPREAD;
         if (index < CHUNKS) {
-            real all = 0;
+            columns all = {};
 #pragma unroll 4
-            for (int team = 0; team < TEAMS; team++)
-                all += room[team * TEAM_COLS + c];
-            to[index * WIDTH + c % WIDTH] = all;
+            for (int team = 0; team < TEAMS; team++) {
+                const columns v = room[team * (TEAM_COLS / PIECE) + c];
+#pragma unroll
+                for (int j = 0; j < PIECE; j++)
+                    all.v[j] += v.v[j];
+            }
+            *(columns *)(to + index * WIDTH + c % PIECES * PIECE) = all;
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    planish_backward(const backward_args args) {
+/* Adds up the partial rows for some of the columns, which no other block does, and rounds once. A
+ * warp takes COLUMNS neighbours of 32 / COLUMNS rows at a time; `split` warps share the rows. */
+__device__ __forceinline__ void sum_partials(const backward_args &args, int warp, int lane) {
+    constexpr int COLUMNS = COLS >= 2048 ? 32 : COLS >= 1024 ? 16 : 8;
+    constexpr int ABREAST = 32 / COLUMNS;
+    constexpr int EACH = ceil_div(COLS, COLUMNS), TILES = EACH * (WANT_DWEIGHT + WANT_DBIAS);
+    double *room = (double *)dynamic_shared; /* [WARPS][COLUMNS] */
+    const int count = gridDim.x / SHARERS;
+    int split = 1;
+    while (2 * split <= WARPS && 2 * split * ABREAST <= count &&
+           (i64)2 * split * TILES <= (i64)gridDim.x * WARPS)
+        split *= 2;
+    const int of_block = WARPS / split; /* tiles at a time */
+    for (int first = blockIdx.x * of_block; first < TILES; first += gridDim.x * of_block) {
+        const int tile = first + warp / split;
+        const bool weight = WANT_DWEIGHT && tile < EACH;
+        const int column = (weight || !WANT_DWEIGHT ? tile : tile - EACH) * COLUMNS + lane % COLUMNS;
+        const bool has = warp / split < of_block && tile < TILES && column < COLS;
+        const real *from = (weight ? args.partial_weight : args.partial_bias) + column;
+        double sum = 0;
+        if (has) {
+            constexpr int AT_ONCE = 16;
+            const int step = split * ABREAST;
+            for (int p = warp % split * ABREAST + lane / COLUMNS; p < count; p += AT_ONCE * step) {
+                real v[AT_ONCE];
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++)
+                    v[j] = p + j * step < count ? load_of_others(from + (i64)(p + j * step) * COLS)
+                                                : 0;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++)
+                    sum += v[j];
+            }
+        }
+#pragma unroll
+        for (int step = COLUMNS; step < 32; step *= 2)
+            sum += __shfl_xor_sync(EVERY_LANE, sum, step);
+        if (lane < COLUMNS)
+            room[warp * COLUMNS + lane] = sum;
+        barrier(0, THREADS);
+        if (has && warp % split == 0 && lane < COLUMNS) {
+            for (int s = 1; s < split; s++)
+                sum += room[(warp + s) * COLUMNS + lane];
+            if (weight)
+                store_element<DW_TYPE>(args.dweight, column, (real)sum);
+            else
+                store_element<DB_TYPE>(args.dbias, column, (real)sum);
+        }
+        barrier(0, THREADS);
+    }
+}
+
+/* What is left once all rows are done: the sums of this block's columns, then everybody's. */
+__device__ __forceinline__ void write_column_sums(const backward_args &args, const team_state &t,
+                                                  real (*dweight)[WIDTH], real (*dbias)[WIDTH],
+                                                  u32 block_rank) {
+    const i64 partial = (i64)(blockIdx.x / SHARERS) * COLS;
+    if (WANT_DWEIGHT)
+        write_partial(t, dweight, args.partial_weight + partial, block_rank);
+    if (WANT_DBIAS)
+        write_partial(t, dbias, args.partial_bias + partial, block_rank);
+    if ((WANT_DWEIGHT || WANT_DBIAS) && args.together) {
+        grid_barrier(THREADS);
+        sum_partials(args, threadIdx.x / 32, t.lane);
+    }
+}
+
+/* What a row's sums come to. */
+struct row_factors {
+    real mean, delta, rstd, slope, constant; /* slope: of xhat, or of d where SHORT_RANGE */
+    real back;                               /* what delta takes from xhat */
+};
+
+__device__ __forceinline__ row_factors factors_of(const real *sum, real mean, real rstd) {
+    const real delta = LAYER && CORRECT ? sum[2] * (real)(1.0 / COLS) : 0;
+    const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
+    const real c2 = multiply_add(-delta, sum[0], sum[1]) * (real)(1.0 / COLS) * rstd;
+    return {mean, delta, rstd, SHORT_RANGE ? -c2 * rstd * rstd : -c2 * rstd, -c1 * rstd,
+            -delta * rstd};
+}
+
+/* dx of a chunk, whose part of the columns' sums is added. */
+__device__ __forceinline__ void chunk_output(const chunk<X_BYTES> &x, const chunk<G_BYTES> &dy,
+                                             const real *w, const row_factors &f, real *dweight,
+                                             real *dbias, real *out) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        real d = element<X_TYPE>(x.word, i), g = element<G_TYPE>(dy.word, i);
+        if (LAYER)
+            d -= f.mean;
+        if (LAYER && CORRECT && SHORT_RANGE)
+            d -= f.delta;
+        if (WANT_DBIAS)
+            dbias[i] += g;
+        if (SHORT_RANGE)
+            g *= f.rstd;
+        else
+            d = LAYER && CORRECT ? multiply_add(d, f.rstd, f.back) : d * f.rstd;
+        if (WANT_DWEIGHT)
+            dweight[i] = multiply_add(g, d, dweight[i]);
+        const real rest = LAYER ? multiply_add(d, f.slope, f.constant) : d * f.slope;
+        const real scaled = W_TYPE == NONE ? g : g * w[i];
+        if (SHORT_RANGE)
+            out[i] = W_TYPE == NONE ? g + rest : multiply_add(g, w[i], rest);
+        else
+            out[i] = multiply_add(scaled, f.rstd, rest);
+    }
+}
+
+/* ---- Rows over GROUP blocks -------------------------------------------------------------------- */
+
+constexpr int LINE = 2 * DELAY + 2; /* as in forward.cu */
+typedef mail<real, GROUP, LINE> group_mail;
+
+struct wide_room {
+    entry slots[2][WARPS], sums[2];
+};
+
+/* The extra warp: the sums of the rows whose output is next, and those of the newest row. */
+__device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &room, u64 *line,
+                                               int member, i64 turns) {
+    group_mail m;
+    for (i64 turn = 0; turn < turns + DELAY; turn++) {
+        if (turn >= DELAY) {
+            real sum[3] = {0, 0, 0};
+#pragma unroll
+            for (int e = 0; e < group_mail::EACH; e++) {
+                real v[3] = {0, 0, 0};
+                m.take(line, turn - DELAY, e, t.lane, v);
+#pragma unroll
+                for (int j = 0; j < 3; j++)
+                    sum[j] += v[j];
+            }
+            __syncwarp();
+            sum_in_warp(t, sum);
+            if (t.lane == 0)
+                room.sums[turn & 1] = {sum[0], sum[1], sum[2], 0};
+        }
+        if (turn + 1 >= DELAY && turn + 1 < turns + DELAY)
+            m.ask(line, turn + 1 - DELAY, t.lane);
+        barrier(1, ALL_THREADS);
+        if (turn < turns) {
+            real sum[4];
+            add_entries<WARPS>(t, room.slots[turn & 1], sum);
+            if (t.lane == 0)
+                group_mail::send(line, turn, member, sum);
+        }
+    }
+}
+
+/* The other warps: the sums of the newest row, and the output of an older one. */
+__device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, wide_room &room,
+                                          int member, i64 row, i64 turns) {
+    char *dx = (char *)args.dx + row * args.dx_stride +
+               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
+    const char *old_mean = t.next_mean, *old_rstd = t.next_rstd;
+    operands o;
+    int newest = 0, oldest = 0; /* slots */
+    chunk<W_BYTES> weight[VECS];
+    if constexpr (W_TYPE != NONE)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            weight[k] = zero_chunk<W_BYTES>();
+            if (t.has(k))
+                weight[k] = load_shared_by_rows<W_BYTES, W_ACCESS>(
+                    (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
+        }
+    real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            dweight[k][i] = dbias[k][i] = 0;
+    /* Statistics come a turn before they are used. */
+    real next_mean = 0, mean = 0, rstd = 0;
+    if (LAYER && turns > 0)
+        next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
+    for (i64 turn = 0; turn < turns + DELAY; turn++) {
+        forget_weights(weight, args.zero);
+        if (turn < turns) {
+            real sum[4];
+            const real now = next_mean;
+            t.next_mean += args.mean_turn;
+            if (LAYER && turn + 1 < turns)
+                next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
+            copy_async_wait<most(STAGES - 1 - DELAY, 0)>();
+            take(t, newest, o);
+            thread_sums(t, o.x[0], o.g[0], weight, now, sum);
+            sum_in_warp(t, sum);
+            if (t.lane == 0)
+                room.slots[turn & 1][threadIdx.x / 32] = {sum[0], sum[1], sum[2], 0};
+            newest = newest + 1 == STAGES ? 0 : newest + 1;
+        }
+        if (turn + 1 == DELAY && turns > 0) {
+            if (LAYER)
+                mean = load_element<MEAN_TYPE>(old_mean, 0);
+            rstd = load_element<RSTD_TYPE>(old_rstd, 0);
+        }
+        barrier(1, ALL_THREADS);
+        if (turn < DELAY)
+            continue;
+        const entry s = room.sums[turn & 1];
+        const row_factors f = factors_of(s.sum, mean, rstd);
+        old_mean += args.mean_turn;
+        old_rstd += args.rstd_turn;
+        if (turn + 1 < turns + DELAY) {
+            if (LAYER)
+                mean = load_element<MEAN_TYPE>(old_mean, 0);
+            rstd = load_element<RSTD_TYPE>(old_rstd, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            real w[WIDTH], out[WIDTH];
+            const auto x = load_from_shared<X_BYTES>(t.x_slot(oldest, 0, k));
+            const auto g = load_from_shared<G_BYTES>(t.g_slot(oldest, 0, k));
+            weights_of(weight, k, w);
+            chunk_output(x, g, w, f, dweight[k], dbias[k], out);
+            if constexpr (WANT_DX) {
+                constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+                if (t.has(k))
+                    store_once<D_BYTES, D_ACCESS>(dx + (i64)k * (SPREAD * D_BYTES),
+                                                  pack<D_TYPE, WIDTH>(out));
+            }
+        }
+        fetch(args, t, row + STAGES * args.row_turn, oldest, o);
+        oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
+        dx += args.dx_turn;
+        row += args.row_turn;
+    }
+    copy_async_wait<0>();
+    write_column_sums(args, t, dweight, dbias, member);
+}
+
+__device__ __forceinline__ void wide_rows(const backward_args &args, team_state &t) {
+    __shared__ __align__(16) wide_room room;
+    const i64 group = blockIdx.x / GROUP, groups = gridDim.x / GROUP;
+    const int member = blockIdx.x % GROUP;
+    const i64 turns = group < args.rows ? (args.rows - group + groups - 1) / groups : 0;
+    u64 *line = args.mail + group * group_mail::ALL_WORDS;
+    const bool exchanger = threadIdx.x >= THREADS;
+    release_stream();
+    wait_for_stream();
+    if (exchanger) {
+        group_mail::clear(line, member, t.lane);
+        grid_barrier_of_warp(t.lane);
+        exchange_turns(t, room, line, member, turns);
+    } else {
+        operands o;
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++)
+            fetch(args, t, group + s * args.row_turn, s, o);
+        row_turns(args, t, room, member, group, turns);
+    }
+}
+
+/* ---- Rows in a warp, a team or a cluster ------------------------------------------------------- */
+
+__device__ __forceinline__ void team_rows(const backward_args &args, team_state &t, i64 row,
+                                          u32 block_rank) {
     __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][TEAM_WARPS];
     __shared__ __align__(16) entry block_slots[2][WITHIN_WARP ? 1 : TEAMS][CLUSTER];
     __shared__ u64 byte_barriers[2][CLUSTER > 1 ? TEAMS : 1];
     const int warp = threadIdx.x / 32;
-    const u32 block_rank = CLUSTER > 1 ? cluster_rank() : 0;
-    team_state t;
-    t.lane = threadIdx.x % 32;
-    t.team = warp / TEAM_WARPS;
-    t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
-    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
-    t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
-    t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
     if (CLUSTER > 1) {
         if (threadIdx.x < 2 * TEAMS)
             byte_barrier_init(shared_address(&byte_barriers[0][0] + threadIdx.x));
         cluster_arrive();
         cluster_wait();
     }
-
-    const i64 team = (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
-    i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
     /* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
     const int in_turn = t.team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0);
     char *dx = (char *)args.dx + row * args.dx_stride +
                (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
-    t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
-    t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * G_BYTES;
-    t.next_mean = (const char *)args.mean + row * args.mean_stride;
-    t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
 
+    release_stream();
     wait_for_stream();
     chunk<W_BYTES> weight[VECS];
     if constexpr (W_TYPE != NONE)
@@ -358,10 +654,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             rstd[u] = next_rstd[u];
         }
         statistics_of(args, t, row + args.row_turn, next_mean, next_rstd);
-#pragma unroll
-        for (int k = 0; k < VECS; k++)
-            for (u32 &w : weight[k].word)
-                forget(w, args.zero);
+        forget_weights(weight, args.zero);
 #pragma unroll
         for (int u = 0; u < ROWS; u++)
             if (SUMS) {
@@ -376,30 +669,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const bool there = !t.idle && row + u * PER_WARP < args.rows;
-            const real delta = LAYER && CORRECT ? sum[u][2] * (real)(1.0 / COLS) : 0;
-            const real back = -delta * rstd[u];
-            const real c1 = LAYER ? sum[u][0] * (real)(1.0 / COLS) : 0;
-            const real c2 = multiply_add(-delta, sum[u][0], sum[u][1]) * (real)(1.0 / COLS) *
-                            rstd[u];
-            const real by_xhat = -c2 * rstd[u], constant = -c1 * rstd[u];
+            const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
 #pragma unroll
             for (int k = 0; k < VECS; k++) {
                 real w[WIDTH], out[WIDTH];
                 weights_of(weight, k, w);
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++) {
-                    real d = element<X_TYPE>(o.x[u][k].word, i), g;
-                    real xhat = LAYER ? multiply_add(d - mean[u], rstd[u], back) : d * rstd[u];
-                    g = element<G_TYPE>(o.g[u][k].word, i);
-                    if (WANT_DWEIGHT)
-                        dweight[k][i] = multiply_add(g, xhat, dweight[k][i]);
-                    if (WANT_DBIAS)
-                        dbias[k][i] += g;
-                    if (W_TYPE != NONE)
-                        g *= w[i];
-                    out[i] = LAYER ? multiply_add(g, rstd[u], multiply_add(xhat, by_xhat, constant))
-                                   : multiply_add(g, rstd[u], xhat * by_xhat);
-                }
+                chunk_output(o.x[u][k], o.g[u][k], w, f, dweight[k], dbias[k], out);
                 if constexpr (WANT_DX) {
                     constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
                     if (there && t.has(k))
@@ -411,15 +686,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
         dx += args.dx_turn;
     }
-    release_stream();
     copy_async_wait<0>();
-    const i64 partial = (i64)(blockIdx.x / CLUSTER) * COLS;
-    if (WANT_DWEIGHT)
-        write_partial(t, dweight, args.partial_weight + partial, block_rank);
-    if (WANT_DBIAS)
-        write_partial(t, dbias, args.partial_bias + partial, block_rank);
+    write_column_sums(args, t, dweight, dbias, block_rank);
     if (CLUSTER > 1) {
         cluster_arrive();
         cluster_wait();
     }
+}
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_backward(const backward_args args) {
+    const int warp = threadIdx.x / 32;
+    const u32 block_rank = WIDE ? blockIdx.x % GROUP : CLUSTER > 1 ? cluster_rank() : 0;
+    team_state t;
+    t.lane = threadIdx.x % 32;
+    t.team = warp / TEAM_WARPS;
+    t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
+    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
+    t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
+    t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
+    const i64 team = WIDE ? blockIdx.x / GROUP : (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
+    const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
+    t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
+    t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * G_BYTES;
+    t.next_mean = (const char *)args.mean + row * args.mean_stride;
+    t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
+    if constexpr (WIDE)
+        wide_rows(args, t);
+    else
+        team_rows(args, t, row, block_rank);
 }

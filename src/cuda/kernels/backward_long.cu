@@ -57,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
     __shared__ real room[3][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first = blockIdx.x * (PIECE / WIDTH), last = least(first + PIECE / WIDTH, CHUNKS);
+    release_stream();
     wait_for_stream();
     for (i64 row = blockIdx.y; row < args.rows; row += gridDim.y) {
         const char *x = (const char *)args.x + row * args.x_stride;
@@ -95,7 +96,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
         }
         __syncthreads();
     }
-    release_stream();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_args args) {
@@ -106,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
         w[i] = dweight[i] = dbias[i] = 0;
+    release_stream();
     wait_for_stream();
     if (has)
         weights_at(args, c, w);
@@ -151,7 +152,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
                                               pack<D_TYPE, WIDTH>(out));
         }
     }
-    release_stream();
     if (has) {
         const i64 at = (i64)blockIdx.y * COLS + (i64)c * WIDTH;
 #pragma unroll

@@ -18,11 +18,22 @@ extern "C" __global__ void __launch_bounds__(32 * SLICES) planish_finish(const f
     const bool weight = DW_TYPE != NONE && (DB_TYPE == NONE || blockIdx.y == 0);
     const real *from = weight ? args.partial_weight : args.partial_bias;
     double sum = 0;
+    release_stream();
     wait_for_stream();
     if (column < COLS) {
-#pragma unroll 8
-        for (i64 p = slice; p < args.count; p += SLICES)
-            sum += from[p * COLS + column];
+        /* All loads under way before the first is used: a few rows at most are left over. */
+        constexpr int AT_ONCE = 10;
+        for (i64 p = slice; p < args.count; p += AT_ONCE * SLICES) {
+            real v[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const i64 row = p + j * SLICES;
+                v[j] = row < args.count ? from[row * COLS + column] : 0;
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                sum += v[j];
+        }
     }
     room[slice][lane] = sum;
     __syncthreads();
@@ -36,5 +47,4 @@ extern "C" __global__ void __launch_bounds__(32 * SLICES) planish_finish(const f
         else
             store_element<DB_TYPE>(args.dbias, column, (real)sum);
     }
-    release_stream();
 }

@@ -22,9 +22,14 @@
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
  *
+ * GROUP > 1 (then HOLD 1 and EARLY 1; a cooperative launch): GROUP blocks anywhere on the device
+ * share each row, more groups take further rows. Rows pass through a ring of STAGES slots; a row's
+ * output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
+ * the others and merges what they sent, so that nobody waits for an exchange.
+ *
  * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
- * VECS ROWS WARPS CLUSTER HOLD STAGES EARLY MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS B_ACCESS
- * (alignments in bytes).
+ * VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS
+ * B_ACCESS (alignments in bytes).
  */
 struct forward_args {
     const void *x, *weight, *bias;
@@ -35,6 +40,7 @@ struct forward_args {
     float eps_rounded;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
     u32 zero;         /* 0, which the compiler cannot know */
+    u64 *mail;        /* GROUP > 1: two lines for each group */
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -43,19 +49,21 @@ constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
 constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
 constexpr int B_BYTES = WIDTH * bytes_of(B_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
-constexpr int SPREAD = LANES * CLUSTER;
+constexpr int SPREAD = LANES * CLUSTER * GROUP;
+constexpr bool WIDE = GROUP > 1;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
 constexpr bool WITHIN_WARP = LANES <= 32;
 constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = 32 / WARP_LANES;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * 32; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (WIDE ? 32 : 0);
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
 constexpr bool COPIES = HOLD == 1 || (HOLD == 0 && STAGES > 0);
 /* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */
 constexpr int PIVOT_VECS =
     power_of_two_up_to(least(HOLD == 0 ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
-constexpr int UNROLL = HOLD == 0 ? VECS : 4;
+constexpr int UNROLL = HOLD == 0 || WIDE ? VECS : 4;
 
 template <bool HALF> struct total_of {
     typedef double type;
@@ -120,9 +128,15 @@ __device__ __forceinline__ void fill(const forward_args &args, place &p, int sta
         bool there = !p.idle && p.next_row + u * PER_WARP < args.rows;
         const char *from = p.next_x + u * PER_WARP * args.x_stride;
 #pragma unroll UNROLL
-        for (int k = 0; k < VECS; k++)
-            copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
-                p.slot(stage, u, k), from + k * (SPREAD * X_BYTES), there && p.has(k));
+        for (int k = 0; k < VECS; k++) {
+            const char *at = from + (i64)k * (SPREAD * X_BYTES);
+            if constexpr (X_ACCESS >= 4 && X_BYTES >= 4)
+                copy_async<X_BYTES, X_ACCESS>(p.slot(stage, u, k), at, there && p.has(k));
+            else
+                store_to_shared<X_BYTES>(p.slot(stage, u, k),
+                                         there && p.has(k) ? load_once<X_BYTES, X_ACCESS>(at)
+                                                           : zero_chunk<X_BYTES>());
+        }
     }
     p.next_row += args.row_turn;
     p.next_x += args.x_turn;
@@ -213,9 +227,10 @@ __device__ __forceinline__ void merge_entries(const place &p, const entry *slots
         a = sum_over_lanes<TREE>(a, p.lane);
 }
 
-/* Merges what each thread of the row has; every thread gets the row's pivot and sums about it. */
+/* Merges what the lanes of a row in a warp have; each gets their pivot and the sums about it. */
 template <bool SCALED>
-__device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &a, total &b) {
+__device__ __forceinline__ void merge_in_warp(const place &p, real &pivot, real scale, total &a,
+                                              total &b) {
     if (LAYER) {
         real first = from_lane(pivot, WARP_LANES == 32 ? 0 : p.lane - p.lane % WARP_LANES);
         total d = (total)pivot - (total)first;
@@ -224,6 +239,12 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
         a = sum_over_lanes<WARP_LANES>(a, p.lane);
     }
     b = sum_over_lanes<WARP_LANES>(b, p.lane);
+}
+
+/* Merges what each thread of the row has; every thread gets the row's pivot and sums about it. */
+template <bool SCALED>
+__device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &a, total &b) {
+    merge_in_warp<SCALED>(p, pivot, scale, a, b);
     if constexpr (!WITHIN_WARP && WARPS > 1) {
         entry *slots = p.slots[p.round & 1];
         if (p.lane == 0)
@@ -251,7 +272,36 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
 
 struct row_moments {
     real pivot, delta, rstd;
+    int beyond; /* float's range: 1 above, -1 below, and then to be summed again, scaled */
 };
+
+/* The moments of a row from its sums about a pivot. */
+__device__ __forceinline__ row_moments moments_from(real pivot, total a, total b,
+                                                    const forward_args &args) {
+    total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
+    total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
+    row_moments m = {pivot, (real)delta,
+                     reciprocal_root((variance < 0 ? 0 : variance) +
+                                     (sizeof(total) == 4 ? (total)args.eps_rounded
+                                                         : (total)args.eps)),
+                     0};
+    if constexpr (WIDE_RANGE && sizeof(real) == 4)
+        m.beyond = !(b < 1e36f) ? 1 : args.eps_is_small && b < 1e-28f ? -1 : 0;
+    return m;
+}
+
+__device__ __forceinline__ real scale_of(const row_moments &m) {
+    return m.beyond > 0 ? 0x1p-64f : 0x1p64f;
+}
+
+/* The same from sums of scaled values. */
+__device__ __forceinline__ void correct_moments(row_moments &m, total a, total b,
+                                                const forward_args &args) {
+    double back = m.beyond > 0 ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
+    double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
+    m.delta = LAYER ? (real)(wide * back) : 0;
+    m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
+}
 
 /* The moments of row `row`. */
 __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 row,
@@ -271,17 +321,11 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
             for (u32 &w : r.held[k].word)
                 forget(w, args.zero);
     merge<false>(p, pivot, 1, a, b);
-    total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
-    total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
-    row_moments m = {pivot, (real)delta,
-                     reciprocal_root((variance < 0 ? 0 : variance) +
-                                     (sizeof(total) == 4 ? (total)args.eps_rounded
-                                                         : (total)args.eps))};
+    row_moments m = moments_from(pivot, a, b, args);
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
-        bool large = !(b < 1e36f), small = args.eps_is_small && b < 1e-28f;
-        if (WITHIN_WARP ? __any_sync(EVERY_LANE, large || small) : large || small) {
-            real scale = large ? 0x1p-64f : 0x1p64f, again = own;
+        if (WITHIN_WARP ? __any_sync(EVERY_LANE, m.beyond) : m.beyond) {
+            real scale = scale_of(m), again = own;
             const char *x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
             a = b = 0;
             /* From memory: to keep the row in registers for this would cost every row. */
@@ -291,12 +335,8 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
                     chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)),
                                      true, own, scale, a, b);
             merge<true>(p, again, scale, a, b);
-            if (large || small) {
-                double back = large ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
-                double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
-                m.delta = LAYER ? (real)(wide * back) : 0;
-                m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
-            }
+            if (m.beyond)
+                correct_moments(m, a, b, args);
         }
     }
     return m;
@@ -366,35 +406,184 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    planish_forward(const forward_args args) {
-    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
-    __shared__ u64 byte_barriers[2];
-    place p;
-    p.lane = threadIdx.x % 32;
-    p.warp = threadIdx.x / 32;
-    p.block_rank = CLUSTER > 1 ? cluster_rank() : 0;
-    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
-    p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
-    p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
-    p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
-    p.slots = (entry(*)[WARPS])slots;
-    p.block_slots = block_slots;
-    p.byte_barriers = byte_barriers;
-    p.round = 0;
-    p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
-    if (!WITHIN_WARP && RAGGED) {
-        constexpr int TREE = WARPS > 1 ? 2 * power_of_two_up_to(WARPS - 1) : 1;
-        constexpr int BLOCKS = CLUSTER > 1 ? 2 * power_of_two_up_to(CLUSTER - 1) : 1;
-        p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
-        p.block_count = elements_of_block(p.lane % BLOCKS);
-    }
-    if (CLUSTER > 1) {
-        if (threadIdx.x < 2)
-            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
-        cluster_arrive();
-    }
+/* ---- Rows over GROUP blocks -------------------------------------------------------------------- */
 
+/* Turns a line has room for. A block that sends turn t has taken turn t - DELAY from every other,
+ * and each of those had taken turn t - 2 DELAY before it sent that. */
+constexpr int LINE = 2 * DELAY + 2;
+typedef mail<total, GROUP, LINE> group_mail;
+
+struct wide_room {
+    entry slots[2][WARPS], scaled_slots[WARPS];
+    row_moments moments[2];
+};
+
+/* The group's pivot and sums, from every block's in their order. */
+template <bool SCALED>
+__device__ __forceinline__ void merge_mail(const place &p, group_mail &m, u64 *line, i64 turn,
+                                           real scale, real &pivot, total &a, total &b) {
+    total first = 0;
+    a = b = 0;
+#pragma unroll
+    for (int e = 0; e < group_mail::EACH; e++) {
+        total v[3] = {0, 0, 0};
+        const bool there = m.take(line, turn, e, p.lane, v);
+        __syncwarp();
+        if (e == 0)
+            first = from_lane(v[0], 0);
+        if (there && LAYER) {
+            total d = v[0] - first;
+            shift(SCALED ? d * scale : d, elements_of_block(e * 32 + p.lane), v[1], v[2]);
+        }
+        a += v[1];
+        b += v[2];
+    }
+    pivot = (real)first;
+    b = sum_over_lanes<32>(b, p.lane);
+    if (LAYER)
+        a = sum_over_lanes<32>(a, p.lane);
+}
+
+/* Merges a block's warps and sends the result to the group. */
+template <bool SCALED>
+__device__ __forceinline__ void send_block(const place &p, const entry *slots, u64 *line, i64 turn,
+                                           real scale) {
+    real pivot;
+    total v[3], count = RAGGED ? p.warp_count : (total)(32 * VECS * WIDTH);
+    merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, v[1], v[2]);
+    v[0] = pivot;
+    if (p.lane == 0)
+        group_mail::send(line, turn, p.block_rank, v);
+}
+
+/* The extra warp: the moments of the rows whose output is next, and the sums of the newest row. */
+__device__ __forceinline__ void exchange_turns(const forward_args &args, place &p, wide_room &room,
+                                               u64 *line, i64 turns) {
+    group_mail m;
+    for (i64 t = 0; t < turns + DELAY; t++) {
+        row_moments now = {0, 0, 0, 0};
+        if (t >= DELAY) {
+            real pivot;
+            total a, b;
+            merge_mail<false>(p, m, line, t - DELAY, 1, pivot, a, b);
+            now = moments_from(pivot, a, b, args);
+            if (p.lane == 0)
+                room.moments[t & 1] = now;
+        }
+        if (t + 1 >= DELAY && t + 1 < turns + DELAY)
+            m.ask(line, t + 1 - DELAY, p.lane);
+        barrier(1, ALL_THREADS);
+        if (t < turns)
+            send_block<false>(p, room.slots[t & 1], line, t, 1);
+        if (WIDE_RANGE && now.beyond) {
+            u64 *other = line + group_mail::ALL_WORDS;
+            group_mail scaled;
+            real pivot;
+            total a, b;
+            barrier(2, ALL_THREADS);
+            send_block<true>(p, room.scaled_slots, other, t - DELAY, scale_of(now));
+            scaled.ask(other, t - DELAY, p.lane);
+            merge_mail<true>(p, scaled, other, t - DELAY, scale_of(now), pivot, a, b);
+            correct_moments(now, a, b, args);
+            if (p.lane == 0)
+                room.moments[t & 1] = now;
+            barrier(2, ALL_THREADS);
+        }
+    }
+}
+
+/* One warp's part of a row's sums, to `slots`. */
+template <bool SCALED>
+__device__ __forceinline__ void sum_slot(const place &p, const row_reader &r, real scale,
+                                         entry *slots) {
+    const real own = thread_pivot(p, r);
+    real pivot = own;
+    total a = 0, b = 0;
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++)
+        chunk_sums<SCALED>(r.take(p, k), p.has(k), own, scale, a, b);
+    merge_in_warp<SCALED>(p, pivot, scale, a, b);
+    if (p.lane == 0)
+        slots[p.warp] = {{(total)pivot, a, b, 0}};
+}
+
+/* The other warps: the sums of the newest row, and the output of an older one. */
+__device__ __forceinline__ void row_turns(const forward_args &args, place &p, wide_room &room,
+                                          i64 row, i64 turns) {
+    char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
+    int newest = 0, oldest = 0; /* slots */
+    affine early;
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (p.has(k))
+            load_affine(args, p, k, early.weight[EARLY ? k : 0], early.bias[EARLY ? k : 0]);
+    for (i64 t = 0; t < turns + DELAY; t++) {
+        row_reader r;
+        r.there = true;
+        if (t < turns) {
+            copy_async_wait<STAGES - 1 - DELAY>();
+            r.slot = p.slot(newest, 0, 0);
+            sum_slot<false>(p, r, 1, room.slots[t & 1]);
+            newest = newest + 1 == STAGES ? 0 : newest + 1;
+        }
+        barrier(1, ALL_THREADS);
+        if (t < DELAY)
+            continue;
+        r.slot = p.slot(oldest, 0, 0);
+        row_moments m = room.moments[t & 1];
+        if (WIDE_RANGE && m.beyond) {
+            sum_slot<true>(p, r, scale_of(m), room.scaled_slots);
+            barrier(2, ALL_THREADS);
+            barrier(2, ALL_THREADS);
+            m = room.moments[t & 1];
+        }
+        if (p.rank == 0) {
+            store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
+                                     (real)((double)m.pivot + m.delta));
+            store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
+        }
+        /* Else the converted weights stay in registers, and spill. */
+#pragma unroll
+        for (int k = 0; k < (EARLY ? VECS : 1); k++) {
+            for (u32 &w : early.weight[k].word)
+                forget(w, args.zero);
+            for (u32 &w : early.bias[k].word)
+                forget(w, args.zero);
+        }
+        apply(args, p, y, early, &r, &m);
+        fill(args, p, oldest);
+        oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
+        y += args.y_turn;
+        row += args.row_turn;
+    }
+}
+
+__device__ __forceinline__ void wide_rows(const forward_args &args, place &p) {
+    __shared__ wide_room room;
+    const i64 group = blockIdx.x / GROUP, groups = gridDim.x / GROUP;
+    const i64 turns = group < args.rows ? (args.rows - group + groups - 1) / groups : 0;
+    u64 *line = args.mail + group * 2 * group_mail::ALL_WORDS;
+    p.next_row = group;
+    p.next_x = (const char *)args.x + group * args.x_stride + (i64)p.rank * X_BYTES;
+    wait_for_stream();
+    release_stream();
+    if (p.warp == WARPS) {
+        group_mail::clear(line, p.block_rank, p.lane);
+        group_mail::clear(line + group_mail::ALL_WORDS, p.block_rank, p.lane);
+        grid_barrier_of_warp(p.lane);
+        exchange_turns(args, p, room, line, turns);
+    } else {
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++)
+            fill(args, p, s);
+        row_turns(args, p, room, group, turns);
+    }
+    copy_async_wait<0>();
+}
+
+/* ---- Rows in a warp, a block or a cluster ------------------------------------------------------ */
+
+__device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
     const i64 team = WITHIN_WARP ? (i64)blockIdx.x * WARPS + p.warp : blockIdx.x / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
     i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
@@ -402,6 +591,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     p.next_row = row;
     p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
+    release_stream();
     if constexpr (HOLD == 0 && STAGES > 0) {
 #pragma unroll
         for (int s = 0; s < STAGES; s++)
@@ -464,11 +654,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         apply(args, p, y, early, reader, moments);
         y += args.y_turn;
     }
-    release_stream();
     if (COPIES)
         copy_async_wait<0>();
     if (CLUSTER > 1) {
         cluster_arrive();
         cluster_wait();
     }
+}
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_forward(const forward_args args) {
+    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
+    __shared__ u64 byte_barriers[2];
+    place p;
+    p.lane = threadIdx.x % 32;
+    p.warp = threadIdx.x / 32;
+    p.block_rank = WIDE ? blockIdx.x % GROUP : CLUSTER > 1 ? cluster_rank() : 0;
+    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
+    p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
+    p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
+    p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
+    p.slots = (entry(*)[WARPS])slots;
+    p.block_slots = block_slots;
+    p.byte_barriers = byte_barriers;
+    p.round = 0;
+    p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
+    if (!WITHIN_WARP && RAGGED) {
+        constexpr int TREE = WARPS > 1 ? 2 * power_of_two_up_to(WARPS - 1) : 1;
+        constexpr int BLOCKS = CLUSTER > 1 ? 2 * power_of_two_up_to(CLUSTER - 1) : 1;
+        p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
+        p.block_count = elements_of_block(p.lane % BLOCKS);
+    }
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
+        cluster_arrive();
+    }
+    if constexpr (WIDE)
+        wide_rows(args, p);
+    else
+        block_rows(args, p);
 }

@@ -128,6 +128,38 @@ template <int BYTES> chunk<BYTES> load_from_shared(u32 address) {
     return c;
 }
 
+template <int BYTES> void store_to_shared(u32 address, const chunk<BYTES> &c) {
+    constexpr int A = least(BYTES, 4);
+    for (u32 i = 0; i < BYTES; i += A)
+        memcpy(emulation_at(address + i, A), (const char *)c.word + i, A);
+}
+
+/* ---- Blocks that run at the same time: not run here, where a launch is not cooperative ---------- */
+
+u32 *grid_barrier_word() {
+    emulation_fail("a barrier of the whole grid");
+    return NULL;
+}
+u32 add_and_release(u32 *address, u32 v) {
+    emulation_pause();
+    return (*address += v) - v;
+}
+u32 load_and_acquire(const u32 *address) {
+    emulation_pause();
+    return *address;
+}
+void post_word(u64 *address, u64 v) {
+    emulation_pause();
+    *address = v;
+}
+void look_at_words(const u64 *address, u64 &a, u64 &b) {
+    emulation_pause();
+    a = address[0];
+    b = address[1];
+}
+float load_of_others(const float *address) { return *address; }
+double load_of_others(const double *address) { return *address; }
+
 /* ---- Clusters and the stream ------------------------------------------------------------------ */
 
 u32 cluster_rank() { return emulation_cluster_rank(); }
