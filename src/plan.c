@@ -74,8 +74,9 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->path = !elements ? PATH_EMPTY : rows ? PATH_ROWS : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
     plan->traffic = traffic_of(p, limits->cache_bytes);
-    for (int r = 0; r < ROLE_COUNT; r++)
-        plan->pitch[r] = p->kept[p->kept_count - 1].stride[r] * dtype_bytes(p->dtypes[r]);
+    for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
+        plan->pitch[r] = (int64_t)((uint64_t)p->kept[p->kept_count - 1].stride[r] *
+                                   (uint64_t)dtype_bytes(p->dtypes[r]));
     plan->sums = is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0;
     plan->chunk_bytes = plan->sums ? round_up((size_t)p->cols * real_bytes) : 0;
     plan->sum_bytes = plan->sums ? round_up((size_t)p->affine * sizeof(double)) : 0;

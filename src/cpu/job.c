@@ -5,9 +5,11 @@ row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
     const int64_t *pitch = job->plan->pitch;
     const axis *inner = &p->kept[p->kept_count - 1];
     row_run run = {0};
+    /* A tensor without elements may have no data and any strides. */
+    unsigned roles = p->cols ? p->present : p->present & ~(unsigned)(FULL_ROLES | AFFINE_ROLES);
     if (p->kept_count == 1) {
         run.rows = end - row;
-        for (unsigned roles = p->present; roles; roles &= roles - 1) {
+        for (; roles; roles &= roles - 1) {
             const role r = first_role(roles);
             run.data[r] = job->data[r] + row * pitch[r];
             run.pitch[r] = pitch[r];
@@ -22,7 +24,7 @@ row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
     index[0] = rest;
     const int64_t left = inner->size - index[p->kept_count - 1];
     run.rows = left < end - row ? left : end - row;
-    for (unsigned roles = p->present; roles; roles &= roles - 1) {
+    for (; roles; roles &= roles - 1) {
         const role r = first_role(roles);
         const int bytes = dtype_bytes(p->dtypes[r]);
         int64_t offset = 0;

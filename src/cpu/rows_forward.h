@@ -61,6 +61,18 @@ OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
     return NAME(lanes_fold)(sum);
 }
 
+/* Moments from the sums about a center: the mean's rest is what the deviations sum to. */
+INLINE void NAME(center_moments)(const REAL center[GROUP], const REAL deviation[GROUP],
+                                 const REAL squares[GROUP], double inverse, double mean[GROUP],
+                                 double m2[GROUP]) {
+    for (int r = 0; r < GROUP; r++) {
+        const double delta = deviation[r] * inverse;
+        const double corrected = squares[r] - deviation[r] * delta;
+        mean[r] = center[r] + delta;
+        m2[r] = corrected < 0 ? 0 : corrected;
+    }
+}
+
 /* Mean and sum of squared deviations of one segment of up to GROUP rows. */
 OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
                                    double mean[GROUP], double m2[GROUP]) {
@@ -88,12 +100,7 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
             NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
     NAME(fold_rows)(sums, count, deviation);
     NAME(fold_rows)(squares, count, total);
-    for (int r = 0; r < GROUP; r++) {
-        const double delta = deviation[r] * inverse;
-        const double corrected = total[r] - deviation[r] * delta;
-        mean[r] = center[r] + delta;
-        m2[r] = corrected < 0 ? 0 : corrected;
-    }
+    NAME(center_moments)(center, deviation, total, inverse, mean, m2);
 }
 
 /* Mean and sum of squared deviations of up to GROUP rows: their segments, merged in order. */
@@ -125,6 +132,15 @@ OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, con
 typedef struct NAME(row_scale) {
     REAL mean, rstd, shift;
 } NAME(row_scale);
+
+INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
+                             const double rstd[]) {
+    for (int r = 0; r < count; r++) {
+        scale[r].mean = (REAL)mean[r];
+        scale[r].rstd = (REAL)rstd[r];
+        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
+    }
+}
 
 INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
     if (rms)
@@ -267,11 +283,7 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
         return;
     const int64_t ahead = count * a->x_pitch;
     NAME(row_scale) scale[GROUP];
-    for (int r = 0; r < count; r++) {
-        scale[r].mean = (REAL)mean[r];
-        scale[r].rstd = (REAL)rstd[r];
-        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
-    }
+    NAME(scale_rows)(scale, count, mean, rstd);
     if (count == 1)
         NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
     for (int r = 0; r + 1 < count; r += 2)
@@ -285,12 +297,14 @@ OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, tra
         NAME(forward_group)(a, row, 1, false, t);
 }
 
+#include "cpu/rows_short.h"
+
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
     const int64_t grouped =
         a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
-    int64_t row = 0;
+    int64_t row = NAME(short_rows)(a, rms);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t);
     for (; row < a->rows; row++)

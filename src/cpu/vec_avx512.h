@@ -72,21 +72,14 @@ static inline __m256i narrow_bf16_by_integers(f32v a) {
         _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40)));
 }
 
+static inline __m256i narrow_bf16(f32v a) {
 #if defined(__AVX512BF16__)
-static __attribute__((noinline)) __m256i narrow_subnormal_bf16(f32v a) {
-    return narrow_bf16_by_integers(a);
-}
-static inline __m256i narrow_bf16(f32v a) {
     enum { SUBNORMAL = 0x20 };
-    if (__builtin_expect(_mm512_fpclass_ps_mask(a, SUBNORMAL), 0))
-        return narrow_subnormal_bf16(a);
-    return (__m256i)_mm512_cvtneps_pbh(a);
-}
-#else
-static inline __m256i narrow_bf16(f32v a) {
+    if (__builtin_expect(!_mm512_fpclass_ps_mask(a, SUBNORMAL), 1))
+        return (__m256i)_mm512_cvtneps_pbh(a);
+#endif
     return narrow_bf16_by_integers(a);
 }
-#endif
 
 static inline f32v f32v_load_f32(const float *p) {
     return _mm512_loadu_ps(p);
