@@ -211,9 +211,9 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
     }
 }
 
-/* Rows [row, row + count), count 1 or GROUP. */
+/* Rows [first, first + count), count 1 or GROUP; dx is made in `piece` where that is given. */
 INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const int count,
-                                 const bool rms, traffic t) {
+                                 const bool rms, traffic t, ELEMENT_T *piece) {
     const ELEMENT_T *x[GROUP], *dy[GROUP];
     ELEMENT_T *dx[GROUP];
     NAME(row_gradient) row[GROUP];
@@ -221,6 +221,8 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
         dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
         dx[r] = a->dx ? (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch) : NULL;
+        if (piece)
+            dx[r] = piece + r * a->cols;
         row[r].rstd = (REAL)stat_load(&a->rstd, first + r);
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
@@ -239,25 +241,29 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         NAME(gradient)(a, x, dy, dx, 1, row, rms, count, t);
     for (int r = 0; r + 1 < count; r += 2)
         NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, t);
+    if (piece)
+        stream_lines(a->dx + first * a->dx_pitch, piece, GROUP * a->dx_pitch);
 }
 
 OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t) {
     if (rms)
-        NAME(backward_group)(a, row, 1, true, t);
+        NAME(backward_group)(a, row, 1, true, t, NULL);
     else
-        NAME(backward_group)(a, row, 1, false, t);
+        NAME(backward_group)(a, row, 1, false, t, NULL);
 }
 
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
     const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
     const int64_t grouped = row_bytes <= BACKWARD_GROUP_BYTES ? a->rows / GROUP * GROUP : 0;
+    const bool lines = NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
+    _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = 0;
     for (; row < grouped; row += GROUP)
-        NAME(backward_group)(a, row, GROUP, rms, t);
+        NAME(backward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)
         NAME(backward_row)(a, row, rms, t);
-    if (t == TRAFFIC_STREAM)
+    if (lines || t == TRAFFIC_STREAM)
         VEC_FENCE();
 }
 

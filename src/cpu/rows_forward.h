@@ -245,15 +245,17 @@ INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int co
     return in_range;
 }
 
-/* Rows [row, row + count), count 1 or GROUP. */
+/* Rows [row, row + count), count 1 or GROUP; y is made in `piece` where that is given. */
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
-                                const traffic t) {
+                                const traffic t, ELEMENT_T *piece) {
     const ELEMENT_T *x[GROUP];
     ELEMENT_T *y[GROUP];
     double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
         y[r] = a->y ? (ELEMENT_T *)(a->y + (row + r) * a->y_pitch) : NULL;
+        if (piece)
+            y[r] = piece + r * a->cols;
     }
     bool in_range;
     if (a->given) {
@@ -288,13 +290,15 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
         NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
     for (int r = 0; r + 1 < count; r += 2)
         NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
+    if (piece)
+        stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
 }
 
 OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t) {
     if (rms)
-        NAME(forward_group)(a, row, 1, true, t);
+        NAME(forward_group)(a, row, 1, true, t, NULL);
     else
-        NAME(forward_group)(a, row, 1, false, t);
+        NAME(forward_group)(a, row, 1, false, t, NULL);
 }
 
 #include "cpu/rows_short.h"
@@ -304,12 +308,14 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     const int64_t grouped =
         a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
+    const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
+    _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(short_rows)(a, rms);
     for (; row < grouped; row += GROUP)
-        NAME(forward_group)(a, row, GROUP, rms, t);
+        NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)
         NAME(forward_row)(a, row, rms, t);
-    if (t == TRAFFIC_STREAM)
+    if (lines || t == TRAFFIC_STREAM)
         VEC_FENCE();
 }
 

@@ -286,7 +286,8 @@ static void beyond_the_cache(void) {
     static const struct {
         int64_t rows, cols;
         element type;
-    } sizes[] = {{2304, 1024, F32}, {9000, 250, F32}, {8200, 544, F16}, {1100, 1024, F64}};
+    } sizes[] = {{2304, 1024, F32}, {9000, 250, F32},   {12000, 200, F32}, {88000, 24, F32},
+                 {8200, 544, F16},  {40000, 120, BF16}, {1100, 1024, F64}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++) {
             norm_case c =
