@@ -327,7 +327,7 @@ PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size
 
 /* ---- What is there ------------------------------------------------------------------------ */
 
-/* The CPU tier in use: "portable", "avx2", "avx512" or "neon". */
+/* The CPU tier in use: "portable", "avx2", "avx512", "avx512bf16" or "neon". */
 PLANISH_API const char *planish_cpu_tier(void);
 
 /*

@@ -96,12 +96,12 @@ INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, in
 }
 
 /*
- * Whether rows go past the cache by groups: rows that are no whole lines, but GROUP of them are,
- * one behind the other. Such a group is made in a piece of GROUP * PIECE elements.
+ * Whether GROUP rows, one behind the other, are whole lines that may go past the cache, even where
+ * a row is not. Such a group is made in a piece of GROUP * PIECE elements.
  */
 INLINE bool NAME(groups_are_lines)(traffic t, const char *output, int64_t pitch, int64_t cols) {
     const int64_t bytes = cols * (int64_t)sizeof(ELEMENT_T);
-    return t == TRAFFIC_STREAM && output && pitch == bytes && cols <= NAME(PIECE) && bytes % 64 &&
+    return t == TRAFFIC_STREAM && output && pitch == bytes && cols <= NAME(PIECE) &&
            ((uintptr_t)output | (uintptr_t)(GROUP * bytes)) % 64 == 0;
 }
 

@@ -256,7 +256,8 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
     const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
     const int64_t grouped = row_bytes <= BACKWARD_GROUP_BYTES ? a->rows / GROUP * GROUP : 0;
-    const bool lines = NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
+    const bool lines =
+        t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = 0;
     for (; row < grouped; row += GROUP)

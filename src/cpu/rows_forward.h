@@ -308,7 +308,8 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     const int64_t grouped =
         a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
-    const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
+    const bool lines =
+        t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(short_rows)(a, rms);
     for (; row < grouped; row += GROUP)

@@ -116,9 +116,7 @@ INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
     const int64_t rows = a->rows / GROUP * GROUP, vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows || a->cols > LANES || a->given || !a->y)
         return 0;
-    const bool dense = a->y_pitch == a->cols * (int64_t)sizeof(ELEMENT_T);
-    const bool lines = a->traffic == TRAFFIC_STREAM && dense &&
-                       ((uintptr_t)a->y | (uintptr_t)(GROUP * a->y_pitch)) % 64 == 0;
+    const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
     UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
         NAME(short_rows_of)(a, rows, rms, v, lines);
     return rows;

@@ -114,21 +114,10 @@ static int64_t parts_of(const cuda_plan *plan) {
 void general_plan_make(cuda_plan *plan, const problem *p) {
     int32_t *c = plan->main.constant;
     plan->main.kernel = CUDA_GENERAL_ROWS;
+    cuda_spec_describe(&plan->main, p);
     c[C_REAL_DOUBLE] = 1;
-    c[C_KIND] = p->kind;
     c[C_PASS] = p->pass;
-    c[C_X_TYPE] = p->dtypes[ROLE_X];
-    c[C_Y_TYPE] = p->dtypes[ROLE_Y];
-    c[C_G_TYPE] = p->dtypes[ROLE_DY];
-    c[C_D_TYPE] = p->dtypes[ROLE_DX];
-    c[C_W_TYPE] = p->dtypes[ROLE_WEIGHT];
-    c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
-    c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
-    c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
     c[C_M2_TYPE] = p->dtypes[ROLE_M2];
-    c[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
-    c[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
-    c[C_WEIGHT_OFFSET] = p->weight_offset;
     c[C_WARPS] = WARPS;
     c[C_CLUSTER] = 1;
     insert_axes(plan, p, p->kept, p->kept_count, false);

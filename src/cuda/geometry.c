@@ -410,21 +410,10 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
 
     int32_t *c = plan->main.constant;
     int is_double = problem_is_double(p), cols = (int)p->cols;
+    cuda_spec_describe(&plan->main, p);
     c[C_REAL_DOUBLE] = is_double;
-    c[C_KIND] = p->kind;
     c[C_COLS] = cols;
-    c[C_X_TYPE] = p->dtypes[ROLE_X];
-    c[C_Y_TYPE] = p->dtypes[ROLE_Y];
-    c[C_G_TYPE] = p->dtypes[ROLE_DY];
-    c[C_D_TYPE] = p->dtypes[ROLE_DX];
-    c[C_W_TYPE] = p->dtypes[ROLE_WEIGHT];
-    c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
-    c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
-    c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
-    c[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
-    c[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
     c[C_GROUP] = 1;
-    c[C_WEIGHT_OFFSET] = p->weight_offset;
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
     if (p->pass == PLANISH_FORWARD) {
         plan->main.kernel = CUDA_FORWARD;

@@ -2,28 +2,10 @@
  * What there is for GPUs on this machine, as JSON, for people: planish_gpu_report. Nothing else
  * reads it.
  */
-#include <stdarg.h>
-#include <stdio.h>
-
+#include "../text.h"
 #include "backend.h"
 #include "cache.h"
 #include "driver.h"
-
-/* A text that grows while there is room and whose whole length is known. */
-typedef struct text {
-    char *start;
-    size_t room, length;
-} text;
-
-static void __attribute__((format(printf, 2, 3))) append(text *to, const char *format, ...) {
-    bool fits = to->length < to->room;
-    va_list arguments;
-    va_start(arguments, format);
-    int added = vsnprintf(fits ? to->start + to->length : NULL, fits ? to->room - to->length : 0,
-                          format, arguments);
-    va_end(arguments);
-    to->length += (size_t)(added > 0 ? added : 0);
-}
 
 /* Quoted, with what JSON wants escaped. */
 static void append_string(text *to, const char *string) {

@@ -43,3 +43,19 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {
     }
     return length;
 }
+
+void cuda_spec_describe(cuda_spec *spec, const problem *p) {
+    int32_t *c = spec->constant;
+    c[C_KIND] = p->kind;
+    c[C_WEIGHT_OFFSET] = p->weight_offset;
+    c[C_X_TYPE] = p->dtypes[ROLE_X];
+    c[C_Y_TYPE] = p->dtypes[ROLE_Y];
+    c[C_G_TYPE] = p->dtypes[ROLE_DY];
+    c[C_D_TYPE] = p->dtypes[ROLE_DX];
+    c[C_W_TYPE] = p->dtypes[ROLE_WEIGHT];
+    c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
+    c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
+    c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
+    c[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
+    c[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+}

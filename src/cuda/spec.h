@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../problem.h"
+
 typedef enum cuda_kernel {
     CUDA_FORWARD,
     CUDA_BACKWARD,
@@ -68,6 +70,10 @@ typedef struct cuda_spec {
     int32_t kernel; /* a cuda_kernel */
     int32_t constant[C_COUNT];
 } cuda_spec;
+
+/* Sets what every kernel knows of its problem: the kind, the weight offset, and the dtypes (m2's is
+ * the general kernels' alone). */
+void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
 /* The name of the kernel's entry in its text, such as "planish_forward". */
 const char *cuda_kernel_entry(cuda_kernel kernel);

@@ -3,9 +3,7 @@
  */
 #include "calls.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
+#include "../text.h"
 #include "planish_torch.h"
 
 operation_counts calls[OPERATION_COUNT];
@@ -68,22 +66,6 @@ uint64_t calls_entered(void) {
 void calls_reset_in_flight(void) {
     for (int op = 0; op < OPERATION_COUNT; op++)
         atomic_store(&calls[op].left, atomic_load(&calls[op].entered));
-}
-
-/* A text that grows while there is room and whose whole length is known. */
-typedef struct text {
-    char *start;
-    size_t room, length;
-} text;
-
-static void __attribute__((format(printf, 2, 3))) append(text *to, const char *format, ...) {
-    bool fits = to->length < to->room;
-    va_list arguments;
-    va_start(arguments, format);
-    int added = vsnprintf(fits ? to->start + to->length : NULL, fits ? to->room - to->length : 0,
-                          format, arguments);
-    va_end(arguments);
-    to->length += (size_t)(added > 0 ? added : 0);
 }
 
 int planish_torch_stats(char *start, size_t bytes) {
