@@ -32,6 +32,7 @@ class Workload:
     model: torch.nn.Module
     loss: Callable[[], torch.Tensor]
     optimizer: torch.optim.Optimizer
+    batch: int
 
     def forward_step(self) -> float:
         """An inference step: forward without gradients; returns the loss."""
@@ -105,7 +106,12 @@ def bert_base(
     steps = [p for n, p in model.named_parameters() if "word_embeddings" not in n]
     optimizer = torch.optim.SGD(steps, lr=LEARNING_RATE)
     return Workload(
-        f"BERT-{'large' if large else 'base'}", f"{batch} x {tokens} tokens", model, loss, optimizer
+        f"BERT-{'large' if large else 'base'}",
+        f"{batch} x {tokens} tokens",
+        model,
+        loss,
+        optimizer,
+        batch,
     )
 
 
@@ -133,7 +139,8 @@ def convnext(
 
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     name = variant.replace("_", "-").replace("convnext", "ConvNeXt")
-    return Workload(name, f"{batch} x {size}x{size} images, channels last", model, loss, optimizer)
+    shape = f"{batch} x {size}x{size} images, channels last"
+    return Workload(name, shape, model, loss, optimizer, batch)
 
 
 @dataclass

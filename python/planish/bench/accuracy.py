@@ -59,7 +59,7 @@ def rows_distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype)
     """Distances in ULP of the largest magnitude of each row of ``wanted``, as NUMERICS bounds y
     and dx."""
     if wanted.numel() == 0:
-        return torch.zeros(wanted.shape, dtype=torch.float64)
+        return torch.zeros_like(wanted)
     return distance(found, wanted, ulp_of(wanted.abs().amax(-1, keepdim=True), dtype))
 
 
@@ -133,8 +133,8 @@ def _widen(tensor: torch.Tensor | None, longdouble: bool) -> Any:
     """The tensor in f64, or as a NumPy longdouble array."""
     if tensor is None:
         return None
-    wide = tensor.detach().cpu().to(torch.float64)
-    return wide.numpy().astype(np.longdouble) if longdouble else wide
+    wide = tensor.detach().to(torch.float64)
+    return wide.cpu().numpy().astype(np.longdouble) if longdouble else wide
 
 
 def _narrow(value: Any) -> torch.Tensor:
@@ -202,7 +202,7 @@ def compare(
             for key, wanted in (("y", chunk.y), ("dx", chunk.dx)):
                 if wanted is None or key not in tensors:
                     continue
-                found = tensors[key][chunk.begin : chunk.end].cpu()
+                found = tensors[key][chunk.begin : chunk.end].to(wanted.device)
                 spreads[name][key].add(rows_distance(found, wanted, tensors[key].dtype))
     if case.direction == "backward":
         sums = {
@@ -212,7 +212,7 @@ def compare(
         for name, tensors in outputs.items():
             for key, (wanted, magnitude) in sums.items():
                 if key in tensors:
-                    found, dtype = tensors[key].cpu(), tensors[key].dtype
+                    found, dtype = tensors[key].to(wanted.device), tensors[key].dtype
                     # With few rows a column's terms can all be tiny beside the row they come from;
                     # nearly every kernel is then many ULP of that column's own sum off.
                     whole = ulp_of(magnitude.amax(), dtype) if magnitude.numel() else magnitude

@@ -80,11 +80,11 @@ class Data:
 def make_data(case: Case) -> Data:
     """Makes the input of a case: the same for the same case, in any process."""
     dtype = DTYPES[case.dtype]
-    generator = torch.Generator().manual_seed(case.seed)
+    generator = torch.Generator(case.device).manual_seed(case.seed)
     wide = torch.float64 if case.dtype == "f64" or case.scale != 1.0 else torch.float32
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=wide)
+        return torch.randn(*shape, generator=generator, dtype=wide, device=case.device)
 
     x = normal(case.rows, case.cols)
     if case.mean != 0.0:
@@ -94,12 +94,4 @@ def make_data(case: Case) -> Data:
     weight = (normal(case.cols) * 0.25 + 1.0).to(dtype)
     bias = (normal(case.cols) * 0.25).to(dtype) if case.kind == "layer" else None
     dy = normal(case.rows, case.cols).to(dtype) if case.direction == "backward" else None
-    data = Data(x.to(dtype), weight, bias, dy)
-    if case.device == "cpu":
-        return data
-    return Data(
-        *(
-            None if t is None else t.to(case.device)
-            for t in (data.x, data.weight, data.bias, data.dy)
-        )  # type: ignore[arg-type]
-    )
+    return Data(x.to(dtype), weight, bias, dy)

@@ -16,9 +16,10 @@ import torch
 
 from . import allocator, machine, plots, report
 from .accuracy import compare
+from .ahead import compile_ahead
 from .case import DTYPE_BYTES, Case, make_data
 from .measure import Result, measure
-from .providers import Provider, UnsupportedError, all_providers
+from .providers import Provider, UnsupportedError, all_providers, gpu_providers
 from .providers.processes import Workers
 from .providers.textbook import textbook_providers
 from .sweeps import SWEEPS, accuracy_cases, cases_of
@@ -66,6 +67,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", help="comma-separated: f16, bf16, f32, f64")
     p.add_argument("--kind", default="layer", help="comma-separated: layer, rms")
     p.add_argument("--direction", default="forward,backward", help="comma-separated")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument(
+        "--processes", type=int, default=0, help="cuda: compile ahead in so many processes"
+    )
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument(
         "--scale", type=float, default=0.3, help="share of the free memory to use (default 0.3)"
@@ -163,7 +168,8 @@ def run(arguments: argparse.Namespace) -> int:
     torch.set_num_threads(arguments.threads)
     workers = Workers()
     try:
-        providers = choose(all_providers(workers), arguments.providers, arguments.quick)
+        known = all_providers(workers) if arguments.device == "cpu" else gpu_providers()
+        providers = choose(known, arguments.providers, arguments.quick)
         if arguments.list:
             for provider in providers:
                 print(f"{provider.name:20}{provider.missing() or provider.what}")
@@ -185,6 +191,7 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
         "versions": machine.versions(providers),
         "settings": {
             "command": "planish bench " + " ".join(sys.argv[1:]),
+            "device": arguments.device,
             "quick": arguments.quick,
             "scale": arguments.scale,
             "clock": clock_name(),
@@ -193,23 +200,33 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
     }
     about = context["machine"]
     print(
-        f"{about['cpu']}, {about['threads']} threads, {clock_name()} clock, "
+        f"{about['gpu']}"
+        if arguments.device == "cuda"
+        else f"{about['cpu']}, {about['threads']} threads, {clock_name()} clock, "
         f"load {about['load_1m_5m_15m'][0]}"
     )
     context["missing"] = print_missing(providers)
     effort = QUICK if arguments.quick else THOROUGH
     records: Sequence[Any]
     if name == "model":
-        from .models import run_models
+        from .models import run_losses, run_models
 
-        records = run_models(providers, quick=arguments.quick)
+        records = run_models(providers, arguments.quick, arguments.device, dtypes)
+        if arguments.device == "cuda":
+            losses = run_losses(providers, arguments.quick, dtypes)
+            report.write_csv(arguments.out / "losses.csv", losses, context)
     elif name == "accuracy":
         cases = accuracy_cases(
-            quick=arguments.quick, dtypes=dtypes, kinds=kinds, directions=directions
+            quick=arguments.quick,
+            dtypes=dtypes,
+            kinds=kinds,
+            directions=directions,
+            device=arguments.device,
         )
         # The twins in the other process compute the same bits.
         distinct = [p for p in providers if not p.name.endswith("-kept")]
-        records = run_accuracy(cases, distinct + textbook_providers())
+        textbook = textbook_providers() if arguments.device == "cpu" else []
+        records = run_accuracy(cases, distinct + textbook)
     else:
         groups = cases_of(
             SWEEPS[name],
@@ -217,8 +234,12 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
             dtypes=dtypes,
             kinds=kinds,
             directions=directions,
-            budget_bytes=arguments.scale * machine.memory_available(),
+            budget_bytes=arguments.scale * machine.memory_available(arguments.device),
+            device=arguments.device,
         )
+        if arguments.device == "cuda" and arguments.processes:
+            names = [p.name for p in providers]
+            compile_ahead([c for group in groups for c in group], names, arguments.processes)
         records = run_timed(name, groups, providers, effort)
     context["machine"]["load_at_end"] = machine.describe()["load_1m_5m_15m"]
     context["settings"]["seconds"] = round(time.perf_counter() - begin, 1)
@@ -238,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if arguments.clock == "cpu" and arguments.threads != 1:
         raise SystemExit("planish bench: --clock cpu counts all threads' seconds: use --threads 1")
-    if allocator.keeps_pages():
+    if allocator.keeps_pages() or arguments.device == "cuda":
         return run(arguments)
     command = [sys.executable, "-m", "planish.bench", *(sys.argv[1:] if argv is None else argv)]
     environment = allocator.keeping(os.environ, arguments.threads)

@@ -41,8 +41,10 @@ def _caches() -> dict[str, str]:
     return found
 
 
-def memory_available() -> int:
-    """Bytes of memory that can be had without swapping."""
+def memory_available(device: str = "cpu") -> int:
+    """Bytes of memory that can be had without swapping, or of the GPU."""
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info()[0])
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -13,8 +13,9 @@ import torch
 
 from .accuracy import WRONG_ULP, Spread, compare
 from .case import Case, Data, make_data
+from .gpu import data_sets, replayed
 from .providers.base import Provider, Run, UnsupportedError
-from .timing import Effort, Sample, interleave
+from .timing import Effort, Sample, Timed, interleave
 
 
 @dataclass(frozen=True)
@@ -81,31 +82,38 @@ def _timed(result: Result, case: Case, sample: Sample) -> Result:
     )
 
 
+def _clock(case: Case, runs: Sequence[Run]) -> Timed:
+    """How a provider's runs, one for each set of data, are timed."""
+    return runs[0].timed if case.device == "cpu" else replayed([run.call for run in runs])
+
+
 def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[Result]:
     """One result for each provider, in the order given; a missing provider gets none (it is named
     once for the whole run)."""
     data = make_data(case)
+    sets = data_sets(case, data)
     results: dict[str, Result] = {}
-    runs: dict[str, Run] = {}
+    works: dict[str, Timed] = {}
     outputs: dict[str, dict[str, torch.Tensor]] = {}
     with contextlib.ExitStack() as stack:
         for provider in providers:
             if provider.missing() is not None:
                 continue
             try:
-                run = provider.prepare(case, data)
-                stack.callback(run.close)
-                outputs[provider.name] = run.outputs()
+                runs = []
+                for one in sets:
+                    runs.append(provider.prepare(case, one))
+                    stack.callback(runs[-1].close)
+                outputs[provider.name] = runs[0].outputs()
+                works[provider.name] = _clock(case, runs)
             except UnsupportedError as error:
                 results[provider.name] = _result(case, provider, "unsupported", str(error))
             except Exception as error:  # a peer's failure must not end the run, and is reported
                 text = str(error).strip() or type(error).__name__
                 results[provider.name] = _result(case, provider, "failed", text.splitlines()[0])
-            else:
-                runs[provider.name] = run
         spreads = compare(case, data, outputs)
         for provider in providers:
-            if provider.name not in runs:
+            if provider.name not in works:
                 continue
             found = spreads[provider.name]
             ceiling_error = _ceiling_error(data, outputs[provider.name])
@@ -118,9 +126,9 @@ def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[R
             checked = _result(case, provider, "wrong" if verdict else "ok", verdict)
             results[provider.name] = Result(**{**vars(checked), **errors})
             if verdict:
-                del runs[provider.name]
+                del works[provider.name]
         del outputs, spreads
-        samples = interleave({name: run.timed for name, run in runs.items()}, effort)
+        samples = interleave(works, effort)
         for name, sample in samples.items():
             results[name] = _timed(results[name], case, sample)
     return [results[p.name] for p in providers if p.name in results]

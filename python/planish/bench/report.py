@@ -105,6 +105,8 @@ def markdown(path: Path, accuracy_mean: Sequence[float] = (0.0, 100.0, 1e4)) -> 
     records = body["results"]
     if records and "ulp_max" in records[0]:
         return _markdown_accuracy(records, accuracy_mean)
+    if body["settings"].get("device") == "cuda":
+        return _markdown_shares(records)
     names = {f.name for f in fields(Result)}
     results = [Result(**{k: v for k, v in r.items() if k in names}) for r in records]
     blocks = []
@@ -122,6 +124,34 @@ def markdown(path: Path, accuracy_mean: Sequence[float] = (0.0, 100.0, 1e4)) -> 
             cells = [Table.cell(found.get(name)) for name in shown]
             times = ratio(row)
             cells.append("-" if times is None else f"{times:.2f}")
+            lines.append(f"| {work} | " + " | ".join(cells) + " |")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _markdown_shares(records: Sequence[Mapping[str, Any]]) -> str:
+    """A GPU's tables: microseconds of planish, and every provider's share of the ceiling."""
+    blocks = []
+    for key in dict.fromkeys((r["kind"], r["dtype"], r["direction"]) for r in records):
+        group = [r for r in records if (r["kind"], r["dtype"], r["direction"]) == key]
+        timed = [r for r in group if r["microseconds"] is not None]
+        shown = list(dict.fromkeys(r["provider"] for r in timed if r["role"] != "ceiling"))
+        layer = "LayerNorm" if key[0] == "layer" else "RMSNorm"
+        lines = [
+            f"| {layer} {key[2]}, {key[1]} | planish, us | " + " | ".join(shown) + " |",
+            "|---" * (len(shown) + 2) + "|",
+        ]
+        for work in dict.fromkeys(r["work"] for r in group):
+            row = {r["provider"]: r for r in group if r["work"] == work}
+            times = {name: r["microseconds"] for name, r in row.items() if r["microseconds"]}
+            ceiling = next((times[n] for n in ("copy", "add") if n in times), None)
+            cells = [f"{times['planish']:.3g}" if "planish" in times else "-"]
+            for name in shown:
+                status = row[name]["status"] if name in row else ""
+                if name in times and ceiling is not None:
+                    cells.append(f"{ceiling / times[name]:.2f}")
+                else:
+                    cells.append({"wrong": "wrong", "failed": "failed"}.get(status, "-"))
             lines.append(f"| {work} | " + " | ".join(cells) + " |")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

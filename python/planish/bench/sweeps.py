@@ -24,6 +24,8 @@ class Sweep:
     quick: Shapes
     dtypes: tuple[str, ...]
     axis: Literal["cols", "rows", "work"] = "work"  # what its plot has on the x axis
+    gpu_dtypes: tuple[str, ...] = ("f16",)
+    gpu_shapes: Shapes = ()  # on a GPU, beside the others
 
 
 SWEEPS: dict[str, Sweep] = {
@@ -51,6 +53,8 @@ SWEEPS: dict[str, Sweep] = {
             ],
             [(64, 1024), (512, 768), (8192, 1024)],
             ("f32", "bf16"),
+            gpu_dtypes=("bf16",),
+            gpu_shapes=[(16384, 2880), (100352, 1000), (8192, 769)],
         ),
         Sweep(
             "small",
@@ -58,6 +62,7 @@ SWEEPS: dict[str, Sweep] = {
             [(401408, n) for n in (24, 40, 64, 96, 128, 200, 256)] + [(20000, 96)],
             [(401408, 24), (20000, 96)],
             ("f32", "bf16"),
+            gpu_shapes=[(401408, 368), (401408, 512)],
         ),
         Sweep(
             "large",
@@ -65,6 +70,7 @@ SWEEPS: dict[str, Sweep] = {
             [(2048, 32768), (512, 131072), (256, 262144), (64, 802816)],
             [(128, 32768), (32, 131072)],
             ("f32",),
+            gpu_dtypes=("bf16",),
         ),
         Sweep(
             "decode",
@@ -72,6 +78,7 @@ SWEEPS: dict[str, Sweep] = {
             [(m, n) for n in (1024, 4096, 8192) for m in (1, 4, 16, 64, 128)],
             [(1, 4096), (16, 4096), (128, 4096)],
             ("f32", "bf16"),
+            gpu_dtypes=("bf16",),
         ),
     )
 }
@@ -96,8 +103,10 @@ def cases_of(
     device: str = "cpu",
 ) -> list[list[Case]]:
     """The cases of a sweep, grouped as its tables are: by kind, dtype and direction."""
-    shapes = sweep.quick if quick else sweep.shapes
-    chosen = tuple(dtypes) if dtypes else (sweep.dtypes[:1] if quick else sweep.dtypes)
+    gpu = device != "cpu"
+    shapes = sweep.quick if quick else [*sweep.shapes, *(sweep.gpu_shapes if gpu else ())]
+    usual = sweep.gpu_dtypes if gpu else sweep.dtypes
+    chosen = tuple(dtypes) if dtypes else (usual[:1] if quick else usual)
     return [
         [
             Case(fit(rows, cols, dtype, budget_bytes), cols, dtype, direction, kind, device=device)
@@ -119,6 +128,7 @@ def accuracy_cases(
     dtypes: Sequence[str] | None,
     kinds: Sequence[Kind],
     directions: Sequence[Direction],
+    device: str = "cpu",
 ) -> list[Case]:
     """By mean / std, and (f32, eps 0) by scale. RMSNorm has no mean to cancel, so it has scales
     only."""
@@ -129,7 +139,7 @@ def accuracy_cases(
     for kind in kinds:
         for dtype in dtypes or (("f32",) if quick else ("f32", "bf16")):
             for direction in directions:
-                base = Case(rows, cols, dtype, direction, kind)
+                base = Case(rows, cols, dtype, direction, kind, device=device)
                 if kind == "layer":
                     cases += [replace(base, mean=ratio) for ratio in ratios]
                 if dtype == "f32":

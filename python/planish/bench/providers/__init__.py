@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from .base import Absent, Provider, Run, UnsupportedError
 from .ceilings import Add, Copy
+from .gpu_libraries import Apex, Liger, Quack
 from .onednn import OneDnn
 from .onnxruntime import OnnxRuntime
 from .planish_c import PlanishC
@@ -11,7 +14,9 @@ from .planish_torch import PlanishTorch
 from .processes import Apart, Workers
 from .pytorch import Compiled, Eager, Unfused
 
-__all__ = ["Provider", "Run", "UnsupportedError", "all_providers", "in_process"]
+__all__ = [
+    "Provider", "Run", "UnsupportedError", "all_providers", "gpu_providers", "in_process",
+]  # fmt: skip
 
 
 def in_process() -> list[Provider]:
@@ -22,19 +27,38 @@ def in_process() -> list[Provider]:
     ]  # fmt: skip
 
 
-def gpu_peers() -> list[Provider]:
-    """Peers that exist on a GPU only. None of them is measured yet."""
-    reason = "runs on a GPU only; this bench measures CPUs only so far"
+def elsewhere(device: str) -> list[Provider]:
+    """The peers that this device has not."""
+    if device == "cpu":
+        gpu = [Liger(), Quack(), Apex()]
+        return [
+            *(Absent(p.name, p.what, "runs on a GPU only: --device cuda") for p in gpu),
+            Absent("triton", "Triton's layer norm tutorial", "runs on a GPU only: --device cuda"),
+        ]
     return [
-        Absent("liger", "Liger-Kernel's Triton norms", reason),
-        Absent("quack", "quack's CuTe norms", reason),
-        Absent("apex", "Apex's fused_layer_norm_cuda", reason),
-        Absent("triton", "Triton's layer norm tutorial", reason),
+        Absent(p.name, p.what, "measured on the CPU only: --device cpu")
+        for p in (OnnxRuntime(), OneDnn())
     ]
 
 
+def gpu_providers() -> list[Provider]:
+    """Every provider known for GPUs, the absent ones included."""
+    if importlib.util.find_spec("triton") is None:
+        raise SystemExit(
+            "planish bench: --device cuda needs Triton, which comes with torch for CUDA"
+        )
+    from .gpu_ceilings import GpuAdd, GpuCopy
+    from .triton_tutorial import TritonTutorial
+
+    return [
+        GpuCopy(), GpuAdd(), Eager(), Compiled(), Unfused(), TritonTutorial(), Liger(), Quack(),
+        Apex(), PlanishC(), PlanishTorch(), *elsewhere("cuda"),
+    ]  # fmt: skip
+
+
 def all_providers(workers: Workers) -> list[Provider]:
-    """Every provider known, those measured in worker processes and the absent ones included.
+    """Every provider known for CPUs, those measured in worker processes and the absent ones
+    included.
 
     torch and planish-torch allocate their results, so they are there twice: as users see them, and
     "-kept" with malloc keeping its pages.
@@ -45,4 +69,4 @@ def all_providers(workers: Workers) -> list[Provider]:
             providers += [Apart(provider, kept, workers) for kept in (False, True)]
         else:
             providers.append(provider)
-    return providers + gpu_peers()
+    return providers + elsewhere("cpu")

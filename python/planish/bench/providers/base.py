@@ -28,17 +28,19 @@ class Run:
     """A case made ready by one provider.
 
     ``timed(count)`` does the work ``count`` times and returns the seconds; ``outputs()`` does it
-    once more and returns its results: ``y``, or ``dx``, ``dweight``, ``dbias``.
+    once more and returns its results: ``y``, or ``dx``, ``dweight``, ``dbias``. ``call()`` does it
+    once: what a CUDA graph is made of (gpu.py).
     """
 
     timed: Timed
     outputs: Callable[[], dict[str, torch.Tensor]]
     close: Callable[[], None] = field(default=_nothing)
+    call: Callable[[], object] = field(default=_nothing)
 
 
 def run_of(call: Callable[[], object], outputs: Callable[[], dict[str, torch.Tensor]]) -> Run:
     """A run that is a plain Python call."""
-    return Run(timed=loop(call), outputs=outputs)
+    return Run(timed=loop(call), outputs=outputs, call=call)
 
 
 class Provider(ABC):

@@ -7,6 +7,7 @@ The structs mirror include/planish.h. Which shared library is used is planish's 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from ctypes import (
     POINTER,
     byref,
@@ -30,7 +31,7 @@ from ..case import Case, Data
 from .base import Provider, Role, Run, UnsupportedError, run_of
 
 FORWARD, BACKWARD = 0, 1
-FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE = 2, 4, 1
+FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE, CUDA_DEVICE = 2, 4, 1, 2
 TENSOR_NAMES = (
     "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
 )  # fmt: skip
@@ -128,13 +129,13 @@ def load() -> ctypes.CDLL:
 
 
 def dl_tensor(tensor: torch.Tensor) -> DLTensor:
-    """A descriptor of a CPU tensor. Its shape and strides live as long as it does."""
+    """A descriptor of a tensor. Its shape and strides live as long as it does."""
     code = BFLOAT_CODE if tensor.dtype == torch.bfloat16 else FLOAT_CODE
     sizes = (c_int64 * tensor.dim())(*tensor.shape)
     strides = (c_int64 * tensor.dim())(*tensor.stride())
     return DLTensor(
         tensor.data_ptr(),
-        DLDevice(CPU_DEVICE, 0),
+        DLDevice(CUDA_DEVICE, tensor.device.index) if tensor.is_cuda else DLDevice(CPU_DEVICE, 0),
         tensor.dim(),
         DLDataType(code, 8 * tensor.element_size(), 1),
         sizes,
@@ -163,7 +164,7 @@ class Plan:
         if status:
             raise UnsupportedError(f"planish: {message.value.decode()}")
         room = lib.planish_plan_workspace_bytes(plan)
-        self._workspace = torch.empty(room + 256, dtype=torch.uint8)
+        self._workspace = torch.empty(room + 256, dtype=torch.uint8, device=case.device)
         aligned = -(-self._workspace.data_ptr() // 256) * 256
         self._tensors = present  # the buffers point into these
         self._message = message
@@ -179,9 +180,12 @@ class Plan:
             message_bytes=len(message),
         )
         self._arguments: Any = (plan, byref(self._buffers), byref(self._exec))
+        self._on_gpu = case.device != "cpu"
 
     def run(self) -> None:
-        """Runs the plan; raises if it fails."""
+        """Runs the plan, on a GPU on torch's current stream; raises if it fails."""
+        if self._on_gpu:
+            self._exec.stream = torch.cuda.current_stream().cuda_stream
         if self._lib.planish_plan_run(*self._arguments):
             raise RuntimeError(f"planish: {self._message.value.decode()}")
 
@@ -216,11 +220,10 @@ class PlanishC(Provider):
 
     def prepare(self, case: Case, data: Data) -> Run:
         """All cases."""
-        if case.device != "cpu":
-            raise UnsupportedError("the C API is measured on the CPU only so far")
         stat_dtype = torch.float64 if case.dtype == "f64" else torch.float32
-        y, rstd = torch.empty_like(data.x), torch.empty(case.rows, dtype=stat_dtype)
-        mean = torch.empty(case.rows, dtype=stat_dtype) if case.kind == "layer" else None
+        y = torch.empty_like(data.x)
+        rstd = torch.empty(case.rows, dtype=stat_dtype, device=case.device)
+        mean = torch.empty_like(rstd) if case.kind == "layer" else None
         forward = Plan(
             case,
             FORWARD,
@@ -240,7 +243,7 @@ class PlanishC(Provider):
                 return {"y": y}
 
             run = run_of(forward.run, forward_outputs)
-            return Run(run.timed, run.outputs, forward.close)
+            return dataclasses.replace(run, close=forward.close)
         forward.run()
         forward.close()
         gradients = {"dx": torch.empty_like(data.x), "dweight": torch.empty_like(data.weight)}
@@ -264,4 +267,4 @@ class PlanishC(Provider):
             return gradients
 
         run = run_of(backward.run, backward_outputs)
-        return Run(run.timed, run.outputs, backward.close)
+        return dataclasses.replace(run, close=backward.close)

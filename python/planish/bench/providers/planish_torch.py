@@ -57,4 +57,8 @@ class PlanishTorch(Provider):
             with enabled():
                 return run.timed(count)
 
-        return Run(timed, outputs)
+        def call() -> object:
+            with enabled():
+                return run.call()
+
+        return Run(timed, outputs, call=call)

@@ -1,0 +1,130 @@
+"""The parts of the GPU bench that need no GPU; the rest runs where torch sees one."""
+
+import json
+
+import pytest
+
+import torch
+from planish.bench import report
+from planish.bench.case import Case, make_data
+from planish.bench.gpu import MOST_SETS, ROTATE_BYTES, data_sets
+from planish.bench.models import losses_side_by_side, makers_of, norm_share
+from planish.bench.providers import elsewhere
+from planish.bench.sweeps import SWEEPS, cases_of
+
+CUDA = torch.cuda.is_available()
+
+
+def cases(name, device):
+    groups = cases_of(
+        SWEEPS[name],
+        quick=False,
+        dtypes=None,
+        kinds=["layer"],
+        directions=["forward"],
+        budget_bytes=1e12,
+        device=device,
+    )
+    return [case for group in groups for case in group]
+
+
+def test_cpu_data_is_used_as_it_is():
+    case = Case(4, 8)
+    data = make_data(case)
+    assert data_sets(case, data) == [data]
+
+
+def test_buffers_exceed_the_cache():
+    """The sets are counted from the case's bytes, whatever device the tensors are on."""
+    data = make_data(Case(64, 1024, "f16", "backward"))
+    sets = data_sets(Case(64, 1024, "f16", "backward", device="cuda"), data)
+    assert len(sets) == MOST_SETS
+    assert len({s.x.data_ptr() for s in sets}) == len({s.dy.data_ptr() for s in sets}) == MOST_SETS
+    assert all(torch.equal(s.x, data.x) and s.weight is data.weight for s in sets)
+    large = Case(4096, 4096, "f16", "forward", device="cuda")
+    count = len(data_sets(large, data))
+    assert (count - 1) * large.needed_bytes < ROTATE_BYTES <= count * large.needed_bytes
+
+
+def test_gpu_sweeps_have_the_shapes_and_dtypes_of_gpus():
+    small = cases("small", "cuda")
+    assert {c.dtype for c in small} == {"f16"}
+    assert {c.device for c in small} == {"cuda"}
+    assert 512 in {c.cols for c in small}
+    assert 512 not in {c.cols for c in cases("small", "cpu")}
+
+
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [("cpu", {"liger", "quack", "apex", "triton"}), ("cuda", {"onnxruntime", "onednn"})],
+)
+def test_peers_of_the_other_device_are_named_with_the_way_to_them(device, names):
+    absent = elsewhere(device)
+    assert {p.name for p in absent} == names
+    other = "cuda" if device == "cpu" else "cpu"
+    assert all(f"--device {other}" in (p.missing() or "") for p in absent)
+
+
+def test_markdown_of_a_gpu_has_shares_of_the_ceiling(tmp_path):
+    def record(provider, role, status, microseconds):
+        return {
+            "work": "4 x 8", "kind": "layer", "dtype": "f16", "direction": "forward",
+            "provider": provider, "role": role, "status": status, "microseconds": microseconds,
+        }  # fmt: skip
+
+    path = tmp_path / "run.json"
+    records = [
+        record("copy", "ceiling", "ok", 9.0),
+        record("torch", "peer", "ok", 36.0),
+        record("quack", "peer", "failed", None),
+        record("planish", "planish", "ok", 10.0),
+    ]
+    path.write_text(json.dumps({"settings": {"device": "cuda"}, "results": records}))
+    text = report.markdown(path)
+    assert "| planish, us | torch | planish |" in text
+    assert "| 4 x 8 | 10 | 0.25 | 0.90 |" in text
+
+
+def test_losses_are_paired_step_by_step():
+    make = makers_of(quick=True, device="cpu", dtypes=[])[1]
+
+    class Nothing:
+        def __enter__(self):
+            return None
+
+        def __exit__(self, *_):
+            return None
+
+    losses = losses_side_by_side(make, {"torch": Nothing, "planish-torch": Nothing}, 3, rate=0.1)
+    assert [loss.step for loss in losses] == [1, 2, 3]
+    assert all(loss.torch == loss.planish for loss in losses)
+    assert losses[0].torch != losses[2].torch, "the optimizer takes steps"
+
+
+@pytest.mark.skipif(not CUDA, reason="torch sees no CUDA GPU")
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_gpu_providers_are_right_or_say_why_not(kind, direction):
+    from planish.bench.measure import measure
+    from planish.bench.providers import gpu_providers
+    from planish.bench.timing import Effort
+
+    case = Case(300, 1024, "f16", direction, kind, device="cuda")
+    results = measure(case, gpu_providers(), Effort(3, 0.0, 5.0))
+    for result in results:
+        assert result.status in ("ok", "unsupported"), (result.provider, result.reason)
+    done = {r.provider for r in results if r.status == "ok"}
+    assert {"planish", "planish-torch", "torch"} <= done
+    assert ("copy" if direction == "forward" else "add") in done
+
+
+@pytest.mark.skipif(not CUDA, reason="torch sees no CUDA GPU")
+def test_share_of_norms():
+    import contextlib
+
+    x = torch.randn(64, 1024, device="cuda")
+    all_norms = norm_share(
+        lambda: float(torch.nn.functional.layer_norm(x, [1024]).sum() * 0), contextlib.nullcontext
+    )
+    assert 0.0 < all_norms < 1.0
+    assert norm_share(lambda: float((x * 2).sum()), contextlib.nullcontext) == 0.0
