@@ -196,7 +196,7 @@ class Work:
 
 
 FORWARD_TABLE = [(4096, n, "f16") for n in range(1024, 15873, 512)]
-FORWARD_SMALL = [(401408, n, "f16") for n in (24, 40, 64, 96, 128, 256, 368, 512)]
+FORWARD_SMALL = [(401408, n, "f16") for n in (24, 40, 64, 96, 128, 200, 256, 368, 512)]
 FORWARD_LARGE = [
     (2048, 32768, "bf16"),
     (512, 131072, "bf16"),
@@ -239,6 +239,7 @@ def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
             (FORWARD, s)
             for s in FORWARD_PICK + FORWARD_SMALL + FORWARD_LARGE + FORWARD_OTHER + FORWARD_DECODE
         ],
+        "short": [(FORWARD, s) for s in FORWARD_SMALL + FORWARD_TABLE[:4]],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
         "key": [(d, s) for d in (FORWARD, BACKWARD) for s in KEY],
     }

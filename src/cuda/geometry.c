@@ -236,14 +236,16 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
      * hidden by other rows, so this is worth more than anything else here. */
     int threads = FORWARD_THREADS;
-    const int whole_warp =
-        limits->arch >= 90 && lanes == 32 && x_bytes == 2 && width == 8 && !wide_range;
+    const int halves = x_bytes == 2 && width == 8 && !wide_range; /* in whole chunks */
+    const int whole_warp = limits->arch >= 90 && lanes == 32 && halves;
+    /* Rows of 128 and 256 columns: no thread waits for another's chunks, and no ring is needed. */
+    const int even = (lanes == 4 || lanes == 8) && vecs * lanes == chunks && halves &&
+                     vecs * width == elements && limits->arch >= 89 && limits->arch < 100;
     if (x_bytes == 2 && width == 8 && lanes > 32 && vecs <= 2)
         threads = FORWARD_MANY_THREADS;
     else if (in_shared)
         threads = lanes == FORWARD_SHORT_LANES ? FORWARD_MANY_THREADS : 4 * lanes;
-    else if (width * x_bytes == 16 && vecs == 1 && lanes < 32 && x_bytes == 2 && !wide_range &&
-             limits->arch < 100)
+    else if (even || (vecs == 1 && lanes < 32 && halves && limits->arch < 100))
         threads = FORWARD_THREADS;
     else if (c[C_HOLD] || is_double || width * x_bytes < 4)
         threads = 512;
@@ -254,8 +256,9 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
      * wait they save. */
     const int direct = x_bytes == 2 && width == 8 ? FORWARD_SHORT_LANES : FORWARD_DIRECT_LANES;
-    c[C_STAGES] = c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
-                  (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp));
+    c[C_STAGES] =
+        c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
+        (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp && !even));
     /* Without Hopper's addressing the ring takes a few registers more. */
     if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
         threads = 512;

@@ -37,7 +37,8 @@ def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
     """Times calls, one on each set of buffers, by replays of a CUDA graph of them.
 
     What the calls allocate is kept until the graph is made, so that no two of them write to the
-    same memory.
+    same memory. The calls themselves are kept as long as what is returned: the graph works on the
+    memory of their arguments.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
@@ -47,7 +48,8 @@ def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
     graph = torch.cuda.CUDAGraph()
     rounds = -(-LEAST_CALLS // len(calls))
     results = []
-    with torch.cuda.graph(graph, stream=stream):
+    # thread_local: autograd runs a backward in a thread of its own.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         for _ in range(rounds):
             # A second round may write where the first did: all buffers lie between.
             results = [call() for call in calls]
@@ -55,7 +57,7 @@ def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
     each = rounds * len(calls)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
-    def timed(count: int) -> float:
+    def timed(count: int, _kept: object = calls) -> float:
         replays = -(-count // each)
         graph.replay()
         begin.record()

@@ -6,8 +6,6 @@ against it. Imports Triton: only imported where there is one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -21,7 +19,7 @@ SHAPES = ((1024, 4), (2048, 4), (4096, 8), (8192, 8))  # elements of a block, wa
 
 
 @triton.jit
-def copy_kernel(x: Any, y: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def copy_kernel(x, y, count, BLOCK: tl.constexpr):
     """y = x, a block of elements for each program."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
@@ -29,7 +27,7 @@ def copy_kernel(x: Any, y: Any, count: Any, BLOCK: tl.constexpr) -> None:
 
 
 @triton.jit
-def add_kernel(x: Any, z: Any, y: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def add_kernel(x, z, y, count, BLOCK: tl.constexpr):
     """y = x + z likewise."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count

@@ -7,8 +7,6 @@ under a lock; a second kernel sums the buffers. Imports Triton: only imported wh
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -22,9 +20,9 @@ MOST_BYTES = 65536  # of a row
 
 @triton.jit
 def forward_kernel(
-    x: Any, y: Any, weight: Any, bias: Any, mean_out: Any, rstd_out: Any, stride: Any, cols: Any,
-    eps: Any, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    x, y, weight, bias, mean_out, rstd_out, stride, cols,
+    eps, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One row."""
     row = tl.program_id(0)
     x += row * stride
@@ -54,9 +52,9 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    dx: Any, dy: Any, part_weight: Any, part_bias: Any, x: Any, weight: Any, mean_in: Any,
-    rstd_in: Any, locks: Any, stride: Any, cols: Any, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    dx, dy, part_weight, part_bias, x, weight, mean_in,
+    rstd_in, locks, stride, cols, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One row: dx, and its share of dweight and dbias."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
@@ -91,9 +89,9 @@ def backward_kernel(
 
 @triton.jit
 def sum_kernel(
-    part_weight: Any, part_bias: Any, dweight: Any, dbias: Any, parts: Any, cols: Any,
+    part_weight, part_bias, dweight, dbias, parts, cols,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Some columns: the sums of all buffers."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total_weight = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
