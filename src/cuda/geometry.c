@@ -203,6 +203,8 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     c[C_HOLD] = 0;
     int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
     if (lanes) {
+        if (lanes == 8 && vecs == 4 && x_bytes == 2)
+            lanes = ceil_div(chunks, vecs); /* 7: no lane without a chunk */
         c[C_WARPS] = FORWARD_WARPS;
         /* Several rows at once until each thread has its share of loads under way. */
         /* The scaled sums of types that leave float's range take registers of their own. */
@@ -238,9 +240,11 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     int threads = FORWARD_THREADS;
     const int halves = x_bytes == 2 && width == 8 && !wide_range; /* in whole chunks */
     const int whole_warp = limits->arch >= 90 && lanes == 32 && halves;
-    /* Rows of 128 and 256 columns: no thread waits for another's chunks, and no ring is needed. */
-    const int even = (lanes == 4 || lanes == 8) && vecs * lanes == chunks && halves &&
-                     vecs * width == elements && limits->arch >= 89 && limits->arch < 100;
+    /* Rows of 104 to 256 columns do better without a ring, and those of 128 and 256, where no lane
+     * waits for another's chunks, in more blocks. */
+    const int quarter = lanes >= 4 && lanes <= 8 && x_bytes == 2 && width == 8 &&
+                        vecs * width == elements && limits->arch >= 89 && limits->arch < 100;
+    const int even = quarter && halves && vecs * lanes == chunks && !(lanes & (lanes - 1));
     if (x_bytes == 2 && width == 8 && lanes > 32 && vecs <= 2)
         threads = FORWARD_MANY_THREADS;
     else if (in_shared)
@@ -258,7 +262,7 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     const int direct = x_bytes == 2 && width == 8 ? FORWARD_SHORT_LANES : FORWARD_DIRECT_LANES;
     c[C_STAGES] =
         c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
-        (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp && !even));
+        (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp && !quarter));
     /* Without Hopper's addressing the ring takes a few registers more. */
     if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
         threads = 512;
