@@ -30,6 +30,7 @@ enum {
     BACKWARD_MOST_ELEMENTS = 32,   /* the same, for rows that fill a cluster of 16 */
     BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
     BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
+    BACKWARD_SPREAD_COLS = 2560,   /* longest row that is left as it is by improve_spread */
     LONG_WARPS = 8,                /* of a block of the kernels for long rows */
     LONG_BLOCKS = 4,               /* of these in a multiprocessor */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
@@ -275,6 +276,40 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
 }
 
+/*
+ * How a row of the backward is spread: over `cluster` blocks, in each over `lanes` threads that
+ * take `vecs` chunks, by as many teams of a block as registers allow.
+ */
+typedef struct spread {
+    int cluster, lanes, vecs, threads; /* threads: the most of a block, over all its teams */
+} spread;
+
+/* What a multiprocessor has under way at once, less what lanes without a chunk cost. The time that
+ * is left over the memory's own goes with its inverse (docs/notebook-gpu.md, run 10). */
+static double spread_score(const spread *s, int chunks) {
+    const int teams = s->threads / s->lanes;
+    const double part = (double)chunks / s->cluster;
+    return teams * part * (1 + part / (s->lanes * s->vecs)) * (teams > 1 ? 1.02 : 1);
+}
+
+/* Another spread of 16-bit rows in whole chunks, where it is better by far. Three
+ * chunks of bf16 spill but for 128 lanes. */
+static void improve_spread(spread *s, int chunks, int max_cluster, dtype x) {
+    double best = 1.25 * spread_score(s, chunks);
+    for (int cluster = 1; cluster <= least(8, max_cluster); cluster *= 2)
+        for (int vecs = 2; vecs <= 3; vecs++) {
+            spread o = {.cluster = cluster,
+                        .lanes = in_warps(ceil_div(chunks, cluster), vecs),
+                        .vecs = vecs,
+                        .threads = vecs == 3 ? BACKWARD_FEW_THREADS : BACKWARD_THREADS};
+            const int spills = vecs == 3 && x == DTYPE_BF16 && o.lanes != 128;
+            if (o.lanes > o.threads || spills || spread_score(&o, chunks) <= best)
+                continue;
+            best = spread_score(&o, chunks);
+            *s = o;
+        }
+}
+
 static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
                              const cuda_limits *limits) {
     int bytes = most(x_bytes, g_bytes);
@@ -323,6 +358,12 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                                    BACKWARD_FEW_THREADS, &vecs);
         if (!lanes)
             return 0;
+        if (elements == BACKWARD_ELEMENTS && width == 8 && cols > BACKWARD_SPREAD_COLS &&
+            cols < 2 * BACKWARD_CLUSTER_COLS && limits->arch >= 90 && limits->arch < 100) {
+            spread s = {cluster, lanes, vecs, threads};
+            improve_spread(&s, chunks, limits->max_cluster, (dtype)c[C_X_TYPE]);
+            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs, threads = s.threads;
+        }
         /* More columns in a thread need more registers: one team of fewer threads. */
         c[C_TEAMS] =
             threads == BACKWARD_THREADS && vecs * width > elements ? 1 : most(1, threads / lanes);

@@ -51,9 +51,22 @@ def without(types: dict[str, str], *roles: str) -> dict[str, str]:
 def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
     """(name, direction, kind, cols, dtypes, access)."""
     forward_cols = (1, 3, 24, 40, 64, 96, 100, 128, 256, 267, 368, 512, 769, 1024, 1536, 4096, 6656)
-    forward_cols += (5632, 7680, 8192, 8704, 12289, 12800, 15872, 32768, 131072, 262144, 802816)
+    forward_cols += (
+        200,
+        5632,
+        7680,
+        8192,
+        8704,
+        12289,
+        12800,
+        15872,
+        32768,
+        131072,
+        262144,
+        802816,
+    )
     backward_cols = (1, 3, 24, 40, 96, 128, 200, 267, 512, 769, 1000, 1024, 3072, 4096, 8192, 15872)
-    backward_cols += (802816,)
+    backward_cols += (4608, 5632, 6144, 10240, 13312, 14336, 802816)
     out = []
     for direction, cols_list in ((FORWARD, forward_cols), (BACKWARD, backward_cols)):
         word = "forward" if direction == FORWARD else "backward"
