@@ -10,6 +10,14 @@ bool problem_is_double(const problem *p) {
     return false;
 }
 
+bool problem_hides_rounding(const problem *p) {
+    static const role shown[] = {ROLE_X, ROLE_DX, ROLE_DWEIGHT};
+    for (int i = 0; i < 3; i++)
+        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
+            return false;
+    return true;
+}
+
 bool problem_is_rows(const problem *p) {
     if (p->reduced_count != 1)
         return false;

@@ -4,8 +4,10 @@
  */
 #include "arguments.h"
 
+#include "channels.h"
 #include "general.h"
 #include "geometry.h"
+#include "groups.h"
 
 enum { MOST_GRID_X = 1 << 30, MOST_GRID_Y = 65535 };
 
@@ -97,6 +99,10 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     if (plan->main.kernel == CUDA_GENERAL_ROWS)
         return general_launch_specs(plan, launches);
+    if (plan->main.kernel == CUDA_CHANNELS)
+        return channels_launch_specs(plan, buffers, launches);
+    if (plan->main.kernel == CUDA_GROUPS)
+        return groups_launch_specs(plan, buffers, launches);
     int count = 0;
     if (plan->wide.kernel >= 0) {
         launches[0].spec = spec_for(plan, &plan->wide, buffers);
@@ -156,17 +162,17 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     l->args.forward = forward_args_of(plan, b, turn);
 }
 
-/* Adds up `count` rows of partial sums that begin at `partials`. */
-static void finish_arguments(const cuda_plan *plan, void *const *b, char *partials, int64_t count,
-                             cuda_launch *l) {
+void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
+                           int64_t count, cuda_launch *l) {
     const int32_t *c = plan->main.constant;
-    size_t bytes = (size_t)(plan->partials * plan->cols) * real_bytes(&plan->main);
-    l->blocks_x = (plan->cols + 31) / 32;
+    const int64_t cols = plan->finish.constant[C_COLS];
+    size_t bytes = (size_t)(plan->partials * cols) * real_bytes(&plan->main);
+    l->blocks_x = (cols + 31) / 32;
     l->blocks_y = (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
     l->args.finish = (cuda_finish_args){.partial_weight = partials,
                                         .partial_bias = partials + (c[C_WANT_DWEIGHT] ? bytes : 0),
-                                        .dweight = b[ROLE_DWEIGHT],
-                                        .dbias = b[ROLE_DBIAS],
+                                        .dweight = buffers[ROLE_DWEIGHT],
+                                        .dbias = buffers[ROLE_DBIAS],
                                         .count = count};
 }
 
@@ -212,7 +218,7 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
     l->blocks_y = 1;
     l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
     if (plan->finish.kernel >= 0)
-        finish_arguments(plan, b, workspace, grid, l + 1);
+        cuda_finish_arguments(plan, b, workspace, grid, l + 1);
 }
 
 /* Rows too long for one read: sums, apply, finish. */
@@ -245,7 +251,7 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
                          .mean_stride = row_bytes(plan, ROLE_MEAN),
                          .rstd_stride = row_bytes(plan, ROLE_RSTD)};
     if (plan->finish.kernel >= 0)
-        finish_arguments(plan, b, partials, plan->partials, l + 2);
+        cuda_finish_arguments(plan, b, partials, plan->partials, l + 2);
 }
 
 /* Rows over groups of blocks, of which the device holds `resident`. */
@@ -279,6 +285,12 @@ void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
         break;
     case CUDA_GENERAL_ROWS:
         general_launch_arguments(plan, buffers, workspace, launches);
+        break;
+    case CUDA_CHANNELS:
+        channels_launch_arguments(plan, buffers, workspace, resident, launches);
+        break;
+    case CUDA_GROUPS:
+        groups_launch_arguments(plan, buffers, workspace, launches);
         break;
     case CUDA_APPLY:
         long_arguments(plan, buffers, workspace, launches);

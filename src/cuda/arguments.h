@@ -46,6 +46,26 @@ typedef struct cuda_finish_args {
     int64_t count;
 } cuda_finish_args;
 
+typedef struct cuda_channels_args {
+    const void *x, *weight, *bias, *dy;
+    void *mean, *rstd, *out;
+    float *partial_weight, *partial_bias;
+    int64_t units;
+    int64_t x_image, dy_image, out_image, mean_image, rstd_image;
+    double eps;
+    uint32_t eps_is_small;
+} cuda_channels_args;
+
+typedef struct cuda_groups_args {
+    const void *x, *weight, *bias, *dy;
+    void *mean, *rstd, *out;
+    float *sums, *moments, *partial_weight, *partial_bias;
+    int64_t images;
+    int64_t x_image, dy_image, out_image, mean_stride, rstd_stride;
+    double eps;
+    uint32_t eps_is_small;
+} cuda_groups_args;
+
 enum { CUDA_ROLE_DELTA = ROLE_COUNT, CUDA_GENERAL_ROLES };
 
 typedef struct cuda_general_args {
@@ -72,6 +92,8 @@ typedef struct cuda_launch {
         cuda_backward_args backward;
         cuda_long_args lengthy; /* of both its kernels */
         cuda_finish_args finish;
+        cuda_channels_args channels;
+        cuda_groups_args groups;
         cuda_general_args general;
     } args;
 } cuda_launch;
@@ -86,6 +108,10 @@ int cuda_spec_cluster(const cuda_spec *spec);
  * order of their launch. Returns how many. */
 int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]);
+
+/* The launch that adds up `count` rows of the plan's partial sums, which begin at `partials`. */
+void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
+                           int64_t count, cuda_launch *launch);
 
 /* Sets the rest. `resident`: how many clusters of the plan's main kernel the device holds at once,
  * where it is launched with clusters; how many groups of blocks, at least 1, of a wide one. */

@@ -64,6 +64,9 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                  message error);
 
+/* Pure: adds the kernel that adds up `partials` rows of partial sums of `cols` columns each. */
+void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials);
+
 /* One line such as "cuda rows forward lanes 32 x 4 chunks of 8"; returns its whole length. */
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
 

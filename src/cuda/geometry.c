@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "backend.h"
+#include "channels.h"
 #include "general.h"
+#include "groups.h"
 
 enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
@@ -97,6 +99,10 @@ size_t cuda_plan_workspace(const cuda_plan *plan) {
 
 size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
+    if (s->kernel == CUDA_CHANNELS)
+        return channels_shared_bytes(s);
+    if (s->kernel == CUDA_GROUPS)
+        return groups_shared_bytes(s);
     size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
     size_t x = (size_t)c[C_WIDTH] * (size_t)dtype_bytes((dtype)c[C_X_TYPE]);
     if (s->kernel == CUDA_FORWARD) {
@@ -429,53 +435,27 @@ static int is_rows(const problem *p) {
     return problem_is_rows(p);
 }
 
-/* A saved mean is off by 2^-25 of itself. With 16-bit x that is at most 1.2e-4 standard deviations
- * (more, and x's own rounding is all there is), which 16-bit outputs do not show. */
-static int rounding_hides_the_mean(const problem *p) {
-    static const role shown[] = {ROLE_X, ROLE_DX, ROLE_DWEIGHT};
-    for (int i = 0; i < 3; i++)
-        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
-            return 0;
-    return 1;
+void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials) {
+    int32_t *f = plan->finish.constant;
+    plan->partials = partials;
+    plan->finish.kernel = CUDA_FINISH;
+    f[C_REAL_DOUBLE] = problem_is_double(p);
+    f[C_COLS] = cols;
+    f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
+    f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+    f[C_SLICES] = partials > 160 ? 32 : partials >= 16 ? 16 : 8;
+    f[C_GROUP] = 1;
 }
 
-planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
-                              message error) {
-    (void)error; /* nothing is refused */
-    memset(plan, 0, offsetof(cuda_plan, axis));
-    plan->limits = *limits;
-    plan->rows = p->rows;
-    plan->cols = p->cols;
-    plan->eps = p->eps;
-    plan->finish.kernel = plan->wide.kernel = -1;
-    if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || !is_rows(p) || p->cols < 1 ||
-        p->cols > 1 << 30) {
-        general_plan_make(plan, p);
-        return PLANISH_OK;
-    }
-    for (int r = 0; r < ROLE_COUNT; r++)
-        plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
-
+static void backward_plan(cuda_plan *plan, const problem *p) {
+    const cuda_limits *limits = &plan->limits;
     int32_t *c = plan->main.constant;
     int is_double = problem_is_double(p), cols = (int)p->cols;
-    cuda_spec_describe(&plan->main, p);
-    c[C_REAL_DOUBLE] = is_double;
-    c[C_COLS] = cols;
-    c[C_GROUP] = 1;
-    int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
-    if (p->pass == PLANISH_FORWARD) {
-        plan->main.kernel = CUDA_FORWARD;
-        forward_geometry(plan, cols, x_bytes, is_double, limits);
-        wide_geometry(plan, x_bytes, limits);
-        plan->workspace_bytes = cuda_plan_workspace(plan);
-        return PLANISH_OK;
-    }
-
+    int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     plan->main.kernel = CUDA_BACKWARD;
-    c[C_CORRECT] = !rounding_hides_the_mean(p);
+    c[C_CORRECT] = !problem_hides_rounding(p);
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    int g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
         plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
     } else {
@@ -488,29 +468,96 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
         if (plan->partials > p->rows)
             plan->partials = p->rows > 0 ? p->rows : 1;
     }
-    if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS]) {
-        int32_t *f = plan->finish.constant;
-        plan->finish.kernel = CUDA_FINISH;
-        f[C_REAL_DOUBLE] = is_double;
-        f[C_COLS] = cols;
-        f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
-        f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
-        f[C_SLICES] = plan->partials > 160 ? 32 : plan->partials >= 16 ? 16 : 8;
-        f[C_GROUP] = 1;
-    }
+    if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
+        cuda_plan_finish(plan, p, cols, plan->partials);
     wide_geometry(plan, most(x_bytes, g_bytes), limits);
+}
+
+/* Dense rows plan->stride apart. */
+static void rows_plan(cuda_plan *plan, const problem *p) {
+    int32_t *c = plan->main.constant;
+    cuda_spec_describe(&plan->main, p);
+    c[C_REAL_DOUBLE] = problem_is_double(p);
+    c[C_COLS] = (int)p->cols;
+    c[C_GROUP] = 1;
+    if (p->pass == PLANISH_FORWARD) {
+        int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
+        plan->main.kernel = CUDA_FORWARD;
+        forward_geometry(plan, (int)p->cols, x_bytes, c[C_REAL_DOUBLE], &plan->limits);
+        wide_geometry(plan, x_bytes, &plan->limits);
+    } else {
+        backward_plan(plan, p);
+    }
     plan->workspace_bytes = cuda_plan_workspace(plan);
+}
+
+/* Groups whose pixels are dense, one stride from each to the next: rows that have weights of their
+ * own. */
+static bool group_rows_plan(cuda_plan *plan, const problem *p, const image_view *v) {
+    static const role full[] = {ROLE_X, ROLE_Y};
+    if (p->pass != PLANISH_FORWARD || v->last)
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (v->images > 1 && v->groups > 1 && v->stride[full[i]] != v->groups * p->cols)
+            return false;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        plan->stride[r] = v->stride[r];
+    for (int i = 0; i < 2; i++)
+        if (v->groups > 1)
+            plan->stride[full[i]] = p->cols;
+    plan->main.constant[C_GROUPS] = (int)v->groups;
+    plan->main.constant[C_PIXELS] = (int)v->pixels;
+    rows_plan(plan, p);
+    return true;
+}
+
+static bool fast_plan(cuda_plan *plan, const problem *p) {
+    image_view v;
+    if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || p->cols < 1 ||
+        p->cols > 1 << 30)
+        return false;
+    if (is_rows(p)) {
+        for (int r = 0; r < ROLE_COUNT; r++)
+            plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
+        rows_plan(plan, p);
+        return true;
+    }
+    if (channels_plan_make(plan, p))
+        return true;
+    memset(&plan->main, 0, sizeof plan->main);
+    return images_of_groups(&v, p) &&
+           (group_rows_plan(plan, p, &v) || groups_plan_make(plan, p, &v));
+}
+
+planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
+                              message error) {
+    (void)error; /* nothing is refused */
+    memset(plan, 0, offsetof(cuda_plan, axis));
+    plan->limits = *limits;
+    plan->rows = p->rows;
+    plan->cols = p->cols;
+    plan->eps = p->eps;
+    plan->finish.kernel = plan->wide.kernel = -1;
+    if (!fast_plan(plan, p)) {
+        memset(&plan->main, 0, sizeof plan->main);
+        general_plan_make(plan, p);
+    }
     return PLANISH_OK;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     if (plan->main.kernel == CUDA_GENERAL_ROWS)
         return general_plan_describe(plan, text, bytes);
+    if (plan->main.kernel == CUDA_CHANNELS)
+        return channels_plan_describe(plan, text, bytes);
+    if (plan->main.kernel == CUDA_GROUPS)
+        return groups_plan_describe(plan, text, bytes);
     const cuda_spec *spec = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
     const int32_t *c = spec->constant;
     return snprintf(text, bytes,
-                    "cuda rows %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
+                    "cuda %s %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d, group %d",
+                    c[C_GROUPS] ? "groups" : "rows",
                     spec->kernel == CUDA_FORWARD ? "forward"
                     : spec->kernel == CUDA_APPLY ? "backward (two reads)"
                                                  : "backward",

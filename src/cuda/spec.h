@@ -16,6 +16,8 @@ typedef enum cuda_kernel {
     CUDA_SUMS,  /* of long rows */
     CUDA_APPLY, /* the same */
     CUDA_FINISH,
+    CUDA_CHANNELS,
+    CUDA_GROUPS,
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
@@ -63,6 +65,14 @@ typedef enum cuda_constant {
     C_B_ACCESS,
     C_PASS,
     C_M2_TYPE,
+    C_STAGE,
+    C_GROUPS,
+    C_DEPTH,
+    C_PIXELS,
+    C_TILE,
+    C_PIECE,
+    C_PLANES,
+    C_LAST,
     C_COUNT
 } cuda_constant;
 

@@ -57,6 +57,14 @@ CONSTANTS = [
     "B_ACCESS",
     "PASS",
     "M2_TYPE",
+    "STAGE",
+    "GROUPS",
+    "DEPTH",
+    "PIXELS",
+    "TILE",
+    "PIECE",
+    "PLANES",
+    "LAST",
 ]
 
 

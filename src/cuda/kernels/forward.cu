@@ -27,7 +27,11 @@
  * output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
  * the others and merges what they sent, so that nobody waits for an exchange.
  *
+ * GROUPS > 0: rows are groups of channels, GROUPS of them before the first comes again; weight and bias
+ * have an element for each PIXELS of the row, and the row's own.
+ *
  * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
+ * GROUPS PIXELS
  * VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS
  * B_ACCESS (alignments in bytes).
  */
@@ -51,6 +55,7 @@ constexpr int B_BYTES = WIDTH * bytes_of(B_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SPREAD = LANES * CLUSTER * GROUP;
 constexpr bool WIDE = GROUP > 1;
+constexpr bool GROUPED = GROUPS > 0;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
 constexpr bool WITHIN_WARP = LANES <= 32;
 constexpr int WARP_LANES = least(LANES, 32);
@@ -107,6 +112,7 @@ struct row_reader {
     chunk<X_BYTES> held[HOLD == 0 ? VECS : 1];
     const char *first; /* HOLD 2 */
     u32 slot;          /* HOLD 1 */
+    int first_channel; /* GROUPS > 0: of the row */
     bool there;
 
     __device__ __forceinline__ chunk<X_BYTES> take(const place &p, int k) const {
@@ -120,6 +126,10 @@ struct row_reader {
                        : zero_chunk<X_BYTES>();
     }
 };
+
+__device__ __forceinline__ int first_channel_of(i64 row) {
+    return GROUPED ? (int)(row % most(GROUPS, 1)) * (COLS / most(PIXELS, 1)) : 0;
+}
 
 /* Starts the copies of the next turn's rows to shared memory; zeros for what is not there. */
 __device__ __forceinline__ void fill(const forward_args &args, place &p, int stage) {
@@ -347,6 +357,25 @@ __device__ __forceinline__ real plus_offset(real w) {
     return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }
 
+/* Weight and bias of chunk k of a row that is a group of channels. */
+__device__ __forceinline__ void load_channels(const forward_args &args, const place &p, int k,
+                                              int first_channel, real *scale, real *offset) {
+    const int column = (p.rank + k * SPREAD) * WIDTH;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        if (i > 0 && PIXELS % WIDTH == 0) {
+            scale[i] = scale[0];
+            offset[i] = offset[0];
+            continue;
+        }
+        const int channel = first_channel + (column + i) / most(PIXELS, 1);
+        if constexpr (W_TYPE != NONE)
+            scale[i] = plus_offset(load_element<W_TYPE>(args.weight, channel));
+        if constexpr (B_TYPE != NONE)
+            offset[i] = load_element<B_TYPE>(args.bias, channel);
+    }
+}
+
 struct affine {
     chunk<W_BYTES> weight[EARLY ? VECS : 1];
     chunk<B_BYTES> bias[EARLY ? VECS : 1];
@@ -354,6 +383,8 @@ struct affine {
 
 __device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
                                             chunk<W_BYTES> &weight, chunk<B_BYTES> &bias) {
+    if (GROUPED) /* a row has its own */
+        return;
     const i64 index = p.rank + k * SPREAD;
     if constexpr (W_TYPE != NONE)
         weight = load_shared_by_rows<W_BYTES, W_ACCESS>((const char *)args.weight + index * W_BYTES);
@@ -375,7 +406,7 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
         if (!EARLY)
             load_affine(args, p, k, weight, bias);
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
+        for (int i = 0; i < (GROUPED ? 0 : WIDTH); i++) {
             scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
             offset[i] = B_TYPE == NONE ? 0 : element<B_TYPE>(bias.word, i);
         }
@@ -386,6 +417,8 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
             const row_moments &m = moments[u];
             chunk<X_BYTES> c = reader[u].take(p, k);
             real out[WIDTH];
+            if constexpr (GROUPED)
+                load_channels(args, p, k, reader[u].first_channel, scale, offset);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 real v = element<X_TYPE>(c.word, i);
@@ -530,6 +563,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, wi
         if (t < DELAY)
             continue;
         r.slot = p.slot(oldest, 0, 0);
+        r.first_channel = first_channel_of(row);
         row_moments m = room.moments[t & 1];
         if (WIDE_RANGE && m.beyond) {
             sum_slot<true>(p, r, scale_of(m), room.scaled_slots);
@@ -616,6 +650,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             r.there = !p.idle && row + u * PER_WARP < args.rows;
             r.first = here + u * PER_WARP * args.x_stride;
             r.slot = p.slot(0, u, 0);
+            r.first_channel = first_channel_of(row + u * PER_WARP);
             if constexpr (HOLD == 0) {
 #pragma unroll
                 for (int k = 0; k < VECS; k++) {

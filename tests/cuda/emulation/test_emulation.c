@@ -54,7 +54,8 @@ static void unit_of(const cuda_spec *spec, char *text, size_t bytes, char *name,
     static const char *const files[CUDA_KERNEL_COUNT] = {
         [CUDA_FORWARD] = "forward",         [CUDA_BACKWARD] = "backward",
         [CUDA_SUMS] = "backward_long",      [CUDA_APPLY] = "backward_long",
-        [CUDA_FINISH] = "finish",           [CUDA_GENERAL_ROWS] = "general",
+        [CUDA_FINISH] = "finish",           [CUDA_CHANNELS] = "channels",
+        [CUDA_GROUPS] = "groups",           [CUDA_GENERAL_ROWS] = "general",
         [CUDA_GENERAL_COLUMNS] = "general", [CUDA_GENERAL_FINISH] = "general",
     };
     size_t n = cuda_spec_prelude(spec, text, bytes);
@@ -126,6 +127,8 @@ static size_t args_bytes(int kernel) {
         [CUDA_SUMS] = sizeof(cuda_long_args),
         [CUDA_APPLY] = sizeof(cuda_long_args),
         [CUDA_FINISH] = sizeof(cuda_finish_args),
+        [CUDA_CHANNELS] = sizeof(cuda_channels_args),
+        [CUDA_GROUPS] = sizeof(cuda_groups_args),
         [CUDA_GENERAL_ROWS] = sizeof(cuda_general_args),
         [CUDA_GENERAL_COLUMNS] = sizeof(cuda_general_args),
         [CUDA_GENERAL_FINISH] = sizeof(cuda_general_args),
@@ -166,6 +169,26 @@ static struct variant {
     {CUDA_APPLY, C_WARPS, 1, 32, 0},
     {CUDA_FINISH, C_SLICES, 8, 8, 0},
     {CUDA_FINISH, C_SLICES, 16, 32, 0},
+    {CUDA_FORWARD, C_GROUPS, 2, 999, 0},
+    {CUDA_CHANNELS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
+    {CUDA_CHANNELS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 1, 1, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 2, 8, 0},
+    {CUDA_CHANNELS, C_LAST, 1, 1, 0},
+    {CUDA_CHANNELS, C_HOLD, 1, 1, 0},
+    {CUDA_CHANNELS, C_CORRECT, 1, 1, 0},
+    {CUDA_CHANNELS, C_X_ACCESS, 2, 2, 0},
+    {CUDA_CHANNELS, C_X_ACCESS, 16, 16, 0},
+    {CUDA_CHANNELS, C_WIDTH, 1, 1, 0},
+    {CUDA_CHANNELS, C_WIDTH, 4, 4, 0},
+    {CUDA_GROUPS, C_STAGE, 0, 0, 0},
+    {CUDA_GROUPS, C_STAGE, 1, 1, 0},
+    {CUDA_GROUPS, C_STAGE, 2, 2, 0},
+    {CUDA_GROUPS, C_STAGE, 3, 3, 0},
+    {CUDA_GROUPS, C_LAST, 0, 0, 0},
+    {CUDA_GROUPS, C_LAST, 1, 1, 0},
+    {CUDA_GROUPS, C_CORRECT, 1, 1, 0},
+    {CUDA_GROUPS, C_X_ACCESS, 2, 2, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
@@ -585,6 +608,153 @@ static void any_axes(void) {
         }
 }
 
+/* ---- Channels and groups ------------------------------------------------------------------------
+ */
+
+static norm_case channels_of(planish_pass pass, planish_kind kind, int64_t images, int64_t channels,
+                             int64_t pixels, element type) {
+    norm_case c = rows_of(pass, kind, 1, 1, type);
+    c.ndim = 3;
+    c.shape[0] = images;
+    c.shape[1] = channels;
+    c.shape[2] = pixels;
+    c.reduce_axes = c.affine_axes = 2;
+    return c;
+}
+
+/* Images taken whole by a block or a cluster, and by tiles; odd numbers of everything. */
+static void channels(void) {
+    static const int64_t shapes[][3] = {
+        {5, 24, 64}, {3, 17, 49},   {2, 96, 320}, {2, 33, 1025}, {6, 40, 7},  {1, 320, 256},
+        {9, 8, 3},   {2, 520, 196}, {4, 3, 4096}, {3, 1000, 49}, {5, 2, 100}, {2, 130, 272},
+    };
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            norm_case c = channels_of(both[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
+                                      shapes[i][0], shapes[i][1], shapes[i][2], types[i % 3]);
+            set_device(i % 5 == 4 ? 80 : 90, 2);
+            c.weight_offset = i == 6;
+            if (i % 2)
+                c.weight = c.grad = F32;
+            emulate_case(c);
+            if (pass == 0) {
+                c.out = CHANNELS_LAST;
+                emulate_case(c);
+            }
+        }
+}
+
+static void channels_otherwise(void) {
+    set_device(90, 2);
+    for (int pass = 0; pass < 2; pass++) {
+        static const unsigned drop[] = {HAS(WEIGHT) | HAS(BIAS) | HAS(MEAN) | HAS(RSTD), HAS(BIAS),
+                                        HAS(WEIGHT) | HAS(DBIAS), HAS(DX),
+                                        HAS(DWEIGHT) | HAS(DBIAS)};
+        for (size_t i = 0; i < sizeof drop / sizeof *drop; i++) {
+            norm_case c = channels_of(both[pass], PLANISH_LAYER, 3, 40, 96, types[i % 3]);
+            c.has &= ~drop[i];
+            if (both[pass] == PLANISH_BACKWARD || i < 3)
+                emulate_case(c);
+        }
+        for (int i = 0; i < 3; i++) {
+            norm_case c =
+                channels_of(both[pass], PLANISH_LAYER, 3, 48, i == 1 ? 49 : 320, types[i]);
+            c.in = c.out = i == 2 ? PADDED : MISALIGNED;
+            emulate_case(c);
+        }
+        norm_case c = channels_of(both[pass], PLANISH_LAYER, 4, 72, 256, BF16);
+        c.y = F32;
+        c.stats = F64;
+        emulate_case(c);
+    }
+    for (numbers n = MEAN_100; n < NUMBERS_COUNT; n++)
+        for (int t = 0; t < 3; t++) {
+            norm_case c = channels_of(n % 2 ? PLANISH_FORWARD : PLANISH_BACKWARD, PLANISH_LAYER, 2,
+                                      t == 1 ? 520 : 96, t == 1 ? 49 : 80, types[t]);
+            c.numbers = n;
+            c.eps = n == SCALE_TINY ? 0 : 1e-5;
+            emulate_case(c);
+            c.pass = PLANISH_FORWARD;
+            if (n != SUBNORMAL)
+                emulate_case(c);
+        }
+}
+
+/* (images, groups, channels, pixels), or with the channels last (images, pixels, groups, channels).
+ */
+static norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool last,
+                           element type) {
+    norm_case c = rows_of(pass, kind, 1, 1, type);
+    c.ndim = 4;
+    for (int i = 0; i < 4; i++)
+        c.shape[i] = n[i];
+    if (last) {
+        c.shape[1] = n[3];
+        c.shape[2] = n[1];
+        c.shape[3] = n[2];
+    }
+    c.reduce_axes = last ? 10 : 12;
+    c.affine_axes = last ? 12 : 6;
+    return c;
+}
+
+static void groups(void) {
+    static const int64_t shapes[][4] = {
+        {3, 4, 8, 64},   {2, 32, 2, 196}, {2, 3, 5, 49},   {1, 1, 24, 100},
+        {5, 40, 1, 81},  {3, 2, 12, 1},   {2, 2, 64, 400}, {4, 7, 3, 2},
+        {2, 1, 9, 8192}, {6, 6, 1, 320},  {2, 5, 100, 9},  {2, 2, 8, 3136},
+    };
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int last = 0; last < 2; last++) {
+                norm_case c = groups_of(both[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
+                                        shapes[i], last, types[(i + (size_t)last) % 3]);
+                set_device(i % 5 == 4 ? 80 : 90, 2);
+                c.weight_offset = i == 6;
+                if (i % 2)
+                    c.weight = c.grad = F32;
+                emulate_case(c);
+            }
+}
+
+static void groups_otherwise(void) {
+    static const int64_t small[] = {5, 3, 8, 96}, odd[] = {5, 3, 5, 49}, large[] = {2, 2, 40, 1600};
+    set_device(90, 2);
+    for (int last = 0; last < 2; last++) {
+        for (int pass = 0; pass < 2; pass++) {
+            static const unsigned drop[] = {HAS(BIAS), HAS(WEIGHT) | HAS(DBIAS), HAS(DX),
+                                            HAS(DWEIGHT) | HAS(DBIAS), HAS(MEAN) | HAS(RSTD)};
+            for (size_t i = 0; i < sizeof drop / sizeof *drop; i++) {
+                norm_case c = groups_of(both[pass], PLANISH_LAYER, small, last, types[i % 3]);
+                c.has &= ~drop[i];
+                emulate_case(c);
+            }
+            for (int i = 0; i < 3; i++) {
+                norm_case c = groups_of(both[pass], PLANISH_LAYER, i ? odd : small, last, types[i]);
+                c.in = c.out = i == 2 ? PADDED : MISALIGNED;
+                emulate_case(c);
+            }
+            norm_case c = groups_of(both[pass], PLANISH_LAYER, small, last, F16);
+            c.y = F32;
+            c.stats = F64;
+            emulate_case(c);
+            c = groups_of(both[pass], PLANISH_LAYER, large, last, F32);
+            emulate_case(c);
+        }
+        for (numbers n = MEAN_100; n < NUMBERS_COUNT; n++)
+            for (int t = 0; t < 3; t++) {
+                norm_case c = groups_of(n % 2 ? PLANISH_FORWARD : PLANISH_BACKWARD, PLANISH_LAYER,
+                                        t == 1 ? odd : small, last, types[t]);
+                c.numbers = n;
+                c.eps = n == SCALE_TINY ? 0 : 1e-5;
+                emulate_case(c);
+                c.pass = PLANISH_FORWARD;
+                if (n != SUBNORMAL)
+                    emulate_case(c);
+            }
+    }
+}
+
 static void every_variant(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
@@ -607,11 +777,19 @@ int main(int argc, char **argv) {
         const char *name;
         void (*make)(void);
     } tables[] = {
-        {"lengths", lengths},     {"long", long_rows},
-        {"rows", row_counts},     {"outputs", outputs_and_dtypes},
-        {"layouts", layouts},     {"numbers", all_numbers},
-        {"passes", other_passes}, {"any layout", any_layout},
+        {"lengths", lengths},
+        {"long", long_rows},
+        {"rows", row_counts},
+        {"outputs", outputs_and_dtypes},
+        {"layouts", layouts},
+        {"numbers", all_numbers},
+        {"passes", other_passes},
+        {"any layout", any_layout},
         {"any axes", any_axes},
+        {"channels", channels},
+        {"channels otherwise", channels_otherwise},
+        {"groups", groups},
+        {"groups otherwise", groups_otherwise},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

@@ -1,0 +1,294 @@
+/*
+ * A tile is as many pixels as fill whole sectors of memory and leave room for several blocks in a
+ * multiprocessor. Images of few pixels, or of pixels that do not come in whole sectors, are taken
+ * whole, their channels shared by a cluster of blocks.
+ */
+#include "channels.h"
+
+#include <stdio.h>
+
+#include "images.h"
+
+enum {
+    SECTOR = 32,            /* bytes: tiles begin and end on one */
+    FEW_PIXELS = 256,       /* images below this are taken whole where they fit */
+    WHOLE_BYTES = 64 << 10, /* of such an image in a block, rather */
+    TILE_BYTES = 64 << 10,  /* of a tile, rather; of all tensors read */
+    THREADS = 256,          /* of a block, rather */
+    MOST_THREADS = 512,
+    MOST_EACH = 16,         /* channels whose sums a thread keeps in registers */
+    FORWARD_THREADS = 1280, /* in a multiprocessor: 48 registers each */
+    BACKWARD_THREADS = 512, /* 128 registers each */
+    MOST_GRID = 1 << 30
+};
+
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
+static int most(int a, int b) {
+    return a > b ? a : b;
+}
+static int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+static size_t round_up(size_t bytes) {
+    return (bytes + 15) / 16 * 16;
+}
+
+static int bytes_of(const int32_t *c, cuda_constant type) {
+    return dtype_bytes((dtype)c[type]);
+}
+
+/* Bytes of an element that is held in shared memory. */
+static int held_bytes(const int32_t *c) {
+    return bytes_of(c, C_X_TYPE) + (c[C_PASS] == PLANISH_BACKWARD ? bytes_of(c, C_G_TYPE) : 0);
+}
+
+static size_t tile_bytes(const int32_t *c, int element_bytes) {
+    const size_t gap = c[C_LAST] && c[C_TILE] != c[C_PIXELS] ? 16 : 0;
+    return round_up((size_t)c[C_DEPTH] * (size_t)c[C_TILE] * (size_t)element_bytes +
+                    (size_t)(c[C_DEPTH] / 8) * gap);
+}
+
+/* As the kernel lays it out. */
+size_t channels_shared_bytes(const cuda_spec *spec) {
+    const int32_t *c = spec->constant;
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
+    const size_t tile = (size_t)c[C_TILE], depth = (size_t)c[C_DEPTH];
+    const int fewest = c[C_COLS] - (c[C_CLUSTER] - 1) * c[C_DEPTH];
+    const size_t total = bytes_of(c, C_X_TYPE) == 2 && fewest / c[C_PLANES] >= 4 ? 4 : 8;
+    size_t bytes = tile_bytes(c, bytes_of(c, C_X_TYPE));
+    if (backward)
+        bytes += tile_bytes(c, bytes_of(c, C_G_TYPE));
+    bytes += round_up(3 * (size_t)c[C_PLANES] * tile * 4) + (backward ? 32 : 16) * tile;
+    if (c[C_W_TYPE] != DTYPE_NONE)
+        bytes += round_up(depth * 4);
+    if (!backward && c[C_B_TYPE] != DTYPE_NONE)
+        bytes += round_up(depth * 4);
+    if (c[C_CLUSTER] > 1)
+        bytes += 2 * (size_t)c[C_CLUSTER] * tile * 4 * total;
+    return bytes;
+}
+
+/* ---- Geometry ----------------------------------------------------------------------------------
+ */
+
+static bool fits(const cuda_plan *plan) {
+    return channels_shared_bytes(&plan->main) + 256 <= (size_t)plan->limits.shared_per_block;
+}
+
+/* Neighbouring pixels of a thread. */
+static int width_of(int pixels) {
+    return pixels % 4 == 0 ? 4 : pixels % 2 == 0 ? 2 : 1;
+}
+
+/* Planes of threads over `depth` channels, of which the fewest a block has are `fewest`; false:
+ * more threads than a block may have. */
+static bool set_planes(int32_t *c, int fewest) {
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
+    const int lanes = c[C_TILE] / c[C_WIDTH], depth = c[C_DEPTH];
+    int planes = most(1, THREADS / lanes);
+    /* Many channels to a thread are slow, and in the backward each takes registers. */
+    planes = most(planes, backward ? ceil_div(depth, MOST_EACH)
+                                   : least(ceil_div(depth, 32), most(1, MOST_THREADS / lanes)));
+    planes = least(planes, fewest);
+    for (int more = planes; more < planes + planes / 2 && more * lanes <= MOST_THREADS; more++)
+        if (depth % more == 0 && more <= fewest) {
+            planes = more;
+            break;
+        }
+    if (backward && ceil_div(depth, planes) > MOST_EACH)
+        return false;
+    c[C_LANES] = lanes;
+    c[C_PLANES] = planes;
+    c[C_WARPS] = ceil_div(lanes * planes, 32);
+    return c[C_WARPS] <= (backward ? MOST_THREADS : 2 * MOST_THREADS) / 32;
+}
+
+/* The whole image in a block or a cluster. */
+static bool whole_image(cuda_plan *plan) {
+    int32_t *c = plan->main.constant;
+    const int pixels = c[C_PIXELS], channels = c[C_COLS];
+    c[C_TILE] = pixels;
+    c[C_WIDTH] = width_of(pixels);
+    if (pixels / c[C_WIDTH] > MOST_THREADS)
+        return false;
+    bool found = false;
+    cuda_spec last = plan->main;
+    for (int cluster = 1; cluster <= least(8, plan->limits.max_cluster); cluster *= 2) {
+        const int depth = ceil_div(ceil_div(channels, cluster), 8) * 8;
+        const int fewest = channels - (cluster - 1) * depth;
+        if (cluster > 1 && fewest < 8)
+            break;
+        c[C_CLUSTER] = cluster;
+        c[C_DEPTH] = cluster > 1 ? depth : channels;
+        if (!set_planes(c, cluster > 1 ? fewest : channels) || !fits(plan))
+            continue;
+        found = true;
+        last = plan->main;
+        if ((int64_t)c[C_DEPTH] * pixels * held_bytes(c) <= WHOLE_BYTES)
+            break;
+    }
+    plan->main = last;
+    return found;
+}
+
+/* Some pixels of an image in a block. */
+static bool some_pixels(cuda_plan *plan) {
+    static const int tiles[] = {64, 112, 96, 80, 128, 48, 32, 16, 8};
+    int32_t *c = plan->main.constant;
+    const int pixels = c[C_PIXELS], step = SECTOR / bytes_of(c, C_X_TYPE);
+    double best_cost = 0;
+    cuda_spec best = plan->main;
+    bool found = false;
+    c[C_CLUSTER] = 1;
+    c[C_DEPTH] = c[C_COLS];
+    c[C_WIDTH] = width_of(pixels);
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
+        const int tile = tiles[i];
+        const bool wide = tile * bytes_of(c, C_X_TYPE) < 2 * SECTOR;
+        const double bytes = (double)c[C_COLS] * tile * held_bytes(c);
+        c[C_TILE] = tile;
+        if (tile == pixels || (tile % step && i < 7) || !set_planes(c, c[C_COLS]) || !fits(plan))
+            continue;
+        /* Idle lanes, more than fits several times, segments below full speed. */
+        const double cost = (double)ceil_div(pixels, tile) * tile / pixels *
+                            (bytes > TILE_BYTES ? bytes / TILE_BYTES : 1) * (wide ? 1.4 : 1) *
+                            (tile == 64 ? 1 : 1.03);
+        if (!found || cost < best_cost) {
+            found = true;
+            best_cost = cost;
+            best = plan->main;
+        }
+    }
+    plan->main = best;
+    return found;
+}
+
+bool channels_plan_make(cuda_plan *plan, const problem *p) {
+    image_view v;
+    if (problem_is_double(p) || !images_of_channels(&v, p))
+        return false;
+    int32_t *c = plan->main.constant;
+    const bool backward = p->pass == PLANISH_BACKWARD;
+    cuda_spec_describe(&plan->main, p);
+    plan->main.kernel = CUDA_CHANNELS;
+    c[C_PASS] = p->pass;
+    c[C_COLS] = (int)v.depth;
+    c[C_PIXELS] = (int)v.pixels;
+    c[C_LAST] = v.last;
+    c[C_GROUP] = 1;
+    const int bytes = bytes_of(c, C_X_TYPE);
+    const bool apart = v.pixels * bytes % SECTOR != 0;
+    if (!((v.pixels < FEW_PIXELS || apart) && whole_image(plan)) && !some_pixels(plan) &&
+        !whole_image(plan))
+        return false;
+    if (backward) {
+        c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
+        c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
+        c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
+    }
+    const int out = bytes_of(c, backward ? C_D_TYPE : C_Y_TYPE);
+    c[C_HOLD] = c[C_TILE] == c[C_PIXELS] && c[C_WIDTH] * bytes < 8 && out == bytes && !c[C_LAST];
+    const int threads = 32 * c[C_WARPS];
+    const int room = plan->limits.shared_per_block + 1024;
+    const int fit = room / ((int)channels_shared_bytes(&plan->main) + 1280);
+    c[C_MIN_BLOCKS] =
+        most(1, least(fit, (backward ? BACKWARD_THREADS : FORWARD_THREADS) / threads));
+    for (int r = 0; r < ROLE_COUNT; r++)
+        plan->stride[r] = v.stride[r];
+    if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
+        cuda_plan_finish(plan, p, c[C_COLS],
+                         most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]));
+    plan->workspace_bytes = (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
+                            (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+    return true;
+}
+
+int channels_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const int32_t *c = plan->main.constant;
+    return snprintf(text, bytes,
+                    "cuda channels %s %lldx%dx%d%s: %d pixels of %d channels a block, "
+                    "%d lanes of %d x %d planes, cluster %d",
+                    c[C_PASS] == PLANISH_FORWARD ? "forward" : "backward",
+                    (long long)(plan->rows / c[C_PIXELS]), c[C_COLS], c[C_PIXELS],
+                    c[C_LAST] ? " to channels last" : "", c[C_TILE], c[C_DEPTH], c[C_LANES],
+                    c[C_WIDTH], c[C_PLANES], c[C_CLUSTER]);
+}
+
+/* ---- Launches ----------------------------------------------------------------------------------
+ */
+
+/* Alignment of a tensor's parts as the kernel takes them: of an image, a block's channels of it, a
+ * channel, a tile. */
+static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, int bytes,
+                         bool last) {
+    const int32_t *c = plan->main.constant;
+    const int64_t unit = last ? 1 : c[C_PIXELS];
+    uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes) | 16;
+    bits |= (uint64_t)(c[C_COLS] * unit * bytes);
+    if (c[C_CLUSTER] > 1)
+        bits |= (uint64_t)(c[C_DEPTH] * unit * bytes);
+    if (!last && c[C_TILE] != c[C_PIXELS])
+        bits |= (uint64_t)(c[C_PIXELS] * bytes) | (uint64_t)(c[C_TILE] * bytes);
+    return (int32_t)(bits & ~(bits - 1));
+}
+
+int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                          cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    cuda_spec *spec = &launches[0].spec;
+    *spec = plan->main;
+    int32_t *c = spec->constant;
+    c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, bytes_of(c, C_X_TYPE), false);
+    c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, bytes_of(c, C_Y_TYPE), c[C_LAST]);
+    c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, bytes_of(c, C_G_TYPE), false);
+    c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, bytes_of(c, C_D_TYPE), false);
+    if (plan->finish.kernel < 0)
+        return 1;
+    launches[1].spec = plan->finish;
+    return 2;
+}
+
+void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                               void *workspace, int resident,
+                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    const int32_t *c = launches[0].spec.constant;
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
+    const int64_t units = plan->rows / c[C_PIXELS] * ceil_div(c[C_PIXELS], c[C_TILE]);
+    int64_t grid = units;
+    if (grid > MOST_GRID / c[C_CLUSTER])
+        grid = MOST_GRID / c[C_CLUSTER];
+    if (backward) {
+        const int64_t held =
+            c[C_CLUSTER] > 1
+                ? resident
+                : most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+        grid = grid < held ? grid : held;
+        if (plan->finish.kernel >= 0 && grid > plan->partials)
+            grid = plan->partials;
+    }
+    float *partials = workspace;
+    launches[0].blocks_x = grid * c[C_CLUSTER];
+    launches[0].blocks_y = 1;
+    launches[0].args.channels = (cuda_channels_args){
+        .x = buffers[ROLE_X],
+        .weight = buffers[ROLE_WEIGHT],
+        .bias = buffers[ROLE_BIAS],
+        .dy = buffers[ROLE_DY],
+        .mean = buffers[ROLE_MEAN],
+        .rstd = buffers[ROLE_RSTD],
+        .out = buffers[backward ? ROLE_DX : ROLE_Y],
+        .partial_weight = partials,
+        .partial_bias = partials + (c[C_WANT_DWEIGHT] ? plan->partials * c[C_COLS] : 0),
+        .units = units,
+        .x_image = plan->stride[ROLE_X] * bytes_of(c, C_X_TYPE),
+        .dy_image = plan->stride[ROLE_DY] * bytes_of(c, C_G_TYPE),
+        .out_image = backward ? plan->stride[ROLE_DX] * bytes_of(c, C_D_TYPE)
+                              : plan->stride[ROLE_Y] * bytes_of(c, C_Y_TYPE),
+        .mean_image = plan->stride[ROLE_MEAN] * bytes_of(c, C_MEAN_TYPE),
+        .rstd_image = plan->stride[ROLE_RSTD] * bytes_of(c, C_RSTD_TYPE),
+        .eps = plan->eps,
+        .eps_is_small = plan->eps < 1e-30};
+    if (plan->finish.kernel >= 0)
+        cuda_finish_arguments(plan, buffers, workspace, grid, &launches[1]);
+}

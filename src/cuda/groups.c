@@ -1,0 +1,272 @@
+/*
+ * Backward of rows that fit a block's shared memory, x and dy, in one read; everything else in two.
+ * Pieces and segments follow from the sizes of an image and the dtypes alone.
+ */
+#include "groups.h"
+
+#include <stdio.h>
+
+enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
+
+enum {
+    THREADS = 256,          /* of a block, where rows are read twice */
+    MOST_LANES = 64,        /* chunks of channels in such a block */
+    PIECE_BYTES = 32 << 10, /* of x in such a block */
+    MOST_STEPS = 16,        /* chunks of a lane, where pixels are dense */
+    ROW_VECS = 8,           /* chunks of a thread, of rows read once */
+    MOST_GRID = 1 << 30
+};
+
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
+static int most(int a, int b) {
+    return a > b ? a : b;
+}
+static int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+static size_t round_up(size_t bytes) {
+    return (bytes + 15) / 16 * 16;
+}
+
+static int bytes_of(const int32_t *c, cuda_constant type) {
+    return dtype_bytes((dtype)c[type]);
+}
+
+static bool is_backward(const int32_t *c) {
+    return c[C_PASS] == PLANISH_BACKWARD;
+}
+
+static int images_of(const cuda_plan *plan) {
+    return (int)(plan->rows / plan->main.constant[C_GROUPS]);
+}
+
+/* ---- Geometry ----------------------------------------------------------------------------------
+ */
+
+size_t groups_shared_bytes(const cuda_spec *spec) {
+    const int32_t *c = spec->constant;
+    if (c[C_STAGE] == STAGE_ROW) {
+        const size_t row = (size_t)c[C_DEPTH] * (size_t)c[C_PIXELS];
+        const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
+        return round_up(row * (size_t)bytes_of(c, C_X_TYPE)) +
+               round_up(row * (size_t)bytes_of(c, C_G_TYPE)) +
+               (size_t)(3 * c[C_DEPTH] * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
+    }
+    if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
+        return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
+    return 0;
+}
+
+/* Elements of a chunk: a power of two that divides `run`, of at most 16 bytes. */
+static int width_of(const int32_t *c, int run) {
+    int bytes = most(bytes_of(c, C_X_TYPE), bytes_of(c, is_backward(c) ? C_D_TYPE : C_Y_TYPE));
+    if (is_backward(c))
+        bytes = most(bytes, bytes_of(c, C_G_TYPE));
+    int width = 16 / bytes;
+    while (run % width)
+        width /= 2;
+    return width;
+}
+
+/* A row at a time in a block; false where shared memory does not hold it. */
+static bool row_geometry(cuda_plan *plan) {
+    int32_t *c = plan->main.constant;
+    c[C_STAGE] = STAGE_ROW;
+    c[C_LANES] = 32;
+    c[C_PLANES] = 1;
+    c[C_WIDTH] = width_of(c, c[C_PIXELS]);
+    const int chunks = c[C_PIXELS] / c[C_WIDTH];
+    c[C_PIECE] = chunks;
+    const size_t room = (size_t)plan->limits.shared_per_block - 1024;
+    if (plan->cols > 1 << 20 || groups_shared_bytes(&plan->main) > room)
+        return false;
+    const bool alone = 2 * groups_shared_bytes(&plan->main) > room;
+    const int wanted = ceil_div((int)plan->cols / c[C_WIDTH], 32 * ROW_VECS);
+    c[C_WARPS] = most(2, least(wanted, alone ? 24 : 16));
+    /* Segments of a channel: so many that the warps have about the same to do. */
+    int steps = 8;
+    while (steps > 1 && c[C_DEPTH] * ceil_div(chunks, 32 * steps) < 4 * c[C_WARPS])
+        steps /= 2;
+    c[C_PIECE] = 32 * steps;
+    const size_t shared = groups_shared_bytes(&plan->main);
+    if (shared > room)
+        return false;
+    c[C_MIN_BLOCKS] = most(1, least((int)((size_t)plan->limits.shared_per_block / (shared + 1536)),
+                                    768 / (32 * c[C_WARPS])));
+    return true;
+}
+
+/* Channels of an image in equal strips of at most MOST_LANES chunks, where they divide so. */
+static int lanes_of(int chunks) {
+    const int strips = ceil_div(chunks, MOST_LANES);
+    for (int more = strips; more < 2 * strips; more++)
+        if (chunks % more == 0)
+            return chunks / more;
+    return ceil_div(chunks, strips);
+}
+
+static void piece_geometry(cuda_plan *plan) {
+    int32_t *c = plan->main.constant;
+    c[C_STAGE] = STAGE_APPLY;
+    c[C_WIDTH] = width_of(c, c[C_LAST] ? c[C_COLS] : c[C_PIXELS]);
+    c[C_WARPS] = THREADS / 32;
+    c[C_MIN_BLOCKS] = is_backward(c) ? 2 : 3;
+    if (c[C_LAST]) {
+        c[C_LANES] = lanes_of(c[C_COLS] / c[C_WIDTH]);
+        c[C_PLANES] = THREADS / c[C_LANES];
+        const int pixel = c[C_LANES] * c[C_WIDTH] * bytes_of(c, C_X_TYPE);
+        const int turns = most(1, PIECE_BYTES / pixel / (4 * c[C_PLANES]));
+        c[C_PIECE] = least(c[C_PIXELS], 4 * turns * c[C_PLANES]);
+    } else {
+        c[C_LANES] = 32;
+        c[C_PLANES] = 1;
+        c[C_PIECE] = least(ceil_div(c[C_PIXELS], 32 * c[C_WIDTH]), MOST_STEPS) * 32 * c[C_WIDTH];
+    }
+}
+
+static int64_t pieces_of(const int32_t *c) {
+    return c[C_STAGE] == STAGE_ROW ? 0 : ceil_div(c[C_PIXELS], c[C_PIECE]);
+}
+
+static size_t sums_bytes(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    return (size_t)images_of(plan) * (size_t)pieces_of(c) * 3 * (size_t)c[C_COLS] * sizeof(float);
+}
+
+static size_t moments_bytes(const cuda_plan *plan) {
+    return plan->main.constant[C_STAGE] == STAGE_ROW ? 0 : (size_t)plan->rows * 8 * sizeof(float);
+}
+
+bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+    if (problem_is_double(p) || v->images > MOST_GRID)
+        return false;
+    int32_t *c = plan->main.constant;
+    cuda_spec_describe(&plan->main, p);
+    plan->main.kernel = CUDA_GROUPS;
+    c[C_PASS] = p->pass;
+    c[C_GROUPS] = (int)v->groups;
+    c[C_DEPTH] = (int)v->depth;
+    c[C_PIXELS] = (int)v->pixels;
+    c[C_COLS] = (int)(v->groups * v->depth);
+    c[C_LAST] = v->last || v->pixels == 1;
+    c[C_GROUP] = c[C_CLUSTER] = 1;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        plan->stride[r] = v->stride[r];
+    if (is_backward(c)) {
+        c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
+        c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
+        c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
+    }
+    if (c[C_LAST] || !is_backward(c) || !row_geometry(plan))
+        piece_geometry(plan);
+    if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
+        cuda_plan_finish(plan, p, c[C_COLS], v->images);
+    plan->workspace_bytes = sums_bytes(plan) + moments_bytes(plan) +
+                            (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
+                                (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+    return true;
+}
+
+int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const int32_t *c = plan->main.constant;
+    return snprintf(text, bytes,
+                    "cuda groups %s %dx%dx%dx%d%s: %s, chunks of %d, %d lanes x %d planes, "
+                    "pieces of %d, %d warps",
+                    is_backward(c) ? "backward" : "forward", images_of(plan), c[C_GROUPS],
+                    c[C_DEPTH], c[C_PIXELS], c[C_LAST] ? " channels last" : "",
+                    c[C_STAGE] == STAGE_ROW ? "one read" : "two reads", c[C_WIDTH], c[C_LANES],
+                    c[C_PLANES], c[C_PIECE], c[C_WARPS]);
+}
+
+/* ---- Launches ----------------------------------------------------------------------------------
+ */
+
+/* Alignment of a tensor's rows: of an image, of a group of it, or of the channels of a pixel. */
+static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, int bytes) {
+    const int32_t *c = plan->main.constant;
+    uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes) | 16;
+    const int64_t run = c[C_LAST]                 ? c[C_COLS]
+                        : c[C_STAGE] == STAGE_ROW ? (int64_t)c[C_DEPTH] * c[C_PIXELS]
+                                                  : c[C_PIXELS];
+    bits |= (uint64_t)(run * bytes);
+    return (int32_t)(bits & ~(bits - 1));
+}
+
+static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
+    cuda_spec spec = plan->main;
+    int32_t *c = spec.constant;
+    c[C_STAGE] = stage;
+    if (stage == STAGE_MOMENTS) {
+        const int64_t entries = c[C_DEPTH] * (is_backward(c) ? 1 : pieces_of(plan->main.constant));
+        c[C_WARPS] = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;
+        c[C_MIN_BLOCKS] = 1;
+    }
+    c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, bytes_of(c, C_X_TYPE));
+    c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, bytes_of(c, C_Y_TYPE));
+    c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, bytes_of(c, C_G_TYPE));
+    c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, bytes_of(c, C_D_TYPE));
+    return spec;
+}
+
+int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                        cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    const int32_t *c = plan->main.constant;
+    int count = 0;
+    if (c[C_STAGE] == STAGE_ROW) {
+        launches[count++].spec = stage_of(plan, buffers, STAGE_ROW);
+    } else {
+        launches[count++].spec = stage_of(plan, buffers, STAGE_SUMS);
+        launches[count++].spec = stage_of(plan, buffers, STAGE_MOMENTS);
+        if (!is_backward(c) || c[C_D_TYPE] != DTYPE_NONE)
+            launches[count++].spec = stage_of(plan, buffers, STAGE_APPLY);
+    }
+    if (plan->finish.kernel >= 0)
+        launches[count++].spec = plan->finish;
+    return count;
+}
+
+static int64_t grid_of(const cuda_plan *plan, const int32_t *c) {
+    const int64_t pieces = (int64_t)images_of(plan) * pieces_of(plan->main.constant);
+    int64_t grid = plan->rows;
+    if (c[C_STAGE] == STAGE_SUMS || c[C_STAGE] == STAGE_APPLY)
+        grid = c[C_LAST] ? pieces * ceil_div(ceil_div(c[C_COLS], c[C_WIDTH]), c[C_LANES])
+                         : (pieces * c[C_COLS] + c[C_WARPS] - 1) / c[C_WARPS];
+    return grid < MOST_GRID ? grid : MOST_GRID;
+}
+
+void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                             void *workspace, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    const int32_t *c = plan->main.constant;
+    const int count = groups_launch_specs(plan, buffers, launches) - (plan->finish.kernel >= 0);
+    char *sums = workspace, *moments = sums + sums_bytes(plan);
+    float *partials = (float *)(moments + moments_bytes(plan));
+    for (int i = 0; i < count; i++) {
+        launches[i].blocks_x = grid_of(plan, launches[i].spec.constant);
+        launches[i].blocks_y = 1;
+        launches[i].args.groups = (cuda_groups_args){
+            .x = buffers[ROLE_X],
+            .weight = buffers[ROLE_WEIGHT],
+            .bias = buffers[ROLE_BIAS],
+            .dy = buffers[ROLE_DY],
+            .mean = buffers[ROLE_MEAN],
+            .rstd = buffers[ROLE_RSTD],
+            .out = buffers[is_backward(c) ? ROLE_DX : ROLE_Y],
+            .sums = (float *)sums,
+            .moments = (float *)moments,
+            .partial_weight = partials,
+            .partial_bias = partials + (c[C_WANT_DWEIGHT] ? plan->partials * c[C_COLS] : 0),
+            .images = images_of(plan),
+            .x_image = plan->stride[ROLE_X] * bytes_of(c, C_X_TYPE),
+            .dy_image = plan->stride[ROLE_DY] * bytes_of(c, C_G_TYPE),
+            .out_image = is_backward(c) ? plan->stride[ROLE_DX] * bytes_of(c, C_D_TYPE)
+                                        : plan->stride[ROLE_Y] * bytes_of(c, C_Y_TYPE),
+            .mean_stride = plan->stride[ROLE_MEAN] * bytes_of(c, C_MEAN_TYPE),
+            .rstd_stride = plan->stride[ROLE_RSTD] * bytes_of(c, C_RSTD_TYPE),
+            .eps = plan->eps,
+            .eps_is_small = plan->eps < 1e-30};
+    }
+    if (plan->finish.kernel >= 0)
+        cuda_finish_arguments(plan, buffers, (char *)partials, images_of(plan), &launches[count]);
+}

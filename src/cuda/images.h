@@ -1,0 +1,23 @@
+/*
+ * Problems seen as images: N images of channels by pixels, normalized over the channels of a pixel
+ * or over groups of channels with all their pixels. Pure; says whether a problem is one and names
+ * its sizes.
+ */
+#ifndef PLANISH_CUDA_IMAGES_H
+#define PLANISH_CUDA_IMAGES_H
+
+#include "backend.h"
+
+typedef struct image_view {
+    int64_t images, groups, depth, pixels; /* depth: channels of a group */
+    bool last;                             /* groups: channels are dense; channels: those of y */
+    int64_t stride[ROLE_COUNT]; /* from image to image; groups' mean and rstd: from row to row */
+} image_view;
+
+/* Reduced over channels, whose pixels are dense in x, dy and dx. `groups` is 1. */
+bool images_of_channels(image_view *v, const problem *p);
+
+/* Reduced over groups of channels, dense pixels or (last) dense channels in every tensor. */
+bool images_of_groups(image_view *v, const problem *p);
+
+#endif

@@ -1,0 +1,667 @@
+/*
+ * Norms over groups of channels: image n has GROUPS groups of DEPTH channels of PIXELS pixels, a row
+ * for each group of an image; weight and bias vary by channel. Everything is made of sums over one
+ * channel of one image, which are what dweight and dbias need, too.
+ *
+ * STAGE 0, backward in one read (pixels dense): a block takes a row, x and dy, into shared memory.
+ * STAGE 1, 2, 3, each tensor read twice, for rows of any length: sums of every channel over PIECE
+ * pixels at a time; what those of a group come to; the output. Forward (PASS 0) or backward (1).
+ * LAST: channels are dense, pixels COLS apart; else pixels are dense.
+ *
+ * Pieces are cut by COLS, PIXELS and the dtypes alone, so that a row does not depend on the others.
+ * Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; rows whose squares leave float's range are summed again, scaled by a power of two.
+ *
+ * Constants: STAGE PASS KIND GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES PLANES
+ * WARPS LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS
+ * Y_ACCESS D_ACCESS (alignments of a row in bytes).
+ */
+struct groups_args {
+    const void *x, *weight, *bias, *dy;
+    void *mean, *rstd, *out;
+    float *sums;    /* [images][PIECES][3][COLS] */
+    float *moments; /* [images * GROUPS][8] */
+    float *partial_weight, *partial_bias; /* [images][COLS] */
+    i64 images;
+    i64 x_image, dy_image, out_image;     /* bytes from image to image */
+    i64 mean_stride, rstd_stride;         /* bytes from row to row */
+    double eps;
+    u32 eps_is_small;
+};
+
+constexpr bool LAYER = KIND == 0;
+constexpr bool FORWARD = PASS == 0;
+constexpr int THREADS = WARPS * 32;
+constexpr int PIECES = ceil_div(PIXELS, PIECE);
+constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
+constexpr bool WEIGHTED = W_TYPE != NONE;
+constexpr bool BIASED = FORWARD && B_TYPE != NONE;
+constexpr int OUT_TYPE = FORWARD ? Y_TYPE : D_TYPE;
+constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : D_ACCESS;
+constexpr i64 ROW = (i64)DEPTH * PIXELS;
+
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+
+__device__ __forceinline__ float weight_of(const groups_args &args, int channel) {
+    if constexpr (!WEIGHTED) {
+        return 1;
+    } else {
+        const float w = load_element<W_TYPE>(args.weight, channel);
+        return WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 would change -0 */
+    }
+}
+__device__ __forceinline__ float bias_of(const groups_args &args, int channel) {
+    if constexpr (!BIASED)
+        return 0;
+    else
+        return load_element<B_TYPE>(args.bias, channel);
+}
+
+/* The saved moments of a row. */
+__device__ __forceinline__ float saved_mean(const groups_args &args, i64 row) {
+    if constexpr (!LAYER || MEAN_TYPE == NONE)
+        return 0;
+    else
+        return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
+}
+__device__ __forceinline__ float saved_rstd(const groups_args &args, i64 row) {
+    return load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
+}
+
+/* ---- Sums over a block ------------------------------------------------------------------------- */
+
+/* The sums of COUNT values over the block, in every thread; `room` holds WARPS x COUNT. */
+template <int COUNT, typename T>
+__device__ __forceinline__ void sum_over_block(T *v, T (*room)[COUNT]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        v[j] = sum_over_lanes<32>(v[j], lane);
+    if (WARPS == 1)
+        return;
+    if (lane == 0)
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            room[threadIdx.x / 32][j] = v[j];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        v[j] = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            v[j] += room[w][j];
+    }
+    __syncthreads();
+}
+
+/* ---- Backward in one read ---------------------------------------------------------------------- */
+
+/* A channel of a group is cut into SEGMENTS of at most SEGMENT chunks; a warp takes one at a time. */
+constexpr int CHUNKS = ceil_div(PIXELS, WIDTH); /* of a channel */
+constexpr int SEGMENTS = ceil_div(CHUNKS, PIECE);
+constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
+__device__ constexpr i64 round_up(i64 bytes) { return (bytes + 15) / 16 * 16; }
+
+/* Copies a row to shared memory. */
+template <int TYPE, int ACCESS> __device__ __forceinline__ void fill(u32 to, const char *from) {
+    constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B), COUNT = (int)(ROW * B / A);
+    if constexpr (A >= 4) {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < COUNT; i += THREADS)
+            copy_async<A, A>(to + i * A, from + (i64)i * A, true);
+    } else {
+        constexpr int AT_ONCE = 8;
+        for (int i = threadIdx.x; i < COUNT; i += AT_ONCE * THREADS) {
+            chunk<A> held[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (i + j * THREADS < COUNT)
+                    held[j] = load_once<A, A>(from + (i64)(i + j * THREADS) * A);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (i + j * THREADS < COUNT)
+                    store_to_shared<A>(to + (i + j * THREADS) * A, held[j]);
+        }
+    }
+}
+
+/* Where a row lies in shared memory, and what its channels have in common. */
+struct row_place {
+    u32 x, dy;
+    float mean, rstd;
+};
+
+/* Sums over WIDTH neighbours: dy, dy * xhat and xhat. */
+__device__ __forceinline__ void add_chunk(const u32 *x, const u32 *dy, float mean, float rstd,
+                                          float *v) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        float xhat = element<X_TYPE>(x, i);
+        const float g = element<G_TYPE>(dy, i);
+        if (LAYER)
+            xhat -= mean;
+        xhat *= rstd;
+        v[0] += g;
+        v[1] = multiply_add(g, xhat, v[1]);
+        if (CORRECT)
+            v[2] += xhat;
+    }
+}
+
+/* What a row's elements have in common: dx = rstd * (weight * dy - c1 - (xhat - delta) * c2). */
+struct common {
+    float c1, c2, delta;
+};
+
+__device__ __forceinline__ common common_of(const double *v) {
+    constexpr double each = 1.0 / (double)ROW;
+    const double delta = CORRECT ? v[2] * each : 0;
+    return {LAYER ? (float)(v[0] * each) : 0, (float)((v[1] - delta * v[0]) * each), (float)delta};
+}
+
+__device__ __forceinline__ float gradient_of(float x, float dy, float mean, float rstd,
+                                             const common &c, float w) {
+    if (LAYER)
+        x -= mean;
+    x *= rstd;
+    if (CORRECT)
+        x -= c.delta;
+    if (WEIGHTED)
+        dy *= w;
+    if (LAYER)
+        dy -= c.c1;
+    return multiply_add(-x, c.c2, dy) * rstd;
+}
+
+__device__ __forceinline__ void backward_row(const groups_args &args, i64 row) {
+    __shared__ double room[WARPS][3];
+    float *sums = (float *)(dynamic_shared + round_up(ROW * bytes_of(X_TYPE)) +
+                            round_up(ROW * bytes_of(G_TYPE))); /* [3][DEPTH * SEGMENTS] */
+    constexpr int ALL = DEPTH * SEGMENTS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const i64 image = row / GROUPS;
+    const int group = (int)(row - image * GROUPS);
+    const u32 x = shared_address(dynamic_shared);
+    const u32 dy = x + (u32)round_up(ROW * bytes_of(X_TYPE));
+    fill<X_TYPE, X_ACCESS>(x, (const char *)args.x + image * args.x_image +
+                                  group * ROW * bytes_of(X_TYPE));
+    fill<G_TYPE, G_ACCESS>(dy, (const char *)args.dy + image * args.dy_image +
+                                   group * ROW * bytes_of(G_TYPE));
+    copy_async_commit();
+    const float mean = saved_mean(args, row), rstd = saved_rstd(args, row);
+    copy_async_wait<0>();
+    __syncthreads();
+#pragma unroll 1
+    for (int s = warp; s < ALL; s += WARPS) {
+        const int channel = s / SEGMENTS, first = (s - channel * SEGMENTS) * PIECE;
+        const int end = least(first + PIECE, CHUNKS);
+        float v[3] = {0, 0, 0};
+#pragma unroll 4
+        for (int c = first + lane; c < end; c += 32) {
+            const int at = channel * CHUNKS + c;
+            add_chunk(load_from_shared<X_BYTES>(x + at * X_BYTES).word,
+                      load_from_shared<G_BYTES>(dy + at * G_BYTES).word, mean, rstd, v);
+        }
+#pragma unroll
+        for (int j = 0; j < (CORRECT ? 3 : 2); j++)
+            v[j] = sum_over_lanes<32>(v[j], lane);
+        if (lane == 0)
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                sums[j * ALL + s] = v[j];
+    }
+    __syncthreads();
+    double total[3] = {0, 0, 0};
+    for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
+        float v[3] = {0, 0, 0};
+        for (int s = d * SEGMENTS; s < (d + 1) * SEGMENTS; s++)
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                v[j] += sums[j * ALL + s];
+        const float w = weight_of(args, group * DEPTH + d);
+        total[0] += (double)(w * v[0]);
+        total[1] += (double)(w * v[1]);
+        total[2] += v[2];
+    }
+    sum_over_block<3>(total, room);
+    const common c = common_of(total);
+    for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
+        float v[2] = {0, 0};
+        for (int s = d * SEGMENTS; s < (d + 1) * SEGMENTS; s++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                v[j] += sums[j * ALL + s];
+        const i64 at = image * COLS + group * DEPTH + d;
+        if (WANT_DWEIGHT)
+            args.partial_weight[at] = CORRECT ? multiply_add(-c.delta, v[0], v[1]) : v[1];
+        if (WANT_DBIAS)
+            args.partial_bias[at] = v[0];
+    }
+    if constexpr (D_TYPE != NONE) {
+        constexpr int B = WIDTH * bytes_of(D_TYPE);
+        char *out = (char *)args.out + image * args.out_image + group * ROW * bytes_of(D_TYPE);
+#pragma unroll 1
+        for (int s = warp; s < ALL; s += WARPS) {
+            const int channel = s / SEGMENTS, first = (s - channel * SEGMENTS) * PIECE;
+            const int end = least(first + PIECE, CHUNKS);
+            const float w = weight_of(args, group * DEPTH + channel);
+#pragma unroll 4
+            for (int k = first + lane; k < end; k += 32) {
+                const int at = channel * CHUNKS + k;
+                const auto cx = load_from_shared<X_BYTES>(x + at * X_BYTES);
+                const auto cg = load_from_shared<G_BYTES>(dy + at * G_BYTES);
+                float v[WIDTH];
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++)
+                    v[i] = gradient_of(element<X_TYPE>(cx.word, i), element<G_TYPE>(cg.word, i), mean,
+                                       rstd, c, w);
+                store_once<B, D_ACCESS>(out + (i64)at * B, pack<D_TYPE, WIDTH>(v));
+            }
+        }
+    }
+}
+
+/* ---- Two reads: where a block and its threads are ---------------------------------------------- */
+
+/* LAST: a block has LANES chunks of channels by a piece of pixels, a thread one chunk and every
+ * PLANES-th pixel. Else: a warp has a piece of one channel, a lane every 32nd chunk. */
+constexpr bool SAME = !LAST || DEPTH % WIDTH == 0; /* a chunk is of one row */
+constexpr int STRIPS = ceil_div(ceil_div(COLS, WIDTH), LANES);
+
+struct piece_place {
+    i64 image;
+    int piece, lane, plane;
+    int channel;           /* first of the thread's chunk */
+    int first_pixel, end;  /* of the piece */
+    bool active;
+};
+
+/* Of the block's number, which may be past the last. */
+__device__ __forceinline__ piece_place piece_of(i64 number) {
+    piece_place p;
+    if constexpr (LAST) {
+        p.lane = threadIdx.x % LANES;
+        p.plane = threadIdx.x / LANES;
+        const i64 all = number / STRIPS;
+        p.channel = ((int)(number - all * STRIPS) * LANES + p.lane) * WIDTH;
+        p.image = all / PIECES;
+        p.piece = (int)(all - p.image * PIECES);
+        p.active = p.plane < PLANES && p.channel < COLS;
+    } else {
+        p.lane = threadIdx.x % 32;
+        p.plane = 0;
+        const i64 unit = number * WARPS + threadIdx.x / 32, all = unit / COLS;
+        p.channel = (int)(unit - all * COLS);
+        p.image = all / PIECES;
+        p.piece = (int)(all - p.image * PIECES);
+        p.active = true;
+    }
+    p.first_pixel = p.piece * PIECE;
+    p.end = least(p.first_pixel + PIECE, PIXELS);
+    return p;
+}
+
+__device__ __forceinline__ float *sums_of(const groups_args &args, i64 image, int piece, int which) {
+    return args.sums + ((image * PIECES + piece) * 3 + which) * COLS;
+}
+
+/* Bytes from a tensor's image to a pixel of a channel. */
+template <int TYPE> __device__ __forceinline__ i64 byte_of(int channel, int pixel) {
+    return (LAST ? (i64)pixel * COLS + channel : (i64)channel * PIXELS + pixel) * bytes_of(TYPE);
+}
+
+/* ---- Two reads: sums --------------------------------------------------------------------------- */
+
+/* From sums about p + d to sums about p, of n elements. */
+template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {
+    T shifted = multiply_add(n, d, a);
+    b = multiply_add(d, a + shifted, b);
+    a = shifted;
+}
+
+/* Channels are dense: sums of each of a thread's WIDTH channels, then over the block's planes. */
+__device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_place &p) {
+    float *room = (float *)dynamic_shared; /* [3][PLANES][LANES * WIDTH] */
+    float v[3][WIDTH], mean[SAME ? 1 : WIDTH], rstd[SAME ? 1 : WIDTH];
+    const char *x = (const char *)args.x + p.image * args.x_image;
+    const char *dy = (const char *)args.dy + p.image * args.dy_image;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        v[0][i] = v[1][i] = v[2][i] = 0;
+        if (!FORWARD && p.active && !(SAME && i > 0)) {
+            const i64 row = p.image * GROUPS + (p.channel + i) / DEPTH;
+            mean[i] = saved_mean(args, row);
+            rstd[i] = saved_rstd(args, row);
+        }
+    }
+    const int begin = p.first_pixel + p.plane;
+    constexpr int STEPS = ceil_div(PIECE, PLANES), AT_ONCE = FORWARD ? 8 : 4;
+    if (FORWARD && LAYER && p.active) {
+        /* Pivots: means of the thread's first pixels, 4 of them where there are. */
+        const int pivots = begin + 3 * PLANES < p.end ? 4 : 1;
+        for (int k = 0; k < pivots && begin < p.end; k++) {
+            const auto c = load_shared_by_rows<X_BYTES, X_ACCESS>(
+                x + byte_of<X_TYPE>(p.channel, begin + k * PLANES));
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                v[0][i] += element<X_TYPE>(c.word, i) * (pivots == 4 ? 0.25f : 1.f);
+        }
+    }
+#pragma unroll 1
+    for (int k = 0; k < STEPS; k += AT_ONCE) {
+        chunk<X_BYTES> cx[AT_ONCE];
+        chunk<G_BYTES> cg[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int pixel = begin + (k + j) * PLANES;
+            if (!p.active || pixel >= p.end)
+                continue;
+            cx[j] = load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel));
+            if constexpr (!FORWARD)
+                cg[j] = load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel));
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (!p.active || begin + (k + j) * PLANES >= p.end)
+                continue;
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                float d = element<X_TYPE>(cx[j].word, i);
+                if constexpr (FORWARD) {
+                    if (LAYER) {
+                        d -= v[0][i];
+                        v[1][i] += d;
+                    }
+                    v[2][i] = multiply_add(d, d, v[2][i]);
+                } else {
+                    const float g = element<G_TYPE>(cg[j].word, i);
+                    if (LAYER)
+                        d -= mean[SAME ? 0 : i];
+                    d *= rstd[SAME ? 0 : i];
+                    v[0][i] += g;
+                    v[1][i] = multiply_add(g, d, v[1][i]);
+                    if (CORRECT)
+                        v[2][i] += d;
+                }
+            }
+        }
+    }
+    if (p.plane < PLANES)
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                room[(j * PLANES + p.plane) * (LANES * WIDTH) + p.lane * WIDTH + i] = v[j][i];
+    __syncthreads();
+    const int strip = p.channel - p.lane * WIDTH; /* the block's first channel */
+    for (int c = threadIdx.x; c < LANES * WIDTH && strip + c < COLS; c += THREADS) {
+        const float pivot = room[c];
+        float out[3] = {FORWARD ? pivot : 0, 0, 0};
+#pragma unroll
+        for (int r = 0; r < PLANES; r++) {
+            float part[3];
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                part[j] = room[(j * PLANES + r) * (LANES * WIDTH) + c];
+            const int count = (p.end - p.first_pixel - 1 - r + PLANES) / PLANES;
+            if (FORWARD && LAYER && count > 0)
+                shift(part[0] - pivot, (float)count, part[1], part[2]);
+#pragma unroll
+            for (int j = FORWARD ? 1 : 0; j < 3; j++)
+                out[j] += part[j];
+        }
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            sums_of(args, p.image, p.piece, j)[strip + c] = out[j];
+    }
+}
+
+/* Pixels are dense (backward alone): a warp sums a piece of a channel. */
+__device__ __forceinline__ void sum_channel(const groups_args &args, const piece_place &p) {
+    const i64 row = p.image * GROUPS + p.channel / DEPTH;
+    const float mean = saved_mean(args, row), rstd = saved_rstd(args, row);
+    const char *x = (const char *)args.x + p.image * args.x_image;
+    const char *dy = (const char *)args.dy + p.image * args.dy_image;
+    float v[3] = {0, 0, 0};
+#pragma unroll 4
+    for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
+        add_chunk(
+            load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
+            load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word,
+            mean, rstd, v);
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = sum_over_lanes<32>(v[j], p.lane);
+        if (p.lane == 0)
+            sums_of(args, p.image, p.piece, j)[p.channel] = v[j];
+    }
+}
+
+/* ---- Two reads: moments ------------------------------------------------------------------------ */
+
+/* The group's sums about its first pivot, from those of its channels' pieces. */
+__device__ __forceinline__ float merge_group(const groups_args &args, i64 image, int group,
+                                             double *v, double (*room)[2]) {
+    const float pivot = LAYER ? sums_of(args, image, 0, 0)[group * DEPTH] : 0;
+    v[0] = v[1] = 0;
+    for (int e = threadIdx.x; e < PIECES * DEPTH; e += THREADS) {
+        const int piece = e / DEPTH, channel = group * DEPTH + e - piece * DEPTH;
+        double a = sums_of(args, image, piece, 1)[channel];
+        double b = sums_of(args, image, piece, 2)[channel];
+        if (LAYER) {
+            const double d = (double)sums_of(args, image, piece, 0)[channel] - (double)pivot;
+            shift(d, (double)least(PIECE, PIXELS - piece * PIECE), a, b);
+        }
+        v[0] += a;
+        v[1] += b;
+    }
+    sum_over_block<2>(v, room);
+    return pivot;
+}
+
+/* The sums again, of scaled elements about 0, element by element: for rows beyond float's range. */
+__device__ __forceinline__ void scaled_sums(const groups_args &args, i64 image, int group,
+                                            float pivot, double scale, double *v,
+                                            double (*room)[2]) {
+    const char *x = (const char *)args.x + image * args.x_image;
+    v[0] = v[1] = 0;
+    for (i64 e = threadIdx.x; e < ROW; e += THREADS) {
+        const int pixel = (int)(LAST ? e / DEPTH : e % PIXELS);
+        const int channel = group * DEPTH + (int)(LAST ? e - (i64)pixel * DEPTH : e / PIXELS);
+        const double d =
+            ((double)load_element<X_TYPE>(x + byte_of<X_TYPE>(channel, pixel), 0) - pivot) * scale;
+        v[0] += d;
+        v[1] = multiply_add(d, d, v[1]);
+    }
+    sum_over_block<2>(v, room);
+}
+
+__device__ __forceinline__ void forward_moments(const groups_args &args, i64 row) {
+    __shared__ double room[WARPS][2];
+    const i64 image = row / GROUPS;
+    const int group = (int)(row - image * GROUPS);
+    constexpr double each = 1.0 / (double)ROW;
+    double v[2], back = 1;
+    float pivot = merge_group(args, image, group, v, room);
+    const bool large = !(v[1] < 1e36), small = args.eps_is_small && v[1] < 1e-28;
+    if (WIDE_RANGE && (large || small)) {
+        back = large ? 0x1p64 : 0x1p-64;
+        if (!(pivot - pivot == 0)) /* the first elements' mean is beyond float, too */
+            pivot = 0;
+        scaled_sums(args, image, group, pivot, 1 / back, v, room);
+    }
+    const double delta = LAYER ? v[0] * each : 0;
+    const double variance = (v[1] - delta * v[0]) * each;
+    const real rstd = reciprocal_root((variance < 0 ? 0 : variance) * back * back + args.eps);
+    if (threadIdx.x == 0) {
+        float *to = args.moments + row * 8;
+        const double mean = (double)pivot + delta * back;
+        to[0] = (float)mean;
+        to[1] = (float)(((double)pivot - (float)mean) + delta * back);
+        to[2] = rstd;
+        store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
+                                 (real)mean);
+        store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, rstd);
+    }
+}
+
+__device__ __forceinline__ void backward_moments(const groups_args &args, i64 row) {
+    __shared__ double room[WARPS][3];
+    const i64 image = row / GROUPS;
+    const int group = (int)(row - image * GROUPS);
+    double total[3] = {0, 0, 0};
+    for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
+        double v[3] = {0, 0, 0};
+        const int channel = group * DEPTH + d;
+#pragma unroll 4
+        for (int piece = 0; piece < PIECES; piece++)
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                v[j] += sums_of(args, image, piece, j)[channel];
+        const double w = weight_of(args, channel);
+        total[0] += w * v[0];
+        total[1] += w * v[1];
+        total[2] += v[2];
+    }
+    sum_over_block<3>(total, room);
+    const common c = common_of(total);
+    if (threadIdx.x == 0) {
+        float *to = args.moments + row * 8;
+        to[0] = c.c1;
+        to[1] = c.c2;
+        to[2] = c.delta;
+        to[3] = saved_mean(args, row);
+        to[4] = saved_rstd(args, row);
+    }
+    if (WANT_DWEIGHT || WANT_DBIAS)
+        for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
+            double v[2] = {0, 0};
+            const int channel = group * DEPTH + d;
+#pragma unroll 4
+            for (int piece = 0; piece < PIECES; piece++)
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    v[j] += sums_of(args, image, piece, j)[channel];
+            const i64 at = image * COLS + channel;
+            if (WANT_DWEIGHT)
+                args.partial_weight[at] = (float)(CORRECT ? v[1] - (double)c.delta * v[0] : v[1]);
+            if (WANT_DBIAS)
+                args.partial_bias[at] = (float)v[0];
+        }
+}
+
+/* ---- Two reads: output ------------------------------------------------------------------------- */
+
+/* What an element's output needs of its row. */
+struct row_common {
+    float mean, rstd;
+    float a, b; /* forward: distance of the mean, -; backward: c2, delta * c2 - c1 */
+};
+
+__device__ __forceinline__ row_common common_of_row(const groups_args &args, i64 row) {
+    const float *from = args.moments + row * 8;
+    if (FORWARD)
+        return {from[0], from[2], from[1], 0};
+    return {from[3], from[4], from[1],
+            CORRECT ? multiply_add(from[2], from[1], -from[0]) : -from[0]};
+}
+
+__device__ __forceinline__ float output_of(float x, float dy, const row_common &c, float w, float b) {
+    if (LAYER)
+        x -= c.mean;
+    if (FORWARD) {
+        if (LAYER)
+            x -= c.a;
+        x *= c.rstd;
+        return WEIGHTED && BIASED ? multiply_add(x, w, b) : WEIGHTED ? x * w : BIASED ? x + b : x;
+    }
+    x *= c.rstd;
+    const float g = WEIGHTED ? dy * w : dy;
+    return (multiply_add(-x, c.a, g) + (LAYER ? c.b : 0)) * c.rstd;
+}
+
+constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
+
+__device__ __forceinline__ void apply_pieces(const groups_args &args, const piece_place &p) {
+    constexpr int ROWS = SAME ? 1 : WIDTH, WEIGHTS = LAST ? WIDTH : 1, AT_ONCE = 4;
+    const int step = LAST ? PLANES : 32 * WIDTH;
+    const char *x = (const char *)args.x + p.image * args.x_image;
+    const char *dy = (const char *)args.dy + p.image * args.dy_image;
+    char *out = (char *)args.out + p.image * args.out_image;
+    row_common c[ROWS];
+    float w[WEIGHTS], b[WEIGHTS];
+    if (!p.active)
+        return;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        c[i] = common_of_row(args, p.image * GROUPS + (p.channel + i) / DEPTH);
+#pragma unroll
+    for (int i = 0; i < WEIGHTS; i++) {
+        w[i] = weight_of(args, p.channel + i);
+        b[i] = bias_of(args, p.channel + i);
+    }
+#pragma unroll 1
+    for (int pixel = p.first_pixel + (LAST ? p.plane : p.lane * WIDTH); pixel < p.end;
+         pixel += AT_ONCE * step) {
+        chunk<X_BYTES> cx[AT_ONCE];
+        chunk<G_BYTES> cg[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int at = pixel + j * step;
+            if (at >= p.end)
+                continue;
+            cx[j] = load_once<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, at));
+            if constexpr (!FORWARD)
+                cg[j] = load_once<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, at));
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int at = pixel + j * step;
+            if (at >= p.end)
+                continue;
+            float v[WIDTH];
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                v[i] = output_of(element<X_TYPE>(cx[j].word, i),
+                                 FORWARD ? 0 : element<G_TYPE>(cg[j].word, i), c[SAME ? 0 : i],
+                                 w[LAST ? i : 0], b[LAST ? i : 0]);
+            store_once<OUT_BYTES, OUT_ACCESS>(out + byte_of<OUT_TYPE>(p.channel, at),
+                                              pack<OUT_TYPE, WIDTH>(v));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    planish_groups(const groups_args args) {
+    wait_for_stream();
+    release_stream();
+    const i64 rows = args.images * GROUPS;
+    if constexpr (STAGE == 0) {
+        for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+            backward_row(args, row);
+            __syncthreads(); /* the next row takes this one's place */
+        }
+    } else if constexpr (STAGE == 2) {
+        for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+            if constexpr (FORWARD)
+                forward_moments(args, row);
+            else
+                backward_moments(args, row);
+        }
+    } else {
+        const i64 units = args.images * PIECES * (LAST ? STRIPS : COLS);
+        for (i64 number = blockIdx.x; LAST ? number < units : number * WARPS < units;
+             number += gridDim.x) {
+            piece_place p = piece_of(number);
+            if (!LAST && number * WARPS + threadIdx.x / 32 >= units)
+                continue;
+            if constexpr (STAGE == 3) {
+                apply_pieces(args, p);
+            } else if constexpr (LAST) {
+                sum_pixels(args, p);
+                __syncthreads();
+            } else {
+                sum_channel(args, p);
+            }
+        }
+    }
+}
