@@ -5,12 +5,7 @@ set -e
 out=${1:?"usage: bench/gpu.sh OUTPUT_FOLDER"}
 root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$out"
-cd "$root/src/cuda"
-python3 embed.py "$out/texts.c" kernels/*.cu
-cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -I../../include -I.. -o "$out/libgpu.so" \
-    arguments.c cache.c driver.c general.c geometry.c jit.c launch.c spec.c "$out/texts.c" \
-    ../problem.c ../roles.c ../status.c ../../tests/cuda/shim.c ../../tests/cuda/ceiling.c -ldl -lpthread
-rm "$out/texts.c"
+"$root/bench/gpu_build.sh" "$out/libgpu.so"
 export PLANISH_GPU_SHIM="$out/libgpu.so" PYTHONUNBUFFERED=1
 cd "$root"
 jobs=$(($(nproc) > 1 ? $(nproc) - 1 : 1))

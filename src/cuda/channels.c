@@ -14,10 +14,10 @@ enum {
     FEW_PIXELS = 256,       /* images below this are taken whole where they fit */
     WHOLE_BYTES = 64 << 10, /* of such an image in a block, rather */
     TILE_BYTES = 64 << 10,  /* of a tile, rather; of all tensors read */
-    THREADS = 256,          /* of a block, rather */
+    THREADS = 128,          /* of a block, rather */
     MOST_THREADS = 512,
-    MOST_EACH = 16,         /* channels whose sums a thread keeps in registers */
-    FORWARD_THREADS = 1280, /* in a multiprocessor: 48 registers each */
+    MOST_EACH = 12,         /* channels whose sums a thread keeps in registers */
+    FORWARD_THREADS = 1024, /* in a multiprocessor: 64 registers each */
     BACKWARD_THREADS = 512, /* 128 registers each */
     MOST_GRID = 1 << 30
 };
@@ -57,10 +57,13 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     const size_t tile = (size_t)c[C_TILE], depth = (size_t)c[C_DEPTH];
     const int fewest = c[C_COLS] - (c[C_CLUSTER] - 1) * c[C_DEPTH];
     const size_t total = bytes_of(c, C_X_TYPE) == 2 && fewest / c[C_PLANES] >= 4 ? 4 : 8;
+    const size_t stages = (size_t)c[C_STAGES];
     size_t bytes = tile_bytes(c, bytes_of(c, C_X_TYPE));
     if (backward)
         bytes += tile_bytes(c, bytes_of(c, C_G_TYPE));
-    bytes += round_up(3 * (size_t)c[C_PLANES] * tile * 4) + (backward ? 32 : 16) * tile;
+    bytes = stages * bytes + round_up(3 * (size_t)c[C_PLANES] * tile * 4) + 16 * tile;
+    if (backward)
+        bytes += round_up(stages * 2 * tile * 4);
     if (c[C_W_TYPE] != DTYPE_NONE)
         bytes += round_up(depth * 4);
     if (!backward && c[C_B_TYPE] != DTYPE_NONE)
@@ -82,14 +85,14 @@ static int width_of(int pixels) {
     return pixels % 4 == 0 ? 4 : pixels % 2 == 0 ? 2 : 1;
 }
 
-/* Planes of threads over `depth` channels, of which the fewest a block has are `fewest`; false:
- * more threads than a block may have. */
-static bool set_planes(int32_t *c, int fewest) {
+/* Planes of threads over a block's channels, of which the fewest a block has are `fewest`; false:
+ * more threads than a block may have, or (backward) than `each` channels in one. */
+static bool set_planes(int32_t *c, int fewest, int each) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const int lanes = c[C_TILE] / c[C_WIDTH], depth = c[C_DEPTH];
     int planes = most(1, THREADS / lanes);
     /* Many channels to a thread are slow, and in the backward each takes registers. */
-    planes = most(planes, backward ? ceil_div(depth, MOST_EACH)
+    planes = most(planes, backward ? ceil_div(depth, each)
                                    : least(ceil_div(depth, 32), most(1, MOST_THREADS / lanes)));
     planes = least(planes, fewest);
     for (int more = planes; more < planes + planes / 2 && more * lanes <= MOST_THREADS; more++)
@@ -97,7 +100,7 @@ static bool set_planes(int32_t *c, int fewest) {
             planes = more;
             break;
         }
-    if (backward && ceil_div(depth, planes) > MOST_EACH)
+    if (backward && ceil_div(depth, planes) > each)
         return false;
     c[C_LANES] = lanes;
     c[C_PLANES] = planes;
@@ -106,7 +109,7 @@ static bool set_planes(int32_t *c, int fewest) {
 }
 
 /* The whole image in a block or a cluster. */
-static bool whole_image(cuda_plan *plan) {
+static bool whole_image(cuda_plan *plan, int each) {
     int32_t *c = plan->main.constant;
     const int pixels = c[C_PIXELS], channels = c[C_COLS];
     c[C_TILE] = pixels;
@@ -122,7 +125,7 @@ static bool whole_image(cuda_plan *plan) {
             break;
         c[C_CLUSTER] = cluster;
         c[C_DEPTH] = cluster > 1 ? depth : channels;
-        if (!set_planes(c, cluster > 1 ? fewest : channels) || !fits(plan))
+        if (!set_planes(c, cluster > 1 ? fewest : channels, each) || !fits(plan))
             continue;
         found = true;
         last = plan->main;
@@ -134,8 +137,8 @@ static bool whole_image(cuda_plan *plan) {
 }
 
 /* Some pixels of an image in a block. */
-static bool some_pixels(cuda_plan *plan) {
-    static const int tiles[] = {64, 112, 96, 80, 128, 48, 32, 16, 8};
+static bool some_pixels(cuda_plan *plan, int each) {
+    static const int tiles[] = {64, 112, 96, 80, 128, 48, 32, 16, 8, 4};
     int32_t *c = plan->main.constant;
     const int pixels = c[C_PIXELS], step = SECTOR / bytes_of(c, C_X_TYPE);
     double best_cost = 0;
@@ -149,7 +152,8 @@ static bool some_pixels(cuda_plan *plan) {
         const bool wide = tile * bytes_of(c, C_X_TYPE) < 2 * SECTOR;
         const double bytes = (double)c[C_COLS] * tile * held_bytes(c);
         c[C_TILE] = tile;
-        if (tile == pixels || (tile % step && i < 7) || !set_planes(c, c[C_COLS]) || !fits(plan))
+        if (tile == pixels || (tile % step && i < 7) || !set_planes(c, c[C_COLS], each) ||
+            !fits(plan))
             continue;
         /* Idle lanes, more than fits several times, segments below full speed. */
         const double cost = (double)ceil_div(pixels, tile) * tile / pixels *
@@ -165,6 +169,12 @@ static bool some_pixels(cuda_plan *plan) {
     return found;
 }
 
+static bool set_geometry(cuda_plan *plan, int each) {
+    const int32_t *c = plan->main.constant;
+    const bool few = c[C_PIXELS] < FEW_PIXELS || c[C_PIXELS] * bytes_of(c, C_X_TYPE) % SECTOR;
+    return (few && whole_image(plan, each)) || some_pixels(plan, each) || whole_image(plan, each);
+}
+
 bool channels_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
     if (problem_is_double(p) || !images_of_channels(&v, p))
@@ -177,17 +187,15 @@ bool channels_plan_make(cuda_plan *plan, const problem *p) {
     c[C_COLS] = (int)v.depth;
     c[C_PIXELS] = (int)v.pixels;
     c[C_LAST] = v.last;
-    c[C_GROUP] = 1;
-    const int bytes = bytes_of(c, C_X_TYPE);
-    const bool apart = v.pixels * bytes % SECTOR != 0;
-    if (!((v.pixels < FEW_PIXELS || apart) && whole_image(plan)) && !some_pixels(plan) &&
-        !whole_image(plan))
+    c[C_GROUP] = c[C_STAGES] = 1;
+    if (!set_geometry(plan, MOST_EACH) && !set_geometry(plan, 2 * MOST_EACH))
         return false;
     if (backward) {
         c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
         c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
         c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
     }
+    const int bytes = bytes_of(c, C_X_TYPE);
     const int out = bytes_of(c, backward ? C_D_TYPE : C_Y_TYPE);
     c[C_HOLD] = c[C_TILE] == c[C_PIXELS] && c[C_WIDTH] * bytes < 8 && out == bytes && !c[C_LAST];
     const int threads = 32 * c[C_WARPS];

@@ -162,11 +162,16 @@ class Plan:
         )
         if status:
             raise ShimError(status, text.value.decode())
+        self._text = text
+        self.workspace_bytes = 0
+        self.set(constants)
+
+    def set(self, constants: Mapping[str, int]) -> None:
+        """Changes constants of the main kernel."""
         for name, value in constants.items():
             index = {"TURNS": -1, "SLICES": -2}.get(name)
             lib().shim_set(self.handle, CONSTANTS.index(name) if index is None else index, value)
-        self.workspace_bytes: int = lib().shim_workspace(self.handle)
-        self._text = text
+        self.workspace_bytes = int(lib().shim_workspace(self.handle))
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
@@ -231,6 +236,7 @@ class AnyPlan(Plan):
         eps: float = 1e-5,
         device: int = 0,
         arch: int = 0,
+        **constants: int,
     ) -> None:
         n = len(shape)
         flat = [s for r in ROLES for s in strides.get(r, [0] * n)]
@@ -255,4 +261,4 @@ class AnyPlan(Plan):
         )
         if status:
             raise ShimError(status, self._text.value.decode())
-        self.workspace_bytes = lib().shim_workspace(self.handle)
+        self.set(constants)

@@ -140,6 +140,10 @@ static void set_group(cuda_plan *plan, int group) {
         plan->wide.kernel = -1;
 }
 
+static int32_t most(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
 /* Changes a constant of the kernel that runs (GROUP first); a bench's way to try variants. */
 EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
     if (constant == -1)
@@ -151,9 +155,15 @@ EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
     else
         spec_of(plan)->constant[constant] = value;
     const int32_t *c = plan->main.constant;
-    if (plan->main.kernel == CUDA_BACKWARD)
-        plan->partials = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
-    plan->workspace_bytes = cuda_plan_workspace(plan);
+    const int32_t blocks = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / most(1, c[C_CLUSTER]);
+    if (plan->main.kernel == CUDA_GROUPS)
+        return;
+    if (plan->main.kernel == CUDA_BACKWARD ||
+        (plan->main.kernel == CUDA_CHANNELS && plan->finish.kernel >= 0))
+        plan->partials = most(1, blocks);
+    plan->workspace_bytes = plan->main.kernel == CUDA_CHANNELS
+                                ? 2 * sizeof(float) * (size_t)(plan->partials * c[C_COLS])
+                                : cuda_plan_workspace(plan);
 }
 
 EXPORT int shim_run(const cuda_plan *plan, void *const *buffers, void *stream, void *workspace,

@@ -143,6 +143,36 @@ def general_cases() -> list[tuple[str, int, int, dict[str, str]]]:
     return out
 
 
+def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
+    """Norms over channels and over groups: every way the plan has, of each dtype."""
+    channels = [(64, 3136, ""), (96, 3136, "last"), (256, 784, ""), (320, 4096, "last")]
+    channels += [(512, 196, ""), (1024, 49, "last"), (1200, 196, ""), (257, 225, ""), (2, 100, "")]
+    groups = [(32, 8, 3136), (32, 10, 4096), (1, 256, 784), (64, 1, 12544), (9, 3, 225), (2, 8, 1)]
+    for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32")):
+        word = "forward" if direction == FORWARD else "backward"
+        for i, (c, hw, last) in enumerate(channels):
+            kind = RMS if i % 4 == 3 else LAYER
+            types = without(same(dtype, direction, "f32" if i % 2 else None), "m2")
+            types = types if kind == LAYER else without(types, "mean")
+            strides = {r: [c * hw, hw, 1] for r in ("x", "y", "dy", "dx")}
+            if last:
+                strides["y"] = [c * hw, 1, c]
+            strides |= {r: [hw, 0, 1] for r in ("mean", "rstd")}
+            strides |= {r: [0, 1, 0] for r in ("weight", "bias", "dweight", "dbias")}
+            name = f"channels {word} {c}x{hw} {dtype} {last}"
+            plan = AnyPlan(direction, kind, (64, c, hw), 2, 2, types, strides, arch=arch)
+            yield name, plan, (2, 4, 16)[i % 3] if dtype != "f32" else 16
+        for i, (g, d, hw) in enumerate(groups):
+            types, c = same(dtype, direction, "f32" if i % 2 else None), g * d
+            for full in ([c * hw, d * hw, hw, 1], [c * hw, d, 1, c]):
+                strides = dict.fromkeys(("x", "y", "dy", "dx"), full)
+                strides |= {r: [g, 1, 0, 0] for r in ("mean", "rstd")}
+                strides |= {r: [0, d, 1, 0] for r in ("weight", "bias", "dweight", "dbias")}
+                name = f"groups {word} {g}x{d}x{hw} {dtype} {full}"
+                plan = AnyPlan(direction, LAYER, (64, g, d, hw), 12, 6, types, strides, arch=arch)
+                yield name, plan, 16
+
+
 def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     """(name, plan, access) of every case on an architecture."""
     for name, direction, kind, cols, types, access in cases():
@@ -153,6 +183,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
         full |= dict.fromkeys(("mean", "rstd", "m2"), (1, 0, 0))
         full |= dict.fromkeys(("weight", "bias", "dweight", "dbias"), (0, 0, 1))
         yield name, AnyPlan(direction, kind, (64, 20, 40), 6, 4, types, full, arch=arch), 16
+    yield from image_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

@@ -11,13 +11,13 @@
  * merged in their order by one thread, then of CLUSTER parts in theirs. The mean stays a pair. Where squares leave float's range the sums are made again, scaled by a power of two,
  * which the pixel alone decides.
  *
- * The backward keeps the sums of dweight and dbias of its channels in registers from tile to tile and
- * writes one row of partial sums at the end.
+ * The backward has a ring of STAGES tiles, keeps the sums of dweight and dbias of its channels in
+ * registers from tile to tile and writes one row of partial sums at the end.
  *
  * LAST (forward): y is dense over channels, then pixels. HOLD: the output goes through shared memory,
  * where a thread's pixels are too few bytes for a store of their own.
  *
- * Constants: PASS KIND COLS PIXELS TILE DEPTH WIDTH LANES PLANES WARPS CLUSTER LAST HOLD CORRECT
+ * Constants: PASS KIND COLS PIXELS TILE DEPTH WIDTH LANES PLANES WARPS CLUSTER STAGES LAST HOLD CORRECT
  * WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS
  * (alignments of the parts of an image and their rows, in bytes).
  */
@@ -41,8 +41,6 @@ constexpr int FEWEST = COLS - (CLUSTER - 1) * DEPTH; /* channels of the last blo
 constexpr int WHOLE = FEWEST / PLANES;               /* channels that every thread has */
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
-/* Channels the pivot is the mean of: a power of two, so that equal values give it exactly. */
-constexpr int PIVOTS = power_of_two_up_to(HALF ? least(WHOLE, 4) : WHOLE);
 constexpr bool WEIGHTED = W_TYPE != NONE;
 constexpr bool BIASED = FORWARD && B_TYPE != NONE;
 
@@ -66,9 +64,11 @@ __device__ constexpr int tile_bytes(int element_bytes) {
 }
 constexpr int X_AT = 0;
 constexpr int G_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
-constexpr int PARTS_AT = G_AT + (FORWARD ? 0 : tile_bytes(bytes_of(G_TYPE)));
+constexpr int STAGE_BYTES = G_AT + (FORWARD ? 0 : tile_bytes(bytes_of(G_TYPE)));
+constexpr int PARTS_AT = STAGES * STAGE_BYTES;
 constexpr int MOMENTS_AT = PARTS_AT + round_up(3 * PLANES * TILE * 4);
-constexpr int WEIGHT_AT = MOMENTS_AT + (FORWARD ? 16 : 32) * TILE;
+constexpr int SAVED_AT = MOMENTS_AT + 16 * TILE;
+constexpr int WEIGHT_AT = SAVED_AT + (FORWARD ? 0 : round_up(STAGES * 2 * TILE * 4));
 constexpr int BIAS_AT = WEIGHT_AT + (WEIGHTED ? round_up(DEPTH * 4) : 0);
 constexpr int BLOCKS_AT = BIAS_AT + (BIASED ? round_up(DEPTH * 4) : 0);
 
@@ -91,6 +91,7 @@ struct place {
     u32 round;        /* exchanges so far */
     u64 *byte_barriers;
     float *parts, *weight, *bias;
+    float *saved; /* backward: mean and rstd of the tile's pixels */
     four_floats *moments;
 };
 
@@ -106,20 +107,21 @@ __device__ __forceinline__ chunk<WIDTH * bytes_of(TYPE)> pixels_of(const place &
     return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(channel) + p.lane * (WIDTH * B));
 }
 
-/* Brings a tile to shared memory: `from` is the first pixel of the block's first channel. */
+/* Brings channels [begin, end) of a tile to shared memory: `from` is the first pixel of the block's
+ * first channel. */
 template <int TYPE, int ACCESS>
-__device__ __forceinline__ void fill(const place &p, int at, const char *from) {
+__device__ __forceinline__ void fill(const place &p, u32 to, const char *from, int begin, int end) {
     constexpr int B = bytes_of(TYPE), A = least(ACCESS, 16), RUN = FLAT ? 1 : TILE * B / A;
-    const int count = FLAT ? p.channels * PIXELS * B / A : p.channels * RUN;
-    const u32 to = p.room + at;
+    const int first = FLAT ? ceil_div(begin * PIXELS * B, A) : begin * RUN;
+    const int last = FLAT ? ceil_div(end * PIXELS * B, A) : end * RUN;
     constexpr int AT_ONCE = A < 4 ? 8 : 1;
-    for (int i = threadIdx.x; i < count; i += AT_ONCE * THREADS) {
+    for (int i = first + threadIdx.x; i < last; i += AT_ONCE * THREADS) {
         chunk<2> held[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const int n = i + j * THREADS, channel = FLAT ? 0 : n / RUN, byte = (n - channel * RUN) * A;
             const char *source = from + (i64)channel * (PIXELS * B) + byte;
-            const bool there = n < count && (FLAT || byte < p.pixels * B);
+            const bool there = n < last && (FLAT || byte < p.pixels * B);
             if constexpr (A >= 4) {
                 if (there)
                     copy_async<A, A>(to + channel_at<B>(channel) + byte, source, true);
@@ -132,7 +134,7 @@ __device__ __forceinline__ void fill(const place &p, int at, const char *from) {
             for (int j = 0; j < AT_ONCE; j++) {
                 const int n = i + j * THREADS, channel = FLAT ? 0 : n / RUN;
                 const int byte = (n - channel * RUN) * A;
-                if (n < count && (FLAT || byte < p.pixels * B))
+                if (n < last && (FLAT || byte < p.pixels * B))
                     store_to_shared<2>(to + channel_at<B>(channel) + byte, held[j]);
             }
     }
@@ -211,29 +213,44 @@ __device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
 /* Sums are made by eights, so that errors do not add up along a long chain. */
 constexpr int CHAIN = 8;
 
-/* The sums of a thread's channels, for each of its pixels about a pivot. */
+/* A whole image comes in PHASES, and is summed as it comes. */
+constexpr int PHASES = FORWARD && FLAT && WHOLE >= 8 ? 4 : 1;
+constexpr int PHASE_EACH = ceil_div(EACH, PHASES); /* channels of a thread in a phase */
+/* Channels the pivot is the mean of: a power of two, so that equal values give it exactly. */
+constexpr int PIVOTS = power_of_two_up_to(least(HALF ? 16 : WHOLE, least(WHOLE, PHASE_EACH)));
+
+/* Pivot, sum and squares of a thread's pixels. */
+struct pixel_sums {
+    float v[3][WIDTH];
+};
+
 template <bool SCALED>
-__device__ __forceinline__ void sum_channels(const place &p, const float *scale) {
-    float v[3][WIDTH]; /* pivot, sum, squares */
+__device__ __forceinline__ void begin_sums(const place &p, const float *scale, pixel_sums &s) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
-        v[0][i] = v[1][i] = v[2][i] = 0;
-    if (LAYER) {
+        s.v[0][i] = s.v[1][i] = s.v[2][i] = 0;
+    if (!LAYER)
+        return;
 #pragma unroll 4
-        for (int e = 0; e < PIVOTS; e++) {
-            const auto c = pixels_of<X_TYPE>(p, X_AT, p.plane + e * PLANES);
+    for (int e = 0; e < PIVOTS; e++) {
+        const auto c = pixels_of<X_TYPE>(p, X_AT, p.plane + e * PLANES);
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const float x = element<X_TYPE>(c.word, i);
-                v[0][i] += SCALED ? x * scale[i] : x;
-            }
+        for (int i = 0; i < WIDTH; i++) {
+            const float x = element<X_TYPE>(c.word, i);
+            s.v[0][i] += SCALED ? x * scale[i] : x;
         }
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            v[0][i] *= (float)(1.0 / PIVOTS);
     }
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        s.v[0][i] *= (float)(1.0 / PIVOTS);
+}
+
+/* Adds channels [begin, end) of a thread's. */
+template <bool SCALED>
+__device__ __forceinline__ void add_channels(const place &p, const float *scale, pixel_sums &s,
+                                             int begin, int end) {
 #pragma unroll 1
-    for (int first = 0; first < EACH; first += CHAIN) {
+    for (int first = begin; first < end; first += CHAIN) {
         float part[2][WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
@@ -241,7 +258,7 @@ __device__ __forceinline__ void sum_channels(const place &p, const float *scale)
 #pragma unroll
         for (int j = 0; j < CHAIN; j++) {
             int channel;
-            if (!channel_of(p, first + j, channel))
+            if (first + j >= end || !channel_of(p, first + j, channel))
                 continue;
             const auto c = pixels_of<X_TYPE>(p, X_AT, channel);
 #pragma unroll
@@ -250,7 +267,7 @@ __device__ __forceinline__ void sum_channels(const place &p, const float *scale)
                 if (SCALED)
                     d *= scale[i];
                 if (LAYER) {
-                    d -= v[0][i];
+                    d -= s.v[0][i];
                     part[0][i] += d;
                 }
                 part[1][i] = multiply_add(d, d, part[1][i]);
@@ -258,21 +275,39 @@ __device__ __forceinline__ void sum_channels(const place &p, const float *scale)
         }
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            v[1][i] += part[0][i];
-            v[2][i] += part[1][i];
+            s.v[1][i] += part[0][i];
+            s.v[2][i] += part[1][i];
         }
     }
-    put_parts(p, v);
 }
 
-/* One pixel's moments: what the parts of all planes and blocks make. */
+/* The sums of a tile's pixels, phase after phase as they come. */
+template <int PHASE> __device__ __forceinline__ void sum_phases(const place &p, pixel_sums &s) {
+    copy_async_wait<PHASES - 1 - PHASE>();
+    __syncthreads();
+    if (p.has) {
+        if constexpr (PHASE == 0)
+            begin_sums<false>(p, nullptr, s);
+        add_channels<false>(p, nullptr, s, PHASE * PHASE_EACH, least(EACH, (PHASE + 1) * PHASE_EACH));
+    }
+    if constexpr (PHASE + 1 < PHASES)
+        sum_phases<PHASE + 1>(p, s);
+}
+
+/* One pixel's moments: what the parts of all planes and blocks make, about the mean of their pivots:
+ * any one of these may be far off. */
 struct pixel_moments {
     total pivot, sum, squares;
 };
 
 __device__ __forceinline__ pixel_moments merge_planes(const place &p, int pixel) {
     const float *from = p.parts + pixel;
-    pixel_moments m = {(total)from[0], 0, 0};
+    total away = 0;
+    if (LAYER)
+#pragma unroll 8
+        for (int r = 1; r < PLANES; r++)
+            away += (total)from[r * TILE] - (total)from[0];
+    pixel_moments m = {(total)from[0] + away * (total)(1.0 / PLANES), 0, 0};
 #pragma unroll 1
     for (int first = 0; first < PLANES; first += CHAIN) {
         total sum = 0, squares = 0;
@@ -296,7 +331,13 @@ __device__ __forceinline__ pixel_moments merge_planes(const place &p, int pixel)
 }
 
 __device__ __forceinline__ pixel_moments merge_blocks(const place &p, int pixel) {
-    pixel_moments m = {entries_of(p, 0, pixel)->value[0], 0, 0};
+    const total first = entries_of(p, 0, pixel)->value[0];
+    total away = 0;
+    if (LAYER)
+#pragma unroll
+        for (int b = 1; b < CLUSTER; b++)
+            away += entries_of(p, b, pixel)->value[0] - first;
+    pixel_moments m = {first + away * (total)(1.0 / CLUSTER), 0, 0};
 #pragma unroll
     for (int b = 0; b < CLUSTER; b++) {
         const entry e = *entries_of(p, b, pixel);
@@ -444,14 +485,20 @@ __device__ __forceinline__ void write_pixels(const channels_args &args, const pl
 __device__ __forceinline__ void forward_unit(const channels_args &args, place &p, int *again) {
     const char *x = (const char *)args.x + p.image * args.x_image;
     char *y = (char *)args.out + p.image * args.out_image;
-    fill<X_TYPE, X_ACCESS>(p, X_AT, x + element_of_tile(p) * bytes_of(X_TYPE));
-    copy_async_commit();
+#pragma unroll
+    for (int phase = 0; phase < PHASES; phase++) {
+        const int end = (phase + 1) * PHASE_EACH * PLANES;
+        fill<X_TYPE, X_ACCESS>(p, p.room + X_AT, x + element_of_tile(p) * bytes_of(X_TYPE),
+                               least(p.channels, phase * PHASE_EACH * PLANES),
+                               least(p.channels, end));
+        copy_async_commit();
+    }
     if (WIDE_RANGE && threadIdx.x == 0)
         *again = 0;
-    copy_async_wait<0>();
-    __syncthreads();
+    pixel_sums sums;
+    sum_phases<0>(p, sums);
     if (p.has)
-        sum_channels<false>(p, nullptr);
+        put_parts(p, sums.v);
     merge_pixels<false>(args, p, again);
     if (WIDE_RANGE && *again) {
         if (p.has) {
@@ -461,7 +508,9 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
                 const float beyond = p.moments[p.lane * WIDTH + i].w;
                 scale[i] = beyond > 0 ? 0x1p-64f : beyond < 0 ? 0x1p64f : 1;
             }
-            sum_channels<true>(p, scale);
+            begin_sums<true>(p, scale, sums);
+            add_channels<true>(p, scale, sums, 0, EACH);
+            put_parts(p, sums.v);
         }
         merge_pixels<true>(args, p, again);
     }
@@ -485,17 +534,40 @@ struct gradients {
     float weight[FORWARD ? 1 : EACH], bias[FORWARD ? 1 : EACH];
 };
 
-/* A pixel's saved moments, {mean, rstd}, and then what its channels have in common. */
-__device__ __forceinline__ void load_moments(const channels_args &args, const place &p) {
-    for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS) {
-        const i64 at = p.first_pixel + pixel;
-        float mean = 0;
-        if constexpr (LAYER && MEAN_TYPE != NONE)
-            mean = load_element<MEAN_TYPE>((const char *)args.mean + p.image * args.mean_image, at);
-        const float rstd =
-            load_element<RSTD_TYPE>((const char *)args.rstd + p.image * args.rstd_image, at);
-        p.moments[pixel] = {mean, rstd, 0, 0};
+/* Copies a float to shared memory, asynchronously where it is one. */
+template <int TYPE>
+__device__ __forceinline__ void copy_float(float *to, const void *from, i64 at) {
+    if constexpr (TYPE == F32)
+        copy_async<4, 4>(shared_address(to), (const float *)from + at, true);
+    else
+        *to = load_element<TYPE>(from, at);
+}
+
+/* Starts to bring a unit's tiles and its pixels' saved moments to a stage of the ring. */
+__device__ __forceinline__ void fill_stage(const channels_args &args, place p, i64 unit, int stage) {
+    if (unit < args.units) {
+        set_unit(p, unit);
+        const u32 room = p.room + stage * STAGE_BYTES;
+        const i64 at = element_of_tile(p);
+        fill<X_TYPE, X_ACCESS>(p, room + X_AT,
+                               (const char *)args.x + p.image * args.x_image + at * bytes_of(X_TYPE),
+                               0, p.channels);
+        fill<G_TYPE, G_ACCESS>(p, room + G_AT,
+                               (const char *)args.dy + p.image * args.dy_image +
+                                   at * bytes_of(G_TYPE),
+                               0, p.channels);
+        float *saved = p.saved + stage * (2 * TILE);
+        for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS) {
+            if constexpr (LAYER && MEAN_TYPE != NONE)
+                copy_float<MEAN_TYPE>(saved + pixel,
+                                      (const char *)args.mean + p.image * args.mean_image,
+                                      p.first_pixel + pixel);
+            copy_float<RSTD_TYPE>(saved + TILE + pixel,
+                                  (const char *)args.rstd + p.image * args.rstd_image,
+                                  p.first_pixel + pixel);
+        }
     }
+    copy_async_commit();
 }
 
 /* Sums over a thread's channels of g, g * xhat and xhat. */
@@ -504,8 +576,8 @@ __device__ __forceinline__ void sum_gradients(const place &p) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         v[0][i] = v[1][i] = v[2][i] = 0;
-        mean[i] = p.moments[p.lane * WIDTH + i].x;
-        rstd[i] = p.moments[p.lane * WIDTH + i].y;
+        mean[i] = LAYER ? p.saved[p.lane * WIDTH + i] : 0;
+        rstd[i] = p.saved[TILE + p.lane * WIDTH + i];
     }
 #pragma unroll 4
     for (int e = 0; e < EACH; e++) {
@@ -538,7 +610,7 @@ __device__ __forceinline__ void set_common(const place &p, int pixel, const tota
     const total delta = CORRECT ? v[2] * (total)(1.0 / COLS) : 0;
     const total c2 = multiply_add(-delta, v[0], v[1]) * (total)(1.0 / COLS);
     const total c1 = v[0] * (total)(1.0 / COLS);
-    p.moments[TILE + pixel] = {(float)c1, (float)c2, (float)delta, 0};
+    p.moments[pixel] = {(float)c1, (float)c2, (float)delta, 0};
 }
 
 __device__ __forceinline__ void merge_gradients(place &p) {
@@ -576,11 +648,13 @@ __device__ __forceinline__ void merge_gradients(place &p) {
 /* dx of a tile, and what the tile adds to dweight and dbias. */
 __device__ __forceinline__ void write_gradients(const place &p, char *out, gradients &sums) {
     constexpr int B = bytes_of(D_TYPE);
-    four_floats m[WIDTH], c[WIDTH];
+    float mean[WIDTH], rstd[WIDTH];
+    four_floats c[WIDTH];
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        m[i] = p.moments[p.lane * WIDTH + i];
-        c[i] = p.moments[TILE + p.lane * WIDTH + i];
+        mean[i] = LAYER ? p.saved[p.lane * WIDTH + i] : 0;
+        rstd[i] = p.saved[TILE + p.lane * WIDTH + i];
+        c[i] = p.moments[p.lane * WIDTH + i];
     }
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -595,8 +669,8 @@ __device__ __forceinline__ void write_gradients(const place &p, char *out, gradi
         for (int i = 0; i < WIDTH; i++) {
             float xhat = element<X_TYPE>(x.word, i), dy = element<G_TYPE>(d.word, i);
             if (LAYER)
-                xhat -= m[i].x;
-            xhat *= m[i].y;
+                xhat -= mean[i];
+            xhat *= rstd[i];
             if (CORRECT)
                 xhat -= c[i].z;
             if (WANT_DWEIGHT)
@@ -604,7 +678,7 @@ __device__ __forceinline__ void write_gradients(const place &p, char *out, gradi
             if (WANT_DBIAS)
                 sums.bias[e] += dy;
             const float g = WEIGHTED ? dy * w : dy;
-            v[i] = multiply_add(-xhat, c[i].y, LAYER ? g - c[i].x : g) * m[i].y;
+            v[i] = multiply_add(-xhat, c[i].y, LAYER ? g - c[i].x : g) * rstd[i];
         }
         if constexpr (D_TYPE != NONE) {
             const auto packed = pack<D_TYPE, WIDTH>(v);
@@ -626,15 +700,8 @@ __device__ __forceinline__ void write_held_gradients(const place &p, char *out) 
         store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
 }
 
+/* Works on the unit that is in the ring's present stage, where p.room is. */
 __device__ __forceinline__ void backward_unit(const channels_args &args, place &p, gradients &sums) {
-    const char *x = (const char *)args.x + p.image * args.x_image;
-    const char *dy = (const char *)args.dy + p.image * args.dy_image;
-    fill<X_TYPE, X_ACCESS>(p, X_AT, x + element_of_tile(p) * bytes_of(X_TYPE));
-    fill<G_TYPE, G_ACCESS>(p, G_AT, dy + element_of_tile(p) * bytes_of(G_TYPE));
-    copy_async_commit();
-    load_moments(args, p);
-    copy_async_wait<0>();
-    __syncthreads();
     if (p.has)
         sum_gradients(p);
     merge_gradients(p);
@@ -646,6 +713,28 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
         write_held_gradients(p, out);
         __syncthreads();
     }
+}
+
+/* The tiles of a block, each brought while the one before it is worked on. */
+__device__ __forceinline__ void backward_units(const channels_args &args, place &p, gradients &sums) {
+    const i64 step = gridDim.x / CLUSTER;
+    const place first = p;
+    int stage = 0;
+    i64 unit = blockIdx.x / CLUSTER;
+    if (STAGES > 1)
+        fill_stage(args, first, unit, 0);
+    for (; unit < args.units; unit += step) {
+        const int next = STAGES > 1 ? stage ^ 1 : 0;
+        fill_stage(args, first, STAGES > 1 ? unit + step : unit, next);
+        copy_async_wait<STAGES - 1>();
+        __syncthreads();
+        set_unit(p, unit);
+        p.room = first.room + stage * STAGE_BYTES;
+        p.saved = first.saved + stage * (2 * TILE);
+        backward_unit(args, p, sums);
+        stage = next;
+    }
+    copy_async_wait<0>();
 }
 
 /* A block's sums over its pixels' lanes, in their order, to its row of partial sums. */
@@ -683,6 +772,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     p.byte_barriers = byte_barriers;
     p.parts = (float *)(dynamic_shared + PARTS_AT);
     p.moments = (four_floats *)(dynamic_shared + MOMENTS_AT);
+    p.saved = (float *)(dynamic_shared + SAVED_AT);
     p.weight = (float *)(dynamic_shared + WEIGHT_AT);
     p.bias = (float *)(dynamic_shared + BIAS_AT);
     if (CLUSTER > 1) {
@@ -700,12 +790,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
         for (int e = 0; e < EACH; e++)
             sums.weight[e] = sums.bias[e] = 0;
-    for (i64 unit = blockIdx.x / CLUSTER; unit < args.units; unit += gridDim.x / CLUSTER) {
-        set_unit(p, unit);
-        if constexpr (FORWARD)
+    if constexpr (FORWARD) {
+        for (i64 unit = blockIdx.x / CLUSTER; unit < args.units; unit += gridDim.x / CLUSTER) {
+            set_unit(p, unit);
             forward_unit(args, p, &again);
-        else
-            backward_unit(args, p, sums);
+        }
+    } else {
+        backward_units(args, p, sums);
+        __syncthreads();
     }
     if constexpr (!FORWARD && WANT_DWEIGHT)
         write_partials(p, sums.weight, args.partial_weight);

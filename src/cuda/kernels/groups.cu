@@ -336,14 +336,14 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
     const int begin = p.first_pixel + p.plane;
     constexpr int STEPS = ceil_div(PIECE, PLANES), AT_ONCE = FORWARD ? 8 : 4;
     if (FORWARD && LAYER && p.active) {
-        /* Pivots: means of the thread's first pixels, 4 of them where there are. */
-        const int pivots = begin + 3 * PLANES < p.end ? 4 : 1;
+        /* Pivots: means of the thread's first pixels, up to 4 and a power of two of them. */
+        const int pivots = begin + 3 * PLANES < p.end ? 4 : begin + PLANES < p.end ? 2 : 1;
         for (int k = 0; k < pivots && begin < p.end; k++) {
             const auto c = load_shared_by_rows<X_BYTES, X_ACCESS>(
                 x + byte_of<X_TYPE>(p.channel, begin + k * PLANES));
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
-                v[0][i] += element<X_TYPE>(c.word, i) * (pivots == 4 ? 0.25f : 1.f);
+                v[0][i] += element<X_TYPE>(c.word, i) * (1.f / (float)pivots);
         }
     }
 #pragma unroll 1
@@ -394,7 +394,13 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
     __syncthreads();
     const int strip = p.channel - p.lane * WIDTH; /* the block's first channel */
     for (int c = threadIdx.x; c < LANES * WIDTH && strip + c < COLS; c += THREADS) {
-        const float pivot = room[c];
+        const int planes = least(PLANES, p.end - p.first_pixel); /* that have a pixel */
+        float away = 0;
+        if (FORWARD && LAYER)
+            for (int r = 1; r < planes; r++)
+                away += room[r * (LANES * WIDTH) + c] - room[c];
+        /* The mean of the planes' pivots, of which any one may be far off. */
+        const float pivot = room[c] + away / (float)planes;
         float out[3] = {FORWARD ? pivot : 0, 0, 0};
 #pragma unroll
         for (int r = 0; r < PLANES; r++) {

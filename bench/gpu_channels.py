@@ -1,0 +1,317 @@
+"""Times norms over channels and over groups beside a copy, an add and torch, on one GPU.
+
+As gpu_rows.py: medians of CUDA graphs over a rotation of buffers beyond the L2, ceilings first.
+A work is (what, layouts, images, channels, groups, pixels, dtype): what is "channels" or "groups",
+layouts "nchw", "nhwc", or for channels "view" (x NCHW, y NHWC: F.layer_norm of a permuted view).
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import ctypes
+import functools
+import math
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from check_device import AFFINE, FULL, TORCH
+from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, AnyPlan, ShimError, lib
+from torch.nn import functional
+
+import torch
+from gpu_rows import ROTATE_BYTES, SIZE, graph_us
+
+
+class Shape(NamedTuple):
+    """What is timed."""
+
+    direction: int
+    what: str
+    layout: str
+    images: int
+    channels: int
+    groups: int
+    pixels: int
+    dtype: str
+
+    def name(self) -> str:
+        word = "fwd" if self.direction == FORWARD else "bwd"
+        groups = f"/{self.groups}" if self.what == "groups" else ""
+        return (
+            f"{self.what} {word} {self.layout} "
+            f"{self.images}x{self.channels}{groups}x{self.pixels} {self.dtype}"
+        )
+
+    def types(self) -> dict[str, str]:
+        out = ["y", "bias"] if self.direction == FORWARD else ["dy", "dx", "dweight", "dbias"]
+        types = dict.fromkeys(["x", "weight", *out], self.dtype)
+        return types | {"mean": "f32", "rstd": "f32"}
+
+    def plan(self, arch: int = 0, **constants: int) -> AnyPlan:
+        n, c, hw, g = self.images, self.channels, self.pixels, self.groups
+        d = c // g
+        if self.what == "channels":
+            last = {"nchw": (), "view": ("y",), "nhwc": FULL}[self.layout]
+            strides = {r: [c * hw, 1, c] if r in last else [c * hw, hw, 1] for r in FULL}
+            strides |= {r: [0, 1, 0] for r in AFFINE}
+            strides |= {r: [hw, 0, 1] for r in ("mean", "rstd")}
+            shape, reduce, affine = [n, c, hw], 2, 2
+        else:
+            full = [c * hw, d, 1, c] if self.layout == "nhwc" else [c * hw, d * hw, hw, 1]
+            strides = dict.fromkeys(FULL, full)
+            strides |= {r: [0, d, 1, 0] for r in AFFINE}
+            strides |= {r: [g, 1, 0, 0] for r in ("mean", "rstd")}
+            shape, reduce, affine = [n, g, d, hw], 12, 6
+        return AnyPlan(
+            self.direction,
+            LAYER,
+            shape,
+            reduce,
+            affine,
+            self.types(),
+            strides,
+            arch=arch,
+            **constants,
+        )
+
+
+class Work:
+    """Buffer sets of a shape, and what runs over them."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = s = shape
+        count = s.images * s.channels * s.pixels
+        self.bytes = (2 if s.direction == FORWARD else 3) * count * SIZE[s.dtype]
+        self.sets = max(1, min(64, -(-ROTATE_BYTES // self.bytes)))
+        self.side = math.isqrt(s.pixels)
+        t = TORCH[s.dtype]
+        self.x, self.dy = [], []
+        for _ in range(self.sets):
+            self.x.append(self.new(t))
+            if s.direction == BACKWARD:
+                self.dy.append(self.new(t))
+        self.y = [torch.empty_like(x) for x in self.x]
+        self.weight, self.bias = (torch.randn(s.channels, dtype=t, device="cuda") for _ in range(2))
+        rows = s.images * (s.pixels if s.what == "channels" else s.groups)
+        self.mean, self.rstd = torch.zeros(rows, device="cuda"), torch.ones(rows, device="cuda")
+        self.dweight, self.dbias = (torch.empty_like(self.weight) for _ in range(2))
+
+    def new(self, dtype: torch.dtype) -> torch.Tensor:
+        s = self.shape
+        width = self.side if self.side**2 == s.pixels else s.pixels
+        t = torch.randn(s.images, s.channels, s.pixels // width, width, dtype=dtype, device="cuda")
+        return t.to(memory_format=torch.channels_last) if s.layout == "nhwc" else t
+
+    def ceiling(self) -> float:
+        call = lib().shim_ceiling
+        call.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int, ctypes.c_int]
+        call.argtypes += [ctypes.c_void_p]
+        size = self.x[0].nbytes // 16 * 16
+
+        def run(threads: int, unroll: int, i: int) -> None:
+            z = self.dy[i].data_ptr() if self.dy else None
+            stream = torch.cuda.current_stream().cuda_stream
+            failed = call(
+                self.x[i].data_ptr(), z, self.y[i].data_ptr(), size, threads, unroll, stream
+            )
+            assert not failed, failed
+
+        shapes = ((256, 4), (256, 2), (512, 4), (1024, 1))
+        return min(graph_us(functools.partial(run, t, u), self.sets, 5) for t, u in shapes)
+
+    def ours(self, **constants: int) -> float:
+        plan = self.shape.plan(**constants)
+        work = torch.empty(plan.workspace_bytes + 256, dtype=torch.uint8, device="cuda")
+        arrays = []
+        for i in range(self.sets):
+            p = {"x": self.x[i], "weight": self.weight, "bias": self.bias, "y": self.y[i]}
+            p |= {"mean": self.mean, "rstd": self.rstd, "dx": self.y[i]}
+            p |= {"dweight": self.dweight, "dbias": self.dbias}
+            if self.dy:
+                p["dy"] = self.dy[i]
+            types = self.shape.types()
+            arrays.append(
+                (ctypes.c_void_p * len(ROLES))(
+                    *(p[r].data_ptr() if r in types else None for r in ROLES)
+                )
+            )
+
+        def run(i: int) -> None:
+            plan.run_array(arrays[i], torch.cuda.current_stream().cuda_stream, work.data_ptr())
+
+        return graph_us(run, self.sets, 5)
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        s = self.shape
+        if s.what == "groups":
+            return functional.group_norm(x, s.groups, w, b)
+        y = functional.layer_norm(x.permute(0, 2, 3, 1), [s.channels], w, b)
+        return y if s.layout == "view" else y.permute(0, 3, 1, 2)
+
+    def torch_us(self, compiled: bool) -> float:
+        f = self.forward
+        if compiled:
+            torch._dynamo.reset()
+            f = torch.compile(f)
+        if self.shape.direction == FORWARD:
+            with torch.no_grad():
+                f(self.x[0], self.weight, self.bias)
+                return graph_us(lambda i: f(self.x[i], self.weight, self.bias), self.sets, 3)
+        if compiled:
+            raise RuntimeError("only the forward is timed compiled")
+        return graph_us(self.backward, self.sets, 3)
+
+    def backward(self, i: int) -> object:
+        """torch's own kernels, without the graph of autograd."""
+        s, x, dy = self.shape, self.x[i], self.dy[i]
+        if s.what == "groups":
+            sizes = (s.images, s.channels, s.pixels, s.groups)
+            mean, rstd = (t.view(s.images, s.groups) for t in (self.mean, self.rstd))
+            return torch.ops.aten.native_group_norm_backward(
+                dy, x, mean, rstd, self.weight, *sizes, [True] * 3
+            )
+        rows = x.permute(0, 2, 3, 1)
+        mean, rstd = (t.view(*rows.shape[:3], 1) for t in (self.mean, self.rstd))
+        return torch.ops.aten.native_layer_norm_backward(
+            dy.permute(0, 2, 3, 1),
+            rows,
+            [s.channels],
+            mean,
+            rstd,
+            self.weight,
+            self.bias,
+            [True] * 3,
+        )
+
+
+CHANNELS = [(64, 128, 3136), (64, 96, 3136), (64, 256, 784), (8, 320, 4096)]
+CHANNELS += [(64, 512, 196), (64, 1024, 49), (32, 1200, 196)]
+GROUPS = [(64, 256, 3136), (64, 64, 12544), (8, 320, 4096), (2, 1280, 1024)]
+SWEEP_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3025, 3136)
+SWEEP_CHANNELS = (24, 33, 96, 100, 257, 512, 1000, 2048, 4096)
+
+
+def shapes_of(name: str, dtype: str) -> list[Shape]:
+    """The shapes of a named list."""
+    out = []
+    for direction in (FORWARD, BACKWARD):
+        if name == "channels":
+            layouts = ("nchw", "view") if direction == FORWARD else ("nchw",)
+            out += [
+                Shape(direction, name, layout, n, c, 1, hw, dtype)
+                for layout in layouts
+                for n, c, hw in CHANNELS
+            ]
+        elif name == "last":
+            out += [
+                Shape(direction, "channels", "nhwc", n, c, 1, hw, dtype) for n, c, hw in CHANNELS
+            ]
+        elif name == "groups":
+            out += [
+                Shape(direction, name, layout, n, c, 32, hw, dtype)
+                for layout in ("nchw", "nhwc")
+                for n, c, hw in GROUPS
+            ]
+        elif name == "sweep":
+            pairs = [(256, hw) for hw in SWEEP_PIXELS] + [(c, 196) for c in SWEEP_CHANNELS]
+            pairs += [(c, 784) for c in SWEEP_CHANNELS]
+            out += [
+                Shape(
+                    direction, "channels", "nchw", max(1, (25 << 20) // (c * hw)), c, 1, hw, dtype
+                )
+                for c, hw in pairs
+            ]
+            out += [
+                Shape(direction, "groups", layout, max(1, (25 << 20) // (c * hw)), c, g, hw, dtype)
+                for layout in ("nchw", "nhwc")
+                for c, g, hw in (
+                    (256, 32, 49), (256, 256, 196), (256, 1, 784), (320, 32, 3025), (96, 96, 3136),
+                    (1000, 8, 225), (64, 64, 65536),
+                )
+            ]  # fmt: skip
+    return out
+
+
+def no_variants(shape: Shape) -> list[dict[str, int]]:
+    """Only the plan's own geometry."""
+    return []
+
+
+def prepare(job: tuple[Shape, dict[str, int]]) -> str:
+    """Compiles one geometry to the disk cache; needs no GPU, so many run in parallel."""
+    shape, constants = job
+    try:
+        shape.plan(90, **constants).prepare(dict.fromkeys(shape.types(), 4096))
+    except ShimError as e:
+        return f"{shape.name()} {constants}: {e}"
+    return ""
+
+
+def main() -> None:
+    """Prints one line per shape."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lists", nargs="+", choices=("channels", "last", "groups", "sweep"))
+    parser.add_argument("--dtype", default="f16", help="with commas between them")
+    parser.add_argument("--csv")
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--variants", help="a Python file that defines variants(shape)")
+    parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
+    parser.add_argument("--only", default="", help="shapes whose name has this in it")
+    arguments = parser.parse_args()
+    variants = no_variants
+    if arguments.variants:
+        space: dict[str, Callable[[Shape], list[dict[str, int]]]] = {}
+        exec(pathlib.Path(arguments.variants).read_text(), space)
+        variants = space["variants"]
+    shapes = [
+        s
+        for t in arguments.dtype.split(",")
+        for name in arguments.lists
+        for s in shapes_of(name, t)
+    ]
+    shapes = [s for s in shapes if arguments.only in s.name()]
+    if arguments.processes:
+        jobs = [(s, v) for s in shapes for v in [{}, *variants(s)]]
+        with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
+            for error in filter(None, pool.map(prepare, jobs, chunksize=2)):
+                print(f"not prepared: {error[:300]}")
+    out = []
+    for shape in shapes:
+        work = Work(shape)
+        ceiling = work.ceiling()
+        providers: list[tuple[str, Callable[[], float]]] = [("planish", work.ours)]
+        for v in variants(shape):
+            label = " ".join(f"{k}={n}" for k, n in v.items())
+            providers.append((label, functools.partial(work.ours, **v)))
+        if arguments.eager:
+            providers.append(("eager", functools.partial(work.torch_us, False)))
+        if arguments.compiled:
+            providers.append(("compiled", functools.partial(work.torch_us, True)))
+        line = [("ceiling", ceiling)]
+        for label, call in providers:
+            try:
+                line.append((label, call()))
+            except (ShimError, RuntimeError) as e:
+                print(f"{shape.name()} {label}: {str(e)[:200]}", flush=True)
+        text = " | ".join(f"{label} {us:.2f} {ceiling / us:.3f}" for label, us in line[1:])
+        print(f"{shape.name()}: ceiling {ceiling:.2f} us | {text}", flush=True)
+        out += [[shape.name(), label, f"{us:.3f}", f"{ceiling / us:.4f}"] for label, us in line]
+        del work
+        torch.cuda.empty_cache()
+        if arguments.csv:
+            with open(arguments.csv, "w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["work", "provider", "us", "share"])
+                writer.writerows(out)
+
+
+if __name__ == "__main__":
+    main()
