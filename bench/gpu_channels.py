@@ -173,7 +173,7 @@ class Work:
         s, x, dy = self.shape, self.x[i], self.dy[i]
         if s.what == "groups":
             sizes = (s.images, s.channels, s.pixels, s.groups)
-            mean, rstd = (t.view(s.images, s.groups) for t in (self.mean, self.rstd))
+            mean, rstd = (t.view(s.images, s.groups).to(x.dtype) for t in (self.mean, self.rstd))
             return torch.ops.aten.native_group_norm_backward(
                 dy, x, mean, rstd, self.weight, *sizes, [True] * 3
             )

@@ -10,15 +10,19 @@
 #include "images.h"
 
 enum {
-    SECTOR = 32,            /* bytes: tiles begin and end on one */
-    FEW_PIXELS = 256,       /* images below this are taken whole where they fit */
-    WHOLE_BYTES = 64 << 10, /* of such an image in a block, rather */
-    TILE_BYTES = 64 << 10,  /* of a tile, rather; of all tensors read */
-    THREADS = 128,          /* of a block, rather */
+    SECTOR = 32,               /* bytes: tiles begin and end on one */
+    FEW_PIXELS = 256,          /* images below this are taken whole where they fit */
+    ALONE_BYTES = 64 << 10,    /* of such an image in one block */
+    WHOLE_BYTES = 110 << 10,   /* of its part in a block of a cluster */
+    FORWARD_BYTES = 64 << 10,  /* of a tile, rather */
+    BACKWARD_BYTES = 84 << 10, /* of a ring of tiles, rather */
+    THREADS = 128,             /* of a block, rather: many small blocks hide each other's merges */
+    WHOLE_PLANES = 8,          /* of a block with a whole image */
     MOST_THREADS = 512,
-    MOST_EACH = 12,         /* channels whose sums a thread keeps in registers */
+    MOST_EACH = 16,         /* channels whose sums a thread keeps in registers */
+    FORWARD_EACH = 64,      /* channels of a thread, where threads are left */
     FORWARD_THREADS = 1024, /* in a multiprocessor: 64 registers each */
-    BACKWARD_THREADS = 512, /* 128 registers each */
+    BACKWARD_THREADS = 384, /* up to 168 registers each */
     MOST_GRID = 1 << 30
 };
 
@@ -81,8 +85,10 @@ static bool fits(const cuda_plan *plan) {
 }
 
 /* Neighbouring pixels of a thread. */
-static int width_of(int pixels) {
-    return pixels % 4 == 0 ? 4 : pixels % 2 == 0 ? 2 : 1;
+static int width_of(int pixels, int wanted) {
+    while (pixels % wanted)
+        wanted /= 2;
+    return wanted;
 }
 
 /* Planes of threads over a block's channels, of which the fewest a block has are `fewest`; false:
@@ -90,22 +96,15 @@ static int width_of(int pixels) {
 static bool set_planes(int32_t *c, int fewest, int each) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const int lanes = c[C_TILE] / c[C_WIDTH], depth = c[C_DEPTH];
-    int planes = most(1, THREADS / lanes);
-    /* Many channels to a thread are slow, and in the backward each takes registers. */
-    planes = most(planes, backward ? ceil_div(depth, each)
-                                   : least(ceil_div(depth, 32), most(1, MOST_THREADS / lanes)));
-    planes = least(planes, fewest);
-    for (int more = planes; more < planes + planes / 2 && more * lanes <= MOST_THREADS; more++)
-        if (depth % more == 0 && more <= fewest) {
-            planes = more;
-            break;
-        }
+    int planes = most(1, c[C_TILE] == c[C_PIXELS] ? WHOLE_PLANES : THREADS / lanes);
+    planes = most(planes, backward ? ceil_div(depth, each) : ceil_div(depth, FORWARD_EACH));
+    planes = least(planes, least(fewest, most(1, MOST_THREADS / lanes)));
     if (backward && ceil_div(depth, planes) > each)
         return false;
     c[C_LANES] = lanes;
     c[C_PLANES] = planes;
     c[C_WARPS] = ceil_div(lanes * planes, 32);
-    return c[C_WARPS] <= (backward ? MOST_THREADS : 2 * MOST_THREADS) / 32;
+    return c[C_WARPS] <= MOST_THREADS / 32;
 }
 
 /* The whole image in a block or a cluster. */
@@ -113,9 +112,8 @@ static bool whole_image(cuda_plan *plan, int each) {
     int32_t *c = plan->main.constant;
     const int pixels = c[C_PIXELS], channels = c[C_COLS];
     c[C_TILE] = pixels;
-    c[C_WIDTH] = width_of(pixels);
-    if (pixels / c[C_WIDTH] > MOST_THREADS)
-        return false;
+    c[C_WIDTH] = width_of(pixels, 4);
+    c[C_STAGES] = 1;
     bool found = false;
     cuda_spec last = plan->main;
     for (int cluster = 1; cluster <= least(8, plan->limits.max_cluster); cluster *= 2) {
@@ -129,36 +127,52 @@ static bool whole_image(cuda_plan *plan, int each) {
             continue;
         found = true;
         last = plan->main;
-        if ((int64_t)c[C_DEPTH] * pixels * held_bytes(c) <= WHOLE_BYTES)
+        if ((int64_t)c[C_DEPTH] * pixels * held_bytes(c) <=
+            (cluster == 1 ? ALONE_BYTES : WHOLE_BYTES))
             break;
     }
     plan->main = last;
-    return found;
+    if (!found)
+        return false;
+    c[C_STAGES] = 2;
+    if (c[C_PASS] == PLANISH_FORWARD || !fits(plan))
+        c[C_STAGES] = 1;
+    return true;
+}
+
+/* Idle lanes, more than fits several times, and segments below full speed. */
+static double cost_of_tile(const int32_t *c) {
+    const int tile = c[C_TILE], pixels = c[C_PIXELS];
+    const double bytes = (double)c[C_STAGES] * c[C_COLS] * tile * held_bytes(c);
+    const double room = c[C_PASS] == PLANISH_FORWARD ? FORWARD_BYTES : BACKWARD_BYTES;
+    const bool narrow = tile * bytes_of(c, C_X_TYPE) < 2 * SECTOR;
+    return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
+           (narrow ? 1.4 : 1) * (tile == 64 ? 1 : 1.1);
 }
 
 /* Some pixels of an image in a block. */
 static bool some_pixels(cuda_plan *plan, int each) {
-    static const int tiles[] = {64, 112, 96, 80, 128, 48, 32, 16, 8, 4};
+    static const int tiles[] = {64, 32, 112, 96, 80, 48, 16, 8, 4};
     int32_t *c = plan->main.constant;
-    const int pixels = c[C_PIXELS], step = SECTOR / bytes_of(c, C_X_TYPE);
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     double best_cost = 0;
     cuda_spec best = plan->main;
     bool found = false;
     c[C_CLUSTER] = 1;
     c[C_DEPTH] = c[C_COLS];
-    c[C_WIDTH] = width_of(pixels);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-        const int tile = tiles[i];
-        const bool wide = tile * bytes_of(c, C_X_TYPE) < 2 * SECTOR;
-        const double bytes = (double)c[C_COLS] * tile * held_bytes(c);
-        c[C_TILE] = tile;
-        if (tile == pixels || (tile % step && i < 7) || !set_planes(c, c[C_COLS], each) ||
-            !fits(plan))
+        c[C_TILE] = tiles[i];
+        /* Fewer threads of more pixels, so that each has few channels to sum. */
+        const bool eight = backward && tiles[i] == 32 && bytes_of(c, C_X_TYPE) == 2;
+        c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
+        c[C_STAGES] = backward ? 2 : 1;
+        if (tiles[i] == c[C_PIXELS] || !set_planes(c, c[C_COLS], each))
             continue;
-        /* Idle lanes, more than fits several times, segments below full speed. */
-        const double cost = (double)ceil_div(pixels, tile) * tile / pixels *
-                            (bytes > TILE_BYTES ? bytes / TILE_BYTES : 1) * (wide ? 1.4 : 1) *
-                            (tile == 64 ? 1 : 1.03);
+        if (!fits(plan))
+            c[C_STAGES] = 1;
+        if (!fits(plan))
+            continue;
+        const double cost = cost_of_tile(c);
         if (!found || cost < best_cost) {
             found = true;
             best_cost = cost;

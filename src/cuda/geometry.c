@@ -36,6 +36,10 @@ enum {
     LONG_WARPS = 8,                /* of a block of the kernels for long rows */
     LONG_BLOCKS = 4,               /* of these in a multiprocessor */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
+    GROUP_ROW_CHUNKS = 1536,       /* longest row of a group in registers */
+    GROUP_ROW_THREADS = 1344,      /* in a multiprocessor, of longer ones */
+    GROUP_ROW_BLOCKS = 3,          /* in a multiprocessor, of longer ones, rather than more */
+    GROUP_ROW_VECS = 7,            /* chunks of a thread, the same */
     WIDE_BACKWARD_COLS = 65537,    /* shortest row for groups of blocks */
     WIDE_VECS = 4,                 /* chunks a thread holds weights of */
     WIDE_SUMMED_VECS = 2,          /* chunks a thread sums columns of, 16 bits */
@@ -473,6 +477,31 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     wide_geometry(plan, most(x_bytes, g_bytes), limits);
 }
 
+/* Long rows that are groups of channels wait in shared memory for their output: several independent
+ * blocks do better than rows over clusters or groups of blocks. */
+static void group_rows_geometry(cuda_plan *plan, int x_bytes) {
+    int32_t *c = plan->main.constant;
+    const int chunks = (int)plan->cols / c[C_WIDTH];
+    const int room = plan->limits.shared_per_block + 1024;
+    if (c[C_WIDTH] * x_bytes != 16 || chunks <= GROUP_ROW_CHUNKS || 16 * chunks > room - (8 << 10))
+        return;
+    const int fit = least(room / (16 * chunks + 2048), GROUP_ROW_BLOCKS);
+    /* The scaled sums of bf16 take registers of their own. */
+    const int threads = c[C_X_TYPE] == DTYPE_BF16 ? FORWARD_THREADS : GROUP_ROW_THREADS;
+    const int most_lanes = least(FORWARD_MOST_LANES, threads / fit / 32 * 32);
+    int vecs = GROUP_ROW_VECS;
+    while (in_warps(chunks, vecs) > most_lanes)
+        vecs++;
+    plan->wide.kernel = -1;
+    plan->turns = 1;
+    c[C_CLUSTER] = c[C_ROWS] = c[C_HOLD] = 1;
+    c[C_STAGES] = c[C_EARLY] = 0;
+    c[C_LANES] = in_warps(chunks, vecs);
+    c[C_WARPS] = c[C_LANES] / 32;
+    c[C_VECS] = vecs;
+    c[C_MIN_BLOCKS] = fit;
+}
+
 /* Dense rows plan->stride apart. */
 static void rows_plan(cuda_plan *plan, const problem *p) {
     int32_t *c = plan->main.constant;
@@ -485,6 +514,8 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, x_bytes, c[C_REAL_DOUBLE], &plan->limits);
         wide_geometry(plan, x_bytes, &plan->limits);
+        if (c[C_GROUPS])
+            group_rows_geometry(plan, x_bytes);
     } else {
         backward_plan(plan, p);
     }

@@ -11,9 +11,11 @@ enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
 enum {
     THREADS = 256,          /* of a block, where rows are read twice */
     MOST_LANES = 64,        /* chunks of channels in such a block */
-    PIECE_BYTES = 32 << 10, /* of x in such a block */
+    PIECE_BYTES = 64 << 10, /* of x in such a block */
     MOST_STEPS = 16,        /* chunks of a lane, where pixels are dense */
-    ROW_VECS = 8,           /* chunks of a thread, of rows read once */
+    ROW_VECS = 6,           /* chunks of a thread, of rows read once */
+    ROW_THREADS = 768,      /* in a multiprocessor, the same */
+    SEGMENT_COST = 2,
     MOST_GRID = 1 << 30
 };
 
@@ -48,11 +50,12 @@ static int images_of(const cuda_plan *plan) {
 size_t groups_shared_bytes(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
     if (c[C_STAGE] == STAGE_ROW) {
-        const size_t row = (size_t)c[C_DEPTH] * (size_t)c[C_PIXELS];
+        const int part = c[C_DEPTH] / c[C_CLUSTER];
+        const size_t row = (size_t)part * (size_t)c[C_PIXELS];
         const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
         return round_up(row * (size_t)bytes_of(c, C_X_TYPE)) +
                round_up(row * (size_t)bytes_of(c, C_G_TYPE)) +
-               (size_t)(3 * c[C_DEPTH] * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
+               (size_t)(3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
     }
     if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
         return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
@@ -70,31 +73,47 @@ static int width_of(const int32_t *c, int run) {
     return width;
 }
 
-/* A row at a time in a block; false where shared memory does not hold it. */
+/* Warps of a block and chunks of a segment, so that all warps have about the same to do:
+ * SEGMENT_COST is what a segment costs beside its chunks, in turns of a warp. */
+static void set_segments(int32_t *c, int part, int chunks, int most_warps) {
+    const int turns = ceil_div(chunks, 32);
+    int best_cost = 0;
+    for (int warps = most_warps / 2; warps <= most_warps; warps++)
+        for (int cuts = 1; cuts <= turns && cuts <= 2 * most_warps; cuts++) {
+            const int each = ceil_div(turns, cuts);
+            const int cost = ceil_div(part * cuts, warps) * (each + SEGMENT_COST);
+            if (best_cost && cost >= best_cost)
+                continue;
+            best_cost = cost;
+            c[C_WARPS] = warps;
+            c[C_PIECE] = 32 * each;
+        }
+}
+
+/* A row at a time in a block or a cluster; false where shared memory does not hold it. */
 static bool row_geometry(cuda_plan *plan) {
     int32_t *c = plan->main.constant;
     c[C_STAGE] = STAGE_ROW;
     c[C_LANES] = 32;
-    c[C_PLANES] = 1;
+    c[C_PLANES] = c[C_CLUSTER] = 1;
     c[C_WIDTH] = width_of(c, c[C_PIXELS]);
     const int chunks = c[C_PIXELS] / c[C_WIDTH];
-    c[C_PIECE] = chunks;
     const size_t room = (size_t)plan->limits.shared_per_block - 1024;
-    if (plan->cols > 1 << 20 || groups_shared_bytes(&plan->main) > room)
+    if (plan->cols > 1 << 20)
+        return false;
+    /* Two blocks to a multiprocessor, where a cluster gives that. */
+    c[C_PIECE] = 32;
+    for (int more = 2; more <= least(8, plan->limits.max_cluster); more *= 2)
+        if (c[C_DEPTH] % more == 0 && 2 * groups_shared_bytes(&plan->main) > room)
+            c[C_CLUSTER] = more;
+    if (groups_shared_bytes(&plan->main) > room)
         return false;
     const bool alone = 2 * groups_shared_bytes(&plan->main) > room;
-    const int wanted = ceil_div((int)plan->cols / c[C_WIDTH], 32 * ROW_VECS);
-    c[C_WARPS] = most(2, least(wanted, alone ? 24 : 16));
-    /* Segments of a channel: so many that the warps have about the same to do. */
-    int steps = 8;
-    while (steps > 1 && c[C_DEPTH] * ceil_div(chunks, 32 * steps) < 4 * c[C_WARPS])
-        steps /= 2;
-    c[C_PIECE] = 32 * steps;
-    const size_t shared = groups_shared_bytes(&plan->main);
-    if (shared > room)
-        return false;
-    c[C_MIN_BLOCKS] = most(1, least((int)((size_t)plan->limits.shared_per_block / (shared + 1536)),
-                                    768 / (32 * c[C_WARPS])));
+    const int part = c[C_DEPTH] / c[C_CLUSTER];
+    const int wanted = ceil_div(part * chunks, 32 * ROW_VECS);
+    set_segments(c, part, chunks, most(2, least(wanted, alone ? 24 : 12)));
+    const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
+    c[C_MIN_BLOCKS] = most(1, least((int)fit, ROW_THREADS / (32 * c[C_WARPS])));
     return true;
 }
 
@@ -110,6 +129,7 @@ static int lanes_of(int chunks) {
 static void piece_geometry(cuda_plan *plan) {
     int32_t *c = plan->main.constant;
     c[C_STAGE] = STAGE_APPLY;
+    c[C_CLUSTER] = 1;
     c[C_WIDTH] = width_of(c, c[C_LAST] ? c[C_COLS] : c[C_PIXELS]);
     c[C_WARPS] = THREADS / 32;
     c[C_MIN_BLOCKS] = is_backward(c) ? 2 : 3;
@@ -173,11 +193,11 @@ int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const int32_t *c = plan->main.constant;
     return snprintf(text, bytes,
                     "cuda groups %s %dx%dx%dx%d%s: %s, chunks of %d, %d lanes x %d planes, "
-                    "pieces of %d, %d warps",
+                    "pieces of %d, %d warps, cluster %d",
                     is_backward(c) ? "backward" : "forward", images_of(plan), c[C_GROUPS],
                     c[C_DEPTH], c[C_PIXELS], c[C_LAST] ? " channels last" : "",
                     c[C_STAGE] == STAGE_ROW ? "one read" : "two reads", c[C_WIDTH], c[C_LANES],
-                    c[C_PLANES], c[C_PIECE], c[C_WARPS]);
+                    c[C_PLANES], c[C_PIECE], c[C_WARPS], c[C_CLUSTER]);
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------
@@ -187,9 +207,10 @@ int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
 static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, int bytes) {
     const int32_t *c = plan->main.constant;
     uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes) | 16;
-    const int64_t run = c[C_LAST]                 ? c[C_COLS]
-                        : c[C_STAGE] == STAGE_ROW ? (int64_t)c[C_DEPTH] * c[C_PIXELS]
-                                                  : c[C_PIXELS];
+    const int64_t run = c[C_LAST] ? c[C_COLS]
+                        : c[C_STAGE] == STAGE_ROW
+                            ? (int64_t)(c[C_DEPTH] / c[C_CLUSTER]) * c[C_PIXELS]
+                            : c[C_PIXELS];
     bits |= (uint64_t)(run * bytes);
     return (int32_t)(bits & ~(bits - 1));
 }
@@ -229,11 +250,11 @@ int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 static int64_t grid_of(const cuda_plan *plan, const int32_t *c) {
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(plan->main.constant);
-    int64_t grid = plan->rows;
+    int64_t grid = plan->rows * c[C_CLUSTER];
     if (c[C_STAGE] == STAGE_SUMS || c[C_STAGE] == STAGE_APPLY)
         grid = c[C_LAST] ? pieces * ceil_div(ceil_div(c[C_COLS], c[C_WIDTH]), c[C_LANES])
                          : (pieces * c[C_COLS] + c[C_WARPS] - 1) / c[C_WARPS];
-    return grid < MOST_GRID ? grid : MOST_GRID;
+    return grid < MOST_GRID ? grid : MOST_GRID; /* whole clusters: both are multiples */
 }
 
 void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],

@@ -77,7 +77,8 @@ template <> struct total_of<true> {
     typedef float type;
 };
 /* A pivot of few elements may lie far from the mean, and then f32 totals lose digits. */
-typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8>::type total;
+typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8 &&
+                 !(GROUPED && WIDTH == 1)>::type total;
 
 struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */

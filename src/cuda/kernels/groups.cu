@@ -3,7 +3,8 @@
  * for each group of an image; weight and bias vary by channel. Everything is made of sums over one
  * channel of one image, which are what dweight and dbias need, too.
  *
- * STAGE 0, backward in one read (pixels dense): a block takes a row, x and dy, into shared memory.
+ * STAGE 0, backward in one read (pixels dense): a block, or a cluster of CLUSTER of them, takes a row, x
+ * and dy, into shared memory.
  * STAGE 1, 2, 3, each tensor read twice, for rows of any length: sums of every channel over PIECE
  * pixels at a time; what those of a group come to; the output. Forward (PASS 0) or backward (1).
  * LAST: channels are dense, pixels COLS apart; else pixels are dense.
@@ -95,15 +96,18 @@ __device__ __forceinline__ void sum_over_block(T *v, T (*room)[COUNT]) {
 
 /* ---- Backward in one read ---------------------------------------------------------------------- */
 
-/* A channel of a group is cut into SEGMENTS of at most SEGMENT chunks; a warp takes one at a time. */
+/* A block of a cluster of CLUSTER has PART of the row's channels. A channel is cut into SEGMENTS of at
+ * most PIECE chunks; a warp takes one at a time. */
 constexpr int CHUNKS = ceil_div(PIXELS, WIDTH); /* of a channel */
 constexpr int SEGMENTS = ceil_div(CHUNKS, PIECE);
+constexpr int PART = DEPTH / CLUSTER;
+constexpr i64 PART_ROW = (i64)PART * PIXELS;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
 __device__ constexpr i64 round_up(i64 bytes) { return (bytes + 15) / 16 * 16; }
 
 /* Copies a row to shared memory. */
 template <int TYPE, int ACCESS> __device__ __forceinline__ void fill(u32 to, const char *from) {
-    constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B), COUNT = (int)(ROW * B / A);
+    constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B), COUNT = (int)(PART_ROW * B / A);
     if constexpr (A >= 4) {
 #pragma unroll 4
         for (int i = threadIdx.x; i < COUNT; i += THREADS)
@@ -172,91 +176,194 @@ __device__ __forceinline__ float gradient_of(float x, float dy, float mean, floa
     return multiply_add(-x, c.c2, dy) * rstd;
 }
 
-__device__ __forceinline__ void backward_row(const groups_args &args, i64 row) {
+/* Chunks of a segment at once; more take registers that blocks need. */
+constexpr int AT_ONCE = 2;
+
+struct chunks_at_once {
+    chunk<X_BYTES> x[AT_ONCE];
+    chunk<G_BYTES> dy[AT_ONCE];
+};
+
+/* Those of a lane from chunk `first` of the block's part on, before `end`. */
+__device__ __forceinline__ void load_chunks(const row_place &r, int first, int end, chunks_at_once &c) {
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++)
+        if (first + 32 * j < end) {
+            c.x[j] = load_from_shared<X_BYTES>(r.x + (first + 32 * j) * X_BYTES);
+            c.dy[j] = load_from_shared<G_BYTES>(r.dy + (first + 32 * j) * G_BYTES);
+        }
+}
+
+/* Where segment `s` begins and ends, in chunks of the block's part. */
+__device__ __forceinline__ void segment_of(int s, int &channel, int &first, int &end) {
+    channel = s / SEGMENTS;
+    first = (s - channel * SEGMENTS) * PIECE;
+    end = channel * CHUNKS + least(first + PIECE, CHUNKS);
+    first += channel * CHUNKS;
+}
+
+/* Sums of every segment, to sums[3][PART * SEGMENTS]. */
+__device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
+    constexpr int ALL = PART * SEGMENTS;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
+        int channel, first, end;
+        float v[3] = {0, 0, 0};
+        segment_of(s, channel, first, end);
+#pragma unroll 1
+        for (int c = first + lane; c < end; c += 32 * AT_ONCE) {
+            chunks_at_once at;
+            load_chunks(r, c, end, at);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (c + 32 * j < end)
+                    add_chunk(at.x[j].word, at.dy[j].word, r.mean, r.rstd, v);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+            if (j < 2 || CORRECT)
+                v[j] = sum_over_lanes<32>(v[j], lane);
+            if (lane == 0)
+                sums[j * ALL + s] = v[j];
+        }
+    }
+}
+
+/* Sums of a channel over its segments. */
+template <int COUNT>
+__device__ __forceinline__ void sum_of_channel(const float *sums, int d, float *v) {
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        v[j] = 0;
+#pragma unroll 4
+        for (int s = d * SEGMENTS; s < (d + 1) * SEGMENTS; s++)
+            v[j] += sums[j * (PART * SEGMENTS) + s];
+    }
+}
+
+struct __align__(16) cluster_room {
+    double entries[2][CLUSTER][4];
+    u64 byte_barriers[2];
+};
+
+/* Adds up the cluster's sums, in the order of its blocks; `round` counts the rows of the block. */
+__device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluster, u32 round) {
+    double(*const entries)[4] = cluster.entries[round & 1];
+    const u32 bar = shared_address(cluster.byte_barriers + (round & 1));
+    if (threadIdx.x == 0)
+        byte_barrier_expect(bar, CLUSTER * 32);
+    if (threadIdx.x < CLUSTER) {
+        const double mine[4] = {v[0], v[1], v[2], 0};
+        send_to_block(shared_address(entries[cluster_rank()]), bar, threadIdx.x, mine);
+    }
+    byte_barrier_wait(bar, round >> 1 & 1);
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = 0;
+#pragma unroll
+        for (int b = 0; b < CLUSTER; b++)
+            v[j] += entries[b][j];
+    }
+}
+
+__device__ __forceinline__ void write_segments(const groups_args &args, const row_place &r,
+                                               const common &c, int first_channel, char *out) {
+    constexpr int B = WIDTH * bytes_of(D_TYPE);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int s = threadIdx.x / 32; s < PART * SEGMENTS; s += WARPS) {
+        int channel, first, end;
+        segment_of(s, channel, first, end);
+        const float w = weight_of(args, first_channel + channel);
+#pragma unroll 1
+        for (int k = first + lane; k < end; k += 32 * AT_ONCE) {
+            chunks_at_once at;
+            load_chunks(r, k, end, at);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                if (k + 32 * j >= end)
+                    continue;
+                float v[WIDTH];
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++)
+                    v[i] = gradient_of(element<X_TYPE>(at.x[j].word, i),
+                                       element<G_TYPE>(at.dy[j].word, i), r.mean, r.rstd, c, w);
+                store_once<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void backward_row(const groups_args &args, i64 row, cluster_room &cluster,
+                                             u32 round) {
     __shared__ double room[WARPS][3];
-    float *sums = (float *)(dynamic_shared + round_up(ROW * bytes_of(X_TYPE)) +
-                            round_up(ROW * bytes_of(G_TYPE))); /* [3][DEPTH * SEGMENTS] */
-    constexpr int ALL = DEPTH * SEGMENTS;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    constexpr int DY_AT = (int)round_up(PART_ROW * bytes_of(X_TYPE));
+    float *sums = (float *)(dynamic_shared + DY_AT + round_up(PART_ROW * bytes_of(G_TYPE)));
     const i64 image = row / GROUPS;
     const int group = (int)(row - image * GROUPS);
-    const u32 x = shared_address(dynamic_shared);
-    const u32 dy = x + (u32)round_up(ROW * bytes_of(X_TYPE));
-    fill<X_TYPE, X_ACCESS>(x, (const char *)args.x + image * args.x_image +
-                                  group * ROW * bytes_of(X_TYPE));
-    fill<G_TYPE, G_ACCESS>(dy, (const char *)args.dy + image * args.dy_image +
-                                   group * ROW * bytes_of(G_TYPE));
+    const int first = group * DEPTH + (CLUSTER > 1 ? (int)cluster_rank() * PART : 0);
+    const i64 begin = (i64)first * PIXELS;
+    row_place r;
+    r.x = shared_address(dynamic_shared);
+    r.dy = r.x + DY_AT;
+    fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
+    fill<G_TYPE, G_ACCESS>(r.dy,
+                           (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
     copy_async_commit();
-    const float mean = saved_mean(args, row), rstd = saved_rstd(args, row);
+    r.mean = saved_mean(args, row);
+    r.rstd = saved_rstd(args, row);
     copy_async_wait<0>();
     __syncthreads();
-#pragma unroll 1
-    for (int s = warp; s < ALL; s += WARPS) {
-        const int channel = s / SEGMENTS, first = (s - channel * SEGMENTS) * PIECE;
-        const int end = least(first + PIECE, CHUNKS);
-        float v[3] = {0, 0, 0};
-#pragma unroll 4
-        for (int c = first + lane; c < end; c += 32) {
-            const int at = channel * CHUNKS + c;
-            add_chunk(load_from_shared<X_BYTES>(x + at * X_BYTES).word,
-                      load_from_shared<G_BYTES>(dy + at * G_BYTES).word, mean, rstd, v);
-        }
-#pragma unroll
-        for (int j = 0; j < (CORRECT ? 3 : 2); j++)
-            v[j] = sum_over_lanes<32>(v[j], lane);
-        if (lane == 0)
-#pragma unroll
-            for (int j = 0; j < 3; j++)
-                sums[j * ALL + s] = v[j];
-    }
+    sum_segments(r, sums);
     __syncthreads();
     double total[3] = {0, 0, 0};
-    for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
-        float v[3] = {0, 0, 0};
-        for (int s = d * SEGMENTS; s < (d + 1) * SEGMENTS; s++)
-#pragma unroll
-            for (int j = 0; j < 3; j++)
-                v[j] += sums[j * ALL + s];
-        const float w = weight_of(args, group * DEPTH + d);
+    for (int d = threadIdx.x; d < PART; d += THREADS) {
+        float v[3];
+        sum_of_channel<3>(sums, d, v);
+        const float w = weight_of(args, first + d);
         total[0] += (double)(w * v[0]);
         total[1] += (double)(w * v[1]);
         total[2] += v[2];
     }
     sum_over_block<3>(total, room);
+    if (CLUSTER > 1)
+        sum_over_cluster(total, cluster, round);
     const common c = common_of(total);
-    for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
-        float v[2] = {0, 0};
-        for (int s = d * SEGMENTS; s < (d + 1) * SEGMENTS; s++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                v[j] += sums[j * ALL + s];
-        const i64 at = image * COLS + group * DEPTH + d;
+    for (int d = threadIdx.x; d < PART; d += THREADS) {
+        float v[2];
+        sum_of_channel<2>(sums, d, v);
+        const i64 at = image * COLS + first + d;
         if (WANT_DWEIGHT)
             args.partial_weight[at] = CORRECT ? multiply_add(-c.delta, v[0], v[1]) : v[1];
         if (WANT_DBIAS)
             args.partial_bias[at] = v[0];
     }
-    if constexpr (D_TYPE != NONE) {
-        constexpr int B = WIDTH * bytes_of(D_TYPE);
-        char *out = (char *)args.out + image * args.out_image + group * ROW * bytes_of(D_TYPE);
-#pragma unroll 1
-        for (int s = warp; s < ALL; s += WARPS) {
-            const int channel = s / SEGMENTS, first = (s - channel * SEGMENTS) * PIECE;
-            const int end = least(first + PIECE, CHUNKS);
-            const float w = weight_of(args, group * DEPTH + channel);
-#pragma unroll 4
-            for (int k = first + lane; k < end; k += 32) {
-                const int at = channel * CHUNKS + k;
-                const auto cx = load_from_shared<X_BYTES>(x + at * X_BYTES);
-                const auto cg = load_from_shared<G_BYTES>(dy + at * G_BYTES);
-                float v[WIDTH];
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++)
-                    v[i] = gradient_of(element<X_TYPE>(cx.word, i), element<G_TYPE>(cg.word, i), mean,
-                                       rstd, c, w);
-                store_once<B, D_ACCESS>(out + (i64)at * B, pack<D_TYPE, WIDTH>(v));
-            }
-        }
+    if constexpr (D_TYPE != NONE)
+        write_segments(args, r, c, first,
+                       (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
+}
+
+/* A row to a block or a cluster at a time. */
+__device__ __forceinline__ void backward_rows(const groups_args &args) {
+    __shared__ cluster_room cluster;
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(cluster.byte_barriers + threadIdx.x));
+        cluster_arrive();
+        cluster_wait();
+    }
+    wait_for_stream();
+    release_stream();
+    u32 round = 0;
+    for (i64 row = blockIdx.x / CLUSTER; row < args.images * GROUPS; row += gridDim.x / CLUSTER) {
+        backward_row(args, row, cluster, round++);
+        __syncthreads(); /* the next row takes this one's place */
+    }
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
     }
 }
 
@@ -334,7 +441,7 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
         }
     }
     const int begin = p.first_pixel + p.plane;
-    constexpr int STEPS = ceil_div(PIECE, PLANES), AT_ONCE = FORWARD ? 8 : 4;
+    constexpr int STEPS = ceil_div(PIECE, PLANES), AT_ONCE = FORWARD ? 6 : 4;
     if (FORWARD && LAYER && p.active) {
         /* Pivots: means of the thread's first pixels, up to 4 and a power of two of them. */
         const int pivots = begin + 3 * PLANES < p.end ? 4 : begin + PLANES < p.end ? 2 : 1;
@@ -638,15 +745,14 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_groups(const groups_args args) {
-    wait_for_stream();
-    release_stream();
     const i64 rows = args.images * GROUPS;
     if constexpr (STAGE == 0) {
-        for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-            backward_row(args, row);
-            __syncthreads(); /* the next row takes this one's place */
-        }
-    } else if constexpr (STAGE == 2) {
+        backward_rows(args);
+        return;
+    }
+    wait_for_stream();
+    release_stream();
+    if constexpr (STAGE == 2) {
         for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
             if constexpr (FORWARD)
                 forward_moments(args, row);
@@ -655,8 +761,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
     } else {
         const i64 units = args.images * PIECES * (LAST ? STRIPS : COLS);
-        for (i64 number = blockIdx.x; LAST ? number < units : number * WARPS < units;
-             number += gridDim.x) {
+        const i64 blocks = LAST ? units : (units + WARPS - 1) / WARPS;
+        for (i64 turn = blockIdx.x; turn < blocks; turn += gridDim.x) {
+            /* The output begins where the sums ended: that is still in the L2. */
+            const i64 number = STAGE == 3 ? blocks - 1 - turn : turn;
             piece_place p = piece_of(number);
             if (!LAST && number * WARPS + threadIdx.x / 32 >= units)
                 continue;
