@@ -6,6 +6,8 @@ enum {
     FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
     NEAR_BYTES = 1 << 20,     /* more than this is not all in a core's own cache */
     BLOCK_ELEMENTS = 16384,   /* forward: elements in one work item */
+    CHANNEL_BYTES = 1 << 17,  /* of a tile of pixels, or of two in backward */
+    LEAST_PIXELS = 32,        /* in a tile, where there are as many in a run */
     GRADIENT_BLOCKS = 64,     /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128 /* fewest rows in one of them, where there are many rows */
 };
@@ -63,6 +65,29 @@ static traffic traffic_of(const problem *p, size_t cache_bytes) {
     return bytes > NEAR_BYTES ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
+/*
+ * Tiles of pixels that stay near a core between their sweeps, all of a run's about the same size,
+ * and blocks of them. As the sums of dweight and dbias are cut so too, this is a function of the
+ * problem alone.
+ */
+static void plan_channels(planish_plan *plan, size_t real_bytes) {
+    const problem *p = &plan->problem;
+    const int64_t run = p->kept[p->kept_count - 1].size;
+    const int64_t tiles = is_backward(p) ? 2 : 1;
+    const int64_t column = p->cols * (int64_t)real_bytes * tiles;
+    int64_t pixels = CHANNEL_BYTES / column / LEAST_PIXELS * LEAST_PIXELS;
+    pixels = pixels < LEAST_PIXELS ? LEAST_PIXELS : pixels > TILE_PIXELS ? TILE_PIXELS : pixels;
+    const int64_t step = run <= LEAST_PIXELS ? TILE_STEP : LEAST_PIXELS;
+    pixels = ceil_div(ceil_div(run, ceil_div(run, pixels)), step) * step;
+    plan->tile_pixels = pixels;
+    plan->run_tiles = ceil_div(run, pixels);
+    plan->block_tiles = ceil_div(p->rows / run * plan->run_tiles, SLOTS);
+    plan->blocks = ceil_div(p->rows / run * plan->run_tiles, plan->block_tiles);
+    const int64_t rows = 5 + tiles * (pixels + TILE_STEP);
+    plan->slot_bytes = round_up((size_t)(p->cols * rows) * real_bytes);
+    plan->workspace_bytes = (size_t)plan->blocks * (plan->block_bytes + plan->slot_bytes);
+}
+
 void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const problem *p = &plan->problem;
     plan->kernels = limits->kernels;
@@ -70,8 +95,12 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const int64_t elements = p->rows * p->cols;
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
     const bool rows = problem_is_rows(p) && kernel_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
+    const bool channels = problem_is_channels(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
 
-    plan->path = !elements ? PATH_EMPTY : rows ? PATH_ROWS : PATH_GATHERED;
+    plan->path = !elements  ? PATH_EMPTY
+                 : rows     ? PATH_ROWS
+                 : channels ? PATH_CHANNELS
+                            : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
     plan->traffic = traffic_of(p, limits->cache_bytes);
     for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
@@ -85,6 +114,10 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->gathered_rows = is_backward(p) ? 5 : 4;
     plan->block_bytes = (size_t)plan->sums * (plan->chunk_bytes + plan->sum_bytes) +
                         (size_t)plan->gathered_rows * plan->row_bytes;
+    if (plan->path == PATH_CHANNELS) {
+        plan_channels(plan, real_bytes);
+        return;
+    }
 
     if (plan->sums) {
         plan->block_rows = gradient_block_rows(p->rows);
@@ -116,7 +149,7 @@ planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, mess
 }
 
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
-    static const char *const paths[] = {"gpu", "empty", "rows", "gathered"};
+    static const char *const paths[] = {"gpu", "empty", "rows", "channels", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     if (!plan)

@@ -10,11 +10,15 @@
 #include "problem.h"
 
 typedef enum plan_path {
-    PATH_GPU,     /* everything below the path is in cuda */
-    PATH_EMPTY,   /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
-    PATH_ROWS,    /* dense rows: the row kernels run on the tensors as they are */
-    PATH_GATHERED /* any strides and dtypes: rows are gathered into scratch and scattered back */
+    PATH_GPU,   /* everything below the path is in cuda */
+    PATH_EMPTY, /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
+    PATH_ROWS,  /* dense rows: the row kernels run on the tensors as they are */
+    PATH_CHANNELS, /* rows beside each other, each strided: tiles of them */
+    PATH_GATHERED  /* any strides and dtypes: rows are gathered into scratch and scattered back */
 } plan_path;
+
+/* The most blocks of a problem on PATH_CHANNELS, and so the most threads that have a tile. */
+enum { SLOTS = 64 };
 
 /* What the caller's machine offers. No result depends on it, only speed. */
 typedef struct cpu_limits {
@@ -41,6 +45,10 @@ struct planish_plan {
     size_t sum_bytes;   /* of one block sum */
     int sums;           /* dweight and dbias: how many of them are wanted */
     size_t block_bytes; /* the whole slice */
+    /* PATH_CHANNELS: a run of rows is cut into tiles, a block is some of them. Each thread has one
+     * of the slots behind the blocks' slices: weight and bias, rows, tiles in the compute type. */
+    int64_t tile_pixels, run_tiles, block_tiles;
+    size_t slot_bytes;
 };
 
 /* Decide how to run plan->problem, which is made already: in CPU memory, or in that of a GPU. */

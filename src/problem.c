@@ -37,6 +37,23 @@ bool problem_is_rows(const problem *p) {
     return true;
 }
 
+bool problem_is_channels(const problem *p) {
+    const axis *channel = &p->reduced[0], *pixel = &p->kept[p->kept_count - 1];
+    bool neighbours = false;
+    if (p->reduced_count != 1 || ((p->present & AFFINE_ROLES) && !channel->affine))
+        return false;
+    for (int k = 0; k < p->kept_count; k++)
+        if (p->kept[k].affine)
+            return false;
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        neighbours |= pixel->stride[r] == 1;
+        if (pixel->stride[r] != 1 && channel->stride[r] != 1)
+            return false;
+    }
+    return neighbours;
+}
+
 /* ---- Checks --------------------------------------------------------------------------------- */
 
 static planish_status check_op(const planish_norm *op, planish_pass pass,

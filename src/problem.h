@@ -65,6 +65,14 @@ bool problem_hides_rounding(const problem *p);
  */
 bool problem_is_rows(const problem *p);
 
+/*
+ * Whether every row is one run of elements with a stride, as is a row's place among the rows of the
+ * innermost kept axis, one of the two being 1 in each of x, y, dy and dx, and the latter in at
+ * least one; with weight, bias, dweight and dbias the same for every row. LayerNorm over the
+ * channels of images stored by channel, or stored so on one side only.
+ */
+bool problem_is_channels(const problem *p);
+
 /* Checks the operator and the tensors (all but their data) and makes the problem. */
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error);

@@ -55,3 +55,21 @@ block_space block_space_of(const cpu_job *job, int64_t block) {
     }
     return space;
 }
+
+int slot_take(cpu_job *job) {
+    uint64_t taken = atomic_load_explicit(&job->taken, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&job->taken, &taken, taken | (taken + 1),
+                                                  memory_order_acquire, memory_order_relaxed)) {
+    }
+    return __builtin_ctzll(~taken);
+}
+
+void slot_return(cpu_job *job, int slot) {
+    atomic_fetch_and_explicit(&job->taken, ~((uint64_t)1 << slot), memory_order_release);
+}
+
+char *slot_data(const cpu_job *job, int slot) {
+    const planish_plan *plan = job->plan;
+    return job->workspace + (size_t)plan->blocks * plan->block_bytes +
+           (size_t)slot * plan->slot_bytes;
+}

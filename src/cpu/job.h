@@ -2,12 +2,15 @@
 #ifndef PLANISH_CPU_JOB_H
 #define PLANISH_CPU_JOB_H
 
+#include <stdatomic.h>
+
 #include "plan.h"
 
 typedef struct cpu_job {
     const planish_plan *plan;
     char *data[ROLE_COUNT];
     char *workspace;
+    _Atomic(uint64_t) taken; /* slots in use, a bit each */
 } cpu_job;
 
 /* Consecutive rows with one pitch. */
@@ -30,5 +33,11 @@ typedef struct block_space {
 } block_space;
 
 block_space block_space_of(const cpu_job *job, int64_t block);
+
+/* A slot of the workspace for the calling thread, until it is given back. The lowest that is free:
+ * few of them are ever touched. */
+int slot_take(cpu_job *job);
+void slot_return(cpu_job *job, int slot);
+char *slot_data(const cpu_job *job, int slot);
 
 #endif

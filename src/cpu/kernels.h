@@ -39,6 +39,11 @@ static inline void stat_store_rows(const row_stat *s, int64_t row, int count,
             element_store(at, s->type, values[i]);
 }
 
+/* The statistic from one of its rows on. */
+static inline row_stat stat_at(const row_stat *s, int64_t row) {
+    return (row_stat){s->data ? s->data + row * s->pitch : NULL, s->pitch, s->type};
+}
+
 /* Where the data of a pass lies, by its size. */
 typedef enum traffic {
     TRAFFIC_CACHED, /* in a near cache */
@@ -76,6 +81,54 @@ typedef struct backward_args {
     void *dweight, *dbias;
 } backward_args;
 
+/* A tile of pixels in scratch (cpu/channels.h): channel c of pixel p at c * pitch + p. */
+typedef struct channel_tile {
+    int64_t channels, pixels;
+    int64_t padded; /* pixels, rounded up to a multiple of TILE_STEP */
+    int64_t pitch;  /* in elements */
+} channel_tile;
+
+enum { TILE_PIXELS = 256, TILE_STEP = 16 };
+
+/* The pixels of a tile in a tensor, of which pixels or channels are neighbours. Bytes. */
+typedef struct tile_side {
+    char *data;          /* NULL: absent */
+    int64_t pitch, step; /* to the next pixel, to the next channel */
+    dtype type;
+} tile_side;
+
+/* weight and bias are dense and in the compute type; rows is room for three pixels, scratch for one
+ * tile, or for two in backward. */
+typedef struct channel_forward_args {
+    channel_tile tile;
+    tile_side x, y;
+    const void *weight, *bias;
+    int weight_offset;
+    double eps;
+    row_stat mean, rstd, m2;
+    bool given;
+    traffic traffic;
+    void *scratch, *rows;
+} channel_forward_args;
+
+typedef struct channel_backward_args {
+    channel_tile tile;
+    tile_side x, dy, dx;
+    const void *weight;
+    int weight_offset;
+    row_stat mean, rstd;
+    traffic traffic;
+    void *scratch, *rows;
+    double *dweight_sum, *dbias_sum; /* added to; NULL: not wanted */
+    void *dweight, *dbias;           /* the same for what wide.c does, in the compute type */
+} channel_backward_args;
+
+/* The kernels for one tile, by planish_kind. */
+typedef struct channel_kernels {
+    void (*forward[2])(const channel_forward_args *);
+    void (*backward[2])(const channel_backward_args *);
+} channel_kernels;
+
 /* The kernels for one element and one weight dtype, by planish_kind. */
 typedef struct row_kernels {
     void (*forward[2])(const forward_args *);
@@ -89,6 +142,7 @@ typedef struct cpu_kernels {
     /* By element dtype (x, y, dy and dx alike) and weight dtype; where both are f32 the entries
      * agree, and f64 has weights of its own dtype only. */
     row_kernels rows[DTYPE_NONE][WEIGHT_DTYPES];
+    channel_kernels channels[2]; /* in f32, in f64 */
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);

@@ -1,4 +1,5 @@
 #include "cpu/run.h"
+#include "cpu/channels_run.h"
 #include "cpu/gathered.h"
 #include "cpu/sums.h"
 
@@ -134,9 +135,10 @@ void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const pl
     }
     const bool backward = p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
     fork_join(&job, exec, plan->parallel, plan->blocks,
-              plan->path == PATH_GATHERED ? gathered_blocks
-              : backward                  ? backward_blocks
-                                          : forward_blocks);
+              plan->path == PATH_GATHERED   ? gathered_blocks
+              : plan->path == PATH_CHANNELS ? channel_blocks
+              : backward                    ? backward_blocks
+                                            : forward_blocks);
     if (plan->sums)
         fork_join(&job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);
 }

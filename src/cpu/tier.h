@@ -110,6 +110,70 @@ static void narrow_span_bf16(void *to, const float *from, int64_t count) {
         halves[i] = bf16_of_f32(from[i]);
 }
 
+/* Dense elements of any dtype to and from the compute type. */
+static void widen_span_to_f32(float *to, const void *from, dtype type, int64_t count) {
+    if (type == DTYPE_F32)
+        widen_span_f32(to, from, count);
+    else if (type == DTYPE_F16)
+        widen_span_f16(to, from, count);
+    else
+        widen_span_bf16(to, from, count);
+}
+static void narrow_span_to_f32(void *to, const float *from, dtype type, int64_t count) {
+    if (type == DTYPE_F32)
+        narrow_span_f32(to, from, count);
+    else if (type == DTYPE_F16)
+        narrow_span_f16(to, from, count);
+    else
+        narrow_span_bf16(to, from, count);
+}
+static void widen_span_to_f64(double *to, const void *from, dtype type, int64_t count) {
+    if (type == DTYPE_F64)
+        memcpy(to, from, (size_t)count * sizeof *to);
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = element_load((const char *)from + i * dtype_bytes(type), type);
+}
+static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t count) {
+    if (type == DTYPE_F64)
+        memcpy(to, from, (size_t)count * sizeof *from);
+    else
+        for (int64_t i = 0; i < count; i++)
+            element_store((char *)to + i * dtype_bytes(type), type, from[i]);
+}
+
+#define REAL float
+#define REAL_TOKEN f32
+#define REAL_DTYPE DTYPE_F32
+#define VEC f32v
+#define VEC_LANES F32V_LANES
+#define LANES 32
+#define BIG 3e38
+#define TINY_VAR 1e-30
+#define TINY_EPS 1e-22
+#define BLOCK F32V_BLOCK
+#define NAME(f) channel_##f##_f32
+#include "cpu/channels.h"
+
+#define REAL double
+#define REAL_TOKEN f64
+#define REAL_DTYPE DTYPE_F64
+#define VEC f64v
+#define VEC_LANES F64V_LANES
+#define LANES 16
+#define BIG 1e300
+#define TINY_VAR 1e-280
+#define TINY_EPS 1e-260
+#define BLOCK F64V_BLOCK
+#define NAME(f) channel_##f##_f64
+#include "cpu/channels.h"
+
+#define CHANNEL_KERNELS(real)                                                                      \
+    {                                                                                              \
+        {channel_forward_layer_##real, channel_forward_rms_##real}, {                              \
+            channel_backward_layer_##real, channel_backward_rms_##real                             \
+        }                                                                                          \
+    }
 #define ROW_KERNELS(suffix)                                                                        \
     {                                                                                              \
         {forward_layer_##suffix, forward_rms_##suffix}, {                                          \
@@ -131,6 +195,7 @@ const cpu_kernels TABLE(TIER) = {
             [DTYPE_BF16] = {ROW_KERNELS(bf16), ROW_KERNELS(bf16_weight_f32)},
             [DTYPE_F64] = {ROW_KERNELS(f64)},
         },
+    .channels = {CHANNEL_KERNELS(f32), CHANNEL_KERNELS(f64)},
     .widen = {[DTYPE_F32] = widen_span_f32,
               [DTYPE_F16] = widen_span_f16,
               [DTYPE_BF16] = widen_span_bf16},

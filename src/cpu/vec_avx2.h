@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "cpu/bits.h"
+#include "cpu/transpose_x86.h"
 
 #define F32V_LANES 8
 #define F64V_LANES 4

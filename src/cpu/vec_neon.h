@@ -9,6 +9,8 @@
 
 #define F32V_LANES 4
 #define F64V_LANES 2
+#define F32V_BLOCK 4
+#define F64V_BLOCK 2
 
 typedef float32x4_t f32v;
 typedef float64x2_t f64v;
@@ -155,6 +157,24 @@ static inline void f64v_store_part_f64(double *p, f64v a, int n) {
 }
 
 /* No stores past the cache here. */
+static inline void f32v_transpose(float *to, int64_t to_pitch, const float *from,
+                                  int64_t from_pitch) {
+    const float32x4x2_t a = vzipq_f32(vld1q_f32(from), vld1q_f32(from + 2 * from_pitch));
+    const float32x4x2_t b =
+        vzipq_f32(vld1q_f32(from + from_pitch), vld1q_f32(from + 3 * from_pitch));
+    const float32x4x2_t low = vzipq_f32(a.val[0], b.val[0]), high = vzipq_f32(a.val[1], b.val[1]);
+    vst1q_f32(to, low.val[0]);
+    vst1q_f32(to + to_pitch, low.val[1]);
+    vst1q_f32(to + 2 * to_pitch, high.val[0]);
+    vst1q_f32(to + 3 * to_pitch, high.val[1]);
+}
+static inline void f64v_transpose(double *to, int64_t to_pitch, const double *from,
+                                  int64_t from_pitch) {
+    const float64x2_t a = vld1q_f64(from), b = vld1q_f64(from + from_pitch);
+    vst1q_f64(to, vzip1q_f64(a, b));
+    vst1q_f64(to + to_pitch, vzip2q_f64(a, b));
+}
+
 static inline void stream_line(void *to, const void *from) {
     memcpy(to, from, 64);
 }

@@ -9,6 +9,9 @@
  *     load_T, load_part_T   from memory of type T; a part reads n elements only and fills up with 0
  *     store_T, store_part_T
  *
+ *     transpose(to, to_pitch, from, from_pitch)  F32V_BLOCK or F64V_BLOCK elements each way:
+ *                           to[j * to_pitch + i] = from[i * from_pitch + j]
+ *
  * and stream_line(to, from): 64 bytes past the cache, both addresses aligned to that. VEC_FENCE()
  * comes after the last.
  */
@@ -19,6 +22,8 @@
 
 #define F32V_LANES 8
 #define F64V_LANES 4
+#define F32V_BLOCK 4
+#define F64V_BLOCK 4
 
 typedef struct f32v {
     float lane[F32V_LANES];
@@ -160,6 +165,19 @@ static inline void f64v_store_f64(double *p, f64v a) {
 }
 
 #undef EACH
+
+static inline void f32v_transpose(float *to, int64_t to_pitch, const float *from,
+                                  int64_t from_pitch) {
+    for (int i = 0; i < F32V_BLOCK; i++)
+        for (int j = 0; j < F32V_BLOCK; j++)
+            to[j * to_pitch + i] = from[i * from_pitch + j];
+}
+static inline void f64v_transpose(double *to, int64_t to_pitch, const double *from,
+                                  int64_t from_pitch) {
+    for (int i = 0; i < F64V_BLOCK; i++)
+        for (int j = 0; j < F64V_BLOCK; j++)
+            to[j * to_pitch + i] = from[i * from_pitch + j];
+}
 
 static inline void stream_line(void *to, const void *from) {
     memcpy(to, from, 64);

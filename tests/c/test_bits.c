@@ -178,6 +178,17 @@ static void copy_inputs(bundle *to, const bundle *from) {
     }
 }
 
+/* The path that a bundle's problem takes, as planish_plan_describe names it. */
+static void path_of(bundle *b, char path[32]) {
+    planish_plan *plan = NULL;
+    planish_plan_create(&b->op, b->test.pass, &b->tensors, &plan, NULL, 0);
+    planish_plan_describe(plan, path, 32);
+    path[strcspn(path, "/")] = 0;
+    planish_plan_destroy(plan);
+}
+
+/* A row's outputs have the same bits in every layout; the sums over rows where the layouts are on
+ * one path, for rows beside each other are added in another order than rows one by one. */
 static void same_as_dense(const norm_case *c) {
     norm_case dense = *c;
     dense.in = dense.out = dense.params = DENSE;
@@ -189,8 +200,12 @@ static void same_as_dense(const norm_case *c) {
     copy_inputs(&b, &a);
     run_digest(&a, NULL);
     run_digest(&b, NULL);
+    char path[32], dense_path[32];
+    path_of(&a, path);
+    path_of(&b, dense_path);
+    const bool same_sums = strcmp(path, "channels") != 0 || !strcmp(dense_path, path);
     for (part p = 0; p < PARTS; p++)
-        if (a.tensor[p].memory.mapping && part_is_output(c->pass, p))
+        if (a.tensor[p].memory.mapping && part_is_output(c->pass, p) && (by_row(p) || same_sums))
             expect(tensor_same_bits(&a.tensor[p].dl, &b.tensor[p].dl), "%s differs", part_name(p));
     bundle_free(&a);
     bundle_free(&b);

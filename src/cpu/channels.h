@@ -1,0 +1,262 @@
+/*
+ * Channel kernels, written once and included for every tier and compute type: rows whose elements
+ * are far apart while the same element of the next row is beside it (LayerNorm over C of NCHW). A
+ * row is called a pixel here and an element of it a channel. A tile of pixels is brought into
+ * scratch in the compute type, pixels side by side, and every sum runs down the channels with
+ * pixels across the vector. Parameters as of cpu/rows.h:
+ *
+ *     REAL, REAL_TOKEN, REAL_DTYPE   the compute type
+ *     VEC, VEC_LANES, LANES          its vector, its lanes, the canonical lanes of a row's sums
+ *     BIG, TINY_VAR, TINY_EPS        where a row is done in wide.c instead
+ *     BLOCK                          a transpose is BLOCK x BLOCK
+ *     NAME(f)                        f with a suffix of its own
+ *
+ * A row has the bits that cpu/rows.h gives it: element i of a segment is added to lane i mod LANES,
+ * lanes fold by halves, segments are merged in order in double.
+ */
+
+#define V_(vec, f) vec##_##f
+#define V__(vec, f) V_(vec, f)
+#define V(f) V__(VEC, f)
+#define V_TYPED_(vec, f, type) vec##_##f##_##type
+#define V_TYPED(vec, f, type) V_TYPED_(vec, f, type)
+#define LOAD(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
+#define STORE(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
+#define STORE_PART(p, v, n) V_TYPED(VEC, store_part, REAL_TOKEN)(p, v, n)
+#define SPAN_(f, type) f##_span_to_##type
+#define SPAN(f, type) SPAN_(f, type)
+#define UNROLL _Pragma("GCC unroll 8")
+#define INLINE static inline __attribute__((always_inline))
+#define OUTLINE static __attribute__((noinline))
+
+/* Results are made for this many channels at a time before they are written out. */
+enum { NAME(STRIP) = 16 };
+
+INLINE int64_t NAME(smaller)(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < cols. */
+OUTLINE void NAME(transpose)(REAL *to, int64_t to_pitch, const REAL *from, int64_t from_pitch,
+                             int64_t rows, int64_t cols) {
+    const int64_t whole_rows = rows / BLOCK * BLOCK, whole_cols = cols / BLOCK * BLOCK;
+    for (int64_t i = 0; i < whole_rows; i += BLOCK)
+        for (int64_t j = 0; j < whole_cols; j += BLOCK)
+            V(transpose)(to + j * to_pitch + i, to_pitch, from + i * from_pitch + j, from_pitch);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
+            to[j * to_pitch + i] = from[i * from_pitch + j];
+}
+
+/* ---- Between tensors and tiles --------------------------------------------------------------- */
+
+/* Asks for the line with what is read some channels on. */
+INLINE void NAME(ask_for_row)(const char *row, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch((const char *)((uintptr_t)row + (uintptr_t)i), 0, 2);
+}
+
+/* A tile from a tensor whose pixels are neighbours. Pixels past the last are 0. */
+INLINE void NAME(stage_rows)(const channel_tile *t, REAL *tile, const tile_side *from,
+                             traffic traffic) {
+    enum { AHEAD = 8 };
+    const int64_t bytes = t->pixels * dtype_bytes(from->type);
+    const size_t rest = (size_t)(t->padded - t->pixels) * sizeof(REAL);
+    for (int64_t c = 0; c < t->channels; c++) {
+        const char *row = from->data + c * from->step;
+        if (traffic != TRAFFIC_CACHED && c + AHEAD < t->channels)
+            NAME(ask_for_row)(row + AHEAD * from->step, bytes);
+        SPAN(widen, REAL_TOKEN)(tile + c * t->pitch, row, from->type, t->pixels);
+        if (rest)
+            memset(tile + c * t->pitch + t->pixels, 0, rest);
+    }
+}
+
+/* A tile from a tensor whose channels are neighbours. */
+INLINE void NAME(stage_columns)(const channel_tile *t, REAL *tile, const tile_side *from) {
+    enum { PIXELS = 16, CHANNELS = 64 };
+    _Alignas(64) REAL block[PIXELS * CHANNELS];
+    memset(block, 0, sizeof block);
+    for (int64_t p = 0; p < t->padded; p += PIXELS)
+        for (int64_t c = 0; c < t->channels; c += CHANNELS) {
+            const int64_t channels = NAME(smaller)(CHANNELS, t->channels - c);
+            const int64_t pixels = NAME(smaller)(PIXELS, t->pixels - p);
+            for (int64_t i = 0; i < pixels; i++)
+                SPAN(widen, REAL_TOKEN)(block + i * CHANNELS,
+                                        from->data + (p + i) * from->pitch + c * from->step,
+                                        from->type, channels);
+            for (int64_t i = pixels; i < PIXELS; i++)
+                memset(block + i * CHANNELS, 0, CHANNELS * sizeof *block);
+            NAME(transpose)(tile + c * t->pitch + p, t->pitch, block, CHANNELS, PIXELS, channels);
+        }
+}
+
+OUTLINE void NAME(stage)(const channel_tile *t, REAL *tile, const tile_side *from,
+                         traffic traffic) {
+    if (from->pitch == dtype_bytes(from->type))
+        NAME(stage_rows)(t, tile, from, traffic);
+    else
+        NAME(stage_columns)(t, tile, from);
+}
+
+/* Whether a tensor whose pixels are neighbours takes whole lines only, so that it may be written
+ * past the cache. */
+INLINE bool NAME(is_lines)(const channel_tile *t, const tile_side *to) {
+    const int64_t bytes = t->pixels * dtype_bytes(to->type);
+    return to->pitch == dtype_bytes(to->type) &&
+           ((uintptr_t)to->data | (uintptr_t)to->step | (uintptr_t)bytes) % 64 == 0;
+}
+
+INLINE bool NAME(takes_reals)(const tile_side *to) {
+    return to->type == REAL_DTYPE && to->pitch == sizeof(REAL);
+}
+
+/* Up to STRIP channels of results, from channel `c` on, to pixels [first, last) of a tensor. */
+OUTLINE void NAME(write_out)(const channel_tile *t, const REAL *strip, const tile_side *to,
+                             int64_t c, int64_t channels, int64_t first, int64_t last,
+                             bool stream) {
+    const int64_t bytes = dtype_bytes(to->type);
+    char *data = to->data + c * to->step + first * to->pitch;
+    if (to->pitch == bytes) {
+        _Alignas(64) char line[TILE_PIXELS * sizeof(REAL)];
+        for (int64_t k = 0; k < channels; k++) {
+            const REAL *from = strip + k * t->padded + first;
+            char *row = data + k * to->step;
+            if (!stream) {
+                SPAN(narrow, REAL_TOKEN)(row, from, to->type, last - first);
+            } else if (to->type == REAL_DTYPE) {
+                stream_lines(row, from, (last - first) * bytes);
+            } else {
+                SPAN(narrow, REAL_TOKEN)(line, from, to->type, last - first);
+                stream_lines(row, line, (last - first) * bytes);
+            }
+        }
+        return;
+    }
+    enum { PIXELS = 16 };
+    _Alignas(64) REAL block[PIXELS * NAME(STRIP)];
+    for (int64_t p = first; p < last; p += PIXELS) {
+        const int64_t pixels = NAME(smaller)(PIXELS, last - p);
+        NAME(transpose)(block, NAME(STRIP), strip + p, t->padded, channels, pixels);
+        for (int64_t i = 0; i < pixels; i++)
+            SPAN(narrow, REAL_TOKEN)(data + (p - first + i) * to->pitch, block + i * NAME(STRIP),
+                                     to->type, channels);
+    }
+}
+
+/* A pixel's channels from a tile to a dense row, and from a dense row to a tensor. */
+INLINE void NAME(read_pixel)(const channel_tile *t, const REAL *tile, int64_t pixel, REAL *row) {
+    for (int64_t c = 0; c < t->channels; c++)
+        row[c] = tile[c * t->pitch + pixel];
+}
+INLINE void NAME(write_pixel)(const channel_tile *t, const tile_side *to, int64_t pixel,
+                              const REAL *row) {
+    for (int64_t c = 0; c < t->channels; c++)
+        element_store(to->data + c * to->step + pixel * to->pitch, to->type, row[c]);
+}
+
+/* ---- Sums down the channels ------------------------------------------------------------------ */
+
+/* What is summed, and how many sums that makes. */
+enum { NAME(SUM), NAME(CENTERED), NAME(SQUARES), NAME(GRADIENT), NAME(GRADIENT_RMS) };
+
+typedef struct NAME(trio) {
+    VEC a, b, c;
+} NAME(trio);
+
+/* A vector of pixels of a tile: their channels from the first of a segment on. */
+typedef struct NAME(column) {
+    const REAL *x, *dy, *weight; /* weight NULL: 1 */
+    REAL offset;
+    int64_t pitch;
+    VEC mean, scale;
+} NAME(column);
+
+INLINE void NAME(add_channel)(NAME(trio) * s, const NAME(column) * col, int64_t i, const int what) {
+    VEC x = LOAD(col->x + i * col->pitch);
+    if (what == NAME(SUM)) {
+        s->a = V(add)(s->a, x);
+    } else if (what == NAME(SQUARES)) {
+        s->b = V(fma)(x, x, s->b);
+    } else if (what == NAME(CENTERED)) {
+        const VEC d = V(sub)(x, col->mean);
+        s->a = V(add)(s->a, d);
+        s->b = V(fma)(d, d, s->b);
+    } else {
+        VEC g = LOAD(col->dy + i * col->pitch);
+        if (col->weight)
+            g = V(mul)(g, V(set1)(col->weight[i] + col->offset));
+        if (what == NAME(GRADIENT))
+            x = V(sub)(x, col->mean);
+        const VEC xhat = V(mul)(x, col->scale);
+        if (what == NAME(GRADIENT)) {
+            s->a = V(add)(s->a, xhat);
+            s->b = V(add)(s->b, g);
+        }
+        s->c = V(fma)(g, xhat, s->c);
+    }
+}
+
+INLINE NAME(trio) NAME(trio_add)(NAME(trio) s, NAME(trio) t) {
+    return (NAME(trio)){V(add)(s.a, t.a), V(add)(s.b, t.b), V(add)(s.c, t.c)};
+}
+
+/* Four canonical lanes a quarter of all apart, summed side by side and folded. */
+INLINE NAME(trio) NAME(quad)(const NAME(column) * col, int64_t lane, int64_t n, const int what) {
+    enum { QUARTER = LANES / 4 };
+    const VEC zero = V(set1)(0);
+    NAME(trio)
+    s[4] = {{zero, zero, zero}, {zero, zero, zero}, {zero, zero, zero}, {zero, zero, zero}};
+    int64_t i = lane;
+    for (; i + 3 * QUARTER < n; i += LANES)
+        UNROLL for (int k = 0; k < 4; k++) NAME(add_channel)(&s[k], col, i + k * QUARTER, what);
+    UNROLL for (int k = 0; k < 3; k++) if (i + k * QUARTER < n)
+        NAME(add_channel)(&s[k], col, i + k * QUARTER, what);
+    return NAME(trio_add)(NAME(trio_add)(s[0], s[2]), NAME(trio_add)(s[1], s[3]));
+}
+
+/* All lanes of up to a segment, folded by halves: the quads are met in the order of the tree's
+ * leaves, so that few sums wait at a time. */
+INLINE NAME(trio) NAME(column_sums)(const NAME(column) * col, int64_t n, const int what) {
+    static const unsigned char order[] = {0, 4, 2, 6, 1, 5, 3, 7};
+    enum { QUADS = LANES / 4 };
+    NAME(trio) waiting[3], sum;
+    for (int q = 0; q < QUADS; q++) {
+        sum = NAME(quad)(col, order[q] * QUADS / 8, n, what);
+        int level = 0;
+        for (; q >> level & 1; level++)
+            sum = NAME(trio_add)(waiting[level], sum);
+        if (level < 3)
+            waiting[level] = sum;
+    }
+    return sum;
+}
+
+#include "cpu/channels_forward.h"
+
+#include "cpu/channels_backward.h"
+
+#undef V_
+#undef V__
+#undef V
+#undef V_TYPED_
+#undef V_TYPED
+#undef LOAD
+#undef STORE
+#undef STORE_PART
+#undef SPAN_
+#undef SPAN
+#undef UNROLL
+#undef INLINE
+#undef OUTLINE
+#undef REAL
+#undef REAL_TOKEN
+#undef REAL_DTYPE
+#undef VEC
+#undef VEC_LANES
+#undef LANES
+#undef BIG
+#undef TINY_VAR
+#undef TINY_EPS
+#undef BLOCK
+#undef NAME

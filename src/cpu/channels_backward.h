@@ -1,0 +1,233 @@
+/* Backward of a tile of pixels; part of cpu/channels.h, whose parameters and helpers it uses. */
+
+/* Pixels of a tile are added up for dweight and dbias in this many lanes. */
+enum { NAME(PIXEL_LANES) = LANES / 2, NAME(PIXEL_PARTS) = LANES / 2 / VEC_LANES };
+
+/* What the gradients of a tile's pixels are made of: xhat = (x - mean) * rstd + shift and
+ * dx = (dy * weight - c1 - xhat * c2) * rstd. */
+typedef struct NAME(pixel_gradients) {
+    _Alignas(64) REAL mean[TILE_PIXELS], rstd[TILE_PIXELS], shift[TILE_PIXELS], c1[TILE_PIXELS],
+        minus_c2[TILE_PIXELS];
+    bool out_of_range[TILE_PIXELS], any_out_of_range;
+} NAME(pixel_gradients);
+
+INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
+                                 NAME(pixel_gradients) * s) {
+    const channel_tile *t = &a->tile;
+    const REAL *const x = a->scratch, *const dy = x + t->channels * t->pitch;
+    const double inverse = 1.0 / (double)t->channels;
+    _Alignas(64) REAL sums[3][TILE_PIXELS];
+    double delta[TILE_PIXELS] = {0}, c1[TILE_PIXELS] = {0}, c2[TILE_PIXELS] = {0};
+    for (int64_t p = 0; p < t->padded; p++) {
+        const bool real = p < t->pixels;
+        s->rstd[p] = real ? (REAL)stat_load(&a->rstd, p) : 0;
+        s->mean[p] = real && !rms ? (REAL)stat_load(&a->mean, p) : 0;
+    }
+    for (int64_t at = 0; at < t->channels; at += SEGMENT) {
+        const int64_t n = NAME(smaller)(t->channels - at, SEGMENT);
+        NAME(column)
+        col = {.pitch = t->pitch,
+               .offset = (REAL)a->weight_offset,
+               .weight = a->weight ? (const REAL *)a->weight + at : NULL};
+        for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
+            col.x = x + at * t->pitch + p;
+            col.dy = dy + at * t->pitch + p;
+            col.mean = LOAD(s->mean + p);
+            col.scale = LOAD(s->rstd + p);
+            if (rms) {
+                STORE(sums[2] + p, NAME(column_sums)(&col, n, NAME(GRADIENT_RMS)).c);
+                continue;
+            }
+            const NAME(trio) sum = NAME(column_sums)(&col, n, NAME(GRADIENT));
+            STORE(sums[0] + p, sum.a);
+            STORE(sums[1] + p, sum.b);
+            STORE(sums[2] + p, sum.c);
+        }
+        for (int64_t p = 0; p < t->padded; p++)
+            c2[p] += sums[2][p];
+        for (int64_t p = 0; p < t->padded && !rms; p++) {
+            delta[p] += sums[0][p];
+            c1[p] += sums[1][p];
+        }
+    }
+    s->any_out_of_range = false;
+    for (int64_t p = 0; p < t->padded; p++) {
+        delta[p] *= inverse;
+        c1[p] *= inverse;
+        c2[p] = c2[p] * inverse - c1[p] * delta[p];
+        s->out_of_range[p] = !(fabs(delta[p]) < BIG) | !(fabs(c1[p]) < BIG) | !(fabs(c2[p]) < BIG);
+        s->any_out_of_range |= s->out_of_range[p];
+        s->shift[p] = (REAL)-delta[p];
+        s->c1[p] = (REAL)c1[p];
+        s->minus_c2[p] = (REAL)-c2[p];
+    }
+}
+
+/* dx of one or two channels from `c` on to `to`, in whole vectors or up to the last pixel only, and
+ * what the tile adds to their dweight and dbias. */
+INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
+                                    int64_t c, const int count, REAL *to, int64_t to_pitch,
+                                    const bool whole, const bool sums, const bool rms) {
+    const channel_tile *t = &a->tile;
+    const REAL *const x = (const REAL *)a->scratch + c * t->pitch;
+    const REAL *const dy = x + t->channels * t->pitch;
+    const REAL *const weights = a->weight;
+    const int64_t x_pitch = t->pitch, pixels = t->pixels, padded = t->padded;
+    const bool wants_dx = to != NULL;
+    const VEC zero = V(set1)(0);
+    VEC weight[2], dweight[2][NAME(PIXEL_PARTS)], dbias[2][NAME(PIXEL_PARTS)];
+    UNROLL for (int k = 0; k < 2; k++) {
+        weight[k] = V(set1)(weights && k < count ? weights[c + k] + (REAL)a->weight_offset : 1);
+        UNROLL for (int j = 0; j < NAME(PIXEL_PARTS); j++) dweight[k][j] = dbias[k][j] = zero;
+    }
+    for (int64_t p = 0; p < padded; p += NAME(PIXEL_LANES))
+        UNROLL for (int j = 0; j < NAME(PIXEL_PARTS); j++) {
+            const int64_t at = p + j * VEC_LANES;
+            const VEC mean = LOAD(s->mean + at), rstd = LOAD(s->rstd + at);
+            const VEC shift = LOAD(s->shift + at), c1 = LOAD(s->c1 + at);
+            const VEC minus_c2 = LOAD(s->minus_c2 + at);
+            UNROLL for (int k = 0; k < count; k++) {
+                const VEC d = LOAD(dy + k * x_pitch + at);
+                const VEC xhat =
+                    NAME(normalized)(LOAD(x + k * x_pitch + at), mean, rstd, shift, rms);
+                if (sums) {
+                    dweight[k][j] = V(fma)(d, xhat, dweight[k][j]);
+                    dbias[k][j] = V(add)(d, dbias[k][j]);
+                }
+                if (!wants_dx)
+                    continue;
+                VEC g = V(mul)(d, weight[k]);
+                if (!rms)
+                    g = V(sub)(g, c1);
+                const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), rstd);
+                REAL *const out = to + k * to_pitch + at;
+                if (whole || at + VEC_LANES <= pixels)
+                    STORE(out, dx);
+                else if (at < pixels)
+                    STORE_PART(out, dx, (int)(pixels - at));
+            }
+        }
+    if (!sums)
+        return;
+    UNROLL for (int half = NAME(PIXEL_PARTS) / 2; half; half /= 2)
+        UNROLL for (int k = 0; k < count; k++) UNROLL for (int j = 0; j < half; j++) {
+        dweight[k][j] = V(add)(dweight[k][j], dweight[k][j + half]);
+        dbias[k][j] = V(add)(dbias[k][j], dbias[k][j + half]);
+    }
+    REAL folded[4];
+    V(fold4)(dweight[0][0], dweight[1][0], dbias[0][0], dbias[1][0], folded);
+    for (int k = 0; k < count; k++) {
+        if (a->dweight_sum)
+            a->dweight_sum[c + k] += folded[k];
+        if (a->dbias_sum)
+            a->dbias_sum[c + k] += folded[2 + k];
+    }
+}
+
+INLINE void NAME(gradient_strip)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
+                                 int64_t c, int64_t channels, REAL *to, int64_t to_pitch,
+                                 const bool whole, const bool sums, const bool rms) {
+    int64_t k = 0;
+    for (; k + 2 <= channels; k += 2)
+        NAME(gradient_channels)(a, s, c + k, 2, to ? to + k * to_pitch : NULL, to_pitch, whole,
+                                sums, rms);
+    if (k < channels)
+        NAME(gradient_channels)(a, s, c + k, 1, to ? to + k * to_pitch : NULL, to_pitch, whole,
+                                sums, rms);
+}
+
+/*
+ * Pixels whose arithmetic would leave the range, one by one. Their place in the tile is cleared:
+ * they add nothing to the sums of the others, and what the tile makes of them is not written.
+ */
+OUTLINE void NAME(wide_gradients)(const channel_backward_args *a, NAME(pixel_gradients) * s,
+                                  bool rms) {
+    const channel_tile *t = &a->tile;
+    REAL *const tile_x = a->scratch, *const tile_dy = tile_x + t->channels * t->pitch;
+    REAL *const x = a->rows, *const dy = x + t->channels, *const dx = dy + t->channels;
+    for (int64_t p = 0; p < t->pixels; p++) {
+        if (!s->out_of_range[p])
+            continue;
+        NAME(read_pixel)(t, tile_x, p, x);
+        NAME(read_pixel)(t, tile_dy, p, dy);
+        const backward_args row = {
+            .rows = 1,
+            .cols = t->channels,
+            .dy = (const char *)dy,
+            .x = (const char *)x,
+            .dx = a->dx.data ? (char *)dx : NULL,
+            .weight = a->weight,
+            .weight_offset = a->weight_offset,
+            .mean = stat_at(&a->mean, p),
+            .rstd = stat_at(&a->rstd, p),
+            .dweight = a->dweight,
+            .dbias = a->dbias,
+        };
+        wide_backward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
+        if (a->dx.data)
+            NAME(write_pixel)(t, &a->dx, p, dx);
+        for (int64_t c = 0; c < t->channels; c++)
+            tile_x[c * t->pitch + p] = tile_dy[c * t->pitch + p] = 0;
+        s->mean[p] = s->rstd[p] = s->shift[p] = s->c1[p] = s->minus_c2[p] = 0;
+    }
+}
+
+/* A strip of dx to the pixels that are in range. */
+OUTLINE void NAME(write_in_range)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
+                                  const REAL *strip, int64_t c, int64_t channels) {
+    const channel_tile *t = &a->tile;
+    for (int64_t first = 0, last; first < t->pixels; first = last + 1) {
+        for (last = first; last < t->pixels && !s->out_of_range[last];)
+            last++;
+        if (last > first)
+            NAME(write_out)(t, strip, &a->dx, c, channels, first, last, false);
+    }
+}
+
+INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
+                                const bool sums, const bool rms) {
+    const channel_tile *t = &a->tile;
+    const bool stream =
+        a->traffic == TRAFFIC_STREAM && !s->any_out_of_range && NAME(is_lines)(t, &a->dx);
+    const bool direct = !stream && !s->any_out_of_range && NAME(takes_reals)(&a->dx);
+    _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
+    for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
+        const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
+        if (!a->dx.data) {
+            NAME(gradient_strip)(a, s, c, channels, NULL, 0, true, sums, rms);
+        } else if (direct) {
+            NAME(gradient_strip)(a, s, c, channels, (REAL *)(a->dx.data + c * a->dx.step),
+                                 a->dx.step / (int64_t)sizeof(REAL), false, sums, rms);
+        } else {
+            NAME(gradient_strip)(a, s, c, channels, strip, t->padded, true, sums, rms);
+            if (s->any_out_of_range)
+                NAME(write_in_range)(a, s, strip, c, channels);
+            else
+                NAME(write_out)(t, strip, &a->dx, c, channels, 0, t->pixels, stream);
+        }
+    }
+    if (stream)
+        VEC_FENCE();
+}
+
+INLINE void NAME(backward_tile)(const channel_backward_args *a, const bool rms) {
+    const channel_tile *t = &a->tile;
+    REAL *const x = a->scratch;
+    NAME(pixel_gradients) s;
+    NAME(stage)(t, x, &a->x, a->traffic);
+    NAME(stage)(t, x + t->channels * t->pitch, &a->dy, a->traffic);
+    NAME(find_gradients)(a, rms, &s);
+    if (__builtin_expect(s.any_out_of_range, 0))
+        NAME(wide_gradients)(a, &s, rms);
+    if (a->dweight_sum || a->dbias_sum)
+        NAME(gradient_tile)(a, &s, true, rms);
+    else
+        NAME(gradient_tile)(a, &s, false, rms);
+}
+
+static void NAME(backward_layer)(const channel_backward_args *a) {
+    NAME(backward_tile)(a, false);
+}
+static void NAME(backward_rms)(const channel_backward_args *a) {
+    NAME(backward_tile)(a, true);
+}

@@ -1,0 +1,217 @@
+/* Forward of a tile of pixels; part of cpu/channels.h, whose parameters and helpers it uses. */
+
+/* Mean and sum of squared deviations of every pixel over `n` channels, up to a segment. */
+OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64_t n,
+                                     const bool rms, double mean[], double m2[]) {
+    const double inverse = 1.0 / (double)n;
+    _Alignas(64) REAL center[TILE_PIXELS], deviation[TILE_PIXELS], squares[TILE_PIXELS];
+    NAME(column) col = {.pitch = t->pitch};
+    for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
+        col.x = x + p;
+        if (rms)
+            STORE(squares + p, NAME(column_sums)(&col, n, NAME(SQUARES)).b);
+        else
+            STORE(center + p, NAME(column_sums)(&col, n, NAME(SUM)).a);
+    }
+    if (rms) {
+        for (int64_t p = 0; p < t->padded; p++)
+            m2[p] = squares[p];
+        return;
+    }
+    for (int64_t p = 0; p < t->padded; p++)
+        center[p] = (REAL)(center[p] * inverse);
+    for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
+        col.x = x + p;
+        col.mean = LOAD(center + p);
+        const NAME(trio) sums = NAME(column_sums)(&col, n, NAME(CENTERED));
+        STORE(deviation + p, sums.a);
+        STORE(squares + p, sums.b);
+    }
+    for (int64_t p = 0; p < t->padded; p++) {
+        const double delta = deviation[p] * inverse;
+        const double corrected = squares[p] - deviation[p] * delta;
+        mean[p] = center[p] + delta;
+        m2[p] = corrected < 0 ? 0 : corrected;
+    }
+}
+
+/* Over all channels: their segments, merged in order. */
+INLINE void NAME(pixel_moments)(const channel_tile *t, const REAL *x, const bool rms, double mean[],
+                                double m2[]) {
+    NAME(segment_of_pixels)(t, x, NAME(smaller)(t->channels, SEGMENT), rms, mean, m2);
+    for (int64_t at = SEGMENT; at < t->channels; at += SEGMENT) {
+        const int64_t length = NAME(smaller)(t->channels - at, SEGMENT), total = at + length;
+        const double share = (double)length / (double)total;
+        double segment_mean[TILE_PIXELS], segment_m2[TILE_PIXELS];
+        NAME(segment_of_pixels)(t, x + at * t->pitch, length, rms, segment_mean, segment_m2);
+        for (int64_t p = 0; p < t->padded; p++)
+            m2[p] += segment_m2[p];
+        for (int64_t p = 0; p < t->padded && !rms; p++) {
+            const double step = segment_mean[p] - mean[p];
+            mean[p] += step * share;
+            m2[p] += step * step * ((double)at * share);
+        }
+    }
+}
+
+/* What normalises the pixels of a tile: xhat = (x - mean) * rstd + shift. */
+typedef struct NAME(pixel_scales) {
+    _Alignas(64) REAL mean[TILE_PIXELS], rstd[TILE_PIXELS], shift[TILE_PIXELS];
+    bool out_of_range[TILE_PIXELS], any_out_of_range;
+} NAME(pixel_scales);
+
+INLINE void NAME(find_scales)(const channel_forward_args *a, const bool rms, const double mean[],
+                              const double m2[], NAME(pixel_scales) * s) {
+    const channel_tile *t = &a->tile;
+    const double inverse = 1.0 / (double)t->channels;
+    const double least = a->eps < TINY_EPS ? TINY_VAR : -1;
+    double rstd[TILE_PIXELS];
+    s->any_out_of_range = false;
+    for (int64_t p = 0; p < t->padded; p++)
+        rstd[p] = a->given ? m2[p] : 1 / sqrt(m2[p] * inverse + a->eps);
+    for (int64_t p = 0; p < t->pixels; p++) {
+        const double var = m2[p] * inverse;
+        s->out_of_range[p] =
+            a->given ? !(fabs(mean[p]) < BIG) | !(rstd[p] < BIG) : !(var < BIG) | (var < least);
+        s->any_out_of_range |= s->out_of_range[p];
+    }
+    if (!a->given) {
+        for (int64_t p = 0; p < t->pixels; p++) {
+            stat_store_rows(&a->mean, p, 1, mean + p);
+            stat_store_rows(&a->rstd, p, 1, rstd + p);
+            stat_store_rows(&a->m2, p, 1, m2 + p);
+        }
+    }
+    for (int64_t p = 0; p < t->padded; p++) {
+        s->mean[p] = (REAL)mean[p];
+        s->rstd[p] = (REAL)rstd[p];
+        s->shift[p] = (REAL)((s->mean[p] - mean[p]) * rstd[p]);
+    }
+    (void)rms;
+}
+
+INLINE VEC NAME(normalized)(VEC x, VEC mean, VEC rstd, VEC shift, const bool rms) {
+    return rms ? V(mul)(x, rstd) : V(fma)(V(sub)(x, mean), rstd, shift);
+}
+
+/* y of one or two channels from `c` on: to `to`, in whole vectors or up to the last pixel only. */
+INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+                                 const REAL *x, int64_t c, const int count, REAL *to,
+                                 int64_t to_pitch, const bool whole, const bool rms) {
+    const channel_tile *t = &a->tile;
+    const REAL *const weights = a->weight, *const biases = a->bias;
+    const REAL *const x0 = x + c * t->pitch, *const x1 = x0 + (count - 1) * t->pitch;
+    REAL *const y0 = to, *const y1 = to + (count - 1) * to_pitch;
+    VEC weight[2], bias[2];
+    for (int k = 0; k < count; k++) {
+        weight[k] = V(set1)(weights ? weights[c + k] + (REAL)a->weight_offset : 1);
+        bias[k] = V(set1)(biases ? biases[c + k] : (REAL)-0.0);
+    }
+    const int64_t n = whole ? t->padded : t->pixels / VEC_LANES * VEC_LANES;
+    int64_t p = 0;
+    for (; p < n; p += VEC_LANES) {
+        const VEC mean = LOAD(s->mean + p), rstd = LOAD(s->rstd + p), shift = LOAD(s->shift + p);
+        STORE(y0 + p,
+              V(fma)(NAME(normalized)(LOAD(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]));
+        if (count == 2)
+            STORE(y1 + p, V(fma)(NAME(normalized)(LOAD(x1 + p), mean, rstd, shift, rms), weight[1],
+                                 bias[1]));
+    }
+    if (whole || p == t->pixels)
+        return;
+    const int left = (int)(t->pixels - p);
+    const VEC mean = LOAD(s->mean + p), rstd = LOAD(s->rstd + p), shift = LOAD(s->shift + p);
+    STORE_PART(y0 + p,
+               V(fma)(NAME(normalized)(LOAD(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]),
+               left);
+    if (count == 2)
+        STORE_PART(
+            y1 + p,
+            V(fma)(NAME(normalized)(LOAD(x1 + p), mean, rstd, shift, rms), weight[1], bias[1]),
+            left);
+}
+
+INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+                              const REAL *x, int64_t c, int64_t channels, REAL *to,
+                              int64_t to_pitch, const bool whole, const bool rms) {
+    int64_t k = 0;
+    for (; k + 2 <= channels; k += 2)
+        NAME(apply_channels)(a, s, x, c + k, 2, to + k * to_pitch, to_pitch, whole, rms);
+    if (k < channels)
+        NAME(apply_channels)(a, s, x, c + k, 1, to + k * to_pitch, to_pitch, whole, rms);
+}
+
+/* Pixels whose arithmetic would leave the range, one by one. */
+OUTLINE void NAME(wide_pixels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+                               bool rms) {
+    const channel_tile *t = &a->tile;
+    REAL *const x = a->rows, *const y = x + t->channels;
+    for (int64_t p = 0; p < t->pixels; p++) {
+        if (!s->out_of_range[p])
+            continue;
+        NAME(read_pixel)(t, a->scratch, p, x);
+        const forward_args row = {
+            .rows = 1,
+            .cols = t->channels,
+            .x = (const char *)x,
+            .y = a->y.data ? (char *)y : NULL,
+            .weight = a->weight,
+            .bias = a->bias,
+            .weight_offset = a->weight_offset,
+            .eps = a->eps,
+            .mean = stat_at(&a->mean, p),
+            .rstd = stat_at(&a->rstd, p),
+            .m2 = stat_at(&a->m2, p),
+            .given = a->given,
+        };
+        wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
+        if (a->y.data)
+            NAME(write_pixel)(t, &a->y, p, y);
+    }
+}
+
+INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
+    const channel_tile *t = &a->tile;
+    REAL *const x = a->scratch;
+    double mean[TILE_PIXELS], m2[TILE_PIXELS]; /* where they are given, rstd in place of m2 */
+    NAME(pixel_scales) s;
+    NAME(stage)(t, x, &a->x, a->traffic);
+    if (a->given || rms)
+        memset(mean, 0, sizeof mean);
+    if (a->given) {
+        memset(m2, 0, sizeof m2);
+        for (int64_t p = 0; p < t->pixels; p++) {
+            mean[p] = rms ? 0 : stat_load(&a->mean, p);
+            m2[p] = stat_load(&a->rstd, p);
+        }
+    } else {
+        NAME(pixel_moments)(t, x, rms, mean, m2);
+    }
+    NAME(find_scales)(a, rms, mean, m2, &s);
+    if (a->y.data) {
+        const bool stream = a->traffic == TRAFFIC_STREAM && NAME(is_lines)(t, &a->y);
+        const bool direct = !stream && NAME(takes_reals)(&a->y);
+        _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
+        for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
+            const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
+            if (direct) {
+                NAME(apply_strip)(a, &s, x, c, channels, (REAL *)(a->y.data + c * a->y.step),
+                                  a->y.step / (int64_t)sizeof(REAL), false, rms);
+                continue;
+            }
+            NAME(apply_strip)(a, &s, x, c, channels, strip, t->padded, true, rms);
+            NAME(write_out)(t, strip, &a->y, c, channels, 0, t->pixels, stream);
+        }
+        if (stream)
+            VEC_FENCE();
+    }
+    if (__builtin_expect(s.any_out_of_range, 0))
+        NAME(wide_pixels)(a, &s, rms);
+}
+
+static void NAME(forward_layer)(const channel_forward_args *a) {
+    NAME(forward_tile)(a, false);
+}
+static void NAME(forward_rms)(const channel_forward_args *a) {
+    NAME(forward_tile)(a, true);
+}
