@@ -28,6 +28,15 @@ static bool is_backward(const problem *p) {
     return p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
 }
 
+/* Whether the group kernels have these dtypes: one for x, y, dy and dx; weights of any. */
+static bool group_dtypes(const problem *p) {
+    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1)
+        if (p->dtypes[first_role(rest)] != element)
+            return false;
+    return problem_is_double(p) == (element == DTYPE_F64);
+}
+
 /* Whether the row kernels have these dtypes: one for x, y, dy and dx; weights the same or f32. */
 static bool kernel_dtypes(const problem *p) {
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
@@ -88,6 +97,20 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = (size_t)plan->blocks * (plan->block_bytes + plan->slot_bytes);
 }
 
+/* Blocks of whole rows. Each row has its own sums of every channel, for the calling thread to add
+ * up in the order of the rows, in sums of all affine elements. */
+static void plan_groups(planish_plan *plan, size_t real_bytes) {
+    const problem *p = &plan->problem;
+    const int64_t channels = p->cols / p->reduced[p->reduced_count - 1].size;
+    plan->block_rows = ceil_div(BLOCK_ELEMENTS, p->cols);
+    plan->blocks = ceil_div(p->rows, plan->block_rows);
+    plan->row_sum_bytes = (size_t)channels * sizeof(double);
+    plan->weight_bytes = round_up((size_t)p->affine * real_bytes);
+    plan->workspace_bytes = 2 * plan->weight_bytes;
+    if (is_backward(p))
+        plan->workspace_bytes += 2 * ((size_t)p->rows * plan->row_sum_bytes + plan->sum_bytes);
+}
+
 void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const problem *p = &plan->problem;
     plan->kernels = limits->kernels;
@@ -95,11 +118,14 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const int64_t elements = p->rows * p->cols;
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
     const bool rows = problem_is_rows(p) && kernel_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
+    const bool groups =
+        problem_is_groups(p) && group_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
     const bool channels = problem_is_channels(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
 
     plan->path = !elements  ? PATH_EMPTY
                  : rows     ? PATH_ROWS
                  : channels ? PATH_CHANNELS
+                 : groups   ? PATH_GROUPS
                             : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
     plan->traffic = traffic_of(p, limits->cache_bytes);
@@ -116,6 +142,10 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
                         (size_t)plan->gathered_rows * plan->row_bytes;
     if (plan->path == PATH_CHANNELS) {
         plan_channels(plan, real_bytes);
+        return;
+    }
+    if (plan->path == PATH_GROUPS) {
+        plan_groups(plan, real_bytes);
         return;
     }
 
@@ -149,7 +179,7 @@ planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, mess
 }
 
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
-    static const char *const paths[] = {"gpu", "empty", "rows", "channels", "gathered"};
+    static const char *const paths[] = {"gpu", "empty", "rows", "channels", "groups", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     if (!plan)

@@ -14,6 +14,7 @@ typedef enum plan_path {
     PATH_EMPTY, /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
     PATH_ROWS,  /* dense rows: the row kernels run on the tensors as they are */
     PATH_CHANNELS, /* rows beside each other, each strided: tiles of them */
+    PATH_GROUPS,   /* dense rows of channels, each with one weight and bias */
     PATH_GATHERED  /* any strides and dtypes: rows are gathered into scratch and scattered back */
 } plan_path;
 
@@ -49,6 +50,8 @@ struct planish_plan {
      * of the slots behind the blocks' slices: weight and bias, rows, tiles in the compute type. */
     int64_t tile_pixels, run_tiles, block_tiles;
     size_t slot_bytes;
+    size_t weight_bytes;  /* PATH_GROUPS: of weight, and of bias, in the compute type */
+    size_t row_sum_bytes; /* of a row's sums for dweight, and for dbias */
 };
 
 /* Decide how to run plan->problem, which is made already: in CPU memory, or in that of a GPU. */

@@ -54,6 +54,18 @@ bool problem_is_channels(const problem *p) {
     return neighbours;
 }
 
+bool problem_is_groups(const problem *p) {
+    const axis *span = &p->reduced[p->reduced_count - 1], *channel = &p->reduced[0];
+    if (p->reduced_count > 2 || span->affine || span->size < GROUP_SPAN)
+        return false;
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (span->stride[r] != 1 || (p->reduced_count == 2 && channel->stride[r] != span->size))
+            return false;
+    }
+    return true;
+}
+
 /* ---- Checks --------------------------------------------------------------------------------- */
 
 static planish_status check_op(const planish_norm *op, planish_pass pass,

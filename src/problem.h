@@ -73,6 +73,14 @@ bool problem_is_rows(const problem *p);
  */
 bool problem_is_channels(const problem *p);
 
+/*
+ * Whether every row is a dense run of elements in x, y, dy and dx, with weight, bias, dweight and
+ * dbias constant over the innermost reduced axis, which has GROUP_SPAN elements or more:
+ * GroupNorm and InstanceNorm of images stored by channel.
+ */
+enum { GROUP_SPAN = 4 };
+bool problem_is_groups(const problem *p);
+
 /* Checks the operator and the tensors (all but their data) and makes the problem. */
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error);

@@ -22,7 +22,8 @@
 #define V_TYPED(vec, f, type) V_TYPED_(vec, f, type)
 #define LOAD(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
 #define STORE(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
-#define STORE_PART(p, v, n) V_TYPED(VEC, store_part, REAL_TOKEN)(p, v, n)
+#define STORE_MADE(p, v, made) V__(store_vector, REAL_TOKEN)(p, v, made)
+#define STORE_MADE_PART(p, v, n, made) V__(store_vector_part, REAL_TOKEN)(p, v, n, made)
 #define SPAN_(f, type) f##_span_to_##type
 #define SPAN(f, type) SPAN_(f, type)
 #define UNROLL _Pragma("GCC unroll 8")
@@ -50,10 +51,28 @@ OUTLINE void NAME(transpose)(REAL *to, int64_t to_pitch, const REAL *from, int64
 
 /* ---- Between tensors and tiles --------------------------------------------------------------- */
 
-/* Asks for the line with what is read some channels on. */
+/* Asks for the lines of what is read later. */
 INLINE void NAME(ask_for_row)(const char *row, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch((const char *)((uintptr_t)row + (uintptr_t)i), 0, 2);
+}
+
+/* Asks for some channels of the next tile, where its pixels are neighbours. */
+INLINE void NAME(ask_for_next)(const channel_tile *t, const tile_side *side, const char *next,
+                               int64_t c, int64_t channels) {
+    const int64_t bytes = dtype_bytes(side->type);
+    if (next && side->pitch == bytes)
+        for (int64_t k = 0; k < channels; k++)
+            NAME(ask_for_row)(next + (c + k) * side->step, t->pixels * bytes);
+}
+
+/* Asks for the lines that some channels of results will be written to. */
+INLINE void NAME(ask_for_output)(const channel_tile *t, const tile_side *to, int64_t c) {
+    const int64_t bytes = t->pixels * dtype_bytes(to->type);
+    const int64_t last = NAME(smaller)(c + NAME(STRIP), t->channels);
+    for (; c < last; c++)
+        for (int64_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch(to->data + c * to->step + i, 1, 2);
 }
 
 /* A tile from a tensor whose pixels are neighbours. Pixels past the last are 0. */
@@ -107,29 +126,44 @@ INLINE bool NAME(is_lines)(const channel_tile *t, const tile_side *to) {
            ((uintptr_t)to->data | (uintptr_t)to->step | (uintptr_t)bytes) % 64 == 0;
 }
 
-INLINE bool NAME(takes_reals)(const tile_side *to) {
-    return to->type == REAL_DTYPE && to->pitch == sizeof(REAL);
+/*
+ * Results are made in the output's own dtype where its pixels are neighbours and that dtype has
+ * stores of vectors; else in the compute type, for write_out to convert.
+ */
+INLINE bool NAME(makes)(dtype made) {
+    return made == REAL_DTYPE || (REAL_DTYPE == DTYPE_F32 && made != DTYPE_F64);
+}
+INLINE dtype NAME(made_as)(const tile_side *to) {
+    return to->pitch == dtype_bytes(to->type) && NAME(makes)(to->type) ? to->type : REAL_DTYPE;
+}
+INLINE char *NAME(element_at)(void *to, int64_t i, const dtype made) {
+    return (char *)to + i * dtype_bytes(made);
+}
+INLINE void NAME(store_made)(void *to, int64_t i, VEC v, const dtype made) {
+    STORE_MADE(NAME(element_at)(to, i, made), v, made);
+}
+INLINE void NAME(store_made_part)(void *to, int64_t i, VEC v, int n, const dtype made) {
+    STORE_MADE_PART(NAME(element_at)(to, i, made), v, n, made);
 }
 
-/* Up to STRIP channels of results, from channel `c` on, to pixels [first, last) of a tensor. */
-OUTLINE void NAME(write_out)(const channel_tile *t, const REAL *strip, const tile_side *to,
-                             int64_t c, int64_t channels, int64_t first, int64_t last,
-                             bool stream) {
+/*
+ * Up to STRIP channels of results, from channel `c` on, to pixels [first, last) of a tensor.
+ */
+OUTLINE void NAME(write_out)(const channel_tile *t, const void *strip, dtype made,
+                             const tile_side *to, int64_t c, int64_t channels, int64_t first,
+                             int64_t last, bool stream) {
     const int64_t bytes = dtype_bytes(to->type);
     char *data = to->data + c * to->step + first * to->pitch;
     if (to->pitch == bytes) {
-        _Alignas(64) char line[TILE_PIXELS * sizeof(REAL)];
         for (int64_t k = 0; k < channels; k++) {
-            const REAL *from = strip + k * t->padded + first;
-            char *row = data + k * to->step;
-            if (!stream) {
-                SPAN(narrow, REAL_TOKEN)(row, from, to->type, last - first);
-            } else if (to->type == REAL_DTYPE) {
-                stream_lines(row, from, (last - first) * bytes);
-            } else {
-                SPAN(narrow, REAL_TOKEN)(line, from, to->type, last - first);
-                stream_lines(row, line, (last - first) * bytes);
-            }
+            const char *from = (const char *)strip + (k * t->padded + first) * dtype_bytes(made);
+            if (stream)
+                stream_lines(data + k * to->step, from, (last - first) * bytes);
+            else if (made == to->type)
+                memcpy(data + k * to->step, from, (size_t)((last - first) * bytes));
+            else
+                SPAN(narrow, REAL_TOKEN)(data + k * to->step, (const void *)from, to->type,
+                                         last - first);
         }
         return;
     }
@@ -137,7 +171,7 @@ OUTLINE void NAME(write_out)(const channel_tile *t, const REAL *strip, const til
     _Alignas(64) REAL block[PIXELS * NAME(STRIP)];
     for (int64_t p = first; p < last; p += PIXELS) {
         const int64_t pixels = NAME(smaller)(PIXELS, last - p);
-        NAME(transpose)(block, NAME(STRIP), strip + p, t->padded, channels, pixels);
+        NAME(transpose)(block, NAME(STRIP), (const REAL *)strip + p, t->padded, channels, pixels);
         for (int64_t i = 0; i < pixels; i++)
             SPAN(narrow, REAL_TOKEN)(data + (p - first + i) * to->pitch, block + i * NAME(STRIP),
                                      to->type, channels);
@@ -243,7 +277,8 @@ INLINE NAME(trio) NAME(column_sums)(const NAME(column) * col, int64_t n, const i
 #undef V_TYPED
 #undef LOAD
 #undef STORE
-#undef STORE_PART
+#undef STORE_MADE
+#undef STORE_MADE_PART
 #undef SPAN_
 #undef SPAN
 #undef UNROLL

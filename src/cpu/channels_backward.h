@@ -66,8 +66,9 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
 /* dx of one or two channels from `c` on to `to`, in whole vectors or up to the last pixel only, and
  * what the tile adds to their dweight and dbias. */
 INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
-                                    int64_t c, const int count, REAL *to, int64_t to_pitch,
-                                    const bool whole, const bool sums, const bool rms) {
+                                    int64_t c, const int count, char *to, int64_t to_step,
+                                    const bool whole, const dtype made, const bool sums,
+                                    const bool rms) {
     const channel_tile *t = &a->tile;
     const REAL *const x = (const REAL *)a->scratch + c * t->pitch;
     const REAL *const dy = x + t->channels * t->pitch;
@@ -100,11 +101,10 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
                 if (!rms)
                     g = V(sub)(g, c1);
                 const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), rstd);
-                REAL *const out = to + k * to_pitch + at;
                 if (whole || at + VEC_LANES <= pixels)
-                    STORE(out, dx);
+                    NAME(store_made)(to + k * to_step, at, dx, made);
                 else if (at < pixels)
-                    STORE_PART(out, dx, (int)(pixels - at));
+                    NAME(store_made_part)(to + k * to_step, at, dx, (int)(pixels - at), made);
             }
         }
     if (!sums)
@@ -124,16 +124,30 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
     }
 }
 
-INLINE void NAME(gradient_strip)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
-                                 int64_t c, int64_t channels, REAL *to, int64_t to_pitch,
-                                 const bool whole, const bool sums, const bool rms) {
+/* A strip of channels to `to`, two at a time. */
+INLINE void NAME(gradient_as)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
+                              int64_t c, int64_t channels, char *to, int64_t to_step,
+                              const bool whole, const dtype made, const bool sums, const bool rms) {
     int64_t k = 0;
     for (; k + 2 <= channels; k += 2)
-        NAME(gradient_channels)(a, s, c + k, 2, to ? to + k * to_pitch : NULL, to_pitch, whole,
+        NAME(gradient_channels)(a, s, c + k, 2, to ? to + k * to_step : NULL, to_step, whole, made,
                                 sums, rms);
     if (k < channels)
-        NAME(gradient_channels)(a, s, c + k, 1, to ? to + k * to_pitch : NULL, to_pitch, whole,
+        NAME(gradient_channels)(a, s, c + k, 1, to ? to + k * to_step : NULL, to_step, whole, made,
                                 sums, rms);
+}
+
+INLINE void NAME(gradient_strip)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
+                                 int64_t c, int64_t channels, char *to, int64_t to_step, bool whole,
+                                 dtype made, const bool sums, const bool rms) {
+    if (made == REAL_DTYPE && whole)
+        NAME(gradient_as)(a, s, c, channels, to, to_step, true, REAL_DTYPE, sums, rms);
+    else if (made == REAL_DTYPE)
+        NAME(gradient_as)(a, s, c, channels, to, to_step, false, REAL_DTYPE, sums, rms);
+    else if (made == DTYPE_BF16)
+        NAME(gradient_as)(a, s, c, channels, to, to_step, whole, DTYPE_BF16, sums, rms);
+    else
+        NAME(gradient_as)(a, s, c, channels, to, to_step, whole, DTYPE_F16, sums, rms);
 }
 
 /*
@@ -174,36 +188,45 @@ OUTLINE void NAME(wide_gradients)(const channel_backward_args *a, NAME(pixel_gra
 
 /* A strip of dx to the pixels that are in range. */
 OUTLINE void NAME(write_in_range)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
-                                  const REAL *strip, int64_t c, int64_t channels) {
+                                  const void *strip, dtype made, int64_t c, int64_t channels) {
     const channel_tile *t = &a->tile;
     for (int64_t first = 0, last; first < t->pixels; first = last + 1) {
         for (last = first; last < t->pixels && !s->out_of_range[last];)
             last++;
         if (last > first)
-            NAME(write_out)(t, strip, &a->dx, c, channels, first, last, false);
+            NAME(write_out)(t, strip, made, &a->dx, c, channels, first, last, false);
     }
 }
 
 INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
                                 const bool sums, const bool rms) {
     const channel_tile *t = &a->tile;
+    const dtype made = NAME(made_as)(&a->dx);
     const bool stream =
         a->traffic == TRAFFIC_STREAM && !s->any_out_of_range && NAME(is_lines)(t, &a->dx);
-    const bool direct = !stream && !s->any_out_of_range && NAME(takes_reals)(&a->dx);
+    const bool direct =
+        !stream && !s->any_out_of_range && made == a->dx.type && a->dx.pitch == dtype_bytes(made);
     _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
     for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
         const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
+        if (a->traffic != TRAFFIC_CACHED) {
+            NAME(ask_for_next)(t, &a->x, a->next_x, c, channels);
+            NAME(ask_for_next)(t, &a->dy, a->next_dy, c, channels);
+        }
         if (!a->dx.data) {
-            NAME(gradient_strip)(a, s, c, channels, NULL, 0, true, sums, rms);
+            NAME(gradient_strip)(a, s, c, channels, NULL, 0, true, REAL_DTYPE, sums, rms);
         } else if (direct) {
-            NAME(gradient_strip)(a, s, c, channels, (REAL *)(a->dx.data + c * a->dx.step),
-                                 a->dx.step / (int64_t)sizeof(REAL), false, sums, rms);
+            if (a->traffic != TRAFFIC_CACHED)
+                NAME(ask_for_output)(t, &a->dx, c + NAME(STRIP));
+            NAME(gradient_strip)(a, s, c, channels, a->dx.data + c * a->dx.step, a->dx.step, false,
+                                 made, sums, rms);
         } else {
-            NAME(gradient_strip)(a, s, c, channels, strip, t->padded, true, sums, rms);
+            NAME(gradient_strip)(a, s, c, channels, (char *)strip, t->padded * dtype_bytes(made),
+                                 true, made, sums, rms);
             if (s->any_out_of_range)
-                NAME(write_in_range)(a, s, strip, c, channels);
+                NAME(write_in_range)(a, s, strip, made, c, channels);
             else
-                NAME(write_out)(t, strip, &a->dx, c, channels, 0, t->pixels, stream);
+                NAME(write_out)(t, strip, made, &a->dx, c, channels, 0, t->pixels, stream);
         }
     }
     if (stream)

@@ -96,49 +96,64 @@ INLINE VEC NAME(normalized)(VEC x, VEC mean, VEC rstd, VEC shift, const bool rms
 
 /* y of one or two channels from `c` on: to `to`, in whole vectors or up to the last pixel only. */
 INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
-                                 const REAL *x, int64_t c, const int count, REAL *to,
-                                 int64_t to_pitch, const bool whole, const bool rms) {
+                                 int64_t c, const int count, char *to, int64_t to_step,
+                                 const bool whole, const dtype made, const bool rms) {
     const channel_tile *t = &a->tile;
     const REAL *const weights = a->weight, *const biases = a->bias;
-    const REAL *const x0 = x + c * t->pitch, *const x1 = x0 + (count - 1) * t->pitch;
-    REAL *const y0 = to, *const y1 = to + (count - 1) * to_pitch;
+    const REAL *const x0 = (const REAL *)a->scratch + c * t->pitch;
+    const REAL *const x1 = x0 + (count - 1) * t->pitch;
+    char *const y0 = to, *const y1 = to + (count - 1) * to_step;
+    const int64_t pixels = t->pixels, n = whole ? t->padded : pixels;
     VEC weight[2], bias[2];
-    for (int k = 0; k < count; k++) {
+    UNROLL for (int k = 0; k < count; k++) {
         weight[k] = V(set1)(weights ? weights[c + k] + (REAL)a->weight_offset : 1);
         bias[k] = V(set1)(biases ? biases[c + k] : (REAL)-0.0);
     }
-    const int64_t n = whole ? t->padded : t->pixels / VEC_LANES * VEC_LANES;
-    int64_t p = 0;
-    for (; p < n; p += VEC_LANES) {
+    for (int64_t p = 0; p < n; p += VEC_LANES) {
         const VEC mean = LOAD(s->mean + p), rstd = LOAD(s->rstd + p), shift = LOAD(s->shift + p);
-        STORE(y0 + p,
-              V(fma)(NAME(normalized)(LOAD(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]));
-        if (count == 2)
-            STORE(y1 + p, V(fma)(NAME(normalized)(LOAD(x1 + p), mean, rstd, shift, rms), weight[1],
-                                 bias[1]));
+        const VEC v0 =
+            V(fma)(NAME(normalized)(LOAD(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]);
+        const VEC v1 = count == 2 ? V(fma)(NAME(normalized)(LOAD(x1 + p), mean, rstd, shift, rms),
+                                           weight[1], bias[1])
+                                  : v0;
+        if (whole || p + VEC_LANES <= pixels) {
+            NAME(store_made)(y0, p, v0, made);
+            if (count == 2)
+                NAME(store_made)(y1, p, v1, made);
+        } else {
+            NAME(store_made_part)(y0, p, v0, (int)(pixels - p), made);
+            if (count == 2)
+                NAME(store_made_part)(y1, p, v1, (int)(pixels - p), made);
+        }
     }
-    if (whole || p == t->pixels)
-        return;
-    const int left = (int)(t->pixels - p);
-    const VEC mean = LOAD(s->mean + p), rstd = LOAD(s->rstd + p), shift = LOAD(s->shift + p);
-    STORE_PART(y0 + p,
-               V(fma)(NAME(normalized)(LOAD(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]),
-               left);
-    if (count == 2)
-        STORE_PART(
-            y1 + p,
-            V(fma)(NAME(normalized)(LOAD(x1 + p), mean, rstd, shift, rms), weight[1], bias[1]),
-            left);
+}
+
+/* A strip of channels to `to`, two at a time. */
+INLINE void NAME(apply_as)(const channel_forward_args *a, const NAME(pixel_scales) * s, int64_t c,
+                           int64_t channels, char *to, int64_t to_step, const bool whole,
+                           const dtype made, const bool rms) {
+    int64_t k = 0;
+    for (; k + 2 <= channels; k += 2)
+        NAME(apply_channels)(a, s, c + k, 2, to + k * to_step, to_step, whole, made, rms);
+    if (k < channels)
+        NAME(apply_channels)(a, s, c + k, 1, to + k * to_step, to_step, whole, made, rms);
 }
 
 INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_scales) * s,
-                              const REAL *x, int64_t c, int64_t channels, REAL *to,
-                              int64_t to_pitch, const bool whole, const bool rms) {
-    int64_t k = 0;
-    for (; k + 2 <= channels; k += 2)
-        NAME(apply_channels)(a, s, x, c + k, 2, to + k * to_pitch, to_pitch, whole, rms);
-    if (k < channels)
-        NAME(apply_channels)(a, s, x, c + k, 1, to + k * to_pitch, to_pitch, whole, rms);
+                              int64_t c, int64_t channels, char *to, int64_t to_step, bool whole,
+                              dtype made, const bool rms) {
+    if (made == REAL_DTYPE && whole)
+        NAME(apply_as)(a, s, c, channels, to, to_step, true, REAL_DTYPE, rms);
+    else if (made == REAL_DTYPE)
+        NAME(apply_as)(a, s, c, channels, to, to_step, false, REAL_DTYPE, rms);
+    else if (made == DTYPE_BF16 && whole)
+        NAME(apply_as)(a, s, c, channels, to, to_step, true, DTYPE_BF16, rms);
+    else if (made == DTYPE_BF16)
+        NAME(apply_as)(a, s, c, channels, to, to_step, false, DTYPE_BF16, rms);
+    else if (whole)
+        NAME(apply_as)(a, s, c, channels, to, to_step, true, DTYPE_F16, rms);
+    else
+        NAME(apply_as)(a, s, c, channels, to, to_step, false, DTYPE_F16, rms);
 }
 
 /* Pixels whose arithmetic would leave the range, one by one. */
@@ -170,6 +185,32 @@ OUTLINE void NAME(wide_pixels)(const channel_forward_args *a, const NAME(pixel_s
     }
 }
 
+INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+                             const bool rms) {
+    const channel_tile *t = &a->tile;
+    const dtype made = NAME(made_as)(&a->y);
+    const bool stream = a->traffic == TRAFFIC_STREAM && NAME(is_lines)(t, &a->y);
+    const bool direct = !stream && made == a->y.type && a->y.pitch == dtype_bytes(made);
+    _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
+    for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
+        const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
+        if (a->traffic != TRAFFIC_CACHED)
+            NAME(ask_for_next)(t, &a->x, a->next_x, c, channels);
+        if (direct) {
+            if (a->traffic != TRAFFIC_CACHED)
+                NAME(ask_for_output)(t, &a->y, c + NAME(STRIP));
+            NAME(apply_strip)(a, s, c, channels, a->y.data + c * a->y.step, a->y.step, false, made,
+                              rms);
+            continue;
+        }
+        NAME(apply_strip)(a, s, c, channels, (char *)strip, t->padded * dtype_bytes(made), true,
+                          made, rms);
+        NAME(write_out)(t, strip, made, &a->y, c, channels, 0, t->pixels, stream);
+    }
+    if (stream)
+        VEC_FENCE();
+}
+
 INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
@@ -188,23 +229,8 @@ INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
         NAME(pixel_moments)(t, x, rms, mean, m2);
     }
     NAME(find_scales)(a, rms, mean, m2, &s);
-    if (a->y.data) {
-        const bool stream = a->traffic == TRAFFIC_STREAM && NAME(is_lines)(t, &a->y);
-        const bool direct = !stream && NAME(takes_reals)(&a->y);
-        _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
-        for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
-            const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
-            if (direct) {
-                NAME(apply_strip)(a, &s, x, c, channels, (REAL *)(a->y.data + c * a->y.step),
-                                  a->y.step / (int64_t)sizeof(REAL), false, rms);
-                continue;
-            }
-            NAME(apply_strip)(a, &s, x, c, channels, strip, t->padded, true, rms);
-            NAME(write_out)(t, strip, &a->y, c, channels, 0, t->pixels, stream);
-        }
-        if (stream)
-            VEC_FENCE();
-    }
+    if (a->y.data)
+        NAME(write_tile)(a, &s, rms);
     if (__builtin_expect(s.any_out_of_range, 0))
         NAME(wide_pixels)(a, &s, rms);
 }

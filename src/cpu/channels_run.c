@@ -20,6 +20,10 @@ static void *dense_weights(const cpu_job *job, role r, char *to) {
     if (!has(p, r))
         return NULL;
     const int64_t step = p->reduced[0].stride[r] * dtype_bytes(p->dtypes[r]);
+    if (p->reduced[0].stride[r] == 1 && !plan->is_double) {
+        plan->kernels->widen[p->dtypes[r]]((float *)to, job->data[r], p->cols);
+        return to;
+    }
     for (int64_t c = 0; c < p->cols; c++) {
         const double value = element_load(job->data[r] + c * step, p->dtypes[r]);
         if (plan->is_double)
@@ -44,11 +48,6 @@ static channel_thread thread_of(const cpu_job *job, int slot) {
     return thread;
 }
 
-static tile_side side_of(const problem *p, const row_run *run, role r) {
-    const int bytes = dtype_bytes(p->dtypes[r]);
-    return (tile_side){run->data[r], run->pitch[r], p->reduced[0].stride[r] * bytes, p->dtypes[r]};
-}
-
 /* The pixels of tile `index`, counted over all runs. */
 static row_run tile_at(const cpu_job *job, int64_t index) {
     const planish_plan *plan = job->plan;
@@ -58,6 +57,16 @@ static row_run tile_at(const cpu_job *job, int64_t index) {
     const int64_t count = size - first < plan->tile_pixels ? size - first : plan->tile_pixels;
     const int64_t row = index / plan->run_tiles * size + first;
     return row_run_at(job, row, row + count);
+}
+
+/* The first pixel of what is read after this tile; NULL where nothing is. */
+static const char *next_of(const cpu_job *job, role r, int64_t tile, int64_t last) {
+    return tile + 1 < last ? tile_at(job, tile + 1).data[r] : NULL;
+}
+
+static tile_side side_of(const problem *p, const row_run *run, role r) {
+    const int bytes = dtype_bytes(p->dtypes[r]);
+    return (tile_side){run->data[r], run->pitch[r], p->reduced[0].stride[r] * bytes, p->dtypes[r]};
 }
 
 static channel_tile tile_of(const planish_plan *plan, int64_t pixels) {
@@ -70,7 +79,7 @@ static channel_tile tile_of(const planish_plan *plan, int64_t pixels) {
     };
 }
 
-static void forward_tile(const channel_thread *thread, int64_t tile) {
+static void forward_tile(const channel_thread *thread, int64_t tile, int64_t last) {
     const planish_plan *plan = thread->job->plan;
     const problem *p = &plan->problem;
     const row_run run = tile_at(thread->job, tile);
@@ -78,6 +87,7 @@ static void forward_tile(const channel_thread *thread, int64_t tile) {
         .tile = tile_of(plan, run.rows),
         .x = side_of(p, &run, ROLE_X),
         .y = side_of(p, &run, ROLE_Y),
+        .next_x = next_of(thread->job, ROLE_X, tile, last),
         .weight = thread->weight,
         .bias = thread->bias,
         .weight_offset = p->weight_offset,
@@ -93,7 +103,8 @@ static void forward_tile(const channel_thread *thread, int64_t tile) {
     thread->kernels->forward[p->kind](&args);
 }
 
-static void backward_tile(const channel_thread *thread, int64_t tile, const block_space *space) {
+static void backward_tile(const channel_thread *thread, int64_t tile, int64_t last,
+                          const block_space *space) {
     const planish_plan *plan = thread->job->plan;
     const problem *p = &plan->problem;
     const row_run run = tile_at(thread->job, tile);
@@ -102,6 +113,8 @@ static void backward_tile(const channel_thread *thread, int64_t tile, const bloc
         .x = side_of(p, &run, ROLE_X),
         .dy = side_of(p, &run, ROLE_DY),
         .dx = side_of(p, &run, ROLE_DX),
+        .next_x = next_of(thread->job, ROLE_X, tile, last),
+        .next_dy = next_of(thread->job, ROLE_DY, tile, last),
         .weight = thread->weight,
         .weight_offset = p->weight_offset,
         .mean = run_stat(p, &run, ROLE_MEAN),
@@ -127,7 +140,7 @@ static void backward_block(const channel_thread *thread, int64_t block, int64_t 
             memset(space.sum[i], 0, plan->sum_bytes);
         }
     for (; tile < last; tile++)
-        backward_tile(thread, tile, &space);
+        backward_tile(thread, tile, last, &space);
     for (int i = 0; i < 2; i++)
         if (space.chunk[i])
             flush_dense(plan, space.chunk[i], space.sum[i]);
@@ -147,7 +160,7 @@ void channel_blocks(void *data, int64_t begin, int64_t end) {
             backward_block(&thread, block, first, last);
         else
             for (int64_t tile = first; tile < last; tile++)
-                forward_tile(&thread, tile);
+                forward_tile(&thread, tile, last);
     }
     slot_return(job, slot);
 }

@@ -63,6 +63,7 @@ typedef struct forward_args {
     row_stat mean, rstd, m2;
     bool given; /* mean and rstd are inputs */
     traffic traffic;
+    int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
 } forward_args;
 
 typedef struct backward_args {
@@ -79,7 +80,38 @@ typedef struct backward_args {
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */
     void *dweight, *dbias;
+    int64_t weight_span; /* as in forward_args */
 } backward_args;
+
+/* One row of `channels` times `span` dense elements, with a weight and bias for each channel. */
+typedef struct group_forward_args {
+    int64_t channels, span;
+    const char *x;
+    char *y;                   /* NULL: statistics only */
+    const void *weight, *bias; /* in f32 or f64 as the arithmetic is; NULL: absent */
+    int weight_offset;
+    double eps;
+    row_stat mean, rstd, m2;
+    bool given;
+    traffic traffic;
+} group_forward_args;
+
+typedef struct group_backward_args {
+    int64_t channels, span;
+    const char *dy, *x;
+    char *dx; /* NULL: not wanted */
+    const void *weight;
+    int weight_offset;
+    row_stat mean, rstd;
+    traffic traffic;
+    double *dweight, *dbias; /* of this row: sums of dy * xhat and dy over a channel */
+} group_backward_args;
+
+/* The kernels for one element dtype, by planish_kind. */
+typedef struct group_kernels {
+    void (*forward[2])(const group_forward_args *);
+    void (*backward[2])(const group_backward_args *);
+} group_kernels;
 
 /* A tile of pixels in scratch (cpu/channels.h): channel c of pixel p at c * pitch + p. */
 typedef struct channel_tile {
@@ -102,6 +134,7 @@ typedef struct tile_side {
 typedef struct channel_forward_args {
     channel_tile tile;
     tile_side x, y;
+    const char *next_x; /* where the next tile begins; NULL: nowhere */
     const void *weight, *bias;
     int weight_offset;
     double eps;
@@ -114,6 +147,7 @@ typedef struct channel_forward_args {
 typedef struct channel_backward_args {
     channel_tile tile;
     tile_side x, dy, dx;
+    const char *next_x, *next_dy;
     const void *weight;
     int weight_offset;
     row_stat mean, rstd;
@@ -143,6 +177,7 @@ typedef struct cpu_kernels {
      * agree, and f64 has weights of its own dtype only. */
     row_kernels rows[DTYPE_NONE][WEIGHT_DTYPES];
     channel_kernels channels[2]; /* in f32, in f64 */
+    group_kernels groups[DTYPE_NONE];
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);
@@ -164,5 +199,8 @@ void wide_forward_row(const forward_args *args, int64_t row, planish_kind kind, 
                       dtype weight);
 void wide_backward_row(const backward_args *args, int64_t row, planish_kind kind, dtype element,
                        dtype weight);
+/* One row with sums of its own, in double. */
+void wide_backward_sums(const backward_args *args, planish_kind kind, dtype element, dtype weight,
+                        double *dweight, double *dbias);
 
 #endif

@@ -113,6 +113,11 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
 
 #include "cpu/rows_backward.h"
 
+#if defined(WITH_GROUPS)
+#include "cpu/groups.h"
+#undef WITH_GROUPS
+#endif
+
 #undef V_
 #undef V__
 #undef V

@@ -1,6 +1,7 @@
 #include "cpu/run.h"
 #include "cpu/channels_run.h"
 #include "cpu/gathered.h"
+#include "cpu/groups_run.h"
 #include "cpu/sums.h"
 
 static const row_kernels *kernels_of(const planish_plan *plan) {
@@ -134,11 +135,16 @@ void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const pl
         return;
     }
     const bool backward = p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
+    if (plan->path == PATH_GROUPS)
+        group_weights(&job);
     fork_join(&job, exec, plan->parallel, plan->blocks,
               plan->path == PATH_GATHERED   ? gathered_blocks
               : plan->path == PATH_CHANNELS ? channel_blocks
+              : plan->path == PATH_GROUPS   ? group_blocks
               : backward                    ? backward_blocks
                                             : forward_blocks);
-    if (plan->sums)
+    if (plan->sums && plan->path == PATH_GROUPS)
+        group_sums(&job);
+    else if (plan->sums)
         fork_join(&job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);
 }

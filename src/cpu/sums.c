@@ -20,9 +20,7 @@ void flush_dense(const planish_plan *plan, void *chunk, double *sum) {
     memset(chunk, 0, plan->chunk_bytes);
 }
 
-/* The address of affine element i, counted over the affine kept axes and then the affine reduced
- * ones. */
-static char *affine_element(const cpu_job *job, role r, int64_t i) {
+char *affine_element(const cpu_job *job, role r, int64_t i) {
     const problem *p = &job->plan->problem;
     int64_t offset = 0;
     for (int k = p->reduced_count - 1; k >= 0; k--)
@@ -50,12 +48,41 @@ static void store_dense(const cpu_kernels *kernels, char *data, dtype type, int6
         kernels->narrow[type](data + first * dtype_bytes(type), rounded, count);
 }
 
+static bool continues(const axis *a, role r, int64_t *span) {
+    if (!a->affine)
+        return true;
+    const bool next = a->stride[r] == *span;
+    *span *= a->size;
+    return next;
+}
+
+bool affine_is_dense(const problem *p, role r) {
+    int64_t span = 1;
+    bool dense = true;
+    for (int k = p->reduced_count - 1; k >= 0; k--)
+        dense &= continues(&p->reduced[k], r, &span);
+    for (int k = p->kept_count - 1; k >= 0; k--)
+        dense &= continues(&p->kept[k], r, &span);
+    return dense;
+}
+
+void store_sums(const cpu_job *job, role r, const double total[]) {
+    const planish_plan *plan = job->plan;
+    const problem *p = &plan->problem;
+    const bool dense = !plan->is_double && affine_is_dense(p, r);
+    for (int64_t first = 0; dense && first < p->affine; first += SUM_TILE)
+        store_dense(plan->kernels, job->data[r], p->dtypes[r], first, total + first,
+                    p->affine - first < SUM_TILE ? p->affine - first : SUM_TILE);
+    for (int64_t i = 0; !dense && i < p->affine; i++)
+        element_store(affine_element(job, r, i), p->dtypes[r], total[i]);
+}
+
 void sum_tiles(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
     const planish_plan *plan = job->plan;
     const problem *p = &plan->problem;
     const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
-    const bool dense = plan->path == PATH_ROWS;
+    const bool dense = plan->path == PATH_ROWS; /* the row path has no others */
     double total[SUM_TILE];
     for (int64_t tile = begin; tile < end; tile++) {
         const int64_t first = tile * SUM_TILE;

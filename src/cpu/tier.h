@@ -26,6 +26,7 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define WEIGHT f32
 #define WEIGHT_T float
 #define NAME(f) f##_f32
+#define WITH_GROUPS
 #include "cpu/compute_f32.h"
 
 #define ELEMENT f16
@@ -33,6 +34,7 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define WEIGHT f16
 #define WEIGHT_T uint16_t
 #define NAME(f) f##_f16
+#define WITH_GROUPS
 #include "cpu/compute_f32.h"
 
 #define ELEMENT f16
@@ -47,6 +49,7 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define WEIGHT bf16
 #define WEIGHT_T uint16_t
 #define NAME(f) f##_bf16
+#define WITH_GROUPS
 #include "cpu/compute_f32.h"
 
 #define ELEMENT bf16
@@ -69,6 +72,7 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define TINY_VAR 1e-280
 #define TINY_EPS 1e-260
 #define NAME(f) f##_f64
+#define WITH_GROUPS
 #include "cpu/rows.h"
 
 static void widen_span_f32(float *to, const void *from, int64_t count) {
@@ -142,6 +146,32 @@ static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t
             element_store((char *)to + i * dtype_bytes(type), type, from[i]);
 }
 
+/* A vector to memory of a dtype that is known where this is called. */
+static inline void store_vector_f32(void *to, f32v v, dtype type) {
+    if (type == DTYPE_F32)
+        f32v_store_f32(to, v);
+    else if (type == DTYPE_F16)
+        f32v_store_f16(to, v);
+    else
+        f32v_store_bf16(to, v);
+}
+static inline void store_vector_part_f32(void *to, f32v v, int n, dtype type) {
+    if (type == DTYPE_F32)
+        f32v_store_part_f32(to, v, n);
+    else if (type == DTYPE_F16)
+        f32v_store_part_f16(to, v, n);
+    else
+        f32v_store_part_bf16(to, v, n);
+}
+static inline void store_vector_f64(void *to, f64v v, dtype type) {
+    (void)type;
+    f64v_store_f64(to, v);
+}
+static inline void store_vector_part_f64(void *to, f64v v, int n, dtype type) {
+    (void)type;
+    f64v_store_part_f64(to, v, n);
+}
+
 #define REAL float
 #define REAL_TOKEN f32
 #define REAL_DTYPE DTYPE_F32
@@ -174,6 +204,12 @@ static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t
             channel_backward_layer_##real, channel_backward_rms_##real                             \
         }                                                                                          \
     }
+#define GROUP_KERNELS(suffix)                                                                      \
+    {                                                                                              \
+        {group_forward_layer_##suffix, group_forward_rms_##suffix}, {                              \
+            group_backward_layer_##suffix, group_backward_rms_##suffix                             \
+        }                                                                                          \
+    }
 #define ROW_KERNELS(suffix)                                                                        \
     {                                                                                              \
         {forward_layer_##suffix, forward_rms_##suffix}, {                                          \
@@ -195,6 +231,10 @@ const cpu_kernels TABLE(TIER) = {
             [DTYPE_BF16] = {ROW_KERNELS(bf16), ROW_KERNELS(bf16_weight_f32)},
             [DTYPE_F64] = {ROW_KERNELS(f64)},
         },
+    .groups = {[DTYPE_F32] = GROUP_KERNELS(f32),
+               [DTYPE_F16] = GROUP_KERNELS(f16),
+               [DTYPE_BF16] = GROUP_KERNELS(bf16),
+               [DTYPE_F64] = GROUP_KERNELS(f64)},
     .channels = {CHANNEL_KERNELS(f32), CHANNEL_KERNELS(f64)},
     .widen = {[DTYPE_F32] = widen_span_f32,
               [DTYPE_F16] = widen_span_f16,

@@ -52,6 +52,11 @@ static double weight_at(const void *weight, int offset, dtype type, int64_t i) {
     return weight ? at(weight, type, i) + offset : 1.0;
 }
 
+/* The weight that element i has. */
+static int64_t weight_of(int64_t i, int64_t span) {
+    return span ? i / span : i;
+}
+
 void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
                       dtype weight) {
     const char *x = a->x + row * a->x_pitch;
@@ -82,23 +87,24 @@ void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dty
     char *y = a->y ? a->y + row * a->y_pitch : NULL;
     for (int64_t i = 0; i < n && y; i++) {
         const double xhat = (scale_by(at(x, element, i), -exponent) - mean) * rstd;
-        const double w = weight_at(a->weight, a->weight_offset, weight, i);
-        const double b = a->bias ? at(a->bias, weight, i) : 0;
+        const int64_t c = weight_of(i, a->weight_span);
+        const double w = weight_at(a->weight, a->weight_offset, weight, c);
+        const double b = a->bias ? at(a->bias, weight, c) : 0;
         store(y, element, i, xhat * w + b);
     }
 }
 
-static void add_to_partial(void *partial, dtype element, int64_t i, double value) {
+static void add_to_partial(void *partial, dtype type, int64_t i, double value) {
     if (!partial)
         return;
-    if (element == DTYPE_F64)
+    if (type == DTYPE_F64)
         ((double *)partial)[i] += value;
     else
         ((float *)partial)[i] += (float)value;
 }
 
-void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, dtype element,
-                       dtype weight) {
+static void backward(const backward_args *a, int64_t row, planish_kind kind, dtype element,
+                     dtype weight, dtype partial) {
     const char *x = a->x + row * a->x_pitch, *dy = a->dy + row * a->dy_pitch;
     char *dx = a->dx ? a->dx + row * a->dx_pitch : NULL;
     const int64_t n = a->cols;
@@ -110,7 +116,8 @@ void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, d
     compensated sum_xhat = {0}, sum_g = {0}, sum_gxhat = {0};
     for (int64_t i = 0; i < n; i++) {
         const double xhat = (at(x, element, i) - mean) * factor;
-        const double g = at(dy, element, i) * weight_at(a->weight, a->weight_offset, weight, i);
+        const int64_t c = weight_of(i, a->weight_span);
+        const double g = at(dy, element, i) * weight_at(a->weight, a->weight_offset, weight, c);
         add(&sum_xhat, xhat);
         add(&sum_g, g);
         add(&sum_gxhat, g * xhat);
@@ -121,11 +128,28 @@ void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, d
     for (int64_t i = 0; i < n; i++) {
         const double d = at(dy, element, i);
         const double xhat = (at(x, element, i) - mean) * factor - delta;
-        const double g = d * weight_at(a->weight, a->weight_offset, weight, i);
+        const int64_t c = weight_of(i, a->weight_span);
+        const double g = d * weight_at(a->weight, a->weight_offset, weight, c);
         /* dx may be dy or x itself: nothing of element i is read after this. */
         if (dx)
             store(dx, element, i, rstd * (g - c1 - xhat * c2));
-        add_to_partial(a->dweight, element, i, d * xhat);
-        add_to_partial(a->dbias, element, i, d);
+        add_to_partial(a->dweight, partial, c, d * xhat);
+        add_to_partial(a->dbias, partial, c, d);
     }
+}
+
+void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, dtype element,
+                       dtype weight) {
+    backward(a, row, kind, element, weight, element);
+}
+
+void wide_backward_sums(const backward_args *a, planish_kind kind, dtype element, dtype weight,
+                        double *dweight, double *dbias) {
+    backward_args with_sums = *a;
+    const size_t bytes = (size_t)(a->cols / a->weight_span) * sizeof(double);
+    memset(dweight, 0, bytes);
+    memset(dbias, 0, bytes);
+    with_sums.dweight = dweight;
+    with_sums.dbias = dbias;
+    backward(&with_sums, 0, kind, element, weight, DTYPE_F64);
 }

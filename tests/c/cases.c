@@ -39,6 +39,19 @@ norm_case rows_case(planish_pass pass, planish_kind kind, int64_t rows, int64_t 
     };
 }
 
+norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, int64_t batch,
+                     int64_t channels, int64_t height, int64_t width, int64_t groups) {
+    norm_case c = rows_case(pass, kind, 1, 1);
+    const bool grouped = layer == GROUP_NORM;
+    const int64_t image[] = {batch, channels, height, width};
+    const int64_t view[] = {batch, groups, channels / groups, height, width};
+    c.ndim = grouped ? 5 : 4;
+    memcpy(c.shape, grouped ? view : image, (size_t)c.ndim * sizeof *c.shape);
+    c.reduce_axes = layer == CHANNEL_NORM ? 0x2 : grouped ? 0x1c : 0xc;
+    c.affine_axes = grouped ? 0x6 : 0x2;
+    return c;
+}
+
 const char *case_text(const norm_case *c, char *text, size_t bytes) {
     size_t n = (size_t)snprintf(text, bytes, "%s %s", pass_names[c->pass],
                                 c->kind == PLANISH_RMS ? "rms" : "layer");

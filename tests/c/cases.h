@@ -55,6 +55,14 @@ typedef struct norm_case {
 /* A case of `pass` over (rows, cols) with all optional tensors, f32, dense. */
 norm_case rows_case(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols);
 
+/* The layers over images that have kernels of their own, as a view of (N, C, H, W). */
+typedef enum image_layer { CHANNEL_NORM, GROUP_NORM, INSTANCE_NORM, IMAGE_LAYERS } image_layer;
+
+/* A case of `layer` over (batch, channels, height, width), f32, dense, with all optional tensors.
+ * GroupNorm has `groups` of them: (batch, groups, channels / groups, height, width). */
+norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, int64_t batch,
+                     int64_t channels, int64_t height, int64_t width, int64_t groups);
+
 /* In `text`, what tells this case from others. */
 const char *case_text(const norm_case *c, char *text, size_t bytes);
 

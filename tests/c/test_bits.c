@@ -51,6 +51,46 @@ static void every_case(int step, void (*each)(const norm_case *c)) {
                 }
 }
 
+/* The same for layers over images, whose tiles and rows of channels are cut in other ways. */
+static const struct {
+    image_layer layer;
+    int64_t batch, channels, height, width, groups;
+} images[] = {
+    {CHANNEL_NORM, 3, 24, 7, 7, 1},   {CHANNEL_NORM, 2, 96, 20, 31, 1},
+    {CHANNEL_NORM, 2, 1200, 5, 9, 1}, {CHANNEL_NORM, 5, 3, 1, 2, 1},
+    {GROUP_NORM, 3, 24, 7, 7, 4},     {GROUP_NORM, 2, 32, 40, 33, 2},
+    {INSTANCE_NORM, 3, 5, 30, 37, 1}, {GROUP_NORM, 2, 6, 3, 2, 1},
+};
+
+static void every_image(int step, void (*each)(const norm_case *c)) {
+    static const layout layouts[][2] = {
+        {DENSE, DENSE}, {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE}};
+    int turn = 0;
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            for (size_t s = 0; s < sizeof images / sizeof *images; s++)
+                for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
+                    if (turn++ % step)
+                        continue;
+                    norm_case c =
+                        image_case(pass, kind, images[s].layer, images[s].batch, images[s].channels,
+                                   images[s].height, images[s].width, images[s].groups);
+                    c.x = mixes[m].x;
+                    c.y = mixes[m].y;
+                    c.weight = mixes[m].weight;
+                    c.grad = mixes[m].grad;
+                    c.stats = mixes[m].stats;
+                    c.numbers = (numbers)(turn / 2 % CONSTANT);
+                    c.weight_offset = turn / 3 % 2;
+                    if (images[s].layer == CHANNEL_NORM) {
+                        c.in = layouts[turn % 3][0];
+                        c.out = layouts[turn % 3][1];
+                    }
+                    c.seed = (uint64_t)turn;
+                    each(&c);
+                }
+}
+
 /* Runs and hashes the outputs; 0 where the run failed. */
 static uint64_t run_digest(bundle *b, const planish_exec *exec) {
     char message[512] = "";
@@ -102,7 +142,7 @@ static bool by_row(part p) {
 
 static void slice(bundle *b, const norm_case *c, int64_t row, int64_t count) {
     DLTensor part_view[PARTS];
-    int64_t sizes[PARTS][2];
+    int64_t sizes[PARTS][PLANISH_MAX_NDIM];
     guarded out[PARTS] = {{0}};
     planish_tensors view = b->tensors;
     for (part p = 0; p < PARTS; p++) {
@@ -151,6 +191,7 @@ static void slice(bundle *b, const norm_case *c, int64_t row, int64_t count) {
 
 static void every_slice(const norm_case *c) {
     norm_case wanted = *c;
+    wanted.in = wanted.out = DENSE;
     wanted.has &= ~(HAS(DWEIGHT) | HAS(DBIAS));
     begin("a row alone and a slice", &wanted);
     bundle b;
@@ -213,6 +254,9 @@ static void same_as_dense(const norm_case *c) {
 
 static void in_every_layout(const norm_case *c) {
     norm_case other = *c;
+    /* Sums over a channel first, as the rows of channels have them, are others than over a row. */
+    if (c->ndim > 2 && c->reduce_axes != PLANISH_AXIS(1))
+        return;
     for (layout l = EXPLICIT; l < LAYOUT_COUNT; l++) {
         other.in = l;
         other.out = layout_is_broadcast(l) ? PADDED : l;
@@ -241,6 +285,8 @@ static void in_more_axes(const norm_case *c) {
 /* ---- The same from elsewhere ---------------------------------------------------------------- */
 
 static void with_fewer_outputs(const norm_case *c) {
+    if (c->in != c->out) /* without dx the layout is another one */
+        return;
     begin("with fewer outputs", c);
     bundle all;
     bundle_make(&all, c);
@@ -264,6 +310,8 @@ static void with_fewer_outputs(const norm_case *c) {
 }
 
 static void in_place(const norm_case *c) {
+    if (c->in != c->out)
+        return;
     static const struct {
         planish_pass pass;
         part output, input;
@@ -298,6 +346,15 @@ static void in_place(const norm_case *c) {
 /* Outputs beyond the cache (plan.c, traffic_of) are written another way, where their rows are whole
  * lines of 64 bytes. */
 static void beyond_the_cache(void) {
+    static const element types[] = {F32, F16, BF16};
+    for (int t = 0; t < 3; t++)
+        for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++)
+            for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++) {
+                norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, 96, 128, t ? 256 : 128, 4);
+                c.x = c.y = c.weight = c.grad = types[t];
+                c.seed = (uint64_t)t + 200;
+                every_slice(&c);
+            }
     static const struct {
         int64_t rows, cols;
         element type;
@@ -374,6 +431,8 @@ static int print_digests(int argc, char **argv, int step) {
     digests_to = stdout;
     if (!strcmp(only, planish_cpu_tier()))
         every_case(step, print_digest);
+    if (!strcmp(only, planish_cpu_tier()))
+        every_image(step, print_digest);
     return fflush(stdout) ? 1 : 0;
 }
 
@@ -382,6 +441,7 @@ static void compare_tiers(int step) {
     size_t bytes = 0;
     digests_to = open_memstream(&digests, &bytes);
     every_case(step, print_digest);
+    every_image(step, print_digest);
     fclose(digests_to);
     digests_end = digests + bytes;
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
@@ -400,6 +460,12 @@ int main(int argc, char **argv) {
     every_case(1, in_more_axes);
     every_case(2 * step, with_fewer_outputs);
     every_case(2 * step, in_place);
+    every_image(3 * step, on_any_threads);
+    every_image(23 * step, on_every_run);
+    every_image(5 * step, every_slice);
+    every_image(11 * step, in_every_layout);
+    every_image(2 * step, with_fewer_outputs);
+    every_image(2 * step, in_place);
     beyond_the_cache();
     compare_tiers(step);
     return test_finish("bits");

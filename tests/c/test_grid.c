@@ -202,13 +202,67 @@ static void numbers_table(void) {
             every_pass(cols[i] < 100 ? 9 : 3, cols[i], each_number);
 }
 
+/* Every layer over images, of every dtype; y and dy as x, or channels last beside it. */
+static void each_image(image_layer layer, int64_t batch, int64_t channels, int64_t height,
+                       int64_t width, int64_t groups) {
+    static const layout layouts[][2] = {
+        {DENSE, DENSE}, {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE}, {PADDED, MISALIGNED}};
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            for (int t = 0; t < 4; t++) {
+                if (pass == PLANISH_BACKWARD_FROM_Y) /* no kernels of its own */
+                    continue;
+                const int64_t turn = made / 3;
+                norm_case c = image_case(pass, kind, layer, batch, channels, height, width, groups);
+                set_types(&c, types[t]);
+                if (turn % 5 == 4)
+                    c.weight = c.grad = types[t] == F64 ? F64 : F32;
+                c.in = layouts[turn % 4][0];
+                c.out = layouts[turn % 4][1];
+                c.weight_offset = turn / 2 % 2;
+                grid_case(c);
+                c.in = c.out = DENSE;
+                c.numbers = (numbers)(turn % NUMBERS_COUNT);
+                if (types[t] == F64 && c.numbers == SUBNORMAL)
+                    c.numbers = NORMAL;
+                /* m2 of a constant row is what is left of sums that cancel: it is held to nothing.
+                 */
+                if (pass == PLANISH_STATISTICS && c.numbers == CONSTANT)
+                    c.numbers = NORMAL;
+                c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+                c.has &= ~(turn % 3 ? 0 : HAS(WEIGHT) | HAS(DBIAS));
+                grid_case(c);
+            }
+}
+
+static void images(void) {
+    static const int64_t channels[] = {1, 2, 3, 24, 33, 96, 1030, 4096};
+    static const int64_t sides[][2] = {{1, 1}, {1, 2}, {2, 2},   {5, 3},
+                                       {7, 7}, {8, 8}, {14, 14}, {17, 31}};
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++)
+        for (size_t j = 0; j < sizeof sides / sizeof *sides; j++) {
+            const int64_t c = channels[i], h = sides[j][0], w = sides[j][1];
+            if (!full && c * h * w > 6000)
+                continue;
+            each_image(CHANNEL_NORM, 2, c, h, w, 1);
+            each_image(INSTANCE_NORM, 2, c, h, w, 1);
+            each_image(GROUP_NORM, 2, c, h, w, 1);
+            each_image(GROUP_NORM, 2, c, h, w, c);
+            each_image(GROUP_NORM, 3, 2 * c, h, w, 2);
+        }
+    each_image(CHANNEL_NORM, 0, 8, 4, 4, 1);
+    each_image(GROUP_NORM, 0, 8, 4, 4, 2);
+    each_image(CHANNEL_NORM, 1, 40, 20, 30, 1);
+    each_image(GROUP_NORM, 1, 64, 20, 30, 4);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } tables[] = {
         {"lengths", lengths}, {"rows", rows}, {"dtypes", dtypes},         {"subsets", subsets},
-        {"layouts", layouts}, {"axes", axes}, {"numbers", numbers_table},
+        {"layouts", layouts}, {"axes", axes}, {"numbers", numbers_table}, {"images", images},
     };
     full = flag(argc, argv, "full");
     share = atoll(argument(argc, argv, "share", "1"));

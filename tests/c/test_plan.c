@@ -113,6 +113,100 @@ static void plan_buffers(void) {
     bundle_free(&b);
 }
 
+/* Which kernels a layer is run by: a layer that falls back on the general path is right but slow.
+ */
+static void paths(void) {
+    static const struct {
+        const char *name, *path;
+        image_layer layer;
+        int64_t shape[4], groups;
+        layout in, out;
+    } table[] = {
+        {"channel norm of NCHW", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
+        {"channel norm of NCHW to NHWC",
+         "channels",
+         CHANNEL_NORM,
+         {2, 24, 5, 7},
+         1,
+         DENSE,
+         CHANNELS_LAST},
+        {"channel norm of NHWC to NCHW",
+         "channels",
+         CHANNEL_NORM,
+         {2, 24, 5, 7},
+         1,
+         CHANNELS_LAST,
+         DENSE},
+        {"channel norm of NHWC",
+         "rows",
+         CHANNEL_NORM,
+         {2, 24, 5, 7},
+         1,
+         CHANNELS_LAST,
+         CHANNELS_LAST},
+        {"channel norm of one pixel", "rows", CHANNEL_NORM, {2, 24, 1, 1}, 1, DENSE, DENSE},
+        {"channel norm of padded rows", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, PADDED, PADDED},
+        {"every second pixel", "gathered", CHANNEL_NORM, {2, 24, 5, 7}, 1, INNER_STRIDE_2, DENSE},
+        {"GroupNorm of NCHW", "groups", GROUP_NORM, {2, 24, 5, 7}, 6, DENSE, DENSE},
+        {"GroupNorm of one group", "groups", GROUP_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
+        {"GroupNorm of a group for each channel",
+         "groups",
+         GROUP_NORM,
+         {2, 24, 5, 7},
+         24,
+         DENSE,
+         DENSE},
+        {"InstanceNorm of NCHW", "groups", INSTANCE_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
+        {"InstanceNorm of NHWC",
+         "gathered",
+         INSTANCE_NORM,
+         {2, 24, 5, 7},
+         1,
+         CHANNELS_LAST,
+         CHANNELS_LAST},
+    };
+    static const element types[] = {F32, F16, BF16, F64};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++)
+            for (int t = 0; t < 4; t++) {
+                const int64_t *n = table[i].shape;
+                norm_case c = image_case(pass, PLANISH_LAYER, table[i].layer, n[0], n[1], n[2],
+                                         n[3], table[i].groups);
+                c.x = c.y = c.weight = c.grad = types[t];
+                c.in = table[i].in;
+                c.out = table[i].out;
+                test_case("%s takes the path '%s' (pass %d, %s)", table[i].name, table[i].path,
+                          pass, element_name(types[t]));
+                bundle b;
+                bundle_make(&b, &c);
+                planish_plan *plan = NULL;
+                char line[256];
+                planish_plan_create(&b.op, pass, &b.tensors, &plan, NULL, 0);
+                planish_plan_describe(plan, line, sizeof line);
+                line[strcspn(line, "/")] = 0;
+                expect(!strcmp(line, table[i].path), "it takes '%s'", line);
+                planish_plan_destroy(plan);
+                bundle_free(&b);
+            }
+}
+
+static void no_affine(void) {
+    test_case("weight standardization is dense rows");
+    norm_case c = image_case(PLANISH_FORWARD, PLANISH_LAYER, CHANNEL_NORM, 8, 4, 3, 3, 1);
+    c.reduce_axes = 0xe;
+    c.affine_axes = 0;
+    c.has &= ~(HAS(WEIGHT) | HAS(BIAS));
+    bundle b;
+    bundle_make(&b, &c);
+    planish_plan *plan = NULL;
+    char line[256];
+    planish_plan_create(&b.op, c.pass, &b.tensors, &plan, NULL, 0);
+    planish_plan_describe(plan, line, sizeof line);
+    expect(!strncmp(line, "rows/", 5), "it takes '%s'", line);
+    planish_plan_destroy(plan);
+    bundle_free(&b);
+}
+
 static void versions(void) {
     test_case("version, status names and tier");
     expect(planish_version() == PLANISH_VERSION, "version %d", planish_version());
@@ -126,6 +220,8 @@ static void versions(void) {
 int main(void) {
     workspace();
     plan_buffers();
+    paths();
+    no_affine();
     versions();
     return test_finish("plan");
 }

@@ -96,6 +96,71 @@ static void poisoned_rows(void) {
                 }
 }
 
+/* The same where rows are pixels or groups of an image. */
+static void poisoned_image(planish_pass pass, part input, image_layer layer, element type,
+                           real poison) {
+    norm_case c = image_case(pass, PLANISH_LAYER, layer, 2, 40, 5, 9, 4);
+    set_types(&c, type);
+    part output = pass == PLANISH_BACKWARD ? DX : Y;
+    char text[512];
+    test_case("%Lg in a row of %s leaves other rows alone: %s", poison, part_name(input),
+              case_text(&c, text, sizeof text));
+    bundle clean, poisoned;
+    bundle_make(&clean, &c);
+    bundle_make(&poisoned, &c);
+    const int64_t count = clean.tensor[X].count, at = count / 2 + 17;
+    set(&poisoned, input, at, poison);
+    run(&clean);
+    run(&poisoned);
+    geometry g = geometry_make(c.ndim, c.shape, c.reduce_axes, c.affine_axes);
+    real *a = malloc((size_t)count * sizeof *a), *b = malloc((size_t)count * sizeof *b);
+    tensor_read(&clean.tensor[output].dl, a);
+    tensor_read(&poisoned.tensor[output].dl, b);
+    int64_t wrong = 0;
+    for (int64_t e = 0; e < count; e++)
+        wrong += g.row[e] == g.row[at]
+                     ? (input == DY && isinf(poison) ? isfinite(b[e]) : !isnan(b[e]))
+                     : a[e] != b[e];
+    expect(!wrong, "%lld elements are not as they should be", (long long)wrong);
+    free(a);
+    free(b);
+    geometry_free(&g);
+    bundle_free(&clean);
+    bundle_free(&poisoned);
+}
+
+static void poisoned_images(void) {
+    static const real poisons[] = {NAN, INFINITY};
+    for (int t = 0; t < TYPES; t++)
+        for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++)
+            for (int p = 0; p < 2; p++) {
+                poisoned_image(PLANISH_FORWARD, X, layer, types[t], poisons[p]);
+                poisoned_image(PLANISH_BACKWARD, X, layer, types[t], poisons[p]);
+                poisoned_image(PLANISH_BACKWARD, DY, layer, types[t], poisons[p]);
+            }
+}
+
+static void constant_images(void) {
+    static const real values[] = {0, -3, 0.1L, 12345.678L, 1e-20L, 6e4L};
+    for (int t = 0; t < TYPES; t++)
+        for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+            for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++) {
+                norm_case c = image_case(PLANISH_FORWARD, PLANISH_LAYER, layer, 2, 1200, 3, 7, 4);
+                set_types(&c, types[t]);
+                test_case("a constant image of %Lg in %s gives y = bias, bit for bit (layer %d)",
+                          values[v], element_name(types[t]), layer);
+                bundle b;
+                bundle_make(&b, &c);
+                set_all(&b, X, values[v]);
+                run(&b);
+                int64_t wrong = 0;
+                for (int64_t e = 0; e < b.tensor[Y].count; e += 211)
+                    wrong += get(&b, Y, e) != get(&b, BIAS, e / 21 % 1200);
+                expect(!wrong, "%lld elements differ from bias", (long long)wrong);
+                bundle_free(&b);
+            }
+}
+
 static void constant_rows(void) {
     static const real values[] = {0, 1, -3, 0.1L, 12345.678L, 1e-20L, 6e4L, 1e30L};
     static const int64_t cols[] = {1, 2, 3, 24, 33, 1000, 5000, 70000};
@@ -328,6 +393,8 @@ static void from_y_without_weight(void) {
 
 int main(void) {
     poisoned_rows();
+    poisoned_images();
+    constant_images();
     constant_rows();
     negative_eps();
     empty();
