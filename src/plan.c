@@ -6,7 +6,7 @@ enum {
     FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
     NEAR_BYTES = 1 << 20,     /* more than this is not all in a core's own cache */
     BLOCK_ELEMENTS = 16384,   /* forward: elements in one work item */
-    CHANNEL_BYTES = 1 << 17,  /* of a tile of pixels, or of two in backward */
+    CHANNEL_BYTES = 1 << 18,  /* of a tile of pixels, or of two in backward */
     LEAST_PIXELS = 32,        /* in a tile, where there are as many in a run */
     GRADIENT_BLOCKS = 64,     /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128 /* fewest rows in one of them, where there are many rows */
@@ -84,9 +84,10 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
     const int64_t run = p->kept[p->kept_count - 1].size;
     const int64_t tiles = is_backward(p) ? 2 : 1;
     const int64_t column = p->cols * (int64_t)real_bytes * tiles;
-    int64_t pixels = CHANNEL_BYTES / column / LEAST_PIXELS * LEAST_PIXELS;
+    /* Lines of the cache are not cut where the run is whole lines, of 16 bits too. */
+    const int64_t step = run % LEAST_PIXELS ? TILE_STEP : LEAST_PIXELS;
+    int64_t pixels = CHANNEL_BYTES / column / TILE_STEP * TILE_STEP;
     pixels = pixels < LEAST_PIXELS ? LEAST_PIXELS : pixels > TILE_PIXELS ? TILE_PIXELS : pixels;
-    const int64_t step = run <= LEAST_PIXELS ? TILE_STEP : LEAST_PIXELS;
     pixels = ceil_div(ceil_div(run, ceil_div(run, pixels)), step) * step;
     plan->tile_pixels = pixels;
     plan->run_tiles = ceil_div(run, pixels);
