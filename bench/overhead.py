@@ -1,4 +1,6 @@
-"""What one call costs, without the work: torch's norms on a (1, 8) tensor, bare and on planish.
+"""What one call costs, without the work: torch's norms on 8 channels, bare and on planish.
+
+Rows are (1, 8), images (1, 8, 2, 2).
 
     python bench/overhead.py [--rounds 60] [--device cuda] [--json]
 
@@ -34,9 +36,16 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
     live = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
     dy = torch.ones(1, 8, device=device)
     rows_apart = torch.randn(4, 16, device=device)[:, :8]
+    image = torch.randn(1, 8, 2, 2, device=device)
+    last = image.contiguous(memory_format=torch.channels_last)
+    live_image, dy_image = image.clone().requires_grad_(), torch.ones(1, 8, 2, 2, device=device)
 
     def train_layer_norm() -> object:
         return torch.autograd.grad(F.layer_norm(live[0], (8,), live[1], live[2]), live, dy)
+
+    def train_group_norm() -> object:
+        leaves = [live_image, *live[1:]]
+        return torch.autograd.grad(F.group_norm(live_image, 2, *leaves[1:]), leaves, dy_image)
 
     def train_rms_norm() -> object:
         return torch.autograd.grad(F.rms_norm(live[0], (8,), live[1]), live[:2], dy)
@@ -50,6 +59,10 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
         "F.layer_norm, no parameters": lambda: F.layer_norm(x, (8,)),
         "F.layer_norm, rows apart": lambda: F.layer_norm(rows_apart, (8,), weight, bias),
         "F.layer_norm, forward and backward": train_layer_norm,
+        "F.group_norm": lambda: F.group_norm(image, 2, weight, bias),
+        "F.group_norm, no parameters": lambda: F.group_norm(image, 2),
+        "F.group_norm, channels last": lambda: F.group_norm(last, 2, weight, bias),
+        "F.group_norm, forward and backward": train_group_norm,
         "F.rms_norm": lambda: F.rms_norm(x, (8,), weight),
         "F.rms_norm, inference mode": inference_rms_norm,
         "F.rms_norm, forward and backward": train_rms_norm,
@@ -101,7 +114,7 @@ def main() -> int:
         json.dump(found, sys.stdout, indent=2)
         return 0
     print(
-        f"torch {torch.__version__}, planish {planish.__version__}, (1, 8) f32, "
+        f"torch {torch.__version__}, planish {planish.__version__}, 8 channels of f32, "
         f"one thread, {machine}"
     )
     print(

@@ -144,6 +144,12 @@ typedef struct planish_norm {
 PLANISH_API planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim, double eps);
 PLANISH_API planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps);
 
+/*
+ * The operator of GroupNorm over x seen as (N, groups, C / groups, ...) of `ndim` axes, 3 or more:
+ * R is all but the first two, A the second and third.
+ */
+PLANISH_API planish_norm planish_group_norm_op(int32_t ndim, double eps);
+
 /* ---- Passes and their tensors ------------------------------------------------------------- */
 
 typedef enum planish_pass {

@@ -22,7 +22,7 @@ __all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
 _log = logging.getLogger("planish")
 _lock = threading.RLock()
 
-_OPS = ("layer_norm", "rms_norm")
+_OPS = ("layer_norm", "group_norm", "rms_norm")
 _DEVICES = ("cpu", "cuda")
 #: PLANISH_TORCH_* in src/torch/planish_torch.h.
 _GROUPS = {
@@ -30,15 +30,22 @@ _GROUPS = {
     ("rms_norm", "cpu"): 2,
     ("layer_norm", "cuda"): 4,
     ("rms_norm", "cuda"): 8,
+    ("group_norm", "cpu"): 32,
+    ("group_norm", "cuda"): 64,
 }
 _CUDA_MIXED = 16
 _KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 #: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
-_AUTOCAST = {"layer_norm": ("layer_norm", "native_layer_norm"), "rms_norm": ("rms_norm",)}
+_AUTOCAST = {
+    "layer_norm": ("layer_norm", "native_layer_norm"),
+    "group_norm": ("group_norm",),
+    "rms_norm": ("rms_norm",),
+}
 
 _REPLACED = {
     "layer_norm": ["native_layer_norm", "native_layer_norm_backward"],
+    "group_norm": ["native_group_norm", "native_group_norm_backward"],
     "rms_norm": ["rms_norm", "_fused_rms_norm", "_fused_rms_norm_backward"],
 }
 
@@ -90,8 +97,10 @@ def _untell_python_dispatcher(device: str) -> None:
 
 def _forget_resolved_kernels() -> None:
     for op in _OPS:
-        for overload in [*_overloads(op), torch.ops.aten.layer_norm.default]:
+        for overload in _overloads(op):
             overload._dispatch_cache.clear()
+    for composite in (torch.ops.aten.layer_norm, torch.ops.aten.group_norm):
+        composite.default._dispatch_cache.clear()
 
 
 def _keep_records(groups: Iterable[tuple[str, str]]) -> None:
@@ -166,10 +175,10 @@ def enable(
 ) -> None:
     """Runs torch's normalization operators on planish, in this process, from now on.
 
-    ``ops``: ``"layer_norm"``, ``"rms_norm"`` or several; all of them by default. ``devices``:
-    ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has it. No GPU is
-    touched until a norm runs on it. Enabling what is enabled already does nothing. Input that
-    planish does not run goes to torch's own kernel and is counted, see :func:`stats`.
+    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default.
+    ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
+    it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
+    Input that planish does not run goes to torch's own kernel and is counted, see :func:`stats`.
 
     ``autocast="keep"``: under ``torch.autocast("cuda")`` these norms take half input as it is, also
     with float parameters, and return half. By default they do what torch does: cast to float.

@@ -78,6 +78,12 @@ static const symbol symbols[] = {
      "_ZN2at3cpu26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_S3_"
      "RKSt8optionalIS1_ESA_St5arrayIbLm3EE",
      falling_back},
+    {FIELD(group_norm), true,
+     "_ZN2at3cpu17native_group_normERKNS_6TensorERKSt8optionalIS1_ES7_lllld", falling_back},
+    {FIELD(group_norm_backward), true,
+     "_ZN2at3cpu26native_group_norm_backwardERKNS_6TensorES3_S3_S3_RKSt8optionalIS1_Ellll"
+     "St5arrayIbLm3EE",
+     falling_back},
     {FIELD(fused_rms_norm_composite), true,
      "_ZN2at25compositeimplicitautograd15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEE"
      "RKSt8optionalIS1_ES7_IdE",
@@ -112,6 +118,12 @@ static const symbol cuda_symbols[] = {
     {FIELD(cuda_layer_norm_backward), true,
      "_ZN2at4cuda26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_S3_"
      "RKSt8optionalIS1_ESA_St5arrayIbLm3EE",
+     falling_back},
+    {FIELD(cuda_group_norm), true,
+     "_ZN2at4cuda17native_group_normERKNS_6TensorERKSt8optionalIS1_ES7_lllld", falling_back},
+    {FIELD(cuda_group_norm_backward), true,
+     "_ZN2at4cuda26native_group_norm_backwardERKNS_6TensorES3_S3_S3_RKSt8optionalIS1_Ellll"
+     "St5arrayIbLm3EE",
      falling_back},
     {FIELD(cuda_fused_rms_norm), true,
      "_ZN2at4cuda15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS1_ES7_IdE",

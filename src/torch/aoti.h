@@ -71,6 +71,15 @@ typedef returned_tensors layer_norm_backward_function(tensor_handle dy, tensor_h
                                                       tensor_handle mean, tensor_handle rstd,
                                                       const optional_tensor *weight,
                                                       const optional_tensor *bias, mask3 mask);
+typedef returned_tensors group_norm_function(tensor_handle input, const optional_tensor *weight,
+                                             const optional_tensor *bias, int64_t batch,
+                                             int64_t channels, int64_t pixels, int64_t groups,
+                                             double eps);
+typedef returned_tensors group_norm_backward_function(tensor_handle dy, tensor_handle input,
+                                                      tensor_handle mean, tensor_handle rstd,
+                                                      const optional_tensor *weight, int64_t batch,
+                                                      int64_t channels, int64_t pixels,
+                                                      int64_t groups, mask3 mask);
 typedef returned_tensors rms_norm_function(tensor_handle input, int_array_ref normalized_shape,
                                            const optional_tensor *weight, optional_double eps);
 
@@ -147,6 +156,8 @@ typedef struct torch_functions {
     /* torch's own kernels, by their exported C++ names; they go past the dispatcher. */
     layer_norm_function *layer_norm;
     layer_norm_backward_function *layer_norm_backward;
+    group_norm_function *group_norm;
+    group_norm_backward_function *group_norm_backward;
     rms_norm_function *fused_rms_norm_composite;
     rms_norm_function *rms_norm_composite;
     /* at::_fused_rms_norm through the dispatcher, unboxed. */
@@ -166,6 +177,8 @@ typedef struct torch_functions {
     torch_error (*get_current_cuda_stream)(int32_t device_index, void **stream);
     layer_norm_function *cuda_layer_norm;
     layer_norm_backward_function *cuda_layer_norm_backward;
+    group_norm_function *cuda_group_norm;
+    group_norm_backward_function *cuda_group_norm_backward;
     rms_norm_function *cuda_fused_rms_norm;
     rms_norm_backward_function *cuda_fused_rms_norm_backward;
     empty_cuda_function *empty_cuda;

@@ -12,6 +12,8 @@ atomic_uint active_groups;
 static const char *const operation_names[OPERATION_COUNT] = {
     "native_layer_norm",
     "native_layer_norm_backward",
+    "native_group_norm",
+    "native_group_norm_backward",
     "_fused_rms_norm",
     "_fused_rms_norm_backward",
     "rms_norm",
@@ -30,6 +32,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "more axes than planish takes",
     "a gradient asked for that torch refuses",
     "no elements",
+    "a layout that torch refuses",
     "a layout that no GPU kernel takes, or no kernel could be made",
     "refused by libplanish",
 };

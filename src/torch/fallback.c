@@ -43,6 +43,26 @@ void torch_layer_norm_backward(backend whose, stack_value *stack, tensor_handle 
     give_returned(stack, &made, 3);
 }
 
+void torch_group_norm(backend whose, stack_value *stack, tensor_handle input, tensor_handle weight,
+                      tensor_handle bias, const group_sizes *sizes, double eps) {
+    optional_tensor w = borrow(weight), b = borrow(bias);
+    group_norm_function *run = whose == BACKEND_CUDA ? torch.cuda_group_norm : torch.group_norm;
+    returned_tensors made =
+        run(input, &w, &b, sizes->batch, sizes->channels, sizes->pixels, sizes->groups, eps);
+    give_returned(stack, &made, 3);
+}
+
+void torch_group_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
+                               tensor_handle input, tensor_handle mean, tensor_handle rstd,
+                               tensor_handle weight, const group_sizes *sizes, mask3 mask) {
+    optional_tensor w = borrow(weight);
+    group_norm_backward_function *run =
+        whose == BACKEND_CUDA ? torch.cuda_group_norm_backward : torch.group_norm_backward;
+    returned_tensors made = run(dy, input, mean, rstd, &w, sizes->batch, sizes->channels,
+                                sizes->pixels, sizes->groups, mask);
+    give_returned(stack, &made, 3);
+}
+
 void torch_rms_norm_backward(stack_value *stack, tensor_handle dy, tensor_handle input,
                              int_array_ref normalized_shape, tensor_handle rstd,
                              tensor_handle weight, mask2 mask) {
@@ -187,6 +207,21 @@ static bool layer_norm_holds(backend whose, const expectation *e, tensor_handle 
            holds(backward[2], NULL, 0);
 }
 
+/* The row as the channels of one sample, all in one group. */
+static bool group_norm_holds(backend whose, const expectation *e, tensor_handle x) {
+    __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
+    __attribute__((cleanup(free_results))) stack_value backward[3] = {0};
+    const group_sizes sizes = {1, SELF_TEST_SIZE, 1, 1};
+    torch_group_norm(whose, forward, x, NULL, NULL, &sizes, self_test_eps);
+    if (!holds(forward[0], e->y, SELF_TEST_SIZE) || !holds(forward[1], &e->mean, 1) ||
+        !holds(forward[2], &e->rstd, 1))
+        return false;
+    torch_group_norm_backward(whose, backward, x, x, take_tensor(forward[1]),
+                              take_tensor(forward[2]), NULL, &sizes, (mask3){{true}});
+    return holds(backward[0], e->dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0) &&
+           holds(backward[2], NULL, 0);
+}
+
 static bool rms_norm_holds(backend whose, const expectation *e, tensor_handle x,
                            int_array_ref shape) {
     __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
@@ -215,7 +250,8 @@ planish_status fallback_self_test(backend whose, int device, message error) {
     }
     tensor_handle x = there ? there : row;
     int_array_ref shape = {sizes + 1, 1};
-    if (layer_norm_holds(whose, &e, x, shape) && rms_norm_holds(whose, &e, x, shape))
+    if (layer_norm_holds(whose, &e, x, shape) && group_norm_holds(whose, &e, x) &&
+        rms_norm_holds(whose, &e, x, shape))
         return PLANISH_OK;
     return fail(
         error, PLANISH_ERROR_UNAVAILABLE,

@@ -26,6 +26,17 @@ void torch_layer_norm_backward(backend whose, stack_value *stack, tensor_handle 
                                tensor_handle mean, tensor_handle rstd, tensor_handle weight,
                                tensor_handle bias, mask3 mask);
 
+/* The sizes of a group norm's call: x is (batch, channels, pixels). */
+typedef struct group_sizes {
+    int64_t batch, channels, pixels, groups;
+} group_sizes;
+
+void torch_group_norm(backend whose, stack_value *stack, tensor_handle input, tensor_handle weight,
+                      tensor_handle bias, const group_sizes *sizes, double eps);
+void torch_group_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
+                               tensor_handle input, tensor_handle mean, tensor_handle rstd,
+                               tensor_handle weight, const group_sizes *sizes, mask3 mask);
+
 typedef enum rms_norm_variant {
     FUSED_COMPOSITE,  /* _fused_rms_norm made of other operators: y and rstd */
     FUSED_CUDA,       /* torch's CUDA kernel of _fused_rms_norm: y and rstd */

@@ -15,6 +15,12 @@ void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t r
 void layer_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void layer_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* group_norm.c */
+void group_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void group_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void group_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void group_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 /* rms_norm.c */
 void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void fused_rms_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);

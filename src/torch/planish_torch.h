@@ -24,9 +24,11 @@ enum {
     PLANISH_TORCH_RMS_NORM = 2,        /* rms_norm, _fused_rms_norm and its backward, on the CPU */
     PLANISH_TORCH_CUDA_LAYER_NORM = 4, /* the same on CUDA */
     PLANISH_TORCH_CUDA_RMS_NORM = 8,
-    /* No operator: lets the layer norm on CUDA take half input with float parameters, which torch's
-     * own refuses. Set while autocast leaves layer norm's input as it is. */
-    PLANISH_TORCH_CUDA_MIXED = 16
+    /* No operator: lets layer and group norm on CUDA take half input with float parameters, which
+     * torch's own refuse. Set while autocast leaves their input as it is. */
+    PLANISH_TORCH_CUDA_MIXED = 16,
+    PLANISH_TORCH_GROUP_NORM = 32, /* native_group_norm and its backward, on the CPU */
+    PLANISH_TORCH_CUDA_GROUP_NORM = 64
 };
 
 /*

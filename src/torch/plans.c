@@ -19,9 +19,18 @@ enum {
  * does not wait for the work. */
 static const int64_t small = 1 << 17;
 
+/* What the axes of dense tensors come to. */
+typedef enum plan_form {
+    FORM_NONE,         /* not one of these */
+    FORM_ROWS,         /* rows, cols */
+    FORM_GROUPS,       /* batch, groups, channels of a group, pixels; dense in this order */
+    FORM_CHANNELS_LAST /* the same, dense as batch, pixels, groups, channels of a group */
+} plan_form;
+
 /* Everything a plan for dense tensors depends on. */
 typedef struct plan_key {
-    int64_t rows, cols;
+    int64_t sizes[4];
+    uint64_t form;
     uint64_t eps_bits;
     uint64_t kinds;  /* operator, pass, and which tensors there are with which dtype */
     uint64_t device; /* 0: the CPU, else a GPU's number + 1 */
@@ -50,27 +59,76 @@ static bool is_dense(const DLTensor *view) {
     return !view || view_is_contiguous(view);
 }
 
-/* Inputs may come with any strides; the outputs were made, and are dense where x is. */
-static bool inputs_are_dense(planish_pass pass, const planish_tensors *t) {
-    return is_dense(t->x) && is_dense(t->weight) && is_dense(t->bias) && is_dense(t->dy) &&
+/* The same with axes 1 and 2, the channels, inside the pixels. */
+static bool is_channels_last(const DLTensor *view) {
+    if (!view)
+        return true;
+    int64_t stride = 1;
+    for (int32_t i = 0; i < view->ndim; i++) {
+        /* 2, 1, the pixels from the last to the first, 0 */
+        int32_t axis = i < 2 ? 2 - i : i < view->ndim - 1 ? view->ndim + 1 - i : 0;
+        if (view->shape[axis] != 1 && view->strides[axis] != stride)
+            return false;
+        stride *= view->shape[axis];
+    }
+    return true;
+}
+
+/* Inputs may come with any strides. dweight, dbias and, forward, the statistics were made dense. */
+static bool parameters_are_dense(planish_pass pass, const planish_tensors *t) {
+    return is_dense(t->weight) && is_dense(t->bias) &&
            (pass == PLANISH_FORWARD || (is_dense(t->mean) && is_dense(t->rstd)));
+}
+
+/* Whether the last axes are reduced, and weighted. */
+static bool is_rows(const planish_norm *op, int32_t ndim) {
+    uint64_t all = PLANISH_AXIS(ndim) - 1, first = op->reduce_axes & -op->reduce_axes;
+    return first && op->reduce_axes == op->affine_axes && op->reduce_axes == (all & ~(first - 1));
+}
+
+static bool is_groups(const planish_norm *op, int32_t ndim) {
+    planish_norm groups = planish_group_norm_op(ndim, 0);
+    return ndim > 2 && op->reduce_axes == groups.reduce_axes &&
+           op->affine_axes == groups.affine_axes;
+}
+
+static plan_form form_of(const planish_norm *op, const planish_tensors *t) {
+    if (op->weight_offset)
+        return FORM_NONE;
+    bool rows = is_rows(op, t->x->ndim);
+    if (!rows && !is_groups(op, t->x->ndim))
+        return FORM_NONE;
+    if (is_dense(t->x) && is_dense(t->y) && is_dense(t->dy) && is_dense(t->dx))
+        return rows ? FORM_ROWS : FORM_GROUPS;
+    bool last = is_channels_last(t->x) && is_channels_last(t->y) && is_channels_last(t->dy) &&
+                is_channels_last(t->dx);
+    return !rows && last ? FORM_CHANNELS_LAST : FORM_NONE;
+}
+
+/* Fills the sizes; returns their product. */
+static int64_t measure(plan_key *key, const planish_norm *op, const DLTensor *x) {
+    int32_t first = key->form == FORM_ROWS ? __builtin_ctzll(op->reduce_axes) : 0;
+    int64_t elements = 1;
+    for (int i = 0; i < 4; i++)
+        key->sizes[i] = 1;
+    for (int32_t i = 0; i < x->ndim; i++) {
+        int place = key->form == FORM_ROWS ? i >= first : i < 3 ? i : 3;
+        key->sizes[place] *= x->shape[i];
+        elements *= x->shape[i];
+    }
+    return elements;
 }
 
 static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
                      const planish_tensors *tensors) {
     const DLTensor *list[ROLES], *x = tensors->x;
-    int32_t first = __builtin_ctzll(op->reduce_axes);
-    uint64_t all = PLANISH_AXIS(x->ndim) - 1;
-    if (op->reduce_axes != op->affine_axes || op->weight_offset ||
-        op->reduce_axes != (all & ~(PLANISH_AXIS(first) - 1)))
+    key->form = form_of(op, tensors);
+    if (key->form == FORM_NONE)
         return false;
-    key->rows = key->cols = 1;
-    for (int32_t i = 0; i < x->ndim; i++)
-        *(i < first ? &key->rows : &key->cols) *= x->shape[i];
-    int64_t elements = key->rows * key->cols;
+    int64_t elements = measure(key, op, x);
     key->device = x->device.device_type == kDLCUDA ? (uint64_t)x->device.device_id + 1 : 0;
     bool large = elements > small && !key->device;
-    if (elements == 0 || large || !inputs_are_dense(pass, tensors))
+    if (elements == 0 || large || !parameters_are_dense(pass, tensors))
         return false;
     list_tensors(tensors, list);
     memcpy(&key->eps_bits, &op->eps, sizeof key->eps_bits);
@@ -84,41 +142,24 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
 }
 
 static uint64_t hash(const plan_key *key) {
-    uint64_t h = (uint64_t)key->rows * 0x9E3779B97F4A7C15u ^ (uint64_t)key->cols;
+    uint64_t h = key->form;
+    for (int i = 0; i < 4; i++)
+        h = (h ^ (uint64_t)key->sizes[i]) * 0x9E3779B97F4A7C15u;
     h = (h ^ key->eps_bits) * 0xC2B2AE3D27D4EB4Fu ^ key->kinds ^ key->device << 56;
     h *= 0x9E3779B97F4A7C15u;
     return h >> 32;
 }
 
 static bool same_key(const plan_key *a, const plan_key *b) {
-    return a->rows == b->rows && a->cols == b->cols && a->kinds == b->kinds &&
-           a->eps_bits == b->eps_bits && a->device == b->device;
+    return !memcmp(a->sizes, b->sizes, sizeof a->sizes) && a->form == b->form &&
+           a->kinds == b->kinds && a->eps_bits == b->eps_bits && a->device == b->device;
 }
 
-/* The same tensors seen as (rows, cols), (cols) and (rows, 1). */
-static planish_plan *make_plan(const plan_key *key, const planish_norm *op, planish_pass pass,
+/* The plan holds for other tensors of this key too: they come to the same axes. */
+static planish_plan *make_plan(const planish_norm *op, planish_pass pass,
                                const planish_tensors *tensors) {
-    int64_t full[2] = {key->rows, key->cols}, full_strides[2] = {key->cols, 1};
-    int64_t statistic[2] = {key->rows, 1}, unit[2] = {1, 1};
-    const DLTensor *list[ROLES];
-    DLTensor flat[ROLES];
-    list_tensors(tensors, list);
-    for (int i = 0; i < ROLES; i++) {
-        if (!list[i])
-            continue;
-        flat[i] = *list[i];
-        bool affine = i == 1 || i == 2 || i >= 9, statistics = i >= 4 && i <= 6;
-        flat[i].ndim = affine ? 1 : 2;
-        flat[i].shape = affine ? full + 1 : statistics ? statistic : full;
-        flat[i].strides = affine || statistics ? unit : full_strides;
-        list[i] = &flat[i];
-    }
-    planish_tensors seen = {sizeof seen, list[0], list[1], list[2], list[3], list[4],
-                            list[5],     list[6], list[7], list[8], list[9], list[10]};
-    planish_norm rows_op = *op;
-    rows_op.reduce_axes = rows_op.affine_axes = PLANISH_AXIS(1);
     planish_plan *plan = NULL;
-    return planish_plan_create(&rows_op, pass, &seen, &plan, NULL, 0) == PLANISH_OK ? plan : NULL;
+    return planish_plan_create(op, pass, tensors, &plan, NULL, 0) == PLANISH_OK ? plan : NULL;
 }
 
 /* Puts a new plan in the first free slot; another thread's, if it was first with the same. */
@@ -159,5 +200,5 @@ const planish_plan *plan_for(const planish_norm *op, planish_pass pass,
         if (same_key(&entry->key, &key))
             return entry->plan;
     }
-    return room ? keep(&key, start, make_plan(&key, op, pass, tensors)) : NULL;
+    return room ? keep(&key, start, make_plan(op, pass, tensors)) : NULL;
 }

@@ -11,10 +11,9 @@
 #include "planish.h"
 
 /*
- * The plan for this call, or NULL where it is not worth keeping one: tensors that are not dense,
- * axes that are not the last ones, many elements on the CPU, no room. `tensors` hold every present
- * tensor's shape and strides; outputs are dense if x is. The plan is for the same data seen
- * as (rows, cols).
+ * The plan for this call, or NULL where it is not worth keeping one: tensors that are neither dense
+ * nor channels last, axes that are neither the last ones nor those of planish_group_norm_op, many
+ * elements on the CPU, no room. `tensors` hold every present tensor's shape and strides.
  */
 const planish_plan *plan_for(const planish_norm *op, planish_pass pass,
                              const planish_tensors *tensors);

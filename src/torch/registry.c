@@ -24,11 +24,15 @@ typedef struct registration {
 static const registration registrations[] = {
     {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm", layer_norm_forward},
     {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm_backward", layer_norm_backward},
+    {PLANISH_TORCH_GROUP_NORM, "CPU", "native_group_norm", group_norm_forward},
+    {PLANISH_TORCH_GROUP_NORM, "CPU", "native_group_norm_backward", group_norm_backward},
     {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm", fused_rms_norm_forward},
     {PLANISH_TORCH_RMS_NORM, "CPU", "rms_norm", rms_norm_inference},
     {PLANISH_TORCH_RMS_NORM, "AutogradCPU", "rms_norm", rms_norm_autograd},
     {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm", layer_norm_forward_cuda},
     {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm_backward", layer_norm_backward_cuda},
+    {PLANISH_TORCH_CUDA_GROUP_NORM, "CUDA", "native_group_norm", group_norm_forward_cuda},
+    {PLANISH_TORCH_CUDA_GROUP_NORM, "CUDA", "native_group_norm_backward", group_norm_backward_cuda},
     {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm", fused_rms_norm_forward_cuda},
     {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm_backward", fused_rms_norm_backward_cuda},
     {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "rms_norm", rms_norm_inference_cuda},
@@ -41,11 +45,10 @@ enum { REGISTRATION_COUNT = sizeof registrations / sizeof *registrations };
 static library_handle libraries[REGISTRATION_COUNT];
 static library_handle backward_library, planish_library;
 
-static const uint32_t cuda_groups =
-    PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_MIXED;
-static const uint32_t all_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_RMS_NORM |
-                                   PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_RMS_NORM |
-                                   PLANISH_TORCH_CUDA_MIXED;
+static const uint32_t cuda_groups = PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_GROUP_NORM |
+                                    PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_MIXED;
+static const uint32_t all_groups =
+    PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM | PLANISH_TORCH_RMS_NORM | cuda_groups;
 
 /* How long nobody must have come in before the registrations are removed. */
 static const int64_t quiet_microseconds = 500;

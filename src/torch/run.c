@@ -80,7 +80,6 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     return planish_plan_run(plan, &buffers, exec);
 }
 
-/* Plans that are kept never are: they are of dense rows. */
 static bool is_general(const planish_plan *plan) {
     char text[sizeof "cuda general"];
     planish_plan_describe(plan, text, sizeof text);
@@ -101,14 +100,20 @@ static planish_status run_on_gpu(const planish_norm *op, planish_pass pass,
         .apart = 1, /* torch has just made the outputs */
     };
     torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
-    const planish_plan *kept = plan_for(op, pass, tensors);
-    if (kept)
-        return run_plan(kept, tensors, &exec);
-    __attribute__((cleanup(free_plan))) planish_plan *plan = NULL;
-    planish_status status = planish_plan_create(op, pass, tensors, &plan, error.text, error.bytes);
-    if (status == PLANISH_OK && only_if_fast && is_general(plan))
+    __attribute__((cleanup(free_plan))) planish_plan *made = NULL;
+    const planish_plan *plan = plan_for(op, pass, tensors);
+    /* Dense rows, the only ones whose axes are both, have kernels of their own. */
+    bool asks = only_if_fast && !(plan && op->reduce_axes == op->affine_axes);
+    if (!plan) {
+        planish_status status =
+            planish_plan_create(op, pass, tensors, &made, error.text, error.bytes);
+        if (status != PLANISH_OK)
+            return status;
+        plan = made;
+    }
+    if (asks && is_general(plan))
         return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast GPU kernel for this layout");
-    return status == PLANISH_OK ? run_plan(plan, tensors, &exec) : status;
+    return run_plan(plan, tensors, &exec);
 }
 
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,

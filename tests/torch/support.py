@@ -17,11 +17,13 @@ Exact = Any
 
 LAYER = "native_layer_norm"
 LAYER_BACKWARD = "native_layer_norm_backward"
+GROUP = "native_group_norm"
+GROUP_BACKWARD = "native_group_norm_backward"
 RMS = "_fused_rms_norm"
 RMS_BACKWARD = "_fused_rms_norm_backward"
 
 #: Operators under which planish puts itself and takes itself away.
-REPLACED = ["native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "rms_norm"]
+REPLACED = [LAYER, LAYER_BACKWARD, GROUP, GROUP_BACKWARD, RMS, "rms_norm"]
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
