@@ -145,10 +145,17 @@ PLANISH_API planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_
 PLANISH_API planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps);
 
 /*
- * The operator of GroupNorm over x seen as (N, groups, C / groups, ...) of `ndim` axes, 3 or more:
- * R is all but the first two, A the second and third.
+ * The operators of layers over channels, which are axis 1 of `ndim` axes.
+ *   group     x seen as (N, groups, C / groups, ...), 3 axes or more: R is all but the first two, A
+ *             the second and third. planish_group_norm_run sees x so by itself.
+ *   instance  x (N, C, ...), 3 axes or more: R is all but the first two, A the channels
+ *   channel   x (N, C, ...), 2 axes or more, of either kind: R and A are the channels. LayerNorm2d
+ *             without a permute.
+ * Where the numbers make no sense the axes are empty, as above.
  */
 PLANISH_API planish_norm planish_group_norm_op(int32_t ndim, double eps);
+PLANISH_API planish_norm planish_instance_norm_op(int32_t ndim, double eps);
+PLANISH_API planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim, double eps);
 
 /* ---- Passes and their tensors ------------------------------------------------------------- */
 
@@ -290,6 +297,63 @@ PLANISH_API planish_status planish_rms_norm_backward(int32_t normalized_ndim, co
                                                      const DLTensor *weight, const DLTensor *dx,
                                                      const DLTensor *dweight,
                                                      const planish_exec *exec);
+
+/*
+ * LayerNorm (PLANISH_LAYER) or RMSNorm (PLANISH_RMS, without bias, mean and dbias) over the
+ * channels of x (N, C, ...), NCHW or any other strides, by planish_channel_norm_op. mean and rstd:
+ * (N, ...).
+ */
+PLANISH_API planish_status planish_channel_norm_forward(planish_kind kind, double eps,
+                                                        const DLTensor *x, const DLTensor *weight,
+                                                        const DLTensor *bias, const DLTensor *y,
+                                                        const DLTensor *mean, const DLTensor *rstd,
+                                                        const planish_exec *exec);
+PLANISH_API planish_status planish_channel_norm_backward(
+    planish_kind kind, const DLTensor *dy, const DLTensor *x, const DLTensor *mean,
+    const DLTensor *rstd, const DLTensor *weight, const DLTensor *dx, const DLTensor *dweight,
+    const DLTensor *dbias, const planish_exec *exec);
+
+/* ---- Groups of channels ------------------------------------------------------------------- */
+
+/*
+ * One pass of GroupNorm of x (N, C, ...) in `groups` groups of neighbouring channels, weight_offset
+ * 0. R is a group's channels and all axes after them; weight and bias vary along C. One group is
+ * LayerNorm over all but axis 0 with weights of channels, C groups are InstanceNorm.
+ *
+ *   x, y, dy, dx                   (N, C, ...), 2 to PLANISH_MAX_NDIM - 1 axes, any strides
+ *   weight, bias, dweight, dbias   (C)
+ *   mean, rstd, m2                 (N, groups)
+ *
+ * It is planish_norm_run with axis 1 of the first and axis 0 of the second kind split in two, which
+ * needs neither a copy nor an allocation: passes, aliasing, precision, determinism, threads and
+ * errors are those of planish_norm_run, whose sentences count the split axes. ARGUMENT: groups does
+ * not divide the channels; SHAPE: fewer or more axes.
+ *
+ * eps is used by PLANISH_FORWARD only.
+ */
+PLANISH_API planish_status planish_group_norm_run(int64_t groups, double eps, planish_pass pass,
+                                                  const planish_tensors *tensors,
+                                                  const planish_exec *exec);
+
+/* What planish_norm_workspace_bytes is to planish_norm_run. */
+PLANISH_API planish_status planish_group_norm_workspace_bytes(int64_t groups, planish_pass pass,
+                                                              const planish_tensors *tensors,
+                                                              size_t *bytes,
+                                                              const planish_exec *exec);
+
+/* PLANISH_FORWARD and PLANISH_BACKWARD of it with their tensors in line; which may be NULL is told
+ * at planish_norm_forward and planish_norm_backward. */
+PLANISH_API planish_status planish_group_norm_forward(int64_t groups, double eps, const DLTensor *x,
+                                                      const DLTensor *weight, const DLTensor *bias,
+                                                      const DLTensor *y, const DLTensor *mean,
+                                                      const DLTensor *rstd,
+                                                      const planish_exec *exec);
+PLANISH_API planish_status planish_group_norm_backward(int64_t groups, const DLTensor *dy,
+                                                       const DLTensor *x, const DLTensor *mean,
+                                                       const DLTensor *rstd, const DLTensor *weight,
+                                                       const DLTensor *dx, const DLTensor *dweight,
+                                                       const DLTensor *dbias,
+                                                       const planish_exec *exec);
 
 /* ---- Plans: decide once, run often -------------------------------------------------------- */
 

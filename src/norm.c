@@ -27,15 +27,6 @@ planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim, double
     return last_axes_op(PLANISH_LAYER, ndim, normalized_ndim, eps);
 }
 
-planish_norm planish_group_norm_op(int32_t ndim, double eps) {
-    uint64_t reduce = 0, affine = 0;
-    if (ndim > 2 && ndim <= PLANISH_MAX_NDIM) {
-        reduce = (1ull << ndim) - 1 - PLANISH_AXIS(0) - PLANISH_AXIS(1);
-        affine = PLANISH_AXIS(1) | PLANISH_AXIS(2);
-    }
-    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps};
-}
-
 planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {
     return last_axes_op(PLANISH_RMS, ndim, normalized_ndim, eps);
 }

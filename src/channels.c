@@ -1,0 +1,194 @@
+/*
+ * The named entries for layers over channels: GroupNorm, InstanceNorm, channel LayerNorm. They only
+ * say which axes the general operator runs over; GroupNorm sees its tensors with the axis of the
+ * channels split, (groups, C / groups), which any strides allow.
+ */
+#include "status.h"
+
+#include <stdbool.h>
+
+/* ---- Operators ------------------------------------------------------------------------------ */
+
+/* The axes after the first two; none where that makes no sense. */
+static uint64_t axes_from_2(int32_t ndim) {
+    return ndim > 2 && ndim <= PLANISH_MAX_NDIM ? ((1ull << ndim) - 1) & ~3ull : 0;
+}
+
+planish_norm planish_group_norm_op(int32_t ndim, double eps) {
+    const uint64_t reduce = axes_from_2(ndim);
+    const uint64_t affine = reduce ? PLANISH_AXIS(1) | PLANISH_AXIS(2) : 0;
+    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps};
+}
+
+planish_norm planish_instance_norm_op(int32_t ndim, double eps) {
+    const uint64_t reduce = axes_from_2(ndim);
+    const uint64_t affine = reduce ? PLANISH_AXIS(1) : 0;
+    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps};
+}
+
+planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim, double eps) {
+    const uint64_t axes = ndim > 1 && ndim <= PLANISH_MAX_NDIM ? PLANISH_AXIS(1) : 0;
+    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps};
+}
+
+planish_status planish_channel_norm_forward(planish_kind kind, double eps, const DLTensor *x,
+                                            const DLTensor *weight, const DLTensor *bias,
+                                            const DLTensor *y, const DLTensor *mean,
+                                            const DLTensor *rstd, const planish_exec *exec) {
+    const planish_norm op = planish_channel_norm_op(kind, x ? x->ndim : 0, eps);
+    return planish_norm_forward(&op, x, weight, bias, y, mean, rstd, exec);
+}
+
+planish_status planish_channel_norm_backward(planish_kind kind, const DLTensor *dy,
+                                             const DLTensor *x, const DLTensor *mean,
+                                             const DLTensor *rstd, const DLTensor *weight,
+                                             const DLTensor *dx, const DLTensor *dweight,
+                                             const DLTensor *dbias, const planish_exec *exec) {
+    const planish_norm op = planish_channel_norm_op(kind, x ? x->ndim : 0, 0);
+    return planish_norm_backward(&op, dy, x, mean, rstd, weight, dx, dweight, dbias, exec);
+}
+
+/* ---- Splitting the channels ----------------------------------------------------------------- */
+
+/* A tensor with one axis seen as two. */
+typedef struct split_tensor {
+    DLTensor tensor;
+    int64_t shape[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM];
+} split_tensor;
+
+/* All tensors of a pass. */
+typedef struct split_tensors {
+    split_tensor storage[8]; /* all but mean, rstd and m2 */
+    planish_tensors tensors;
+    int32_t ndim; /* of x, or of y where there is no x */
+} split_tensors;
+
+static message message_of(const planish_exec *exec) {
+    return exec && exec->struct_size == sizeof *exec ? (message){exec->message, exec->message_bytes}
+                                                     : (message){NULL, 0};
+}
+
+/* Splits axis `axis` of *tensor into `groups` and the rest, and leaves NULL alone. */
+static planish_status split(const DLTensor **tensor, split_tensor *to, const char *name,
+                            int32_t axis, int64_t groups, message error) {
+    const DLTensor *t = *tensor;
+    if (!t)
+        return PLANISH_OK;
+    if (t->ndim <= axis || t->ndim >= PLANISH_MAX_NDIM)
+        return fail(error, PLANISH_ERROR_SHAPE, "%s has %d axes; wanted %d to %d", name, t->ndim,
+                    axis + 1, PLANISH_MAX_NDIM - 1);
+    if (!t->shape)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "%s->shape is NULL; wanted %d sizes", name,
+                    t->ndim);
+    if (groups <= 0 || t->shape[axis] % groups)
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "groups is %lld; wanted a divisor of the %lld channels of %s",
+                    (long long)groups, (long long)t->shape[axis], name);
+    const int64_t width = t->shape[axis] / groups;
+    for (int32_t i = 0; i <= t->ndim; i++) {
+        const int32_t from = i <= axis ? i : i - 1;
+        to->shape[i] = i == axis ? groups : i == axis + 1 ? width : t->shape[from];
+        to->strides[i] = t->strides ? t->strides[from] : 0;
+    }
+    if (__builtin_mul_overflow(to->strides[axis], width ? width : 1, &to->strides[axis]))
+        return fail(error, PLANISH_ERROR_STRIDES,
+                    "%s has stride %lld between channels; wanted addresses that fit in 64 bits",
+                    name, (long long)t->strides[axis]);
+    to->tensor = *t;
+    to->tensor.ndim = t->ndim + 1;
+    to->tensor.shape = to->shape;
+    to->tensor.strides = t->strides ? to->strides : NULL;
+    *tensor = &to->tensor;
+    return PLANISH_OK;
+}
+
+static planish_status split_all(split_tensors *to, int64_t groups, const planish_tensors *given,
+                                message error) {
+    planish_tensors *t = &to->tensors;
+    *t = *given;
+    const struct {
+        const DLTensor **tensor;
+        const char *name;
+        int32_t axis;
+    } parts[] = {
+        {&t->x, "x", 1},
+        {&t->y, "y", 1},
+        {&t->dy, "dy", 1},
+        {&t->dx, "dx", 1},
+        {&t->weight, "weight", 0},
+        {&t->bias, "bias", 0},
+        {&t->dweight, "dweight", 0},
+        {&t->dbias, "dbias", 0},
+    };
+    for (int i = 0; i < 8; i++) {
+        planish_status status =
+            split(parts[i].tensor, &to->storage[i], parts[i].name, parts[i].axis, groups, error);
+        if (status)
+            return status;
+    }
+    to->ndim = t->x ? t->x->ndim : t->y ? t->y->ndim : 0;
+    return PLANISH_OK;
+}
+
+static bool readable(const planish_tensors *tensors) {
+    return tensors && tensors->struct_size == sizeof *tensors;
+}
+
+/* ---- Entries -------------------------------------------------------------------------------- */
+
+planish_status planish_group_norm_run(int64_t groups, double eps, planish_pass pass,
+                                      const planish_tensors *tensors, const planish_exec *exec) {
+    split_tensors seen = {.ndim = 0};
+    if (readable(tensors)) {
+        planish_status status = split_all(&seen, groups, tensors, message_of(exec));
+        if (status)
+            return status;
+    }
+    const planish_norm op = planish_group_norm_op(seen.ndim, eps);
+    return planish_norm_run(&op, pass, readable(tensors) ? &seen.tensors : tensors, exec);
+}
+
+planish_status planish_group_norm_workspace_bytes(int64_t groups, planish_pass pass,
+                                                  const planish_tensors *tensors, size_t *bytes,
+                                                  const planish_exec *exec) {
+    split_tensors seen = {.ndim = 0};
+    if (readable(tensors)) {
+        planish_status status = split_all(&seen, groups, tensors, message_of(exec));
+        if (status)
+            return status;
+    }
+    const planish_norm op = planish_group_norm_op(seen.ndim, 0);
+    return planish_norm_workspace_bytes(&op, pass, readable(tensors) ? &seen.tensors : tensors,
+                                        bytes, exec);
+}
+
+planish_status planish_group_norm_forward(int64_t groups, double eps, const DLTensor *x,
+                                          const DLTensor *weight, const DLTensor *bias,
+                                          const DLTensor *y, const DLTensor *mean,
+                                          const DLTensor *rstd, const planish_exec *exec) {
+    const planish_tensors tensors = {.struct_size = sizeof tensors,
+                                     .x = x,
+                                     .weight = weight,
+                                     .bias = bias,
+                                     .y = y,
+                                     .mean = mean,
+                                     .rstd = rstd};
+    return planish_group_norm_run(groups, eps, PLANISH_FORWARD, &tensors, exec);
+}
+
+planish_status planish_group_norm_backward(int64_t groups, const DLTensor *dy, const DLTensor *x,
+                                           const DLTensor *mean, const DLTensor *rstd,
+                                           const DLTensor *weight, const DLTensor *dx,
+                                           const DLTensor *dweight, const DLTensor *dbias,
+                                           const planish_exec *exec) {
+    const planish_tensors tensors = {.struct_size = sizeof tensors,
+                                     .x = x,
+                                     .weight = weight,
+                                     .mean = mean,
+                                     .rstd = rstd,
+                                     .dy = dy,
+                                     .dx = dx,
+                                     .dweight = dweight,
+                                     .dbias = dbias};
+    return planish_group_norm_run(groups, 0, PLANISH_BACKWARD, &tensors, exec);
+}
