@@ -2,10 +2,11 @@
 
     import planish
 
-    planish.enable()               # F.layer_norm, F.rms_norm and the modules now run on planish
+    planish.enable()               # F.layer_norm, F.group_norm, F.rms_norm now run on planish
     with planish.enabled(): ...    # the same, for a block
     model = planish.replace(model) # or: swap the modules of one model
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
+    planish.LayerNorm2d(96)        # channels first without a permute
     planish.stats()                # what ran on planish, what went to torch, and why
 
 Importing planish imports neither torch nor the library; the first use of either does.
@@ -17,12 +18,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
+    from planish._channels import GroupNorm as GroupNorm
+    from planish._channels import InstanceNorm1d as InstanceNorm1d
+    from planish._channels import InstanceNorm2d as InstanceNorm2d
+    from planish._channels import InstanceNorm3d as InstanceNorm3d
+    from planish._channels import LayerNorm2d as LayerNorm2d
+    from planish._channels import RMSNorm2d as RMSNorm2d
     from planish._enable import disable as disable
     from planish._enable import enable as enable
     from planish._enable import enabled as enabled
     from planish._enable import stats as stats
+    from planish._functional import group_norm as group_norm
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
+    from planish._functional import weight_standardize as weight_standardize
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
     from planish._modules import replace as replace
@@ -36,22 +46,40 @@ _HOMES = {
     "stats": "planish._enable",
     "layer_norm": "planish._functional",
     "rms_norm": "planish._functional",
+    "group_norm": "planish._functional",
+    "weight_standardize": "planish._functional",
+    "EvoNorm2dS0": "planish._channels",
+    "GroupNorm": "planish._channels",
+    "InstanceNorm1d": "planish._channels",
+    "InstanceNorm2d": "planish._channels",
+    "InstanceNorm3d": "planish._channels",
+    "LayerNorm2d": "planish._channels",
+    "RMSNorm2d": "planish._channels",
     "LayerNorm": "planish._modules",
     "RMSNorm": "planish._modules",
     "replace": "planish._modules",
 }
 
 __all__ = [
+    "EvoNorm2dS0",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "LayerNorm",
+    "LayerNorm2d",
     "RMSNorm",
+    "RMSNorm2d",
     "__version__",
     "disable",
     "enable",
     "enabled",
+    "group_norm",
     "layer_norm",
     "replace",
     "rms_norm",
     "stats",
+    "weight_standardize",
 ]
 
 

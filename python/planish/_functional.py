@@ -1,4 +1,4 @@
-"""layer_norm and rms_norm over any axes."""
+"""layer_norm and rms_norm over any axes, group_norm, and the standardization of weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planish import _enable, _ops
 from planish._library import library
 from torch import Tensor
 
-__all__ = ["layer_norm", "rms_norm"]
+__all__ = ["group_norm", "layer_norm", "rms_norm", "weight_standardize"]
 
 #: Device types there are operators for.
 DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
@@ -54,6 +54,15 @@ def _check(
         )
 
 
+def _check_x(function: str, x: Tensor) -> None:
+    if x.dtype not in _DTYPES:
+        raise NotImplementedError(f"{function}: not implemented for x of {x.dtype}")
+    if x.device.type not in DEVICES:
+        raise NotImplementedError(
+            f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
+        )
+
+
 def _norm(
     function: str,
     x: Tensor,
@@ -62,13 +71,10 @@ def _norm(
     bias: Tensor | None,
     eps: float,
     affine_dims: int | Iterable[int] | None,
+    keep: bool = False,
 ) -> Tensor:
-    if x.dtype not in _DTYPES:
-        raise NotImplementedError(f"{function}: not implemented for x of {x.dtype}")
-    if x.device.type not in DEVICES:
-        raise NotImplementedError(
-            f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
-        )
+    """``keep``: the result is laid out as x. Otherwise it is dense."""
+    _check_x(function, x)
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:
         raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
@@ -78,14 +84,13 @@ def _norm(
     _check(x, weight, affine, function, "weight")
     _check(x, bias, affine, function, "bias")
     rms = function == "rms_norm"
-    if _torch_can(x, weight, bias, reduce, affine, rms) and _enable.is_enabled(
-        function, x.device.type
-    ):
+    on = _enable.is_enabled(function, x.device.type) and not (keep and not x.is_contiguous())
+    if on and _torch_can(x, weight, bias, reduce, affine, rms):
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)
         return torch.layer_norm(x, shape, weight, bias, eps)
-    return _ops.norm(x, weight, bias, reduce, affine, eps, rms)
+    return _ops.norm(x, weight, bias, reduce, affine, eps, rms, keep)
 
 
 def _torch_can(
@@ -143,3 +148,97 @@ def rms_norm(
     ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
     """
     return _norm("rms_norm", x, dims, weight, bias, eps, affine_dims)
+
+
+# ---- Channels ---------------------------------------------------------------------------------
+
+
+def channel_norm(
+    function: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x."""
+    if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+        return _norm(function, x, 1, weight, bias, eps, None, keep=True)
+    # channels last: rows, and while enabled torch's own operator
+    rows = _norm(function, x.permute(0, 2, 3, 1), -1, weight, bias, eps, None)
+    return rows.permute(0, 3, 1, 2)
+
+
+def split_channels(x: Tensor, groups: int) -> Tensor:
+    """(N, C, ...) seen as (N, groups, C / groups, ...), whatever the strides."""
+    apart: Tensor = x.unflatten(1, (groups, -1 if x.shape[1] else 0))  # type: ignore[no-untyped-call]
+    return apart
+
+
+def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether torch's operator says the same, x's layout in the result included."""
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    last_3d = x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
+    if not (x.is_contiguous() or (x.device.type == "cpu" and (last or last_3d))):
+        return False
+    dtypes = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
+    half = x.dtype in (torch.float16, torch.bfloat16) and x.device.type == "cpu"
+    return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
+
+
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str | None = None,
+) -> Tensor:
+    """Group normalization of x (N, C, ...): mean and variance over each of ``num_groups`` groups of
+    neighbouring channels and all axes after them; ``weight`` and ``bias`` of C elements.
+
+    The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
+    its own. Differentiable twice.
+
+    ``activation="silu"`` returns ``silu(y)``. It is not fused: torch's silu runs on the result, a
+    pass of its own over memory, and keeps y for its backward.
+
+    Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
+    another dtype or device; and ValueError for another activation.
+    """
+    if activation not in (None, "silu"):
+        raise ValueError(f"group_norm: activation is {activation!r}; known are None and 'silu'")
+    _check_x("group_norm", x)
+    if x.dim() < 2:
+        raise RuntimeError(
+            f"group_norm: Expected at least 2 dimensions for input tensor but received {x.dim()}"
+        )
+    channels = x.shape[1]
+    if num_groups <= 0 or channels % num_groups:
+        raise RuntimeError(
+            "group_norm: Expected number of channels in input to be divisible by num_groups, but "
+            f"got input of shape {list(x.shape)} and num_groups={num_groups}"
+        )
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and parameter.dim() != 1:
+            raise RuntimeError(
+                f"group_norm: Expected {name} to be a vector of size {channels}, but got "
+                f"{name} of shape {list(parameter.shape)}"
+            )
+        _check(x, parameter, [1], "group_norm", name)
+    if _enable.is_enabled("group_norm", x.device.type) and _torch_can_group(x, weight, bias):
+        y = torch.group_norm(x, num_groups, weight, bias, eps)
+    else:
+        sizes = (num_groups, channels // num_groups)
+        weight, bias = (None if t is None else t.reshape(sizes) for t in (weight, bias))
+        reduce = list(range(2, x.dim() + 1))
+        apart = split_channels(x, num_groups)
+        y = _ops.norm(apart, weight, bias, reduce, [1, 2], eps, False, True).flatten(1, 2)
+    return torch.nn.functional.silu(y) if activation else y
+
+
+def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:
+    """Weight standardization (Qiao et al. 2019) of w (out, in, ...): the weights of each output get
+    mean 0 and variance 1, ``(w - mean) / sqrt(var + eps)`` with the biased variance, over all axes
+    but the first. Laid out as w; differentiable twice.
+
+    Raises RuntimeError for fewer than two axes, NotImplementedError for another dtype or device.
+    """
+    if w.dim() < 2:
+        raise RuntimeError(f"weight_standardize: Expected 2 dimensions or more, but got {w.dim()}")
+    return _norm("layer_norm", w, range(1, w.dim()), None, None, eps, None, keep=True)

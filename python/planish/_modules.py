@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm as modules, and replace(), which puts them into a model.
+"""LayerNorm and RMSNorm as modules, and replace(), which puts planish's modules into a model.
 
 Both are subclasses of torch's modules with nothing of their own: parameters, buffers, hooks and
 state_dict are torch's.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import torch
-from planish import _functional
+from planish import _channels, _functional
 from torch import Tensor, nn
 
 __all__ = ["LayerNorm", "RMSNorm", "replace"]
@@ -65,33 +65,57 @@ class RMSNorm(nn.RMSNorm):
 _REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LayerNorm: LayerNorm,
     nn.RMSNorm: RMSNorm,
+    nn.GroupNorm: _channels.GroupNorm,
+    nn.InstanceNorm1d: _channels.InstanceNorm1d,
+    nn.InstanceNorm2d: _channels.InstanceNorm2d,
+    nn.InstanceNorm3d: _channels.InstanceNorm3d,
+}
+
+#: Subclasses of nn.LayerNorm that permute, and else hold what it holds; by name, so that nothing is
+#: imported.
+_OTHERS = {
+    ("timm.layers.norm", "LayerNorm2d"): _channels.LayerNorm2d,
+    ("torchvision.models.convnext", "LayerNorm2d"): _channels.LayerNorm2d,
 }
 
 
-def _replacement(module: nn.Module) -> nn.Module:
+def _new_type(module: nn.Module) -> type[nn.Module] | None:
+    """What replaces modules of this type; subclasses are of another type."""
+    found = type(module)
+    if isinstance(module, nn.LayerNorm):
+        other = _OTHERS.get((found.__module__, found.__qualname__))
+        if other is not None:
+            return other
+    return _REPLACEMENTS.get(found)
+
+
+def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:
     """The same state in planish's class: Parameters, hooks, flags and all else are shared."""
-    new_type = _REPLACEMENTS[type(module)]
     new: nn.Module = new_type.__new__(new_type)
     new.__dict__ = module.__dict__
     return new
 
 
 def replace(model: _Module) -> _Module:
-    """Swaps every torch.nn.LayerNorm and RMSNorm in ``model`` for planish's, in place.
+    """Swaps the norms in ``model`` for planish's, in place: torch.nn's LayerNorm, RMSNorm,
+    GroupNorm and InstanceNorm1d, 2d, 3d, and the LayerNorm2d of timm and torchvision (of these the
+    results keep the memory format of the input, where those return channels last).
 
     The new modules hold the same Parameter objects, buffers, hooks, dtype, device and training
     flag, so optimizers and checkpoints go on as before. Subclasses of torch's modules are left
     alone, since their forward is their own. Returns the model (a new module only where ``model``
     itself is a norm).
     """
-    if type(model) in _REPLACEMENTS:
-        return _replacement(model)  # type: ignore[return-value]
+    root_type = _new_type(model)
+    if root_type is not None:
+        return _replacement(model, root_type)  # type: ignore[return-value]
     made: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child is None or type(child) not in _REPLACEMENTS:
+            new_type = None if child is None else _new_type(child)
+            if child is None or new_type is None:
                 continue
             if id(child) not in made:
-                made[id(child)] = _replacement(child)
+                made[id(child)] = _replacement(child, new_type)
             parent._modules[name] = made[id(child)]
     return model

@@ -6,13 +6,14 @@ of Python: shapes for fake tensors, and derivatives.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from planish._library import library
 from torch import Tensor
 
-__all__ = ["norm"]
+__all__ = ["norm", "norm_and_statistics", "statistics"]
 
 
 def _statistics_dtype(x: Tensor) -> torch.dtype:
@@ -35,10 +36,12 @@ def _forward_fake(
     affine: list[int],
     eps: float,
     rms: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x)
     mean = _dense(x, [0] if rms else shape, dtype)
-    return _dense(x, x.shape, x.dtype), mean, _dense(x, shape, dtype)
+    y = torch.empty_like(x) if keep else _dense(x, x.shape, x.dtype)
+    return y, mean, _dense(x, shape, dtype)
 
 
 def _backward_fake(
@@ -55,14 +58,19 @@ def _backward_fake(
     shape = [x.shape[axis] for axis in affine]
     dtype = x.dtype if weight is None else weight.dtype
     return (
-        _dense(x, x.shape, x.dtype) if wanted[0] else None,
+        torch.empty_like(x) if wanted[0] else None,
         _dense(x, shape, dtype) if wanted[1] else None,
         _dense(x, shape, dtype) if wanted[2] else None,
     )
 
 
+def _statistics_fake(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
+    shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x)
+    return _dense(x, shape, dtype), _dense(x, shape, dtype)
+
+
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, bias, reduce, affine, _, rms = inputs
+    x, weight, bias, reduce, affine, _, rms, _ = inputs
     _, mean, rstd = output
     ctx.save_for_backward(x, weight, mean, rstd)
     ctx.reduce, ctx.affine, ctx.rms = reduce, affine, rms
@@ -74,7 +82,7 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 def _differentiate_forward(
     ctx: Any, dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None
 ) -> tuple[Any, ...]:
-    nothing = (None,) * 4
+    nothing = (None,) * 5
     if dy is None:
         return None, None, None, *nothing
     x, weight, mean, rstd = ctx.saved_tensors
@@ -140,11 +148,31 @@ def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, .
     return ddy, dx, None, None, dweight[0] if dweight else None, None, None, None, None
 
 
+def _save_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, reduce = inputs
+    mean, _ = output
+    ctx.save_for_backward(x, mean)
+    ctx.count = math.prod(x.shape[axis] for axis in reduce)
+
+
+def _differentiate_statistics(ctx: Any, dmean: Tensor | None, dm2: Tensor | None) -> Any:
+    x, mean = ctx.saved_tensors
+    dx = None if dmean is None else (dmean / ctx.count).expand(x.shape)
+    if dm2 is not None:
+        part = 2 * dm2 * (x.to(mean.dtype) - mean)
+        dx = part if dx is None else dx + part
+    return None if dx is None else dx.to(x.dtype), None
+
+
 def _define() -> None:
     library().define()
     register_fake, register_autograd = torch.library.register_fake, torch.library.register_autograd
     register_fake("planish::norm_forward", _forward_fake)
     register_fake("planish::norm_backward", _backward_fake)
+    register_fake("planish::norm_statistics", _statistics_fake)
+    register_autograd(
+        "planish::norm_statistics", _differentiate_statistics, setup_context=_save_statistics
+    )
     register_autograd("planish::norm_forward", _differentiate_forward, setup_context=_save_forward)
     register_autograd(
         "planish::norm_backward", _differentiate_backward, setup_context=_save_backward
@@ -162,7 +190,30 @@ def norm(
     affine: list[int],
     eps: float,
     rms: bool,
+    keep: bool = False,
 ) -> Tensor:
-    """The general operator; axes are sorted and not negative."""
-    y: Tensor = torch.ops.planish.norm_forward(x, weight, bias, reduce, affine, eps, rms)[0]
+    """The general operator; axes are sorted and not negative. ``keep``: the result is laid out as
+    torch.empty_like(x), else dense."""
+    y: Tensor = torch.ops.planish.norm_forward(x, weight, bias, reduce, affine, eps, rms, keep)[0]
     return y
+
+
+def norm_and_statistics(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm laid out as x, with mean and rstd, which have no derivatives."""
+    y, mean, rstd = torch.ops.planish.norm_forward(
+        x, weight, bias, reduce, affine, eps, False, True
+    )
+    return y, mean.detach(), rstd.detach()
+
+
+def statistics(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean, and sum of squares of what is left beside it, over these axes, kept with size 1."""
+    mean, m2 = torch.ops.planish.norm_statistics(x, reduce)
+    return mean, m2

@@ -1,18 +1,23 @@
 /*
- * planish::norm_forward and planish::norm_backward: the general operator, any axes, as operators of
- * planish's own namespace. python/planish/_ops.py gives them their fake implementations and their
- * autograd formula and is the only caller; it checks what a user may get wrong.
+ * planish::norm_forward, norm_backward and norm_statistics: the general operator, any axes, as
+ * operators of planish's own namespace. python/planish/_ops.py gives them their fake
+ * implementations and their autograd formulas and is the only caller; it checks what a user may get
+ * wrong.
  *
- *     norm_forward(x, weight?, bias?, int[] reduce, int[] affine, float eps, bool rms)
+ *     norm_forward(x, weight?, bias?, int[] reduce, int[] affine, float eps, bool rms, bool keep)
  *         -> (y, mean, rstd)                               (RMS: mean has no elements)
  *     norm_backward(dy, x, mean, rstd, weight?, int[] reduce, int[] affine, bool rms, bool[3]
  * wanted)
  *         -> (dx, dweight, dbias)                          (undefined where not wanted)
+ *     norm_statistics(x, int[] reduce)
+ *         -> (mean, m2)                  the mean, and the sum of squares of what is left beside it
  *
- * Every result is dense; y and dx have x's dtype, the statistics f32 (f64 where x is f64), dweight
- * and dbias the dtype of weight, or of x without one.
+ * dx, and y with `keep`, are laid out as torch.empty_like(x); every other result is dense. y and dx
+ * have x's dtype, the statistics f32 (f64 where x is f64), dweight and dbias the dtype of weight,
+ * or of x without one.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "calls.h"
 #include "kernels.h"
@@ -24,8 +29,8 @@ typedef struct axes {
     planish_norm op;
     int64_t statistics_sizes[PLANISH_MAX_NDIM], statistics_strides[PLANISH_MAX_NDIM];
     int64_t affine_sizes[PLANISH_MAX_NDIM], affine_strides[PLANISH_MAX_NDIM];
-    int64_t dense[PLANISH_MAX_NDIM];
-    int32_t affine_ndim;
+    int64_t layout[PLANISH_MAX_NDIM]; /* strides of y or dx */
+    int32_t affine_ndim, statistics_dtype;
 } axes;
 
 static uint64_t read_axes(list_handle list, int32_t ndim) {
@@ -40,6 +45,7 @@ static uint64_t read_axes(list_handle list, int32_t ndim) {
     return set;
 }
 
+/* No list of affine axes: none. */
 static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle affine, double eps,
                      bool rms) {
     if (x->ndim > PLANISH_MAX_NDIM)
@@ -50,10 +56,11 @@ static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle
         .struct_size = sizeof a->op,
         .kind = rms ? PLANISH_RMS : PLANISH_LAYER,
         .reduce_axes = read_axes(reduce, x->ndim),
-        .affine_axes = read_axes(affine, x->ndim),
+        .affine_axes = affine ? read_axes(affine, x->ndim) : 0,
         .eps = eps,
     };
     a->affine_ndim = 0;
+    a->statistics_dtype = view_is_double(x) ? torch.f64 : torch.f32;
     for (int32_t i = 0; i < x->ndim; i++) {
         a->statistics_sizes[i] = a->op.reduce_axes & PLANISH_AXIS(i) ? 1 : x->shape[i];
         if (a->op.affine_axes & PLANISH_AXIS(i))
@@ -61,9 +68,31 @@ static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle
     }
 }
 
-static void run(const axes *a, planish_pass pass, const planish_tensors *tensors) {
+/* Replaces the view of `tensor`, where it is not dense, by that of a copy. */
+static void make_dense(tensor_handle tensor, DLTensor *view, tensor_handle *copy) {
+    if (view_is_contiguous(view))
+        return;
+    *copy = new_dense_copy(tensor);
+    *view = view_input(*copy);
+}
+
+/*
+ * Runs the pass over the views of `input` and `grad` (or NULL) that are in `tensors`. On a GPU,
+ * what only the general kernel would take as it is gets dense first.
+ */
+static void run(const axes *a, planish_pass pass, const planish_tensors *tensors,
+                tensor_handle input, DLTensor *x, tensor_handle grad, DLTensor *dy) {
     char text[512] = "";
-    planish_status status = run_norm(&a->op, pass, tensors, (message){text, sizeof text});
+    const message error = {text, sizeof text};
+    OWNED_TENSOR dense_x = NULL;
+    OWNED_TENSOR dense_dy = NULL;
+    planish_status status = run_norm_if_fast(&a->op, pass, tensors, error);
+    if (status == PLANISH_ERROR_UNAVAILABLE && x->device.device_type == kDLCUDA) {
+        make_dense(input, x, &dense_x);
+        if (grad)
+            make_dense(grad, dy, &dense_dy);
+        status = run_norm(&a->op, pass, tensors, error);
+    }
     if (status == PLANISH_OK)
         return;
     char sentence[640];
@@ -71,14 +100,18 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
     torch_throw(sentence);
 }
 
-/* Views `tensor`; on a GPU, where the kernels take dense rows only, a dense copy if need be. */
-static DLTensor view_rows(tensor_handle tensor, tensor_handle *copy) {
-    DLTensor view = view_input(tensor);
-    if (view.device.device_type != kDLCUDA || view.ndim > PLANISH_MAX_NDIM ||
-        view_dtype(&view) < 0 || view_is_contiguous(&view))
-        return view;
-    *copy = new_dense_copy(tensor);
-    return view_input(*copy);
+static tensor_handle new_statistic(axes *a, const DLTensor *x, DLTensor *view) {
+    return new_dense_tensor(x, x->ndim, a->statistics_sizes, a->statistics_dtype,
+                            a->statistics_strides, view);
+}
+
+/* y or dx, laid out as torch.empty_like(x), or dense. */
+static tensor_handle new_full(axes *a, const DLTensor *x, bool like_x, DLTensor *view) {
+    contiguous_strides(x->ndim, x->shape, a->layout);
+    if (!like_x || !memcmp(a->layout, x->strides, (size_t)x->ndim * sizeof *a->layout))
+        return new_dense_tensor(x, x->ndim, x->shape, view_dtype(x), a->layout, view);
+    strides_like(x, a->layout);
+    return new_strided_tensor(x, x->ndim, x->shape, a->layout, view_dtype(x), view);
 }
 
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -90,25 +123,21 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
     OWNED_LIST reduce = take_list(stack[3]);
     OWNED_LIST affine = take_list(stack[4]);
     double eps = take_double(stack[5]);
-    bool rms = take_bool(stack[6]);
+    bool rms = take_bool(stack[6]), keep = take_bool(stack[7]);
 
-    OWNED_TENSOR dense_x = NULL;
-    DLTensor x = view_rows(input, &dense_x), w, b, y, mean, rstd;
+    DLTensor x = view_input(input), w, b, y, mean, rstd;
     axes a;
     describe(&a, &x, reduce, affine, eps, rms);
     if (weight)
         w = view_input(weight);
     if (bias)
         b = view_input(bias);
-    int32_t statistics_dtype = view_is_double(&x) ? torch.f64 : torch.f32;
     int64_t no_elements = 0, stride = 1;
-    OWNED_TENSOR y_out = new_dense_tensor(&x, x.ndim, x.shape, view_dtype(&x), a.dense, &y);
+    OWNED_TENSOR y_out = new_full(&a, &x, keep, &y);
     OWNED_TENSOR mean_out =
-        rms ? new_dense_tensor(&x, 1, &no_elements, statistics_dtype, &stride, &mean)
-            : new_dense_tensor(&x, x.ndim, a.statistics_sizes, statistics_dtype,
-                               a.statistics_strides, &mean);
-    OWNED_TENSOR rstd_out = new_dense_tensor(&x, x.ndim, a.statistics_sizes, statistics_dtype,
-                                             a.statistics_strides, &rstd);
+        rms ? new_dense_tensor(&x, 1, &no_elements, a.statistics_dtype, &stride, &mean)
+            : new_statistic(&a, &x, &mean);
+    OWNED_TENSOR rstd_out = new_statistic(&a, &x, &rstd);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x,
@@ -118,7 +147,7 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
         .mean = rms ? NULL : &mean,
         .rstd = &rstd,
     };
-    run(&a, PLANISH_FORWARD, &tensors);
+    run(&a, PLANISH_FORWARD, &tensors, input, &x, NULL, NULL);
     stack[0] = give_tensor(&y_out);
     stack[1] = give_tensor(&mean_out);
     stack[2] = give_tensor(&rstd_out);
@@ -139,9 +168,7 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     bool wanted[3];
     read_mask(mask, wanted, 3);
 
-    OWNED_TENSOR dense_x = NULL;
-    OWNED_TENSOR dense_dy = NULL;
-    DLTensor x = view_rows(input, &dense_x), dy = view_rows(grad, &dense_dy);
+    DLTensor x = view_input(input), dy = view_input(grad);
     DLTensor rstd = view_input(rstd_in);
     DLTensor mean = view_input(mean_in), w, dx, dweight, dbias;
     axes a;
@@ -153,7 +180,7 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     OWNED_TENSOR dweight_out = NULL;
     OWNED_TENSOR dbias_out = NULL;
     if (wanted[0])
-        dx_out = new_dense_tensor(&x, x.ndim, x.shape, view_dtype(&x), a.dense, &dx);
+        dx_out = new_full(&a, &x, true, &dx);
     if (wanted[1])
         dweight_out = new_dense_tensor(&x, a.affine_ndim, a.affine_sizes, parameter_dtype,
                                        a.affine_strides, &dweight);
@@ -172,8 +199,30 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
         .dbias = dbias_out ? &dbias : NULL,
     };
     if (dx_out || dweight_out || dbias_out)
-        run(&a, PLANISH_BACKWARD, &tensors);
+        run(&a, PLANISH_BACKWARD, &tensors, input, &x, grad, &dy);
     stack[0] = give_tensor(&dx_out);
     stack[1] = give_tensor(&dweight_out);
     stack[2] = give_tensor(&dbias_out);
+}
+
+void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(NORM_STATISTICS);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_LIST reduce = take_list(stack[1]);
+
+    DLTensor x = view_input(input), mean, m2;
+    axes a;
+    describe(&a, &x, reduce, NULL, 0, false);
+    OWNED_TENSOR mean_out = new_statistic(&a, &x, &mean);
+    OWNED_TENSOR m2_out = new_statistic(&a, &x, &m2);
+    planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &x,
+        .mean = &mean,
+        .m2 = &m2,
+    };
+    run(&a, PLANISH_STATISTICS, &tensors, input, &x, NULL, NULL);
+    stack[0] = give_tensor(&mean_out);
+    stack[1] = give_tensor(&m2_out);
 }

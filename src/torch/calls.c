@@ -20,6 +20,7 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "rms_norm (autograd)",
     "planish::norm_forward",
     "planish::norm_backward",
+    "planish::norm_statistics",
 };
 
 static const char *const reason_names[REASON_COUNT] = {
@@ -43,7 +44,7 @@ const char *reason_text(reason why) {
 
 /* The others stay registered for the rest of the process: nobody waits for them. */
 static bool removable(int op) {
-    return op != NORM_FORWARD && op != NORM_BACKWARD;
+    return op != NORM_FORWARD && op != NORM_BACKWARD && op != NORM_STATISTICS;
 }
 
 bool calls_in_flight(void) {

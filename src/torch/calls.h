@@ -24,6 +24,7 @@ typedef enum operation {
     RMS_NORM_AUTOGRAD,
     NORM_FORWARD,
     NORM_BACKWARD,
+    NORM_STATISTICS,
     OPERATION_COUNT
 } operation;
 

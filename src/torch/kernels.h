@@ -36,5 +36,6 @@ void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_
 /* any_axes.c */
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
 #endif

@@ -61,11 +61,11 @@ PLANISH_API void planish_torch_quiet(bool quiet);
 PLANISH_API uint32_t planish_torch_enabled(void);
 
 /*
- * Defines the operators of planish's own namespace (planish::norm_forward and norm_backward, for
- * any axes, and check_cuda) once per process; later calls do nothing. Errors: as
- * planish_torch_enable. check_cuda(device) calls torch's own CUDA norms, which planish falls back
- * to, on one row on that GPU, compares with the formula and raises if they differ. It starts CUDA
- * in this process and waits for the GPU, which is why enable does not.
+ * Defines the operators of planish's own namespace (planish::norm_forward, norm_backward and
+ * norm_statistics, for any axes, and check_cuda) once per process; later calls do nothing. Errors:
+ * as planish_torch_enable. check_cuda(device) calls torch's own CUDA norms, which planish falls
+ * back to, on one row on that GPU, compares with the formula and raises if they differ. It starts
+ * CUDA in this process and waits for the GPU, which is why enable does not.
  */
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
 

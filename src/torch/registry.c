@@ -193,14 +193,24 @@ static void check_cuda(stack_value *stack, uint64_t argument_count, uint64_t ret
 planish_status planish_torch_define(char *text, size_t bytes) {
     static const char *const schemas[] = {
         "norm_forward(Tensor x, Tensor? weight, Tensor? bias, int[] reduce, int[] affine, "
-        "float eps, bool rms) -> (Tensor, Tensor, Tensor)",
+        "float eps, bool rms, bool keep) -> (Tensor, Tensor, Tensor)",
         "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
         "int[] reduce, int[] affine, bool rms, bool[3] wanted) -> (Tensor, Tensor, Tensor)",
+        "norm_statistics(Tensor x, int[] reduce) -> (Tensor, Tensor)",
         "check_cuda(int device) -> bool",
     };
     enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
     static const char *const keys[] = {"CPU", "CUDA"};
-    static library_handle forward_libraries[2], backward_libraries[2], check_library;
+    static const struct {
+        const char *name;
+        boxed_kernel kernel;
+    } kernels[] = {
+        {"norm_forward", norm_forward},
+        {"norm_backward", norm_backward},
+        {"norm_statistics", norm_statistics},
+    };
+    enum { KERNEL_COUNT = sizeof kernels / sizeof *kernels };
+    static library_handle kernel_libraries[2][KERNEL_COUNT], check_library;
     message error = {text, bytes};
     planish_status status = prepare(error);
     if (status != PLANISH_OK || planish_library)
@@ -214,13 +224,10 @@ planish_status planish_torch_define(char *text, size_t bytes) {
             status = fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s",
                           schemas[i], last_words());
     int key_count = torch_has_cuda((message){0}) == PLANISH_OK ? 2 : 1;
-    for (int i = 0; i < key_count && status == PLANISH_OK; i++) {
-        status = implement("planish", keys[i], "norm_forward", norm_forward, &forward_libraries[i],
-                           error);
-        if (status == PLANISH_OK)
-            status = implement("planish", keys[i], "norm_backward", norm_backward,
-                               &backward_libraries[i], error);
-    }
+    for (int i = 0; i < key_count; i++)
+        for (int k = 0; k < KERNEL_COUNT && status == PLANISH_OK; k++)
+            status = implement("planish", keys[i], kernels[k].name, kernels[k].kernel,
+                               &kernel_libraries[i][k], error);
     if (status == PLANISH_OK && key_count == 2)
         status = implement("planish", "CompositeExplicitAutograd", "check_cuda", check_cuda,
                            &check_library, error);

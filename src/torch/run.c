@@ -72,6 +72,7 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
         .y = data_of(t->y),
         .mean = data_of(t->mean),
         .rstd = data_of(t->rstd),
+        .m2 = data_of(t->m2),
         .dy = data_of(t->dy),
         .dx = data_of(t->dx),
         .dweight = data_of(t->dweight),

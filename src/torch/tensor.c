@@ -113,6 +113,52 @@ bool channels_last_strides(const DLTensor *view, int64_t *strides) {
     return true;
 }
 
+/* Whether axis `a` belongs outside axis `b`, a later one; a stride of 0 says nothing. */
+static bool steps_further(const DLTensor *view, int a, int b) {
+    const int64_t i = view->strides[a], j = view->strides[b];
+    if (i == 0 || j == 0)
+        return false;
+    return i > j || (i == j && view->shape[a] > view->shape[b]);
+}
+
+static bool steps_less(const DLTensor *view, int a, int b) {
+    return view->strides[a] && view->strides[b] && view->strides[a] < view->strides[b];
+}
+
+void strides_like(const DLTensor *view, int64_t *strides) {
+    /* The axes from the fastest to the slowest: insertion, from the last axis on. */
+    int order[PLANISH_MAX_NDIM];
+    const int32_t ndim = view->ndim;
+    for (int i = 0; i < ndim; i++)
+        order[i] = ndim - 1 - i;
+    for (int i = 1; i < ndim; i++) {
+        int moving = i;
+        for (int k = i - 1; k >= 0; k--) {
+            if (steps_further(view, order[k], order[moving])) {
+                int axis = order[k];
+                order[k] = order[moving];
+                order[moving] = axis;
+                moving = k;
+            } else if (steps_less(view, order[k], order[moving])) {
+                break;
+            }
+        }
+    }
+    bool dense = true;
+    int64_t step = 1;
+    for (int i = 0; i < ndim; i++) {
+        const int axis = order[i];
+        strides[axis] = step;
+        if (view->shape[axis] > 1) {
+            dense = dense && view->strides[axis] == step;
+            step *= view->shape[axis];
+        }
+    }
+    dense = dense || view_elements(view) == 0;
+    for (int i = 0; dense && i < ndim; i++)
+        strides[i] = view->strides[i];
+}
+
 /* Fills the view of a new tensor, and passes it on. */
 static tensor_handle viewed(tensor_handle *tensor, const DLTensor *like, int32_t ndim,
                             int64_t *sizes, int64_t *strides, int32_t dtype, DLTensor *view) {

@@ -62,6 +62,10 @@ static inline void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_
  */
 bool channels_last_strides(const DLTensor *view, int64_t *strides);
 
+/* The strides of torch.empty_like(view): its own where it is dense in any order, else dense in the
+ * order of its strides. */
+void strides_like(const DLTensor *view, int64_t *strides);
+
 /*
  * A new tensor on the device of `like`, with its view for writing. The view's shape is `sizes` and
  * its strides are `strides`, which must outlive it; for a dense tensor they are written here.

@@ -78,7 +78,7 @@ def test_strided_input_is_read_as_dense(layout: str) -> None:
 @pytest.mark.parametrize("strided", ["x", "dy", "mean", "rstd", "weight"])
 def test_backward_reads_each_tensor_by_its_strides(strided: str) -> None:
     x, weight = torch.randn(3, 8), torch.randn(8)
-    _, mean, rstd = torch.ops.planish.norm_forward(x, weight, None, [1], [1], 1e-5, False)
+    _, mean, rstd = torch.ops.planish.norm_forward(x, weight, None, [1], [1], 1e-5, False, False)
     tensors = {"dy": torch.randn(3, 8), "x": x, "mean": mean, "rstd": rstd, "weight": weight}
 
     def gradients() -> list[Tensor]:
@@ -193,7 +193,7 @@ def test_operators_break_graphs_or_have_wrong_fakes() -> None:
         strict=True,
     ):
         torch.testing.assert_close(one, other)
-    arguments = (X, torch.randn(3), torch.randn(3), [1], [1], 1e-5, False)
+    arguments = (X, torch.randn(3), torch.randn(3), [1], [1], 1e-5, False, False)
     torch.library.opcheck(
         torch.ops.planish.norm_forward, arguments, test_utils=("test_schema", "test_faketensor")
     )

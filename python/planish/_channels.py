@@ -1,0 +1,249 @@
+"""Modules over channels: LayerNorm2d, RMSNorm2d, GroupNorm, InstanceNorm and EvoNorm-S0.
+
+Results are laid out as the input: channels last stays channels last. Input that planish does not
+run (another dtype or device) goes to torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from planish import _functional, _ops
+from torch import Tensor, nn
+
+__all__ = [
+    "EvoNorm2dS0",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm2d",
+    "RMSNorm2d",
+]
+
+
+def _planish_runs(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether there is a kernel for these; that shapes fit is looked at elsewhere."""
+    tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
+    return (
+        x.dim() < 16  # one axis is split into two
+        and (not x.is_cuda or x.numel() > 0)  # no GPU kernel for rows of no elements
+        and x.device.type in _functional.DEVICES
+        and all(t.device == x.device and t.dtype in _functional._DTYPES for t in tensors)
+    )
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _check_image(module: nn.Module, x: Tensor, channels: int) -> None:
+    name = type(module).__name__
+    if x.dim() != 4:
+        raise RuntimeError(f"{name}: Expected 4D input (N, C, H, W), but got {x.dim()}D input")
+    if x.shape[1] != channels:
+        raise RuntimeError(
+            f"{name}: Expected {channels} channels, but got input of shape {list(x.shape)}"
+        )
+
+
+def _laid_out_as(y: Tensor, x: Tensor) -> Tensor:
+    last = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+    return y.contiguous(memory_format=last)
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """Layer norm over the channels of (N, C, H, W), without a permute.
+
+    Parameters and state_dict are those of ``torch.nn.LayerNorm(num_channels)``, so also those of
+    the LayerNorm2d of timm and torchvision.
+    """
+
+    def __init__(
+        self,
+        num_channels: int,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(num_channels, eps, elementwise_affine, bias, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        _check_image(self, input, self.normalized_shape[0])
+        if not _planish_runs(input, self.weight, self.bias):
+            y = super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return _laid_out_as(y, input)
+        return _functional.channel_norm("layer_norm", input, self.weight, self.bias, self.eps)
+
+
+class RMSNorm2d(nn.RMSNorm):
+    """RMS norm over the channels of (N, C, H, W), without a permute; eps as torch.nn.RMSNorm has
+    it."""
+
+    def __init__(
+        self,
+        num_channels: int,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(num_channels, eps, elementwise_affine, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_image(self, x, self.normalized_shape[0])
+        if not _planish_runs(x, self.weight):
+            y = super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return _laid_out_as(y, x)
+        eps = self.eps
+        if eps is None:
+            eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
+        return _functional.channel_norm("rms_norm", x, self.weight, None, eps)
+
+
+class GroupNorm(nn.GroupNorm):
+    """torch.nn.GroupNorm on planish, whether planish is enabled or not.
+
+    ``activation="silu"`` returns ``silu(y)``; it is not fused, see :func:`planish.group_norm`.
+    """
+
+    activation: str | None = None  # of modules that replace() made
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        **given: Any,
+    ) -> None:
+        if activation not in (None, "silu"):
+            raise ValueError(f"GroupNorm: activation is {activation!r}; known are None and 'silu'")
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype, **given)
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        parameters = self.weight, self.bias
+        fits = input.dim() > 1 and input.shape[1] == self.num_channels
+        if not fits or not _planish_runs(input, *parameters):
+            y = super().forward(input)
+            return nn.functional.silu(y) if self.activation else y
+        return _functional.group_norm(
+            input, self.num_groups, *parameters, self.eps, self.activation
+        )
+
+    def extra_repr(self) -> str:
+        activation = f", activation={self.activation!r}" if self.activation else ""
+        return super().extra_repr() + activation
+
+
+class _InstanceNorm:
+    """The forward of InstanceNorm1d, 2d and 3d, before torch's own in the order of classes.
+
+    With running statistics, training updates them as torch does; where they are used instead of the
+    input's, in eval, torch runs.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        module: Any = self
+        batched = module._get_no_batch_dim() + 1
+        channels_axis = input.dim() - module._get_no_batch_dim()
+        parameters = module.weight, module.bias
+        uses_running = module.track_running_stats and not module.training
+        count = input.shape[max(channels_axis + 1, 0) :].numel()
+        fits = (
+            input.dim() in (batched, batched - 1)
+            and input.shape[channels_axis] == module.num_features
+            and count > 1
+        )
+        if not fits or uses_running or not _planish_runs(input, *parameters):
+            result: Tensor = super().forward(input)  # type: ignore[misc]
+            return result
+        reduce = list(range(channels_axis + 1, input.dim()))
+        y, mean, rstd = _ops.norm_and_statistics(
+            input, *parameters, reduce, [channels_axis], module.eps
+        )
+        if module.running_mean is not None:
+            _update_running(module, mean, rstd, count)
+        return y
+
+
+@torch.no_grad()
+def _update_running(module: Any, mean: Tensor, rstd: Tensor, count: int) -> None:
+    """From the statistics of each sample, whose variance is biased."""
+    momentum = module.momentum if module.momentum is not None else 0.0
+    variance = (rstd.pow(-2) - module.eps).clamp_min_(0) * (count / (count - 1))
+    channels = module.num_features
+    for running, found in ((module.running_mean, mean), (module.running_var, variance)):
+        running.lerp_(found.reshape(-1, channels).mean(0).to(running.dtype), momentum)
+
+
+class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
+    """torch.nn.InstanceNorm1d on planish; in eval with running statistics on torch."""
+
+
+class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
+    """torch.nn.InstanceNorm2d on planish; in eval with running statistics on torch."""
+
+
+class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
+    """torch.nn.InstanceNorm3d on planish; in eval with running statistics on torch."""
+
+
+class EvoNorm2dS0(nn.Module):
+    """EvoNorm-S0 (Liu et al. 2020) of (N, C, H, W), a norm with its own nonlinearity:
+
+        y = x * sigmoid(v * x) / sqrt(var + eps) * weight + bias
+
+    with the (biased) variance over each of ``groups`` groups of channels and H, W; ``v``,
+    ``weight`` and ``bias`` are vectors of C. Parameters and state_dict are those of timm's.
+
+    What is fused and what is not: mean and sum of squares of a group come from planish, in one pass
+    over x and as exact as its norms. The rest, sigmoid, products and the sum, are torch's
+    operators, forward and backward, each a pass over memory (``torch.compile`` fuses them).
+    Differentiable twice.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        groups: int = 32,
+        eps: float = 1e-5,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if groups <= 0 or num_features % groups:
+            raise ValueError(
+                f"EvoNorm2dS0: groups is {groups}; wanted a divisor of {num_features} features"
+            )
+        self.num_features, self.groups, self.eps = num_features, groups, eps
+        self.weight = nn.Parameter(torch.ones(num_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(num_features, device=device, dtype=dtype))
+        self.v = nn.Parameter(torch.ones(num_features, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_image(self, x, self.num_features)
+        apart = _functional.split_channels(x, self.groups)
+        if _planish_runs(x):
+            _, squares = _ops.statistics(apart, [2, 3, 4])
+            variance = squares / apart.shape[2:].numel()
+        else:
+            variance = apart.float().var((2, 3, 4), unbiased=False, keepdim=True)
+        rstd = (variance + self.eps).rsqrt().to(x.dtype)
+        v, weight, bias = (
+            t.view(1, -1, 1, 1).to(x.dtype) for t in (self.v, self.weight, self.bias)
+        )
+        scale = rstd.expand(-1, -1, apart.shape[2], 1, 1).flatten(1, 2)
+        y: Tensor = x * (v * x).sigmoid() * (scale * weight) + bias
+        return y
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, groups={self.groups}, eps={self.eps}"
