@@ -25,10 +25,10 @@ typedef struct group {
     group_sizes sizes;
     backend whose; /* the key the call came in by */
     DLTensor x, w, b;
+    int64_t *dense; /* room for the strides of x's layout in torch's results, if channels last */
     bool flat;  /* x, y, dy, dx are dense and seen as (N, C, pixels), their own shape set aside */
     bool mixed; /* half x with float parameters */
-    bool channels_last;              /* how torch lays out y and dx */
-    int64_t dense[PLANISH_MAX_NDIM]; /* the strides of that, if channels_last */
+    bool channels_last; /* how torch lays out y and dx */
 } group;
 
 static bool is_active(backend whose) {
@@ -152,8 +152,7 @@ static const DLTensor *split_parameter(const group *g, const DLTensor *whole, sp
 static tensor_handle new_like_x(const group *g, int64_t *strides, DLTensor *view) {
     if (!g->channels_last)
         return new_dense_tensor(&g->x, g->x.ndim, g->x.shape, view_dtype(&g->x), strides, view);
-    return new_strided_tensor(&g->x, g->x.ndim, g->x.shape, (int64_t *)g->dense, view_dtype(&g->x),
-                              view);
+    return new_channels_last_tensor(&g->x, g->x.shape, view_dtype(&g->x), g->dense, view);
 }
 
 static reason forward_on_planish(group *g, double eps, stack_value *stack) {
@@ -200,7 +199,13 @@ static void forward(backend whose, stack_value *stack) {
                                (int64_t)stack[6]};
     double eps = take_double(stack[7]);
 
-    group g = {.input = input, .weight = weight, .bias = bias, .sizes = sizes, .whose = whose};
+    int64_t dense[PLANISH_MAX_NDIM];
+    group g = {.input = input,
+               .weight = weight,
+               .bias = bias,
+               .sizes = sizes,
+               .whose = whose,
+               .dense = dense};
     reason why = is_active(whose) ? examine(&g) : DISABLED;
     if (why == SUPPORTED && whose == BACKEND_CUDA && g.mixed &&
         !group_is_active(PLANISH_TORCH_CUDA_MIXED))
@@ -318,7 +323,8 @@ static void backward(backend whose, stack_value *stack) {
     mask3 mask;
     read_mask(mask_list, mask.wanted, 3);
 
-    group g = {.input = input, .weight = weight, .sizes = sizes, .whose = whose};
+    int64_t dense[PLANISH_MAX_NDIM];
+    group g = {.input = input, .weight = weight, .sizes = sizes, .whose = whose, .dense = dense};
     DLTensor dy;
     reason why = is_active(whose) ? examine(&g) : DISABLED;
     if (why == SUPPORTED) {

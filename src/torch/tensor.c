@@ -204,6 +204,20 @@ tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *size
     return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
 }
 
+tensor_handle new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
+                                       int64_t *strides, DLTensor *view) {
+    if (!torch.empty_cpu)
+        return new_strided_tensor(like, like->ndim, sizes, strides, dtype, view);
+    /* c10::MemoryFormat: ChannelsLast, ChannelsLast3d */
+    optional_layout layout = {like->ndim == 4 ? 2 : 3, true};
+    OWNED_TENSOR tensor = NULL;
+    torch_check(torch.new_undefined(&tensor));
+    returned_tensors made =
+        torch.empty_cpu((int_array_ref){sizes, (size_t)like->ndim}, (int8_t)dtype, false, layout);
+    *(void **)tensor = made.impl[0];
+    return viewed(&tensor, like, like->ndim, sizes, strides, dtype, view);
+}
+
 tensor_handle new_dense_copy(tensor_handle tensor) {
     int64_t strides[PLANISH_MAX_NDIM];
     DLTensor view = view_input(tensor), made;

@@ -75,6 +75,10 @@ tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *size
 tensor_handle new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes,
                                  int64_t *strides, int32_t dtype, DLTensor *view);
 
+/* A new channels-last tensor of like's rank, 4 or 5, on the CPU; `strides` are those it has. */
+tensor_handle new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
+                                       int64_t *strides, DLTensor *view);
+
 /* A row-major copy of a tensor of at most PLANISH_MAX_NDIM axes, on its device. */
 tensor_handle new_dense_copy(tensor_handle tensor);
 

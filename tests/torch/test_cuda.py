@@ -15,6 +15,8 @@ import pytest
 import torch.nn.functional as F
 from support import (
     FLOATS,
+    GROUP,
+    GROUP_BACKWARD,
     LAYER,
     LAYER_BACKWARD,
     RMS,
@@ -766,3 +768,166 @@ def test_the_groups_of_a_device_are_mixed_up() -> None:
             assert _enable.is_enabled("rms_norm", "cpu")
         assert not _enable._autocast_passes
         assert not _enable.is_enabled("rms_norm", "cuda")
+
+
+# ---- Group norm and layers over channels --------------------------------------------------------
+
+LAST = torch.channels_last
+GROUP_SHAPES = [((2, 8, 4, 4), 2), ((3, 6, 1, 1), 6), ((2, 64, 14, 14), 32), ((1, 32, 7, 7), 1)]
+
+
+def group(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None) -> list[Tensor]:
+    """y, and the gradients of everything there is."""
+    leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
+    given = iter(leaves)
+    arguments = [next(given), *(None if t is None else next(given) for t in (weight, bias))]
+    y = F.group_norm(arguments[0], groups, *arguments[1:])
+    dy = torch.linspace(-1, 1, x.numel(), device=GPU).reshape(x.shape).to(x.dtype)
+    return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+
+
+@pytest.mark.parametrize("parameters", [True, False], ids=["parameters", "bare"])
+@pytest.mark.parametrize("channels_last", [False, True], ids=["NCHW", "channels last"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("shape", "groups"), GROUP_SHAPES, ids=str)
+def test_group_norm_differs_from_torchs(
+    shape: tuple[int, ...], groups: int, dtype: torch.dtype, channels_last: bool, parameters: bool
+) -> None:
+    x = random(*shape, dtype=dtype)
+    if channels_last:
+        x = x.contiguous(memory_format=LAST)
+    given = [random(shape[1], dtype=dtype, seed=s) if parameters else None for s in (1, 2)]
+    native = group(x, groups, *given)
+    calls = Calls()
+    with planish.enabled():
+        ours = group(x, groups, *given)
+        again = group(x, groups, *given)
+    assert_like_torch(ours, native, *TOLERANCE[dtype])
+    assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+    for operator in (GROUP, GROUP_BACKWARD):  # on planish, or counted as what has no fast kernel
+        reasons = calls.on_torch(operator)
+        assert set(reasons) <= {LAYOUT}
+        assert calls.on_planish(operator) + sum(reasons.values()) == 2
+
+
+@pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, True)])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_native_group_norm_returns_other_tensors_than_torchs(
+    dtype: torch.dtype, mask: tuple[bool, bool, bool]
+) -> None:
+    x, dy = (random(2, 6, 4, 5, dtype=dtype, seed=s) for s in (0, 3))
+    weight = random(6, dtype=dtype, seed=1)
+    aten = torch.ops.aten
+
+    def everything() -> list[Any]:
+        found = list(aten.native_group_norm(x, weight, weight, 2, 6, 20, 3, 1e-5))
+        found += aten.native_group_norm_backward(dy, x, *found[1:], weight, 2, 6, 20, 3, list(mask))
+        return found
+
+    native = everything()
+    with planish.enabled():
+        ours = everything()
+    assert_like_torch(ours, native, *TOLERANCE[dtype])
+
+
+def test_a_mistake_in_group_norm_raises_something_else_than_torch() -> None:
+    x, weight = random(2, 6, 4, 5), random(6)
+    calls: list[Callable[[], object]] = [
+        lambda: F.group_norm(x, 4),
+        lambda: F.group_norm(x, 3, weight[:5]),
+        lambda: F.group_norm(x, 3, weight.cpu()),
+        lambda: F.group_norm(x.half(), 3, weight),
+        lambda: F.group_norm(x.int(), 3),
+    ]
+    for call in calls:
+        with pytest.raises(Exception) as native:
+            call()
+        with planish.enabled(), pytest.raises(native.type) as ours:
+            call()
+        words = [str(e.value).split("\nException raised from")[0] for e in (native, ours)]
+        assert words[0] == words[1]
+
+
+def test_a_graph_of_group_norm_recorded_while_enabled_has_other_gradients() -> None:
+    x = random(2, 8, 4, 4).requires_grad_()
+    weight = random(8, seed=1).requires_grad_()
+
+    def loss() -> Tensor:
+        return F.group_norm(x, 2, weight).pow(3).sum()
+
+    native = torch.autograd.grad(loss(), [x, weight])
+    before = loss()
+    with planish.enabled():
+        across = torch.autograd.grad(before, [x, weight])
+        recorded = loss()
+    after = torch.autograd.grad(recorded, [x, weight])
+    for found in (across, after):
+        for mine, theirs in zip(found, native, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_autocast_keep_casts_group_norm_to_float() -> None:
+    x, norm = random(2, 8, 4, 4, dtype=torch.float16), nn.GroupNorm(2, 8).to(GPU)
+    with torch.autocast("cuda"):
+        assert norm(x).dtype == torch.float32
+        with planish.enabled(autocast="keep"):
+            try:
+                y = norm(x)
+            except RuntimeError:
+                pytest.skip("planish has no fast kernel for this, and torch's refuses the mix")
+        assert y.dtype == torch.float16
+        assert norm(x).dtype == torch.float32
+    torch.testing.assert_close(y.float(), norm(x.float()), rtol=2e-3, atol=2e-3)
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "LayerNorm2d": lambda: planish.LayerNorm2d(6),
+    "RMSNorm2d": lambda: planish.RMSNorm2d(6),
+    "GroupNorm": lambda: planish.GroupNorm(3, 6),
+    "InstanceNorm2d": lambda: planish.InstanceNorm2d(6, affine=True),
+    "EvoNorm2dS0": lambda: planish.EvoNorm2dS0(6, 2),
+}
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
+@pytest.mark.parametrize("layout", ["dense", "channels last", "sliced"])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_over_channels_differs_from_the_cpus(
+    name: str, layout: str, enabled: bool
+) -> None:
+    there = MODULES[name]()
+    here = MODULES[name]().to(GPU)
+    here.load_state_dict(there.state_dict())
+    x = random(2, 6, 4, 5).cpu()
+    if layout == "channels last":
+        x = x.contiguous(memory_format=LAST)
+    wide = torch.cat([x, x], -1)
+    results = []
+    for module, device in ((there, "cpu"), (here, GPU)):
+        given = wide.to(device)[..., :5] if layout == "sliced" else x.to(device)
+        leaves = [given.detach().requires_grad_(), *module.parameters()]
+        if enabled:
+            planish.enable()
+        y = module(leaves[0])
+        dy = torch.linspace(-1, 1, y.numel(), device=device).reshape(y.shape)
+        results.append([y, *torch.autograd.grad(y, leaves, dy)])
+        planish.disable()
+    assert results[0][0].stride() == results[1][0].stride()
+    for mine, theirs in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_layer_norm_of_a_permuted_view_differs_from_torchs(dtype: torch.dtype) -> None:
+    x, weight = random(2, 96, 7, 7, dtype=dtype), random(96, dtype=dtype, seed=1)
+
+    def results() -> list[Tensor]:
+        leaf = x.detach().requires_grad_()
+        y = F.layer_norm(leaf.permute(0, 2, 3, 1), (96,), weight, weight)
+        dy = torch.linspace(-1, 1, y.numel(), device=GPU).reshape(y.shape).to(dtype)
+        return [y.detach(), *torch.autograd.grad(y, leaf, dy)]
+
+    native = results()
+    with planish.enabled():
+        ours = results()
+    assert_like_torch(ours, native, *TOLERANCE[dtype])
