@@ -224,6 +224,11 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
         c[C_WARPS] = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;
         c[C_MIN_BLOCKS] = 1;
     }
+    /* Chunks of several rows hold the moments of each; other assemblers spill what sm_90's does
+     * not.
+     */
+    if (stage == STAGE_APPLY && c[C_LAST] && c[C_DEPTH] % c[C_WIDTH] && plan->limits.arch != 90)
+        c[C_MIN_BLOCKS] = least(c[C_MIN_BLOCKS], 2);
     c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, bytes_of(c, C_X_TYPE));
     c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, bytes_of(c, C_Y_TYPE));
     c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, bytes_of(c, C_G_TYPE));
