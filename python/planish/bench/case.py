@@ -26,6 +26,10 @@ DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 class Case:
     """LayerNorm or RMSNorm over the last axis of a dense (rows, cols) tensor, with weight and bias.
 
+    With ``image``, (height, width), the rows are the pixels of a (batch, cols, height, width)
+    tensor in NCHW: LayerNorm or RMSNorm over its channels. The data of a case is (rows, cols) all
+    the same; a provider that knows images lays it out by ``nchw``, its results by ``by_pixel``.
+
     ``mean`` and ``scale`` set the distribution of x: scale * (normal + mean).
     """
 
@@ -39,10 +43,14 @@ class Case:
     scale: float = 1.0
     seed: int = 0
     device: str = "cpu"
+    image: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
         """The shape as people write it."""
+        if self.image is not None:
+            height, width = self.image
+            return f"{self.rows // (height * width)} x {self.cols} x {height} x {width}"
         return f"{self.rows} x {self.cols}"
 
     @property
@@ -65,6 +73,18 @@ class Case:
         if self.direction == "forward":
             return 2 * self.elements * item + parameters * self.cols * item + statistics
         return 3 * self.elements * item + (1 + parameters) * self.cols * item + statistics
+
+
+def nchw(case: Case, t: torch.Tensor) -> torch.Tensor:
+    """A (rows, cols) tensor as (batch, channels, height, width), dense; itself without an image."""
+    if case.image is None:
+        return t
+    return t.view(-1, *case.image, case.cols).permute(0, 3, 1, 2).contiguous()
+
+
+def by_pixel(case: Case, t: torch.Tensor) -> torch.Tensor:
+    """The other way round."""
+    return t if case.image is None else t.permute(0, 2, 3, 1).reshape(case.rows, case.cols)
 
 
 @dataclass(frozen=True)

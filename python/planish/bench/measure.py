@@ -100,6 +100,8 @@ def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[R
             if provider.missing() is not None:
                 continue
             try:
+                if case.image is not None and not provider.images:
+                    raise UnsupportedError("no LayerNorm over the channels of NCHW here")
                 runs = []
                 for one in sets:
                     runs.append(provider.prepare(case, one))

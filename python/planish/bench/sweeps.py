@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from .case import DTYPE_BYTES, Case, Direction, Kind
 
@@ -12,6 +12,17 @@ from .case import DTYPE_BYTES, Case, Direction, Kind
 LIVE_TENSORS = 24
 
 Shapes = Sequence[tuple[int, int]]
+
+# Batch, channels, and height and width alike: of ConvNeXt, Swin, VAN and a diffusion UNet.
+IMAGES = (
+    (8, 128, 56),
+    (8, 96, 56),
+    (8, 256, 28),
+    (2, 320, 64),
+    (8, 512, 14),
+    (8, 1024, 7),
+    (4, 1200, 14),
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,7 @@ class Sweep:
     axis: Literal["cols", "rows", "work"] = "work"  # what its plot has on the x axis
     gpu_dtypes: tuple[str, ...] = ("f16",)
     gpu_shapes: Shapes = ()  # on a GPU, beside the others
+    sides: Sequence[int] = ()  # where rows are the pixels of images: each shape's height and width
 
 
 SWEEPS: dict[str, Sweep] = {
@@ -80,6 +92,14 @@ SWEEPS: dict[str, Sweep] = {
             ("f32", "bf16"),
             gpu_dtypes=("bf16",),
         ),
+        Sweep(
+            "channels",
+            "LayerNorm over the channels of NCHW images",
+            [(n * side * side, c) for n, c, side in IMAGES],
+            [(n * side * side, c) for n, c, side in IMAGES[:2]],
+            ("f32", "bf16"),
+            sides=[side for _, _, side in IMAGES],
+        ),
     )
 }
 
@@ -107,10 +127,17 @@ def cases_of(
     shapes = sweep.quick if quick else [*sweep.shapes, *(sweep.gpu_shapes if gpu else ())]
     usual = sweep.gpu_dtypes if gpu else sweep.dtypes
     chosen = tuple(dtypes) if dtypes else (usual[:1] if quick else usual)
+    sides = sweep.sides or [0] * len(shapes)
+
+    def case(rows: int, cols: int, side: int, dtype: str, **rest: Any) -> Case:
+        most = rows if side else fit(rows, cols, dtype, budget_bytes)
+        image = (side, side) if side else None
+        return Case(most, cols, dtype, device=device, image=image, **rest)
+
     return [
         [
-            Case(fit(rows, cols, dtype, budget_bytes), cols, dtype, direction, kind, device=device)
-            for rows, cols in shapes
+            case(rows, cols, side, dtype, direction=direction, kind=kind)
+            for (rows, cols), side in zip(shapes, sides, strict=False)
         ]
         for kind in kinds
         for dtype in chosen

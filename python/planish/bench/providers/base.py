@@ -49,6 +49,7 @@ class Provider(ABC):
     name: str
     what: str
     role: Role = "peer"
+    images = False  # whether it does cases with an image
 
     def missing(self) -> str | None:
         """Why this provider cannot be used at all on this machine; None if it can."""

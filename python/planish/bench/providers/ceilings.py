@@ -17,6 +17,7 @@ class Copy(Provider):
     name = "copy"
     what = "copies x to y: the footprint of a forward"
     role: Role = "ceiling"
+    images = True
 
     def prepare(self, case: Case, data: Data) -> Run:
         """Forward only."""
@@ -32,6 +33,7 @@ class Add(Provider):
     name = "add"
     what = "adds dy and x into dx: the footprint of a backward"
     role: Role = "ceiling"
+    images = True
 
     def prepare(self, case: Case, data: Data) -> Run:
         """Backward only."""

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from ..case import Case, Data
+from ..case import Case, Data, by_pixel, nchw
 from .base import Provider, Role, Run, UnsupportedError, run_of
 
 FORWARD, BACKWARD = 0, 1
@@ -201,6 +201,7 @@ class PlanishC(Provider):
     name = "planish"
     what = "planish through its C API: a plan, caller-owned memory, OpenMP threads"
     role: Role = "planish"
+    images = True
 
     def missing(self) -> str | None:
         """Whether libplanish is there."""
@@ -221,14 +222,16 @@ class PlanishC(Provider):
     def prepare(self, case: Case, data: Data) -> Run:
         """All cases."""
         stat_dtype = torch.float64 if case.dtype == "f64" else torch.float32
-        y = torch.empty_like(data.x)
-        rstd = torch.empty(case.rows, dtype=stat_dtype, device=case.device)
+        x = nchw(case, data.x)
+        y = torch.empty_like(x)
+        stat_shape = (case.rows,) if case.image is None else (x.shape[0], *case.image)
+        rstd = torch.empty(stat_shape, dtype=stat_dtype, device=case.device)
         mean = torch.empty_like(rstd) if case.kind == "layer" else None
         forward = Plan(
             case,
             FORWARD,
             {
-                "x": data.x,
+                "x": x,
                 "weight": data.weight,
                 "bias": data.bias,
                 "y": y,
@@ -240,21 +243,21 @@ class PlanishC(Provider):
 
             def forward_outputs() -> dict[str, torch.Tensor]:
                 forward.run()
-                return {"y": y}
+                return {"y": by_pixel(case, y)}
 
             run = run_of(forward.run, forward_outputs)
             return dataclasses.replace(run, close=forward.close)
         forward.run()
         forward.close()
-        gradients = {"dx": torch.empty_like(data.x), "dweight": torch.empty_like(data.weight)}
+        gradients = {"dx": torch.empty_like(x), "dweight": torch.empty_like(data.weight)}
         if data.bias is not None:
             gradients["dbias"] = torch.empty_like(data.bias)
         backward = Plan(
             case,
             BACKWARD,
             {
-                "dy": data.dy,
-                "x": data.x,
+                "dy": None if data.dy is None else nchw(case, data.dy),
+                "x": x,
                 "mean": mean,
                 "rstd": rstd,
                 "weight": data.weight,
@@ -264,7 +267,7 @@ class PlanishC(Provider):
 
         def backward_outputs() -> dict[str, torch.Tensor]:
             backward.run()
-            return gradients
+            return {**gradients, "dx": by_pixel(case, gradients["dx"])}
 
         run = run_of(backward.run, backward_outputs)
         return dataclasses.replace(run, close=backward.close)

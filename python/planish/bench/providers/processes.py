@@ -109,6 +109,7 @@ class Apart(Provider):
         allocation = "malloc keeps its pages" if kept else "malloc as users have it"
         self.what = f"{inner.what}; {allocation}"
         self.role: Role = inner.role
+        self.images = inner.images
         self.worker = workers.get(kept, inner.role == "planish")
 
     def missing(self) -> str | None:

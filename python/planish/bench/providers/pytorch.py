@@ -6,13 +6,14 @@ bookkeeping is timed; the others have no such operators and are differentiated b
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..case import Case, Data
+from ..case import Case, Data, by_pixel, nchw
 from .base import Provider, Run, UnsupportedError, run_of
 
 Norm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -70,8 +71,38 @@ def autograd_run(norm: Norm, case: Case, data: Data) -> Run:
     return run_of(backward, outputs)
 
 
+def image_run(norm: Norm, case: Case, data: Data) -> Run:
+    """A function of NCHW, its results brought back to (rows, cols)."""
+    dy = None if data.dy is None else nchw(case, data.dy)
+    images = Data(nchw(case, data.x), data.weight, data.bias, dy)
+    run = autograd_run(norm, case, images)
+
+    def outputs() -> dict[str, torch.Tensor]:
+        found = run.outputs()
+        return {k: by_pixel(case, t) if t.dim() == 4 else t for k, t in found.items()}
+
+    return dataclasses.replace(run, outputs=outputs)
+
+
+def permuted_norm(case: Case) -> Norm:
+    """The layer over the last axis of a permuted view, and back: what models write."""
+    layer = torch.nn.functional.layer_norm if case.kind == "layer" else None
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        view = x.permute(0, 2, 3, 1)
+        if layer is not None:
+            y = layer(view, [case.cols], weight, bias, case.eps)
+        else:
+            y = torch.nn.functional.rms_norm(view, [case.cols], weight, case.eps)
+        return y.permute(0, 3, 1, 2)
+
+    return norm
+
+
 class Eager(Provider):
     """torch's fused kernels as eager mode calls them."""
+
+    images = True
 
     name = "torch"
     what = "torch eager: aten::native_layer_norm and its backward; aten::rms_norm by autograd"
@@ -82,6 +113,8 @@ class Eager(Provider):
 
     def prepare(self, case: Case, data: Data) -> Run:
         """All cases."""
+        if case.image is not None:
+            return image_run(permuted_norm(case), case, data)
         return eager_run(case, data)
 
 
@@ -147,6 +180,7 @@ class Unfused(Provider):
     """mean, subtract, square, mean, rsqrt, multiply, add: one operator after the other."""
 
     name = "unfused"
+    images = True
     what = "the formula as separate torch operators, the way it was written before fused kernels"
 
     def version(self) -> str | None:
@@ -162,12 +196,17 @@ class Unfused(Provider):
         ):
             raise UnsupportedError("would need several copies of x in f32")
 
+        axis = -1 if case.image is None else 1
+
         def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            if axis == 1:
+                weight = weight[:, None, None]
+                bias = None if bias is None else bias[:, None, None]
             wide = x if x.dtype == torch.float64 else x.float()
             if case.kind == "layer":
-                wide = wide - wide.mean(-1, keepdim=True)
-            xhat = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + case.eps)
+                wide = wide - wide.mean(axis, keepdim=True)
+            xhat = wide * torch.rsqrt(wide.square().mean(axis, keepdim=True) + case.eps)
             y = xhat * weight
             return (y if bias is None else y + bias).to(x.dtype)
 
-        return autograd_run(norm, case, data)
+        return (autograd_run if case.image is None else image_run)(norm, case, data)
