@@ -44,6 +44,12 @@ static inline row_stat stat_at(const row_stat *s, int64_t row) {
     return (row_stat){s->data ? s->data + row * s->pitch : NULL, s->pitch, s->type};
 }
 
+static inline void stat_load_rows(const row_stat *s, int64_t row, int count, double values[]) {
+    const char *at = s->data + row * s->pitch;
+    for (int i = 0; i < count; i++, at += s->pitch)
+        values[i] = s->type == DTYPE_F32 ? (double)*(const float *)at : element_load(at, s->type);
+}
+
 /* Where the data of a pass lies, by its size. */
 typedef enum traffic {
     TRAFFIC_CACHED, /* in a near cache */
@@ -186,8 +192,9 @@ typedef struct cpu_kernels {
 /* A row is summed in segments of this many elements (see cpu/rows.h). */
 enum { SEGMENT = 1024 };
 
-/* Rows are taken in groups of up to this many, whose sums are folded together. */
-enum { GROUP = 4 };
+/* Rows are taken in groups of up to this many, whose sums are folded together; rows of a few
+ * hundred bytes in steps of two groups (cpu/rows_step.h). */
+enum { GROUP = 4, STEP_ROWS = 2 * GROUP };
 
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */
 enum { CHUNK_ROWS = 32 };

@@ -42,6 +42,8 @@
 #define OUTLINE static __attribute__((noinline))
 enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
 
+typedef REAL NAME(group_real) __attribute__((vector_size(GROUP * sizeof(REAL))));
+
 /* The canonical lanes of one sum. */
 typedef struct NAME(lanes) {
     VEC part[NAME(PARTS)];
@@ -68,10 +70,16 @@ INLINE void NAME(fold_rows)(const VEC sums[], int count, REAL out[GROUP]) {
              count > 3 ? sums[3] : zero, out);
 }
 
-/* A vector of a row with `left` elements to go, filled up with 0; and one with the lanes past the
- * end 0. */
+/* A vector of a row with `left` elements to go, filled up with 0; the same stored; and one with the
+ * lanes past the end 0. */
 INLINE VEC NAME(load_x)(const ELEMENT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_X(p) : LOAD_X_PART(p, (int)left);
+}
+INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
+    if (left >= VEC_LANES)
+        STORE_X(p, v);
+    else
+        STORE_X_PART(p, v, (int)left);
 }
 INLINE VEC NAME(keep)(VEC v, int64_t left) {
     return left >= VEC_LANES ? v : V(keep)(v, (int)left);
@@ -103,6 +111,15 @@ INLINE bool NAME(groups_are_lines)(traffic t, const char *output, int64_t pitch,
     const int64_t bytes = cols * (int64_t)sizeof(ELEMENT_T);
     return t == TRAFFIC_STREAM && output && pitch == bytes && cols <= NAME(PIECE) &&
            ((uintptr_t)output | (uintptr_t)(GROUP * bytes)) % 64 == 0;
+}
+
+/* Asks for the lines of n elements, `ahead` bytes on; past the end of the tensor this does nothing.
+ */
+INLINE void NAME(ask_for_row)(const ELEMENT_T *p, int64_t ahead, int64_t n, bool wanted,
+                              const int to_write) {
+    const uintptr_t first = (uintptr_t)p + (uintptr_t)ahead;
+    for (uintptr_t i = 0; wanted && i < (uintptr_t)n * sizeof(ELEMENT_T); i += 64)
+        __builtin_prefetch((const void *)(first + i), to_write, 3);
 }
 
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {

@@ -252,6 +252,8 @@ OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, t
         NAME(backward_group)(a, row, 1, false, t, NULL);
 }
 
+#include "cpu/rows_step_backward.h"
+
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
     const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
@@ -259,7 +261,7 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const bool lines =
         t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
-    int64_t row = 0;
+    int64_t row = NAME(step_rows_backward)(a, rms);
     for (; row < grouped; row += GROUP)
         NAME(backward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)

@@ -46,7 +46,7 @@ OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center,
     NAME(row_centered_sums_as)(x, n, center, deviations, squares, false);
 }
 
-OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
+INLINE VEC NAME(row_squares_as)(const ELEMENT_T *x, int64_t n) {
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -60,17 +60,33 @@ OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
     }
     return NAME(lanes_fold)(sum);
 }
+OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
+    return NAME(row_squares_as)(x, n);
+}
+
+/* Sums to means. Lanes start from 0 or are left out: no sum may be -0. */
+INLINE void NAME(scale_totals)(const REAL total[GROUP], double inverse, REAL center[GROUP]) {
+    NAME(group_real) sum;
+    memcpy(&sum, total, sizeof sum);
+    const group_f64 mean = __builtin_convertvector(sum + 0, group_f64) * inverse;
+    const NAME(group_real) near = __builtin_convertvector(mean, NAME(group_real));
+    memcpy(center, &near, sizeof near);
+}
 
 /* Moments from the sums about a center: the mean's rest is what the deviations sum to. */
 INLINE void NAME(center_moments)(const REAL center[GROUP], const REAL deviation[GROUP],
                                  const REAL squares[GROUP], double inverse, double mean[GROUP],
                                  double m2[GROUP]) {
-    for (int r = 0; r < GROUP; r++) {
-        const double delta = deviation[r] * inverse;
-        const double corrected = squares[r] - deviation[r] * delta;
-        mean[r] = center[r] + delta;
-        m2[r] = corrected < 0 ? 0 : corrected;
-    }
+    NAME(group_real) about, rest, sum;
+    memcpy(&about, center, sizeof about);
+    memcpy(&rest, deviation, sizeof rest);
+    memcpy(&sum, squares, sizeof sum);
+    const group_f64 d = __builtin_convertvector(rest, group_f64), delta = d * inverse;
+    const group_f64 corrected = __builtin_convertvector(sum, group_f64) - d * delta;
+    const group_f64 means = __builtin_convertvector(about, group_f64) + delta;
+    const group_mask not_below_0 = ~(corrected < 0), kept = (group_mask)corrected & not_below_0;
+    memcpy(mean, &means, sizeof means);
+    memcpy(m2, &kept, sizeof kept);
 }
 
 /* Mean and sum of squared deviations of one segment of up to GROUP rows. */
@@ -91,8 +107,7 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
     for (int r = 0; r < count; r++)
         sums[r] = is_short ? NAME(row_sum_as)(x[r], n, true) : NAME(row_sum)(x[r], n);
     NAME(fold_rows)(sums, count, total);
-    for (int r = 0; r < GROUP; r++)
-        center[r] = (REAL)(total[r] * inverse);
+    NAME(scale_totals)(total, inverse, center);
     for (int r = 0; r < count; r++)
         if (is_short)
             NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
@@ -135,7 +150,18 @@ typedef struct NAME(row_scale) {
 
 INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
                              const double rstd[]) {
-    for (int r = 0; r < count; r++) {
+    for (int at = 0; at + GROUP <= count; at += GROUP) {
+        group_f64 means, rstds;
+        memcpy(&means, mean + at, sizeof means);
+        memcpy(&rstds, rstd + at, sizeof rstds);
+        const NAME(group_real) near = __builtin_convertvector(means, NAME(group_real));
+        const NAME(group_real) scales = __builtin_convertvector(rstds, NAME(group_real));
+        const NAME(group_real) shifts = __builtin_convertvector(
+            (__builtin_convertvector(near, group_f64) - means) * rstds, NAME(group_real));
+        for (int r = 0; r < GROUP; r++)
+            scale[at + r] = (NAME(row_scale)){near[r], scales[r], shifts[r]};
+    }
+    for (int r = count / GROUP * GROUP; r < count; r++) {
         scale[r].mean = (REAL)mean[r];
         scale[r].rstd = (REAL)rstd[r];
         scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
@@ -223,15 +249,15 @@ INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[GROUP],
                                  double rstd[GROUP]) {
     const double inverse = 1.0 / (double)a->cols, eps = a->eps;
     const double least = eps < TINY_EPS ? TINY_VAR : -1;
-    double var[GROUP];
-    int out_of_range = 0;
-    for (int r = 0; r < GROUP; r++)
-        var[r] = m2[r] * inverse;
-    for (int r = 0; r < GROUP; r++)
-        rstd[r] = 1 / sqrt(var[r] + eps);
-    for (int r = 0; r < GROUP; r++)
-        out_of_range |= !(var[r] < BIG) | (var[r] < least);
-    return !out_of_range;
+    group_f64 sum;
+    memcpy(&sum, m2, sizeof sum);
+    const group_f64 var = sum * inverse;
+    group_f64 root = var + eps;
+    group_sqrt(&root);
+    root = 1 / root;
+    memcpy(rstd, &root, sizeof root);
+    const group_mask in_range = (var < BIG) & (var >= least);
+    return group_all(&in_range);
 }
 
 INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int count, const bool rms,
@@ -302,6 +328,7 @@ OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, tra
 }
 
 #include "cpu/rows_short.h"
+#include "cpu/rows_step.h"
 
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
@@ -311,7 +338,7 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     const bool lines =
         t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
-    int64_t row = NAME(short_rows)(a, rms);
+    int64_t row = a->cols <= LANES ? NAME(short_rows)(a, rms) : NAME(step_rows)(a, rms);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)

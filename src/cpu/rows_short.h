@@ -36,8 +36,7 @@ INLINE void NAME(short_moments)(const ELEMENT_T *const x[], int64_t n, const int
             m2[r] = total[r];
         return;
     }
-    for (int r = 0; r < GROUP; r++) /* a lane starts from 0: no sum is -0 */
-        center[r] = (REAL)((total[r] + 0) * inverse);
+    NAME(scale_totals)(total, inverse, center);
     UNROLL for (int r = 0; r < GROUP; r++) {
         const VEC m = V(set1)(center[r]);
         VEC part[NAME(PARTS)], square[NAME(PARTS)];
@@ -70,10 +69,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const ELEMENT_T *const x[],
         const int left = NAME(short_left)(k, vecs, last);
         const VEC v = NAME(load_x)(x[r] + k * VEC_LANES, left);
         const VEC out = V(fma)(NAME(normalize)(v, scale[r], rms), weight[k], bias[k]);
-        if (left == VEC_LANES)
-            STORE_X(y[r] + k * VEC_LANES, out);
-        else
-            STORE_X_PART(y[r] + k * VEC_LANES, out, left);
+        NAME(store_x)(y[r] + k * VEC_LANES, out, left);
     }
 }
 
