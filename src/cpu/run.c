@@ -92,13 +92,14 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
         for (int i = 0; i < 2; i++)
             if (space.chunk[i]) {
                 memset(space.chunk[i], 0, plan->chunk_bytes);
-                memset(space.sum[i], 0, plan->sum_bytes);
+                if (!blocks_are_chunks(plan))
+                    memset(space.sum[i], 0, plan->sum_bytes);
             }
         while (row < last) {
             const int64_t next = row + CHUNK_ROWS < last ? row + CHUNK_ROWS : last;
             backward_rows(job, row, next, space.chunk[0], space.chunk[1]);
             for (int i = 0; i < 2; i++)
-                if (space.chunk[i])
+                if (space.chunk[i] && !blocks_are_chunks(plan))
                     flush_dense(plan, space.chunk[i], space.sum[i]);
             row = next;
         }

@@ -77,6 +77,23 @@ void store_sums(const cpu_job *job, role r, const double total[]) {
         element_store(affine_element(job, r, i), p->dtypes[r], total[i]);
 }
 
+/* Adds elements of a block's sums, dweight's (0) or dbias's (1). */
+static void add_block(const cpu_job *job, int64_t block, int which, int64_t first, int64_t count,
+                      double total[]) {
+    const planish_plan *plan = job->plan;
+    const block_space space = block_space_of(job, block);
+    if (blocks_are_chunks(plan) && !plan->is_double) {
+        const float *chunk = (const float *)space.chunk[which] + first;
+        for (int64_t i = 0; i < count; i++)
+            total[i] += (double)chunk[i];
+        return;
+    }
+    const double *sum =
+        blocks_are_chunks(plan) ? (const double *)space.chunk[which] : space.sum[which];
+    for (int64_t i = 0; i < count; i++)
+        total[i] += sum[first + i];
+}
+
 void sum_tiles(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
     const planish_plan *plan = job->plan;
@@ -91,12 +108,9 @@ void sum_tiles(void *data, int64_t begin, int64_t end) {
             const role output = outputs[o];
             if (!has(p, output))
                 continue;
-            memcpy(total, block_space_of(job, 0).sum[o] + first, (size_t)count * sizeof *total);
-            for (int64_t block = 1; block < plan->blocks; block++) {
-                const double *sum = block_space_of(job, block).sum[o] + first;
-                for (int64_t i = 0; i < count; i++)
-                    total[i] += sum[i];
-            }
+            memset(total, 0, (size_t)count * sizeof *total);
+            for (int64_t block = 0; block < plan->blocks; block++)
+                add_block(job, block, o, first, count, total);
             if (dense && !plan->is_double)
                 store_dense(plan->kernels, job->data[output], p->dtypes[output], first, total,
                             count);

@@ -17,6 +17,11 @@ bool affine_is_dense(const problem *p, role r);
 /* dweight or dbias from their sums. */
 void store_sums(const cpu_job *job, role r, const double total[]);
 
+/* Whether each block is one chunk: its chunk sums are then its block sums too, and not flushed. */
+static inline bool blocks_are_chunks(const planish_plan *plan) {
+    return plan->path == PATH_ROWS && plan->block_rows <= CHUNK_ROWS;
+}
+
 /* dweight and dbias from the block sums, by tiles of affine elements: a planish_task. */
 enum { SUM_TILE = 4096 };
 void sum_tiles(void *job, int64_t begin, int64_t end);
