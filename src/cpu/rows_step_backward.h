@@ -107,9 +107,11 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
 INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) {
     const int64_t n = a->cols;
     const bool usual = a->dx && a->weight && a->dweight && !a->dbias == rms;
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || n > NAME(STEP_COLS) || !usual)
+    /* From memory, what is asked for ahead must not push out what is at hand. */
+    const int64_t most = a->traffic == TRAFFIC_STREAM ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
+    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || n > most || !usual)
         return 0;
-    _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
+    _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS) / 2];
     const bool lines = NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, n);
     const bool asks = a->traffic != TRAFFIC_CACHED;
     int64_t done = 0;

@@ -2,7 +2,7 @@
  * The kernel table of one tier. Included by kernels_<tier>.c after the tier's vector header, with
  * TIER set to its name; defines cpu_kernels_<tier>.
  */
-#include "cpu/group.h"
+#include "cpu/rows_doubles.h"
 
 #include <math.h>
 #include <stddef.h>

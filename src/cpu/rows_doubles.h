@@ -2,8 +2,8 @@
  * Doubles of GROUP rows as one vector, in the compilers' own notation: what a row has once, its
  * mean and its root, costs a short row as much as its elements do. The same bits as by scalars.
  */
-#ifndef PLANISH_CPU_GROUP_H
-#define PLANISH_CPU_GROUP_H
+#ifndef PLANISH_CPU_ROWS_DOUBLES_H
+#define PLANISH_CPU_ROWS_DOUBLES_H
 
 #include "cpu/kernels.h"
 
