@@ -179,6 +179,12 @@ planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, mess
     return status;
 }
 
+int planish_plan_is_general(const planish_plan *plan) {
+    if (!plan)
+        return 0;
+    return plan->path == PATH_GPU ? cuda_plan_is_general(&plan->cuda) : plan->path == PATH_GATHERED;
+}
+
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
     static const char *const paths[] = {"gpu", "empty", "rows", "channels", "groups", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",

@@ -67,6 +67,9 @@ planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE
 /* Pure: adds the kernel that adds up `partials` rows of partial sums of `cols` columns each. */
 void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials);
 
+/* Whether the general kernels run it. */
+int cuda_plan_is_general(const cuda_plan *plan);
+
 /* One line such as "cuda rows forward lanes 32 x 4 chunks of 8"; returns its whole length. */
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
 

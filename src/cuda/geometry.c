@@ -576,6 +576,10 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
     return PLANISH_OK;
 }
 
+int cuda_plan_is_general(const cuda_plan *plan) {
+    return plan->main.kernel == CUDA_GENERAL_ROWS;
+}
+
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     if (plan->main.kernel == CUDA_GENERAL_ROWS)
         return general_plan_describe(plan, text, bytes);

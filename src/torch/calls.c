@@ -34,7 +34,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "a gradient asked for that torch refuses",
     "no elements",
     "a layout that torch refuses",
-    "a layout that no GPU kernel takes, or no kernel could be made",
+    "a layout that no fast kernel takes, or no kernel could be made",
     "refused by libplanish",
 };
 

@@ -16,6 +16,9 @@ enum { WORKSPACE_ALIGNMENT = 256 };
 /* Up to this many bytes it lies on the stack, for the CPU. */
 enum { STACK_WORKSPACE = 4096 };
 
+/* With more elements than this the CPU's general kernel takes longer than all else of a call. */
+enum { GENERAL_ELEMENTS = 32768 };
+
 typedef struct work {
     planish_task task;
     void *data;
@@ -81,53 +84,19 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     return planish_plan_run(plan, &buffers, exec);
 }
 
-static bool is_general(const planish_plan *plan) {
-    char text[sizeof "cuda general"];
-    planish_plan_describe(plan, text, sizeof text);
-    return !strcmp(text, "cuda general");
+/* Whether torch's own way, a copy and then its kernel, is the faster one. */
+static bool is_slow(const planish_plan *plan, const DLTensor *x) {
+    return planish_plan_is_general(plan) &&
+           (x->device.device_type == kDLCUDA || view_elements(x) > GENERAL_ELEMENTS);
 }
 
 /*
- * On torch's current stream of the tensors' device, which need not be the current one: libplanish
- * enters its context by itself. Memory comes from torch's allocator for that stream, so it may be
- * freed here while the work is still queued.
+ * On a GPU it is queued on torch's current stream of the tensors' device, which need not be the
+ * current one: libplanish enters its context by itself. Memory comes from torch's allocator for
+ * that stream, so it may be freed here while the work is still queued.
  */
-static planish_status run_on_gpu(const planish_norm *op, planish_pass pass,
-                                 const planish_tensors *tensors, bool only_if_fast, message error) {
-    planish_exec exec = {
-        .struct_size = sizeof exec,
-        .message = error.text,
-        .message_bytes = error.bytes,
-        .apart = 1, /* torch has just made the outputs */
-    };
-    torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
-    __attribute__((cleanup(free_plan))) planish_plan *made = NULL;
-    const planish_plan *plan = plan_for(op, pass, tensors);
-    /* Dense rows, the only ones whose axes are both, have kernels of their own. */
-    bool asks = only_if_fast && !(plan && op->reduce_axes == op->affine_axes);
-    if (!plan) {
-        planish_status status =
-            planish_plan_create(op, pass, tensors, &made, error.text, error.bytes);
-        if (status != PLANISH_OK)
-            return status;
-        plan = made;
-    }
-    if (asks && is_general(plan))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast GPU kernel for this layout");
-    return run_plan(plan, tensors, &exec);
-}
-
-planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
-                                const planish_tensors *tensors, message error) {
-    if (tensors->x->device.device_type == kDLCUDA)
-        return run_on_gpu(op, pass, tensors, true, error);
-    return run_norm(op, pass, tensors, error);
-}
-
-planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
-                        message error) {
-    if (tensors->x->device.device_type == kDLCUDA)
-        return run_on_gpu(op, pass, tensors, false, error);
+static planish_status run(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
+                          bool only_if_fast, message error) {
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = parallel_for,
@@ -135,18 +104,28 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
         .message_bytes = error.bytes,
         .apart = 1, /* torch has just made the outputs */
     };
+    if (tensors->x->device.device_type == kDLCUDA)
+        torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
+    __attribute__((cleanup(free_plan))) planish_plan *made = NULL;
     const planish_plan *plan = plan_for(op, pass, tensors);
-    if (plan)
-        return run_plan(plan, tensors, &exec);
-    /* Forward over dense rows needs no workspace: ask only if told to. */
-    planish_status status = planish_norm_run(op, pass, tensors, &exec);
-    if (status != PLANISH_ERROR_WORKSPACE)
-        return status;
-    size_t bytes = 0;
-    status = planish_norm_workspace_bytes(op, pass, tensors, &bytes, &exec);
-    if (status != PLANISH_OK)
-        return status;
-    OWNED_TENSOR workspace = new_workspace(tensors->x, bytes, &exec);
-    (void)workspace;
-    return planish_norm_run(op, pass, tensors, &exec);
+    if (!plan) {
+        planish_status status =
+            planish_plan_create(op, pass, tensors, &made, error.text, error.bytes);
+        if (status != PLANISH_OK)
+            return status;
+        plan = made;
+    }
+    if (only_if_fast && is_slow(plan, tensors->x))
+        return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
+    return run_plan(plan, tensors, &exec);
+}
+
+planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, message error) {
+    return run(op, pass, tensors, true, error);
+}
+
+planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
+                        message error) {
+    return run(op, pass, tensors, false, error);
 }

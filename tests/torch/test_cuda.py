@@ -41,7 +41,7 @@ if not torch.cuda.is_available():
 
 GPU = torch.device("cuda", 0)
 HALVES = [torch.float16, torch.bfloat16]
-LAYOUT = "a layout that no GPU kernel takes, or no kernel could be made"
+LAYOUT = "a layout that no fast kernel takes, or no kernel could be made"
 MIXED = "a mix of dtypes that torch refuses"
 #: The bounds of docs/numerics.md, in ULP of the largest magnitude in the row.
 BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.float16: 1.0}
