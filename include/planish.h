@@ -49,7 +49,8 @@
  * alone.
  *
  * Threads: every function may be called from any thread at any time. planish keeps no hidden state
- * beyond one table of kernels, chosen once for this CPU, and its cache of compiled GPU kernels.
+ * beyond one table of kernels, chosen once for this CPU, its cache of compiled GPU kernels, and the
+ * packs of them that were loaded.
  *
  * Memory: running allocates nothing on the CPU. Workspace comes from the caller; its size is asked
  * first and is a pure function of the arguments. Its contents are undefined before and after.
@@ -60,7 +61,7 @@
  *
  * Environment: PLANISH_CPU_TIER (portable, avx2, avx512, avx512bf16, neon) caps the instruction set
  * used; it is read once, at the first call. An unknown or unavailable name is ignored. The
- * variables of the GPU kernel cache are in docs/gpu.md.
+ * variables of the GPU kernels' cache and pack are in docs/gpu.md.
  */
 #ifndef PLANISH_H
 #define PLANISH_H
@@ -106,7 +107,8 @@ typedef enum planish_status {
     PLANISH_ERROR_WORKSPACE = 10,   /* the workspace is missing or too small */
     PLANISH_ERROR_OUT_OF_MEMORY = 11,
     PLANISH_ERROR_UNAVAILABLE = 12, /* a library or device this needs is not there */
-    PLANISH_ERROR_DRIVER = 13       /* a call into the GPU driver or compiler failed */
+    PLANISH_ERROR_DRIVER = 13,      /* a call into the GPU driver or compiler failed */
+    PLANISH_ERROR_FILE = 14 /* a file is missing, is not what was wanted, or was not written */
 } planish_status;
 
 /* The name of a status, such as "PLANISH_ERROR_SHAPE"; never NULL. */
@@ -399,6 +401,19 @@ PLANISH_API int planish_plan_is_general(const planish_plan *plan);
  */
 PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes);
 
+/* ---- GPU kernels compiled ahead of time --------------------------------------------------- */
+
+/*
+ * Loads a pack: a file of compiled GPU kernels, made by the command `planish pack` (docs/gpu.md).
+ * From then on, and until the process ends, kernels are looked for in it before the disk, and what
+ * it holds needs no NVRTC. The file is read once and may change or go afterwards. What is damaged,
+ * or of other kernel texts than this library's, is left out. Loading the same pack again does
+ * nothing. message may be NULL.
+ * Errors: NULL_POINTER; OUT_OF_MEMORY; FILE: it cannot be read, is no pack, or holds no kernel of
+ * this version of planish.
+ */
+PLANISH_API planish_status planish_pack_load(const char *path, char *message, size_t message_bytes);
+
 /* ---- What is there ------------------------------------------------------------------------ */
 
 /* The CPU tier in use: "portable", "avx2", "avx512", "avx512bf16" or "neon". */
@@ -406,8 +421,9 @@ PLANISH_API const char *planish_cpu_tier(void);
 
 /*
  * Writes what planish finds for GPUs as one JSON object, closed by 0 and cut to `bytes`: the
- * driver, its devices, NVRTC, the folder of the kernel cache, and a "problem" where one cannot be
- * used. It loads the driver and NVRTC. Returns the length of the whole text, as snprintf does.
+ * driver, its devices, NVRTC, the packs that are loaded, the folder of the kernel cache, and a
+ * "problem" where one cannot be used. It loads the driver and NVRTC. Returns the length of the
+ * whole text, as snprintf does.
  */
 PLANISH_API int planish_gpu_report(char *text, size_t bytes);
 

@@ -29,6 +29,7 @@ const char *planish_status_name(planish_status status) {
         "PLANISH_ERROR_OUT_OF_MEMORY",
         "PLANISH_ERROR_UNAVAILABLE",
         "PLANISH_ERROR_DRIVER",
+        "PLANISH_ERROR_FILE",
     };
     if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names)
         return "unknown planish_status";

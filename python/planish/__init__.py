@@ -8,6 +8,7 @@
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.stats()                # what ran on planish, what went to torch, and why
+    planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
 
 Importing planish imports neither torch nor the library; the first use of either does.
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
     from planish._modules import replace as replace
+    from planish.pack import load_pack as load_pack
 
 __version__ = "0.1.0"
 
@@ -58,6 +60,7 @@ _HOMES = {
     "LayerNorm": "planish._modules",
     "RMSNorm": "planish._modules",
     "replace": "planish._modules",
+    "load_pack": "planish.pack",
 }
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "enabled",
     "group_norm",
     "layer_norm",
+    "load_pack",
     "replace",
     "rms_norm",
     "stats",

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from planish import _structs
+
 __all__ = ["Library", "OperatorStats", "Symbol", "library"]
 
 #: The C API this package was written for (PLANISH_VERSION in planish.h).
 _WANTED_VERSION = 100
 _MESSAGE_BYTES = 1024
+_ERROR_FILE = 14  # PLANISH_ERROR_FILE
 
 
 class OperatorStats(TypedDict):
@@ -78,6 +81,16 @@ class Library:
             dll.planish_cpu_tier.restype = ctypes.c_char_p
             for report in (dll.planish_gpu_report, dll.planish_cache_path):
                 report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            text = (ctypes.c_char_p, ctypes.c_size_t)
+            dll.planish_pack_load.argtypes = [ctypes.c_char_p, *text]
+            dll.planish_pack_takes.argtypes = text
+            dll.planish_pack_prepare.argtypes = [
+                ctypes.POINTER(_structs.Gpu),
+                ctypes.POINTER(_structs.Norm),
+                ctypes.c_int,
+                ctypes.POINTER(_structs.Tensors),
+                *text,
+            ]
             dll.planish_torch_enabled.restype = ctypes.c_uint32
             dll.planish_torch_enable.argtypes = [
                 ctypes.c_uint32,
@@ -110,7 +123,7 @@ class Library:
         return tier.decode()
 
     def gpu_report(self) -> dict[str, Any]:
-        """What there is for GPUs: driver, devices, nvrtc, cache."""
+        """What there is for GPUs: driver, devices, nvrtc, packs, cache."""
         report: dict[str, Any] = json.loads(_whole_text(self._dll.planish_gpu_report))
         return report
 
@@ -118,6 +131,30 @@ class Library:
         """The folder of the GPU kernel cache; None if none is kept."""
         path = _whole_text(self._dll.planish_cache_path)
         return Path(path) if path else None
+
+    def load_pack(self, path: str) -> None:
+        """Loads a pack of GPU kernels; OSError where it is none that can be used."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        status = self._dll.planish_pack_load(os.fsencode(path), text, len(text))
+        if status != 0:
+            words = f"planish.load_pack: {text.value.decode(errors='replace')}"
+            raise OSError(words) if status == _ERROR_FILE else RuntimeError(words)
+
+    def pack_takes(self, file: bytes) -> bool:
+        """Whether this file of the kernel cache belongs into a pack."""
+        return bool(self._dll.planish_pack_takes(file, len(file)))
+
+    def pack_prepare(
+        self,
+        gpu: _structs.Gpu,
+        norm: _structs.Norm,
+        direction: int,
+        tensors: _structs.Tensors,
+    ) -> None:
+        """Compiles into the cache what these tensors need on such a GPU (src/cuda/ahead.h)."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if self._dll.planish_pack_prepare(gpu, norm, direction, tensors, text, len(text)) != 0:
+            raise RuntimeError(text.value.decode(errors="replace"))
 
     def enable(self, groups: int) -> None:
         """Registers the groups of operators; raises RuntimeError where that cannot be."""

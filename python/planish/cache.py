@@ -38,16 +38,16 @@ class Kernel(NamedTuple):
 
 
 def _describe(key: str) -> str:
-    first, _, prelude = key.partition("\n")
+    first, *lines = key.splitlines() or [""]
     words = first.split()
     constants = {}
-    for line in prelude.splitlines():
+    for line in lines:
         parts = line.removeprefix("constexpr int ").removeprefix("#define ").split()
         if len(parts) >= 2:
             constants[parts[0]] = parts[-1].rstrip(";")
     entry = words[0].removeprefix("planish_") if words else "?"
     arch = next((word.partition("=")[2] for word in words if word.startswith("--gpu-a")), "?")
-    compiler = words[words.index("nvrtc") + 1] if "nvrtc" in words else "?"
+    compiler = next((line.partition(" ")[2] for line in lines if line.startswith("nvrtc ")), "?")
     said = [f"{entry:8}", f"{constants.get('COLS', '?'):>8} columns"]
     for name, known in (("KIND", _KINDS), ("X_TYPE", _DTYPES), ("W_TYPE", _DTYPES)):
         value = constants.get(name, "")

@@ -1,4 +1,4 @@
-"""The planish command: doctor, bench, model, cache.
+"""The planish command: doctor, bench, model, cache, pack.
 
 Each sub-command is a module of its own, imported when it is asked for: ``planish doctor`` must work
 where the others' needs are not installed.
@@ -20,6 +20,7 @@ _COMMANDS = {
     "doctor": ("planish.doctor", "what planish finds on this machine, and whether it all fits"),
     "bench": ("planish.bench", "time planish beside torch and others, and check every result"),
     "cache": ("planish.cache", "the GPU kernels kept on disk: path, list, clear"),
+    "pack": ("planish.pack", "GPU kernels compiled ahead of time, in one file without NVRTC"),
     "model": ("planish.model", "put planish under a real model, check it and time it"),
 }
 

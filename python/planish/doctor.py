@@ -60,11 +60,14 @@ def report() -> dict[str, Any]:
 
 
 def _gpu_problems(gpu: dict[str, Any]) -> list[str]:
-    """What keeps planish from a GPU that is there. No GPU is no problem."""
+    """What keeps planish from a GPU that is there. No GPU is no problem, nor is no NVRTC where a
+    pack is loaded."""
+    packs = gpu["packs"]
+    found = [packs["problem"]] if "problem" in packs else []
     if not gpu["devices"]:
-        return []
-    found = [device["problem"] for device in gpu["devices"] if "problem" in device]
-    if "problem" in gpu["nvrtc"]:
+        return found
+    found += [device["problem"] for device in gpu["devices"] if "problem" in device]
+    if "problem" in gpu["nvrtc"] and not packs["loaded"]:
         found.append(f"the GPU stays with torch: {gpu['nvrtc']['problem']}")
     return found
 
@@ -115,6 +118,9 @@ def _print_gpu(result: dict[str, Any]) -> None:
     driver, nvrtc = gpu["driver"], gpu["nvrtc"]
     print(f"gpu       driver {driver['version'] or 'none: ' + driver['problem']}")
     print(f"          NVRTC {nvrtc['version'] or 'none: ' + nvrtc['problem']}")
+    for pack in gpu["packs"]["loaded"]:
+        left = ", {left_out} left out: damaged, or of another planish" if pack["left_out"] else ""
+        print(f"          pack {{path}}, {{kernels}} kernels{left}".format(**pack))
     for number, device in enumerate(gpu["devices"]):
         about = device.get("problem") or (
             f"compute capability {device['capability']}, "

@@ -1,6 +1,7 @@
 #include "cache.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LIMIT_BYTES = 64 << 20, PATH_BYTES = 4096 };
+enum { LIMIT_BYTES = 64 << 20, LONGEST_KEY = 1 << 16, PATH_BYTES = 4096 };
 
 /* What a file begins with; key and code follow. */
 typedef struct header {
-    char magic[8];
+    char magic[CACHE_MAGIC_BYTES];
     uint64_t key_bytes, code_bytes, check;
 } header;
-
-static const char magic[8] = {'p', 'l', 'a', 'n', 'i', 's', 'h', '1'};
 
 uint64_t cache_hash(const void *data, size_t bytes, uint64_t seed) {
     const unsigned char *p = data;
@@ -29,7 +28,7 @@ uint64_t cache_hash(const void *data, size_t bytes, uint64_t seed) {
     return h ^ h >> 32;
 }
 
-int cache_folder(char *path, size_t bytes) {
+bool cache_folder(char *path, size_t bytes) {
     const char *own = getenv("PLANISH_CACHE_DIR"), *base = getenv("XDG_CACHE_HOME");
     const char *home = getenv("HOME");
     int length;
@@ -43,10 +42,10 @@ int cache_folder(char *path, size_t bytes) {
             mkdir(path, 0700);
         length = snprintf(path, bytes, "%s/.cache/planish", home);
     } else {
-        return 0;
+        return false;
     }
     if (length <= 0 || (size_t)length >= bytes)
-        return 0;
+        return false;
     mkdir(path, 0700);
     struct stat at;
     /* Code from a folder that others can write to would be code from others. */
@@ -54,40 +53,150 @@ int cache_folder(char *path, size_t bytes) {
            !(at.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-static int entry_path(const char *key, char *path, size_t bytes) {
-    char folder[PATH_BYTES];
-    size_t length = strlen(key);
-    if (!cache_folder(folder, sizeof folder))
+/* ---- Entries ----------------------------------------------------------------------------------
+ */
+
+static const char compiler_line[] = "nvrtc ";
+
+/* How much of a key is in front of the compiler's line; 0 if that is not its last. */
+static size_t without_compiler(const char *key, size_t bytes) {
+    if (bytes < 2 || key[bytes - 1] != '\n')
         return 0;
-    int n = snprintf(path, bytes, "%s/%016llx%016llx.kernel", folder,
-                     (unsigned long long)cache_hash(key, length, 0),
-                     (unsigned long long)cache_hash(key, length, 0x9e3779b97f4a7c15u));
+    const char *before = memrchr(key, '\n', bytes - 1);
+    const size_t line = before ? (size_t)(before + 1 - key) : 0;
+    const size_t word = sizeof compiler_line - 1;
+    return bytes - line > word && !memcmp(key + line, compiler_line, word) ? line : 0;
+}
+
+size_t cache_entry_read(const char *data, size_t bytes, cache_entry *entry) {
+    header h;
+    if (bytes < sizeof h)
+        return 0;
+    memcpy(&h, data, sizeof h);
+    if (memcmp(h.magic, CACHE_MAGIC, sizeof h.magic) || h.key_bytes > LONGEST_KEY ||
+        h.code_bytes > LIMIT_BYTES || h.key_bytes + h.code_bytes > bytes - sizeof h ||
+        h.check != cache_hash(data + sizeof h, h.key_bytes + h.code_bytes, 1))
+        return 0;
+    entry->key = data + sizeof h;
+    entry->key_bytes = without_compiler(entry->key, h.key_bytes);
+    entry->code = entry->key + h.key_bytes;
+    entry->code_bytes = h.code_bytes;
+    return entry->key_bytes ? sizeof h + h.key_bytes + h.code_bytes : 0;
+}
+
+bool cache_entry_is(const cache_entry *entry, const char *key) {
+    return entry->key_bytes == strlen(key) && !memcmp(entry->key, key, entry->key_bytes);
+}
+
+void *cache_entry_code(const cache_entry *entry, size_t *bytes) {
+    void *code = malloc(entry->code_bytes + 1);
+    if (code) {
+        memcpy(code, entry->code, entry->code_bytes);
+        *bytes = entry->code_bytes;
+    }
+    return code;
+}
+
+/* As many bytes as there are, at most `most`. */
+static size_t read_all(int fd, char *data, size_t most) {
+    size_t length = 0;
+    while (length < most) {
+        ssize_t n = read(fd, data + length, most - length);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        length += (size_t)n;
+    }
+    return length;
+}
+
+char *cache_file(const char *path, size_t *bytes) {
+    /* Without waiting: a pipe has nobody at its other end. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return NULL;
+    struct stat at;
+    char *data = NULL;
+    int problem = 0;
+    if (fstat(fd, &at))
+        problem = errno;
+    else if (!S_ISREG(at.st_mode))
+        problem = S_ISDIR(at.st_mode) ? EISDIR : EINVAL;
+    else if (!(data = malloc((size_t)at.st_size + 1)))
+        problem = ENOMEM;
+    else
+        *bytes = read_all(fd, data, (size_t)at.st_size);
+    close(fd);
+    errno = problem;
+    return data;
+}
+
+/* ---- The folder -------------------------------------------------------------------------------
+ */
+
+/* Files of one key begin alike, whatever their compiler. */
+static void entry_name(const char *key, char *name, size_t bytes) {
+    const size_t length = strlen(key);
+    snprintf(name, bytes, "%016llx%016llx-", (unsigned long long)cache_hash(key, length, 0),
+             (unsigned long long)cache_hash(key, length, 0x9e3779b97f4a7c15u));
+}
+
+static bool entry_path(const char *folder, const char *key, const char *compiler, char *path,
+                       size_t bytes) {
+    char name[40];
+    entry_name(key, name, sizeof name);
+    int n = snprintf(path, bytes, "%s/%s%s.kernel", folder, name, compiler);
     return n > 0 && (size_t)n < bytes;
 }
 
-void *cache_read(const char *key, size_t *bytes) {
-    char path[PATH_BYTES];
-    if (!entry_path(key, path, sizeof path))
-        return NULL;
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return NULL;
-    header h;
-    size_t key_bytes = strlen(key);
-    char *body = NULL;
+/* The code in one file, if it is of this key. */
+static void *read_entry(const char *path, const char *key, size_t *bytes) {
+    size_t file_bytes, whole = 0;
+    char *file = cache_file(path, &file_bytes);
+    cache_entry entry;
     void *code = NULL;
-    if (fread(&h, sizeof h, 1, file) == 1 && !memcmp(h.magic, magic, sizeof magic) &&
-        h.key_bytes == key_bytes && h.code_bytes <= LIMIT_BYTES &&
-        (body = malloc(key_bytes + h.code_bytes + 1)) &&
-        fread(body, 1, key_bytes + h.code_bytes + 1, file) == key_bytes + h.code_bytes &&
-        h.check == cache_hash(body, key_bytes + h.code_bytes, 1) && !memcmp(body, key, key_bytes) &&
-        (code = malloc(h.code_bytes ? h.code_bytes : 1))) {
-        memcpy(code, body + key_bytes, h.code_bytes);
-        *bytes = h.code_bytes;
-    }
-    free(body);
-    fclose(file);
+    if (file)
+        whole = cache_entry_read(file, file_bytes, &entry);
+    if (whole && whole == file_bytes && cache_entry_is(&entry, key))
+        code = cache_entry_code(&entry, bytes);
+    free(file);
     return code;
+}
+
+/* The newest compiler's code among the files of this key. */
+static void *read_any(const char *folder, const char *key, size_t *bytes) {
+    DIR *open_folder = opendir(folder);
+    if (!open_folder)
+        return NULL;
+    char name[40], best[256] = "", path[PATH_BYTES + 300];
+    entry_name(key, name, sizeof name);
+    void *code = NULL;
+    for (struct dirent *e; (e = readdir(open_folder));) {
+        if (strncmp(e->d_name, name, strlen(name)) != 0 || strverscmp(e->d_name, best) <= 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        size_t length;
+        void *found = read_entry(path, key, &length);
+        if (!found)
+            continue;
+        free(code);
+        code = found;
+        *bytes = length;
+        snprintf(best, sizeof best, "%s", e->d_name);
+    }
+    closedir(open_folder);
+    return code;
+}
+
+void *cache_read(const char *key, const char *compiler, size_t *bytes) {
+    char folder[PATH_BYTES], path[PATH_BYTES];
+    if (!cache_folder(folder, sizeof folder))
+        return NULL;
+    if (!compiler)
+        return read_any(folder, key, bytes);
+    return entry_path(folder, key, compiler, path, sizeof path) ? read_entry(path, key, bytes)
+                                                                : NULL;
 }
 
 typedef struct aged {
@@ -144,37 +253,54 @@ static void trim(const char *folder) {
     free(list);
 }
 
-void cache_write(const char *key, const void *code, size_t bytes) {
-    char folder[PATH_BYTES], path[PATH_BYTES], temporary[PATH_BYTES + 16];
-    if (!cache_folder(folder, sizeof folder) || !entry_path(key, path, sizeof path))
-        return;
+/* Header, key with its compiler's line, and code, to be freed. */
+static char *make_entry(const char *key, const char *compiler, const void *code, size_t bytes,
+                        size_t *entry_bytes) {
+    char line[64];
+    const size_t known = strlen(key);
+    const int line_bytes = snprintf(line, sizeof line, "%s%s\n", compiler_line, compiler);
+    header h = {.key_bytes = known + (size_t)line_bytes, .code_bytes = bytes};
+    memcpy(h.magic, CACHE_MAGIC, sizeof h.magic);
+    *entry_bytes = sizeof h + h.key_bytes + bytes;
+    char *entry = malloc(*entry_bytes);
+    if (!entry)
+        return NULL;
+    char *body = entry + sizeof h;
+    memcpy(body, key, known);
+    memcpy(body + known, line, (size_t)line_bytes);
+    memcpy(body + h.key_bytes, code, bytes);
+    h.check = cache_hash(body, h.key_bytes + bytes, 1);
+    memcpy(entry, &h, sizeof h);
+    return entry;
+}
+
+/* A new file in the folder, renamed to `path` once it is whole. */
+static bool write_file(const char *folder, const char *path, const char *data, size_t bytes) {
+    char temporary[PATH_BYTES + 16];
     snprintf(temporary, sizeof temporary, "%s/.new-XXXXXX", folder);
     int fd = mkstemp(temporary); /* mode 0600 */
     if (fd < 0)
-        return;
+        return false;
     FILE *file = fdopen(fd, "wb");
-    if (!file) {
-        close(fd);
-        unlink(temporary);
-        return;
-    }
-    size_t key_bytes = strlen(key);
-    char *body = malloc(key_bytes + bytes + 1);
-    header h = {.key_bytes = key_bytes, .code_bytes = bytes};
-    memcpy(h.magic, magic, sizeof magic);
-    int whole = 0;
-    if (body) {
-        memcpy(body, key, key_bytes);
-        memcpy(body + key_bytes, code, bytes);
-        h.check = cache_hash(body, key_bytes + bytes, 1);
-        whole = fwrite(&h, sizeof h, 1, file) == 1 &&
-                fwrite(body, 1, key_bytes + bytes, file) == key_bytes + bytes;
-    }
-    free(body);
-    if (fclose(file))
-        whole = 0;
-    if (!whole || rename(temporary, path))
-        unlink(temporary);
-    else
+    bool whole = file && fwrite(data, 1, bytes, file) == bytes;
+    if (file ? fclose(file) : close(fd))
+        whole = false;
+    if (whole && !rename(temporary, path))
+        return true;
+    unlink(temporary);
+    return false;
+}
+
+bool cache_write(const char *key, const char *compiler, const void *code, size_t bytes) {
+    char folder[PATH_BYTES], path[PATH_BYTES];
+    if (!cache_folder(folder, sizeof folder) ||
+        !entry_path(folder, key, compiler, path, sizeof path))
+        return false;
+    size_t entry_bytes;
+    char *entry = make_entry(key, compiler, code, bytes, &entry_bytes);
+    bool kept = entry && write_file(folder, path, entry, entry_bytes);
+    free(entry);
+    if (kept)
         trim(folder);
+    return kept;
 }

@@ -8,8 +8,10 @@
 
 #include "cache.h"
 #include "geometry.h"
+#include "key.h"
+#include "pack.h"
 
-enum { BUCKETS = 1024, PRELUDE_BYTES = 4096 };
+enum { BUCKETS = 1024 };
 
 typedef struct loaded {
     unsigned long long context;
@@ -33,38 +35,40 @@ static int known_arch(const cuda_compiler *compiler, int arch) {
     return best;
 }
 
-typedef struct options {
-    char arch[40];
-    const char *list[4];
-    int count;
-    int ptx; /* the driver finishes the compilation: this device is newer than the compiler */
-} options;
+/* What is compiled for. */
+typedef struct target {
+    char name[24]; /* "sm_90", or "compute_90" for PTX */
+    int ptx;       /* the driver finishes the compilation: this device is newer than the compiler */
+} target;
 
-static planish_status choose_options(const cuda_compiler *compiler, int arch, int verbose,
-                                     options *o, message error) {
+static planish_status choose_target(const cuda_compiler *compiler, int arch, target *t,
+                                    message error) {
     int known = known_arch(compiler, arch);
     if (!known)
         return fail(error, PLANISH_ERROR_UNAVAILABLE,
                     "NVRTC %d.%d does not compile for compute capability %d.%d", compiler->major,
                     compiler->minor, arch / 10, arch % 10);
-    o->ptx = known != arch;
-    snprintf(o->arch, sizeof o->arch, "--gpu-architecture=%s_%d", o->ptx ? "compute" : "sm", known);
-    o->count = 0;
-    o->list[o->count++] = o->arch;
-    o->list[o->count++] = "--std=c++17";
-    o->list[o->count++] = "--fmad=false"; /* the kernels say where they contract */
-    if (verbose)
-        o->list[o->count++] = "--ptxas-options=-v";
+    t->ptx = known != arch;
+    snprintf(t->name, sizeof t->name, "%s_%d", t->ptx ? "compute" : "sm", known);
     return PLANISH_OK;
 }
 
-static planish_status compile(const cuda_compiler *c, const char *source, const options *o,
-                              void **code, size_t *bytes, char **log, message error) {
+static planish_status compile(const cuda_compiler *c, const char *source, const target *t,
+                              int verbose, void **code, size_t *bytes, char **log, message error) {
+    char arch[48];
+    const char *options[CUDA_OPTIONS + 2];
+    int count = 0;
+    snprintf(arch, sizeof arch, "--gpu-architecture=%s", t->name);
+    options[count++] = arch;
+    for (int i = 0; i < CUDA_OPTIONS; i++)
+        options[count++] = cuda_options[i];
+    if (verbose)
+        options[count++] = "--ptxas-options=-v";
     nvrtcProgram program;
     nvrtcResult result = c->create(&program, source, "planish.cu", 0, NULL, NULL);
     if (result)
         return fail(error, PLANISH_ERROR_DRIVER, "NVRTC: %s", c->error_string(result));
-    result = c->compile(program, o->count, o->list);
+    result = c->compile(program, count, options);
     size_t log_bytes = 0;
     char *text = NULL;
     if ((result || log) && !c->log_size(program, &log_bytes) && (text = malloc(log_bytes + 1))) {
@@ -76,11 +80,11 @@ static planish_status compile(const cuda_compiler *c, const char *source, const 
     if (result) {
         status = fail(error, PLANISH_ERROR_DRIVER, "NVRTC: %s: %.400s", c->error_string(result),
                       text ? text : "no log");
-    } else if ((result = o->ptx ? c->ptx_size(program, bytes) : c->cubin_size(program, bytes)) ||
+    } else if ((result = t->ptx ? c->ptx_size(program, bytes) : c->cubin_size(program, bytes)) ||
                !(*code = malloc(*bytes + 1))) {
         status = fail(error, result ? PLANISH_ERROR_DRIVER : PLANISH_ERROR_OUT_OF_MEMORY,
                       "NVRTC: no code of the compiled kernel");
-    } else if ((result = o->ptx ? c->ptx(program, *code) : c->cubin(program, *code))) {
+    } else if ((result = t->ptx ? c->ptx(program, *code) : c->cubin(program, *code))) {
         free(*code);
         status = fail(error, PLANISH_ERROR_DRIVER, "NVRTC: %s", c->error_string(result));
     }
@@ -94,7 +98,7 @@ static planish_status compile(const cuda_compiler *c, const char *source, const 
 
 /* Prelude, vocabulary and kernel in one text, to be freed. */
 static char *whole_source(const cuda_spec *spec) {
-    char prelude[PRELUDE_BYTES];
+    char prelude[CUDA_PRELUDE_BYTES];
     size_t a = cuda_spec_prelude(spec, prelude, sizeof prelude);
     const char *kernel = cuda_kernel_text((cuda_kernel)spec->kernel);
     size_t b = strlen(cuda_text_vocabulary), c = strlen(kernel);
@@ -111,64 +115,95 @@ planish_status jit_compile(const cuda_spec *spec, int arch, int verbose, void **
                            char **log, message error) {
     const cuda_compiler *compiler;
     planish_status status = cuda_compiler_get(&compiler, error);
-    options o;
-    if (status || (status = choose_options(compiler, arch, verbose, &o, error)))
+    target t;
+    if (status || (status = choose_target(compiler, arch, &t, error)))
         return status;
     char *source = whole_source(spec);
     if (!source)
         return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a kernel's text");
-    status = compile(compiler, source, &o, code, bytes, log, error);
+    status = compile(compiler, source, &t, verbose, code, bytes, log, error);
     free(source);
     return status;
 }
 
-/* What an entry on disk must agree in: constants, texts, options, compiler. */
-static int make_key(const cuda_spec *spec, int arch, const cuda_compiler *compiler, char *key,
-                    size_t bytes) {
-    const char *kernel = cuda_kernel_text((cuda_kernel)spec->kernel);
-    options o;
-    if (choose_options(compiler, arch, 0, &o, (message){NULL, 0}))
-        return 0;
-    int n = snprintf(
-        key, bytes, "%s vocabulary %016llx kernel %016llx nvrtc %d.%d",
-        cuda_kernel_entry((cuda_kernel)spec->kernel),
-        (unsigned long long)cache_hash(cuda_text_vocabulary, strlen(cuda_text_vocabulary), 0),
-        (unsigned long long)cache_hash(kernel, strlen(kernel), 0), compiler->major,
-        compiler->minor);
-    for (int i = 0; i < o.count && n > 0 && (size_t)n < bytes; i++)
-        n += snprintf(key + n, bytes - (size_t)n, " %s", o.list[i]);
-    if (n <= 0 || (size_t)n + 1 >= bytes)
-        return 0;
-    key[n++] = '\n';
-    return (size_t)n + cuda_spec_prelude(spec, key + n, bytes - (size_t)n) < bytes;
+/* A kernel's code and where it is from. */
+typedef struct made {
+    void *code; /* to be freed */
+    size_t bytes;
+    bool compiled, kept; /* kept: on disk, now or before */
+} made;
+
+/* Without a compiler: what any compiler made for exactly this architecture. */
+static planish_status without_compiler(const cuda_spec *spec, int arch, const char *key, bool anew,
+                                       made *m, message error) {
+    const cuda_compiler *none;
+    char reason[256] = "";
+    if (!anew && (m->code = cache_read(key, NULL, &m->bytes))) {
+        m->kept = true;
+        return PLANISH_OK;
+    }
+    planish_status status = cuda_compiler_get(&none, (message){reason, sizeof reason});
+    return fail(error, status, "%s; no pack and no cache has %s for compute capability %d.%d",
+                reason, cuda_kernel_entry((cuda_kernel)spec->kernel), arch / 10, arch % 10);
 }
 
-/* From disk, else compiled and kept there; *fresh tells which. */
-static planish_status make_code(const cuda_spec *spec, int arch, int *fresh, void **code,
-                                size_t *bytes, message error) {
-    const cuda_compiler *compiler;
-    planish_status status = cuda_compiler_get(&compiler, error);
+/* With one: what the same compiler made before, else compiled and kept. */
+static planish_status with_compiler(const cuda_compiler *compiler, const cuda_spec *spec, int arch,
+                                    bool anew, made *m, message error) {
+    char key[CUDA_KEY_BYTES], version[32];
+    target t;
+    planish_status status = choose_target(compiler, arch, &t, error);
     if (status)
         return status;
-    char key[PRELUDE_BYTES + 512];
-    int keyed = make_key(spec, arch, compiler, key, sizeof key);
-    if (keyed && !*fresh && (*code = cache_read(key, bytes)))
+    bool keyed = cuda_key(spec, t.name, key, sizeof key);
+    snprintf(version, sizeof version, "%d.%d", compiler->major, compiler->minor);
+    if (keyed && !anew && (m->code = cache_read(key, version, &m->bytes))) {
+        m->kept = true;
         return PLANISH_OK;
-    *fresh = 1;
-    status = jit_compile(spec, arch, 0, code, bytes, NULL, error);
+    }
+    m->compiled = true;
+    status = jit_compile(spec, arch, 0, &m->code, &m->bytes, NULL, error);
     if (!status && keyed)
-        cache_write(key, *code, *bytes);
+        m->kept = cache_write(key, version, m->code, m->bytes);
+    return status;
+}
+
+/* From a pack or the disk unless it is wanted `anew`, else compiled. */
+static planish_status make_code(const cuda_spec *spec, int arch, bool anew, made *m,
+                                message error) {
+    char key[CUDA_KEY_BYTES], exact[24];
+    const cuda_compiler *compiler;
+    *m = (made){.code = NULL};
+    snprintf(exact, sizeof exact, "sm_%d", arch);
+    if (!cuda_key(spec, exact, key, sizeof key))
+        return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no room for a kernel's key");
+    if (!anew && (m->code = pack_find(key, &m->bytes)))
+        return PLANISH_OK;
+    if (cuda_compiler_get(&compiler, (message){NULL, 0}))
+        return without_compiler(spec, arch, key, anew, m, error);
+    return with_compiler(compiler, spec, arch, anew, m, error);
+}
+
+planish_status jit_code(const cuda_spec *spec, int arch, void **code, size_t *bytes,
+                        message error) {
+    made m;
+    planish_status status = make_code(spec, arch, false, &m, error);
+    *code = m.code;
+    *bytes = m.bytes;
     return status;
 }
 
 planish_status jit_prepare(const cuda_spec *spec, int arch, message error) {
-    void *code;
-    size_t bytes;
-    int fresh = 0;
-    planish_status status = make_code(spec, arch, &fresh, &code, &bytes, error);
-    if (!status)
-        free(code);
-    return status;
+    made m;
+    planish_status status = make_code(spec, arch, false, &m, error);
+    if (status)
+        return status;
+    free(m.code);
+    if (m.compiled && !m.kept)
+        return fail(error, PLANISH_ERROR_FILE,
+                    "a compiled kernel could not be kept: the cache folder is missing, full or "
+                    "read-only (PLANISH_CACHE_DIR)");
+    return PLANISH_OK;
 }
 
 static planish_status load(const cuda_driver *driver, const cuda_spec *spec, const void *code,
@@ -218,23 +253,21 @@ static planish_status load(const cuda_driver *driver, const cuda_spec *spec, con
 
 static planish_status make_and_load(const cuda_driver *driver, const cuda_spec *spec, int arch,
                                     CUmodule *module, jit_function *f, message error) {
-    void *code;
-    size_t bytes;
-    int fresh = 0;
-    planish_status status = make_code(spec, arch, &fresh, &code, &bytes, error);
+    const cuda_compiler *compiler;
+    made m;
+    planish_status status = make_code(spec, arch, false, &m, error);
     if (status)
         return status;
-    status = load(driver, spec, code, module, f, error);
-    free(code);
-    if (status && !fresh) {
-        /* The driver does not take what was on disk: compile anew. */
-        fresh = 1;
-        status = make_code(spec, arch, &fresh, &code, &bytes, error);
-        if (!status) {
-            status = load(driver, spec, code, module, f, error);
-            free(code);
-        }
-    }
+    status = load(driver, spec, m.code, module, f, error);
+    free(m.code);
+    if (!status || m.compiled || cuda_compiler_get(&compiler, (message){NULL, 0}))
+        return status;
+    /* The driver does not take what was stored: compile anew. */
+    status = make_code(spec, arch, true, &m, error);
+    if (status)
+        return status;
+    status = load(driver, spec, m.code, module, f, error);
+    free(m.code);
     return status;
 }
 

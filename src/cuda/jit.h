@@ -1,7 +1,7 @@
 /*
- * Specialisation -> loaded kernel: from memory, else from disk, else compiled by NVRTC. Safe from
- * any thread; two threads that want the same new kernel compile it harmlessly twice. What is loaded
- * stays for the life of its context.
+ * Specialisation -> loaded kernel: from memory, else from a pack, else from disk, else compiled by
+ * NVRTC, which is not needed for any but the last. Safe from any thread; two threads that want the
+ * same new kernel compile it harmlessly twice. What is loaded stays for the life of its context.
  */
 #ifndef PLANISH_CUDA_JIT_H
 #define PLANISH_CUDA_JIT_H
@@ -23,7 +23,11 @@ typedef struct jit_function {
 planish_status jit_get(const cuda_driver *driver, unsigned long long context, const cuda_spec *spec,
                        int arch, const jit_function **function, message error);
 
-/* Compiles to disk what is not there yet, without a device. */
+/* The kernel's code, to be freed by the caller: from where jit_get takes it, without a device. */
+planish_status jit_code(const cuda_spec *spec, int arch, void **code, size_t *bytes, message error);
+
+/* Compiles to disk what neither a pack nor the disk has, without a device. FILE: it was not kept.
+ */
 planish_status jit_prepare(const cuda_spec *spec, int arch, message error);
 
 /*

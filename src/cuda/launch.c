@@ -185,7 +185,11 @@ planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE
     planish_status status = PLANISH_OK;
     for (int i = 0; i < count && !status; i++)
         status = jit_prepare(&launches[i].spec, plan->limits.arch, error);
-    return status;
+    if (status || plan->wide.kernel < 0)
+        return status;
+    cuda_plan plain = *plan; /* what run_held falls back on */
+    plain.wide.kernel = -1;
+    return cuda_plan_prepare(&plain, buffers, error);
 }
 
 /* All kernels are at hand before the first is queued: a failure leaves the outputs as they were. */

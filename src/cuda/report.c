@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "cache.h"
 #include "driver.h"
+#include "pack.h"
 
 /* Quoted, with what JSON wants escaped. */
 static void append_string(text *to, const char *string) {
@@ -72,6 +73,20 @@ static void append_compiler(text *to) {
     append(to, "}");
 }
 
+static void append_packs(text *to) {
+    append(to, "\"packs\": {\"loaded\": [");
+    for (const pack *p = pack_list(); p; p = p->next) {
+        append(to, "{\"path\": ");
+        append_string(to, p->path);
+        append(to, ", \"kernels\": %zu, \"left_out\": %zu}%s", p->kernels, p->left_out,
+               p->next ? ", " : "");
+    }
+    append(to, "]");
+    if (pack_problem())
+        append_problem(to, pack_problem());
+    append(to, "}");
+}
+
 int planish_gpu_report(char *start, size_t bytes) {
     text out = {start, start ? bytes : 0, 0};
     char folder[4096];
@@ -79,6 +94,8 @@ int planish_gpu_report(char *start, size_t bytes) {
     append_driver(&out);
     append(&out, ", ");
     append_compiler(&out);
+    append(&out, ", ");
+    append_packs(&out);
     append(&out, ", \"cache\": ");
     if (planish_cache_path(folder, sizeof folder) < (int)sizeof folder && *folder)
         append_string(&out, folder);

@@ -8,6 +8,8 @@
 
 #include "cases.h"
 #include "check.h"
+#include "cuda/pack.h"
+#include "packs.h"
 
 /* Calls since the last reset, and which one to refuse (0: none). */
 static long allocations, frees, refused;
@@ -74,6 +76,37 @@ static void plan_without_memory(void) {
     bundle_free(&b);
 }
 
+static void pack_without_memory(void) {
+    enum { KERNELS = 70 }; /* more than its list has room for at first */
+    char path[256];
+    snprintf(path, sizeof path, "%s", packs_path("faults.pack"));
+    test_case("every allocation of pack_load refused in turn");
+    expect(packs_make(path, KERNELS), "no pack made");
+    for (long turn = 1;; turn++) {
+        char message[256] = "";
+        reset(turn);
+        planish_status status = planish_pack_load(path, message, sizeof message);
+        if (allocations < turn) { /* that many were not asked for: nothing was refused */
+            expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
+            expect(turn > 4, "%ld allocations: the wrapping does not work", allocations);
+            break;
+        }
+        expect(status == PLANISH_ERROR_OUT_OF_MEMORY, "%s", planish_status_name(status));
+        expect(message[0], "no message");
+    }
+    char key[CUDA_KEY_BYTES];
+    size_t bytes = 0;
+    packs_key(KERNELS - 1, key);
+    test_case("a kernel in a pack that there is no memory for");
+    reset(1);
+    void *code = pack_find(key, &bytes);
+    expect(!code, "found");
+    reset(0);
+    free(code);
+    expect((code = pack_find(key, &bytes)) != NULL, "not found");
+    free(code);
+}
+
 static void nothing_while_running(void) {
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
         for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
@@ -107,6 +140,7 @@ static void nothing_while_running(void) {
 
 int main(void) {
     plan_without_memory();
+    pack_without_memory();
     nothing_while_running();
     return test_finish("faults");
 }

@@ -210,7 +210,7 @@ static void no_affine(void) {
 static void versions(void) {
     test_case("version, status names and tier");
     expect(planish_version() == PLANISH_VERSION, "version %d", planish_version());
-    for (int s = PLANISH_OK; s <= PLANISH_ERROR_DRIVER; s++)
+    for (int s = PLANISH_OK; s <= PLANISH_ERROR_FILE; s++)
         expect(!strncmp(planish_status_name((planish_status)s), "PLANISH_", 8), "status %d", s);
     expect(planish_status_name((planish_status)-1) && planish_status_name((planish_status)99),
            "an unknown status has no name");

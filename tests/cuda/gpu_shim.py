@@ -104,6 +104,7 @@ def load() -> ctypes.CDLL:
     lib.shim_set.argtypes = [p, i, i]
     lib.shim_run.argtypes = [p, p, p, p, text, s]
     lib.shim_prepare.argtypes = [p, p, text, s]
+    lib.shim_code.argtypes = [p, p, i, p, s, ctypes.POINTER(s), text, s]
     lib.shim_compile.argtypes = [p, i, i, i, text, s, text, s]
     return lib
 
@@ -204,6 +205,26 @@ class Plan:
         status = lib().shim_prepare(self.handle, array, self._text, len(self._text))
         if status:
             raise ShimError(status, self._text.value.decode())
+
+    def code(self, pointers: Mapping[str, int], number: int) -> bytes | None:
+        """The code of the kernel of this number in a run; None where there is none."""
+        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        room, bytes_there = ctypes.create_string_buffer(1 << 20), ctypes.c_size_t()
+        status = lib().shim_code(
+            self.handle,
+            array,
+            number,
+            room,
+            len(room),
+            ctypes.byref(bytes_there),
+            self._text,
+            len(self._text),
+        )
+        if status == 100:
+            return None
+        if status:
+            raise ShimError(status, self._text.value.decode())
+        return room.raw[: bytes_there.value]
 
     def compile(self, arch: int, access: int = 16, number: int = 0) -> str | None:
         """The compiler's report on the plan's kernel of this number; None where there is none."""

@@ -176,6 +176,22 @@ EXPORT int shim_prepare(const cuda_plan *plan, void *const *buffers, char *text,
     return cuda_plan_prepare(plan, buffers, (message){text, bytes});
 }
 
+/* The code of the kernel of this number, from wherever a run takes it, cut to `room`; 100 where the
+ * plan has no such kernel. */
+EXPORT int shim_code(const cuda_plan *plan, void *const *buffers, int number, void *to, size_t room,
+                     size_t *code_bytes, char *text, size_t bytes) {
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    if (number >= cuda_launch_specs(plan, buffers, launches))
+        return 100;
+    void *code = NULL;
+    planish_status status = jit_code(&launches[number].spec, plan->limits.arch, &code, code_bytes,
+                                     (message){text, bytes});
+    if (!status)
+        memcpy(to, code, *code_bytes < room ? *code_bytes : room);
+    free(code);
+    return status;
+}
+
 /* Compiles the plan's kernel of this number in the order of launch, with accesses of `access`
  * bytes; the compiler's report goes to `log`. Returns a status; 100 where the plan has no such
  * kernel. */

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -931,3 +935,48 @@ def test_layer_norm_of_a_permuted_view_differs_from_torchs(dtype: torch.dtype) -
     with planish.enabled():
         ours = results()
     assert_like_torch(ours, native, *TOLERANCE[dtype])
+
+
+#: LayerNorm and RMSNorm, forward and backward, in a process of its own: the bits of all results, and
+#: how often an operator went to torch.
+NORMS_ALONE = """
+import hashlib, json
+import planish, torch
+import torch.nn.functional as F
+torch.manual_seed(0)
+x, dy = (torch.randn(300, 768).to("cuda", torch.bfloat16) for _ in range(2))
+w = torch.linspace(0, 2, 768).to("cuda", torch.bfloat16).requires_grad_()
+x.requires_grad_()
+with planish.enabled():
+    results = []
+    for y in (F.layer_norm(x, (768,), w, w), F.rms_norm(x, (768,), w, 1e-5)):
+        results += [y, *torch.autograd.grad(y, (x, w), dy)]
+bits = b"".join(t.detach().view(torch.int16).cpu().numpy().tobytes() for t in results)
+torch_calls = sum(sum(s["torch"].values()) for s in planish.stats().values())
+print(json.dumps([hashlib.sha256(bits).hexdigest(), torch_calls]))
+"""
+
+
+def test_a_pack_needs_nvrtc(tmp_path: Path) -> None:
+    """A library of NVRTC's name without its functions hides it from a process."""
+    hidden, out = tmp_path / "hidden", tmp_path / "norms.pack"
+    hidden.mkdir()
+    shutil.copy(library().path, hidden / "libnvrtc.so.13")
+
+    def run(*arguments: str, **changes: str) -> str:
+        environment = {**os.environ, "PLANISH_PACK": "", **changes}
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, timeout=300
+        ).stdout
+
+    without = {"PLANISH_NVRTC_PATH": str(hidden), "PLANISH_CACHE_DIR": str(tmp_path / "empty")}
+    cache = {"PLANISH_CACHE_DIR": str(tmp_path / "cache")}
+    bits, torch_calls = json.loads(run("-c", NORMS_ALONE, **cache))
+    assert torch_calls == 0
+    assert json.loads(run("-c", NORMS_ALONE, **without))[1] > 0, "NVRTC is not hidden"
+    run("-m", "planish", "pack", str(out), **cache)
+    assert json.loads(run("-c", NORMS_ALONE, **without, PLANISH_PACK=str(out))) == [bits, 0]
+    doctor = run("-m", "planish", "doctor", **without, PLANISH_PACK=str(out))
+    assert f"pack {out}, " in doctor
+    assert not list((tmp_path / "empty").glob("*.kernel"))

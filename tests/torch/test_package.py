@@ -84,7 +84,7 @@ def test_the_devices_of_enable_are_not_checked() -> None:
 
 def test_the_gpu_report_is_no_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = library().gpu_report()
-    assert set(report) == {"driver", "devices", "nvrtc", "cache"}
+    assert set(report) == {"driver", "devices", "nvrtc", "packs", "cache"}
     assert bool(report["driver"]["version"]) != ("problem" in report["driver"])
     monkeypatch.setenv("PLANISH_CACHE_DIR", str(tmp_path / 'a "quoted" \\ folder'))
     assert library().gpu_report()["cache"] == str(tmp_path / 'a "quoted" \\ folder')
@@ -103,9 +103,9 @@ def test_the_cache_is_not_listed_or_cleared(
     assert cli.main(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{folder}\n"
     key = (
-        "planish_forward vocabulary 01 kernel 02 nvrtc 13.0 --gpu-architecture=sm_90 --std=c++17\n"
+        "planish_forward vocabulary 01 kernel 02 --gpu-architecture=sm_90 --std=c++17\n"
         "#define REAL_DOUBLE 0\nconstexpr int KIND = 1;\nconstexpr int COLS = 4096;\n"
-        "constexpr int X_TYPE = 2;\nconstexpr int W_TYPE = 0;\n"
+        "constexpr int X_TYPE = 2;\nconstexpr int W_TYPE = 0;\nnvrtc 13.0\n"
     )
     (folder / "good.kernel").write_bytes(kernel_file(key, b"x" * 2048))
     (folder / "short.kernel").write_bytes(kernel_file(key, b"x" * 2048)[:100])

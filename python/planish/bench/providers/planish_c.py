@@ -12,77 +12,32 @@ from ctypes import (
     POINTER,
     byref,
     c_char_p,
-    c_double,
     c_int,
-    c_int32,
     c_int64,
     c_size_t,
-    c_uint8,
-    c_uint16,
-    c_uint64,
     c_void_p,
 )
 from functools import cache
 from typing import Any
 
 import torch
+from planish._structs import (
+    BFLOAT_CODE,
+    CPU_DEVICE,
+    CUDA_DEVICE,
+    FLOAT_CODE,
+    TENSOR_NAMES,
+    DLDataType,
+    DLDevice,
+    DLTensor,
+    Norm,
+    Tensors,
+)
 
 from ..case import Case, Data, by_pixel, nchw
 from .base import Provider, Role, Run, UnsupportedError, run_of
 
 FORWARD, BACKWARD = 0, 1
-FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE, CUDA_DEVICE = 2, 4, 1, 2
-TENSOR_NAMES = (
-    "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
-)  # fmt: skip
-
-
-class DLDevice(ctypes.Structure):
-    """DLPack's DLDevice."""
-
-    _fields_ = (("device_type", c_int), ("device_id", c_int32))
-
-
-class DLDataType(ctypes.Structure):
-    """DLPack's DLDataType."""
-
-    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
-
-
-class DLTensor(ctypes.Structure):
-    """DLPack's DLTensor."""
-
-    _fields_ = (
-        ("data", c_void_p),
-        ("device", DLDevice),
-        ("ndim", c_int32),
-        ("dtype", DLDataType),
-        ("shape", POINTER(c_int64)),
-        ("strides", POINTER(c_int64)),
-        ("byte_offset", c_uint64),
-    )
-
-
-class Norm(ctypes.Structure):
-    """planish_norm."""
-
-    _fields_ = (
-        ("struct_size", c_size_t),
-        ("kind", c_int),
-        ("weight_offset", c_int32),
-        ("reduce_axes", c_uint64),
-        ("affine_axes", c_uint64),
-        ("eps", c_double),
-    )
-
-
-class Tensors(ctypes.Structure):
-    """planish_tensors."""
-
-    _fields_ = (
-        ("struct_size", c_size_t),
-        *((name, POINTER(DLTensor)) for name in TENSOR_NAMES),
-    )
 
 
 class Exec(ctypes.Structure):

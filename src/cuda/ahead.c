@@ -1,0 +1,55 @@
+#include "ahead.h"
+
+#include "backend.h"
+#include "cache.h"
+#include "key.h"
+
+static planish_status limits_of(const planish_gpu *gpu, cuda_limits *limits, message error) {
+    if (!gpu)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "gpu is NULL; wanted a planish_gpu");
+    if (gpu->arch < 80 || gpu->multiprocessors < 1 || gpu->shared_per_block < 48 << 10 ||
+        gpu->max_cluster < 1)
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "gpu: found compute capability %d.%d, %d multiprocessors, %d bytes of shared "
+                    "memory for a block and clusters of %d; wanted at least 8.0, 1, 49152 and 1",
+                    gpu->arch / 10, gpu->arch % 10, gpu->multiprocessors, gpu->shared_per_block,
+                    gpu->max_cluster);
+    *limits = (cuda_limits){.arch = gpu->arch,
+                            .multiprocessors = gpu->multiprocessors,
+                            .shared_per_block = gpu->shared_per_block,
+                            .max_cluster = gpu->max_cluster,
+                            .cooperative = gpu->cooperative};
+    return PLANISH_OK;
+}
+
+static void *data_of(const DLTensor *t) {
+    return t && t->data ? (char *)t->data + t->byte_offset : NULL;
+}
+
+planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *op,
+                                    planish_pass pass, const planish_tensors *tensors, char *text,
+                                    size_t text_bytes) {
+    const message error = {text, text_bytes};
+    cuda_limits limits;
+    problem p;
+    cuda_plan plan;
+    planish_status status = limits_of(gpu, &limits, error);
+    if (!status)
+        status = problem_make(&p, op, pass, tensors, error);
+    if (!status)
+        status = cuda_plan_make(&plan, &p, &limits, error);
+    if (status)
+        return status;
+    const planish_tensors *t = tensors;
+    void *const buffers[ROLE_COUNT] = {data_of(t->x),       data_of(t->weight), data_of(t->bias),
+                                       data_of(t->y),       data_of(t->mean),   data_of(t->rstd),
+                                       data_of(t->m2),      data_of(t->dy),     data_of(t->dx),
+                                       data_of(t->dweight), data_of(t->dbias)};
+    return cuda_plan_prepare(&plan, buffers, error);
+}
+
+int planish_pack_takes(const void *file, size_t bytes) {
+    cache_entry entry;
+    const size_t whole = file ? cache_entry_read(file, bytes, &entry) : 0;
+    return whole && whole == bytes && cuda_key_is_ours(entry.key, entry.key_bytes);
+}
