@@ -1,13 +1,14 @@
 """planish pack: kernels compiled by NVRTC without a GPU, packed, and found where NVRTC is not.
 
 NVRTC is hidden from a process by a library of its name that lacks its functions: what looks for it
-finds that one first. What needs no compiler (damaged, cut and foreign files) is tests/c/test_pack.c's.
+finds that one first. What needs no compiler (damaged, cut, foreign files): tests/c/test_pack.c.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -145,6 +146,10 @@ def test_a_list_of_norms_leaves_kernels_out(machine: Machine) -> None:
     norms = machine.norms(HALF, {"kind": "rms", "shape": [None, 6, 20], "reduce": [1]})
     done = machine.pack(str(out), "--norms", norms, "--gpu", "h100")
     assert done.returncode == 0, done.stderr
+    # Rows over groups of blocks need, beside their kernel, the one that runs where it is not held.
+    text = out.read_bytes().decode(errors="replace")
+    groups = set(re.findall(r"COLS = 131072;\n.*?GROUP = (\d+);", text, re.DOTALL))
+    assert "1" in groups and len(groups) > 1, groups
     rows = [1, 2, 130, 131, 133, 263, 264, 265, 527, 529, 1055, 1057, 5000, 34567, 1 << 19]
     for item in ({**HALF, "rows": rows}, {**HALF, "gradients": ["dx", "dweight", "dbias"]}):
         text = machine.without_nvrtc("-c", ROWS, json.dumps(item), PLANISH_PACK=str(out))

@@ -937,8 +937,8 @@ def test_layer_norm_of_a_permuted_view_differs_from_torchs(dtype: torch.dtype) -
     assert_like_torch(ours, native, *TOLERANCE[dtype])
 
 
-#: LayerNorm and RMSNorm, forward and backward, in a process of its own: the bits of all results, and
-#: how often an operator went to torch.
+#: LayerNorm and RMSNorm, forward and backward, in a process of its own: the bits of all results,
+#: and how often an operator went to torch.
 NORMS_ALONE = """
 import hashlib, json
 import planish, torch
