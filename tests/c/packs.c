@@ -73,7 +73,7 @@ void packs_key(int number, char key[CUDA_KEY_BYTES]) {
 }
 
 unsigned char *packs_code(int number, size_t *bytes) {
-    *bytes = (size_t)(100 + 37 * number);
+    *bytes = 100 + 37 * (size_t)number;
     unsigned char *code = malloc(*bytes);
     for (size_t i = 0; code && i < *bytes; i++)
         code[i] = (unsigned char)((i + 1) * 2654435761u >> (number % 8));
