@@ -6,7 +6,7 @@
 
 #include "backend.h"
 
-/* PIECE of kernels/backward_long.cu. */
+/* LONG_PIECE of kernels/backward_long.cu. */
 enum { CUDA_LONG_PIECE = 8192 };
 
 /* Threads of a block. */

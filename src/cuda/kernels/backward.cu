@@ -295,16 +295,16 @@ __device__ __forceinline__ real sum_over_rows(real v, int lane) {
 }
 
 /* Columns that are moved at once. */
-constexpr int PIECE = least(WIDTH, 16 / (int)sizeof(real));
-struct __align__(PIECE * sizeof(real)) columns {
-    real v[PIECE];
+constexpr int COLUMNS = least(WIDTH, 16 / (int)sizeof(real));
+struct __align__(COLUMNS * sizeof(real)) columns {
+    real v[COLUMNS];
 };
 
 /* Adds one of the column sums over the block's teams in their order and writes the partial row. */
 __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[WIDTH], real *to,
                                               u32 block_rank) {
-    constexpr int PIECES = WIDTH / PIECE;    /* of a chunk */
-    columns *room = (columns *)dynamic_shared; /* [TEAMS][TEAM_COLS / PIECE] */
+    constexpr int PIECES = WIDTH / COLUMNS;    /* of a chunk */
+    columns *room = (columns *)dynamic_shared; /* [TEAMS][TEAM_COLS / COLUMNS] */
     const int own = WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES;
     barrier(0, THREADS);
 #pragma unroll
@@ -313,8 +313,8 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
         for (int i = 0; i < PIECES; i++) {
             columns c;
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                c.v[j] = sums[k][i * PIECE + j];
+            for (int j = 0; j < COLUMNS; j++) {
+                c.v[j] = sums[k][i * COLUMNS + j];
                 if (PER_WARP > 1)
                     c.v[j] = sum_over_rows(c.v[j], t.lane);
             }
@@ -322,19 +322,19 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
                 room[(t.team * LANES * VECS + k * LANES + own) * PIECES + i] = c;
         }
     barrier(0, THREADS);
-    for (int c = threadIdx.x; c < TEAM_COLS / PIECE; c += THREADS) {
+    for (int c = threadIdx.x; c < TEAM_COLS / COLUMNS; c += THREADS) {
         const int local = c / PIECES, k = local / LANES;
         const int index = local % LANES + block_rank * LANES + k * SPREAD;
         if (index < CHUNKS) {
             columns all = {};
 #pragma unroll 4
             for (int team = 0; team < TEAMS; team++) {
-                const columns v = room[team * (TEAM_COLS / PIECE) + c];
+                const columns v = room[team * (TEAM_COLS / COLUMNS) + c];
 #pragma unroll
-                for (int j = 0; j < PIECE; j++)
+                for (int j = 0; j < COLUMNS; j++)
                     all.v[j] += v.v[j];
             }
-            *(columns *)(to + index * WIDTH + c % PIECES * PIECE) = all;
+            *(columns *)(to + index * WIDTH + c % PIECES * COLUMNS) = all;
         }
     }
 }

@@ -4,7 +4,7 @@
  * it keeps, the sums for dweight and dbias. Right for every length; 5 tensors' traffic where
  * backward.cu has 3. Sums, names and the formula are as there.
  *
- * planish_sums: blockIdx.x is the piece of PIECE elements, blockIdx.y strides over the rows.
+ * planish_sums: blockIdx.x is the piece of LONG_PIECE elements, blockIdx.y strides over the rows.
  * planish_apply: blockIdx.x is the strip of THREADS * WIDTH columns, blockIdx.y strides over the rows
  * and is the row of partial sums.
  *
@@ -26,8 +26,8 @@ constexpr int G_BYTES = WIDTH * bytes_of(G_TYPE);
 constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int THREADS = WARPS * 32;
-constexpr int PIECE = 8192;
-constexpr int PIECES = ceil_div(COLS, PIECE);
+constexpr int LONG_PIECE = 8192;
+constexpr int PIECES = ceil_div(COLS, LONG_PIECE);
 
 __device__ __forceinline__ void weights_at(const long_args &args, int chunk_index, real *w) {
     if constexpr (W_TYPE != NONE) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ real mean_of(const long_args &args, i64 row) {
 extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_args args) {
     __shared__ real room[3][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int first = blockIdx.x * (PIECE / WIDTH), last = least(first + PIECE / WIDTH, CHUNKS);
+    const int first = blockIdx.x * (LONG_PIECE / WIDTH), last = least(first + LONG_PIECE / WIDTH, CHUNKS);
     release_stream();
     wait_for_stream();
     for (i64 row = blockIdx.y; row < args.rows; row += gridDim.y) {
