@@ -21,6 +21,7 @@ from test_compile import UNAVAILABLE, same
 
 SHIM = Path(os.environ.get("PLANISH_GPU_SHIM") or BUILT)
 HALF = {"cols": [768, 131072], "dtype": "f16"}
+GROUPS = {"shape": [None, 8, 4, 784], "reduce": [2, 3], "affine": [1, 2], "dtype": "f16"}
 #: Every tensor's data at one address: only its alignment counts.
 ALIGNED = dict.fromkeys(gpu_shim.ROLES, 4096)
 
@@ -143,7 +144,7 @@ def test_a_packed_cache_is_not_what_was_compiled(machine: Machine, compiled: lis
 
 def test_a_list_of_norms_leaves_kernels_out(machine: Machine) -> None:
     out = machine.folder / "norms.pack"
-    norms = machine.norms(HALF, {"kind": "rms", "shape": [None, 6, 20], "reduce": [1]})
+    norms = machine.norms(HALF, GROUPS, {"kind": "rms", "shape": [None, 6, 20], "reduce": [1]})
     done = machine.pack(str(out), "--norms", norms, "--gpu", "h100")
     assert done.returncode == 0, done.stderr
     # Rows over groups of blocks need, beside their kernel, the one that runs where it is not held.
@@ -151,7 +152,11 @@ def test_a_list_of_norms_leaves_kernels_out(machine: Machine) -> None:
     groups = set(re.findall(r"COLS = 131072;\n.*?GROUP = (\d+);", text, re.DOTALL))
     assert "1" in groups and len(groups) > 1, groups
     rows = [1, 2, 130, 131, 133, 263, 264, 265, 527, 529, 1055, 1057, 5000, 34567, 1 << 19]
-    for item in ({**HALF, "rows": rows}, {**HALF, "gradients": ["dx", "dweight", "dbias"]}):
+    for item in (
+        {**HALF, "rows": rows},
+        {**GROUPS, "rows": rows},
+        {**HALF, "gradients": ["dx", "dweight", "dbias"]},
+    ):
         text = machine.without_nvrtc("-c", ROWS, json.dumps(item), PLANISH_PACK=str(out))
         assert text == "[]\n"
     other = json.dumps({"cols": 769, "rows": 1})
