@@ -295,7 +295,7 @@ typedef struct spread {
 } spread;
 
 /* What a multiprocessor has under way at once, less what lanes without a chunk cost. The time that
- * is left over the memory's own goes with its inverse (docs/notebook-gpu.md, run 10). */
+ * is left over the memory's own goes with its inverse (docs/notebook-gpu.md, run 14). */
 static double spread_score(const spread *s, int chunks) {
     const int teams = s->threads / s->lanes;
     const double part = (double)chunks / s->cluster;

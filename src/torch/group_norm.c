@@ -181,7 +181,7 @@ static reason forward_on_planish(group *g, double eps, stack_value *stack) {
         .mean = &mean,
         .rstd = &rstd,
     };
-    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
+    planish_status status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
     stack[0] = give_tensor(&out);
@@ -300,7 +300,7 @@ static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *
         tensors.dbias = split_parameter(g, &whole, &dbias);
     }
     if (dx_out || dweight_out || dbias_out) {
-        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status != PLANISH_OK)
             return refusal(status);
     }

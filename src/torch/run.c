@@ -84,10 +84,19 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
     return planish_plan_run(plan, &buffers, exec);
 }
 
-/* Whether torch's own way, a copy and then its kernel, is the faster one. */
-static bool is_slow(const planish_plan *plan, const DLTensor *x) {
-    return planish_plan_is_general(plan) &&
-           (x->device.device_type == kDLCUDA || view_elements(x) > GENERAL_ELEMENTS);
+/* Which plans of the general kernel are left to torch: its own way, a copy and then its kernel, is
+ * faster. */
+typedef enum leave {
+    LEAVE_NONE,
+    LEAVE_GPU,
+    LEAVE_LARGE /* and on the CPU those of large tensors */
+} leave;
+
+static bool is_left(const planish_plan *plan, const DLTensor *x, leave which) {
+    const bool gpu = x->device.device_type == kDLCUDA;
+    return (gpu ? which != LEAVE_NONE
+                : which == LEAVE_LARGE && view_elements(x) > GENERAL_ELEMENTS) &&
+           planish_plan_is_general(plan);
 }
 
 /*
@@ -96,7 +105,7 @@ static bool is_slow(const planish_plan *plan, const DLTensor *x) {
  * that stream, so it may be freed here while the work is still queued.
  */
 static planish_status run(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
-                          bool only_if_fast, message error) {
+                          leave which, message error) {
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = parallel_for,
@@ -115,17 +124,22 @@ static planish_status run(const planish_norm *op, planish_pass pass, const plani
             return status;
         plan = made;
     }
-    if (only_if_fast && is_slow(plan, tensors->x))
+    if (is_left(plan, tensors->x, which))
         return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
     return run_plan(plan, tensors, &exec);
 }
 
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error) {
-    return run(op, pass, tensors, true, error);
+    return run(op, pass, tensors, LEAVE_GPU, error);
+}
+
+planish_status run_norm_if_faster(const planish_norm *op, planish_pass pass,
+                                  const planish_tensors *tensors, message error) {
+    return run(op, pass, tensors, LEAVE_LARGE, error);
 }
 
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error) {
-    return run(op, pass, tensors, false, error);
+    return run(op, pass, tensors, LEAVE_NONE, error);
 }

@@ -13,9 +13,13 @@
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error);
 
-/* The same, but UNAVAILABLE where there is only the general kernel for it and that is slower than
- * what torch does, a copy and then its own kernel: on a GPU, and on the CPU for large tensors. */
+/* The same, but UNAVAILABLE where a GPU has only the general kernel for it, which is slower than
+ * what torch does: a copy, then its own kernel. */
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error);
+
+/* The same, and UNAVAILABLE also where the CPU has only the general kernel, for large tensors. */
+planish_status run_norm_if_faster(const planish_norm *op, planish_pass pass,
+                                  const planish_tensors *tensors, message error);
 
 #endif

@@ -803,7 +803,7 @@ def test_group_norm_differs_from_torchs(
     given = [random(shape[1], dtype=dtype, seed=s) if parameters else None for s in (1, 2)]
     native = group(x, groups, *given)
     calls = Calls()
-    with planish.enabled():
+    with planish.enabled("group_norm"):
         ours = group(x, groups, *given)
         again = group(x, groups, *given)
     assert_like_torch(ours, native, *TOLERANCE[dtype])
@@ -829,7 +829,7 @@ def test_native_group_norm_returns_other_tensors_than_torchs(
         return found
 
     native = everything()
-    with planish.enabled():
+    with planish.enabled("group_norm"):
         ours = everything()
     assert_like_torch(ours, native, *TOLERANCE[dtype])
 
@@ -846,7 +846,7 @@ def test_a_mistake_in_group_norm_raises_something_else_than_torch() -> None:
     for call in calls:
         with pytest.raises(Exception) as native:
             call()
-        with planish.enabled(), pytest.raises(native.type) as ours:
+        with planish.enabled("group_norm"), pytest.raises(native.type) as ours:
             call()
         words = [str(e.value).split("\nException raised from")[0] for e in (native, ours)]
         assert words[0] == words[1]
@@ -861,7 +861,7 @@ def test_a_graph_of_group_norm_recorded_while_enabled_has_other_gradients() -> N
 
     native = torch.autograd.grad(loss(), [x, weight])
     before = loss()
-    with planish.enabled():
+    with planish.enabled("group_norm"):
         across = torch.autograd.grad(before, [x, weight])
         recorded = loss()
     after = torch.autograd.grad(recorded, [x, weight])
@@ -874,7 +874,7 @@ def test_autocast_keep_casts_group_norm_to_float() -> None:
     x, norm = random(2, 8, 4, 4, dtype=torch.float16), nn.GroupNorm(2, 8).to(GPU)
     with torch.autocast("cuda"):
         assert norm(x).dtype == torch.float32
-        with planish.enabled(autocast="keep"):
+        with planish.enabled("group_norm", autocast="keep"):
             try:
                 y = norm(x)
             except RuntimeError:
