@@ -118,8 +118,12 @@ INLINE bool NAME(groups_are_lines)(traffic t, const char *output, int64_t pitch,
 INLINE void NAME(ask_for_row)(const ELEMENT_T *p, int64_t ahead, int64_t n, bool wanted,
                               const int to_write) {
     const uintptr_t first = (uintptr_t)p + (uintptr_t)ahead;
-    for (uintptr_t i = 0; wanted && i < (uintptr_t)n * sizeof(ELEMENT_T); i += 64)
-        __builtin_prefetch((const void *)(first + i), to_write, 3);
+    for (uintptr_t i = 0; wanted && i < (uintptr_t)n * sizeof(ELEMENT_T); i += 64) {
+        if (to_write) /* a constant where this is called, as the builtin wants it */
+            __builtin_prefetch((const void *)(first + i), 1, 3);
+        else
+            __builtin_prefetch((const void *)(first + i), 0, 3);
+    }
 }
 
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {

@@ -8,9 +8,10 @@ import torch
 from planish.bench import report
 from planish.bench.case import Case, make_data
 from planish.bench.gpu import MOST_SETS, ROTATE_BYTES, data_sets
-from planish.bench.models import losses_side_by_side, makers_of, norm_share
+from planish.bench.models import losses_side_by_side, norm_share
 from planish.bench.providers import elsewhere
 from planish.bench.sweeps import SWEEPS, cases_of
+from planish.models import Workload
 
 CUDA = torch.cuda.is_available()
 
@@ -86,7 +87,13 @@ def test_markdown_of_a_gpu_has_shares_of_the_ceiling(tmp_path):
 
 
 def test_losses_are_paired_step_by_step():
-    make = makers_of(quick=True, device="cpu", dtypes=[])[1]
+    def make():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+        x, wanted = torch.randn(4, 8), torch.randn(4, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        loss = lambda: torch.nn.functional.mse_loss(model(x), wanted)  # noqa: E731
+        return Workload("small", "4 x 8", model, loss, optimizer, 4)
 
     class Nothing:
         def __enter__(self):
