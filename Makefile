@@ -54,7 +54,7 @@ $(DONE)/build-tools: $(DONE)/torch
 $(DONE)/planish: $(DONE)/build-tools $(SOURCES)
 	@echo "==> building and installing planish"
 	$(PIP) --no-build-isolation --no-deps --force-reinstall \
-	    -Cbuild-dir=build/wheel -Ccompile-args=-j$(JOBS) .
+	    -Cbuild-dir=build/release -Ccompile-args=-j$(JOBS) .
 	@touch $@
 
 $(DONE)/peers: $(DONE)/torch
@@ -75,11 +75,12 @@ $(DONE)/test-tools: $(DONE)/torch
 	$(PIP) nvidia-cuda-nvrtc || echo "no NVRTC: what compiles GPU kernels is skipped"
 	@touch $@
 
+# The C tests are linked with the objects that the wheel was made of.
 test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers
-	@test -f build/tests/build.ninja || $(BIN)/meson setup build/tests
 	@echo "==> C tests, then Python tests"
+	@$(BIN)/meson configure build/release -Dtests=true
 	@failed=0; \
-	$(BIN)/meson test -C build/tests --print-errorlogs --num-processes $(JOBS) \
+	$(BIN)/meson test -C build/release --print-errorlogs --num-processes $(JOBS) \
 	    --timeout-multiplier 4 || failed=1; \
 	cd tests && ../$(BIN)/python -m pytest -q . || failed=1; \
 	exit $$failed

@@ -15,20 +15,10 @@
  * lanes fold by halves, segments are merged in order in double.
  */
 
-#define V_(vec, f) vec##_##f
-#define V__(vec, f) V_(vec, f)
-#define V(f) V__(VEC, f)
-#define V_TYPED_(vec, f, type) vec##_##f##_##type
-#define V_TYPED(vec, f, type) V_TYPED_(vec, f, type)
-#define LOAD(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
-#define STORE(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
 #define STORE_MADE(p, v, made) V__(store_vector, REAL_TOKEN)(p, v, made)
 #define STORE_MADE_PART(p, v, n, made) V__(store_vector_part, REAL_TOKEN)(p, v, n, made)
 #define SPAN_(f, type) f##_span_to_##type
 #define SPAN(f, type) SPAN_(f, type)
-#define UNROLL _Pragma("GCC unroll 8")
-#define INLINE static inline __attribute__((always_inline))
-#define OUTLINE static __attribute__((noinline))
 
 /* Results are made for this many channels at a time before they are written out. */
 enum { NAME(STRIP) = 16 };
@@ -207,7 +197,7 @@ typedef struct NAME(column) {
 } NAME(column);
 
 INLINE void NAME(add_channel)(NAME(trio) * s, const NAME(column) * col, int64_t i, const int what) {
-    VEC x = LOAD(col->x + i * col->pitch);
+    VEC x = LOAD_REAL(col->x + i * col->pitch);
     if (what == NAME(SUM)) {
         s->a = V(add)(s->a, x);
     } else if (what == NAME(SQUARES)) {
@@ -217,7 +207,7 @@ INLINE void NAME(add_channel)(NAME(trio) * s, const NAME(column) * col, int64_t 
         s->a = V(add)(s->a, d);
         s->b = V(fma)(d, d, s->b);
     } else {
-        VEC g = LOAD(col->dy + i * col->pitch);
+        VEC g = LOAD_REAL(col->dy + i * col->pitch);
         if (col->weight)
             g = V(mul)(g, V(set1)(col->weight[i] + col->offset));
         if (what == NAME(GRADIENT))
@@ -270,20 +260,10 @@ INLINE NAME(trio) NAME(column_sums)(const NAME(column) * col, int64_t n, const i
 
 #include "cpu/channels_backward.h"
 
-#undef V_
-#undef V__
-#undef V
-#undef V_TYPED_
-#undef V_TYPED
-#undef LOAD
-#undef STORE
 #undef STORE_MADE
 #undef STORE_MADE_PART
 #undef SPAN_
 #undef SPAN
-#undef UNROLL
-#undef INLINE
-#undef OUTLINE
 #undef REAL
 #undef REAL_TOKEN
 #undef REAL_DTYPE

@@ -32,16 +32,16 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
         for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
             col.x = x + at * t->pitch + p;
             col.dy = dy + at * t->pitch + p;
-            col.mean = LOAD(s->mean + p);
-            col.scale = LOAD(s->rstd + p);
+            col.mean = LOAD_REAL(s->mean + p);
+            col.scale = LOAD_REAL(s->rstd + p);
             if (rms) {
-                STORE(sums[2] + p, NAME(column_sums)(&col, n, NAME(GRADIENT_RMS)).c);
+                STORE_REAL(sums[2] + p, NAME(column_sums)(&col, n, NAME(GRADIENT_RMS)).c);
                 continue;
             }
             const NAME(trio) sum = NAME(column_sums)(&col, n, NAME(GRADIENT));
-            STORE(sums[0] + p, sum.a);
-            STORE(sums[1] + p, sum.b);
-            STORE(sums[2] + p, sum.c);
+            STORE_REAL(sums[0] + p, sum.a);
+            STORE_REAL(sums[1] + p, sum.b);
+            STORE_REAL(sums[2] + p, sum.c);
         }
         for (int64_t p = 0; p < t->padded; p++)
             c2[p] += sums[2][p];
@@ -84,13 +84,13 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
     for (int64_t p = 0; p < padded; p += NAME(PIXEL_LANES))
         UNROLL for (int j = 0; j < NAME(PIXEL_PARTS); j++) {
             const int64_t at = p + j * VEC_LANES;
-            const VEC mean = LOAD(s->mean + at), rstd = LOAD(s->rstd + at);
-            const VEC shift = LOAD(s->shift + at), c1 = LOAD(s->c1 + at);
-            const VEC minus_c2 = LOAD(s->minus_c2 + at);
+            const VEC mean = LOAD_REAL(s->mean + at), rstd = LOAD_REAL(s->rstd + at);
+            const VEC shift = LOAD_REAL(s->shift + at), c1 = LOAD_REAL(s->c1 + at);
+            const VEC minus_c2 = LOAD_REAL(s->minus_c2 + at);
             UNROLL for (int k = 0; k < count; k++) {
-                const VEC d = LOAD(dy + k * x_pitch + at);
+                const VEC d = LOAD_REAL(dy + k * x_pitch + at);
                 const VEC xhat =
-                    NAME(normalized)(LOAD(x + k * x_pitch + at), mean, rstd, shift, rms);
+                    NAME(normalized)(LOAD_REAL(x + k * x_pitch + at), mean, rstd, shift, rms);
                 if (sums) {
                     dweight[k][j] = V(fma)(d, xhat, dweight[k][j]);
                     dbias[k][j] = V(add)(d, dbias[k][j]);

@@ -9,9 +9,9 @@ OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64
     for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
         col.x = x + p;
         if (rms)
-            STORE(squares + p, NAME(column_sums)(&col, n, NAME(SQUARES)).b);
+            STORE_REAL(squares + p, NAME(column_sums)(&col, n, NAME(SQUARES)).b);
         else
-            STORE(center + p, NAME(column_sums)(&col, n, NAME(SUM)).a);
+            STORE_REAL(center + p, NAME(column_sums)(&col, n, NAME(SUM)).a);
     }
     if (rms) {
         for (int64_t p = 0; p < t->padded; p++)
@@ -22,10 +22,10 @@ OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64
         center[p] = (REAL)(center[p] * inverse);
     for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
         col.x = x + p;
-        col.mean = LOAD(center + p);
+        col.mean = LOAD_REAL(center + p);
         const NAME(trio) sums = NAME(column_sums)(&col, n, NAME(CENTERED));
-        STORE(deviation + p, sums.a);
-        STORE(squares + p, sums.b);
+        STORE_REAL(deviation + p, sums.a);
+        STORE_REAL(squares + p, sums.b);
     }
     for (int64_t p = 0; p < t->padded; p++) {
         const double delta = deviation[p] * inverse;
@@ -60,8 +60,8 @@ typedef struct NAME(pixel_scales) {
     bool out_of_range[TILE_PIXELS], any_out_of_range;
 } NAME(pixel_scales);
 
-INLINE void NAME(find_scales)(const channel_forward_args *a, const bool rms, const double mean[],
-                              const double m2[], NAME(pixel_scales) * s) {
+INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[], const double m2[],
+                              NAME(pixel_scales) * s) {
     const channel_tile *t = &a->tile;
     const double inverse = 1.0 / (double)t->channels;
     const double least = a->eps < TINY_EPS ? TINY_VAR : -1;
@@ -76,18 +76,15 @@ INLINE void NAME(find_scales)(const channel_forward_args *a, const bool rms, con
         s->any_out_of_range |= s->out_of_range[p];
     }
     if (!a->given) {
-        for (int64_t p = 0; p < t->pixels; p++) {
-            stat_store_rows(&a->mean, p, 1, mean + p);
-            stat_store_rows(&a->rstd, p, 1, rstd + p);
-            stat_store_rows(&a->m2, p, 1, m2 + p);
-        }
+        stat_store_rows(&a->mean, 0, (int)t->pixels, mean);
+        stat_store_rows(&a->rstd, 0, (int)t->pixels, rstd);
+        stat_store_rows(&a->m2, 0, (int)t->pixels, m2);
     }
     for (int64_t p = 0; p < t->padded; p++) {
         s->mean[p] = (REAL)mean[p];
         s->rstd[p] = (REAL)rstd[p];
         s->shift[p] = (REAL)((s->mean[p] - mean[p]) * rstd[p]);
     }
-    (void)rms;
 }
 
 INLINE VEC NAME(normalized)(VEC x, VEC mean, VEC rstd, VEC shift, const bool rms) {
@@ -110,12 +107,14 @@ INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel
         bias[k] = V(set1)(biases ? biases[c + k] : (REAL)-0.0);
     }
     for (int64_t p = 0; p < n; p += VEC_LANES) {
-        const VEC mean = LOAD(s->mean + p), rstd = LOAD(s->rstd + p), shift = LOAD(s->shift + p);
+        const VEC mean = LOAD_REAL(s->mean + p), rstd = LOAD_REAL(s->rstd + p),
+                  shift = LOAD_REAL(s->shift + p);
         const VEC v0 =
-            V(fma)(NAME(normalized)(LOAD(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]);
-        const VEC v1 = count == 2 ? V(fma)(NAME(normalized)(LOAD(x1 + p), mean, rstd, shift, rms),
-                                           weight[1], bias[1])
-                                  : v0;
+            V(fma)(NAME(normalized)(LOAD_REAL(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]);
+        const VEC v1 = count == 2
+                           ? V(fma)(NAME(normalized)(LOAD_REAL(x1 + p), mean, rstd, shift, rms),
+                                    weight[1], bias[1])
+                           : v0;
         if (whole || p + VEC_LANES <= pixels) {
             NAME(store_made)(y0, p, v0, made);
             if (count == 2)
@@ -228,7 +227,7 @@ INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
     } else {
         NAME(pixel_moments)(t, x, rms, mean, m2);
     }
-    NAME(find_scales)(a, rms, mean, m2, &s);
+    NAME(find_scales)(a, mean, m2, &s);
     if (a->y.data)
         NAME(write_tile)(a, &s, rms);
     if (__builtin_expect(s.any_out_of_range, 0))

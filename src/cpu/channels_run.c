@@ -3,6 +3,7 @@
  * thread keeps them. What is done with a tile is cpu/channels.h.
  */
 #include "cpu/channels_run.h"
+#include "cpu/affine.h"
 #include "cpu/sums.h"
 
 /* What a thread needs for any tile of the problem. */
@@ -13,24 +14,10 @@ typedef struct channel_thread {
     void *rows, *scratch;
 } channel_thread;
 
-/* weight or bias, dense in the compute type. */
 static void *dense_weights(const cpu_job *job, role r, char *to) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
-    if (!has(p, r))
+    if (!has(&job->plan->problem, r))
         return NULL;
-    const int64_t step = p->reduced[0].stride[r] * dtype_bytes(p->dtypes[r]);
-    if (p->reduced[0].stride[r] == 1 && !plan->is_double) {
-        plan->kernels->widen[p->dtypes[r]]((float *)to, job->data[r], p->cols);
-        return to;
-    }
-    for (int64_t c = 0; c < p->cols; c++) {
-        const double value = element_load(job->data[r] + c * step, p->dtypes[r]);
-        if (plan->is_double)
-            ((double *)to)[c] = value;
-        else
-            ((float *)to)[c] = (float)value;
-    }
+    load_affine(job, r, to);
     return to;
 }
 

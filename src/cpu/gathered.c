@@ -4,6 +4,7 @@
  * everything, fast for nothing in particular.
  */
 #include "cpu/gathered.h"
+#include "cpu/affine.h"
 #include "cpu/sums.h"
 
 #include <math.h>

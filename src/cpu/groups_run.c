@@ -4,7 +4,7 @@
  * row's own sums of its channels.
  */
 #include "cpu/groups_run.h"
-#include "cpu/sums.h"
+#include "cpu/affine.h"
 
 static int64_t channels_of(const problem *p) {
     return p->cols / p->reduced[p->reduced_count - 1].size;
@@ -48,20 +48,9 @@ static double *row_sums(const cpu_job *job, int which, int64_t row) {
 }
 
 void group_weights(const cpu_job *job) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
-    for (int which = 0; which < 2; which++) {
-        const role r = which ? ROLE_BIAS : ROLE_WEIGHT;
-        char *to = dense_weights(job, which);
-        if (to && !plan->is_double && affine_is_dense(p, r)) {
-            plan->kernels->widen[p->dtypes[r]]((float *)to, job->data[r], p->affine);
-            continue;
-        }
-        for (int64_t i = 0; to && i < p->affine; i++)
-            element_store(to + (size_t)i * real_bytes(plan),
-                          plan->is_double ? DTYPE_F64 : DTYPE_F32,
-                          element_load(affine_element(job, r, i), p->dtypes[r]));
-    }
+    for (int which = 0; which < 2; which++)
+        if (dense_weights(job, which))
+            load_affine(job, which ? ROLE_BIAS : ROLE_WEIGHT, dense_weights(job, which));
 }
 
 static const void *weights_at(const cpu_job *job, int which, int64_t first) {
@@ -143,6 +132,10 @@ void group_sums(const cpu_job *job) {
             for (int64_t c = 0; c < channels; c++)
                 to[c * step] += sums[c];
         }
-        store_sums(job, outputs[which], total);
+        const bool dense = affine_is_dense(p, outputs[which]);
+        for (int64_t first = 0; first < p->affine; first += SUM_TILE) {
+            const int64_t count = p->affine - first < SUM_TILE ? p->affine - first : SUM_TILE;
+            store_affine(job, outputs[which], first, count, total + first, dense);
+        }
     }
 }

@@ -1,34 +1,26 @@
 /*
  * Row kernels, written once and included for every tier and dtype. Parameters:
  *
- *     ELEMENT, ELEMENT_T      dtype token (f32, f16, bf16, f64) and C type of x, y, dy, dx in
- * memory WEIGHT, WEIGHT_T        the same of weight and bias REAL, REAL_TOKEN        the compute
- * type, float or double, and its dtype token VEC                     its vector, f32v or f64v;
- * VEC_LANES  its lanes LANES                   the canonical lanes: 32 for float, 16 for double BIG
- * a variance or a constant from here on is out of range, and TINY_VAR, TINY_EPS      below both,
- * squares have lost digits: the row is done in wide.c instead NAME(f)                 f with a
- * suffix of its own
+ *     ELEMENT, ELEMENT_T  dtype token (f32, f16, bf16, f64) and C type of x, y, dy, dx in memory
+ *     WEIGHT, WEIGHT_T    the same of weight and bias
+ *     REAL, REAL_TOKEN    the compute type, float or double, and its dtype token
+ *     VEC, VEC_LANES      its vector, f32v or f64v, and the vector's lanes
+ *     LANES               the canonical lanes: 32 for float, 16 for double
+ *     BIG                 a variance or a constant from here on is out of range, and
+ *     TINY_VAR, TINY_EPS  below both, squares have lost digits: the row is done in wide.c instead
+ *     NAME(f)             f with a suffix of its own
  *
  * The sums of a row are the same bits on every tier: element i of a segment goes to canonical lane
  * i mod LANES, whatever the width of a vector; lanes fold by halves; segments are merged in order,
  * in double. Statistics are corrected two-pass, the mean a pair m + delta (docs/numerics.md).
  */
 
-#define V_(vec, f) vec##_##f
-#define V__(vec, f) V_(vec, f)
-#define V(f) V__(VEC, f)
-#define V_TYPED_(vec, f, type) vec##_##f##_##type
-#define V_TYPED(vec, f, type) V_TYPED_(vec, f, type)
 #define LOAD_X(p) V_TYPED(VEC, load, ELEMENT)(p)
 #define LOAD_X_PART(p, n) V_TYPED(VEC, load_part, ELEMENT)(p, n)
 #define STORE_X(p, v) V_TYPED(VEC, store, ELEMENT)(p, v)
 #define STORE_X_PART(p, v, n) V_TYPED(VEC, store_part, ELEMENT)(p, v, n)
 #define LOAD_W(p) V_TYPED(VEC, load, WEIGHT)(p)
 #define LOAD_W_PART(p, n) V_TYPED(VEC, load_part, WEIGHT)(p, n)
-#define LOAD_REAL(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
-#define LOAD_REAL_PART(p, n) V_TYPED(VEC, load_part, REAL_TOKEN)(p, n)
-#define STORE_REAL(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
-#define STORE_REAL_PART(p, v, n) V_TYPED(VEC, store_part, REAL_TOKEN)(p, v, n)
 #define DTYPE_OF_f32 DTYPE_F32
 #define DTYPE_OF_f16 DTYPE_F16
 #define DTYPE_OF_bf16 DTYPE_BF16
@@ -36,10 +28,6 @@
 #define DTYPE_OF_(type) DTYPE_OF_##type
 #define DTYPE_OF(type) DTYPE_OF_(type)
 
-/* Vectors held in an array stay in registers only where the loop over it is gone. */
-#define UNROLL _Pragma("GCC unroll 8")
-#define INLINE static inline __attribute__((always_inline))
-#define OUTLINE static __attribute__((noinline))
 enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
 
 typedef REAL NAME(group_real) __attribute__((vector_size(GROUP * sizeof(REAL))));
@@ -139,30 +127,18 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
 #undef WITH_GROUPS
 #endif
 
-#undef V_
-#undef V__
-#undef V
-#undef V_TYPED_
-#undef V_TYPED
 #undef LOAD_X
 #undef LOAD_X_PART
 #undef STORE_X
 #undef STORE_X_PART
 #undef LOAD_W
 #undef LOAD_W_PART
-#undef LOAD_REAL
-#undef LOAD_REAL_PART
-#undef STORE_REAL
-#undef STORE_REAL_PART
 #undef DTYPE_OF_f32
 #undef DTYPE_OF_f16
 #undef DTYPE_OF_bf16
 #undef DTYPE_OF_f64
 #undef DTYPE_OF_
 #undef DTYPE_OF
-#undef UNROLL
-#undef INLINE
-#undef OUTLINE
 #undef ELEMENT
 #undef ELEMENT_T
 #undef WEIGHT

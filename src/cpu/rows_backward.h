@@ -252,7 +252,17 @@ OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, t
         NAME(backward_group)(a, row, 1, false, t, NULL);
 }
 
+#if defined(VEC_SMALL_TEXT)
+INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
+    (void)a, (void)rms;
+    return 0;
+}
+#else
 #include "cpu/rows_step_backward.h"
+INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
+    return NAME(step_rows_backward)(a, rms);
+}
+#endif
 
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
@@ -261,7 +271,7 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const bool lines =
         t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
-    int64_t row = NAME(step_rows_backward)(a, rms);
+    int64_t row = NAME(few_columns_backward)(a, rms);
     for (; row < grouped; row += GROUP)
         NAME(backward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)

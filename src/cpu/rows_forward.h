@@ -327,8 +327,18 @@ OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, tra
         NAME(forward_group)(a, row, 1, false, t, NULL);
 }
 
+#if defined(VEC_SMALL_TEXT)
+INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
+    (void)a, (void)rms;
+    return 0;
+}
+#else
 #include "cpu/rows_short.h"
 #include "cpu/rows_step.h"
+INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
+    return a->cols <= LANES ? NAME(short_rows)(a, rms) : NAME(step_rows)(a, rms);
+}
+#endif
 
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
@@ -338,7 +348,7 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     const bool lines =
         t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
-    int64_t row = a->cols <= LANES ? NAME(short_rows)(a, rms) : NAME(step_rows)(a, rms);
+    int64_t row = NAME(few_columns)(a, rms);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)

@@ -1,4 +1,5 @@
 #include "cpu/run.h"
+#include "cpu/affine.h"
 #include "cpu/channels_run.h"
 #include "cpu/gathered.h"
 #include "cpu/groups_run.h"

@@ -3,6 +3,7 @@
  * the values of a problem that has no elements.
  */
 #include "cpu/sums.h"
+#include "cpu/affine.h"
 
 #include <math.h>
 
@@ -18,63 +19,6 @@ void flush_dense(const planish_plan *plan, void *chunk, double *sum) {
             sum[i] += (double)values[i];
     }
     memset(chunk, 0, plan->chunk_bytes);
-}
-
-char *affine_element(const cpu_job *job, role r, int64_t i) {
-    const problem *p = &job->plan->problem;
-    int64_t offset = 0;
-    for (int k = p->reduced_count - 1; k >= 0; k--)
-        if (p->reduced[k].affine) {
-            offset += i % p->reduced[k].size * p->reduced[k].stride[r];
-            i /= p->reduced[k].size;
-        }
-    for (int k = p->kept_count - 1; k >= 0; k--)
-        if (p->kept[k].affine) {
-            offset += i % p->kept[k].size * p->kept[k].stride[r];
-            i /= p->kept[k].size;
-        }
-    return job->data[r] + offset * dtype_bytes(p->dtypes[r]);
-}
-
-/* In vectors, through f32. */
-static void store_dense(const cpu_kernels *kernels, char *data, dtype type, int64_t first,
-                        const double total[], int64_t count) {
-    float rounded[SUM_TILE];
-    for (int64_t i = 0; i < count; i++)
-        rounded[i] = (float)total[i];
-    if (type == DTYPE_F64)
-        memcpy((double *)data + first, total, (size_t)count * sizeof *total);
-    else
-        kernels->narrow[type](data + first * dtype_bytes(type), rounded, count);
-}
-
-static bool continues(const axis *a, role r, int64_t *span) {
-    if (!a->affine)
-        return true;
-    const bool next = a->stride[r] == *span;
-    *span *= a->size;
-    return next;
-}
-
-bool affine_is_dense(const problem *p, role r) {
-    int64_t span = 1;
-    bool dense = true;
-    for (int k = p->reduced_count - 1; k >= 0; k--)
-        dense &= continues(&p->reduced[k], r, &span);
-    for (int k = p->kept_count - 1; k >= 0; k--)
-        dense &= continues(&p->kept[k], r, &span);
-    return dense;
-}
-
-void store_sums(const cpu_job *job, role r, const double total[]) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
-    const bool dense = !plan->is_double && affine_is_dense(p, r);
-    for (int64_t first = 0; dense && first < p->affine; first += SUM_TILE)
-        store_dense(plan->kernels, job->data[r], p->dtypes[r], first, total + first,
-                    p->affine - first < SUM_TILE ? p->affine - first : SUM_TILE);
-    for (int64_t i = 0; !dense && i < p->affine; i++)
-        element_store(affine_element(job, r, i), p->dtypes[r], total[i]);
 }
 
 /* Adds elements of a block's sums, dweight's (0) or dbias's (1). */
@@ -99,7 +43,6 @@ void sum_tiles(void *data, int64_t begin, int64_t end) {
     const planish_plan *plan = job->plan;
     const problem *p = &plan->problem;
     const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
-    const bool dense = plan->path == PATH_ROWS; /* the row path has no others */
     double total[SUM_TILE];
     for (int64_t tile = begin; tile < end; tile++) {
         const int64_t first = tile * SUM_TILE;
@@ -111,13 +54,7 @@ void sum_tiles(void *data, int64_t begin, int64_t end) {
             memset(total, 0, (size_t)count * sizeof *total);
             for (int64_t block = 0; block < plan->blocks; block++)
                 add_block(job, block, o, first, count, total);
-            if (dense && !plan->is_double)
-                store_dense(plan->kernels, job->data[output], p->dtypes[output], first, total,
-                            count);
-            else
-                for (int64_t i = 0; i < count; i++)
-                    element_store(affine_element(job, output, first + i), p->dtypes[output],
-                                  total[i]);
+            store_affine(job, output, first, count, total, plan->path == PATH_ROWS);
         }
     }
 }

@@ -7,23 +7,12 @@
 /* Adds a chunk sum, one element for each column, to a block sum and clears it. */
 void flush_dense(const planish_plan *plan, void *chunk, double *sum);
 
-/* The address of affine element i, counted over the affine kept axes and then the affine reduced
- * ones. */
-char *affine_element(const cpu_job *job, role r, int64_t i);
-
-/* Whether the affine elements lie one behind the other, in that order. */
-bool affine_is_dense(const problem *p, role r);
-
-/* dweight or dbias from their sums. */
-void store_sums(const cpu_job *job, role r, const double total[]);
-
 /* Whether each block is one chunk: its chunk sums are then its block sums too, and not flushed. */
 static inline bool blocks_are_chunks(const planish_plan *plan) {
     return plan->path == PATH_ROWS && plan->block_rows <= CHUNK_ROWS;
 }
 
-/* dweight and dbias from the block sums, by tiles of affine elements: a planish_task. */
-enum { SUM_TILE = 4096 };
+/* dweight and dbias from the block sums, by tiles of SUM_TILE affine elements: a planish_task. */
 void sum_tiles(void *job, int64_t begin, int64_t end);
 
 /* y, mean, rstd, dweight and dbias of a problem without elements. */

@@ -3,6 +3,8 @@
  * TIER set to its name; defines cpu_kernels_<tier>.
  */
 #include "cpu/rows_doubles.h"
+#include "cpu/spans.h"
+#include "cpu/words.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -74,103 +76,6 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define NAME(f) f##_f64
 #define WITH_GROUPS
 #include "cpu/rows.h"
-
-static void widen_span_f32(float *to, const void *from, int64_t count) {
-    memcpy(to, from, (size_t)count * sizeof *to);
-}
-static void narrow_span_f32(void *to, const float *from, int64_t count) {
-    memcpy(to, from, (size_t)count * sizeof *from);
-}
-static void widen_span_f16(float *to, const void *from, int64_t count) {
-    const uint16_t *halves = from;
-    int64_t i = 0;
-    for (; i + F32V_LANES <= count; i += F32V_LANES)
-        f32v_store_f32(to + i, f32v_load_f16(halves + i));
-    for (; i < count; i++)
-        to[i] = f32_of_f16(halves[i]);
-}
-static void narrow_span_f16(void *to, const float *from, int64_t count) {
-    uint16_t *halves = to;
-    int64_t i = 0;
-    for (; i + F32V_LANES <= count; i += F32V_LANES)
-        f32v_store_f16(halves + i, f32v_load_f32(from + i));
-    for (; i < count; i++)
-        halves[i] = f16_of_f32(from[i]);
-}
-static void widen_span_bf16(float *to, const void *from, int64_t count) {
-    const uint16_t *halves = from;
-    int64_t i = 0;
-    for (; i + F32V_LANES <= count; i += F32V_LANES)
-        f32v_store_f32(to + i, f32v_load_bf16(halves + i));
-    for (; i < count; i++)
-        to[i] = f32_of_bf16(halves[i]);
-}
-static void narrow_span_bf16(void *to, const float *from, int64_t count) {
-    uint16_t *halves = to;
-    int64_t i = 0;
-    for (; i + F32V_LANES <= count; i += F32V_LANES)
-        f32v_store_bf16(halves + i, f32v_load_f32(from + i));
-    for (; i < count; i++)
-        halves[i] = bf16_of_f32(from[i]);
-}
-
-/* Dense elements of any dtype to and from the compute type. */
-static void widen_span_to_f32(float *to, const void *from, dtype type, int64_t count) {
-    if (type == DTYPE_F32)
-        widen_span_f32(to, from, count);
-    else if (type == DTYPE_F16)
-        widen_span_f16(to, from, count);
-    else
-        widen_span_bf16(to, from, count);
-}
-static void narrow_span_to_f32(void *to, const float *from, dtype type, int64_t count) {
-    if (type == DTYPE_F32)
-        narrow_span_f32(to, from, count);
-    else if (type == DTYPE_F16)
-        narrow_span_f16(to, from, count);
-    else
-        narrow_span_bf16(to, from, count);
-}
-static void widen_span_to_f64(double *to, const void *from, dtype type, int64_t count) {
-    if (type == DTYPE_F64)
-        memcpy(to, from, (size_t)count * sizeof *to);
-    else
-        for (int64_t i = 0; i < count; i++)
-            to[i] = element_load((const char *)from + i * dtype_bytes(type), type);
-}
-static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t count) {
-    if (type == DTYPE_F64)
-        memcpy(to, from, (size_t)count * sizeof *from);
-    else
-        for (int64_t i = 0; i < count; i++)
-            element_store((char *)to + i * dtype_bytes(type), type, from[i]);
-}
-
-/* A vector to memory of a dtype that is known where this is called. */
-static inline void store_vector_f32(void *to, f32v v, dtype type) {
-    if (type == DTYPE_F32)
-        f32v_store_f32(to, v);
-    else if (type == DTYPE_F16)
-        f32v_store_f16(to, v);
-    else
-        f32v_store_bf16(to, v);
-}
-static inline void store_vector_part_f32(void *to, f32v v, int n, dtype type) {
-    if (type == DTYPE_F32)
-        f32v_store_part_f32(to, v, n);
-    else if (type == DTYPE_F16)
-        f32v_store_part_f16(to, v, n);
-    else
-        f32v_store_part_bf16(to, v, n);
-}
-static inline void store_vector_f64(void *to, f64v v, dtype type) {
-    (void)type;
-    f64v_store_f64(to, v);
-}
-static inline void store_vector_part_f64(void *to, f64v v, int n, dtype type) {
-    (void)type;
-    f64v_store_part_f64(to, v, n);
-}
 
 #define REAL float
 #define REAL_TOKEN f32

@@ -1,5 +1,6 @@
 /*
- * The vector vocabulary in plain C: what every other vec_*.h provides under the same names.
+ * The vector vocabulary in plain C and GNU's vector types, which any machine has: what every other
+ * vec_*.h provides under the same names.
  *
  *     f32v, F32V_LANES, f64v, F64V_LANES
  *     set1, add, sub, mul, fma(a, b, c) = a * b + c rounded once
@@ -20,49 +21,42 @@
 
 #include "cpu/bits.h"
 
-#define F32V_LANES 8
-#define F64V_LANES 4
-#define F32V_BLOCK 4
-#define F64V_BLOCK 4
+/* For machines that no tier is made for: loops stay loops, and rows of few columns go the way of
+ * all others, which makes a third of the text. */
+#define VEC_SMALL_TEXT
 
-typedef struct f32v {
-    float lane[F32V_LANES];
-} f32v;
-typedef struct f64v {
-    double lane[F64V_LANES];
-} f64v;
+#define F32V_LANES 4
+#define F64V_LANES 2
+#define F32V_BLOCK 4
+#define F64V_BLOCK 2
+
+typedef float f32v __attribute__((vector_size(16)));
+typedef double f64v __attribute__((vector_size(16)));
 
 #define EACH(n) for (int i = 0; i < (n); i++)
 
 static inline f32v f32v_set1(float a) {
-    f32v r;
-    EACH(F32V_LANES) r.lane[i] = a;
-    return r;
+    return (f32v){a, a, a, a};
 }
 static inline f32v f32v_add(f32v a, f32v b) {
-    EACH(F32V_LANES) a.lane[i] += b.lane[i];
-    return a;
+    return a + b;
 }
 static inline f32v f32v_sub(f32v a, f32v b) {
-    EACH(F32V_LANES) a.lane[i] -= b.lane[i];
-    return a;
+    return a - b;
 }
 static inline f32v f32v_mul(f32v a, f32v b) {
-    EACH(F32V_LANES) a.lane[i] *= b.lane[i];
-    return a;
+    return a * b;
 }
 static __attribute__((noinline)) f32v f32v_fma(f32v a, f32v b, f32v c) {
-    EACH(F32V_LANES) a.lane[i] = fma_f32(a.lane[i], b.lane[i], c.lane[i]);
+    EACH(F32V_LANES) a[i] = fma_f32(a[i], b[i], c[i]);
     return a;
 }
 static inline f32v f32v_keep(f32v a, int n) {
-    EACH(F32V_LANES) a.lane[i] = i < n ? a.lane[i] : 0;
+    EACH(F32V_LANES) a[i] = i < n ? a[i] : 0;
     return a;
 }
 static inline float f32v_fold(f32v a) {
-    for (int half = F32V_LANES / 2; half; half /= 2)
-        EACH(half) a.lane[i] += a.lane[i + half];
-    return a.lane[0];
+    return (a[0] + a[2]) + (a[1] + a[3]);
 }
 static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
     out[0] = f32v_fold(a);
@@ -72,27 +66,27 @@ static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
 }
 static __attribute__((noinline)) f32v f32v_load_part_f32(const float *p, int n) {
     f32v r = f32v_set1(0);
-    EACH(n) r.lane[i] = p[i];
+    EACH(n) r[i] = p[i];
     return r;
 }
 static __attribute__((noinline)) f32v f32v_load_part_f16(const uint16_t *p, int n) {
     f32v r = f32v_set1(0);
-    EACH(n) r.lane[i] = f32_of_f16(p[i]);
+    EACH(n) r[i] = f32_of_f16(p[i]);
     return r;
 }
 static __attribute__((noinline)) f32v f32v_load_part_bf16(const uint16_t *p, int n) {
     f32v r = f32v_set1(0);
-    EACH(n) r.lane[i] = f32_of_bf16(p[i]);
+    EACH(n) r[i] = f32_of_bf16(p[i]);
     return r;
 }
 static __attribute__((noinline)) void f32v_store_part_f32(float *p, f32v a, int n) {
-    EACH(n) p[i] = a.lane[i];
+    EACH(n) p[i] = a[i];
 }
 static __attribute__((noinline)) void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
-    EACH(n) p[i] = f16_of_f32(a.lane[i]);
+    EACH(n) p[i] = f16_of_f32(a[i]);
 }
 static __attribute__((noinline)) void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
-    EACH(n) p[i] = bf16_of_f32(a.lane[i]);
+    EACH(n) p[i] = bf16_of_f32(a[i]);
 }
 static inline f32v f32v_load_f32(const float *p) {
     return f32v_load_part_f32(p, F32V_LANES);
@@ -114,34 +108,27 @@ static inline void f32v_store_bf16(uint16_t *p, f32v a) {
 }
 
 static inline f64v f64v_set1(double a) {
-    f64v r;
-    EACH(F64V_LANES) r.lane[i] = a;
-    return r;
+    return (f64v){a, a};
 }
 static inline f64v f64v_add(f64v a, f64v b) {
-    EACH(F64V_LANES) a.lane[i] += b.lane[i];
-    return a;
+    return a + b;
 }
 static inline f64v f64v_sub(f64v a, f64v b) {
-    EACH(F64V_LANES) a.lane[i] -= b.lane[i];
-    return a;
+    return a - b;
 }
 static inline f64v f64v_mul(f64v a, f64v b) {
-    EACH(F64V_LANES) a.lane[i] *= b.lane[i];
-    return a;
+    return a * b;
 }
 static __attribute__((noinline)) f64v f64v_fma(f64v a, f64v b, f64v c) {
-    EACH(F64V_LANES) a.lane[i] = __builtin_fma(a.lane[i], b.lane[i], c.lane[i]);
+    EACH(F64V_LANES) a[i] = __builtin_fma(a[i], b[i], c[i]);
     return a;
 }
 static inline f64v f64v_keep(f64v a, int n) {
-    EACH(F64V_LANES) a.lane[i] = i < n ? a.lane[i] : 0;
+    EACH(F64V_LANES) a[i] = i < n ? a[i] : 0;
     return a;
 }
 static inline double f64v_fold(f64v a) {
-    for (int half = F64V_LANES / 2; half; half /= 2)
-        EACH(half) a.lane[i] += a.lane[i + half];
-    return a.lane[0];
+    return a[0] + a[1];
 }
 static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
     out[0] = f64v_fold(a);
@@ -151,11 +138,11 @@ static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
 }
 static inline f64v f64v_load_part_f64(const double *p, int n) {
     f64v r = f64v_set1(0);
-    EACH(n) r.lane[i] = p[i];
+    EACH(n) r[i] = p[i];
     return r;
 }
 static inline void f64v_store_part_f64(double *p, f64v a, int n) {
-    EACH(n) p[i] = a.lane[i];
+    EACH(n) p[i] = a[i];
 }
 static inline f64v f64v_load_f64(const double *p) {
     return f64v_load_part_f64(p, F64V_LANES);

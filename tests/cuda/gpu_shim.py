@@ -1,7 +1,7 @@
 """ctypes over tests/cuda/shim.c: row problems as plans of the GPU backend.
 
 Needs neither torch nor a GPU to make and compile plans. PLANISH_GPU_SHIM names the shared library;
-without it, it is the one that `meson compile -C build/tests` makes.
+without it, it is the one that `make test` builds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ShimError(RuntimeError):
         self.status = status
 
 
-BUILT = pathlib.Path(__file__).parents[2] / "build/tests/tests/cuda/libgpu_shim.so"
+BUILT = pathlib.Path(__file__).parents[2] / "build/release/tests/cuda/libgpu_shim.so"
 
 
 def find_nvrtc() -> None:

@@ -230,7 +230,7 @@ def compile_all(todo: list[tuple[int, int]]) -> list[tuple[int, list[str]]]:
 def test_every_kind_compiles_without_a_spill() -> None:
     """All of it with PLANISH_TEST_FULL=1."""
     if not os.environ.get("PLANISH_GPU_SHIM") and not BUILT.exists():
-        pytest.skip(f"{BUILT} is not built; meson compile -C build/tests makes it")
+        pytest.skip(f"{BUILT} is not built; make test builds it")
     try:
         compile_case(90, 0)
     except ShimError as e:

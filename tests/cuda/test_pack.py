@@ -103,7 +103,7 @@ class Machine:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     if not SHIM.exists():
-        pytest.skip(f"{SHIM} is not built; meson compile -C build/tests makes it")
+        pytest.skip(f"{SHIM} is not built; make test builds it")
     try:
         Plan(FORWARD, LAYER, 1, 8, same("f32", FORWARD), arch=90).compile(90)
     except ShimError as e:

@@ -14,10 +14,10 @@
  * reads back from shared memory only the bytes it copied itself, so neither needs a barrier.
  *
  * Statistics, in one exchange: each thread takes sums about a pivot of its own (the mean of its
- * first chunks), shifts them to the pivot of its warp's first lane, then of the row's first warp,
- * and adds along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x
- * (where a thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is done again, scaled by a
- * power of two.
+ * first chunks), shifts them to a pivot of its warp, then to that of the row's first warp, and adds
+ * along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x (where a
+ * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
+ * done again, scaled by a power of two.
  *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
@@ -76,7 +76,7 @@ template <bool HALF> struct total_of {
 template <> struct total_of<true> {
     typedef float type;
 };
-/* A pivot of few elements may lie far from the mean, and then f32 totals lose digits. */
+/* A pivot of one element may lie far from the mean, and then f32 totals lose digits. */
 typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8 &&
                  !(GROUPED && WIDTH == 1)>::type total;
 
@@ -238,12 +238,27 @@ __device__ __forceinline__ void merge_entries(const place &p, const entry *slots
         a = sum_over_lanes<TREE>(a, p.lane);
 }
 
+/* What the sums of a warp's lanes are merged about: the middle of three lanes' pivots, for one of
+ * them may have met an outlier, and far from the mean f32 totals lose digits. */
+__device__ __forceinline__ real warp_pivot(const place &p, real own) {
+    constexpr int APART = WARP_LANES / 3;
+    const int first = WARP_LANES == 32 ? 0 : p.lane - p.lane % WARP_LANES;
+    const real a = from_lane(own, first);
+    if constexpr (sizeof(total) == 4 && WARP_LANES >= 8) {
+        const real b = from_lane(own, first + APART), c = from_lane(own, first + 2 * APART);
+        /* Of the row's last warp, which may hold next to nothing, the first. */
+        const bool all = !RAGGED || VECS > 1 || p.rank - p.lane % WARP_LANES + WARP_LANES <= CHUNKS;
+        return all ? fmaxf(fminf(a, b), fminf(fmaxf(a, b), c)) : a;
+    }
+    return a;
+}
+
 /* Merges what the lanes of a row in a warp have; each gets their pivot and the sums about it. */
 template <bool SCALED>
 __device__ __forceinline__ void merge_in_warp(const place &p, real &pivot, real scale, total &a,
                                               total &b) {
     if (LAYER) {
-        real first = from_lane(pivot, WARP_LANES == 32 ? 0 : p.lane - p.lane % WARP_LANES);
+        const real first = warp_pivot(p, pivot);
         total d = (total)pivot - (total)first;
         shift(SCALED ? d * scale : d, p.count, a, b);
         pivot = first;

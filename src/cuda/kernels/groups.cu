@@ -10,7 +10,8 @@
  * LAST: channels are dense, pixels COLS apart; else pixels are dense.
  *
  * Pieces are cut by COLS, PIXELS and the dtypes alone, so that a row does not depend on the others.
- * Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; rows whose squares leave float's range are summed again, scaled by a power of two.
+ * Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; rows whose
+ * squares leave float's range are summed again, scaled by a power of two.
  *
  * Constants: STAGE PASS KIND GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES PLANES
  * WARPS LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS

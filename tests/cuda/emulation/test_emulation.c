@@ -459,6 +459,17 @@ static void long_rows(void) {
     emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_RMS, 4, 8195, F32));
 }
 
+/* An outlier in a row's first chunk, in rows of every way to share them. */
+static void outliers(void) {
+    static const int64_t cols[] = {64, 100, 264, 512, 768, 1096, 2048, 4096, 8192, 16384};
+    set_device(90, 2);
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) {
+        norm_case c = rows_of(PLANISH_FORWARD, PLANISH_LAYER, 5, cols[i], types[i % 2]);
+        c.numbers = OUTLIER;
+        emulate_case(c);
+    }
+}
+
 /* Few rows on a large device, which load weight and bias early; and many on a small one. */
 static void row_counts(void) {
     for (int pass = 0; pass < 2; pass++) {
@@ -779,6 +790,7 @@ int main(int argc, char **argv) {
     } tables[] = {
         {"lengths", lengths},
         {"long", long_rows},
+        {"outliers", outliers},
         {"rows", row_counts},
         {"outputs", outputs_and_dtypes},
         {"layouts", layouts},
