@@ -41,17 +41,34 @@ element element_of(DLDataType dtype) {
     return ELEMENT_COUNT;
 }
 
+/* What ilogbl and ldexpl(1, exponent) give, for normal doubles: most of what the tests do is to
+ * round and to write elements. */
+static int exponent_of(double magnitude) {
+    uint64_t bits;
+    memcpy(&bits, &magnitude, sizeof bits);
+    return (int)(bits >> 52 & 0x7ff) - 1023;
+}
+static double power_of_two(int exponent) {
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 real element_max(element type) {
     const format *f = &formats[type];
-    return ldexpl(2 - ldexpl(1, 1 - f->digits), f->max_exponent);
+    return (2 - (real)power_of_two(1 - f->digits)) * (real)power_of_two(f->max_exponent);
 }
 
 real element_ulp(element type, real magnitude) {
     const format *f = &formats[type];
-    int exponent = magnitude > 0 && isfinite(magnitude) ? ilogbl(magnitude) : f->min_exponent;
+    int exponent = f->min_exponent;
+    if (magnitude > 0 && isfinite(magnitude))
+        exponent = type == F64 ? ilogbl(magnitude) : exponent_of((double)magnitude);
     if (exponent < f->min_exponent)
         exponent = f->min_exponent;
-    return ldexpl(1, exponent - f->digits + 1);
+    return type == F64 ? ldexpl(1, exponent - f->digits + 1)
+                       : (real)power_of_two(exponent - f->digits + 1);
 }
 
 real element_round(element type, real value) {
@@ -61,8 +78,11 @@ real element_round(element type, real value) {
         return (float)value;
     if (type == F64)
         return (double)value;
+    if (fabsl(value) > 2 * element_max(type))
+        return copysignl(INFINITY, value);
     real ulp = element_ulp(type, fabsl(value));
-    real rounded = nearbyintl(value / ulp) * ulp; /* both steps exact but for the rounding wanted */
+    /* Both steps are exact but for the rounding wanted. */
+    real rounded = copysignl((real)llrintl(value / ulp) * ulp, value);
     return fabsl(rounded) > element_max(type) ? copysignl(INFINITY, value) : rounded;
 }
 
@@ -76,11 +96,11 @@ static uint16_t encode16(const format *f, real value) {
     if (isinf(value))
         return sign | infinity;
     value = fabsl(value);
-    int exponent = value > 0 ? ilogbl(value) : f->min_exponent;
+    int exponent = exponent_of((double)value);
     if (exponent < f->min_exponent)
         exponent = f->min_exponent;
     /* A subnormal's significand lacks the leading one, which makes its exponent field 0. */
-    uint16_t significand = (uint16_t)ldexpl(value, fraction - exponent);
+    uint16_t significand = (uint16_t)((double)value * power_of_two(fraction - exponent));
     return (uint16_t)(sign | (((exponent - f->min_exponent) << fraction) + significand));
 }
 

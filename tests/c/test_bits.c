@@ -346,11 +346,14 @@ static void in_place(const norm_case *c) {
 
 /* Outputs beyond the cache (plan.c, traffic_of) are written another way, where their rows are whole
  * lines of 64 bytes. */
-static void beyond_the_cache(void) {
+static void beyond_the_cache(int step) {
     static const element types[] = {F32, F16, BF16};
+    int turn = 0;
     for (int t = 0; t < 3; t++)
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++)
             for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++) {
+                if (turn++ % step)
+                    continue;
                 norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, 96, 128, t ? 256 : 128, 4);
                 c.x = c.y = c.weight = c.grad = types[t];
                 c.seed = (uint64_t)t + 200;
@@ -363,6 +366,8 @@ static void beyond_the_cache(void) {
                  {8200, 544, F16},  {40000, 120, BF16}, {1100, 1024, F64}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++) {
+            if (turn++ % step)
+                continue;
             norm_case c =
                 rows_case(pass, (planish_kind)((i + pass) % 2), sizes[i].rows, sizes[i].cols);
             c.x = c.y = c.weight = c.grad = sizes[i].type;
@@ -467,7 +472,7 @@ int main(int argc, char **argv) {
     every_image(11 * step, in_every_layout);
     every_image(2 * step, with_fewer_outputs);
     every_image(2 * step, in_place);
-    beyond_the_cache();
+    beyond_the_cache(step < 10 ? 1 : 5); /* large: all of them, or a fifth */
     compare_tiers(step);
     return test_finish("bits");
 }
