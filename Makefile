@@ -79,6 +79,7 @@ $(DONE)/test-tools: $(DONE)/torch
 test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers
 	@echo "==> C tests, then Python tests"
 	@$(BIN)/meson configure build/release -Dtests=true
+	@$(BIN)/meson compile -C build/release -j $(JOBS)
 	@failed=0; \
 	$(BIN)/meson test -C build/release --print-errorlogs --num-processes $(JOBS) \
 	    --timeout-multiplier 4 || failed=1; \

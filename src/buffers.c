@@ -89,3 +89,15 @@ planish_status buffers_check(const problem *p, void *const buffers[ROLE_COUNT], 
     const bool empty = !p->rows || !p->cols;
     return status || apart || empty ? status : check_apart(p, buffers, error);
 }
+
+static void *data_of(const DLTensor *t) {
+    return t && t->data ? (char *)t->data + t->byte_offset : NULL;
+}
+
+void buffers_of(const planish_tensors *t, void *buffers[ROLE_COUNT]) {
+    const DLTensor *const tensors[ROLE_COUNT] = {t->x,    t->weight,  t->bias, t->y,
+                                                 t->mean, t->rstd,    t->m2,   t->dy,
+                                                 t->dx,   t->dweight, t->dbias};
+    for (int r = 0; r < ROLE_COUNT; r++)
+        buffers[r] = data_of(tensors[r]);
+}

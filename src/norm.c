@@ -89,10 +89,6 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
     return PLANISH_OK;
 }
 
-static void *data_of(const DLTensor *t) {
-    return t && t->data ? (char *)t->data + t->byte_offset : NULL;
-}
-
 planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, const planish_exec *exec) {
     planish_plan plan;
@@ -101,11 +97,8 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
         status = make_plan(&plan, op, pass, tensors, message_of(exec));
     if (status)
         return status;
-    const planish_tensors *t = tensors;
-    void *const buffers[ROLE_COUNT] = {data_of(t->x),       data_of(t->weight), data_of(t->bias),
-                                       data_of(t->y),       data_of(t->mean),   data_of(t->rstd),
-                                       data_of(t->m2),      data_of(t->dy),     data_of(t->dx),
-                                       data_of(t->dweight), data_of(t->dbias)};
+    void *buffers[ROLE_COUNT];
+    buffers_of(tensors, buffers);
     return run_plan(&plan, buffers, exec);
 }
 

@@ -1,5 +1,6 @@
 #include "ahead.h"
 
+#include "../buffers.h"
 #include "backend.h"
 #include "cache.h"
 #include "key.h"
@@ -22,10 +23,6 @@ static planish_status limits_of(const planish_gpu *gpu, cuda_limits *limits, mes
     return PLANISH_OK;
 }
 
-static void *data_of(const DLTensor *t) {
-    return t && t->data ? (char *)t->data + t->byte_offset : NULL;
-}
-
 planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *op,
                                     planish_pass pass, const planish_tensors *tensors, char *text,
                                     size_t text_bytes) {
@@ -40,11 +37,8 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
         status = cuda_plan_make(&plan, &p, &limits, error);
     if (status)
         return status;
-    const planish_tensors *t = tensors;
-    void *const buffers[ROLE_COUNT] = {data_of(t->x),       data_of(t->weight), data_of(t->bias),
-                                       data_of(t->y),       data_of(t->mean),   data_of(t->rstd),
-                                       data_of(t->m2),      data_of(t->dy),     data_of(t->dx),
-                                       data_of(t->dweight), data_of(t->dbias)};
+    void *buffers[ROLE_COUNT];
+    buffers_of(tensors, buffers);
     return cuda_plan_prepare(&plan, buffers, error);
 }
 

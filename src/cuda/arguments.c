@@ -8,6 +8,7 @@
 #include "general.h"
 #include "geometry.h"
 #include "groups.h"
+#include "integers.h"
 
 enum { MOST_GRID_X = 1 << 30, MOST_GRID_Y = 65535 };
 
@@ -21,12 +22,7 @@ int cuda_spec_cluster(const cuda_spec *spec) {
 
 /* The largest power of two up to 16 that divides everything given: how wide accesses may be. */
 static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
-    uint64_t bits = (uint64_t)(uintptr_t)pointer | (uint64_t)(stride * bytes) | 16;
-    return (int32_t)(bits & ~(bits - 1));
-}
-
-static int bytes_of(const cuda_spec *spec, cuda_constant type) {
-    return dtype_bytes((dtype)spec->constant[type]);
+    return common_alignment((uint64_t)(uintptr_t)pointer | (uint64_t)(stride * bytes));
 }
 
 static size_t real_bytes(const cuda_spec *spec) {
@@ -38,7 +34,7 @@ static int64_t row_bytes(const cuda_plan *plan, role r) {
     static const cuda_constant types[ROLE_COUNT] = {
         [ROLE_X] = C_X_TYPE,       [ROLE_Y] = C_Y_TYPE,  [ROLE_MEAN] = C_MEAN_TYPE,
         [ROLE_RSTD] = C_RSTD_TYPE, [ROLE_DY] = C_G_TYPE, [ROLE_DX] = C_D_TYPE};
-    return plan->stride[r] * bytes_of(&plan->main, types[r]);
+    return plan->stride[r] * constant_bytes(plan->main.constant, types[r]);
 }
 
 /* Turns of blocks (or clusters) over the rows. */
@@ -62,12 +58,13 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
     cuda_spec spec = *which;
     int32_t *c = spec.constant;
     const int64_t *stride = plan->stride;
-    c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], bytes_of(&spec, C_X_TYPE));
+    c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], constant_bytes(spec.constant, C_X_TYPE));
     c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
     /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
-    int narrow = c[C_X_ACCESS] < 4 || c[C_WIDTH] * bytes_of(&spec, C_X_TYPE) < 4;
+    int narrow = c[C_X_ACCESS] < 4 || c[C_WIDTH] * constant_bytes(spec.constant, C_X_TYPE) < 4;
     if (spec.kernel == CUDA_FORWARD) {
-        c[C_Y_ACCESS] = access_of(b[ROLE_Y], stride[ROLE_Y], bytes_of(&spec, C_Y_TYPE));
+        c[C_Y_ACCESS] =
+            access_of(b[ROLE_Y], stride[ROLE_Y], constant_bytes(spec.constant, C_Y_TYPE));
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (cuda_spec_is_wide(&spec))
             return spec;
@@ -84,12 +81,14 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
             c[C_MIN_BLOCKS] = 1;
         }
     } else {
-        c[C_G_ACCESS] = access_of(b[ROLE_DY], stride[ROLE_DY], bytes_of(&spec, C_G_TYPE));
-        c[C_D_ACCESS] = access_of(b[ROLE_DX], stride[ROLE_DX], bytes_of(&spec, C_D_TYPE));
+        c[C_G_ACCESS] =
+            access_of(b[ROLE_DY], stride[ROLE_DY], constant_bytes(spec.constant, C_G_TYPE));
+        c[C_D_ACCESS] =
+            access_of(b[ROLE_DX], stride[ROLE_DX], constant_bytes(spec.constant, C_D_TYPE));
         if (cuda_spec_is_wide(&spec))
             return spec;
         if (spec.kernel == CUDA_APPLY || narrow || c[C_G_ACCESS] < 4 ||
-            c[C_WIDTH] * bytes_of(&spec, C_G_TYPE) < 4)
+            c[C_WIDTH] * constant_bytes(spec.constant, C_G_TYPE) < 4)
             c[C_STAGES] = 0;
     }
     return spec;

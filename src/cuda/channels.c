@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "images.h"
+#include "integers.h"
 
 enum {
     SECTOR = 32,               /* bytes: tiles begin and end on one */
@@ -26,26 +27,10 @@ enum {
     MOST_GRID = 1 << 30
 };
 
-static int least(int a, int b) {
-    return a < b ? a : b;
-}
-static int most(int a, int b) {
-    return a > b ? a : b;
-}
-static int ceil_div(int a, int b) {
-    return (a + b - 1) / b;
-}
-static size_t round_up(size_t bytes) {
-    return (bytes + 15) / 16 * 16;
-}
-
-static int bytes_of(const int32_t *c, cuda_constant type) {
-    return dtype_bytes((dtype)c[type]);
-}
-
 /* Bytes of an element that is held in shared memory. */
 static int held_bytes(const int32_t *c) {
-    return bytes_of(c, C_X_TYPE) + (c[C_PASS] == PLANISH_BACKWARD ? bytes_of(c, C_G_TYPE) : 0);
+    return constant_bytes(c, C_X_TYPE) +
+           (c[C_PASS] == PLANISH_BACKWARD ? constant_bytes(c, C_G_TYPE) : 0);
 }
 
 static size_t tile_bytes(const int32_t *c, int element_bytes) {
@@ -60,11 +45,11 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const size_t tile = (size_t)c[C_TILE], depth = (size_t)c[C_DEPTH];
     const int fewest = c[C_COLS] - (c[C_CLUSTER] - 1) * c[C_DEPTH];
-    const size_t total = bytes_of(c, C_X_TYPE) == 2 && fewest / c[C_PLANES] >= 4 ? 4 : 8;
+    const size_t total = constant_bytes(c, C_X_TYPE) == 2 && fewest / c[C_PLANES] >= 4 ? 4 : 8;
     const size_t stages = (size_t)c[C_STAGES];
-    size_t bytes = tile_bytes(c, bytes_of(c, C_X_TYPE));
+    size_t bytes = tile_bytes(c, constant_bytes(c, C_X_TYPE));
     if (backward)
-        bytes += tile_bytes(c, bytes_of(c, C_G_TYPE));
+        bytes += tile_bytes(c, constant_bytes(c, C_G_TYPE));
     bytes = stages * bytes + round_up(3 * (size_t)c[C_PLANES] * tile * 4) + 16 * tile;
     if (backward)
         bytes += round_up(stages * 2 * tile * 4);
@@ -145,7 +130,7 @@ static double cost_of_tile(const int32_t *c) {
     const int tile = c[C_TILE], pixels = c[C_PIXELS];
     const double bytes = (double)c[C_STAGES] * c[C_COLS] * tile * held_bytes(c);
     const double room = c[C_PASS] == PLANISH_FORWARD ? FORWARD_BYTES : BACKWARD_BYTES;
-    const bool narrow = tile * bytes_of(c, C_X_TYPE) < 2 * SECTOR;
+    const bool narrow = tile * constant_bytes(c, C_X_TYPE) < 2 * SECTOR;
     return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
            (narrow ? 1.4 : 1) * (tile == 64 ? 1 : 1.1);
 }
@@ -163,7 +148,7 @@ static bool some_pixels(cuda_plan *plan, int each) {
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         c[C_TILE] = tiles[i];
         /* Fewer threads of more pixels, so that each has few channels to sum. */
-        const bool eight = backward && tiles[i] == 32 && bytes_of(c, C_X_TYPE) == 2;
+        const bool eight = backward && tiles[i] == 32 && constant_bytes(c, C_X_TYPE) == 2;
         c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
         if (tiles[i] == c[C_PIXELS] || !set_planes(c, c[C_COLS], each))
@@ -185,7 +170,7 @@ static bool some_pixels(cuda_plan *plan, int each) {
 
 static bool set_geometry(cuda_plan *plan, int each) {
     const int32_t *c = plan->main.constant;
-    const bool few = c[C_PIXELS] < FEW_PIXELS || c[C_PIXELS] * bytes_of(c, C_X_TYPE) % SECTOR;
+    const bool few = c[C_PIXELS] < FEW_PIXELS || c[C_PIXELS] * constant_bytes(c, C_X_TYPE) % SECTOR;
     return (few && whole_image(plan, each)) || some_pixels(plan, each) || whole_image(plan, each);
 }
 
@@ -195,30 +180,18 @@ bool channels_plan_make(cuda_plan *plan, const problem *p) {
         return false;
     int32_t *c = plan->main.constant;
     const bool backward = p->pass == PLANISH_BACKWARD;
-    cuda_spec_describe(&plan->main, p);
-    plan->main.kernel = CUDA_CHANNELS;
-    c[C_PASS] = p->pass;
-    c[C_COLS] = (int)v.depth;
-    c[C_PIXELS] = (int)v.pixels;
-    c[C_LAST] = v.last;
-    c[C_GROUP] = c[C_STAGES] = 1;
+    images_describe(plan, p, &v, CUDA_CHANNELS);
+    c[C_STAGES] = 1;
     if (!set_geometry(plan, MOST_EACH) && !set_geometry(plan, 2 * MOST_EACH))
         return false;
-    if (backward) {
-        c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
-        c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
-        c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    }
-    const int bytes = bytes_of(c, C_X_TYPE);
-    const int out = bytes_of(c, backward ? C_D_TYPE : C_Y_TYPE);
+    const int bytes = constant_bytes(c, C_X_TYPE);
+    const int out = constant_bytes(c, backward ? C_D_TYPE : C_Y_TYPE);
     c[C_HOLD] = c[C_TILE] == c[C_PIXELS] && c[C_WIDTH] * bytes < 8 && out == bytes && !c[C_LAST];
     const int threads = 32 * c[C_WARPS];
     const int room = plan->limits.shared_per_block + 1024;
     const int fit = room / ((int)channels_shared_bytes(&plan->main) + 1280);
     c[C_MIN_BLOCKS] =
         most(1, least(fit, (backward ? BACKWARD_THREADS : FORWARD_THREADS) / threads));
-    for (int r = 0; r < ROLE_COUNT; r++)
-        plan->stride[r] = v.stride[r];
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
         cuda_plan_finish(plan, p, c[C_COLS],
                          most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]));
@@ -247,13 +220,13 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
                          bool last) {
     const int32_t *c = plan->main.constant;
     const int64_t unit = last ? 1 : c[C_PIXELS];
-    uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes) | 16;
+    uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes);
     bits |= (uint64_t)(c[C_COLS] * unit * bytes);
     if (c[C_CLUSTER] > 1)
         bits |= (uint64_t)(c[C_DEPTH] * unit * bytes);
     if (!last && c[C_TILE] != c[C_PIXELS])
         bits |= (uint64_t)(c[C_PIXELS] * bytes) | (uint64_t)(c[C_TILE] * bytes);
-    return (int32_t)(bits & ~(bits - 1));
+    return common_alignment(bits);
 }
 
 int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
@@ -261,10 +234,10 @@ int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT]
     cuda_spec *spec = &launches[0].spec;
     *spec = plan->main;
     int32_t *c = spec->constant;
-    c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, bytes_of(c, C_X_TYPE), false);
-    c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, bytes_of(c, C_Y_TYPE), c[C_LAST]);
-    c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, bytes_of(c, C_G_TYPE), false);
-    c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, bytes_of(c, C_D_TYPE), false);
+    c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, constant_bytes(c, C_X_TYPE), false);
+    c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, constant_bytes(c, C_Y_TYPE), c[C_LAST]);
+    c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, constant_bytes(c, C_G_TYPE), false);
+    c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, constant_bytes(c, C_D_TYPE), false);
     if (plan->finish.kernel < 0)
         return 1;
     launches[1].spec = plan->finish;
@@ -303,12 +276,12 @@ void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_C
         .partial_weight = partials,
         .partial_bias = partials + (c[C_WANT_DWEIGHT] ? plan->partials * c[C_COLS] : 0),
         .units = units,
-        .x_image = plan->stride[ROLE_X] * bytes_of(c, C_X_TYPE),
-        .dy_image = plan->stride[ROLE_DY] * bytes_of(c, C_G_TYPE),
-        .out_image = backward ? plan->stride[ROLE_DX] * bytes_of(c, C_D_TYPE)
-                              : plan->stride[ROLE_Y] * bytes_of(c, C_Y_TYPE),
-        .mean_image = plan->stride[ROLE_MEAN] * bytes_of(c, C_MEAN_TYPE),
-        .rstd_image = plan->stride[ROLE_RSTD] * bytes_of(c, C_RSTD_TYPE),
+        .x_image = plan->stride[ROLE_X] * constant_bytes(c, C_X_TYPE),
+        .dy_image = plan->stride[ROLE_DY] * constant_bytes(c, C_G_TYPE),
+        .out_image = backward ? plan->stride[ROLE_DX] * constant_bytes(c, C_D_TYPE)
+                              : plan->stride[ROLE_Y] * constant_bytes(c, C_Y_TYPE),
+        .mean_image = plan->stride[ROLE_MEAN] * constant_bytes(c, C_MEAN_TYPE),
+        .rstd_image = plan->stride[ROLE_RSTD] * constant_bytes(c, C_RSTD_TYPE),
         .eps = plan->eps,
         .eps_is_small = plan->eps < 1e-30};
     if (plan->finish.kernel >= 0)

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "integers.h"
+
 enum {
     WARPS = 8,           /* of a block */
     ACROSS = 32,         /* lanes that take neighbouring outer indices, where they do */
@@ -11,14 +13,6 @@ enum {
     PARTIAL_BLOCKS = 4,  /* the same, of the columns */
     PARTIAL_ELEMENTS = 8 /* fewest that a thread of the columns adds up */
 };
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return a / b + (a % b != 0);
-}
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static int64_t size_of_stride(int64_t stride) {
     return stride < 0 ? -stride : stride;
@@ -65,7 +59,7 @@ static int64_t size_of(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
 static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
     const int32_t *c = plan->main.constant;
     const role by = c[C_X_TYPE] != DTYPE_NONE ? ROLE_X : ROLE_Y;
-    const int bytes = dtype_bytes((dtype)c[by == ROLE_X ? C_X_TYPE : C_Y_TYPE]);
+    const int bytes = constant_bytes(c, by == ROLE_X ? C_X_TYPE : C_Y_TYPE);
     for (int k = plan->axis_count - 1; k >= 0; k--)
         if (is_outer(&plan->axis[k], kernel) == outer && plan->axis[k].size > 1)
             return plan->axis[k].stride[by] == bytes;
@@ -102,12 +96,12 @@ static int lanes_of_columns(const cuda_plan *plan) {
 /* Rows of partial sums: as many as make work for the device. */
 static int64_t parts_of(const cuda_plan *plan) {
     const int lanes = lanes_of_columns(plan);
-    const int64_t columns = ceil_div(size_of(plan, CUDA_GENERAL_COLUMNS, true), lanes);
+    const int64_t columns = ceil_div_i64(size_of(plan, CUDA_GENERAL_COLUMNS, true), lanes);
     const int64_t added = size_of(plan, CUDA_GENERAL_COLUMNS, false);
     const int64_t wanted =
-        ceil_div((int64_t)PARTIAL_BLOCKS * plan->limits.multiprocessors, columns ? columns : 1);
-    const int64_t most = ceil_div(added, (int64_t)PARTIAL_ELEMENTS * 32 * WARPS / lanes);
-    const int64_t parts = least(wanted, most);
+        ceil_div_i64((int64_t)PARTIAL_BLOCKS * plan->limits.multiprocessors, columns ? columns : 1);
+    const int64_t most = ceil_div_i64(added, (int64_t)PARTIAL_ELEMENTS * 32 * WARPS / lanes);
+    const int64_t parts = least_i64(wanted, most);
     return parts > 0 ? parts : 1;
 }
 
@@ -206,8 +200,8 @@ static void set_grid(const cuda_plan *plan, cuda_launch *l) {
     const cuda_general_args *a = &l->args.general;
     const int at_a_time =
         l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.constant[C_LANES];
-    l->blocks_x =
-        least(ceil_div(a->outer_size, at_a_time), (int64_t)BLOCKS * plan->limits.multiprocessors);
+    l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
+                            (int64_t)BLOCKS * plan->limits.multiprocessors);
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
 }
 

@@ -12,6 +12,7 @@
 #include "channels.h"
 #include "general.h"
 #include "groups.h"
+#include "integers.h"
 
 enum {
     FORWARD_ELEMENTS = 32,        /* a thread holds of its rows */
@@ -49,15 +50,6 @@ enum {
     WIDE_FEW_STAGES = 4,           /* the same, where an exchange takes two turns */
 };
 
-static int least(int a, int b) {
-    return a < b ? a : b;
-}
-static int most(int a, int b) {
-    return a > b ? a : b;
-}
-static int ceil_div(int a, int b) {
-    return (a + b - 1) / b;
-}
 /* Lanes, in whole warps, that take `vecs` chunks each. */
 static int in_warps(int chunks, int vecs) {
     return 32 * ceil_div(chunks, 32 * vecs);
@@ -80,7 +72,7 @@ int64_t cuda_plan_groups(const cuda_plan *plan) {
 size_t cuda_spec_mail_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
     /* Words of an entry and lines of a group, as the kernels have them. */
-    int x_bytes = dtype_bytes((dtype)c[C_X_TYPE]);
+    int x_bytes = constant_bytes(c, C_X_TYPE);
     int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
     size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
     return 8 * words * lines * (size_t)c[C_GROUP] * (size_t)(2 * c[C_DELAY] + 2);
@@ -108,13 +100,13 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     if (s->kernel == CUDA_GROUPS)
         return groups_shared_bytes(s);
     size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
-    size_t x = (size_t)c[C_WIDTH] * (size_t)dtype_bytes((dtype)c[C_X_TYPE]);
+    size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
     if (s->kernel == CUDA_FORWARD) {
         int slots = c[C_HOLD] == 1 && c[C_GROUP] == 1 ? 1 : c[C_HOLD] == 2 ? 0 : c[C_STAGES];
         return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;
     }
     if (s->kernel == CUDA_BACKWARD) {
-        size_t g = (size_t)c[C_WIDTH] * (size_t)dtype_bytes((dtype)c[C_G_TYPE]);
+        size_t g = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_G_TYPE);
         size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
         size_t sums = (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] *
                       (c[C_REAL_DOUBLE] ? 8 : 4);
@@ -339,7 +331,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
         c[C_STAGES] = c[C_ROWS] == 1 ? 2 : 1;
     } else {
         /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
-        int wide_weight = dtype_bytes((dtype)c[C_W_TYPE]) == 4;
+        int wide_weight = constant_bytes(c, C_W_TYPE) == 4;
         int elements = is_double ? 4 : bytes == 4 || wide_weight ? 8 : BACKWARD_ELEMENTS;
         int cluster = 1;
         int longest = least(BACKWARD_CLUSTER_COLS - 1, BACKWARD_THREADS * elements);

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#include "integers.h"
+
 enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
 
 enum {
@@ -18,23 +20,6 @@ enum {
     SEGMENT_COST = 2,
     MOST_GRID = 1 << 30
 };
-
-static int least(int a, int b) {
-    return a < b ? a : b;
-}
-static int most(int a, int b) {
-    return a > b ? a : b;
-}
-static int ceil_div(int a, int b) {
-    return (a + b - 1) / b;
-}
-static size_t round_up(size_t bytes) {
-    return (bytes + 15) / 16 * 16;
-}
-
-static int bytes_of(const int32_t *c, cuda_constant type) {
-    return dtype_bytes((dtype)c[type]);
-}
 
 static bool is_backward(const int32_t *c) {
     return c[C_PASS] == PLANISH_BACKWARD;
@@ -53,8 +38,8 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
         const int part = c[C_DEPTH] / c[C_CLUSTER];
         const size_t row = (size_t)part * (size_t)c[C_PIXELS];
         const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
-        return round_up(row * (size_t)bytes_of(c, C_X_TYPE)) +
-               round_up(row * (size_t)bytes_of(c, C_G_TYPE)) +
+        return round_up(row * (size_t)constant_bytes(c, C_X_TYPE)) +
+               round_up(row * (size_t)constant_bytes(c, C_G_TYPE)) +
                (size_t)(3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
     }
     if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
@@ -64,9 +49,10 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
 
 /* Elements of a chunk: a power of two that divides `run`, of at most 16 bytes. */
 static int width_of(const int32_t *c, int run) {
-    int bytes = most(bytes_of(c, C_X_TYPE), bytes_of(c, is_backward(c) ? C_D_TYPE : C_Y_TYPE));
+    int bytes =
+        most(constant_bytes(c, C_X_TYPE), constant_bytes(c, is_backward(c) ? C_D_TYPE : C_Y_TYPE));
     if (is_backward(c))
-        bytes = most(bytes, bytes_of(c, C_G_TYPE));
+        bytes = most(bytes, constant_bytes(c, C_G_TYPE));
     int width = 16 / bytes;
     while (run % width)
         width /= 2;
@@ -136,7 +122,7 @@ static void piece_geometry(cuda_plan *plan) {
     if (c[C_LAST]) {
         c[C_LANES] = lanes_of(c[C_COLS] / c[C_WIDTH]);
         c[C_PLANES] = THREADS / c[C_LANES];
-        const int pixel = c[C_LANES] * c[C_WIDTH] * bytes_of(c, C_X_TYPE);
+        const int pixel = c[C_LANES] * c[C_WIDTH] * constant_bytes(c, C_X_TYPE);
         const int turns = most(1, PIECE_BYTES / pixel / (4 * c[C_PLANES]));
         c[C_PIECE] = least(c[C_PIXELS], 4 * turns * c[C_PLANES]);
     } else {
@@ -163,22 +149,11 @@ bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     if (problem_is_double(p) || v->images > MOST_GRID)
         return false;
     int32_t *c = plan->main.constant;
-    cuda_spec_describe(&plan->main, p);
-    plan->main.kernel = CUDA_GROUPS;
-    c[C_PASS] = p->pass;
+    images_describe(plan, p, v, CUDA_GROUPS);
     c[C_GROUPS] = (int)v->groups;
     c[C_DEPTH] = (int)v->depth;
-    c[C_PIXELS] = (int)v->pixels;
-    c[C_COLS] = (int)(v->groups * v->depth);
-    c[C_LAST] = v->last || v->pixels == 1;
-    c[C_GROUP] = c[C_CLUSTER] = 1;
-    for (int r = 0; r < ROLE_COUNT; r++)
-        plan->stride[r] = v->stride[r];
-    if (is_backward(c)) {
-        c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
-        c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
-        c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    }
+    c[C_LAST] |= v->pixels == 1;
+    c[C_CLUSTER] = 1;
     if (c[C_LAST] || !is_backward(c) || !row_geometry(plan))
         piece_geometry(plan);
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
@@ -206,13 +181,13 @@ int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
 /* Alignment of a tensor's rows: of an image, of a group of it, or of the channels of a pixel. */
 static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, int bytes) {
     const int32_t *c = plan->main.constant;
-    uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes) | 16;
+    uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes);
     const int64_t run = c[C_LAST] ? c[C_COLS]
                         : c[C_STAGE] == STAGE_ROW
                             ? (int64_t)(c[C_DEPTH] / c[C_CLUSTER]) * c[C_PIXELS]
                             : c[C_PIXELS];
     bits |= (uint64_t)(run * bytes);
-    return (int32_t)(bits & ~(bits - 1));
+    return common_alignment(bits);
 }
 
 static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
@@ -229,10 +204,10 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
      */
     if (stage == STAGE_APPLY && c[C_LAST] && c[C_DEPTH] % c[C_WIDTH] && plan->limits.arch != 90)
         c[C_MIN_BLOCKS] = least(c[C_MIN_BLOCKS], 2);
-    c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, bytes_of(c, C_X_TYPE));
-    c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, bytes_of(c, C_Y_TYPE));
-    c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, bytes_of(c, C_G_TYPE));
-    c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, bytes_of(c, C_D_TYPE));
+    c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, constant_bytes(c, C_X_TYPE));
+    c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, constant_bytes(c, C_Y_TYPE));
+    c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, constant_bytes(c, C_G_TYPE));
+    c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, constant_bytes(c, C_D_TYPE));
     return spec;
 }
 
@@ -284,12 +259,12 @@ void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
             .partial_weight = partials,
             .partial_bias = partials + (c[C_WANT_DWEIGHT] ? plan->partials * c[C_COLS] : 0),
             .images = images_of(plan),
-            .x_image = plan->stride[ROLE_X] * bytes_of(c, C_X_TYPE),
-            .dy_image = plan->stride[ROLE_DY] * bytes_of(c, C_G_TYPE),
-            .out_image = is_backward(c) ? plan->stride[ROLE_DX] * bytes_of(c, C_D_TYPE)
-                                        : plan->stride[ROLE_Y] * bytes_of(c, C_Y_TYPE),
-            .mean_stride = plan->stride[ROLE_MEAN] * bytes_of(c, C_MEAN_TYPE),
-            .rstd_stride = plan->stride[ROLE_RSTD] * bytes_of(c, C_RSTD_TYPE),
+            .x_image = plan->stride[ROLE_X] * constant_bytes(c, C_X_TYPE),
+            .dy_image = plan->stride[ROLE_DY] * constant_bytes(c, C_G_TYPE),
+            .out_image = is_backward(c) ? plan->stride[ROLE_DX] * constant_bytes(c, C_D_TYPE)
+                                        : plan->stride[ROLE_Y] * constant_bytes(c, C_Y_TYPE),
+            .mean_stride = plan->stride[ROLE_MEAN] * constant_bytes(c, C_MEAN_TYPE),
+            .rstd_stride = plan->stride[ROLE_RSTD] * constant_bytes(c, C_RSTD_TYPE),
             .eps = plan->eps,
             .eps_is_small = plan->eps < 1e-30};
     }

@@ -116,3 +116,24 @@ bool images_of_groups(image_view *v, const problem *p) {
             return true;
     return false;
 }
+
+/* ---- Plans --------------------------------------------------------------------------------------
+ */
+
+void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cuda_kernel kernel) {
+    int32_t *c = plan->main.constant;
+    cuda_spec_describe(&plan->main, p);
+    plan->main.kernel = kernel;
+    c[C_PASS] = p->pass;
+    c[C_COLS] = (int)(v->groups * v->depth);
+    c[C_PIXELS] = (int)v->pixels;
+    c[C_LAST] = v->last;
+    c[C_GROUP] = 1;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        plan->stride[r] = v->stride[r];
+    if (p->pass != PLANISH_BACKWARD)
+        return;
+    c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
+    c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
+    c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
+}

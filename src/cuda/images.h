@@ -20,4 +20,7 @@ bool images_of_channels(image_view *v, const problem *p);
 /* Reduced over groups of channels, dense pixels or (last) dense channels in every tensor. */
 bool images_of_groups(image_view *v, const problem *p);
 
+/* Sets what every kernel for images knows of its problem. */
+void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cuda_kernel kernel);
+
 #endif

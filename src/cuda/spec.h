@@ -81,6 +81,11 @@ typedef struct cuda_spec {
     int32_t constant[C_COUNT];
 } cuda_spec;
 
+/* Bytes of an element of the dtype that a constant says. */
+static inline int constant_bytes(const int32_t *constant, cuda_constant type) {
+    return dtype_bytes((dtype)constant[type]);
+}
+
 /* Sets what every kernel knows of its problem: the kind, the weight offset, and the dtypes (m2's is
  * the general kernels' alone). */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);

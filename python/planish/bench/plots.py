@@ -139,11 +139,11 @@ def _dots(records: Sequence[Any], title: str, context: Mapping[str, Any], path: 
             heights = [len(works) - works.index(r.work) for r in mine]
             speeds = [r.gb_per_s for r in mine]
             slow = [
-                s - s * r.microseconds / r.microseconds_q3
+                s * (1 - r.microseconds / r.microseconds_q3)
                 for s, r in zip(speeds, mine, strict=True)
             ]
             fast = [
-                s * r.microseconds / r.microseconds_q1 - s
+                s * (r.microseconds / r.microseconds_q1 - 1)
                 for s, r in zip(speeds, mine, strict=True)
             ]
             axis.errorbar(
