@@ -391,8 +391,8 @@ PLANISH_API planish_status planish_plan_run(const planish_plan *plan,
 /* Frees the plan; NULL is allowed. No run of it may be under way. */
 PLANISH_API void planish_plan_destroy(planish_plan *plan);
 
-/* 1 where the plan takes the general path: any axes, strides and dtypes, right but slow, for want
- * of kernels made for tensors like these. 0 otherwise, and for a NULL plan. */
+/* 1 where the plan copies elements to and fro for want of kernels made for tensors like these: any
+ * axes, strides and dtypes, right but slow. 0 otherwise, and for a NULL plan. */
 PLANISH_API int planish_plan_is_general(const planish_plan *plan);
 
 /*

@@ -8,6 +8,8 @@ enum {
     BLOCK_ELEMENTS = 16384,   /* forward: elements in one work item */
     CHANNEL_BYTES = 1 << 18,  /* of a tile of pixels, or of two in backward */
     LEAST_PIXELS = 32,        /* in a tile, where there are as many in a run */
+    LINE_CHANNELS = 16,       /* of rows brought into planes together, or more */
+    PLANES_BYTES = 3 << 18,   /* of these planes, or less */
     GRADIENT_BLOCKS = 64,     /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128 /* fewest rows in one of them, where there are many rows */
 };
@@ -89,13 +91,40 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
     int64_t pixels = CHANNEL_BYTES / column / TILE_STEP * TILE_STEP;
     pixels = pixels < LEAST_PIXELS ? LEAST_PIXELS : pixels > TILE_PIXELS ? TILE_PIXELS : pixels;
     pixels = ceil_div(ceil_div(run, ceil_div(run, pixels)), step) * step;
-    plan->tile_pixels = pixels;
+    plan->tile_rows = pixels;
     plan->run_tiles = ceil_div(run, pixels);
     plan->block_tiles = ceil_div(p->rows / run * plan->run_tiles, SLOTS);
     plan->blocks = ceil_div(p->rows / run * plan->run_tiles, plan->block_tiles);
     const int64_t rows = 5 + tiles * (pixels + TILE_STEP);
+    plan->slot_offset = (size_t)plan->blocks * plan->block_bytes;
     plan->slot_bytes = round_up((size_t)(p->cols * rows) * real_bytes);
-    plan->workspace_bytes = (size_t)plan->blocks * (plan->block_bytes + plan->slot_bytes);
+    plan->workspace_bytes = plan->slot_offset + (size_t)plan->blocks * plan->slot_bytes;
+}
+
+/*
+ * Rows of groups that are not dense: so many together that their channels are whole lines of
+ * memory, where they fit a cache. x and dy have a tile each; the results come in place of one of
+ * them.
+ */
+static void plan_planes(planish_plan *plan, size_t real_bytes) {
+    const problem *p = &plan->problem;
+    const axis *inner = &p->kept[p->kept_count - 1];
+    const int64_t channels = p->cols / p->reduced[p->reduced_count - 1].size;
+    const int64_t tiles = is_backward(p) ? 2 : 1;
+    const int64_t row_bytes = p->cols * (int64_t)real_bytes * tiles;
+    int64_t rows = ceil_div(LINE_CHANNELS, channels);
+    if (rows > PLANES_BYTES / row_bytes)
+        rows = PLANES_BYTES / row_bytes;
+    rows = rows < 1 ? 1 : rows > inner->size ? inner->size : rows;
+    plan->tile_rows = ceil_div(inner->size, ceil_div(inner->size, rows));
+    plan->run_tiles = ceil_div(inner->size, plan->tile_rows);
+    plan->slot_bytes = round_up((size_t)(plan->tile_rows * row_bytes));
+    const int64_t all = p->rows / inner->size * plan->run_tiles;
+    const size_t most = gathered_limit / plan->slot_bytes;
+    plan->block_tiles = ceil_div(all, most > SLOTS ? SLOTS : most ? (int64_t)most : 1);
+    plan->blocks = ceil_div(all, plan->block_tiles);
+    plan->slot_offset = plan->workspace_bytes;
+    plan->workspace_bytes += (size_t)plan->blocks * plan->slot_bytes;
 }
 
 /* Blocks of whole rows. Each row has its own sums of every channel, for the calling thread to add
@@ -110,6 +139,9 @@ static void plan_groups(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = 2 * plan->weight_bytes;
     if (is_backward(p))
         plan->workspace_bytes += 2 * ((size_t)p->rows * plan->row_sum_bytes + plan->sum_bytes);
+    plan->tile_rows = 0;
+    if (!problem_has_dense_groups(p) || !group_dtypes(p))
+        plan_planes(plan, real_bytes);
 }
 
 void plan_make(planish_plan *plan, const cpu_limits *limits) {
@@ -119,8 +151,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const int64_t elements = p->rows * p->cols;
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
     const bool rows = problem_is_rows(p) && kernel_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
-    const bool groups =
-        problem_is_groups(p) && group_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
+    const bool groups = problem_is_groups(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
     const bool channels = problem_is_channels(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
 
     plan->path = !elements  ? PATH_EMPTY
@@ -182,7 +213,9 @@ planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, mess
 int planish_plan_is_general(const planish_plan *plan) {
     if (!plan)
         return 0;
-    return plan->path == PATH_GPU ? cuda_plan_is_general(&plan->cuda) : plan->path == PATH_GATHERED;
+    return plan->path == PATH_GPU      ? cuda_plan_is_general(&plan->cuda)
+           : plan->path == PATH_GROUPS ? plan->tile_rows > 0
+                                       : plan->path == PATH_GATHERED;
 }
 
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {

@@ -14,11 +14,11 @@ typedef enum plan_path {
     PATH_EMPTY, /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
     PATH_ROWS,  /* dense rows: the row kernels run on the tensors as they are */
     PATH_CHANNELS, /* rows beside each other, each strided: tiles of them */
-    PATH_GROUPS,   /* dense rows of channels, each with one weight and bias */
+    PATH_GROUPS,   /* rows of channels of pixels, each channel with one weight and bias */
     PATH_GATHERED  /* any strides and dtypes: rows are gathered into scratch and scattered back */
 } plan_path;
 
-/* The most blocks of a problem on PATH_CHANNELS, and so the most threads that have a tile. */
+/* The most blocks of a problem whose threads each have a slot. */
 enum { SLOTS = 64 };
 
 /* What the caller's machine offers. No result depends on it, only speed. */
@@ -46,10 +46,13 @@ struct planish_plan {
     size_t sum_bytes;   /* of one block sum */
     int sums;           /* dweight and dbias: how many of them are wanted */
     size_t block_bytes; /* the whole slice */
-    /* PATH_CHANNELS: a run of rows is cut into tiles, a block is some of them. Each thread has one
-     * of the slots behind the blocks' slices: weight and bias, rows, tiles in the compute type. */
-    int64_t tile_pixels, run_tiles, block_tiles;
-    size_t slot_bytes;
+    /* A run of rows, those along the innermost kept axis, is cut into tiles, and a block is some of
+     * them. PATH_CHANNELS: tiles of tile_rows pixels. PATH_GROUPS: of rows that are brought into
+     * planes together; 0: rows are dense, and blocks are of rows. */
+    int64_t tile_rows, run_tiles, block_tiles;
+    /* Each thread has one of the slots at the end of the workspace: tiles in the compute type and,
+     * for PATH_CHANNELS, weight, bias and some rows. */
+    size_t slot_offset, slot_bytes;
     size_t weight_bytes;  /* PATH_GROUPS: of weight, and of bias, in the compute type */
     size_t row_sum_bytes; /* of a row's sums for dweight, and for dbias */
 };

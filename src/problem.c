@@ -55,9 +55,14 @@ bool problem_is_channels(const problem *p) {
 }
 
 bool problem_is_groups(const problem *p) {
-    const axis *span = &p->reduced[p->reduced_count - 1], *channel = &p->reduced[0];
+    const axis *span = &p->reduced[p->reduced_count - 1];
     if (p->reduced_count > 2 || span->affine || span->size < GROUP_SPAN)
         return false;
+    return p->reduced_count == 1 || p->reduced[0].affine || !(p->present & AFFINE_ROLES);
+}
+
+bool problem_has_dense_groups(const problem *p) {
+    const axis *span = &p->reduced[p->reduced_count - 1], *channel = &p->reduced[0];
     for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         if (span->stride[r] != 1 || (p->reduced_count == 2 && channel->stride[r] != span->size))

@@ -74,12 +74,15 @@ bool problem_is_rows(const problem *p);
 bool problem_is_channels(const problem *p);
 
 /*
- * Whether every row is a dense run of elements in x, y, dy and dx, with weight, bias, dweight and
- * dbias constant over the innermost reduced axis, which has GROUP_SPAN elements or more:
- * GroupNorm and InstanceNorm of images stored by channel.
+ * Whether every row is channels (none: one) of pixels, with weight, bias, dweight and dbias
+ * constant over the pixels, of which there are GROUP_SPAN or more: GroupNorm and InstanceNorm of
+ * images.
  */
 enum { GROUP_SPAN = 4 };
 bool problem_is_groups(const problem *p);
+
+/* Whether these rows are dense in x, y, dy and dx: images are stored by channel. */
+bool problem_has_dense_groups(const problem *p);
 
 /* Checks the operator and the tensors (all but their data) and makes the problem. */
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,

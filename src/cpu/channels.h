@@ -23,29 +23,9 @@
 /* Results are made for this many channels at a time before they are written out. */
 enum { NAME(STRIP) = 16 };
 
-INLINE int64_t NAME(smaller)(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-/* to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < cols. */
-OUTLINE void NAME(transpose)(REAL *to, int64_t to_pitch, const REAL *from, int64_t from_pitch,
-                             int64_t rows, int64_t cols) {
-    const int64_t whole_rows = rows / BLOCK * BLOCK, whole_cols = cols / BLOCK * BLOCK;
-    for (int64_t i = 0; i < whole_rows; i += BLOCK)
-        for (int64_t j = 0; j < whole_cols; j += BLOCK)
-            V(transpose)(to + j * to_pitch + i, to_pitch, from + i * from_pitch + j, from_pitch);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
-            to[j * to_pitch + i] = from[i * from_pitch + j];
-}
+#include "cpu/planes.h"
 
 /* ---- Between tensors and tiles --------------------------------------------------------------- */
-
-/* Asks for the lines of what is read later. */
-INLINE void NAME(ask_for_row)(const char *row, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch((const char *)((uintptr_t)row + (uintptr_t)i), 0, 2);
-}
 
 /* Asks for some channels of the next tile, where its pixels are neighbours. */
 INLINE void NAME(ask_for_next)(const channel_tile *t, const tile_side *side, const char *next,
@@ -83,21 +63,11 @@ INLINE void NAME(stage_rows)(const channel_tile *t, REAL *tile, const tile_side 
 
 /* A tile from a tensor whose channels are neighbours. */
 INLINE void NAME(stage_columns)(const channel_tile *t, REAL *tile, const tile_side *from) {
-    enum { PIXELS = 16, CHANNELS = 64 };
-    _Alignas(64) REAL block[PIXELS * CHANNELS];
-    memset(block, 0, sizeof block);
-    for (int64_t p = 0; p < t->padded; p += PIXELS)
-        for (int64_t c = 0; c < t->channels; c += CHANNELS) {
-            const int64_t channels = NAME(smaller)(CHANNELS, t->channels - c);
-            const int64_t pixels = NAME(smaller)(PIXELS, t->pixels - p);
-            for (int64_t i = 0; i < pixels; i++)
-                SPAN(widen, REAL_TOKEN)(block + i * CHANNELS,
-                                        from->data + (p + i) * from->pitch + c * from->step,
-                                        from->type, channels);
-            for (int64_t i = pixels; i < PIXELS; i++)
-                memset(block + i * CHANNELS, 0, CHANNELS * sizeof *block);
-            NAME(transpose)(tile + c * t->pitch + p, t->pitch, block, CHANNELS, PIXELS, channels);
-        }
+    const size_t rest = (size_t)(t->padded - t->pixels) * sizeof(REAL);
+    NAME(gather_planes)(tile, t->pitch, from->data, from->pitch, from->type, t->pixels,
+                        t->channels);
+    for (int64_t c = 0; rest && c < t->channels; c++)
+        memset(tile + c * t->pitch + t->pixels, 0, rest);
 }
 
 OUTLINE void NAME(stage)(const channel_tile *t, REAL *tile, const tile_side *from,
@@ -157,15 +127,8 @@ OUTLINE void NAME(write_out)(const channel_tile *t, const void *strip, dtype mad
         }
         return;
     }
-    enum { PIXELS = 16 };
-    _Alignas(64) REAL block[PIXELS * NAME(STRIP)];
-    for (int64_t p = first; p < last; p += PIXELS) {
-        const int64_t pixels = NAME(smaller)(PIXELS, last - p);
-        NAME(transpose)(block, NAME(STRIP), (const REAL *)strip + p, t->padded, channels, pixels);
-        for (int64_t i = 0; i < pixels; i++)
-            SPAN(narrow, REAL_TOKEN)(data + (p - first + i) * to->pitch, block + i * NAME(STRIP),
-                                     to->type, channels);
-    }
+    NAME(scatter_planes)(data, to->pitch, (const REAL *)strip + first, t->padded, to->type,
+                         last - first, channels);
 }
 
 /* A pixel's channels from a tile to a dense row, and from a dense row to a tensor. */

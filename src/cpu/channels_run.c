@@ -40,8 +40,8 @@ static row_run tile_at(const cpu_job *job, int64_t index) {
     const planish_plan *plan = job->plan;
     const problem *p = &plan->problem;
     const int64_t size = p->kept[p->kept_count - 1].size;
-    const int64_t first = index % plan->run_tiles * plan->tile_pixels;
-    const int64_t count = size - first < plan->tile_pixels ? size - first : plan->tile_pixels;
+    const int64_t first = index % plan->run_tiles * plan->tile_rows;
+    const int64_t count = size - first < plan->tile_rows ? size - first : plan->tile_rows;
     const int64_t row = index / plan->run_tiles * size + first;
     return row_run_at(job, row, row + count);
 }
@@ -62,7 +62,7 @@ static channel_tile tile_of(const planish_plan *plan, int64_t pixels) {
         .pixels = pixels,
         .padded = (pixels + TILE_STEP - 1) / TILE_STEP * TILE_STEP,
         /* Not a power of two: the channels of a pixel would share few lines of the cache. */
-        .pitch = plan->tile_pixels + TILE_STEP,
+        .pitch = plan->tile_rows + TILE_STEP,
     };
 }
 

@@ -70,6 +70,5 @@ void slot_return(cpu_job *job, int slot) {
 
 char *slot_data(const cpu_job *job, int slot) {
     const planish_plan *plan = job->plan;
-    return job->workspace + (size_t)plan->blocks * plan->block_bytes +
-           (size_t)slot * plan->slot_bytes;
+    return job->workspace + plan->slot_offset + (size_t)slot * plan->slot_bytes;
 }

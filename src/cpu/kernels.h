@@ -169,6 +169,15 @@ typedef struct channel_kernels {
     void (*backward[2])(const channel_backward_args *);
 } channel_kernels;
 
+/* Between a tensor whose channels are neighbours, its pixels `pitch` bytes apart, and planes of
+ * pixels in the compute type, `planes_pitch` elements apart. */
+typedef struct plane_kernels {
+    void (*gather)(void *planes, int64_t planes_pitch, const char *from, int64_t pitch, dtype type,
+                   int64_t pixels, int64_t channels);
+    void (*scatter)(char *to, int64_t pitch, const void *planes, int64_t planes_pitch, dtype type,
+                    int64_t pixels, int64_t channels);
+} plane_kernels;
+
 /* The kernels for one element and one weight dtype, by planish_kind. */
 typedef struct row_kernels {
     void (*forward[2])(const forward_args *);
@@ -183,6 +192,7 @@ typedef struct cpu_kernels {
      * agree, and f64 has weights of its own dtype only. */
     row_kernels rows[DTYPE_NONE][WEIGHT_DTYPES];
     channel_kernels channels[2]; /* in f32, in f64 */
+    plane_kernels planes[2];     /* the same */
     group_kernels groups[DTYPE_NONE];
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);

@@ -141,6 +141,8 @@ const cpu_kernels TABLE(TIER) = {
                [DTYPE_BF16] = GROUP_KERNELS(bf16),
                [DTYPE_F64] = GROUP_KERNELS(f64)},
     .channels = {CHANNEL_KERNELS(f32), CHANNEL_KERNELS(f64)},
+    .planes = {{channel_gather_planes_f32, channel_scatter_planes_f32},
+               {channel_gather_planes_f64, channel_scatter_planes_f64}},
     .widen = {[DTYPE_F32] = widen_span_f32,
               [DTYPE_F16] = widen_span_f16,
               [DTYPE_BF16] = widen_span_bf16},

@@ -158,7 +158,7 @@ static void paths(void) {
          DENSE},
         {"InstanceNorm of NCHW", "groups", INSTANCE_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
         {"InstanceNorm of NHWC",
-         "gathered",
+         "groups",
          INSTANCE_NORM,
          {2, 24, 5, 7},
          1,
