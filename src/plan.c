@@ -3,15 +3,19 @@
 #include <stdio.h>
 
 enum {
-    FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
-    NEAR_BYTES = 1 << 20,     /* more than this is not all in a core's own cache */
-    BLOCK_ELEMENTS = 16384,   /* forward: elements in one work item */
-    CHANNEL_BYTES = 1 << 18,  /* of a tile of pixels, or of two in backward */
-    LEAST_PIXELS = 32,        /* in a tile, where there are as many in a run */
-    LINE_CHANNELS = 16,       /* of rows brought into planes together, or more */
-    PLANES_BYTES = 3 << 18,   /* of these planes, or less */
-    GRADIENT_BLOCKS = 64,     /* most blocks where dweight or dbias is summed over them */
-    GRADIENT_BLOCK_ROWS = 128 /* fewest rows in one of them, where there are many rows */
+    FORK_ELEMENTS = 32768,      /* less work than this is done by the calling thread */
+    NEAR_BYTES = 1 << 20,       /* more than this is not all in a core's own cache */
+    BLOCK_ELEMENTS = 16384,     /* forward: elements in one work item */
+    CHANNEL_BYTES = 1 << 18,    /* of a tile of pixels, or of two in backward */
+    LEAST_PIXELS = 32,          /* in a tile, where there are as many in a run */
+    LINE_CHANNELS = 16,         /* of rows brought into planes together, or more */
+    PLANES_BYTES = 3 << 18,     /* of these planes, or less */
+    STRIP_PIXEL_BYTES = 1024,   /* of a pixel of groups taken together, or more, */
+    STRIP_BYTES_NEAR = 1 << 18, /* where all their pixels are less than this; */
+    STRIP_LEAST_BYTES = 128,    /* or less, */
+    FEW_STRIPS = 8,             /* where all images have no more strips than this */
+    GRADIENT_BLOCKS = 64,       /* most blocks where dweight or dbias is summed over them */
+    GRADIENT_BLOCK_ROWS = 128   /* fewest rows in one of them, where there are many rows */
 };
 
 /* Scratch for gathered rows of all blocks together stays below this, as long as there is one block.
@@ -101,25 +105,16 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = plan->slot_offset + (size_t)plan->blocks * plan->slot_bytes;
 }
 
-/*
- * Rows of groups that are not dense: so many together that their channels are whole lines of
- * memory, where they fit a cache. x and dy have a tile each; the results come in place of one of
- * them.
- */
-static void plan_planes(planish_plan *plan, size_t real_bytes) {
+/* Cuts every run of rows into tiles of about this many, and gives each block some tiles and each of
+ * the threads a slot. */
+static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64_t row_bytes) {
     const problem *p = &plan->problem;
-    const axis *inner = &p->kept[p->kept_count - 1];
-    const int64_t channels = p->cols / p->reduced[p->reduced_count - 1].size;
-    const int64_t tiles = is_backward(p) ? 2 : 1;
-    const int64_t row_bytes = p->cols * (int64_t)real_bytes * tiles;
-    int64_t rows = ceil_div(LINE_CHANNELS, channels);
-    if (rows > PLANES_BYTES / row_bytes)
-        rows = PLANES_BYTES / row_bytes;
-    rows = rows < 1 ? 1 : rows > inner->size ? inner->size : rows;
-    plan->tile_rows = ceil_div(inner->size, ceil_div(inner->size, rows));
-    plan->run_tiles = ceil_div(inner->size, plan->tile_rows);
+    tile_rows = tile_rows < 1 ? 1 : tile_rows > run ? run : tile_rows;
+    plan->run_rows = run;
+    plan->tile_rows = ceil_div(run, ceil_div(run, tile_rows));
+    plan->run_tiles = ceil_div(run, plan->tile_rows);
     plan->slot_bytes = round_up((size_t)(plan->tile_rows * row_bytes));
-    const int64_t all = p->rows / inner->size * plan->run_tiles;
+    const int64_t all = p->rows / run * plan->run_tiles;
     const size_t most = gathered_limit / plan->slot_bytes;
     plan->block_tiles = ceil_div(all, most > SLOTS ? SLOTS : most ? (int64_t)most : 1);
     plan->blocks = ceil_div(all, plan->block_tiles);
@@ -127,8 +122,34 @@ static void plan_planes(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes += (size_t)plan->blocks * plan->slot_bytes;
 }
 
-/* Blocks of whole rows. Each row has its own sums of every channel, for the calling thread to add
- * up in the order of the rows, in sums of all affine elements. */
+/*
+ * Groups of images stored by pixel: so many together that what they have of a pixel is some lines
+ * of memory, or that all of theirs stays in a cache between the reads; fewer where that leaves few
+ * strips for the threads.
+ */
+static void plan_strips(planish_plan *plan, int64_t groups, int64_t channels, int64_t pixels) {
+    const int64_t bytes = dtype_bytes(plan->problem.dtypes[ROLE_X]) * channels;
+    int64_t strip = STRIP_BYTES_NEAR / pixels;
+    strip = strip < STRIP_PIXEL_BYTES ? STRIP_PIXEL_BYTES : strip;
+    const int64_t images = plan->problem.rows / groups;
+    while (strip > STRIP_LEAST_BYTES && images * ceil_div(groups * bytes, strip) < FEW_STRIPS)
+        strip /= 2;
+    plan_tiles(plan, groups, ceil_div(strip, bytes), channels * STRIP_BYTES);
+}
+
+/* Groups that are brought into planes: so many together that their channels are whole lines, where
+ * they fit a cache. x and dy have a tile each; the results come in place of one of them. */
+static void plan_planes(planish_plan *plan, int64_t channels, int64_t real_bytes) {
+    const problem *p = &plan->problem;
+    const int64_t row_bytes = p->cols * real_bytes * (is_backward(p) ? 2 : 1);
+    int64_t rows = ceil_div(LINE_CHANNELS, channels);
+    if (rows > PLANES_BYTES / row_bytes)
+        rows = PLANES_BYTES / row_bytes;
+    plan_tiles(plan, p->kept[p->kept_count - 1].size, rows, row_bytes);
+}
+
+/* Blocks of rows or tiles. Each row has its own sums of every channel, for the calling thread to
+ * add up in the order of the rows, in sums of all affine elements. */
 static void plan_groups(planish_plan *plan, size_t real_bytes) {
     const problem *p = &plan->problem;
     const int64_t channels = p->cols / p->reduced[p->reduced_count - 1].size;
@@ -139,9 +160,15 @@ static void plan_groups(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = 2 * plan->weight_bytes;
     if (is_backward(p))
         plan->workspace_bytes += 2 * ((size_t)p->rows * plan->row_sum_bytes + plan->sum_bytes);
+    const int64_t by_pixel = group_dtypes(p) ? problem_groups_by_pixel(p) : 0;
     plan->tile_rows = 0;
-    if (!problem_has_dense_groups(p) || !group_dtypes(p))
-        plan_planes(plan, real_bytes);
+    plan->by_pixel = by_pixel > 0;
+    if (problem_has_dense_groups(p) && group_dtypes(p))
+        return;
+    if (by_pixel)
+        plan_strips(plan, by_pixel, channels, p->reduced[p->reduced_count - 1].size);
+    else
+        plan_planes(plan, channels, (int64_t)real_bytes);
 }
 
 void plan_make(planish_plan *plan, const cpu_limits *limits) {
@@ -214,7 +241,7 @@ int planish_plan_is_general(const planish_plan *plan) {
     if (!plan)
         return 0;
     return plan->path == PATH_GPU      ? cuda_plan_is_general(&plan->cuda)
-           : plan->path == PATH_GROUPS ? plan->tile_rows > 0
+           : plan->path == PATH_GROUPS ? plan->tile_rows && !plan->by_pixel
                                        : plan->path == PATH_GATHERED;
 }
 
@@ -228,9 +255,12 @@ int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
         return cuda_plan_describe(&plan->cuda, text, bytes);
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
+    const bool dense = plan->path != PATH_GROUPS || !plan->tile_rows;
     return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
-                    paths[plan->path], plan->kernels->tier,
-                    p->kind == PLANISH_RMS ? "rms" : "layer", passes[p->pass], dtype_name(element),
-                    (long long)p->rows, (long long)p->cols, (long long)plan->blocks,
-                    plan->workspace_bytes);
+                    dense            ? paths[plan->path]
+                    : plan->by_pixel ? "pixels"
+                                     : "planes",
+                    plan->kernels->tier, p->kind == PLANISH_RMS ? "rms" : "layer", passes[p->pass],
+                    dtype_name(element), (long long)p->rows, (long long)p->cols,
+                    (long long)plan->blocks, plan->workspace_bytes);
 }

@@ -47,9 +47,11 @@ struct planish_plan {
     int sums;           /* dweight and dbias: how many of them are wanted */
     size_t block_bytes; /* the whole slice */
     /* A run of rows, those along the innermost kept axis, is cut into tiles, and a block is some of
-     * them. PATH_CHANNELS: tiles of tile_rows pixels. PATH_GROUPS: of rows that are brought into
-     * planes together; 0: rows are dense, and blocks are of rows. */
-    int64_t tile_rows, run_tiles, block_tiles;
+     * them. PATH_CHANNELS: tiles of tile_rows pixels. PATH_GROUPS: of groups of an image stored by
+     * pixel, or of rows that are brought into planes together; 0: rows are dense, and blocks are of
+     * rows. */
+    int64_t run_rows, tile_rows, run_tiles, block_tiles;
+    bool by_pixel;
     /* Each thread has one of the slots at the end of the workspace: tiles in the compute type and,
      * for PATH_CHANNELS, weight, bias and some rows. */
     size_t slot_offset, slot_bytes;

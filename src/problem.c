@@ -71,6 +71,28 @@ bool problem_has_dense_groups(const problem *p) {
     return true;
 }
 
+int64_t problem_groups_by_pixel(const problem *p) {
+    const axis *inner = &p->kept[p->kept_count - 1], *channel = &p->reduced[0];
+    const bool alone = p->reduced_count == 1; /* a channel is a group */
+    const int64_t depth = alone ? 1 : channel->size;
+    bool neighbours = true, one_group = !alone;
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (!alone && channel->stride[r] != 1)
+            return 0;
+        neighbours &= inner->stride[r] == depth;
+    }
+    const bool weighted = p->present & AFFINE_ROLES;
+    if (neighbours && inner->size > 1 && (!weighted || inner->affine))
+        one_group = false;
+    else if (!one_group)
+        return 0;
+    for (int k = 0; weighted && k < p->kept_count - !one_group; k++)
+        if (p->kept[k].affine)
+            return 0;
+    return one_group ? 1 : inner->size;
+}
+
 /* ---- Checks --------------------------------------------------------------------------------- */
 
 static planish_status check_op(const planish_norm *op, planish_pass pass,

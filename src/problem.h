@@ -84,6 +84,13 @@ bool problem_is_groups(const problem *p);
 /* Whether these rows are dense in x, y, dy and dx: images are stored by channel. */
 bool problem_has_dense_groups(const problem *p);
 
+/*
+ * Or are channels neighbours there, all of an image's, of which each has its own weight and bias:
+ * images stored by pixel. Returns the groups of an image, which are a kept axis where they are more
+ * than one; 0: they are not.
+ */
+int64_t problem_groups_by_pixel(const problem *p);
+
 /* Checks the operator and the tensors (all but their data) and makes the problem. */
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error);

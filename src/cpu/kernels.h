@@ -70,6 +70,7 @@ typedef struct forward_args {
     bool given; /* mean and rstd are inputs */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
+    bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
 } forward_args;
 
 typedef struct backward_args {
@@ -87,6 +88,7 @@ typedef struct backward_args {
      */
     void *dweight, *dbias;
     int64_t weight_span; /* as in forward_args */
+    bool by_pixel;
 } backward_args;
 
 /* One row of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -113,10 +115,45 @@ typedef struct group_backward_args {
     double *dweight, *dbias; /* of this row: sums of dy * xhat and dy over a channel */
 } group_backward_args;
 
+/* A strip of an image stored by pixel: rows beside each other, one for each group, of `depth`
+ * channels which are neighbours, and all its pixels. `scratch` holds STRIP_BYTES for a channel. */
+typedef struct strip_forward_args {
+    int64_t groups, depth, pixels;
+    const char *x;
+    int64_t x_pitch; /* from pixel to pixel */
+    char *y;         /* NULL: statistics only */
+    int64_t y_pitch;
+    const void *weight, *bias; /* of the strip's channels; as in group_forward_args */
+    int weight_offset;
+    double eps;
+    row_stat mean, rstd, m2;
+    bool given;
+    traffic traffic;
+    void *scratch;
+} strip_forward_args;
+
+typedef struct strip_backward_args {
+    int64_t groups, depth, pixels;
+    const char *dy, *x;
+    int64_t dy_pitch, x_pitch;
+    char *dx; /* NULL: not wanted */
+    int64_t dx_pitch;
+    const void *weight;
+    int weight_offset;
+    row_stat mean, rstd;
+    traffic traffic;
+    double *dweight, *dbias; /* as in group_backward_args */
+    void *scratch;
+} strip_backward_args;
+
+enum { STRIP_BYTES = 12 * sizeof(double) };
+
 /* The kernels for one element dtype, by planish_kind. */
 typedef struct group_kernels {
     void (*forward[2])(const group_forward_args *);
     void (*backward[2])(const group_backward_args *);
+    void (*strip_forward[2])(const strip_forward_args *);
+    void (*strip_backward[2])(const strip_backward_args *);
 } group_kernels;
 
 /* A tile of pixels in scratch (cpu/channels.h): channel c of pixel p at c * pitch + p. */

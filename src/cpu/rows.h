@@ -124,6 +124,8 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
 
 #if defined(WITH_GROUPS)
 #include "cpu/groups.h"
+
+#include "cpu/pixels.h"
 #undef WITH_GROUPS
 #endif
 

@@ -111,8 +111,10 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
     }
 #define GROUP_KERNELS(suffix)                                                                      \
     {                                                                                              \
-        {group_forward_layer_##suffix, group_forward_rms_##suffix}, {                              \
-            group_backward_layer_##suffix, group_backward_rms_##suffix                             \
+        {group_forward_layer_##suffix, group_forward_rms_##suffix},                                \
+            {group_backward_layer_##suffix, group_backward_rms_##suffix},                          \
+            {strip_forward_layer_##suffix, strip_forward_rms_##suffix}, {                          \
+            strip_backward_layer_##suffix, strip_backward_rms_##suffix                             \
         }                                                                                          \
     }
 #define ROW_KERNELS(suffix)                                                                        \

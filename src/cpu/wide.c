@@ -28,11 +28,28 @@ static double at(const void *data, dtype type, int64_t i) {
     return element_load((const char *)data + i * dtype_bytes(type), type);
 }
 
+/* A row's elements in memory: dense, or (span > 0) by pixel, each channel's `span` of them a pitch
+ * apart. */
+typedef struct places {
+    char *data;
+    dtype type;
+    int64_t span, pitch;
+} places;
+
+static char *place_of(const places *p, int64_t i) {
+    const int64_t bytes = dtype_bytes(p->type);
+    return p->data + (p->span ? i % p->span * p->pitch + i / p->span * bytes : i * bytes);
+}
+
+static double load(const places *p, int64_t i) {
+    return element_load(place_of(p, i), p->type);
+}
+
 /* The exponent that brings the largest magnitude of a row near 1; 0 for a row of zeros. */
-static int row_exponent(const void *x, dtype type, int64_t n) {
+static int row_exponent(const places *x, int64_t n) {
     double largest = 0;
     for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, fabs(at(x, type, i)));
+        largest = fmax(largest, fabs(load(x, i)));
     return largest > 0 && isfinite(largest) ? ilogb(largest) : 0;
 }
 
@@ -43,9 +60,8 @@ static double scale_by(double value, int exponent) {
 
 /* Through the compute type, as the vector kernels do: the bits must not depend on where a row is
  * run. */
-static void store(void *data, dtype type, int64_t i, double value) {
-    element_store((char *)data + i * dtype_bytes(type), type,
-                  type == DTYPE_F64 ? value : (double)(float)value);
+static void store(const places *p, int64_t i, double value) {
+    element_store(place_of(p, i), p->type, p->type == DTYPE_F64 ? value : (double)(float)value);
 }
 
 static double weight_at(const void *weight, int offset, dtype type, int64_t i) {
@@ -59,9 +75,10 @@ static int64_t weight_of(int64_t i, int64_t span) {
 
 void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
                       dtype weight) {
-    const char *x = a->x + row * a->x_pitch;
-    const int64_t n = a->cols;
-    const int exponent = row_exponent(x, element, n);
+    const int64_t n = a->cols, span = a->by_pixel ? a->weight_span : 0;
+    const places x = {(char *)a->x + row * a->x_pitch, element, span, a->x_pitch};
+    const places y = {a->y ? a->y + row * a->y_pitch : NULL, element, span, a->y_pitch};
+    const int exponent = row_exponent(&x, n);
     double mean = 0, rstd; /* of x scaled by 2^-exponent */
     if (a->given) {
         mean = kind == PLANISH_RMS ? 0 : scale_by(stat_load(&a->mean, row), -exponent);
@@ -69,10 +86,10 @@ void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dty
     } else {
         compensated sum = {0}, squares = {0};
         for (int64_t i = 0; i < n && kind == PLANISH_LAYER; i++)
-            add(&sum, scale_by(at(x, element, i), -exponent));
+            add(&sum, scale_by(load(&x, i), -exponent));
         mean = total(sum) / (double)n;
         for (int64_t i = 0; i < n; i++) {
-            const double d = scale_by(at(x, element, i), -exponent) - mean;
+            const double d = scale_by(load(&x, i), -exponent) - mean;
             add(&squares, d * d);
         }
         const double m2 = total(squares), var = scale_by(m2 / (double)n, 2 * exponent);
@@ -84,13 +101,12 @@ void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dty
         stat_store(&a->rstd, row, scale_by(rstd, -exponent));
         stat_store(&a->m2, row, scale_by(m2, 2 * exponent));
     }
-    char *y = a->y ? a->y + row * a->y_pitch : NULL;
-    for (int64_t i = 0; i < n && y; i++) {
-        const double xhat = (scale_by(at(x, element, i), -exponent) - mean) * rstd;
+    for (int64_t i = 0; i < n && y.data; i++) {
+        const double xhat = (scale_by(load(&x, i), -exponent) - mean) * rstd;
         const int64_t c = weight_of(i, a->weight_span);
         const double w = weight_at(a->weight, a->weight_offset, weight, c);
         const double b = a->bias ? at(a->bias, weight, c) : 0;
-        store(y, element, i, xhat * w + b);
+        store(&y, i, xhat * w + b);
     }
 }
 
@@ -105,9 +121,10 @@ static void add_to_partial(void *partial, dtype type, int64_t i, double value) {
 
 static void backward(const backward_args *a, int64_t row, planish_kind kind, dtype element,
                      dtype weight, dtype partial) {
-    const char *x = a->x + row * a->x_pitch, *dy = a->dy + row * a->dy_pitch;
-    char *dx = a->dx ? a->dx + row * a->dx_pitch : NULL;
-    const int64_t n = a->cols;
+    const int64_t n = a->cols, span = a->by_pixel ? a->weight_span : 0;
+    const places x = {(char *)a->x + row * a->x_pitch, element, span, a->x_pitch};
+    const places dy = {(char *)a->dy + row * a->dy_pitch, element, span, a->dy_pitch};
+    const places dx = {a->dx ? a->dx + row * a->dx_pitch : NULL, element, span, a->dx_pitch};
     const bool centered = kind == PLANISH_LAYER && !a->x_is_xhat;
     const double rstd = stat_load(&a->rstd, row);
     const double mean = centered ? stat_load(&a->mean, row) : 0;
@@ -115,9 +132,9 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
 
     compensated sum_xhat = {0}, sum_g = {0}, sum_gxhat = {0};
     for (int64_t i = 0; i < n; i++) {
-        const double xhat = (at(x, element, i) - mean) * factor;
+        const double xhat = (load(&x, i) - mean) * factor;
         const int64_t c = weight_of(i, a->weight_span);
-        const double g = at(dy, element, i) * weight_at(a->weight, a->weight_offset, weight, c);
+        const double g = load(&dy, i) * weight_at(a->weight, a->weight_offset, weight, c);
         add(&sum_xhat, xhat);
         add(&sum_g, g);
         add(&sum_gxhat, g * xhat);
@@ -126,13 +143,13 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     const double c1 = kind == PLANISH_RMS ? 0 : total(sum_g) / (double)n;
     const double c2 = total(sum_gxhat) / (double)n - (centered ? delta * c1 : 0);
     for (int64_t i = 0; i < n; i++) {
-        const double d = at(dy, element, i);
-        const double xhat = (at(x, element, i) - mean) * factor - delta;
+        const double d = load(&dy, i);
+        const double xhat = (load(&x, i) - mean) * factor - delta;
         const int64_t c = weight_of(i, a->weight_span);
         const double g = d * weight_at(a->weight, a->weight_offset, weight, c);
         /* dx may be dy or x itself: nothing of element i is read after this. */
-        if (dx)
-            store(dx, element, i, rstd * (g - c1 - xhat * c2));
+        if (dx.data)
+            store(&dx, i, rstd * (g - c1 - xhat * c2));
         add_to_partial(a->dweight, partial, c, d * xhat);
         add_to_partial(a->dbias, partial, c, d);
     }

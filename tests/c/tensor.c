@@ -65,10 +65,11 @@ static void set_strides(tensor *t, layout l) {
         for (int i = 0; i < ndim; i++)
             order[n++] = i;
     } else {
-        if (l == CHANNELS_LAST && ndim > 1)
-            order[n++] = 1;
+        const int channel_axes = l != CHANNELS_LAST || ndim < 2 ? 0 : ndim == 5 ? 2 : 1;
+        for (int i = channel_axes; i > 0; i--)
+            order[n++] = i;
         for (int i = ndim - 1; i >= 0; i--)
-            if (!(l == CHANNELS_LAST && ndim > 1 && i == 1))
+            if (i < 1 || i > channel_axes)
                 order[n++] = i;
     }
     strides_in_order(t, order, l == PADDED ? 3 : 0);

@@ -38,7 +38,7 @@ typedef enum layout {
     REVERSED,        /* all strides negative */
     REVERSED_FIRST,  /* the first axis backwards */
     PERMUTED,        /* the first axis innermost */
-    CHANNELS_LAST,   /* the second axis innermost */
+    CHANNELS_LAST,   /* the second axis innermost; of five axes, the second and third */
     MISALIGNED,      /* begins one element past the alignment */
     BROADCAST_FIRST, /* stride 0 along the first axis; inputs only */
     BROADCAST_LAST,  /* stride 0 along the last axis; inputs only */

@@ -64,8 +64,10 @@ static const struct {
 };
 
 static void every_image(int step, void (*each)(const norm_case *c)) {
-    static const layout layouts[][2] = {
-        {DENSE, DENSE}, {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE}};
+    static const layout layouts[][2] = {{DENSE, DENSE},
+                                        {CHANNELS_LAST, CHANNELS_LAST},
+                                        {DENSE, CHANNELS_LAST},
+                                        {CHANNELS_LAST, DENSE}};
     int turn = 0;
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
         for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
@@ -81,12 +83,10 @@ static void every_image(int step, void (*each)(const norm_case *c)) {
                     c.weight = mixes[m].weight;
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
-                    c.numbers = (numbers)(turn / 2 % CONSTANT);
+                    c.numbers = (numbers)(turn / 3 % CONSTANT);
                     c.weight_offset = turn / 3 % 2;
-                    if (images[s].layer == CHANNEL_NORM) {
-                        c.in = layouts[turn % 3][0];
-                        c.out = layouts[turn % 3][1];
-                    }
+                    c.in = layouts[turn / 2 % 4][0];
+                    c.out = layouts[turn / 2 % 4][1];
                     c.seed = (uint64_t)turn;
                     each(&c);
                 }
@@ -355,6 +355,7 @@ static void beyond_the_cache(int step) {
                 if (turn++ % step)
                     continue;
                 norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, 96, 128, t ? 256 : 128, 4);
+                c.in = c.out = turn % 2 ? CHANNELS_LAST : DENSE;
                 c.x = c.y = c.weight = c.grad = types[t];
                 c.seed = (uint64_t)t + 200;
                 every_slice(&c);

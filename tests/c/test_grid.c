@@ -205,8 +205,9 @@ static void numbers_table(void) {
 /* Every layer over images, of every dtype; y and dy as x, or channels last beside it. */
 static void each_image(image_layer layer, int64_t batch, int64_t channels, int64_t height,
                        int64_t width, int64_t groups) {
-    static const layout layouts[][2] = {
-        {DENSE, DENSE}, {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE}, {PADDED, MISALIGNED}};
+    static const layout layouts[][2] = {{DENSE, DENSE},         {CHANNELS_LAST, CHANNELS_LAST},
+                                        {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE},
+                                        {PADDED, MISALIGNED},   {CHANNELS_LAST, CHANNELS_LAST}};
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
         for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
             for (int t = 0; t < 4; t++) {
@@ -217,11 +218,11 @@ static void each_image(image_layer layer, int64_t batch, int64_t channels, int64
                 set_types(&c, types[t]);
                 if (turn % 5 == 4)
                     c.weight = c.grad = types[t] == F64 ? F64 : F32;
-                c.in = layouts[turn % 4][0];
-                c.out = layouts[turn % 4][1];
+                c.in = layouts[turn % 6][0];
+                c.out = layouts[turn % 6][1];
                 c.weight_offset = turn / 2 % 2;
                 grid_case(c);
-                c.in = c.out = DENSE;
+                c.in = c.out = turn / 2 % 2 ? CHANNELS_LAST : DENSE;
                 c.numbers = (numbers)(turn % NUMBERS_COUNT);
                 if (types[t] == F64 && c.numbers == SUBNORMAL)
                     c.numbers = NORMAL;

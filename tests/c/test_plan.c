@@ -158,12 +158,28 @@ static void paths(void) {
          DENSE},
         {"InstanceNorm of NCHW", "groups", INSTANCE_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
         {"InstanceNorm of NHWC",
-         "groups",
+         "pixels",
          INSTANCE_NORM,
          {2, 24, 5, 7},
          1,
          CHANNELS_LAST,
          CHANNELS_LAST},
+        {"GroupNorm of NHWC", "pixels", GROUP_NORM, {2, 24, 5, 7}, 6, CHANNELS_LAST, CHANNELS_LAST},
+        {"GroupNorm of one group, NHWC",
+         "pixels",
+         GROUP_NORM,
+         {2, 24, 5, 7},
+         1,
+         CHANNELS_LAST,
+         CHANNELS_LAST},
+        {"GroupNorm from NHWC to NCHW",
+         "planes",
+         GROUP_NORM,
+         {2, 24, 5, 7},
+         6,
+         CHANNELS_LAST,
+         DENSE},
+        {"GroupNorm of padded rows", "gathered", GROUP_NORM, {2, 24, 5, 7}, 6, PADDED, PADDED},
     };
     static const element types[] = {F32, F16, BF16, F64};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -185,6 +201,8 @@ static void paths(void) {
                 planish_plan_describe(plan, line, sizeof line);
                 line[strcspn(line, "/")] = 0;
                 expect(!strcmp(line, table[i].path), "it takes '%s'", line);
+                const bool general = !strcmp(line, "planes") || !strcmp(line, "gathered");
+                expect(planish_plan_is_general(plan) == general, "it is general: %d", !general);
                 planish_plan_destroy(plan);
                 bundle_free(&b);
             }

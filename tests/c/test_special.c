@@ -32,11 +32,16 @@ static real get(const bundle *b, part p, int64_t index) {
     return value;
 }
 
-/* Element `index` of a dense tensor. */
+/* Element `index`, in the order of the axes. */
 static void set(bundle *b, part p, int64_t index, real value) {
     tensor *t = &b->tensor[p];
+    int64_t offset = 0;
+    for (int i = t->dl.ndim - 1; i >= 0; i--) {
+        offset += index % t->shape[i] * t->strides[i];
+        index /= t->shape[i];
+    }
     element_write(t->type,
-                  (unsigned char *)t->dl.data + t->dl.byte_offset + index * element_bytes(t->type),
+                  (unsigned char *)t->dl.data + t->dl.byte_offset + offset * element_bytes(t->type),
                   value);
 }
 
@@ -97,9 +102,10 @@ static void poisoned_rows(void) {
 }
 
 /* The same where rows are pixels or groups of an image. */
-static void poisoned_image(planish_pass pass, part input, image_layer layer, element type,
+static void poisoned_image(planish_pass pass, part input, image_layer layer, layout l, element type,
                            real poison) {
     norm_case c = image_case(pass, PLANISH_LAYER, layer, 2, 40, 5, 9, 4);
+    c.in = c.out = l;
     set_types(&c, type);
     part output = pass == PLANISH_BACKWARD ? DX : Y;
     char text[512];
@@ -133,10 +139,11 @@ static void poisoned_images(void) {
     static const real poisons[] = {NAN, INFINITY};
     for (int t = 0; t < TYPES; t++)
         for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++)
-            for (int p = 0; p < 2; p++) {
-                poisoned_image(PLANISH_FORWARD, X, layer, types[t], poisons[p]);
-                poisoned_image(PLANISH_BACKWARD, X, layer, types[t], poisons[p]);
-                poisoned_image(PLANISH_BACKWARD, DY, layer, types[t], poisons[p]);
+            for (int p = 0; p < 4; p++) {
+                const layout l = p % 2 ? CHANNELS_LAST : DENSE;
+                poisoned_image(PLANISH_FORWARD, X, layer, l, types[t], poisons[p / 2]);
+                poisoned_image(PLANISH_BACKWARD, X, layer, l, types[t], poisons[p / 2]);
+                poisoned_image(PLANISH_BACKWARD, DY, layer, l, types[t], poisons[p / 2]);
             }
 }
 
@@ -147,8 +154,10 @@ static void constant_images(void) {
             for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++) {
                 norm_case c = image_case(PLANISH_FORWARD, PLANISH_LAYER, layer, 2, 1200, 3, 7, 4);
                 set_types(&c, types[t]);
-                test_case("a constant image of %Lg in %s gives y = bias, bit for bit (layer %d)",
-                          values[v], element_name(types[t]), layer);
+                c.in = c.out = v % 2 ? CHANNELS_LAST : DENSE;
+                test_case(
+                    "a constant image of %Lg in %s gives y = bias, bit for bit (layer %d, %s)",
+                    values[v], element_name(types[t]), layer, layout_name(c.in));
                 bundle b;
                 bundle_make(&b, &c);
                 set_all(&b, X, values[v]);
