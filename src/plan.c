@@ -3,13 +3,14 @@
 #include <stdio.h>
 
 enum {
-    FORK_ELEMENTS = 32768,      /* less work than this is done by the calling thread */
-    NEAR_BYTES = 1 << 20,       /* more than this is not all in a core's own cache */
-    BLOCK_ELEMENTS = 16384,     /* forward: elements in one work item */
-    CHANNEL_BYTES = 1 << 18,    /* of a tile of pixels, or of two in backward */
-    LEAST_PIXELS = 32,          /* in a tile, where there are as many in a run */
-    LINE_CHANNELS = 16,         /* of rows brought into planes together, or more */
-    PLANES_BYTES = 3 << 18,     /* of these planes, or less */
+    FORK_ELEMENTS = 32768,   /* less work than this is done by the calling thread */
+    NEAR_BYTES = 1 << 20,    /* more than this is not all in a core's own cache */
+    BLOCK_ELEMENTS = 16384,  /* forward: elements in one work item */
+    CHANNEL_BYTES = 1 << 18, /* of a tile of pixels, or of two in backward */
+    LEAST_PIXELS = 32,       /* in a tile, where there are as many in a run */
+    LINE_CHANNELS = 16,      /* of rows brought into planes together, or more */
+    PLANES_BYTES = 3 << 18,  /* of these planes, or less */
+    LINE_BYTES = 64,
     STRIP_PIXEL_BYTES = 1024,   /* of a pixel of groups taken together, or more, */
     STRIP_BYTES_NEAR = 1 << 18, /* where all their pixels are less than this; */
     STRIP_LEAST_BYTES = 128,    /* or less, */
@@ -105,15 +106,15 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = plan->slot_offset + (size_t)plan->blocks * plan->slot_bytes;
 }
 
-/* Cuts every run of rows into tiles of about this many, and gives each block some tiles and each of
+/* Cuts every run of rows into tiles of this many, and gives each block some tiles and each of
  * the threads a slot. */
 static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64_t row_bytes) {
     const problem *p = &plan->problem;
-    tile_rows = tile_rows < 1 ? 1 : tile_rows > run ? run : tile_rows;
+    tile_rows = tile_rows > run ? run : tile_rows;
     plan->run_rows = run;
-    plan->tile_rows = ceil_div(run, ceil_div(run, tile_rows));
+    plan->tile_rows = tile_rows;
     plan->run_tiles = ceil_div(run, plan->tile_rows);
-    plan->slot_bytes = round_up((size_t)(plan->tile_rows * row_bytes));
+    plan->slot_bytes = round_up((size_t)(plan->tile_rows * row_bytes) + STRIP_REST);
     const int64_t all = p->rows / run * plan->run_tiles;
     const size_t most = gathered_limit / plan->slot_bytes;
     plan->block_tiles = ceil_div(all, most > SLOTS ? SLOTS : most ? (int64_t)most : 1);
@@ -134,7 +135,11 @@ static void plan_strips(planish_plan *plan, int64_t groups, int64_t channels, in
     const int64_t images = plan->problem.rows / groups;
     while (strip > STRIP_LEAST_BYTES && images * ceil_div(groups * bytes, strip) < FEW_STRIPS)
         strip /= 2;
-    plan_tiles(plan, groups, ceil_div(strip, bytes), channels * STRIP_BYTES);
+    /* Strips that end where a line does. */
+    int64_t unit = LINE_BYTES;
+    while (unit > 1 && bytes * (unit / 2) % LINE_BYTES == 0)
+        unit /= 2;
+    plan_tiles(plan, groups, ceil_div(ceil_div(strip, bytes), unit) * unit, channels * STRIP_BYTES);
 }
 
 /* Groups that are brought into planes: so many together that their channels are whole lines, where
@@ -145,7 +150,9 @@ static void plan_planes(planish_plan *plan, int64_t channels, int64_t real_bytes
     int64_t rows = ceil_div(LINE_CHANNELS, channels);
     if (rows > PLANES_BYTES / row_bytes)
         rows = PLANES_BYTES / row_bytes;
-    plan_tiles(plan, p->kept[p->kept_count - 1].size, rows, row_bytes);
+    const int64_t run = p->kept[p->kept_count - 1].size;
+    rows = rows < 1 ? 1 : ceil_div(run, ceil_div(run, rows));
+    plan_tiles(plan, run, rows, row_bytes);
 }
 
 /* Blocks of rows or tiles. Each row has its own sums of every channel, for the calling thread to

@@ -116,7 +116,8 @@ typedef struct group_backward_args {
 } group_backward_args;
 
 /* A strip of an image stored by pixel: rows beside each other, one for each group, of `depth`
- * channels which are neighbours, and all its pixels. `scratch` holds STRIP_BYTES for a channel. */
+ * channels which are neighbours, and all its pixels. `scratch` holds STRIP_BYTES for a channel and
+ * STRIP_REST. */
 typedef struct strip_forward_args {
     int64_t groups, depth, pixels;
     const char *x;
@@ -146,7 +147,7 @@ typedef struct strip_backward_args {
     void *scratch;
 } strip_backward_args;
 
-enum { STRIP_BYTES = 12 * sizeof(double) };
+enum { STRIP_BYTES = 18 * sizeof(double), STRIP_REST = 6 * 64 };
 
 /* The kernels for one element dtype, by planish_kind. */
 typedef struct group_kernels {

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 
 aten = torch.ops.aten
-#: Above this the CPU's general kernel is slower than torch's, which then runs (src/torch/run.c).
-GENERAL_ELEMENTS = 32768
+#: Above this torch's forward of channels-last f16 and bf16 is faster (src/torch/group_norm.c).
+HALF_ELEMENTS = 32768
 SLOW = "a layout that no fast kernel takes, or no kernel could be made"
 LAST, LAST_3D = torch.channels_last, torch.channels_last_3d
 
@@ -289,11 +289,11 @@ def test_values_leave_the_bounds_or_are_worse_than_torchs(
     if channels_last:
         x, dy = (t.unsqueeze(-1).contiguous(memory_format=LAST) for t in (x, dy))
     native = run(x, groups, weight, bias, dy)
-    slow = channels_last and x.numel() > GENERAL_ELEMENTS
-    with on_planish(*([] if slow else [GROUP, GROUP_BACKWARD])) as calls:
+    slow = channels_last and x.element_size() == 2 and x.numel() > HALF_ELEMENTS
+    with on_planish(*([] if slow else [GROUP]), GROUP_BACKWARD) as calls:
         ours = run(x, groups, weight, bias, dy)
     if slow:
-        assert calls.on_torch(GROUP) == calls.on_torch(GROUP_BACKWARD) == {SLOW: 1}
+        assert calls.on_torch(GROUP) == {SLOW: 1}
     found, torchs = (errors(results, right, sums, groups) for results in (ours, native))
     for error, theirs in zip(found, torchs, strict=True):
         assert error <= max(theirs, BOUND[dtype]), f"{found} ULP, torch {torchs}"
