@@ -22,10 +22,14 @@ INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(
         if (ahead)
             NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
     }
-    if (i < n)
-        STORE_X_PART(
-            y + i, V(fma)(NAME(normalize)(LOAD_X_PART(x + i, (int)(n - i)), s, rms), weight, bias),
-            (int)(n - i));
+    if (i == n)
+        return;
+    /* The last whole vector again, where x is still there, for parts of vectors are slow. */
+    const bool again = n >= VEC_LANES && (const void *)x != (const void *)y;
+    const int left = again ? VEC_LANES : (int)(n - i);
+    i = n - left;
+    NAME(store_x)(y + i, V(fma)(NAME(normalize)(NAME(load_x)(x + i, left), s, rms), weight, bias),
+                  left);
 }
 
 OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, bool rms) {
@@ -187,10 +191,14 @@ INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, ELEMEN
     }
     if (i == n)
         return;
-    const int left = (int)(n - i);
-    const VEC d = LOAD_X_PART(dy + i, left);
-    const VEC xhat = NAME(xhat_of)(LOAD_X_PART(x + i, left), row, rms);
-    STORE_X_PART(dx + i, NAME(gradient_of)(d, weight, xhat, row, rms), left);
+    /* As in group_apply. */
+    const bool again = n >= VEC_LANES && (const void *)x != (const void *)dx &&
+                       (const void *)dy != (const void *)dx;
+    const int left = again ? VEC_LANES : (int)(n - i);
+    i = n - left;
+    const VEC d = NAME(load_x)(dy + i, left);
+    const VEC xhat = NAME(xhat_of)(NAME(load_x)(x + i, left), row, rms);
+    NAME(store_x)(dx + i, NAME(gradient_of)(d, weight, xhat, row, rms), left);
 }
 
 INLINE void NAME(group_backward)(const group_backward_args *a, const bool rms) {

@@ -14,8 +14,8 @@
 #include "stack.h"
 #include "tensor.h"
 
-/* With more elements than this torch's kernel for channels-last f16 and bf16 is faster forward. */
-enum { HALF_ELEMENTS = 32768 };
+/* With more elements than this torch's own forward of channels-last tensors is faster. */
+enum { CHANNELS_LAST_ELEMENTS = 32768 };
 
 /* A tensor seen with its channels split into groups. */
 typedef struct split_view {
@@ -163,7 +163,7 @@ static reason forward_on_planish(group *g, double eps, stack_value *stack) {
     int64_t statistic_strides[2];
     split_view x, y, weight, bias;
     DLTensor whole_y, mean, rstd;
-    if (g->channels_last && view_is_half(&g->x) && view_elements(&g->x) > HALF_ELEMENTS)
+    if (g->channels_last && view_elements(&g->x) > CHANNELS_LAST_ELEMENTS)
         return refusal(PLANISH_ERROR_UNAVAILABLE);
     reason why = is_dense(g) ? split(g, &g->x, &x) : NOT_DENSE;
     if (why != SUPPORTED)

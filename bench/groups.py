@@ -1,0 +1,132 @@
+"""GroupNorm and InstanceNorm on the CPU beside torch: groups.py OUT.csv [--threads N].
+
+Times F.group_norm with planish under it and without, in turns, forward and backward (dx, dweight,
+dbias), of images stored by channel and by pixel, and checks every result against torch in double.
+Results are new tensors each time, as in a model. A ratio above 1: planish is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import planish
+import torch
+
+# Batch, channels, height and width alike, groups: of ResNets and a diffusion UNet; one group, and
+# a group for each channel.
+SHAPES = [
+    (4, 256, 56, 32),
+    (4, 64, 112, 32),
+    (2, 320, 64, 32),
+    (2, 1280, 32, 32),
+    (4, 2048, 7, 32),
+    (8, 512, 14, 32),
+    (4, 256, 56, 1),
+    (4, 256, 56, 256),
+]
+FORMATS = {"NCHW": torch.contiguous_format, "channels last": torch.channels_last}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+#: Largest errors that count as right, relative to the largest value.
+BOUND = {"f32": 1e-5, "bf16": 2e-2}
+ROUNDS = 15
+
+
+def seconds(name: str, call: Callable[[], object]) -> float:
+    """One call, by the clock; with planish under torch if that is its name."""
+    with planish.enabled() if name == "planish" else contextlib.nullcontext():
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+
+def in_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The median of each call's times, taken in turns."""
+    for name, call in calls.items():
+        seconds(name, call)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            times[name].append(seconds(name, call))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def error_of(found: torch.Tensor, right: torch.Tensor) -> float:
+    """The largest error, relative to the largest value."""
+    return float((found.double() - right).abs().max() / right.abs().max())
+
+
+def rows_of(shape: tuple[int, int, int, int], layout: str, dtype: str) -> list[dict[str, object]]:
+    """One row for forward and one for backward."""
+    n, c, side, groups = shape
+    torch.manual_seed(0)
+    make = DTYPES[dtype]
+    x = torch.randn(n, c, side, side).to(make).contiguous(memory_format=FORMATS[layout])
+    dy = torch.randn(n, c, side, side).to(make).contiguous(memory_format=FORMATS[layout])
+    weight, bias = (torch.randn(c).to(make) for _ in range(2))
+    exact = [t.double().requires_grad_() for t in (x, weight, bias)]
+    right_y = torch.nn.functional.group_norm(exact[0], groups, *exact[1:])
+    right = [right_y, *torch.autograd.grad(right_y, exact, dy.double())]
+    inputs = [t.detach().clone().requires_grad_() for t in (x, weight, bias)]
+    y = torch.nn.functional.group_norm(inputs[0], groups, *inputs[1:])
+
+    def forward() -> torch.Tensor:
+        return torch.nn.functional.group_norm(inputs[0], groups, *inputs[1:])
+
+    def backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(y, inputs, dy, retain_graph=True)
+
+    errors = {}
+    for name in ("torch", "planish"):
+        with planish.enabled() if name == "planish" else contextlib.nullcontext():
+            found = [forward().detach(), *backward()]
+        errors[name] = [error_of(f, r.detach()) for f, r in zip(found, right, strict=True)]
+    if max(errors["planish"]) > max(BOUND[dtype], *errors["torch"]):
+        sys.exit(f"wrong: {shape} {layout} {dtype}: {errors}")
+    rows: list[dict[str, object]] = []
+    for direction, call, tensors in (("forward", forward, 2), ("backward", backward, 3)):
+        found_times = in_turns({"torch": call, "planish": call})
+        moved = tensors * x.numel() * x.element_size()
+        rows.append(
+            {
+                "shape": f"{n} x {c} x {side} x {side}",
+                "groups": groups,
+                "layout": layout,
+                "dtype": dtype,
+                "direction": direction,
+                **{f"{k} us": round(v * 1e6, 1) for k, v in found_times.items()},
+                "planish GB/s": round(moved / found_times["planish"] / 1e9, 2),
+                "ratio": round(found_times["torch"] / found_times["planish"], 2),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Measures all and writes the CSV."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    with open(given.out, "w", newline="") as file:
+        writer = None
+        for dtype in DTYPES:
+            for layout in FORMATS:
+                for shape in SHAPES:
+                    for row in rows_of(shape, layout, dtype):
+                        writer = writer or csv.DictWriter(file, row.keys())
+                        if file.tell() == 0:
+                            writer.writeheader()
+                        writer.writerow(row)
+                        file.flush()
+                        print(*row.values(), sep="  ", flush=True)
+
+
+if __name__ == "__main__":
+    main()
