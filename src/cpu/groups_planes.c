@@ -2,7 +2,9 @@
  * Groups of any other layout and dtypes: the rows of a tile are brought into planes, in the compute
  * type and stored by channel, taken there by the kernels of cpu/groups.h, and brought back.
  */
-#include "cpu/groups_run.h"
+#include "cpu/groups_planes.h"
+#include "cpu/groups_job.h"
+#include "cpu/groups_row.h"
 
 /* The rows of a tile in a tensor, seen as `channels` planes. Elements. */
 typedef struct plane_view {
@@ -78,7 +80,6 @@ static void move_planes(const planish_plan *plan, role r, char *tensor, char *pl
     }
 }
 
-/* `rows` rows from `row` on, which are along the innermost kept axis. */
 void group_planes(const cpu_job *job, int slot, int64_t row, int64_t rows) {
     const planish_plan *plan = job->plan;
     const bool backward = plan->problem.pass == PLANISH_BACKWARD;

@@ -1,5 +1,6 @@
 /* Groups of images stored by pixel; what is done with a strip of them is cpu/pixels.h. */
-#include "cpu/groups_run.h"
+#include "cpu/groups_strip.h"
+#include "cpu/groups_job.h"
 
 /* Bytes from pixel to pixel. */
 static int64_t pixel_pitch(const problem *p, role r) {

@@ -2,6 +2,7 @@
 #include "cpu/affine.h"
 #include "cpu/channels_run.h"
 #include "cpu/gathered.h"
+#include "cpu/groups_job.h"
 #include "cpu/groups_run.h"
 #include "cpu/sums.h"
 

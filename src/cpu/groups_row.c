@@ -1,0 +1,53 @@
+/* Rows stored by channel; what is done with one is cpu/groups.h. */
+#include "cpu/groups_row.h"
+#include "cpu/groups_job.h"
+
+/* A row whose elements are where `run` says, of a dtype that has these kernels. */
+static void forward_row(const cpu_job *job, const group_kernels *kernels, int64_t row,
+                        const row_run *run, traffic traffic) {
+    const problem *p = &job->plan->problem;
+    const int64_t first = group_first_affine(p, row);
+    const group_forward_args args = {
+        .channels = group_channels(p),
+        .span = p->reduced[p->reduced_count - 1].size,
+        .x = run->data[ROLE_X],
+        .y = run->data[ROLE_Y],
+        .weight = group_weights_at(job, 0, first),
+        .bias = group_weights_at(job, 1, first),
+        .weight_offset = p->weight_offset,
+        .eps = p->eps,
+        .mean = run_stat(p, run, ROLE_MEAN),
+        .rstd = run_stat(p, run, ROLE_RSTD),
+        .m2 = run_stat(p, run, ROLE_M2),
+        .given = p->pass == PLANISH_APPLY,
+        .traffic = traffic,
+    };
+    kernels->forward[p->kind](&args);
+}
+
+static void backward_row(const cpu_job *job, const group_kernels *kernels, int64_t row,
+                         const row_run *run, traffic traffic) {
+    const problem *p = &job->plan->problem;
+    const group_backward_args args = {
+        .channels = group_channels(p),
+        .span = p->reduced[p->reduced_count - 1].size,
+        .dy = run->data[ROLE_DY],
+        .x = run->data[ROLE_X],
+        .dx = run->data[ROLE_DX],
+        .weight = group_weights_at(job, 0, group_first_affine(p, row)),
+        .weight_offset = p->weight_offset,
+        .mean = run_stat(p, run, ROLE_MEAN),
+        .rstd = run_stat(p, run, ROLE_RSTD),
+        .traffic = traffic,
+        .dweight = group_row_sums(job, 0, row),
+        .dbias = group_row_sums(job, 1, row),
+    };
+    kernels->backward[p->kind](&args);
+}
+
+void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run,
+               traffic traffic) {
+    const planish_plan *plan = job->plan;
+    (plan->problem.pass == PLANISH_BACKWARD ? backward_row : forward_row)(
+        job, &plan->kernels->groups[element], row, run, traffic);
+}
