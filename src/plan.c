@@ -167,11 +167,13 @@ static void plan_groups(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = 2 * plan->weight_bytes;
     if (is_backward(p))
         plan->workspace_bytes += 2 * ((size_t)p->rows * plan->row_sum_bytes + plan->sum_bytes);
-    const int64_t by_pixel = group_dtypes(p) ? problem_groups_by_pixel(p) : 0;
     plan->tile_rows = 0;
-    plan->by_pixel = by_pixel > 0;
-    if (problem_has_dense_groups(p) && group_dtypes(p))
+    plan->by_pixel = false;
+    const bool direct = group_dtypes(p);
+    if (direct && problem_has_dense_groups(p))
         return;
+    const int64_t by_pixel = direct ? problem_groups_by_pixel(p) : 0;
+    plan->by_pixel = by_pixel > 0;
     if (by_pixel)
         plan_strips(plan, by_pixel, channels, p->reduced[p->reduced_count - 1].size);
     else
@@ -252,8 +254,14 @@ int planish_plan_is_general(const planish_plan *plan) {
                                        : plan->path == PATH_GATHERED;
 }
 
+static const char *path_name(const planish_plan *plan) {
+    static const char *const names[] = {"gpu", "empty", "rows", "channels", "groups", "gathered"};
+    if (plan->path == PATH_GROUPS && plan->tile_rows)
+        return plan->by_pixel ? "pixels" : "planes";
+    return names[plan->path];
+}
+
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
-    static const char *const paths[] = {"gpu", "empty", "rows", "channels", "groups", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     if (!plan)
@@ -262,12 +270,8 @@ int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
         return cuda_plan_describe(&plan->cuda, text, bytes);
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    const bool dense = plan->path != PATH_GROUPS || !plan->tile_rows;
     return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
-                    dense            ? paths[plan->path]
-                    : plan->by_pixel ? "pixels"
-                                     : "planes",
-                    plan->kernels->tier, p->kind == PLANISH_RMS ? "rms" : "layer", passes[p->pass],
-                    dtype_name(element), (long long)p->rows, (long long)p->cols,
+                    path_name(plan), plan->kernels->tier, p->kind == PLANISH_RMS ? "rms" : "layer",
+                    passes[p->pass], dtype_name(element), (long long)p->rows, (long long)p->cols,
                     (long long)plan->blocks, plan->workspace_bytes);
 }

@@ -5,6 +5,7 @@
  */
 #include "cpu/gathered.h"
 #include "cpu/affine.h"
+#include "cpu/stretch.h"
 #include "cpu/sums.h"
 
 #include <math.h>
@@ -26,47 +27,28 @@ static void for_each_stretch(const problem *p, role r, stretch visit, void *cont
 }
 
 typedef struct transfer {
-    const cpu_kernels *kernels;
+    const planish_plan *plan;
     char *tensor;
     dtype type;
-    bool is_double;
-    void *scratch;
+    char *scratch;
 } transfer;
+
+static char *scratch_at(const transfer *t, int64_t at) {
+    return t->scratch + at * (t->plan->is_double ? 8 : 4);
+}
 
 static void gather_stretch(void *context, int64_t at, int64_t offset, int64_t stride,
                            int64_t count) {
     const transfer *t = context;
-    const int bytes = dtype_bytes(t->type);
-    const char *from = t->tensor + offset * bytes;
-    if (t->is_double) {
-        double *to = (double *)t->scratch + at;
-        for (int64_t i = 0; i < count; i++)
-            to[i] = element_load(from + i * stride * bytes, t->type);
-    } else if (stride == 1) {
-        t->kernels->widen[t->type]((float *)t->scratch + at, from, count);
-    } else {
-        float *to = (float *)t->scratch + at;
-        for (int64_t i = 0; i < count; i++)
-            to[i] = (float)element_load(from + i * stride * bytes, t->type);
-    }
+    stretch_gather(t->plan, scratch_at(t, at), t->tensor + offset * dtype_bytes(t->type), stride,
+                   t->type, count);
 }
 
 static void scatter_stretch(void *context, int64_t at, int64_t offset, int64_t stride,
                             int64_t count) {
     const transfer *t = context;
-    const int bytes = dtype_bytes(t->type);
-    char *to = t->tensor + offset * bytes;
-    if (t->is_double) {
-        const double *from = (const double *)t->scratch + at;
-        for (int64_t i = 0; i < count; i++)
-            element_store(to + i * stride * bytes, t->type, from[i]);
-    } else if (stride == 1) {
-        t->kernels->narrow[t->type](to, (const float *)t->scratch + at, count);
-    } else {
-        const float *from = (const float *)t->scratch + at;
-        for (int64_t i = 0; i < count; i++)
-            element_store(to + i * stride * bytes, t->type, from[i]);
-    }
+    stretch_scatter(t->plan, t->tensor + offset * dtype_bytes(t->type), scratch_at(t, at), stride,
+                    t->type, count);
 }
 
 /* Gathered rows by their place in a block's slice. */
@@ -83,8 +65,7 @@ static void *scratch_row(const gathered_block *b, int place) {
 
 static transfer transfer_of(const gathered_block *b, role r, char *tensor, int place) {
     const planish_plan *plan = b->job->plan;
-    return (transfer){plan->kernels, tensor, plan->problem.dtypes[r], plan->is_double,
-                      scratch_row(b, place)};
+    return (transfer){plan, tensor, plan->problem.dtypes[r], scratch_row(b, place)};
 }
 
 /* Returns the gathered row, or NULL where the tensor is absent. */

@@ -5,6 +5,7 @@
 #include "cpu/groups_planes.h"
 #include "cpu/groups_job.h"
 #include "cpu/groups_row.h"
+#include "cpu/stretch.h"
 
 /* The rows of a tile in a tensor, seen as `channels` planes. Elements. */
 typedef struct plane_view {
@@ -23,32 +24,6 @@ static plane_view view_of(const problem *p, role r, int64_t rows) {
         v.channels *= rows;
     }
     return v;
-}
-
-static void gather_plane(const planish_plan *plan, char *plane, const char *from, int64_t stride,
-                         dtype type) {
-    const int64_t pixels = plan->problem.reduced[plan->problem.reduced_count - 1].size;
-    const int bytes = dtype_bytes(type);
-    const dtype real = plan->is_double ? DTYPE_F64 : DTYPE_F32;
-    if (stride == 1 && !plan->is_double)
-        plan->kernels->widen[type]((float *)plane, from, pixels);
-    else
-        for (int64_t i = 0; i < pixels; i++)
-            element_store(plane + i * dtype_bytes(real), real,
-                          element_load(from + i * stride * bytes, type));
-}
-
-static void scatter_plane(const planish_plan *plan, char *to, const char *plane, int64_t stride,
-                          dtype type) {
-    const int64_t pixels = plan->problem.reduced[plan->problem.reduced_count - 1].size;
-    const int bytes = dtype_bytes(type);
-    const dtype real = plan->is_double ? DTYPE_F64 : DTYPE_F32;
-    if (stride == 1 && !plan->is_double)
-        plan->kernels->narrow[type](to, (const float *)plane, pixels);
-    else
-        for (int64_t i = 0; i < pixels; i++)
-            element_store(to + i * stride * bytes, type,
-                          element_load(plane + i * dtype_bytes(real), real));
 }
 
 /* All rows of a tile between a tensor and planes: in (gather) or out. */
@@ -74,9 +49,9 @@ static void move_planes(const planish_plan *plan, role r, char *tensor, char *pl
         }
         for (int64_t c = 0; c < v.channels; c++, at += v.channel * bytes, to += plane_bytes)
             if (in)
-                gather_plane(plan, to, at, v.pixel, type);
+                stretch_gather(plan, to, at, v.pixel, type, pixels);
             else
-                scatter_plane(plan, at, to, v.pixel, type);
+                stretch_scatter(plan, at, to, v.pixel, type, pixels);
     }
 }
 

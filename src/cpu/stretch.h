@@ -1,0 +1,13 @@
+/* Elements of one tensor with one stride, to and from dense ones in the compute type. */
+#ifndef PLANISH_CPU_STRETCH_H
+#define PLANISH_CPU_STRETCH_H
+
+#include "plan.h"
+
+/* `count` elements of this dtype, `stride` elements apart in the tensor. */
+void stretch_gather(const planish_plan *plan, void *dense, const char *from, int64_t stride,
+                    dtype type, int64_t count);
+void stretch_scatter(const planish_plan *plan, char *to, const void *dense, int64_t stride,
+                     dtype type, int64_t count);
+
+#endif
