@@ -187,7 +187,7 @@ typedef enum planish_pass {
  * The tensors of one pass; NULL means absent. In the table above "?" marks what may be absent, and
  * what a pass does not name must be NULL. The backward passes need at least one output.
  *
- * x, y, dy, dx             the same shape, of rank up to PLANISH_MAX_NDIM
+ * x, y, dy, dx             the same shape, of rank up to PLANISH_MAX_NDIM and up to 2^48 elements
  * weight, bias, dweight,   the sizes of the affine axes in their order, or x's rank with 1 on every
  *   dbias                  other axis
  * mean, rstd, m2           the sizes of the axes not reduced in their order, or x's rank with 1 on

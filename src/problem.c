@@ -3,6 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Strides of 0 make tensors of any size out of little memory. Up to here no plan's count of bytes
+ * leaves 64 bits. */
+static const int64_t MOST_ELEMENTS = (int64_t)1 << 48;
+
 bool problem_is_double(const problem *p) {
     for (int r = 0; r < ROLE_COUNT; r++)
         if (p->dtypes[r] == DTYPE_F64 && (ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
@@ -198,12 +202,16 @@ static planish_status check_tensor(problem *p, role r, const DLTensor *t, messag
         int64_t reach;
         if (stride == INT64_MIN ||
             __builtin_mul_overflow(size - 1, stride < 0 ? -stride : stride, &reach) ||
-            __builtin_add_overflow(last, reach, &last) || last > INT64_MAX / 16 ||
-            __builtin_mul_overflow(dense, size, &dense))
+            __builtin_add_overflow(last, reach, &last) || last > INT64_MAX / 16)
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s reaches past 2^59 elements on axis %d (size %lld, stride %lld); "
                         "wanted addresses that fit in 64 bits",
                         role_name(r), i, (long long)t->shape[i], (long long)stride);
+        if (__builtin_mul_overflow(dense, size, &dense) || dense > MOST_ELEMENTS)
+            return fail(error, PLANISH_ERROR_SHAPE,
+                        "%s has more than 2^48 elements from axis %d on (size %lld); wanted at "
+                        "most 2^48",
+                        role_name(r), i, (long long)t->shape[i]);
     }
     return PLANISH_OK;
 }

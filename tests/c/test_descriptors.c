@@ -108,6 +108,12 @@ static void sizes_huge(call *c) {
         if (c->bundle.tensor[p].dl.ndim == 2)
             c->bundle.tensor[p].shape[0] = INT64_MAX;
 }
+static void x_broadcast_huge(call *c) { /* 2^49 elements of 20 bytes */
+    tensor *x = &c->bundle.tensor[X];
+    x->shape[1] = (int64_t)1 << 49;
+    x->strides[0] = 1, x->strides[1] = 0;
+    part_of(c, X)->strides = x->strides;
+}
 static void x_int32(call *c) { part_of(c, X)->dtype = (DLDataType){kDLInt, 32, 1}; }
 static void x_float8(call *c) { part_of(c, X)->dtype = (DLDataType){kDLFloat, 8, 1}; }
 static void y_lanes_2(call *c) { part_of(c, Y)->dtype.lanes = 2; }
@@ -216,6 +222,7 @@ static const bad_call bad_calls[] = {
     {"x stride 2^62", PLANISH_FORWARD, L, x_stride_huge, PLANISH_ERROR_STRIDES, {"x"}},
     {"x stride -2^63", PLANISH_FORWARD, L, x_stride_lowest, PLANISH_ERROR_STRIDES, {"x"}},
     {"2^63 rows", PLANISH_FORWARD, L, sizes_huge, PLANISH_ERROR_STRIDES, {"x"}},
+    {"2^49 columns", PLANISH_STATISTICS, L, x_broadcast_huge, PLANISH_ERROR_SHAPE, {"x", "2^48"}},
     {"x i32", PLANISH_FORWARD, L, x_int32, PLANISH_ERROR_DTYPE, {"x", "32", "f16"}},
     {"x f8", PLANISH_FORWARD, L, x_float8, PLANISH_ERROR_DTYPE, {"x", "8", "f16"}},
     {"y lanes 2", PLANISH_FORWARD, L, y_lanes_2, PLANISH_ERROR_DTYPE, {"y", "2"}},
