@@ -33,8 +33,6 @@ _GROUPS = {
     ("group_norm", "cpu"): 32,
     ("group_norm", "cuda"): 64,
 }
-#: Only where asked for by name: its kernels were proven on a GPU, its way under torch not yet.
-_BY_NAME = {("group_norm", "cuda")}
 _CUDA_MIXED = 16
 _KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
@@ -177,8 +175,7 @@ def enable(
 ) -> None:
     """Runs torch's normalization operators on planish, in this process, from now on.
 
-    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default,
-    but group_norm on CUDA only by its name.
+    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default.
     ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
     it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
     Input that planish does not run goes to torch's own kernel and is counted, see :func:`stats`.
@@ -192,8 +189,6 @@ def enable(
         raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
     names, places = _chosen(ops, _OPS, "ops"), _chosen_devices(devices)
     wanted = {(op, device) for op in names for device in places}
-    if ops is None:
-        wanted -= _BY_NAME
     keep = autocast == "keep" and "cuda" in places
     mask = sum(_GROUPS[group] for group in wanted) | (_CUDA_MIXED if keep else 0)
     with _lock:

@@ -33,22 +33,32 @@ class Workload:
     loss: Callable[[], torch.Tensor]
     optimizer: torch.optim.Optimizer
     batch: int
+    autocast: bool = False
 
-    def forward_step(self) -> float:
-        """An inference step: forward without gradients; returns the loss."""
+    def infer(self) -> torch.Tensor:
+        """An inference step: forward without gradients; returns the loss, which a GPU may still be
+        at work on."""
         self.model.eval()
         with torch.no_grad():
-            return float(self.loss())
+            return self.loss()
 
-    def training_step(self) -> float:
-        """Forward, backward and one step of SGD; returns the loss before it."""
+    def train(self) -> torch.Tensor:
+        """Forward, backward and one step of SGD; returns the loss before it, likewise."""
         self.model.train()
         torch.manual_seed(SEED)  # dropout: the same elements in every step
         self.optimizer.zero_grad(set_to_none=False)
         loss = self.loss()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return float(loss.detach())
+        return loss.detach()
+
+    def forward_step(self) -> float:
+        """An inference step, to its end."""
+        return float(self.infer())
+
+    def training_step(self) -> float:
+        """A training step, to its end."""
+        return float(self.train())
 
 
 # torchvision's operators live in an extension that wants CUDA libraries. Its Python part, which
@@ -119,28 +129,69 @@ def convnext(
     variant: str = "convnext_base",
     batch: int = 2,
     size: int = 224,
+    channels_last: bool = True,
+    **place: Any,
+) -> Workload:
+    """timm's ConvNeXt, by default in channels-last memory format, the faster one on a CPU and for
+    half."""
+    name = variant.replace("_", "-").replace("convnext", "ConvNeXt")
+    return _classifier(variant, name, batch, size, channels_last, **place)
+
+
+#: A ResNet's norms: timm's name of each, and ours.
+RESNET_NORMS = {
+    "batch": ("batchnorm2d", "BatchNorm"),
+    "layer": ("layernorm2d", "LayerNorm2d"),
+    "group": ("groupnorm", "GroupNorm(32)"),
+}
+
+
+def resnet50(
+    norm: str,
+    batch: int = 64,
+    size: int = 224,
+    channels_last: bool = True,
+    **place: Any,
+) -> Workload:
+    """timm's ResNet-50 with one of RESNET_NORMS for all its norms."""
+    timms, ours = RESNET_NORMS[norm]
+    name = f"ResNet-50 {ours}"
+    return _classifier("resnet50", name, batch, size, channels_last, **place, norm_layer=timms)
+
+
+def _classifier(
+    variant: str,
+    name: str,
+    batch: int,
+    size: int,
+    channels_last: bool,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
+    **options: Any,
 ) -> Workload:
-    """timm's ConvNeXt in channels-last memory format, the faster one on a CPU and for half."""
+    """A timm model over random images; with ``autocast`` of float weights, run in ``dtype``."""
     mend_torchvision()
     import timm
 
     torch.manual_seed(SEED)
-    model: torch.nn.Module = timm.create_model(variant, pretrained=False, num_classes=1000)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model = model.to(device, dtype)
-    images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
-    images = images.to(device, dtype)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    held = torch.float32 if autocast else dtype
+    model: torch.nn.Module = timm.create_model(
+        variant, pretrained=False, num_classes=1000, **options
+    )
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]
+    model = model.to(device, held)
+    images = torch.randn(batch, 3, size, size).to(memory_format=layout).to(device, held)
     labels = torch.randint(0, 1000, (batch,)).to(device)
 
     def loss() -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(model(images), labels)
+        with torch.autocast(device, dtype, enabled=autocast):
+            return torch.nn.functional.cross_entropy(model(images), labels)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    name = variant.replace("_", "-").replace("convnext", "ConvNeXt")
-    shape = f"{batch} x {size}x{size} images, channels last"
-    return Workload(name, shape, model, loss, optimizer, batch)
+    shape = f"{batch} x {size}x{size} images, {'channels last' if channels_last else 'NCHW'}"
+    return Workload(name, shape, model, loss, optimizer, batch, autocast)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The parts of the GPU bench that need no GPU; the rest runs where torch sees one."""
 
+import importlib.util
 import json
 
 import pytest
@@ -8,10 +9,10 @@ import torch
 from planish.bench import report
 from planish.bench.case import Case, make_data
 from planish.bench.gpu import MOST_SETS, ROTATE_BYTES, data_sets
-from planish.bench.models import losses_side_by_side, norm_share
+from planish.bench.models import chosen, compiled, gpu_shares, losses_side_by_side, makers_of
 from planish.bench.providers import elsewhere
 from planish.bench.sweeps import SWEEPS, cases_of
-from planish.models import Workload
+from planish.models import RESNET_NORMS, Workload, resnet50
 
 CUDA = torch.cuda.is_available()
 
@@ -108,6 +109,51 @@ def test_losses_are_paired_step_by_step():
     assert losses[0].torch != losses[2].torch, "the optimizer takes steps"
 
 
+def test_compiled_is_put_in_place_for_a_block(monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    x = torch.randn(4, 8)
+    plain = model(x)
+    calls = []
+
+    def compile(function):
+        return lambda *given: (calls.append("call"), function(*given))[1]
+
+    monkeypatch.setattr(torch, "compile", compile)
+    enter = compiled(model)
+    with enter():
+        assert torch.allclose(model(x), plain)
+    assert calls == ["call"]
+    assert torch.equal(model(x), plain)
+    assert calls == ["call"], "outside of the block nothing is compiled's"
+
+
+def test_models_are_chosen_by_words_of_their_names():
+    makers = makers_of(False, "cuda", ["f16"])
+    assert {"bert-f16", "convnext-f16", "resnet-group-autocast-nchw"} <= set(makers)
+    assert set(chosen(makers, "bert,batch-f16")) == {
+        "bert-f16",
+        "resnet-batch-f16-nhwc",
+        "resnet-batch-f16-nchw",
+    }
+    with pytest.raises(ValueError, match=r"'vgg' is in none of bert-f16, convnext-f16"):
+        chosen(makers, "vgg")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("timm"), reason="timm is not installed")
+@pytest.mark.parametrize("norm", RESNET_NORMS)
+def test_resnets_have_the_norm_that_was_asked_for(norm):
+    kinds = {
+        "batch": torch.nn.BatchNorm2d,
+        "layer": torch.nn.LayerNorm,
+        "group": torch.nn.GroupNorm,
+    }
+    workload = resnet50(norm, 1, 64, dtype=torch.bfloat16, autocast=True)
+    norms = [m for m in workload.model.modules() if isinstance(m, tuple(kinds.values()))]
+    assert len(norms) == 53 and all(isinstance(m, kinds[norm]) for m in norms)
+    assert all(p.dtype == torch.float32 for p in workload.model.parameters())
+    assert workload.forward_step() > 0
+
+
 @pytest.mark.skipif(not CUDA, reason="torch sees no CUDA GPU")
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -130,8 +176,8 @@ def test_share_of_norms():
     import contextlib
 
     x = torch.randn(64, 1024, device="cuda")
-    all_norms = norm_share(
+    all_norms, _ = gpu_shares(
         lambda: float(torch.nn.functional.layer_norm(x, [1024]).sum() * 0), contextlib.nullcontext
     )
     assert 0.0 < all_norms < 1.0
-    assert norm_share(lambda: float((x * 2).sum()), contextlib.nullcontext) == 0.0
+    assert gpu_shares(lambda: float((x * 2).sum()), contextlib.nullcontext) == (0.0, 0.0)

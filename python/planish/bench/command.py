@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="sweeps:\n"
         + "".join(f"  {s.name:10}{s.what}\n" for s in SWEEPS.values())
-        + "  model     whole models: BERT and ConvNeXt, forward and training steps\n"
+        + "  model     whole models: BERT, ConvNeXt, on a GPU ResNets; forward and training steps\n"
         + "  accuracy  errors in ULP of every provider, by mean / std and by scale\n"
         + "  all       every one of these",
     )
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--processes", type=int, default=0, help="cuda: compile ahead in so many processes"
     )
+    p.add_argument("--only", default="", help="model: those whose name has one of these words")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument(
         "--scale", type=float, default=0.3, help="share of the free memory to use (default 0.3)"
@@ -211,9 +212,10 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
     if name == "model":
         from .models import run_losses, run_models
 
-        records = run_models(providers, arguments.quick, arguments.device, dtypes)
+        only = arguments.only
+        records = run_models(providers, arguments.quick, arguments.device, dtypes, only)
         if arguments.device == "cuda":
-            losses = run_losses(providers, arguments.quick, dtypes)
+            losses = run_losses(providers, arguments.quick, dtypes, only)
             report.write_csv(arguments.out / "losses.csv", losses, context)
     elif name == "accuracy":
         cases = accuracy_cases(

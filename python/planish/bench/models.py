@@ -6,7 +6,8 @@ On a GPU also what share of the time the norms take, and the losses of some step
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,10 @@ from typing import Any
 
 import torch
 
-from ..models import Workload, bert_base, convnext
+from ..models import RESNET_NORMS, Workload, bert_base, convnext, resnet50
 from .case import DTYPES
 from .providers.base import Provider
-from .timing import Effort, interleave, loop
+from .timing import Effort, Timed, interleave, loop
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class ModelResult:
     trials: int = 0
     loss: float | None = None
     items_per_s: float | None = None  # images or sequences
-    norm_share: float | None = None  # of the GPU's busy time
+    norm_share: float | None = None  # of the GPU's busy time: norms,
+    product_share: float | None = None  # and matrix products and convolutions
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,15 @@ class Loss:
     planish: float
 
 
-def ways(providers: Sequence[Provider]) -> dict[str, Callable[[], AbstractContextManager[object]]]:
-    """How a step is run under each of the providers that mean something for a whole model."""
+Way = Callable[[], AbstractContextManager[object]]
+
+
+def ways(providers: Sequence[Provider]) -> dict[str, Way]:
+    """How a step is run under torch and under planish."""
     from .providers.planish_torch import enabled
 
-    names = {provider.name for provider in providers if provider.missing() is None}
-    chosen: dict[str, Callable[[], AbstractContextManager[object]]] = {}
+    names = _present(providers)
+    chosen: dict[str, Way] = {}
     if "torch-kept" in names or "torch" in names:
         chosen["torch"] = contextlib.nullcontext
     if "planish-torch-kept" in names or "planish-torch" in names:
@@ -61,10 +66,45 @@ def ways(providers: Sequence[Provider]) -> dict[str, Callable[[], AbstractContex
     return chosen
 
 
+def ways_of(workload: Workload, providers: Sequence[Provider]) -> dict[str, Way]:
+    """Those, and on a GPU the whole model by torch.compile, and autocast that keeps half."""
+    chosen = ways(providers)
+    if not next(workload.model.parameters()).is_cuda:
+        return chosen
+    if workload.autocast and "planish-torch" in chosen:
+        import planish
+
+        chosen["planish-keep"] = partial(planish.enabled, autocast="keep")
+    if "torch-compile" in _present(providers):
+        chosen["torch-compile"] = compiled(workload.model)
+    return chosen
+
+
+def _present(providers: Sequence[Provider]) -> set[str]:
+    return {provider.name for provider in providers if provider.missing() is None}
+
+
+def compiled(model: torch.nn.Module) -> Way:
+    """A block in which calls of the model are torch.compile's. Compiled once, at the first call."""
+    compiled_call = torch.compile(model._call_impl)
+
+    @contextlib.contextmanager
+    def block() -> Iterator[None]:
+        model._compiled_call_impl = compiled_call  # what Module.__call__ looks for
+        try:
+            yield
+        finally:
+            model._compiled_call_impl = None
+
+    return block
+
+
 def title(workload: Workload) -> str:
     """The model, its batch and its dtype where that is not f32."""
     dtype = next(workload.model.parameters()).dtype
     name = next(name for name, found in DTYPES.items() if found == dtype)
+    if workload.autocast:
+        name = "autocast f16"
     return f"{workload.name}, {workload.shape}" + ("" if name == "f32" else f", {name}")
 
 
@@ -73,59 +113,64 @@ def run_workload(
 ) -> list[ModelResult]:
     """Measures both steps of a workload under each provider, by turns."""
     results = []
-    contexts = ways(providers)
+    contexts = ways_of(workload, providers)
     gpu = next(workload.model.parameters()).is_cuda
-    steps = (("forward", workload.forward_step), ("training step", workload.training_step))
+    steps = (("forward", workload.infer), ("training step", workload.train))
     for direction, step in steps:
         losses: dict[str, float] = {}
         works = {
-            name: loop(partial(_once, step, enter, losses, name), warm=False)
-            for name, enter in contexts.items()
+            name: _timed(step, enter, losses, name, warm=gpu) for name, enter in contexts.items()
         }
         for name, sample in interleave(works, effort).items():
             q1, q3 = sample.quartiles
-            share = norm_share(step, contexts[name]) if gpu else None
+            norms, products = gpu_shares(step, contexts[name]) if gpu else (None, None)
             result = ModelResult(
                 title(workload), direction, name, "ok", "",
                 sample.median * 1e3, q1 * 1e3, q3 * 1e3, len(sample.seconds), losses[name],
-                workload.batch / sample.median, share,
+                workload.batch / sample.median, norms, products,
             )  # fmt: skip
             results.append(result)
             print(
                 f"{result.work:48} {direction:14} {name:14} {sample.median * 1e3:9.1f} ms"
                 f"  +-{50 * sample.spread:.1f}%  loss {losses[name]:.6f}"
                 f"  {workload.batch / sample.median:.0f}/s"
-                + ("" if share is None else f", norms {share:.1%}"),
+                + ("" if norms is None else f", norms {norms:.1%}, products {products:.1%}"),
                 flush=True,
             )
     return results
 
 
 NORM_KERNELS = (
-    "layer_norm", "layernorm", "group_norm", "groupnorm", "gammabeta", "rowwisemoments",
-    "computeinternalgradients", "planish",
+    "layer_norm", "layernorm", "group_norm", "groupnorm", "batch_norm", "batchnorm", "bn_fw",
+    "bn_bw", "gammabeta", "rowwisemoments", "computeinternalgradients", "planish",
+)  # fmt: skip
+PRODUCT_KERNELS = (
+    "gemm", "conv", "cudnn", "cutlass", "xmma", "nvjet", "dgrad", "wgrad", "attention", "flash",
+    "fmha",
 )  # fmt: skip
 
 
-def norm_share(
-    step: Callable[[], float], enter: Callable[[], AbstractContextManager[object]]
-) -> float:
-    """The share of one step's time on the GPU that is spent in kernels of norms, by their names."""
+def gpu_shares(step: Callable[[], object], enter: Way) -> tuple[float, float]:
+    """The shares of one step's time on the GPU that are spent in kernels of norms, and in those of
+    matrix products and convolutions, by their names."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with enter(), torch.profiler.profile(activities=activities) as profile:
         step()
         torch.cuda.synchronize()
-    all_time = norm_time = 0.0
+    total = norms = products = 0.0
     for event in profile.key_averages():
-        all_time += event.self_device_time_total
-        if any(part in event.key.lower() for part in NORM_KERNELS):
-            norm_time += event.self_device_time_total
-    return norm_time / all_time if all_time else 0.0
+        spent, name = event.self_device_time_total, event.key.lower()
+        total += spent
+        if any(part in name for part in NORM_KERNELS):
+            norms += spent
+        elif any(part in name for part in PRODUCT_KERNELS):
+            products += spent
+    return (norms / total, products / total) if total else (0.0, 0.0)
 
 
 def losses_side_by_side(
     make: Callable[[], Workload],
-    contexts: dict[str, Callable[[], AbstractContextManager[object]]],
+    contexts: dict[str, Way],
     steps: int,
     rate: float = 1e-3,
 ) -> list[Loss]:
@@ -143,42 +188,88 @@ def losses_side_by_side(
     ]
 
 
-def _once(
-    step: Callable[[], float],
-    enter: Callable[[], AbstractContextManager[object]],
-    losses: dict[str, float],
-    name: str,
-) -> None:
-    with enter():
-        losses[name] = step()
+def _timed(
+    step: Callable[[], torch.Tensor], enter: Way, losses: dict[str, float], name: str, warm: bool
+) -> Timed:
+    """Times steps that follow each other as in training: nothing waits for a loss but the last."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            loss = step()
+        losses[name] = float(loss)
+
+    def timed(count: int) -> float:
+        with enter():
+            if warm:
+                run(1)
+            return loop(lambda: run(count), warm=False)(1)
+
+    return timed
 
 
-def makers_of(quick: bool, device: str, dtypes: Sequence[str]) -> list[Callable[[], Workload]]:
-    """BERT-base and ConvNeXt on the CPU, BERT-large and ConvNeXt-base on a GPU; small batches of
-    small models with ``quick``."""
+Makers = dict[str, Callable[[], Workload]]
+
+
+def makers_of(quick: bool, device: str, dtypes: Sequence[str]) -> Makers:
+    """The models, by a short name: BERT-base and ConvNeXt on the CPU; on a GPU BERT-large,
+    ConvNeXt-base and a ResNet-50 with each kind of norm, in both layouts, of half and by autocast.
+    With ``quick``, small batches of small models."""
     if device == "cpu" and not quick:
-        return [lambda: bert_base(4, 128), lambda: convnext("convnext_base", 2)]
+        return {"bert": partial(bert_base, 4, 128), "convnext": partial(convnext, batch=2)}
     if device == "cpu":
-        return [lambda: bert_base(1, 64), lambda: convnext("convnext_tiny", 1, 128)]
-    made: list[Callable[[], Workload]] = []
+        tiny = partial(convnext, "convnext_tiny", 1, 128)
+        return {"bert": partial(bert_base, 1, 64), "convnext": tiny}
+    made: Makers = {}
     for name in dtypes or ("f16", "bf16"):
         place: dict[str, Any] = {"device": device, "dtype": DTYPES[name]}
         if quick:
-            made += [partial(bert_base, 8, 128, **place)]
-            made += [partial(convnext, "convnext_tiny", 16, 128, **place)]
+            made[f"bert-{name}"] = partial(bert_base, 8, 128, **place)
+            made[f"convnext-{name}"] = partial(convnext, "convnext_tiny", 16, 128, **place)
         else:
-            made += [partial(bert_base, 32, 512, large=True, **place)]
-            made += [partial(convnext, "convnext_base", 64, **place)]
+            made[f"bert-{name}"] = partial(bert_base, 32, 512, large=True, **place)
+            made[f"convnext-{name}"] = partial(convnext, batch=64, **place)
+    return made if quick else made | image_makers(device)
+
+
+def image_makers(device: str) -> Makers:
+    """ConvNeXt-base and the ResNets at batch 64, but for what makers_of has by itself."""
+    made: Makers = {}
+    for autocast, layout in itertools.product((False, True), ("nhwc", "nchw")):
+        held = f"{'autocast' if autocast else 'f16'}-{layout}"
+        place: dict[str, Any] = {
+            "device": device,
+            "dtype": torch.float16,
+            "autocast": autocast,
+            "channels_last": layout == "nhwc",
+        }
+        if held != "f16-nhwc":
+            made[f"convnext-{held}"] = partial(convnext, batch=64, **place)
+        for norm in RESNET_NORMS:
+            made[f"resnet-{norm}-{held}"] = partial(resnet50, norm, **place)
     return made
 
 
+def chosen(makers: Makers, only: str) -> Makers:
+    """Those whose name has one of these words, between commas, in it."""
+    found = {name: make for name, make in makers.items() if any(o in name for o in only.split(","))}
+    if not found:
+        raise ValueError(f"planish bench model: --only {only!r} is in none of {', '.join(makers)}")
+    return found
+
+
 LOSS_STEPS = 50
+#: GroupNorm in training, beside the models of makers_of.
+LOSS_MODELS = ("bert", "convnext-f16", "convnext-bf16", "resnet-group-f16")
 
 
-def run_losses(providers: Sequence[Provider], quick: bool, dtypes: Sequence[str]) -> list[Loss]:
+def run_losses(
+    providers: Sequence[Provider], quick: bool, dtypes: Sequence[str], only: str = ""
+) -> list[Loss]:
     """50 steps of training of each model on the GPU (5 with ``quick``), torch beside planish."""
     found: list[Loss] = []
-    for make in makers_of(quick, "cuda", dtypes):
+    for name, make in chosen(makers_of(quick, "cuda", dtypes), only).items():
+        if not any(name.startswith(wanted) and "nchw" not in name for wanted in LOSS_MODELS):
+            continue
         losses = losses_side_by_side(make, ways(providers), 5 if quick else LOSS_STEPS)
         found += losses
         apart = max(abs(loss.torch - loss.planish) for loss in losses)
@@ -192,12 +283,17 @@ def run_losses(providers: Sequence[Provider], quick: bool, dtypes: Sequence[str]
 
 
 def run_models(
-    providers: Sequence[Provider], quick: bool, device: str = "cpu", dtypes: Sequence[str] = ()
+    providers: Sequence[Provider],
+    quick: bool,
+    device: str = "cpu",
+    dtypes: Sequence[str] = (),
+    only: str = "",
 ) -> list[ModelResult]:
     """Times the models of makers_of."""
-    effort = Effort(3, 0.0, 8.0) if quick else Effort(9, 0.0, 120.0)
+    trial_seconds = 0.0 if device == "cpu" else 0.3  # a step of a CPU takes seconds
+    effort = Effort(3, 0.0, 8.0) if quick else Effort(9, trial_seconds, 120.0)
     results: list[ModelResult] = []
-    for make in makers_of(quick, device, dtypes):
+    for make in chosen(makers_of(quick, device, dtypes), only).values():
         try:
             workload = make()
         except ImportError as error:
