@@ -241,6 +241,7 @@ def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
         ],
         "short": [(FORWARD, s) for s in FORWARD_SMALL + FORWARD_TABLE[:4]],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
+        "backward-table": [(BACKWARD, s) for s in FORWARD_TABLE],
         "key": [(d, s) for d in (FORWARD, BACKWARD) for s in KEY],
     }
     for direction, (rows, cols, dtype) in lists[name]:

@@ -100,7 +100,7 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
         return general_launch_specs(plan, launches);
     if (plan->main.kernel == CUDA_CHANNELS)
         return channels_launch_specs(plan, buffers, launches);
-    if (plan->main.kernel == CUDA_GROUPS)
+    if (plan->main.kernel == CUDA_GROUPS || plan->main.kernel == CUDA_STRIPS)
         return groups_launch_specs(plan, buffers, launches);
     int count = 0;
     if (plan->wide.kernel >= 0) {
@@ -289,6 +289,7 @@ void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
         channels_launch_arguments(plan, buffers, workspace, resident, launches);
         break;
     case CUDA_GROUPS:
+    case CUDA_STRIPS:
         groups_launch_arguments(plan, buffers, workspace, launches);
         break;
     case CUDA_APPLY:

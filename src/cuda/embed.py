@@ -1,15 +1,24 @@
 """Writes kernel texts as C arrays: embed.py OUTPUT KERNEL.cu...
 
 A string literal would meet the length limit that C promises; an array of characters has none.
+A line #include "X.cu" is replaced by that file. Files named *_words.cu are there to be included.
 """
 
 import pathlib
+import re
 import sys
+
+INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)
+
+
+def text_of(path: pathlib.Path) -> str:
+    """The file with what it includes."""
+    return INCLUDE.sub(lambda found: text_of(path.parent / found[1]), path.read_text())
 
 
 def array(path: pathlib.Path) -> str:
     """The definition of cuda_text_<stem>, closed by 0."""
-    data = path.read_bytes() + b"\0"
+    data = text_of(path).encode() + b"\0"
     lines = [", ".join(str(b) for b in data[i : i + 24]) for i in range(0, len(data), 24)]
     body = ",\n    ".join(lines)
     name = f"cuda_text_{path.stem}[]"
@@ -18,7 +27,7 @@ def array(path: pathlib.Path) -> str:
 
 def main() -> None:
     output, *kernels = map(pathlib.Path, sys.argv[1:])
-    output.write_text("\n".join(array(k) for k in kernels))
+    output.write_text("\n".join(array(k) for k in kernels if not k.stem.endswith("_words")))
 
 
 main()

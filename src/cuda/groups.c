@@ -1,12 +1,14 @@
 /*
- * Backward of rows that fit a block's shared memory, x and dy, in one read; everything else in two.
- * Pieces and segments follow from the sizes of an image and the dtypes alone.
+ * In one read: images stored by pixel whose strips fit a cluster of blocks (strips.c), and the
+ * backward of rows that fit a block's shared memory, x and dy. Everything else in two. Pieces and
+ * segments follow from the sizes of an image and the dtypes alone.
  */
 #include "groups.h"
 
 #include <stdio.h>
 
 #include "integers.h"
+#include "strips.h"
 
 enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
 
@@ -18,6 +20,7 @@ enum {
     ROW_VECS = 6,           /* chunks of a thread, of rows read once */
     ROW_THREADS = 768,      /* in a multiprocessor, the same */
     SEGMENT_COST = 2,
+    LEAST_CHUNK = 4, /* bytes, of strips: what a copy to shared memory takes */
     MOST_GRID = 1 << 30
 };
 
@@ -34,6 +37,8 @@ static int images_of(const cuda_plan *plan) {
 
 size_t groups_shared_bytes(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
+    if (spec->kernel == CUDA_STRIPS)
+        return strips_shared_bytes(spec);
     if (c[C_STAGE] == STAGE_ROW) {
         const int part = c[C_DEPTH] / c[C_CLUSTER];
         const size_t row = (size_t)part * (size_t)c[C_PIXELS];
@@ -103,6 +108,14 @@ static bool row_geometry(cuda_plan *plan) {
     return true;
 }
 
+static bool strip_geometry(cuda_plan *plan) {
+    int32_t *c = plan->main.constant;
+    c[C_STAGE] = STAGE_ROW;
+    c[C_WIDTH] = width_of(c, c[C_COLS]);
+    return c[C_WIDTH] * constant_bytes(c, C_X_TYPE) >= LEAST_CHUNK &&
+           strips_geometry(&plan->main, &plan->limits);
+}
+
 /* Channels of an image in equal strips of at most MOST_LANES chunks, where they divide so. */
 static int lanes_of(int chunks) {
     const int strips = ceil_div(chunks, MOST_LANES);
@@ -145,6 +158,12 @@ static size_t moments_bytes(const cuda_plan *plan) {
     return plan->main.constant[C_STAGE] == STAGE_ROW ? 0 : (size_t)plan->rows * 8 * sizeof(float);
 }
 
+/* Of dweight and dbias: one of each image, or of each of its blocks. */
+static int64_t partial_rows(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    return images_of(plan) * (plan->main.kernel == CUDA_STRIPS ? c[C_CLUSTER] : 1);
+}
+
 bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     if (problem_is_double(p) || v->images > MOST_GRID)
         return false;
@@ -154,10 +173,11 @@ bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     c[C_DEPTH] = (int)v->depth;
     c[C_LAST] |= v->pixels == 1;
     c[C_CLUSTER] = 1;
-    if (c[C_LAST] || !is_backward(c) || !row_geometry(plan))
+    const bool once = c[C_LAST] ? strip_geometry(plan) : is_backward(c) && row_geometry(plan);
+    if (!once)
         piece_geometry(plan);
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
-        cuda_plan_finish(plan, p, c[C_COLS], v->images);
+        cuda_plan_finish(plan, p, c[C_COLS], partial_rows(plan));
     plan->workspace_bytes = sums_bytes(plan) + moments_bytes(plan) +
                             (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
                                 (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
@@ -187,6 +207,8 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
                             ? (int64_t)(c[C_DEPTH] / c[C_CLUSTER]) * c[C_PIXELS]
                             : c[C_PIXELS];
     bits |= (uint64_t)(run * bytes);
+    if (plan->main.kernel == CUDA_STRIPS)
+        bits |= (uint64_t)(c[C_TILE] * bytes);
     return common_alignment(bits);
 }
 
@@ -230,7 +252,8 @@ int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 static int64_t grid_of(const cuda_plan *plan, const int32_t *c) {
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(plan->main.constant);
-    int64_t grid = plan->rows * c[C_CLUSTER];
+    int64_t grid = plan->main.kernel == CUDA_STRIPS ? strips_blocks(&plan->main, images_of(plan))
+                                                    : plan->rows * c[C_CLUSTER];
     if (c[C_STAGE] == STAGE_SUMS || c[C_STAGE] == STAGE_APPLY)
         grid = c[C_LAST] ? pieces * ceil_div(ceil_div(c[C_COLS], c[C_WIDTH]), c[C_LANES])
                          : (pieces * c[C_COLS] + c[C_WARPS] - 1) / c[C_WARPS];
@@ -269,5 +292,6 @@ void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
             .eps_is_small = plan->eps < 1e-30};
     }
     if (plan->finish.kernel >= 0)
-        cuda_finish_arguments(plan, buffers, (char *)partials, images_of(plan), &launches[count]);
+        cuda_finish_arguments(plan, buffers, (char *)partials, partial_rows(plan),
+                              &launches[count]);
 }

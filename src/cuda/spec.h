@@ -18,6 +18,7 @@ typedef enum cuda_kernel {
     CUDA_FINISH,
     CUDA_CHANNELS,
     CUDA_GROUPS,
+    CUDA_STRIPS, /* of groups, in one read */
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,

@@ -158,6 +158,11 @@ EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
     const int32_t blocks = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / most(1, c[C_CLUSTER]);
     if (plan->main.kernel == CUDA_GROUPS)
         return;
+    if (plan->main.kernel == CUDA_STRIPS) {
+        plan->partials = plan->rows / c[C_GROUPS] * c[C_CLUSTER];
+        plan->workspace_bytes = 2 * sizeof(float) * (size_t)(plan->partials * c[C_COLS]);
+        return;
+    }
     if (plan->main.kernel == CUDA_BACKWARD ||
         (plan->main.kernel == CUDA_CHANNELS && plan->finish.kernel >= 0))
         plan->partials = most(1, blocks);

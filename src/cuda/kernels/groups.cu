@@ -17,57 +17,9 @@
  * WARPS LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS
  * Y_ACCESS D_ACCESS (alignments of a row in bytes).
  */
-struct groups_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out;
-    float *sums;    /* [images][PIECES][3][COLS] */
-    float *moments; /* [images * GROUPS][8] */
-    float *partial_weight, *partial_bias; /* [images][COLS] */
-    i64 images;
-    i64 x_image, dy_image, out_image;     /* bytes from image to image */
-    i64 mean_stride, rstd_stride;         /* bytes from row to row */
-    double eps;
-    u32 eps_is_small;
-};
+#include "group_words.cu"
 
-constexpr bool LAYER = KIND == 0;
-constexpr bool FORWARD = PASS == 0;
-constexpr int THREADS = WARPS * 32;
 constexpr int PIECES = ceil_div(PIXELS, PIECE);
-constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
-constexpr bool WEIGHTED = W_TYPE != NONE;
-constexpr bool BIASED = FORWARD && B_TYPE != NONE;
-constexpr int OUT_TYPE = FORWARD ? Y_TYPE : D_TYPE;
-constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : D_ACCESS;
-constexpr i64 ROW = (i64)DEPTH * PIXELS;
-
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
-
-__device__ __forceinline__ float weight_of(const groups_args &args, int channel) {
-    if constexpr (!WEIGHTED) {
-        return 1;
-    } else {
-        const float w = load_element<W_TYPE>(args.weight, channel);
-        return WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 would change -0 */
-    }
-}
-__device__ __forceinline__ float bias_of(const groups_args &args, int channel) {
-    if constexpr (!BIASED)
-        return 0;
-    else
-        return load_element<B_TYPE>(args.bias, channel);
-}
-
-/* The saved moments of a row. */
-__device__ __forceinline__ float saved_mean(const groups_args &args, i64 row) {
-    if constexpr (!LAYER || MEAN_TYPE == NONE)
-        return 0;
-    else
-        return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
-}
-__device__ __forceinline__ float saved_rstd(const groups_args &args, i64 row) {
-    return load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
-}
 
 /* ---- Sums over a block ------------------------------------------------------------------------- */
 
@@ -103,7 +55,6 @@ constexpr int CHUNKS = ceil_div(PIXELS, WIDTH); /* of a channel */
 constexpr int SEGMENTS = ceil_div(CHUNKS, PIECE);
 constexpr int PART = DEPTH / CLUSTER;
 constexpr i64 PART_ROW = (i64)PART * PIXELS;
-constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
 __device__ constexpr i64 round_up(i64 bytes) { return (bytes + 15) / 16 * 16; }
 
 /* Copies a row to shared memory. */
@@ -150,17 +101,6 @@ __device__ __forceinline__ void add_chunk(const u32 *x, const u32 *dy, float mea
         if (CORRECT)
             v[2] += xhat;
     }
-}
-
-/* What a row's elements have in common: dx = rstd * (weight * dy - c1 - (xhat - delta) * c2). */
-struct common {
-    float c1, c2, delta;
-};
-
-__device__ __forceinline__ common common_of(const double *v) {
-    constexpr double each = 1.0 / (double)ROW;
-    const double delta = CORRECT ? v[2] * each : 0;
-    return {LAYER ? (float)(v[0] * each) : 0, (float)((v[1] - delta * v[0]) * each), (float)delta};
 }
 
 __device__ __forceinline__ float gradient_of(float x, float dy, float mean, float rstd,
@@ -419,13 +359,6 @@ template <int TYPE> __device__ __forceinline__ i64 byte_of(int channel, int pixe
 
 /* ---- Two reads: sums --------------------------------------------------------------------------- */
 
-/* From sums about p + d to sums about p, of n elements. */
-template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {
-    T shifted = multiply_add(n, d, a);
-    b = multiply_add(d, a + shifted, b);
-    a = shifted;
-}
-
 /* Channels are dense: sums of each of a thread's WIDTH channels, then over the block's planes. */
 __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_place &p) {
     float *room = (float *)dynamic_shared; /* [3][PLANES][LANES * WIDTH] */
@@ -593,28 +526,21 @@ __device__ __forceinline__ void forward_moments(const groups_args &args, i64 row
     __shared__ double room[WARPS][2];
     const i64 image = row / GROUPS;
     const int group = (int)(row - image * GROUPS);
-    constexpr double each = 1.0 / (double)ROW;
     double v[2], back = 1;
     float pivot = merge_group(args, image, group, v, room);
-    const bool large = !(v[1] < 1e36), small = args.eps_is_small && v[1] < 1e-28;
-    if (WIDE_RANGE && (large || small)) {
-        back = large ? 0x1p64 : 0x1p-64;
+    if (leaves_range(args, v[1])) {
+        back = v[1] < 1 ? 0x1p-64 : 0x1p64;
         if (!(pivot - pivot == 0)) /* the first elements' mean is beyond float, too */
             pivot = 0;
         scaled_sums(args, image, group, pivot, 1 / back, v, room);
     }
-    const double delta = LAYER ? v[0] * each : 0;
-    const double variance = (v[1] - delta * v[0]) * each;
-    const real rstd = reciprocal_root((variance < 0 ? 0 : variance) * back * back + args.eps);
+    const moments m = moments_of(pivot / back, v[0], v[1], back, args.eps);
     if (threadIdx.x == 0) {
         float *to = args.moments + row * 8;
-        const double mean = (double)pivot + delta * back;
-        to[0] = (float)mean;
-        to[1] = (float)(((double)pivot - (float)mean) + delta * back);
-        to[2] = rstd;
-        store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
-                                 (real)mean);
-        store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, rstd);
+        to[0] = m.mean;
+        to[1] = m.rest;
+        to[2] = m.rstd;
+        save_moments(args, row, m);
     }
 }
 
@@ -692,8 +618,6 @@ __device__ __forceinline__ float output_of(float x, float dy, const row_common &
     const float g = WEIGHTED ? dy * w : dy;
     return (multiply_add(-x, c.a, g) + (LAYER ? c.b : 0)) * c.rstd;
 }
-
-constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
 
 __device__ __forceinline__ void apply_pieces(const groups_args &args, const piece_place &p) {
     constexpr int ROWS = SAME ? 1 : WIDTH, WEIGHTS = LAST ? WIDTH : 1, AT_ONCE = 4;

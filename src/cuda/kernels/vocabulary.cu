@@ -290,6 +290,29 @@ template <int LANES, typename T> __device__ __forceinline__ T sum_over_lanes(T v
     }
 }
 
+/*
+ * The sum over the PLANES lanes that are LANES apart, of lanes 0 to PLANES * LANES; the same bits in all of
+ * them. All 32 lanes must call.
+ */
+template <int LANES, int PLANES, typename T>
+__device__ __forceinline__ T sum_over_planes(T v, int lane) {
+    if constexpr (LANES * PLANES == 32) {
+#pragma unroll
+        for (int step = 16; step >= LANES; step /= 2)
+            v += __shfl_xor_sync(EVERY_LANE, v, step);
+        return v;
+    } else {
+        const int plane = lane / LANES;
+#pragma unroll
+        for (int step = power_of_two_up_to(PLANES); step > 0; step /= 2) {
+            const T other = __shfl_down_sync(EVERY_LANE, v, step * LANES);
+            if (plane + step < least(PLANES, 2 * step))
+                v += other;
+        }
+        return from_lane(v, lane % LANES);
+    }
+}
+
 /* ---- Barriers and shared memory --------------------------------------------------------------- */
 
 /* Waits for the `threads` threads of barrier `id` (1 to 15). */

@@ -12,6 +12,7 @@ import re
 import sys
 
 PTX = re.compile(r"\basm\s*(?:volatile\s*)?\(")
+INCLUDE = re.compile(r'^#include "(\w+)\.cu"$', re.MULTILINE)
 UNROLL = re.compile(r"^[ \t]*#pragma unroll.*$", re.MULTILINE)
 DYNAMIC = re.compile(r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\];")
 SHARED = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\d+\)\s+)?(\w+)\s+([^;]+);")
@@ -78,7 +79,7 @@ def declare_shared(text: str) -> str:
 
 def host_text(text: str) -> str:
     """The text of one file, for the host."""
-    text = UNROLL.sub("", text)
+    text = UNROLL.sub("", INCLUDE.sub(r'#include "\1.inc"', text))
     text = declare_shared(declare_instructions(text))
     text = DYNAMIC.sub(r"#define \1 emulation_dynamic_shared()", text)
     if "__shared__" in text or PTX.search(text):

@@ -52,11 +52,12 @@ static unsigned long long hash_of(const char *text) {
 static void unit_of(const cuda_spec *spec, char *text, size_t bytes, char *name, size_t room) {
     /* The folder of kernels/ names the file, and this the function in it. */
     static const char *const files[CUDA_KERNEL_COUNT] = {
-        [CUDA_FORWARD] = "forward",         [CUDA_BACKWARD] = "backward",
-        [CUDA_SUMS] = "backward_long",      [CUDA_APPLY] = "backward_long",
-        [CUDA_FINISH] = "finish",           [CUDA_CHANNELS] = "channels",
-        [CUDA_GROUPS] = "groups",           [CUDA_GENERAL_ROWS] = "general",
-        [CUDA_GENERAL_COLUMNS] = "general", [CUDA_GENERAL_FINISH] = "general",
+        [CUDA_FORWARD] = "forward",        [CUDA_BACKWARD] = "backward",
+        [CUDA_SUMS] = "backward_long",     [CUDA_APPLY] = "backward_long",
+        [CUDA_FINISH] = "finish",          [CUDA_CHANNELS] = "channels",
+        [CUDA_GROUPS] = "groups",          [CUDA_STRIPS] = "strips",
+        [CUDA_GENERAL_ROWS] = "general",   [CUDA_GENERAL_COLUMNS] = "general",
+        [CUDA_GENERAL_FINISH] = "general",
     };
     size_t n = cuda_spec_prelude(spec, text, bytes);
     snprintf(text + n, bytes - n,
@@ -129,6 +130,7 @@ static size_t args_bytes(int kernel) {
         [CUDA_FINISH] = sizeof(cuda_finish_args),
         [CUDA_CHANNELS] = sizeof(cuda_channels_args),
         [CUDA_GROUPS] = sizeof(cuda_groups_args),
+        [CUDA_STRIPS] = sizeof(cuda_groups_args),
         [CUDA_GENERAL_ROWS] = sizeof(cuda_general_args),
         [CUDA_GENERAL_COLUMNS] = sizeof(cuda_general_args),
         [CUDA_GENERAL_FINISH] = sizeof(cuda_general_args),
@@ -189,6 +191,12 @@ static struct variant {
     {CUDA_GROUPS, C_LAST, 1, 1, 0},
     {CUDA_GROUPS, C_CORRECT, 1, 1, 0},
     {CUDA_GROUPS, C_X_ACCESS, 2, 2, 0},
+    {CUDA_STRIPS, C_PASS, 0, 0, 0},
+    {CUDA_STRIPS, C_PASS, 1, 1, 0},
+    {CUDA_STRIPS, C_CLUSTER, 1, 1, 0},
+    {CUDA_STRIPS, C_CLUSTER, 2, 16, 0},
+    {CUDA_STRIPS, C_CORRECT, 1, 1, 0},
+    {CUDA_STRIPS, C_DEPTH, 1, 1, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
@@ -766,6 +774,32 @@ static void groups_otherwise(void) {
     }
 }
 
+/* Channels last, in strips over clusters: whole and part chunks of a group, a last strip that is
+ * cut, a block without its last pixels. */
+static void strips(void) {
+    static const int64_t shapes[][4] = {
+        {1, 16, 10, 1601}, {1, 40, 2, 2499}, {3, 3, 40, 700}, {1, 48, 1, 2000}, {2, 1, 96, 901},
+    };
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int t = 0; t < 2; t++) {
+                norm_case c = groups_of(both[pass], i == 2 ? PLANISH_RMS : PLANISH_LAYER, shapes[i],
+                                        true, types[(i + (size_t)t) % 3]);
+                set_device(90, 2);
+                c.numbers = i % 2 ? OUTLIER : MEAN_100;
+                if (t)
+                    c.weight = c.grad = F32;
+                emulate_case(c);
+            }
+    /* Rows beyond float's range beside others, so that a strip is summed again. */
+    norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, shapes[1], true, BF16);
+    c.numbers = SCALE_BIG;
+    emulate_case(c);
+    c.numbers = SCALE_TINY;
+    c.eps = 0;
+    emulate_case(c);
+}
+
 static void every_variant(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
@@ -802,6 +836,7 @@ int main(int argc, char **argv) {
         {"channels otherwise", channels_otherwise},
         {"groups", groups},
         {"groups otherwise", groups_otherwise},
+        {"strips", strips},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

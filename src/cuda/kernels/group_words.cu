@@ -1,0 +1,101 @@
+/*
+ * What the kernels of groups of channels share: arguments, weights, saved moments and the arithmetic
+ * of a row's moments. Included by groups.cu and strips.cu, whose constants it uses.
+ */
+struct groups_args {
+    const void *x, *weight, *bias, *dy;
+    void *mean, *rstd, *out;
+    float *sums;    /* [images][PIECES][3][COLS] */
+    float *moments; /* [images * GROUPS][8] */
+    float *partial_weight, *partial_bias; /* [images][COLS] */
+    i64 images;
+    i64 x_image, dy_image, out_image;     /* bytes from image to image */
+    i64 mean_stride, rstd_stride;         /* bytes from row to row */
+    double eps;
+    u32 eps_is_small;
+};
+
+constexpr bool LAYER = KIND == 0;
+constexpr bool FORWARD = PASS == 0;
+constexpr int THREADS = WARPS * 32;
+constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
+constexpr bool WEIGHTED = W_TYPE != NONE;
+constexpr bool BIASED = FORWARD && B_TYPE != NONE;
+constexpr int OUT_TYPE = FORWARD ? Y_TYPE : D_TYPE;
+constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : D_ACCESS;
+constexpr i64 ROW = (i64)DEPTH * PIXELS;
+constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
+constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
+
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+
+__device__ __forceinline__ float weight_of(const groups_args &args, int channel) {
+    if constexpr (!WEIGHTED) {
+        return 1;
+    } else {
+        const float w = load_element<W_TYPE>(args.weight, channel);
+        return WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 would change -0 */
+    }
+}
+__device__ __forceinline__ float bias_of(const groups_args &args, int channel) {
+    if constexpr (!BIASED)
+        return 0;
+    else
+        return load_element<B_TYPE>(args.bias, channel);
+}
+
+/* The saved moments of a row. */
+__device__ __forceinline__ float saved_mean(const groups_args &args, i64 row) {
+    if constexpr (!LAYER || MEAN_TYPE == NONE)
+        return 0;
+    else
+        return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
+}
+__device__ __forceinline__ float saved_rstd(const groups_args &args, i64 row) {
+    return load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
+}
+
+/* From sums about p + d to sums about p, of n elements. */
+template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {
+    T shifted = multiply_add(n, d, a);
+    b = multiply_add(d, a + shifted, b);
+    a = shifted;
+}
+
+/* Whether a row's squares, which came to `b`, leave float's range: they want to be summed again,
+ * scaled. */
+__device__ __forceinline__ bool leaves_range(const groups_args &args, double b) {
+    return WIDE_RANGE && (!(b < 1e36) || (args.eps_is_small && b < 1e-28));
+}
+
+/* A row's mean, as a pair, and rstd. */
+struct moments {
+    float mean, rest, rstd;
+};
+
+/* Of the sums a and b about `pivot`, of elements that were scaled by 1 / back. */
+__device__ __forceinline__ moments moments_of(double pivot, double a, double b, double back,
+                                              double eps) {
+    constexpr double each = 1.0 / (double)ROW;
+    const double delta = LAYER ? a * each : 0;
+    const double variance = (b - delta * a) * each;
+    const double mean = (pivot + delta) * back;
+    const real rstd = reciprocal_root((variance < 0 ? 0 : variance) * back * back + eps);
+    return {(float)mean, (float)((pivot * back - (float)mean) + delta * back), rstd};
+}
+__device__ __forceinline__ void save_moments(const groups_args &args, i64 row, const moments &m) {
+    store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0, m.mean);
+    store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
+}
+
+/* What a row's elements have in common: dx = rstd * (weight * dy - c1 - (xhat - delta) * c2). */
+struct common {
+    float c1, c2, delta;
+};
+
+__device__ __forceinline__ common common_of(const double *v) {
+    constexpr double each = 1.0 / (double)ROW;
+    const double delta = CORRECT ? v[2] * each : 0;
+    return {LAYER ? (float)(v[0] * each) : 0, (float)((v[1] - delta * v[0]) * each), (float)delta};
+}
+

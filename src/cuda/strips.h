@@ -1,0 +1,23 @@
+/*
+ * Strips: how groups of images stored by pixel are cut for the kernel that reads them once. Pure.
+ */
+#ifndef PLANISH_CUDA_STRIPS_H
+#define PLANISH_CUDA_STRIPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "spec.h"
+
+struct cuda_limits;
+
+/* Sets the geometry of a spec that images_describe and groups.c began; false, and nothing set,
+ * where no cluster of this device holds a strip. */
+bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits);
+
+size_t strips_shared_bytes(const cuda_spec *spec);
+
+/* Blocks for `images` images: whole clusters. */
+int64_t strips_blocks(const cuda_spec *spec, int64_t images);
+
+#endif
