@@ -243,11 +243,12 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     int threads = FORWARD_THREADS;
     const int halves = x_bytes == 2 && width == 8 && !wide_range; /* in whole chunks */
     const int whole_warp = limits->arch >= 90 && lanes == 32 && halves;
-    /* Rows of 104 to 256 columns do better without a ring, and those of 128 and 256, where no lane
-     * waits for another's chunks, in more blocks. */
-    const int quarter = lanes >= 4 && lanes <= 8 && x_bytes == 2 && width == 8 &&
+    /* Rows of 104 to 256 and of 512 columns do better without a ring, and those of 128, 256 and
+     * 512, where no lane waits for another's chunks, in more blocks. */
+    const int full = halves && vecs * lanes == chunks && !(lanes & (lanes - 1));
+    const int quarter = lanes >= 4 && lanes <= (full ? 16 : 8) && x_bytes == 2 && width == 8 &&
                         vecs * width == elements && limits->arch >= 89 && limits->arch < 100;
-    const int even = quarter && halves && vecs * lanes == chunks && !(lanes & (lanes - 1));
+    const int even = quarter && full;
     if (x_bytes == 2 && width == 8 && lanes > 32 && vecs <= 2)
         threads = FORWARD_MANY_THREADS;
     else if (in_shared)
@@ -343,7 +344,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
             while (cluster < limits->max_cluster && cluster * block_cols < cols)
                 cluster *= 2;
         int few =
-            elements == BACKWARD_ELEMENTS && cols > 1024 && cols <= 2048 ? elements / 2 : elements;
+            elements == BACKWARD_ELEMENTS && cols > 768 && cols <= 1024 ? elements / 2 : elements;
         int threads = BACKWARD_THREADS;
         if (cluster == 1 && !is_double &&
             (bytes == 4 || (width == 8 && chunks > 320 && chunks <= 384 && limits->arch < 100))) {

@@ -10,11 +10,13 @@
 
 enum {
     LANES = 32,
+    MOST_WARPS = 16,
     SECTOR = 32,
-    STRIP_BYTES = 64,  /* of a pixel in a strip, at least; shorter pieces are slow to read */
+    LINE_BYTES = 128,  /* of a pixel in a strip, where a cluster holds that; else */
+    STRIP_BYTES = 64,  /* or more: shorter pieces are slow to read */
     LEAST_PIXELS = 64, /* of an image; below, a block is too little work */
-    SOME_BLOCKS = 2,   /* to a multiprocessor, if a cluster of up to SOME_CLUSTER gives that */
     SOME_CLUSTER = 8,
+    LEAST_BLOCK_BYTES = 16 << 10,
     BLOCK_RESERVE = 1 << 10 /* of shared memory, that a block takes beside its own */
 };
 
@@ -40,18 +42,20 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
                                              : c[C_TILE];
     const size_t sums = round_up((size_t)(3 * c[C_WARPS] * columns) * sizeof(float));
     const size_t groups = (size_t)(c[C_TILE] / depth);
-    return tiles + sums + groups * (2 * 32 * (size_t)c[C_CLUSTER] + 4 * sizeof(float));
+    const bool wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
+    const size_t boxes = wide_range && !is_backward(c) ? 2 : 1;
+    return tiles + sums + groups * (boxes * 32 * (size_t)c[C_CLUSTER] + 4 * sizeof(float));
 }
 
-/* Channels of a strip: the fewest that are whole groups and chunks and STRIP_BYTES, best such that
- * strips are alike and end with a sector; 0 where a warp does not hold a pixel of it. */
-static int tile_of(const int32_t *c) {
+/* Channels of a strip: the fewest that are whole groups and chunks and `bytes` of a pixel, best
+ * such that strips are alike and end with a sector; 0 where a warp does not hold a pixel of it. */
+static int tile_of(const int32_t *c, int bytes) {
     const int unit = c[C_DEPTH] / gcd(c[C_DEPTH], c[C_WIDTH]) * c[C_WIDTH];
-    const int bytes = constant_bytes(c, C_X_TYPE), widest = least(c[C_COLS], LANES * c[C_WIDTH]);
+    const int each = constant_bytes(c, C_X_TYPE), widest = least(c[C_COLS], LANES * c[C_WIDTH]);
     int found = 0, best = 0;
     for (int tile = unit; tile <= widest; tile += unit) {
-        const int merit = 1 + 2 * (c[C_COLS] % tile == 0) + (tile * bytes % SECTOR == 0);
-        const bool wide = tile * bytes >= STRIP_BYTES || tile == c[C_COLS];
+        const int merit = 1 + 2 * (c[C_COLS] % tile == 0) + (tile * each % SECTOR == 0);
+        const bool wide = tile * each >= bytes || tile == c[C_COLS];
         if (wide && merit > best) {
             best = merit;
             found = tile;
@@ -60,36 +64,56 @@ static int tile_of(const int32_t *c) {
     return found;
 }
 
+/* Cuts strips of `tile` channels into `cluster` pieces. Returns a block's bytes of shared memory,
+ * with what it takes beside its own; 0 where a block would be without a pixel. */
+static int cut(cuda_spec *spec, int tile, int cluster) {
+    int32_t *c = spec->constant;
+    c[C_TILE] = tile;
+    c[C_LANES] = tile / c[C_WIDTH];
+    c[C_PLANES] = LANES / c[C_LANES];
+    c[C_CLUSTER] = cluster;
+    c[C_PIECE] = ceil_div(c[C_PIXELS], cluster);
+    c[C_WARPS] = MOST_WARPS;
+    const size_t bytes = strips_shared_bytes(spec) + BLOCK_RESERVE;
+    return (cluster - 1) * c[C_PIECE] < c[C_PIXELS] && bytes < INT32_MAX ? (int)bytes : 0;
+}
+
+/* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
+ * own for every channel, or may be summed again, and by assemblers other than sm_90's. */
+static int most_warps(const int32_t *c, int arch) {
+    const bool columns = c[C_DEPTH] % c[C_WIDTH] && c[C_WIDTH] % c[C_DEPTH];
+    const int again = !is_backward(c) && c[C_X_TYPE] == DTYPE_BF16;
+    return (is_backward(c) || columns ? 24 : 32) - 4 * again - 4 * (arch != 90);
+}
+
+/* As measured (docs/notebook-gpu.md, runs 16 and 17): several small blocks to a multiprocessor hide
+ * each other's waiting, but messages go from every block of a cluster to every other, for every
+ * group. */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     cuda_spec made = *spec;
     int32_t *c = made.constant;
-    const int64_t room = limits->shared_per_block;
+    const int room = limits->shared_per_block + BLOCK_RESERVE;
+    const int whole = least(SOME_CLUSTER, limits->max_cluster);
     made.kernel = CUDA_STRIPS;
-    c[C_TILE] = tile_of(c);
-    if (!c[C_TILE] || c[C_PIXELS] < LEAST_PIXELS)
+    if (c[C_PIXELS] < LEAST_PIXELS)
         return false;
-    c[C_LANES] = c[C_TILE] / c[C_WIDTH];
-    c[C_PLANES] = LANES / c[C_LANES];
-    for (int cluster = 1; cluster <= least(16, limits->max_cluster); cluster *= 2) {
-        const int piece = ceil_div(c[C_PIXELS], cluster);
-        if ((cluster - 1) * piece >= c[C_PIXELS])
-            break;
-        c[C_CLUSTER] = cluster;
-        c[C_PIECE] = piece;
-        c[C_WARPS] = 8;
-        const int64_t bytes = (int64_t)strips_shared_bytes(&made) + BLOCK_RESERVE;
-        const int64_t fit = (room + BLOCK_RESERVE) / bytes;
-        if (fit < 1 || (fit < SOME_BLOCKS && cluster < least(SOME_CLUSTER, limits->max_cluster)))
-            continue;
-        if (fit == 1)
-            c[C_WARPS] = 16;
-        const bool whole = c[C_DEPTH] % c[C_WIDTH] == 0;
-        const int threads = whole && !is_backward(c) ? 1024 : 768;
-        c[C_MIN_BLOCKS] = most(1, least((int)least_i64(fit, 16), threads / (32 * c[C_WARPS])));
-        *spec = made;
-        return (int64_t)strips_shared_bytes(&made) <= room;
+    int tile = tile_of(c, LINE_BYTES), cluster = whole;
+    int bytes = tile ? cut(&made, tile, cluster) : 0;
+    if (!bytes || bytes > room / (is_backward(c) ? 2 : 4)) {
+        tile = tile_of(c, STRIP_BYTES);
+        bytes = tile ? cut(&made, tile, cluster) : 0;
     }
-    return false;
+    while (tile && cluster > 1 && bytes < LEAST_BLOCK_BYTES)
+        bytes = cut(&made, tile, cluster /= 2);
+    if (bytes > room / 2 && limits->max_cluster > whole)
+        bytes = cut(&made, tile, cluster = 2 * whole);
+    if (!bytes || bytes > room)
+        return false;
+    const int warps = most_warps(c, limits->arch), fit = room / bytes;
+    c[C_WARPS] = fit >= 8 ? 4 : fit >= 4 ? 8 : least(MOST_WARPS, warps / least(fit, 2));
+    c[C_MIN_BLOCKS] = least(fit, warps / c[C_WARPS]);
+    *spec = made;
+    return true;
 }
 
 int64_t strips_blocks(const cuda_spec *spec, int64_t images) {

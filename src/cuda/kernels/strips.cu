@@ -20,6 +20,9 @@ constexpr int STRIPS = ceil_div(COLS, TILE);
 constexpr int STRIP_GROUPS = TILE / DEPTH;
 constexpr int STEP = WARPS * PLANES;
 constexpr int STEPS = ceil_div(PIECE, STEP);
+/* Parts of a thread's steps, each summed while the next ones are on their way. */
+constexpr int PARTS = STEPS >= 8 ? 4 : 1;
+constexpr int PART = ceil_div(STEPS, PARTS);
 constexpr float BACK = 0x1p100f; /* squares of what is left of any row beyond float's range fit */
 
 /* A chunk's columns: neighbours of one group, which have one pivot and one sum. */
@@ -33,7 +36,8 @@ constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
 constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * G_BYTES));
 constexpr int SUM_COUNT = 3 * WARPS * (FORWARD ? STRIP_COLUMNS : TILE);
 constexpr int MAIL_AT = SUMS_AT + round_up(4 * SUM_COUNT);
-constexpr int FOUND_AT = MAIL_AT + 2 * STRIP_GROUPS * CLUSTER * 32;
+constexpr int BOXES = WIDE_RANGE ? 2 : 1; /* a strip is summed so often, at most */
+constexpr int FOUND_AT = MAIL_AT + BOXES * STRIP_GROUPS * CLUSTER * 32;
 
 /* What a thread does in a strip. Pixels are those of the block. */
 struct strip_place {
@@ -65,6 +69,11 @@ __device__ __forceinline__ strip_place place_of(i64 unit) {
     return p;
 }
 
+/* How many pixels the thread has. */
+__device__ __forceinline__ int steps_of(const strip_place &p) {
+    return p.begin < p.pixels ? (p.pixels - p.begin + STEP - 1) / STEP : 0;
+}
+
 /* How many pixels warp `warp` has of a block's `pixels`. */
 __device__ __forceinline__ int pixels_of_warp(int warp, int pixels) {
     const int whole = pixels / STEP, rest = pixels - whole * STEP - warp * PLANES;
@@ -83,20 +92,32 @@ template <int B> __device__ __forceinline__ u32 chunk_at(u32 tile, const strip_p
     return tile + ((p.begin + k * STEP) * LANES + p.chunk) * B;
 }
 
-/* Copies the thread's chunks. */
+/* Copies the thread's chunks of a part. */
 template <int TYPE, int ACCESS>
-__device__ __forceinline__ void fill(u32 tile, const void *image, const strip_place &p) {
+__device__ __forceinline__ void fill(u32 tile, const char *from, const strip_place &p, int part) {
     constexpr int B = WIDTH * bytes_of(TYPE);
-    const char *from = (const char *)image + first_byte<TYPE>(p);
-#pragma unroll 4
-    for (int k = 0; k < STEPS; k++) {
+#pragma unroll
+    for (int k = part * PART; k < (part + 1) * PART; k++) {
         const char *at = from + (i64)k * (STEP * COLS * bytes_of(TYPE));
         if (p.begin + k * STEP >= p.pixels)
-            break;
+            continue;
         if constexpr (least(ACCESS, B) >= 4)
             copy_async<B, ACCESS>(chunk_at<B>(tile, p, k), at, true);
         else
             store_to_shared<B>(chunk_at<B>(tile, p, k), load_once<B, ACCESS>(at));
+    }
+}
+
+__device__ __forceinline__ void fill_all(const groups_args &args, const strip_place &p) {
+    const u32 tile = shared_address(dynamic_shared);
+    const char *x = (const char *)args.x + p.image * args.x_image + first_byte<X_TYPE>(p);
+    const char *dy = (const char *)args.dy + p.image * args.dy_image + first_byte<G_TYPE>(p);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        fill<X_TYPE, X_ACCESS>(tile, x, p, part);
+        if constexpr (!FORWARD)
+            fill<G_TYPE, G_ACCESS>(tile + DY_AT, dy, p, part);
+        copy_async_commit();
     }
 }
 
@@ -112,7 +133,7 @@ struct mailbox {
 /* A round's entries of a group, one of each block. */
 __device__ __forceinline__ double (*entries_of(u32 round, int group))[4] {
     double(*all)[4] = (double(*)[4])(dynamic_shared + MAIL_AT);
-    return all + ((round & 1) * STRIP_GROUPS + group) * CLUSTER;
+    return all + (round % BOXES * STRIP_GROUPS + group) * CLUSTER;
 }
 
 __device__ __forceinline__ void expect_mail(mailbox &m, const strip_place &p, u32 round) {
@@ -162,51 +183,72 @@ struct column {
     float pivot, a, b;
 };
 
-/* The thread's columns. SCALED: of elements times scale[column]. */
-template <bool SCALED>
-__device__ __forceinline__ void sum_thread(const strip_place &p, const float *scale, column *out) {
-    const u32 tile = shared_address(dynamic_shared);
-    const int count = p.begin < p.pixels ? (p.pixels - p.begin + STEP - 1) / STEP : 0;
+/* Sums of the thread's channels about its columns' pivots; SCALED: of elements times scale[column]. */
+template <bool SCALED> struct thread_sums {
+    const strip_place &p;
+    const float *scale;
+    column *out;
     float a[WIDTH], b[WIDTH];
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        a[i] = b[i] = 0;
-    if (LAYER) {
-        /* Pivots: means of the first pixels, up to 4 and a power of two of them. */
-        const int pivots = count >= 4 ? 4 : count >= 2 ? 2 : count;
+
+    __device__ __forceinline__ chunk<X_BYTES> load(int k) const {
+        return load_from_shared<X_BYTES>(chunk_at<X_BYTES>(shared_address(dynamic_shared), p, k));
+    }
+
+    /* Pivots: means of the first pixels, up to 4 and a power of two of them. */
+    __device__ __forceinline__ void find_pivots(int count) {
+        const int pivots = count >= 4 && PART >= 4 ? 4 : count >= 2 && PART >= 2 ? 2 : least(count, 1);
         const float each = pivots == 4 ? .25f : pivots == 2 ? .5f : 1;
         for (int k = 0; k < pivots; k++) {
-            const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+            const auto c = load(k);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
                 a[i] += element<X_TYPE>(c.word, i) * (SCALED ? scale[i / EACH] * each : each);
         }
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+            out[j].pivot = tree_sum<EACH>(a + j * EACH) * (1.f / EACH);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            a[i] = 0;
     }
+
+    /* Parts from PART_NUMBER on, as they come. */
+    template <int PART_NUMBER> __device__ __forceinline__ void add_parts(int count) {
+        copy_async_wait<PARTS - 1 - PART_NUMBER>();
+        if (PART_NUMBER == 0 && LAYER)
+            find_pivots(count);
+        const int end = least(count, (PART_NUMBER + 1) * PART);
+#pragma unroll 2
+        for (int k = PART_NUMBER * PART; k < end; k++) {
+            const auto c = load(k);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                float d = element<X_TYPE>(c.word, i);
+                if (SCALED)
+                    d *= scale[i / EACH];
+                if (LAYER) {
+                    d -= out[i / EACH].pivot;
+                    a[i] += d;
+                }
+                b[i] = multiply_add(d, d, b[i]);
+            }
+        }
+        if constexpr (PART_NUMBER + 1 < PARTS)
+            add_parts<PART_NUMBER + 1>(count);
+    }
+};
+
+template <bool SCALED>
+__device__ __forceinline__ void sum_thread(const strip_place &p, const float *scale, column *out) {
+    thread_sums<SCALED> s = {p, scale, out, {}, {}};
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
-        out[j].pivot = LAYER ? tree_sum<EACH>(a + j * EACH) * (1.f / EACH) : 0;
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        a[i] = 0;
-#pragma unroll 2
-    for (int k = 0; k < count; k++) {
-        const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            float d = element<X_TYPE>(c.word, i);
-            if (SCALED)
-                d *= scale[i / EACH];
-            if (LAYER) {
-                d -= out[i / EACH].pivot;
-                a[i] += d;
-            }
-            b[i] = multiply_add(d, d, b[i]);
-        }
-    }
+        out[j].pivot = 0;
+    s.template add_parts<0>(steps_of(p));
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
-        out[j].a = tree_sum<EACH>(a + j * EACH);
-        out[j].b = tree_sum<EACH>(b + j * EACH);
+        out[j].a = tree_sum<EACH>(s.a + j * EACH);
+        out[j].b = tree_sum<EACH>(s.b + j * EACH);
     }
 }
 
@@ -214,7 +256,7 @@ __device__ __forceinline__ void sum_thread(const strip_place &p, const float *sc
 __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
     float *sums = (float *)(dynamic_shared + SUMS_AT) + p.warp * STRIP_COLUMNS * 3;
     const int planes = most(1, least(p.pixels - p.warp * PLANES, PLANES)); /* that have a pixel */
-    const int count = p.begin < p.pixels ? (p.pixels - p.begin + STEP - 1) / STEP : 0;
+    const int count = steps_of(p);
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         column &c = own[j];
@@ -295,9 +337,10 @@ __device__ __forceinline__ void merge_group(const groups_args &args, const strip
         save_moments(args, p.image * GROUPS + p.group + group, f);
 }
 
+/* The strip's moments; weights are asked for while the sums are on their way. */
 template <bool SCALED>
 __device__ __forceinline__ void find_moments(const groups_args &args, const strip_place &p,
-                                             mailbox &m, u32 round) {
+                                             mailbox &m, u32 round, affine &w) {
     column own[COLUMNS];
     float scale[COLUMNS];
 #pragma unroll
@@ -306,9 +349,13 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
     expect_mail(m, p, round);
     sum_thread<SCALED>(p, scale, own);
     sum_warp(p, own);
+    if (CLUSTER > 1 && !SCALED)
+        cluster_wait();
     __syncthreads();
     for (int g = p.warp; g < p.groups; g += WARPS)
         send_group(m, p, g, round);
+    if (!SCALED)
+        w = affine_of(args, p);
     wait_for_mail(m, round);
     for (int g = p.warp; g < p.groups; g += WARPS)
         merge_group<SCALED>(args, p, g, round);
@@ -321,15 +368,16 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
                                               const affine &w) {
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
-    float mean[COLUMNS], rest[COLUMNS], scale[WIDTH];
+    float mean[COLUMNS], scale[WIDTH], bias[WIDTH];
     if (p.begin >= p.pixels)
         return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float *found = found_of((p.chunk * WIDTH + i) / DEPTH);
         mean[i / EACH] = found[0];
-        rest[i / EACH] = found[1];
         scale[i] = WEIGHTED ? found[2] * w.weight[i] : found[2];
+        /* The rest of the mean comes in with the bias. */
+        bias[i] = LAYER ? multiply_add(-found[1], scale[i], w.bias[i]) : w.bias[i];
     }
 #pragma unroll 2
     for (int k = 0; p.begin + k * STEP < p.pixels; k++) {
@@ -339,8 +387,8 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         for (int i = 0; i < WIDTH; i++) {
             float x = element<X_TYPE>(c.word, i);
             if (LAYER)
-                x = (x - mean[i / EACH]) - rest[i / EACH];
-            v[i] = BIASED ? multiply_add(x, scale[i], w.bias[i]) : x * scale[i];
+                x -= mean[i / EACH];
+            v[i] = LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i];
         }
         store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * (STEP * COLS * bytes_of(OUT_TYPE)),
                                           pack<OUT_TYPE, WIDTH>(v));
@@ -350,18 +398,15 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
 __device__ __forceinline__ void forward_strip(const groups_args &args, i64 unit, mailbox &m,
                                               u32 &round) {
     const strip_place p = place_of(unit);
-    fill<X_TYPE, X_ACCESS>(shared_address(dynamic_shared),
-                           (const char *)args.x + p.image * args.x_image, p);
-    copy_async_commit();
-    const affine w = affine_of(args, p);
-    copy_async_wait<0>();
-    find_moments<false>(args, p, m, round++);
+    affine w;
+    fill_all(args, p);
+    find_moments<false>(args, p, m, round++, w);
     if constexpr (WIDE_RANGE) {
         bool again = false;
         for (int g = 0; g < p.groups; g++)
             again |= found_of(g)[3] != 1;
         if (again)
-            find_moments<true>(args, p, m, round++);
+            find_moments<true>(args, p, m, round++, w);
     }
     write_forward(args, p, w);
 }
@@ -384,39 +429,59 @@ __device__ __forceinline__ saved saved_of(const groups_args &args, const strip_p
     return out;
 }
 
-__device__ __forceinline__ float xhat_of(float x, const saved &s, int i) {
-    return (LAYER ? x - s.mean[i / EACH] : x) * s.rstd[i / EACH];
+/* Where nothing leaves float's range rstd is multiplied by last, once and not for every element. */
+constexpr bool SCALES_LAST = X_TYPE == F16 && G_TYPE == F16;
+
+/* xhat, or what it is made of by rstd. */
+__device__ __forceinline__ float deviation_of(float x, const saved &s, int i) {
+    if (LAYER)
+        x -= s.mean[i / EACH];
+    return SCALES_LAST ? x : x * s.rstd[i / EACH];
 }
 
 __device__ __forceinline__ float *channel_sums(int which, int warp) {
     return (float *)(dynamic_shared + SUMS_AT) + (which * WARPS + warp) * TILE;
 }
 
-/* Sums of dy, dy * xhat and xhat of each of the warp's channels. */
-__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s) {
+/* Sums of dy, dy * xhat and xhat of each of the thread's channels: parts from PART_NUMBER on, as they
+ * come. */
+template <int PART_NUMBER>
+__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, int count,
+                                              float (*v)[WIDTH]) {
     const u32 tile = shared_address(dynamic_shared);
-    float v[3][WIDTH];
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        v[0][i] = v[1][i] = v[2][i] = 0;
+    copy_async_wait<PARTS - 1 - PART_NUMBER>();
+    const int end = least(count, (PART_NUMBER + 1) * PART);
 #pragma unroll 2
-    for (int k = 0; p.begin + k * STEP < p.pixels; k++) {
+    for (int k = PART_NUMBER * PART; k < end; k++) {
         const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
         const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            const float xhat = xhat_of(element<X_TYPE>(x.word, i), s, i);
+            const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
             const float g = element<G_TYPE>(dy.word, i);
             v[0][i] += g;
-            v[1][i] = multiply_add(g, xhat, v[1][i]);
+            v[1][i] = multiply_add(g, d, v[1][i]);
             if (CORRECT)
-                v[2][i] += xhat;
+                v[2][i] += d;
         }
     }
+    if constexpr (PART_NUMBER + 1 < PARTS)
+        add_gradients<PART_NUMBER + 1>(p, s, count, v);
+}
+
+/* The same of each of the warp's channels. */
+__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s) {
+    float v[3][WIDTH];
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        v[0][i] = v[1][i] = v[2][i] = 0;
+    add_gradients<0>(p, s, steps_of(p), v);
 #pragma unroll
     for (int j = 0; j < (CORRECT ? 3 : 2); j++)
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
+            if (SCALES_LAST && j > 0)
+                v[j][i] *= s.rstd[i / EACH];
             const float sum = sum_over_planes<LANES, PLANES>(v[j][i], p.lane);
             if (p.lane < LANES)
                 channel_sums(j, p.warp)[p.chunk * WIDTH + i] = sum;
@@ -499,7 +564,7 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         const float *found = found_of((p.chunk * WIDTH + j * EACH) / DEPTH);
-        b[j] = -found[1] * s.rstd[j];
+        b[j] = -found[1] * s.rstd[j] * (SCALES_LAST ? s.rstd[j] : 1);
         c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
                      : 0;
     }
@@ -510,9 +575,9 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
         float v[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            const float xhat = xhat_of(element<X_TYPE>(x.word, i), s, i);
+            const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
             v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
-                                multiply_add(xhat, b[i / EACH], c[i / EACH]));
+                                multiply_add(d, b[i / EACH], c[i / EACH]));
         }
         store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * (STEP * COLS * bytes_of(OUT_TYPE)),
                                           pack<OUT_TYPE, WIDTH>(v));
@@ -522,18 +587,16 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
 __device__ __forceinline__ void backward_strip(const groups_args &args, i64 unit, mailbox &m,
                                                u32 &round) {
     const strip_place p = place_of(unit);
-    const u32 tile = shared_address(dynamic_shared);
-    fill<X_TYPE, X_ACCESS>(tile, (const char *)args.x + p.image * args.x_image, p);
-    fill<G_TYPE, G_ACCESS>(tile + DY_AT, (const char *)args.dy + p.image * args.dy_image, p);
-    copy_async_commit();
+    fill_all(args, p);
     const saved s = saved_of(args, p);
-    const affine w = affine_of(args, p);
-    copy_async_wait<0>();
     expect_mail(m, p, round);
     sum_channels(p, s);
+    if (CLUSTER > 1)
+        cluster_wait();
     __syncthreads();
     for (int g = p.warp; g < p.groups; g += WARPS)
         send_gradients(args, m, p, g, round);
+    const affine w = affine_of(args, p);
     wait_for_mail(m, round);
     for (int g = p.warp; g < p.groups; g += WARPS)
         merge_gradients(p, g, round);
@@ -552,21 +615,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         if (threadIdx.x < 2)
             byte_barrier_init(shared_address(m.byte_barriers + threadIdx.x));
         cluster_arrive();
-        cluster_wait();
     }
     wait_for_stream();
     release_stream();
     u32 round = 0;
-    for (i64 unit = blockIdx.x / CLUSTER; unit < args.images * STRIPS; unit += gridDim.x / CLUSTER) {
+    const i64 all = args.images * STRIPS, step = gridDim.x / CLUSTER;
+    for (i64 unit = blockIdx.x / CLUSTER; unit < all; unit += step) {
         if constexpr (FORWARD)
             forward_strip(args, unit, m, round);
         else
             backward_strip(args, unit, m, round);
-        if (WANT_DWEIGHT || WANT_DBIAS) /* their sums' room is the next strip's */
+        /* Nobody is to send what belongs to the next strip before all are done with this one. After the
+         * last a block may leave at once: all that is sent to it has come. */
+        if (unit + step < all) {
             __syncthreads();
-    }
-    if (CLUSTER > 1) {
-        cluster_arrive();
-        cluster_wait();
+            if (CLUSTER > 1)
+                cluster_arrive();
+        }
     }
 }
