@@ -71,9 +71,10 @@ _REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     nn.InstanceNorm3d: _channels.InstanceNorm3d,
 }
 
-#: Subclasses of nn.LayerNorm that permute, and else hold what it holds; by name, so that nothing is
-#: imported.
+#: Subclasses that hold what torch's class holds and compute the same, LayerNorms after a permute.
+#: By name, so that nothing is imported.
 _OTHERS = {
+    ("timm.layers.norm", "GroupNorm"): _channels.GroupNorm,
     ("timm.layers.norm", "LayerNorm2d"): _channels.LayerNorm2d,
     ("torchvision.models.convnext", "LayerNorm2d"): _channels.LayerNorm2d,
 }
@@ -82,7 +83,7 @@ _OTHERS = {
 def _new_type(module: nn.Module) -> type[nn.Module] | None:
     """What replaces modules of this type; subclasses are of another type."""
     found = type(module)
-    if isinstance(module, nn.LayerNorm):
+    if isinstance(module, nn.LayerNorm | nn.GroupNorm):
         other = _OTHERS.get((found.__module__, found.__qualname__))
         if other is not None:
             return other
@@ -98,8 +99,9 @@ def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:
 
 def replace(model: _Module) -> _Module:
     """Swaps the norms in ``model`` for planish's, in place: torch.nn's LayerNorm, RMSNorm,
-    GroupNorm and InstanceNorm1d, 2d, 3d, and the LayerNorm2d of timm and torchvision (of these the
-    results keep the memory format of the input, where those return channels last).
+    GroupNorm and InstanceNorm1d, 2d, 3d, timm's GroupNorm, and the LayerNorm2d of timm and
+    torchvision (of these the results keep the input's memory format, where those return channels
+    last).
 
     The new modules hold the same Parameter objects, buffers, hooks, dtype, device and training
     flag, so optimizers and checkpoints go on as before. Subclasses of torch's modules are left

@@ -82,8 +82,9 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
  * own for every channel, or may be summed again, and by assemblers other than sm_90's. */
 static int most_warps(const int32_t *c, int arch) {
     const bool columns = c[C_DEPTH] % c[C_WIDTH] && c[C_WIDTH] % c[C_DEPTH];
-    const int again = !is_backward(c) && c[C_X_TYPE] == DTYPE_BF16;
-    return (is_backward(c) || columns ? 24 : 32) - 4 * again - 4 * (arch != 90);
+    const bool bf16 = c[C_X_TYPE] == DTYPE_BF16;
+    const int less = is_backward(c) ? columns && bf16 : 2 * columns + bf16;
+    return 32 - 4 * (less + (arch != 90));
 }
 
 /* As measured (docs/notebook-gpu.md, runs 16 and 17): several small blocks to a multiprocessor hide

@@ -310,6 +310,12 @@ class TimmLike(nn.LayerNorm):
         return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class TimmGroup(nn.GroupNorm):
+    """What timm's GroupNorm is, under its name."""
+
+    __module__, __qualname__ = "timm.layers.norm", "GroupNorm"
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -319,6 +325,7 @@ class Net(nn.Module):
             nn.InstanceNorm2d(6, affine=True),
             TimmLike(6, eps=1e-6),
             nn.Conv2d(6, 4, 1),
+            TimmGroup(2, 4),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -334,11 +341,12 @@ def test_replace_changes_results_or_parameters() -> None:
     assert planish.replace(model) is model
     kinds = [type(module) for module in model.body]
     assert kinds[1:4] == [planish.GroupNorm, planish.InstanceNorm2d, planish.LayerNorm2d]
+    assert kinds[5] is planish.GroupNorm
     after = dict(model.named_parameters())
     assert list(after) == list(parameters)
     assert all(after[name] is parameters[name] for name in parameters)
     torch.testing.assert_close(model(x), native, rtol=1e-4, atol=1e-4)
-    assert calls.on_planish(FORWARD) == 3
+    assert calls.on_planish(FORWARD) == 4
     model.load_state_dict(state)
     assert "activation" not in repr(model)
     planish.replace(model)

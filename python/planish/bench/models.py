@@ -108,22 +108,43 @@ def title(workload: Workload) -> str:
     return f"{workload.name}, {workload.shape}" + ("" if name == "f32" else f", {name}")
 
 
+def with_modules(make: Callable[[], Workload], providers: Sequence[Provider]) -> Workload | None:
+    """The workload with planish's modules in place of those over channels, whose results under
+    torch are NCHW whatever they get; None where it has none."""
+    if "planish-torch" not in _present(providers):
+        return None
+    import planish
+
+    workload = make()
+    planish.replace(workload.model)
+    ours = (planish.GroupNorm, planish.LayerNorm2d)
+    return workload if any(isinstance(m, ours) for m in workload.model.modules()) else None
+
+
 def run_workload(
-    workload: Workload, providers: Sequence[Provider], effort: Effort
+    make: Callable[[], Workload], providers: Sequence[Provider], effort: Effort
 ) -> list[ModelResult]:
     """Measures both steps of a workload under each provider, by turns."""
     results = []
-    contexts = ways_of(workload, providers)
+    workload = make()
     gpu = next(workload.model.parameters()).is_cuda
-    steps = (("forward", workload.infer), ("training step", workload.train))
-    for direction, step in steps:
+    replaced = with_modules(make, providers) if gpu else None
+    ways_taken = {name: (workload, enter) for name, enter in ways_of(workload, providers).items()}
+    if replaced is not None:
+        ways_taken["planish-modules"] = replaced, ways(providers)["planish-torch"]
+    for direction in ("forward", "training step"):
         losses: dict[str, float] = {}
+        steps = {
+            name: (which.infer if direction == "forward" else which.train, enter)
+            for name, (which, enter) in ways_taken.items()
+        }
         works = {
-            name: _timed(step, enter, losses, name, warm=gpu) for name, enter in contexts.items()
+            name: _timed(step, enter, losses, name, warm=gpu)
+            for name, (step, enter) in steps.items()
         }
         for name, sample in interleave(works, effort).items():
             q1, q3 = sample.quartiles
-            norms, products = gpu_shares(step, contexts[name]) if gpu else (None, None)
+            norms, products = gpu_shares(*steps[name]) if gpu else (None, None)
             result = ModelResult(
                 title(workload), direction, name, "ok", "",
                 sample.median * 1e3, q1 * 1e3, q3 * 1e3, len(sample.seconds), losses[name],
@@ -295,10 +316,8 @@ def run_models(
     results: list[ModelResult] = []
     for make in chosen(makers_of(quick, device, dtypes), only).values():
         try:
-            workload = make()
+            results += run_workload(make, providers, effort)
         except ImportError as error:
             print(f"missing: a model: {error}")
             results.append(ModelResult("", "", "", "failed", str(error)))
-            continue
-        results += run_workload(workload, providers, effort)
     return results
