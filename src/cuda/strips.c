@@ -83,8 +83,7 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
 static int most_warps(const int32_t *c, int arch) {
     const bool columns = c[C_DEPTH] % c[C_WIDTH] && c[C_WIDTH] % c[C_DEPTH];
     const bool bf16 = c[C_X_TYPE] == DTYPE_BF16;
-    const int less = is_backward(c) ? columns && bf16 : 2 * columns + bf16;
-    return 32 - 4 * (less + (arch != 90));
+    return (is_backward(c) || columns ? 24 : 32) - 4 * ((!is_backward(c) && bf16) + (arch != 90));
 }
 
 /* As measured (docs/notebook-gpu.md, runs 16 and 17): several small blocks to a multiprocessor hide

@@ -143,100 +143,31 @@ __device__ __forceinline__ void segment_of(int s, int &channel, int &first, int 
     first += channel * CHUNKS;
 }
 
-/* Adds up a lane's chunks from `begin` on, before `end`. */
-__device__ __forceinline__ void add_chunks(const row_place &r, int begin, int end, float *v) {
-#pragma unroll 1
-    for (int c = begin; c < end; c += 32 * AT_ONCE) {
-        chunks_at_once at;
-        load_chunks(r, c, end, at);
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++)
-            if (c + 32 * j < end)
-                add_chunk(at.x[j].word, at.dy[j].word, r.mean, r.rstd, v);
-    }
-}
-
-/* The warp's sums of segment `s`, to sums[3][PART * SEGMENTS]. */
-__device__ __forceinline__ void keep_sums(int s, float *v, float *sums) {
-    const int lane = threadIdx.x % 32;
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 3; j++) {
-        if (j < 2 || CORRECT)
-            v[j] = sum_over_lanes<32>(v[j], lane);
-        if (lane == 0)
-            sums[j * (PART * SEGMENTS) + s] = v[j];
-    }
-}
-
+/* Sums of every segment, to sums[3][PART * SEGMENTS]. */
 __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
+    constexpr int ALL = PART * SEGMENTS;
+    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int s = threadIdx.x / 32; s < PART * SEGMENTS; s += WARPS) {
+    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
         int channel, first, end;
         float v[3] = {0, 0, 0};
         segment_of(s, channel, first, end);
-        add_chunks(r, first + threadIdx.x % 32, end, v);
-        keep_sums(s, v, sums);
-    }
-}
-
-/* A lane copies what it alone sums and writes, where chunks are copied as they are: then nothing but
- * sums waits for other threads, and a warp sums the first of FILLS parts while the others are on their
- * way. A part is SPAN chunks of the segment that a warp has in one of its TURNS. */
-constexpr int TURNS = ceil_div(PART * SEGMENTS, WARPS);
-constexpr int CUTS = TURNS >= 4 ? 1 : least(TURNS == 1 ? 4 : 2, ceil_div(PIECE, 32 * AT_ONCE));
-constexpr int SPAN = ceil_div(PIECE, CUTS * 32 * AT_ONCE) * 32 * AT_ONCE;
-constexpr bool AS_THEY_ARE = least(X_ACCESS, X_BYTES) >= 4 && least(G_ACCESS, G_BYTES) >= 4;
-constexpr int FILLS = AS_THEY_ARE && TURNS * CUTS <= 8 ? TURNS * CUTS : 1;
-
-/* What a lane has of part `number` of its warp; nothing past the last segment. */
-__device__ __forceinline__ void part_of(int number, int &s, int &begin, int &end) {
-    int channel, first;
-    s = threadIdx.x / 32 + number / CUTS * WARPS;
-    begin = end = 0;
-    if (s < PART * SEGMENTS) {
-        segment_of(s, channel, first, end);
-        first += number % CUTS * SPAN;
-        end = least(end, first + SPAN);
-        begin = first + threadIdx.x % 32;
-    }
-}
-
-__device__ __forceinline__ void fill_parts(const row_place &r, const char *x, const char *dy) {
 #pragma unroll 1
-    for (int number = 0; number < FILLS; number++) {
-        int s, begin, end;
-        part_of(number, s, begin, end);
-        if constexpr (AS_THEY_ARE)
-#pragma unroll 2
-            for (int c = begin; c < end; c += 32) {
-                copy_async<X_BYTES, X_ACCESS>(r.x + c * X_BYTES, x + (i64)c * X_BYTES, true);
-                copy_async<G_BYTES, G_ACCESS>(r.dy + c * G_BYTES, dy + (i64)c * G_BYTES, true);
-            }
-        copy_async_commit();
-    }
-}
-
-/* Waits until at most `pending` of the parts are under way. */
-template <int MOST> __device__ __forceinline__ void wait_for_parts(int pending) {
-    if (pending == MOST)
-        copy_async_wait<MOST>();
-    else if constexpr (MOST > 0)
-        wait_for_parts<MOST - 1>(pending);
-}
-
-__device__ __forceinline__ void sum_parts(const row_place &r, float *sums) {
-    float v[3] = {0, 0, 0};
-#pragma unroll 1
-    for (int number = 0; number < FILLS; number++) {
-        int s, begin, end;
-        wait_for_parts<FILLS - 1>(FILLS - 1 - number);
-        part_of(number, s, begin, end);
-        add_chunks(r, begin, end, v);
-        if (number % CUTS == CUTS - 1) {
-            if (s < PART * SEGMENTS)
-                keep_sums(s, v, sums);
-            v[0] = v[1] = v[2] = 0;
+        for (int c = first + lane; c < end; c += 32 * AT_ONCE) {
+            chunks_at_once at;
+            load_chunks(r, c, end, at);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (c + 32 * j < end)
+                    add_chunk(at.x[j].word, at.dy[j].word, r.mean, r.rstd, v);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+            if (j < 2 || CORRECT)
+                v[j] = sum_over_lanes<32>(v[j], lane);
+            if (lane == 0)
+                sums[j * ALL + s] = v[j];
         }
     }
 }
@@ -318,24 +249,15 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     row_place r;
     r.x = shared_address(dynamic_shared);
     r.dy = r.x + DY_AT;
-    const char *x = (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE);
-    const char *dy = (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE);
-    if constexpr (FILLS > 1) {
-        fill_parts(r, x, dy);
-    } else {
-        fill<X_TYPE, X_ACCESS>(r.x, x);
-        fill<G_TYPE, G_ACCESS>(r.dy, dy);
-        copy_async_commit();
-    }
+    fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
+    fill<G_TYPE, G_ACCESS>(r.dy,
+                           (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
+    copy_async_commit();
     r.mean = saved_mean(args, row);
     r.rstd = saved_rstd(args, row);
-    if constexpr (FILLS > 1) {
-        sum_parts(r, sums);
-    } else {
-        copy_async_wait<0>();
-        __syncthreads();
-        sum_segments(r, sums);
-    }
+    copy_async_wait<0>();
+    __syncthreads();
+    sum_segments(r, sums);
     __syncthreads();
     double total[3] = {0, 0, 0};
     for (int d = threadIdx.x; d < PART; d += THREADS) {

@@ -31,6 +31,7 @@ constexpr int EACH = WIDTH / COLUMNS;         /* channels of a column */
 constexpr int GROUP_COLUMNS = DEPTH / EACH;   /* columns of a group */
 constexpr int STRIP_COLUMNS = LANES * COLUMNS;
 
+__device__ constexpr int round_to_power(int n) { return n < 2 ? 1 : 2 * round_to_power((n + 1) / 2); }
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
 constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * G_BYTES));
@@ -141,16 +142,18 @@ __device__ __forceinline__ void expect_mail(mailbox &m, const strip_place &p, u3
         byte_barrier_expect(shared_address(m.byte_barriers + (round & 1)), p.groups * CLUSTER * 32);
 }
 
-/* A warp gives three values of a group to every block. */
-__device__ __forceinline__ void send_mail(mailbox &m, int group, u32 round, int lane, double a,
+/* SEND neighbouring lanes, of which this is the `rank`th, give three values of a group to every block. */
+template <int SEND>
+__device__ __forceinline__ void send_mail(mailbox &m, int group, u32 round, int rank, double a,
                                           double b, double c) {
     double *const to = entries_of(round, group)[block_of_cluster()];
     if constexpr (CLUSTER == 1) {
-        if (lane == 0)
+        if (rank == 0)
             to[0] = a, to[1] = b, to[2] = c;
-    } else if (lane < CLUSTER) {
+    } else {
         const double mine[4] = {a, b, c, 0};
-        send_to_block(shared_address(to), shared_address(m.byte_barriers + (round & 1)), lane, mine);
+        for (int block = rank; block < CLUSTER; block += SEND)
+            send_to_block(shared_address(to), shared_address(m.byte_barriers + (round & 1)), block, mine);
     }
 }
 
@@ -276,21 +279,24 @@ __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
     }
 }
 
-/* A warp adds up a group of the block's and sends that. */
+/* SEND lanes add up a group of the block's and send that: as many as it has entries, up to a warp. */
+constexpr int ENTRIES = WARPS * GROUP_COLUMNS;
+constexpr int SEND = least(32, round_to_power(FORWARD ? ENTRIES : DEPTH));
+
 __device__ __forceinline__ void send_group(mailbox &m, const strip_place &p, int group, u32 round) {
-    constexpr int ENTRIES = WARPS * GROUP_COLUMNS;
-    const float *sums = (const float *)(dynamic_shared + SUMS_AT) + group * GROUP_COLUMNS * 3;
+    const int rank = p.lane % SEND, filled = GROUP_COLUMNS * least(WARPS, ceil_div(p.pixels, PLANES));
+    const bool there = group < p.groups;
+    const float *sums = (const float *)(dynamic_shared + SUMS_AT) + (there ? group : 0) * GROUP_COLUMNS * 3;
     float pivot = 0;
     if (LAYER) {
-        const int filled = GROUP_COLUMNS * least(WARPS, ceil_div(p.pixels, PLANES));
 #pragma unroll 2
-        for (int e = p.lane; e < filled; e += 32)
+        for (int e = rank; e < filled; e += SEND)
             pivot += sums[(e / GROUP_COLUMNS * STRIP_COLUMNS + e % GROUP_COLUMNS) * 3];
-        pivot = sum_over_lanes<32>(pivot, p.lane) / (float)filled;
+        pivot = sum_over_lanes<SEND>(pivot, p.lane) / (float)filled;
     }
     double v[2] = {0, 0};
 #pragma unroll 2
-    for (int e = p.lane; e < ENTRIES; e += 32) {
+    for (int e = rank; e < ENTRIES; e += SEND) {
         const int warp = e / GROUP_COLUMNS;
         const float *from = sums + (warp * STRIP_COLUMNS + e % GROUP_COLUMNS) * 3;
         const int count = pixels_of_warp(warp, p.pixels) * EACH;
@@ -303,28 +309,29 @@ __device__ __forceinline__ void send_group(mailbox &m, const strip_place &p, int
         v[1] += b;
     }
     if (LAYER)
-        v[0] = sum_over_lanes<32>(v[0], p.lane);
-    v[1] = sum_over_lanes<32>(v[1], p.lane);
-    send_mail(m, group, round, p.lane, pivot, v[0], v[1]);
+        v[0] = sum_over_lanes<SEND>(v[0], p.lane);
+    v[1] = sum_over_lanes<SEND>(v[1], p.lane);
+    if (there)
+        send_mail<SEND>(m, group, round, rank, pivot, v[0], v[1]);
 }
 
-/* A warp adds up what the blocks sent of a group; the moments go to `found`. */
+/* CLUSTER lanes add up what the blocks sent of a group; the moments go to `found`. */
 template <bool SCALED>
 __device__ __forceinline__ void merge_group(const groups_args &args, const strip_place &p, int group,
                                             u32 round) {
-    double(*const entries)[4] = entries_of(round, group);
+    const int rank = p.lane % CLUSTER;
     double v[3] = {0, 0, 0}, pivot = 0;
-    if (p.lane < CLUSTER)
+    if (group < p.groups)
 #pragma unroll
         for (int j = 0; j < 3; j++)
-            v[j] = entries[p.lane][j];
+            v[j] = entries_of(round, group)[rank][j];
     if (LAYER) {
         pivot = sum_over_lanes<CLUSTER>(v[0], p.lane) * (1.0 / CLUSTER);
-        shift(v[0] - pivot, (double)(pixels_of_block(p.lane) * (i64)DEPTH), v[1], v[2]);
+        shift(v[0] - pivot, (double)(pixels_of_block(rank) * (i64)DEPTH), v[1], v[2]);
         v[1] = sum_over_lanes<CLUSTER>(v[1], p.lane);
     }
     v[2] = sum_over_lanes<CLUSTER>(v[2], p.lane);
-    if (p.lane != 0)
+    if (rank != 0 || group >= p.groups)
         return;
     float *found = found_of(group);
     const moments f = moments_of(pivot, v[1], v[2], SCALED ? 1 / (double)found[3] : 1, args.eps);
@@ -352,13 +359,13 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
     if (CLUSTER > 1 && !SCALED)
         cluster_wait();
     __syncthreads();
-    for (int g = p.warp; g < p.groups; g += WARPS)
-        send_group(m, p, g, round);
+    for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
+        send_group(m, p, g + p.lane / SEND, round);
     if (!SCALED)
         w = affine_of(args, p);
     wait_for_mail(m, round);
-    for (int g = p.warp; g < p.groups; g += WARPS)
-        merge_group<SCALED>(args, p, g, round);
+    for (int g = p.warp * (32 / CLUSTER); g < p.groups; g += WARPS * (32 / CLUSTER))
+        merge_group<SCALED>(args, p, g + p.lane / CLUSTER, round);
     __syncthreads();
 }
 
@@ -497,11 +504,12 @@ __device__ __forceinline__ float sum_of_warps(int which, int channel) {
     return v;
 }
 
-/* A warp adds up a group of the block's and sends that. */
+/* SEND lanes add up a group of the block's and send that. */
 __device__ __forceinline__ void send_gradients(const groups_args &args, mailbox &m,
                                                const strip_place &p, int group, u32 round) {
+    const int rank = p.lane % SEND;
     double v[3] = {0, 0, 0};
-    for (int d = p.lane; d < DEPTH; d += 32) {
+    for (int d = rank; d < DEPTH && group < p.groups; d += SEND) {
         const int channel = group * DEPTH + d;
         const float w = weight_of(args, p.group * DEPTH + channel);
         v[0] += (double)(w * sum_of_warps(0, channel));
@@ -512,21 +520,22 @@ __device__ __forceinline__ void send_gradients(const groups_args &args, mailbox 
 #pragma unroll
     for (int j = 0; j < 3; j++)
         if (j < 2 || CORRECT)
-            v[j] = sum_over_lanes<32>(v[j], p.lane);
-    send_mail(m, group, round, p.lane, v[0], v[1], v[2]);
+            v[j] = sum_over_lanes<SEND>(v[j], p.lane);
+    if (group < p.groups)
+        send_mail<SEND>(m, group, round, rank, v[0], v[1], v[2]);
 }
 
-/* A warp adds up what the blocks sent of a group. */
+/* CLUSTER lanes add up what the blocks sent of a group. */
 __device__ __forceinline__ void merge_gradients(const strip_place &p, int group, u32 round) {
-    double(*const entries)[4] = entries_of(round, group);
+    const int rank = p.lane % CLUSTER;
     double v[3] = {0, 0, 0};
 #pragma unroll
     for (int j = 0; j < 3; j++) {
-        if (p.lane < CLUSTER)
-            v[j] = entries[p.lane][j];
+        if (group < p.groups)
+            v[j] = entries_of(round, group)[rank][j];
         v[j] = sum_over_lanes<CLUSTER>(v[j], p.lane);
     }
-    if (p.lane != 0)
+    if (rank != 0 || group >= p.groups)
         return;
     const common c = common_of(v);
     float *found = found_of(group);
@@ -594,12 +603,12 @@ __device__ __forceinline__ void backward_strip(const groups_args &args, i64 unit
     if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
-    for (int g = p.warp; g < p.groups; g += WARPS)
-        send_gradients(args, m, p, g, round);
+    for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
+        send_gradients(args, m, p, g + p.lane / SEND, round);
     const affine w = affine_of(args, p);
     wait_for_mail(m, round);
-    for (int g = p.warp; g < p.groups; g += WARPS)
-        merge_gradients(p, g, round);
+    for (int g = p.warp * (32 / CLUSTER); g < p.groups; g += WARPS * (32 / CLUSTER))
+        merge_gradients(p, g + p.lane / CLUSTER, round);
     __syncthreads();
     round++;
     if constexpr (D_TYPE != NONE)
