@@ -12,7 +12,7 @@
  *     NAME(f)                        f with a suffix of its own
  *
  * A row has the bits that cpu/rows.h gives it: element i of a segment is added to lane i mod LANES,
- * lanes fold by halves, segments are merged in order in double.
+ * in chains of CHAIN; lanes fold by halves, segments are merged in order in double.
  */
 
 #define STORE_MADE(p, v, made) V__(store_vector, REAL_TOKEN)(p, v, made)
@@ -188,18 +188,39 @@ INLINE NAME(trio) NAME(trio_add)(NAME(trio) s, NAME(trio) t) {
     return (NAME(trio)){V(add)(s.a, t.a), V(add)(s.b, t.b), V(add)(s.c, t.c)};
 }
 
-/* Four canonical lanes a quarter of all apart, summed side by side and folded. */
-INLINE NAME(trio) NAME(quad)(const NAME(column) * col, int64_t lane, int64_t n, const int what) {
+/* Four canonical lanes a quarter of all apart, side by side. */
+typedef struct NAME(quad) {
+    NAME(trio) lane[4];
+} NAME(quad);
+
+INLINE NAME(quad) NAME(quad_zero)(void) {
+    const NAME(trio) zero = {V(set1)(0), V(set1)(0), V(set1)(0)};
+    return (NAME(quad)){{zero, zero, zero, zero}};
+}
+
+/* Adds channels from i on, before n, to the chains of a quad. */
+INLINE void NAME(add_to_quad)(NAME(quad) * q, const NAME(column) * col, int64_t i, int64_t n,
+                              const int what) {
     enum { QUARTER = LANES / 4 };
-    const VEC zero = V(set1)(0);
-    NAME(trio)
-    s[4] = {{zero, zero, zero}, {zero, zero, zero}, {zero, zero, zero}, {zero, zero, zero}};
-    int64_t i = lane;
     for (; i + 3 * QUARTER < n; i += LANES)
-        UNROLL for (int k = 0; k < 4; k++) NAME(add_channel)(&s[k], col, i + k * QUARTER, what);
+        UNROLL for (int k = 0; k < 4; k++)
+            NAME(add_channel)(&q->lane[k], col, i + k * QUARTER, what);
     UNROLL for (int k = 0; k < 3; k++) if (i + k * QUARTER < n)
-        NAME(add_channel)(&s[k], col, i + k * QUARTER, what);
-    return NAME(trio_add)(NAME(trio_add)(s[0], s[2]), NAME(trio_add)(s[1], s[3]));
+        NAME(add_channel)(&q->lane[k], col, i + k * QUARTER, what);
+}
+
+/* The sums of a quad, its chains added in order, folded. */
+INLINE NAME(trio)
+    NAME(quad_sums)(const NAME(column) * col, int64_t lane, int64_t n, const int what) {
+    NAME(quad) total = NAME(quad_zero)();
+    for (int64_t at = 0; at < n; at += CHAIN * LANES) {
+        NAME(quad) chains = NAME(quad_zero)();
+        NAME(add_to_quad)(&chains, col, at + lane, NAME(smaller)(n, at + CHAIN * LANES), what);
+        UNROLL for (int k = 0; k < 4; k++) total.lane[k] =
+            NAME(trio_add)(total.lane[k], chains.lane[k]);
+    }
+    return NAME(trio_add)(NAME(trio_add)(total.lane[0], total.lane[2]),
+                          NAME(trio_add)(total.lane[1], total.lane[3]));
 }
 
 /* All lanes of up to a segment, folded by halves: the quads are met in the order of the tree's
@@ -209,7 +230,7 @@ INLINE NAME(trio) NAME(column_sums)(const NAME(column) * col, int64_t n, const i
     enum { QUADS = LANES / 4 };
     NAME(trio) waiting[3], sum;
     for (int q = 0; q < QUADS; q++) {
-        sum = NAME(quad)(col, order[q] * QUADS / 8, n, what);
+        sum = NAME(quad_sums)(col, order[q] * QUADS / 8, n, what);
         int level = 0;
         for (; q >> level & 1; level++)
             sum = NAME(trio_add)(waiting[level], sum);

@@ -18,6 +18,8 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
     const double inverse = 1.0 / (double)t->channels;
     _Alignas(64) REAL sums[3][TILE_PIXELS];
     double delta[TILE_PIXELS] = {0}, c1[TILE_PIXELS] = {0}, c2[TILE_PIXELS] = {0};
+    double *const total[3] = {delta, c1, c2};
+    double rest[3][TILE_PIXELS] = {{0}};
     for (int64_t p = 0; p < t->padded; p++) {
         const bool real = p < t->pixels;
         s->rstd[p] = real ? (REAL)stat_load(&a->rstd, p) : 0;
@@ -43,13 +45,13 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
             STORE_REAL(sums[1] + p, sum.b);
             STORE_REAL(sums[2] + p, sum.c);
         }
-        for (int64_t p = 0; p < t->padded; p++)
-            c2[p] += sums[2][p];
-        for (int64_t p = 0; p < t->padded && !rms; p++) {
-            delta[p] += sums[0][p];
-            c1[p] += sums[1][p];
-        }
+        for (int i = rms ? 2 : 0; i < 3; i++)
+            for (int64_t p = 0; p < t->padded; p++)
+                exact_add(&total[i][p], &rest[i][p], sums[i][p]);
     }
+    for (int i = rms ? 2 : 0; i < 3; i++)
+        for (int64_t p = 0; p < t->padded; p++)
+            total[i][p] += rest[i][p];
     s->any_out_of_range = false;
     for (int64_t p = 0; p < t->padded; p++) {
         delta[p] *= inverse;

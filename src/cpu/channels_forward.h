@@ -1,10 +1,11 @@
 /* Forward of a tile of pixels; part of cpu/channels.h, whose parameters and helpers it uses. */
 
-/* Mean and sum of squared deviations of every pixel over `n` channels, up to a segment. */
+/* Mean (center + rest) and sum of squared deviations of every pixel over `n` channels, up to a
+ * segment; center is as aligned as a tile. */
 OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64_t n,
-                                     const bool rms, double mean[], double m2[]) {
+                                     const bool rms, REAL center[], double rest[], double m2[]) {
     const double inverse = 1.0 / (double)n;
-    _Alignas(64) REAL center[TILE_PIXELS], deviation[TILE_PIXELS], squares[TILE_PIXELS];
+    _Alignas(64) REAL deviation[TILE_PIXELS], squares[TILE_PIXELS];
     NAME(column) col = {.pitch = t->pitch};
     for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
         col.x = x + p;
@@ -30,27 +31,34 @@ OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64
     for (int64_t p = 0; p < t->padded; p++) {
         const double delta = deviation[p] * inverse;
         const double corrected = squares[p] - deviation[p] * delta;
-        mean[p] = center[p] + delta;
+        rest[p] = delta;
         m2[p] = corrected < 0 ? 0 : corrected;
     }
 }
 
-/* Over all channels: their segments, merged in order. */
+/* Over all channels: their segments, merged in order as those of a row. */
 INLINE void NAME(pixel_moments)(const channel_tile *t, const REAL *x, const bool rms, double mean[],
                                 double m2[]) {
-    NAME(segment_of_pixels)(t, x, NAME(smaller)(t->channels, SEGMENT), rms, mean, m2);
+    _Alignas(64) REAL pivot[TILE_PIXELS], center[TILE_PIXELS];
+    double *const distance = mean;
+    double m2_rest[TILE_PIXELS] = {0};
+    NAME(segment_of_pixels)(t, x, NAME(smaller)(t->channels, SEGMENT), rms, pivot, distance, m2);
     for (int64_t at = SEGMENT; at < t->channels; at += SEGMENT) {
         const int64_t length = NAME(smaller)(t->channels - at, SEGMENT), total = at + length;
         const double share = (double)length / (double)total;
-        double segment_mean[TILE_PIXELS], segment_m2[TILE_PIXELS];
-        NAME(segment_of_pixels)(t, x + at * t->pitch, length, rms, segment_mean, segment_m2);
+        double rest[TILE_PIXELS], segment_m2[TILE_PIXELS];
+        NAME(segment_of_pixels)(t, x + at * t->pitch, length, rms, center, rest, segment_m2);
         for (int64_t p = 0; p < t->padded; p++)
-            m2[p] += segment_m2[p];
+            exact_add(&m2[p], &m2_rest[p], segment_m2[p]);
         for (int64_t p = 0; p < t->padded && !rms; p++) {
-            const double step = segment_mean[p] - mean[p];
-            mean[p] += step * share;
-            m2[p] += step * step * ((double)at * share);
+            const double step = ((double)center[p] - pivot[p]) + rest[p] - distance[p];
+            distance[p] += step * share;
+            exact_add(&m2[p], &m2_rest[p], step * step * ((double)at * share));
         }
+    }
+    for (int64_t p = 0; p < t->padded; p++) {
+        m2[p] += m2_rest[p];
+        mean[p] = rms ? 0 : pivot[p] + distance[p];
     }
 }
 

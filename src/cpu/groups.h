@@ -133,6 +133,7 @@ OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, bool rms) {
 INLINE void NAME(group_channel_sums)(const ELEMENT_T *x, const ELEMENT_T *dy, int64_t span,
                                      NAME(row_gradient) row, double sums[3]) {
     const backward_args none = {0};
+    double rest[3] = {0};
     sums[0] = sums[1] = sums[2] = 0;
     for (int64_t at = 0; at < span; at += SEGMENT) {
         const int64_t n = NAME(min)(span - at, SEGMENT);
@@ -142,8 +143,10 @@ INLINE void NAME(group_channel_sums)(const ELEMENT_T *x, const ELEMENT_T *dy, in
                                 &lanes[2]);
         NAME(fold_rows)(lanes, 3, folded);
         for (int s = 0; s < 3; s++)
-            sums[s] += folded[s];
+            exact_add(&sums[s], &rest[s], folded[s]);
     }
+    for (int s = 0; s < 3; s++)
+        sums[s] += rest[s];
 }
 
 /* The row's constants and its sums for dweight and dbias. False where one left the range. */

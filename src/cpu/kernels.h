@@ -240,6 +240,11 @@ typedef struct cpu_kernels {
 /* A row is summed in segments of this many elements (see cpu/rows.h). */
 enum { SEGMENT = 1024 };
 
+/* A lane of a segment adds this many elements in a row before what they sum to is added to the
+ * lane's total: numbers that are all alike are all rounded alike, and a chain of n additions is off
+ * by n / 2 roundings. */
+enum { CHAIN = 8 };
+
 /* Rows are taken in groups of up to this many, whose sums are folded together; rows of a few
  * hundred bytes in steps of two groups (cpu/rows_step.h). */
 enum { GROUP = 4, STEP_ROWS = 2 * GROUP };

@@ -11,8 +11,9 @@
  *     NAME(f)             f with a suffix of its own
  *
  * The sums of a row are the same bits on every tier: element i of a segment goes to canonical lane
- * i mod LANES, whatever the width of a vector; lanes fold by halves; segments are merged in order,
- * in double. Statistics are corrected two-pass, the mean a pair m + delta (docs/numerics.md).
+ * i mod LANES, whatever the width of a vector; a lane is summed by chains of CHAIN elements, and
+ * the chains in order; lanes fold by halves; segments are merged in order, in double. Statistics
+ * are corrected two-pass, the mean a pair m + delta (docs/numerics.md).
  */
 
 #define LOAD_X(p) V_TYPED(VEC, load, ELEMENT)(p)
@@ -29,6 +30,7 @@
 #define DTYPE_OF(type) DTYPE_OF_(type)
 
 enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
+enum { NAME(CHAINED) = CHAIN * LANES };   /* elements of a chain in every lane */
 
 typedef REAL NAME(group_real) __attribute__((vector_size(GROUP * sizeof(REAL))));
 
@@ -42,6 +44,12 @@ INLINE NAME(lanes) NAME(lanes_zero)(void) {
     for (int k = 0; k < NAME(PARTS); k++)
         sum.part[k] = V(set1)(0);
     return sum;
+}
+
+/* Adds the sums of one chain to those of the chains before it. */
+INLINE void NAME(lanes_add)(NAME(lanes) * total, NAME(lanes) sum) {
+    UNROLL for (int k = 0; k < NAME(PARTS); k++) total->part[k] =
+        V(add)(total->part[k], sum.part[k]);
 }
 
 /* Lanes to one vector, by halves; the rest of the fold is VEC's fold4. */

@@ -30,10 +30,11 @@ INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, const ELE
     sums->gxhat.part[k] = V(fma)(g, xhat, sums->gxhat.part[k]);
 }
 
-INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
-                                   const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                                   const bool rms, const bool is_short, VEC *sum_xhat, VEC *sum_g,
-                                   VEC *sum_gxhat) {
+/* Those of one chain in every lane. */
+INLINE NAME(gradient_sums)
+    NAME(chain_gradient_sums)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
+                              const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
+                              const bool rms, const bool is_short) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
     int64_t i = 0;
@@ -42,9 +43,40 @@ INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, c
             &sums, k, x, dy, weight, offset, row, rms, i + k * VEC_LANES, VEC_LANES);
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES)
         NAME(add_gradient_sums)(&sums, k, x, dy, weight, offset, row, rms, i, n - i);
-    *sum_xhat = NAME(lanes_fold)(sums.xhat);
-    *sum_g = NAME(lanes_fold)(sums.g);
-    *sum_gxhat = NAME(lanes_fold)(sums.gxhat);
+    return sums;
+}
+
+/* The sums of a row that is one chain. */
+INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
+                                   const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
+                                   const bool rms, const bool is_short, VEC *xhat, VEC *g,
+                                   VEC *gxhat) {
+    const NAME(gradient_sums) sums =
+        NAME(chain_gradient_sums)(a, x, dy, weight, n, row, rms, is_short);
+    *xhat = NAME(lanes_fold)(sums.xhat);
+    *g = NAME(lanes_fold)(sums.g);
+    *gxhat = NAME(lanes_fold)(sums.gxhat);
+}
+
+/* And of a segment: its chains, added in order. */
+INLINE void NAME(segment_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
+                                        const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
+                                        NAME(row_gradient) row, const bool rms, VEC *xhat, VEC *g,
+                                        VEC *gxhat) {
+    NAME(gradient_sums) total = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
+    for (int64_t at = 0; at < n; at += NAME(CHAINED)) {
+        const NAME(gradient_sums) sums =
+            NAME(chain_gradient_sums)(a, x + at, dy + at, weight ? weight + at : NULL,
+                                      NAME(min)(n - at, NAME(CHAINED)), row, rms, false);
+        NAME(lanes_add)(&total.gxhat, sums.gxhat);
+        if (rms)
+            continue;
+        NAME(lanes_add)(&total.xhat, sums.xhat);
+        NAME(lanes_add)(&total.g, sums.g);
+    }
+    *xhat = NAME(lanes_fold)(total.xhat);
+    *g = NAME(lanes_fold)(total.g);
+    *gxhat = NAME(lanes_fold)(total.gxhat);
 }
 
 OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
@@ -52,9 +84,9 @@ OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                      NAME(row_gradient) row, bool rms, VEC *xhat, VEC *g,
                                      VEC *gxhat) {
     if (rms)
-        NAME(gradient_sums_as)(a, x, dy, weight, n, row, true, false, xhat, g, gxhat);
+        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, true, xhat, g, gxhat);
     else
-        NAME(gradient_sums_as)(a, x, dy, weight, n, row, false, false, xhat, g, gxhat);
+        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, false, xhat, g, gxhat);
 }
 
 /* The sums of up to GROUP rows, over all their segments. */
@@ -62,6 +94,8 @@ INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const
                                   const ELEMENT_T *const dy[], int count, bool rms,
                                   const NAME(row_gradient) row[], double xhat[GROUP],
                                   double g[GROUP], double gxhat[GROUP]) {
+    double *const total[3] = {xhat, g, gxhat};
+    double rest[3][GROUP] = {{0}};
     for (int64_t at = 0; at < a->cols; at += SEGMENT) {
         const int64_t n = NAME(min)(a->cols - at, SEGMENT);
         const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
@@ -74,15 +108,15 @@ INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const
             else
                 NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms,
                                         &sums[0][r], &sums[1][r], &sums[2][r]);
-        for (int s = rms ? 2 : 0; s < 3; s++)
+        for (int s = rms ? 2 : 0; s < 3; s++) {
             NAME(fold_rows)(sums[s], count, folded[s]);
-        for (int r = 0; r < GROUP; r++)
-            gxhat[r] += folded[2][r];
-        for (int r = 0; r < GROUP && !rms; r++) {
-            xhat[r] += folded[0][r];
-            g[r] += folded[1][r];
+            for (int r = 0; r < GROUP; r++)
+                exact_add(&total[s][r], &rest[s][r], folded[s][r]);
         }
     }
+    for (int s = 0; s < 3; s++)
+        for (int r = 0; r < GROUP; r++)
+            total[s][r] += rest[s][r];
 }
 
 /* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */

@@ -3,10 +3,10 @@
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
 /*
- * The sum of a row. A short row has fewer elements than there are canonical lanes, so that each
- * part takes one vector at most; its sums are made in line, without the loop.
+ * The sum of one chain in every lane. A short row has fewer elements than there are canonical
+ * lanes, so that each part takes one vector at most; its sums are made in line, without the loop.
  */
-INLINE VEC NAME(row_sum_as)(const ELEMENT_T *x, int64_t n, const bool is_short) {
+INLINE NAME(lanes) NAME(chain_sum)(const ELEMENT_T *x, int64_t n, const bool is_short) {
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
     for (; !is_short && i + LANES <= n; i += LANES)
@@ -14,12 +14,16 @@ INLINE VEC NAME(row_sum_as)(const ELEMENT_T *x, int64_t n, const bool is_short) 
             V(add)(sum.part[k], LOAD_X(x + i + k * VEC_LANES));
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
         V(add)(sum.part[k], NAME(load_x)(x + i, n - i));
-    return NAME(lanes_fold)(sum);
+    return sum;
 }
 
-/* Sums of x - center and of its square. */
-INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
-                                       VEC *squares, const bool is_short) {
+/* The sums of x - center and of its square. */
+typedef struct NAME(centered_sums) {
+    NAME(lanes) deviations, squares;
+} NAME(centered_sums);
+
+INLINE NAME(centered_sums)
+    NAME(chain_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, const bool is_short) {
     const VEC m = V(set1)(center);
     NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
     int64_t i = 0;
@@ -34,19 +38,10 @@ INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL cente
         sum.part[k] = V(add)(sum.part[k], d);
         sum_squares.part[k] = V(fma)(d, d, sum_squares.part[k]);
     }
-    *deviations = NAME(lanes_fold)(sum);
-    *squares = NAME(lanes_fold)(sum_squares);
+    return (NAME(centered_sums)){sum, sum_squares};
 }
 
-OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
-    return NAME(row_sum_as)(x, n, false);
-}
-OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
-                                     VEC *squares) {
-    NAME(row_centered_sums_as)(x, n, center, deviations, squares, false);
-}
-
-INLINE VEC NAME(row_squares_as)(const ELEMENT_T *x, int64_t n) {
+INLINE NAME(lanes) NAME(chain_squares)(const ELEMENT_T *x, int64_t n) {
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -58,10 +53,47 @@ INLINE VEC NAME(row_squares_as)(const ELEMENT_T *x, int64_t n) {
         const VEC v = NAME(load_x)(x + i, n - i);
         sum.part[k] = V(fma)(v, v, sum.part[k]);
     }
-    return NAME(lanes_fold)(sum);
+    return sum;
+}
+
+/* The same over a segment: its chains, added in order. */
+OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
+    NAME(lanes) total = NAME(lanes_zero)();
+    for (int64_t at = 0; at < n; at += NAME(CHAINED))
+        NAME(lanes_add)(&total, NAME(chain_sum)(x + at, NAME(min)(n - at, NAME(CHAINED)), false));
+    return NAME(lanes_fold)(total);
+}
+OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
+                                     VEC *squares) {
+    NAME(centered_sums) total = {NAME(lanes_zero)(), NAME(lanes_zero)()};
+    for (int64_t at = 0; at < n; at += NAME(CHAINED)) {
+        const NAME(centered_sums) sums =
+            NAME(chain_centered_sums)(x + at, NAME(min)(n - at, NAME(CHAINED)), center, false);
+        NAME(lanes_add)(&total.deviations, sums.deviations);
+        NAME(lanes_add)(&total.squares, sums.squares);
+    }
+    *deviations = NAME(lanes_fold)(total.deviations);
+    *squares = NAME(lanes_fold)(total.squares);
 }
 OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
-    return NAME(row_squares_as)(x, n);
+    NAME(lanes) total = NAME(lanes_zero)();
+    for (int64_t at = 0; at < n; at += NAME(CHAINED))
+        NAME(lanes_add)(&total, NAME(chain_squares)(x + at, NAME(min)(n - at, NAME(CHAINED))));
+    return NAME(lanes_fold)(total);
+}
+
+/* The sums of a row that is one chain. */
+INLINE VEC NAME(row_sum_as)(const ELEMENT_T *x, int64_t n, const bool is_short) {
+    return NAME(lanes_fold)(NAME(chain_sum)(x, n, is_short));
+}
+INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
+                                       VEC *squares, const bool is_short) {
+    const NAME(centered_sums) sums = NAME(chain_centered_sums)(x, n, center, is_short);
+    *deviations = NAME(lanes_fold)(sums.deviations);
+    *squares = NAME(lanes_fold)(sums.squares);
+}
+INLINE VEC NAME(row_squares_as)(const ELEMENT_T *x, int64_t n) {
+    return NAME(lanes_fold)(NAME(chain_squares)(x, n));
 }
 
 /* Sums to means. Lanes start from 0 or are left out: no sum may be -0. */
@@ -74,28 +106,33 @@ INLINE void NAME(scale_totals)(const REAL total[GROUP], double inverse, REAL cen
 }
 
 /* Moments from the sums about a center: the mean's rest is what the deviations sum to. */
-INLINE void NAME(center_moments)(const REAL center[GROUP], const REAL deviation[GROUP],
-                                 const REAL squares[GROUP], double inverse, double mean[GROUP],
-                                 double m2[GROUP]) {
-    NAME(group_real) about, rest, sum;
-    memcpy(&about, center, sizeof about);
-    memcpy(&rest, deviation, sizeof rest);
+INLINE void NAME(center_moments)(const REAL deviation[GROUP], const REAL squares[GROUP],
+                                 double inverse, double rest[GROUP], double m2[GROUP]) {
+    NAME(group_real) deviations, sum;
+    memcpy(&deviations, deviation, sizeof deviations);
     memcpy(&sum, squares, sizeof sum);
-    const group_f64 d = __builtin_convertvector(rest, group_f64), delta = d * inverse;
+    const group_f64 d = __builtin_convertvector(deviations, group_f64), delta = d * inverse;
     const group_f64 corrected = __builtin_convertvector(sum, group_f64) - d * delta;
-    const group_f64 means = __builtin_convertvector(about, group_f64) + delta;
     const group_mask not_below_0 = ~(corrected < 0), kept = (group_mask)corrected & not_below_0;
-    memcpy(mean, &means, sizeof means);
+    memcpy(rest, &delta, sizeof delta);
     memcpy(m2, &kept, sizeof kept);
 }
+INLINE void NAME(mean_of)(const REAL center[GROUP], const double rest[GROUP], double mean[GROUP]) {
+    NAME(group_real) about;
+    group_f64 delta;
+    memcpy(&about, center, sizeof about);
+    memcpy(&delta, rest, sizeof delta);
+    const group_f64 means = __builtin_convertvector(about, group_f64) + delta;
+    memcpy(mean, &means, sizeof means);
+}
 
-/* Mean and sum of squared deviations of one segment of up to GROUP rows. */
+/* Mean (center + rest) and sum of squared deviations of one segment of up to GROUP rows. */
 OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
-                                   double mean[GROUP], double m2[GROUP]) {
+                                   REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
     const double inverse = 1.0 / (double)n;
     const bool is_short = n < LANES;
     VEC sums[GROUP], squares[GROUP];
-    REAL total[GROUP], center[GROUP], deviation[GROUP];
+    REAL total[GROUP], deviation[GROUP];
     if (rms) {
         for (int r = 0; r < count; r++)
             squares[r] = NAME(row_squares)(x[r], n);
@@ -115,32 +152,41 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
             NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
     NAME(fold_rows)(sums, count, deviation);
     NAME(fold_rows)(squares, count, total);
-    NAME(center_moments)(center, deviation, total, inverse, mean, m2);
+    NAME(center_moments)(deviation, total, inverse, rest, m2);
 }
 
-/* Mean and sum of squared deviations of up to GROUP rows: their segments, merged in order. */
+/*
+ * Mean and sum of squared deviations of up to GROUP rows: their segments, merged in order. The mean
+ * on the way is a distance from the first segment's center: in f64 the digits that squares are made
+ * of would be lost in the mean itself.
+ */
 OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
                            double mean[GROUP], double m2[GROUP]) {
-    NAME(segment_moments)(x, count, NAME(min)(n, SEGMENT), rms, mean, m2);
-    if (n <= SEGMENT)
-        return;
+    REAL pivot[GROUP];
+    double distance[GROUP], m2_rest[GROUP] = {0};
+    NAME(segment_moments)(x, count, NAME(min)(n, SEGMENT), rms, pivot, distance, m2);
     for (int64_t at = SEGMENT; at < n; at += SEGMENT) {
         const int64_t length = NAME(min)(n - at, SEGMENT), total = at + length;
         const ELEMENT_T *segment[GROUP];
-        double segment_mean[GROUP], segment_m2[GROUP];
+        REAL center[GROUP];
+        double rest[GROUP], segment_m2[GROUP];
         for (int r = 0; r < count; r++)
             segment[r] = x[r] + at;
-        NAME(segment_moments)(segment, count, length, rms, segment_mean, segment_m2);
+        NAME(segment_moments)(segment, count, length, rms, center, rest, segment_m2);
         const double share = (double)length / (double)total;
         for (int r = 0; r < count; r++) {
-            m2[r] += segment_m2[r];
+            exact_add(&m2[r], &m2_rest[r], segment_m2[r]);
             if (rms)
                 continue;
-            const double step = segment_mean[r] - mean[r];
-            mean[r] += step * share;
-            m2[r] += step * step * ((double)at * share);
+            const double step = ((double)center[r] - pivot[r]) + rest[r] - distance[r];
+            distance[r] += step * share;
+            exact_add(&m2[r], &m2_rest[r], step * step * ((double)at * share));
         }
     }
+    if (!rms)
+        NAME(mean_of)(pivot, distance, mean);
+    for (int r = 0; r < GROUP && n > SEGMENT; r++)
+        m2[r] += m2_rest[r];
 }
 
 /* What normalises a row: xhat = (x - mean) * rstd + shift, the shift the rest of the mean. */

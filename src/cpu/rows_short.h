@@ -22,6 +22,7 @@ INLINE void NAME(short_moments)(const ELEMENT_T *const x[], int64_t n, const int
     const double inverse = 1.0 / (double)n;
     VEC sums[GROUP], squares[GROUP];
     REAL total[GROUP], center[GROUP], deviation[GROUP];
+    double rest[GROUP];
     UNROLL for (int r = 0; r < GROUP; r++) {
         VEC part[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
@@ -50,7 +51,8 @@ INLINE void NAME(short_moments)(const ELEMENT_T *const x[], int64_t n, const int
     }
     NAME(fold_rows)(sums, GROUP, deviation);
     NAME(fold_rows)(squares, GROUP, total);
-    NAME(center_moments)(center, deviation, total, inverse, mean, m2);
+    NAME(center_moments)(deviation, total, inverse, rest, m2);
+    NAME(mean_of)(center, rest, mean);
 }
 
 INLINE void NAME(short_apply)(const forward_args *a, const ELEMENT_T *const x[],

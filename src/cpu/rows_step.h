@@ -15,6 +15,7 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
     const double inverse = 1.0 / (double)n;
     VEC sums[STEP_ROWS], squares[STEP_ROWS];
     REAL total[STEP_ROWS], center[STEP_ROWS], deviation[STEP_ROWS];
+    double rest[GROUP];
     for (int r = 0; r < STEP_ROWS; r++) {
         sums[r] = rms ? NAME(row_squares_as)(x[r], n) : NAME(row_sum_as)(x[r], n, false);
         NAME(ask_for_row)(y[r], 0, n, asks_y, 1);
@@ -34,7 +35,8 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
     for (int r = 0; r < STEP_ROWS && !rms; r += GROUP) {
         NAME(fold_rows)(sums + r, GROUP, deviation + r);
         NAME(fold_rows)(squares + r, GROUP, total + r);
-        NAME(center_moments)(center + r, deviation + r, total + r, inverse, mean + r, m2 + r);
+        NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
+        NAME(mean_of)(center + r, rest, mean + r);
     }
 }
 

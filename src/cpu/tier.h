@@ -2,6 +2,7 @@
  * The kernel table of one tier. Included by kernels_<tier>.c after the tier's vector header, with
  * TIER set to its name; defines cpu_kernels_<tier>.
  */
+#include "cpu/exact.h"
 #include "cpu/rows_doubles.h"
 #include "cpu/spans.h"
 #include "cpu/words.h"

@@ -64,17 +64,24 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
     r->m2 = zeros(g->rows);
     r->rstd = zeros(g->rows);
     r->mean_scale = zeros(g->rows);
-    /* Around the row's first element, so that a constant row has exactly its mean. */
-    real *first = zeros(g->rows);
-    for (int64_t e = g->elements - 1; e >= 0; e--)
-        first[g->row[e]] = x[e];
-    for (int64_t e = 0; e < g->elements; e++) {
+    /* Around the row's first element, so that a constant row has exactly its mean; and once more
+     * around what that gives, for the first element may lie far from the others. */
+    real *center = zeros(g->rows);
+    for (int64_t e = g->elements - 1; e >= 0; e--) {
+        center[g->row[e]] = x[e];
         r->mean_scale[g->row[e]] += x[e] * x[e] / (real)g->cols;
-        r->mean[g->row[e]] += x[e] - first[g->row[e]];
+    }
+    for (int turn = 0; turn < 2 && op->kind == PLANISH_LAYER; turn++) {
+        real *sum = zeros(g->rows);
+        for (int64_t e = 0; e < g->elements; e++)
+            sum[g->row[e]] += x[e] - center[g->row[e]];
+        for (int64_t i = 0; i < g->rows; i++)
+            center[i] += sum[i] / (real)g->cols;
+        free(sum);
     }
     for (int64_t i = 0; i < g->rows; i++)
-        r->mean[i] = op->kind == PLANISH_RMS ? 0 : first[i] + r->mean[i] / (real)g->cols;
-    free(first);
+        r->mean[i] = op->kind == PLANISH_LAYER ? center[i] : 0;
+    free(center);
     for (int64_t e = 0; e < g->elements; e++) {
         real d = x[e] - r->mean[g->row[e]];
         r->m2[g->row[e]] += d * d;

@@ -2,10 +2,12 @@
  * The grid: every pass against the reference over tables of lengths, dtypes, optional tensors,
  * layouts, axes and numbers, with the bounds of docs/numerics.md.
  *
- *     test_grid [--full] [--table=NAME] [--share=K] [--guard=start]
+ *     test_grid [--full] [--table=NAME] [--share=K] [--only=SEED] [--guard=start]
  *
  * --full takes the whole of each table, where the default takes what is done in seconds. --share=K
- * takes every Kth case. --guard=start puts the unmapped page before each buffer in place of after.
+ * takes every Kth case, --only=SEED the one whose failure printed that seed: the tables before it
+ * are counted too, so with the same --full and --table. --guard=start puts the unmapped page before
+ * each buffer in place of after.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +17,13 @@
 #include "check.h"
 
 static bool full;
-static int64_t share = 1, made;
+static int64_t share = 1, only, made;
 
 static const element types[] = {F32, F16, BF16, F64};
 
 /* Runs a case if it is this share's turn; half of the cases with a callback of the test's own. */
 static void grid_case(norm_case c) {
-    if (made++ % share)
+    if (only ? ++made != only : made++ % share)
         return;
     c.seed = (uint64_t)made;
     planish_exec exec = exec_backwards();
@@ -269,9 +271,10 @@ int main(int argc, char **argv) {
     share = atoll(argument(argc, argv, "share", "1"));
     if (!strcmp(argument(argc, argv, "guard", "end"), "start"))
         guard_side = GUARD_START;
-    const char *only = argument(argc, argv, "table", "");
+    only = atoll(argument(argc, argv, "only", "0"));
+    const char *table = argument(argc, argv, "table", "");
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (!*only || !strcmp(only, tables[i].name))
+        if (!*table || !strcmp(table, tables[i].name))
             tables[i].run();
     report_accuracy();
     return test_finish("grid");
