@@ -193,34 +193,39 @@ typedef struct NAME(quad) {
     NAME(trio) lane[4];
 } NAME(quad);
 
-INLINE NAME(quad) NAME(quad_zero)(void) {
-    const NAME(trio) zero = {V(set1)(0), V(set1)(0), V(set1)(0)};
-    return (NAME(quad)){{zero, zero, zero, zero}};
-}
-
-/* Adds channels from i on, before n, to the chains of a quad. */
-INLINE void NAME(add_to_quad)(NAME(quad) * q, const NAME(column) * col, int64_t i, int64_t n,
-                              const int what) {
+/* The chains of a quad: channels from i on, before n. */
+INLINE NAME(quad)
+    NAME(quad_chains)(const NAME(column) * col, int64_t i, int64_t n, const int what) {
     enum { QUARTER = LANES / 4 };
+    const NAME(trio) zero = {V(set1)(0), V(set1)(0), V(set1)(0)};
+    NAME(quad) q = {{zero, zero, zero, zero}};
     for (; i + 3 * QUARTER < n; i += LANES)
         UNROLL for (int k = 0; k < 4; k++)
-            NAME(add_channel)(&q->lane[k], col, i + k * QUARTER, what);
+            NAME(add_channel)(&q.lane[k], col, i + k * QUARTER, what);
     UNROLL for (int k = 0; k < 3; k++) if (i + k * QUARTER < n)
-        NAME(add_channel)(&q->lane[k], col, i + k * QUARTER, what);
+        NAME(add_channel)(&q.lane[k], col, i + k * QUARTER, what);
+    return q;
+}
+
+INLINE NAME(trio) NAME(quad_fold)(NAME(quad) q) {
+    return NAME(trio_add)(NAME(trio_add)(q.lane[0], q.lane[2]),
+                          NAME(trio_add)(q.lane[1], q.lane[3]));
 }
 
 /* The sums of a quad, its chains added in order, folded. */
 INLINE NAME(trio)
     NAME(quad_sums)(const NAME(column) * col, int64_t lane, int64_t n, const int what) {
-    NAME(quad) total = NAME(quad_zero)();
-    for (int64_t at = 0; at < n; at += CHAIN * LANES) {
-        NAME(quad) chains = NAME(quad_zero)();
-        NAME(add_to_quad)(&chains, col, at + lane, NAME(smaller)(n, at + CHAIN * LANES), what);
+    enum { CHAINED = CHAIN * LANES };
+    if (n <= CHAINED)
+        return NAME(quad_fold)(NAME(quad_chains)(col, lane, n, what));
+    NAME(quad) total = NAME(quad_chains)(col, lane, CHAINED, what);
+    for (int64_t at = CHAINED; at < n; at += CHAINED) {
+        const NAME(quad) chains =
+            NAME(quad_chains)(col, at + lane, NAME(smaller)(n, at + CHAINED), what);
         UNROLL for (int k = 0; k < 4; k++) total.lane[k] =
             NAME(trio_add)(total.lane[k], chains.lane[k]);
     }
-    return NAME(trio_add)(NAME(trio_add)(total.lane[0], total.lane[2]),
-                          NAME(trio_add)(total.lane[1], total.lane[3]));
+    return NAME(quad_fold)(total);
 }
 
 /* All lanes of up to a segment, folded by halves: the quads are met in the order of the tree's

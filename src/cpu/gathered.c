@@ -82,21 +82,28 @@ static void scatter(const gathered_block *b, const row_run *run, role r, int pla
     for_each_stretch(&b->job->plan->problem, r, scatter_stretch, &t);
 }
 
-/* xhat from y in place; 0 where y holds no digit of it (planish.h, PLANISH_BACKWARD_FROM_Y). */
+/* xhat from y; 0 where y holds no digit of it (planish.h, PLANISH_BACKWARD_FROM_Y). */
+static inline double xhat_from(double y, double weight, double bias, double ulp) {
+    const double xhat = (y - bias) / weight;
+    return weight == 0 || fabs(weight) <= ulp * fabs(bias) ? 0 : xhat;
+}
+
+/* Of a row in place. */
 static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, const void *bias) {
     static const double ulp_at_one[] = {
         [DTYPE_F32] = 0x1p-23, [DTYPE_F16] = 0x1p-10, [DTYPE_BF16] = 0x1p-7, [DTYPE_F64] = 0x1p-52};
     const problem *p = &plan->problem;
-    const double u = ulp_at_one[p->dtypes[ROLE_Y]];
-    const dtype real = plan->is_double ? DTYPE_F64 : DTYPE_F32;
-    const int bytes = dtype_bytes(real);
-    for (int64_t i = 0; i < p->cols; i++) {
-        char *element = (char *)y + i * bytes;
-        const double w =
-            weight ? element_load((const char *)weight + i * bytes, real) + p->weight_offset : 1;
-        const double b = bias ? element_load((const char *)bias + i * bytes, real) : 0;
-        const double xhat = (element_load(element, real) - b) / w;
-        element_store(element, real, w == 0 || fabs(w) <= u * fabs(b) ? 0 : xhat);
+    const double ulp = ulp_at_one[p->dtypes[ROLE_Y]], offset = p->weight_offset;
+    if (plan->is_double) {
+        double *const row = y;
+        const double *const w = weight, *const b = bias;
+        for (int64_t i = 0; i < p->cols; i++)
+            row[i] = xhat_from(row[i], w ? w[i] + offset : 1, b ? b[i] : 0, ulp);
+    } else {
+        float *const row = y;
+        const float *const w = weight, *const b = bias;
+        for (int64_t i = 0; i < p->cols; i++)
+            row[i] = (float)xhat_from(row[i], w ? w[i] + offset : 1, b ? (double)b[i] : 0, ulp);
     }
 }
 

@@ -63,8 +63,10 @@ INLINE void NAME(segment_gradient_sums)(const backward_args *a, const ELEMENT_T 
                                         const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
                                         NAME(row_gradient) row, const bool rms, VEC *xhat, VEC *g,
                                         VEC *gxhat) {
-    NAME(gradient_sums) total = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
-    for (int64_t at = 0; at < n; at += NAME(CHAINED)) {
+    NAME(gradient_sums)
+    total =
+        NAME(chain_gradient_sums)(a, x, dy, weight, NAME(min)(n, NAME(CHAINED)), row, rms, false);
+    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
         const NAME(gradient_sums) sums =
             NAME(chain_gradient_sums)(a, x + at, dy + at, weight ? weight + at : NULL,
                                       NAME(min)(n - at, NAME(CHAINED)), row, rms, false);
@@ -89,34 +91,54 @@ OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
         NAME(segment_gradient_sums)(a, x, dy, weight, n, row, false, xhat, g, gxhat);
 }
 
-/* The sums of up to GROUP rows, over all their segments. */
-INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
-                                  const ELEMENT_T *const dy[], int count, bool rms,
-                                  const NAME(row_gradient) row[], double xhat[GROUP],
-                                  double g[GROUP], double gxhat[GROUP]) {
-    double *const total[3] = {xhat, g, gxhat};
-    double rest[3][GROUP] = {{0}};
-    for (int64_t at = 0; at < a->cols; at += SEGMENT) {
+INLINE void NAME(fold_gradient_sums)(VEC sums[3][GROUP], int count, bool rms,
+                                     double total[3][GROUP]) {
+    REAL folded[3][GROUP];
+    for (int s = rms ? 2 : 0; s < 3; s++)
+        NAME(fold_rows)(sums[s], count, folded[s]);
+    for (int s = rms ? 2 : 0; s < 3; s++)
+        for (int r = 0; r < GROUP; r++)
+            total[s][r] = folded[s][r];
+}
+
+/* Adds the segments after the first. */
+OUTLINE void NAME(add_segments)(const backward_args *a, const ELEMENT_T *const x[],
+                                const ELEMENT_T *const dy[], int count, bool rms,
+                                const NAME(row_gradient) row[], double total[3][GROUP]) {
+    double rest[3][GROUP] = {{0}}, segment[3][GROUP] = {{0}};
+    for (int64_t at = SEGMENT; at < a->cols; at += SEGMENT) {
         const int64_t n = NAME(min)(a->cols - at, SEGMENT);
         const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
         VEC sums[3][GROUP];
-        REAL folded[3][GROUP];
         for (int r = 0; r < count; r++)
-            if (a->cols < LANES && !rms)
-                NAME(gradient_sums_as)(a, x[r], dy[r], weight, n, row[r], false, true, &sums[0][r],
-                                       &sums[1][r], &sums[2][r]);
-            else
-                NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms,
-                                        &sums[0][r], &sums[1][r], &sums[2][r]);
-        for (int s = rms ? 2 : 0; s < 3; s++) {
-            NAME(fold_rows)(sums[s], count, folded[s]);
+            NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms, &sums[0][r],
+                                    &sums[1][r], &sums[2][r]);
+        NAME(fold_gradient_sums)(sums, count, rms, segment);
+        for (int s = 0; s < 3; s++)
             for (int r = 0; r < GROUP; r++)
-                exact_add(&total[s][r], &rest[s][r], folded[s][r]);
-        }
+                exact_add(&total[s][r], &rest[s][r], segment[s][r]);
     }
     for (int s = 0; s < 3; s++)
         for (int r = 0; r < GROUP; r++)
             total[s][r] += rest[s][r];
+}
+
+/* The sums of xhat, g and g * xhat of up to GROUP rows; with RMSNorm the last alone. */
+INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
+                                  const ELEMENT_T *const dy[], int count, bool rms,
+                                  const NAME(row_gradient) row[], double total[3][GROUP]) {
+    const int64_t n = NAME(min)(a->cols, SEGMENT);
+    VEC sums[3][GROUP];
+    for (int r = 0; r < count; r++)
+        if (n < LANES && !rms)
+            NAME(gradient_sums_as)(a, x[r], dy[r], a->weight, n, row[r], false, true, &sums[0][r],
+                                   &sums[1][r], &sums[2][r]);
+        else
+            NAME(row_gradient_sums)(a, x[r], dy[r], a->weight, n, row[r], rms, &sums[0][r],
+                                    &sums[1][r], &sums[2][r]);
+    NAME(fold_gradient_sums)(sums, count, rms, total);
+    if (a->cols > SEGMENT)
+        NAME(add_segments)(a, x, dy, count, rms, row, total);
 }
 
 /* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
@@ -126,8 +148,9 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *c
     const double inverse = 1.0 / (double)a->cols;
     /* What the saved mean lacks; nothing where xhat is given. */
     const double inverse_delta = a->x_is_xhat ? 0 : inverse;
-    double delta[GROUP] = {0}, c1[GROUP] = {0}, c2[GROUP] = {0};
-    NAME(gradient_totals)(a, x, dy, count, rms, row, delta, c1, c2);
+    double total[3][GROUP] = {{0}};
+    double *const delta = total[0], *const c1 = total[1], *const c2 = total[2];
+    NAME(gradient_totals)(a, x, dy, count, rms, row, total);
     int out_of_range = 0;
     for (int r = 0; r < GROUP; r++) {
         delta[r] *= inverse_delta;

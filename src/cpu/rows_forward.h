@@ -58,15 +58,16 @@ INLINE NAME(lanes) NAME(chain_squares)(const ELEMENT_T *x, int64_t n) {
 
 /* The same over a segment: its chains, added in order. */
 OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
-    NAME(lanes) total = NAME(lanes_zero)();
-    for (int64_t at = 0; at < n; at += NAME(CHAINED))
+    NAME(lanes) total = NAME(chain_sum)(x, NAME(min)(n, NAME(CHAINED)), false);
+    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED))
         NAME(lanes_add)(&total, NAME(chain_sum)(x + at, NAME(min)(n - at, NAME(CHAINED)), false));
     return NAME(lanes_fold)(total);
 }
 OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
                                      VEC *squares) {
-    NAME(centered_sums) total = {NAME(lanes_zero)(), NAME(lanes_zero)()};
-    for (int64_t at = 0; at < n; at += NAME(CHAINED)) {
+    NAME(centered_sums)
+    total = NAME(chain_centered_sums)(x, NAME(min)(n, NAME(CHAINED)), center, false);
+    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
         const NAME(centered_sums) sums =
             NAME(chain_centered_sums)(x + at, NAME(min)(n - at, NAME(CHAINED)), center, false);
         NAME(lanes_add)(&total.deviations, sums.deviations);
@@ -76,8 +77,8 @@ OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center,
     *squares = NAME(lanes_fold)(total.squares);
 }
 OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
-    NAME(lanes) total = NAME(lanes_zero)();
-    for (int64_t at = 0; at < n; at += NAME(CHAINED))
+    NAME(lanes) total = NAME(chain_squares)(x, NAME(min)(n, NAME(CHAINED)));
+    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED))
         NAME(lanes_add)(&total, NAME(chain_squares)(x + at, NAME(min)(n - at, NAME(CHAINED))));
     return NAME(lanes_fold)(total);
 }

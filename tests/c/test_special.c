@@ -400,6 +400,34 @@ static void from_y_without_weight(void) {
     bundle_free(&b);
 }
 
+/* Sums in one long chain: the errors of numbers that are all alike add up. */
+static void all_alike(void) {
+    static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD,
+                                          PLANISH_BACKWARD_FROM_Y};
+    for (int p = 0; p < 3; p++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            for (uint64_t seed = 1; seed <= 40; seed++) {
+                norm_case c = rows_case(passes[p], kind, 3, 1031);
+                c.numbers = CONSTANT;
+                c.in = BROADCAST_ALL;
+                c.params = BROADCAST_LAST;
+                c.seed = seed;
+                set_types(&c, F32);
+                run_case(&c, NULL);
+            }
+}
+
+/* 256 segments merged by plain additions, and f32 rows of three elements from y, by f32 alone. */
+static void many_segments_and_few_elements(void) {
+    norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 2, 262145);
+    c.seed = 4084;
+    set_types(&c, F64);
+    run_case(&c, NULL);
+    c = rows_case(PLANISH_BACKWARD_FROM_Y, PLANISH_LAYER, 65535, 3);
+    c.seed = 509;
+    run_case(&c, NULL);
+}
+
 int main(void) {
     poisoned_rows();
     poisoned_images();
@@ -411,6 +439,8 @@ int main(void) {
     gradient_sums();
     regressions();
     from_y_without_weight();
+    all_alike();
+    many_segments_and_few_elements();
     report_accuracy();
     return test_finish("special");
 }
