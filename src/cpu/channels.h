@@ -23,6 +23,8 @@
 /* Results are made for this many channels at a time before they are written out. */
 enum { NAME(STRIP) = 16 };
 
+enum { NAME(SEGMENT) = SEGMENT_DEPTH * LANES };
+
 #include "cpu/planes.h"
 
 /* ---- Between tensors and tiles --------------------------------------------------------------- */

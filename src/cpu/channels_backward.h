@@ -25,8 +25,8 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
         s->rstd[p] = real ? (REAL)stat_load(&a->rstd, p) : 0;
         s->mean[p] = real && !rms ? (REAL)stat_load(&a->mean, p) : 0;
     }
-    for (int64_t at = 0; at < t->channels; at += SEGMENT) {
-        const int64_t n = NAME(smaller)(t->channels - at, SEGMENT);
+    for (int64_t at = 0; at < t->channels; at += NAME(SEGMENT)) {
+        const int64_t n = NAME(smaller)(t->channels - at, NAME(SEGMENT));
         NAME(column)
         col = {.pitch = t->pitch,
                .offset = (REAL)a->weight_offset,

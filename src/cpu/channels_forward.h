@@ -42,9 +42,10 @@ INLINE void NAME(pixel_moments)(const channel_tile *t, const REAL *x, const bool
     _Alignas(64) REAL pivot[TILE_PIXELS], center[TILE_PIXELS];
     double *const distance = mean;
     double m2_rest[TILE_PIXELS] = {0};
-    NAME(segment_of_pixels)(t, x, NAME(smaller)(t->channels, SEGMENT), rms, pivot, distance, m2);
-    for (int64_t at = SEGMENT; at < t->channels; at += SEGMENT) {
-        const int64_t length = NAME(smaller)(t->channels - at, SEGMENT), total = at + length;
+    NAME(segment_of_pixels)(t, x, NAME(smaller)(t->channels, NAME(SEGMENT)), rms, pivot, distance,
+                            m2);
+    for (int64_t at = NAME(SEGMENT); at < t->channels; at += NAME(SEGMENT)) {
+        const int64_t length = NAME(smaller)(t->channels - at, NAME(SEGMENT)), total = at + length;
         const double share = (double)length / (double)total;
         double rest[TILE_PIXELS], segment_m2[TILE_PIXELS];
         NAME(segment_of_pixels)(t, x + at * t->pitch, length, rms, center, rest, segment_m2);

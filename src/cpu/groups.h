@@ -135,8 +135,8 @@ INLINE void NAME(group_channel_sums)(const ELEMENT_T *x, const ELEMENT_T *dy, in
     const backward_args none = {0};
     double rest[3] = {0};
     sums[0] = sums[1] = sums[2] = 0;
-    for (int64_t at = 0; at < span; at += SEGMENT) {
-        const int64_t n = NAME(min)(span - at, SEGMENT);
+    for (int64_t at = 0; at < span; at += NAME(SEGMENT)) {
+        const int64_t n = NAME(min)(span - at, NAME(SEGMENT));
         VEC lanes[3];
         REAL folded[GROUP];
         NAME(row_gradient_sums)(&none, x + at, dy + at, NULL, n, row, false, &lanes[0], &lanes[1],

@@ -237,8 +237,8 @@ typedef struct cpu_kernels {
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);
 } cpu_kernels;
 
-/* A row is summed in segments of this many elements (see cpu/rows.h). */
-enum { SEGMENT = 1024 };
+/* A row is summed in segments of this many elements in every lane (see cpu/rows.h). */
+enum { SEGMENT_DEPTH = 32 };
 
 /* A lane of a segment adds this many elements in a row before what they sum to is added to the
  * lane's total: numbers that are all alike are all rounded alike, and a chain of n additions is off

@@ -31,6 +31,7 @@
 
 enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
 enum { NAME(CHAINED) = CHAIN * LANES };   /* elements of a chain in every lane */
+enum { NAME(SEGMENT) = SEGMENT_DEPTH * LANES };
 
 typedef REAL NAME(group_real) __attribute__((vector_size(GROUP * sizeof(REAL))));
 

@@ -106,8 +106,8 @@ OUTLINE void NAME(add_segments)(const backward_args *a, const ELEMENT_T *const x
                                 const ELEMENT_T *const dy[], int count, bool rms,
                                 const NAME(row_gradient) row[], double total[3][GROUP]) {
     double rest[3][GROUP] = {{0}}, segment[3][GROUP] = {{0}};
-    for (int64_t at = SEGMENT; at < a->cols; at += SEGMENT) {
-        const int64_t n = NAME(min)(a->cols - at, SEGMENT);
+    for (int64_t at = NAME(SEGMENT); at < a->cols; at += NAME(SEGMENT)) {
+        const int64_t n = NAME(min)(a->cols - at, NAME(SEGMENT));
         const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
         VEC sums[3][GROUP];
         for (int r = 0; r < count; r++)
@@ -127,7 +127,7 @@ OUTLINE void NAME(add_segments)(const backward_args *a, const ELEMENT_T *const x
 INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
                                   const ELEMENT_T *const dy[], int count, bool rms,
                                   const NAME(row_gradient) row[], double total[3][GROUP]) {
-    const int64_t n = NAME(min)(a->cols, SEGMENT);
+    const int64_t n = NAME(min)(a->cols, NAME(SEGMENT));
     VEC sums[3][GROUP];
     for (int r = 0; r < count; r++)
         if (n < LANES && !rms)
@@ -137,7 +137,7 @@ INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const
             NAME(row_gradient_sums)(a, x[r], dy[r], a->weight, n, row[r], rms, &sums[0][r],
                                     &sums[1][r], &sums[2][r]);
     NAME(fold_gradient_sums)(sums, count, rms, total);
-    if (a->cols > SEGMENT)
+    if (a->cols > NAME(SEGMENT))
         NAME(add_segments)(a, x, dy, count, rms, row, total);
 }
 

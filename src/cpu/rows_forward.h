@@ -165,9 +165,9 @@ OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, con
                            double mean[GROUP], double m2[GROUP]) {
     REAL pivot[GROUP];
     double distance[GROUP], m2_rest[GROUP] = {0};
-    NAME(segment_moments)(x, count, NAME(min)(n, SEGMENT), rms, pivot, distance, m2);
-    for (int64_t at = SEGMENT; at < n; at += SEGMENT) {
-        const int64_t length = NAME(min)(n - at, SEGMENT), total = at + length;
+    NAME(segment_moments)(x, count, NAME(min)(n, NAME(SEGMENT)), rms, pivot, distance, m2);
+    for (int64_t at = NAME(SEGMENT); at < n; at += NAME(SEGMENT)) {
+        const int64_t length = NAME(min)(n - at, NAME(SEGMENT)), total = at + length;
         const ELEMENT_T *segment[GROUP];
         REAL center[GROUP];
         double rest[GROUP], segment_m2[GROUP];
@@ -186,7 +186,7 @@ OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, con
     }
     if (!rms)
         NAME(mean_of)(pivot, distance, mean);
-    for (int r = 0; r < GROUP && n > SEGMENT; r++)
+    for (int r = 0; r < GROUP && n > NAME(SEGMENT); r++)
         m2[r] += m2_rest[r];
 }
 

@@ -412,7 +412,7 @@ static void all_alike(void) {
                 c.in = BROADCAST_ALL;
                 c.params = BROADCAST_LAST;
                 c.seed = seed;
-                set_types(&c, F32);
+                set_types(&c, seed % 2 ? F32 : F64);
                 run_case(&c, NULL);
             }
 }
