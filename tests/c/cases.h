@@ -88,6 +88,10 @@ bool part_is_output(planish_pass pass, part p);
 /* Asks for the workspace and runs the pass with exactly that much; `exec` may be NULL. */
 planish_status bundle_run(bundle *b, const planish_exec *exec, char *message, size_t bytes);
 
+/* Whether rows of f64 are summed plainly, as on the GPU: rstd and m2 may then be off by half an ULP
+ * for each element. */
+extern bool plain_f64_sums;
+
 /* Holds every output of a run against the reference: expectations of the open case. */
 void bundle_check(bundle *b);
 

@@ -810,6 +810,7 @@ static void every_variant(void) {
 }
 
 int main(int argc, char **argv) {
+    plain_f64_sums = true;
     const char *only = argument(argc, argv, "table", "");
     write_folder = argument(argc, argv, "write", NULL);
     unit_folder = argument(argc, argv, "units", NULL);
