@@ -33,24 +33,6 @@ def data_sets(case: Case, data: Data) -> list[Data]:
     return [data, *copies]
 
 
-def _captured(calls: Sequence[Callable[[], object]], rounds: int) -> torch.cuda.CUDAGraph:
-    """A graph of all calls, `rounds` times."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        for call in calls[:3]:
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    results = []
-    # thread_local: autograd runs a backward in a thread of its own.
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        for _ in range(rounds):
-            # A second round may write where the first did: all buffers lie between.
-            results = [call() for call in calls]
-    del results
-    return graph
-
-
 def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
     """Times calls, one on each set of buffers, by replays of a CUDA graph of them.
 
@@ -58,13 +40,20 @@ def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
     same memory. The calls themselves are kept as long as what is returned: the graph works on the
     memory of their arguments.
     """
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        for call in calls[:3]:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
     rounds = -(-LEAST_CALLS // len(calls))
-    try:
-        graph = _captured(calls, rounds)
-    except RuntimeError:
-        # A process's first backward by autograd breaks a capture (torch 2.11); the next one holds.
-        torch.cuda.synchronize()
-        graph = _captured(calls, rounds)
+    results = []
+    # thread_local: autograd runs a backward in a thread of its own.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        for _ in range(rounds):
+            # A second round may write where the first did: all buffers lie between.
+            results = [call() for call in calls]
+    del results
     each = rounds * len(calls)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
