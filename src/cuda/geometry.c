@@ -343,8 +343,6 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
         if (cols > longest)
             while (cluster < limits->max_cluster && cluster * block_cols < cols)
                 cluster *= 2;
-        int few =
-            elements == BACKWARD_ELEMENTS && cols > 768 && cols <= 1024 ? elements / 2 : elements;
         int threads = BACKWARD_THREADS;
         if (cluster == 1 && !is_double &&
             (bytes == 4 || (width == 8 && chunks > 320 && chunks <= 384 && limits->arch < 100))) {
@@ -355,7 +353,7 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
                 threads = BACKWARD_FEW_THREADS;
         }
         if (!lanes)
-            lanes = lanes_of_block(chunks, width, cluster, few, BACKWARD_THREADS, &vecs);
+            lanes = lanes_of_block(chunks, width, cluster, elements, BACKWARD_THREADS, &vecs);
         if (!lanes && bytes == 2)
             lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
                                    BACKWARD_FEW_THREADS, &vecs);
