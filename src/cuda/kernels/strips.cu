@@ -99,7 +99,7 @@ __device__ __forceinline__ void fill(u32 tile, const char *from, const strip_pla
     constexpr int B = WIDTH * bytes_of(TYPE);
 #pragma unroll
     for (int k = part * PART; k < (part + 1) * PART; k++) {
-        const char *at = from + (i64)k * (STEP * COLS * bytes_of(TYPE));
+        const char *at = from + (i64)k * STEP * COLS * bytes_of(TYPE);
         if (p.begin + k * STEP >= p.pixels)
             continue;
         if constexpr (least(ACCESS, B) >= 4)
@@ -397,7 +397,7 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
                 x -= mean[i / EACH];
             v[i] = LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i];
         }
-        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * (STEP * COLS * bytes_of(OUT_TYPE)),
+        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                           pack<OUT_TYPE, WIDTH>(v));
     }
 }
@@ -588,7 +588,7 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
             v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
                                 multiply_add(d, b[i / EACH], c[i / EACH]));
         }
-        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * (STEP * COLS * bytes_of(OUT_TYPE)),
+        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                           pack<OUT_TYPE, WIDTH>(v));
     }
 }
