@@ -157,9 +157,11 @@ def channel_norm(
     function: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x."""
-    if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+    graph = torch.is_grad_enabled() and x.requires_grad
+    if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+        # With a graph no view, see group_norm.
         return _norm(function, x, 1, weight, bias, eps, None, keep=True)
-    # channels last: rows, and while enabled torch's own operator
+    # channels last: rows, and while enabled torch's own operator, which costs less to call
     rows = _norm(function, x.permute(0, 2, 3, 1), -1, weight, bias, eps, None)
     return rows.permute(0, 3, 1, 2)
 
@@ -228,7 +230,12 @@ def group_norm(
         weight, bias = (None if t is None else t.reshape(sizes) for t in (weight, bias))
         reduce = list(range(2, x.dim() + 1))
         apart = split_channels(x, num_groups)
-        y = _ops.norm(apart, weight, bias, reduce, [1, 2], eps, False, True).flatten(1, 2)
+        y = _ops.norm(apart, weight, bias, reduce, [1, 2], eps, False, True)
+        if y.stride(1) == y.shape[2] * y.stride(2):
+            # No view: an activation in place would make autograd copy a view's gradients.
+            y = torch.ops.aten._unsafe_view(y, x.shape)
+        else:
+            y = y.flatten(1, 2)  # a copy
     return torch.nn.functional.silu(y) if activation else y
 
 

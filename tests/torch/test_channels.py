@@ -301,6 +301,25 @@ def test_empty_batches_fail() -> None:
                 assert made(name)(x).shape == x.shape
 
 
+@pytest.mark.parametrize("format", [torch.contiguous_format, LAST])
+@pytest.mark.parametrize("name", ["LayerNorm2d", "RMSNorm2d", "GroupNorm", "InstanceNorm2d"])
+def test_activations_in_place_copy_gradients(name: str, format: torch.memory_format) -> None:
+    """As they would where the result were a view."""
+    module = made(name)
+    x = torch.randn(2, 6, 4, 5).to(memory_format=format).requires_grad_()
+    y = module(x)
+    assert not y._is_view()
+    dy = torch.randn_like(y)
+    wanted = torch.autograd.grad(torch.relu(module(x)), x, dy)[0]
+    assert torch.equal(torch.autograd.grad(torch.relu_(y), x, dy)[0], wanted)
+
+
+def test_pixels_between_the_channels_of_a_group_go_wrong() -> None:
+    """Then the result's channels are no view of groups of them."""
+    x = torch.randn(400).as_strided((2, 8, 2), (160, 10, 15))
+    torch.testing.assert_close(planish.group_norm(x, 2), torch.group_norm(x.contiguous(), 2))
+
+
 class TimmLike(nn.LayerNorm):
     """What timm's LayerNorm2d is, under its name."""
 
