@@ -100,7 +100,7 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
         return general_launch_specs(plan, launches);
     if (plan->main.kernel == CUDA_CHANNELS)
         return channels_launch_specs(plan, buffers, launches);
-    if (plan->main.kernel == CUDA_GROUPS || plan->main.kernel == CUDA_STRIPS)
+    if (cuda_spec_is_groups(&plan->main))
         return groups_launch_specs(plan, buffers, launches);
     int count = 0;
     if (plan->wide.kernel >= 0) {

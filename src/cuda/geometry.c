@@ -97,7 +97,7 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     const int32_t *c = s->constant;
     if (s->kernel == CUDA_CHANNELS)
         return channels_shared_bytes(s);
-    if (s->kernel == CUDA_GROUPS || s->kernel == CUDA_STRIPS)
+    if (cuda_spec_is_groups(s))
         return groups_shared_bytes(s);
     size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
     size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
@@ -576,7 +576,7 @@ int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
         return general_plan_describe(plan, text, bytes);
     if (plan->main.kernel == CUDA_CHANNELS)
         return channels_plan_describe(plan, text, bytes);
-    if (plan->main.kernel == CUDA_GROUPS || plan->main.kernel == CUDA_STRIPS)
+    if (cuda_spec_is_groups(&plan->main))
         return groups_plan_describe(plan, text, bytes);
     const cuda_spec *spec = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
     const int32_t *c = spec->constant;

@@ -82,6 +82,11 @@ typedef struct cuda_spec {
     int32_t constant[C_COUNT];
 } cuda_spec;
 
+/* Whether a kernel of groups of channels: of groups.c's plans. */
+static inline bool cuda_spec_is_groups(const cuda_spec *spec) {
+    return spec->kernel == CUDA_GROUPS || spec->kernel == CUDA_STRIPS;
+}
+
 /* Bytes of an element of the dtype that a constant says. */
 static inline int constant_bytes(const int32_t *constant, cuda_constant type) {
     return dtype_bytes((dtype)constant[type]);

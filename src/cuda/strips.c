@@ -28,30 +28,36 @@ static bool is_backward(const int32_t *c) {
     return c[C_PASS] == PLANISH_BACKWARD;
 }
 
+/* Whether neither chunks nor groups divide the others: each channel has sums of its own then, which
+ * else a chunk's neighbours of one group have together. */
+static bool channels_alone(const int32_t *c) {
+    return c[C_DEPTH] % c[C_WIDTH] && c[C_WIDTH] % c[C_DEPTH];
+}
+
+/* Forward rows that may leave float's range are summed twice. */
+static bool sums_again(const int32_t *c) {
+    return !is_backward(c) && (c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16);
+}
+
 size_t strips_shared_bytes(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
     const size_t chunks = (size_t)c[C_PIECE] * (size_t)c[C_LANES] * (size_t)c[C_WIDTH];
     const size_t tiles =
         round_up(chunks * (size_t)constant_bytes(c, C_X_TYPE)) +
         (is_backward(c) ? round_up(chunks * (size_t)constant_bytes(c, C_G_TYPE)) : 0);
-    /* Sums are of columns in the forward, at most channels. */
-    const int depth = c[C_DEPTH], width = c[C_WIDTH];
-    const int columns = is_backward(c)       ? c[C_TILE]
-                        : depth % width == 0 ? c[C_TILE] / width
-                        : width % depth == 0 ? c[C_TILE] / depth
-                                             : c[C_TILE];
-    const size_t sums = round_up((size_t)(3 * c[C_WARPS] * columns) * sizeof(float));
-    const size_t groups = (size_t)(c[C_TILE] / depth);
-    const bool wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
-    const size_t boxes = wide_range && !is_backward(c) ? 2 : 1;
+    const int together = is_backward(c) || channels_alone(c) ? 1 : least(c[C_DEPTH], c[C_WIDTH]);
+    const size_t sums = round_up((size_t)(3 * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
+    const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]), boxes = sums_again(c) ? 2 : 1;
     return tiles + sums + groups * (boxes * 32 * (size_t)c[C_CLUSTER] + 4 * sizeof(float));
 }
 
 /* Channels of a strip: the fewest that are whole groups and chunks and `bytes` of a pixel, best
  * such that strips are alike and end with a sector; 0 where a warp does not hold a pixel of it. */
 static int tile_of(const int32_t *c, int bytes) {
-    const int unit = c[C_DEPTH] / gcd(c[C_DEPTH], c[C_WIDTH]) * c[C_WIDTH];
     const int each = constant_bytes(c, C_X_TYPE), widest = least(c[C_COLS], LANES * c[C_WIDTH]);
+    if (c[C_DEPTH] > widest)
+        return 0;
+    const int unit = c[C_DEPTH] / gcd(c[C_DEPTH], c[C_WIDTH]) * c[C_WIDTH];
     int found = 0, best = 0;
     for (int tile = unit; tile <= widest; tile += unit) {
         const int merit = 1 + 2 * (c[C_COLS] % tile == 0) + (tile * each % SECTOR == 0);
@@ -81,9 +87,9 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
 /* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
  * own for every channel, or may be summed again, and by assemblers other than sm_90's. */
 static int most_warps(const int32_t *c, int arch) {
-    const bool columns = c[C_DEPTH] % c[C_WIDTH] && c[C_WIDTH] % c[C_DEPTH];
-    const bool bf16 = c[C_X_TYPE] == DTYPE_BF16;
-    return (is_backward(c) || columns ? 24 : 32) - 4 * ((!is_backward(c) && bf16) + (arch != 90));
+    const bool many = is_backward(c) || channels_alone(c);
+    const bool again = sums_again(c) && c[C_X_TYPE] == DTYPE_BF16;
+    return (many ? 24 : 32) - 4 * (again + (arch != 90));
 }
 
 /* As measured (docs/notebook-gpu.md, runs 16 and 17): several small blocks to a multiprocessor hide
