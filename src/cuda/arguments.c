@@ -10,7 +10,11 @@
 #include "groups.h"
 #include "integers.h"
 
-enum { MOST_GRID_X = 1 << 30, MOST_GRID_Y = 65535 };
+enum {
+    MOST_GRID_X = 1 << 30,
+    MOST_GRID_Y = 65535,
+    ALONE_TURNS = 2, /* a block's, to save the kernel that would add up the blocks' sums */
+};
 
 int cuda_spec_is_wide(const cuda_spec *spec) {
     return spec->constant[C_GROUP] > 1;
@@ -68,6 +72,12 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (cuda_spec_is_wide(&spec))
             return spec;
+        /* Rows within warps that the device holds at once: rather more threads than several rows
+         * for each, and weights that are there in time. The bits are the same. */
+        while (c[C_LANES] <= 32 && c[C_ROWS] > 1 && units_of(plan, &spec) < resident(plan, &spec))
+            c[C_ROWS] /= 2;
+        if (c[C_LANES] <= 32 && c[C_ROWS] == 1 && units_of(plan, &spec) <= resident(plan, &spec))
+            c[C_EARLY] = c[C_HOLD] == 0 && !c[C_REAL_DOUBLE];
         const int few = units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER];
         if (c[C_HOLD] == 1 && few && c[C_VECS] <= 5)
             c[C_HOLD] = 0; /* the same sums */
@@ -212,12 +222,19 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
         grid = resident_clusters;
     if (units < grid)
         grid = units > 0 ? units : 1;
+    if (plan->finish.kernel >= 0 && units <= ALONE_TURNS)
+        grid = 1;
     int64_t turn = grid * cuda_spec_rows_at_a_time(&l->spec);
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
     l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
-    if (plan->finish.kernel >= 0)
-        cuda_finish_arguments(plan, b, workspace, grid, l + 1);
+    if (plan->finish.kernel < 0)
+        return;
+    cuda_finish_arguments(plan, b, workspace, grid, l + 1);
+    if (grid == 1) {
+        l->args.backward.alone = 1;
+        l[1].blocks_x = 0;
+    }
 }
 
 /* Rows too long for one read: sums, apply, finish. */

@@ -26,6 +26,12 @@ enum {
     FORWARD_MANY_THREADS = 1536,  /* the same, with up to two chunks each */
     FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
     FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
+    CENTRED_COLS = 512,           /* longest row that is (centred_words.cu) */
+    CENTRED_ELEMENTS = 32,        /* a thread holds of it */
+    CENTRED_ALL_ELEMENTS = 64,    /* of all its rows */
+    CENTRED_ROWS = 4,             /* of a thread */
+    CENTRED_WARPS = 2,            /* of a block */
+    CENTRED_THREADS = 640,        /* in a multiprocessor; 512 with all elements */
     SEGMENT_BYTES = 64,           /* shortest run of bytes at full speed */
     BACKWARD_THREADS = 512,
     BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
@@ -194,6 +200,35 @@ static int lanes_of_short_row(int chunks, int *vecs) {
     return lanes <= FORWARD_SHORT_LANES ? lanes : 0;
 }
 
+/* A few chunks: a lane for each. Else a power of two of lanes, so that as few as possible go
+ * without a chunk; of two such, the more lanes (bench/results/gpu-7/centred-lanes.csv has every
+ * number of chunks). */
+static void centred_geometry(int32_t *c, int chunks, int arch) {
+    const int width = c[C_WIDTH], fewest = SEGMENT_BYTES / (2 * width);
+    int lanes = least(chunks, 32), vecs = ceil_div(chunks, lanes), slots = 0;
+    for (int l = fewest; chunks > 5 && l <= 32; l *= 2) {
+        const int v = ceil_div(chunks, l);
+        if (v * width > CENTRED_ELEMENTS || (v == 1 && l != chunks) || (slots && l == 32))
+            continue;
+        if (!slots || l * v <= slots) {
+            lanes = l;
+            vecs = v;
+            slots = l * v;
+        }
+    }
+    const int elements = vecs * width;
+    /* Many narrow chunks take registers for their addresses. */
+    const int few = vecs <= 2 || (width == 8 && vecs == 3 && arch >= 90);
+    c[C_LANES] = lanes;
+    c[C_VECS] = vecs;
+    c[C_WARPS] = CENTRED_WARPS;
+    c[C_ROWS] = width < 8 && vecs > 8 ? 1 : least(CENTRED_ROWS, CENTRED_ALL_ELEMENTS / elements);
+    if (width < 8 && vecs > 2)
+        c[C_ROWS] = least(c[C_ROWS], 2);
+    c[C_MIN_BLOCKS] = (few && elements * c[C_ROWS] < CENTRED_ALL_ELEMENTS ? CENTRED_THREADS : 512) /
+                      (32 * CENTRED_WARPS);
+}
+
 static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                              const cuda_limits *limits) {
     int32_t *c = plan->main.constant;
@@ -204,6 +239,11 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
+    if (c[C_KIND] == PLANISH_LAYER && x_bytes == 2 && !is_double && !c[C_GROUPS] &&
+        cols <= CENTRED_COLS) {
+        centred_geometry(c, chunks, limits->arch);
+        return;
+    }
     int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
     if (lanes) {
         if (lanes == 8 && vecs == 4 && x_bytes == 2)

@@ -8,7 +8,8 @@
 #include "check.h"
 
 static const char *const numbers_names[NUMBERS_COUNT] = {
-    "normal", "mean 100", "mean 1e4", "scale big", "scale tiny", "constant", "outlier", "subnormal",
+    "normal",   "mean 100", "mean 1e4",  "scale big",   "scale tiny",
+    "constant", "outlier",  "subnormal", "scale mixed",
 };
 static const char *const part_names[PARTS] = {
     "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
@@ -159,6 +160,8 @@ static double draw(numbers n, element type, int64_t row, int64_t element, random
         return normal + sign * 1e4 / (double)(1 + row % 3);
     case SCALE_BIG:
         return normal * (type == F16 ? 6e3 : 1e30);
+    case SCALE_MIXED:
+        return normal * (row % 5 != 2 ? 1 : type == F16 ? 6e3 : 1e30);
     case SCALE_TINY:
         return normal * (type == F16 ? 1e-6 : 1e-30);
     case CONSTANT:

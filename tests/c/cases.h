@@ -10,14 +10,15 @@
 
 /* What the numbers in x look like. */
 typedef enum numbers {
-    NORMAL,     /* mean 0, standard deviation 1 */
-    MEAN_100,   /* mean 100 standard deviations, another one in each row */
-    MEAN_1E4,   /* mean 1e4 standard deviations */
-    SCALE_BIG,  /* standard deviation 1e30 (f16: 6000) */
-    SCALE_TINY, /* standard deviation 1e-30 (f16: 1e-6) */
-    CONSTANT,   /* each row one number */
-    OUTLIER,    /* one element of the row 1000 times the others */
-    SUBNORMAL,  /* no element is a normal number of its type */
+    NORMAL,      /* mean 0, standard deviation 1 */
+    MEAN_100,    /* mean 100 standard deviations, another one in each row */
+    MEAN_1E4,    /* mean 1e4 standard deviations */
+    SCALE_BIG,   /* standard deviation 1e30 (f16: 6000) */
+    SCALE_TINY,  /* standard deviation 1e-30 (f16: 1e-6) */
+    CONSTANT,    /* each row one number */
+    OUTLIER,     /* one element of the row 1000 times the others */
+    SUBNORMAL,   /* no element is a normal number of its type */
+    SCALE_MIXED, /* every fifth row as SCALE_BIG */
     NUMBERS_COUNT
 } numbers;
 

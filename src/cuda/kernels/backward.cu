@@ -3,7 +3,7 @@
  * over x and dy. Persistent: a fixed share of the rows for each team of threads, each keeping the
  * sums of its columns in registers; at the end a block writes one row of partial sums. In a
  * cooperative launch (args.together) the blocks then meet and add them up, each for some columns;
- * else finish.cu does. No atomics: the order of every sum is fixed by the launch.
+ * else finish.cu does. Where one block or cluster takes all rows (args.alone) its sums are the result. No atomics: the order of every sum is fixed by the launch.
  *
  * Chunks, LANES, VECS, CLUSTER and ROWS are as in forward.cu. A team is a warp (LANES up to 32; it
  * takes 32 / LANES * ROWS rows at a time) or one of TEAMS groups of LANES threads in the block,
@@ -41,6 +41,7 @@ struct backward_args {
     i64 row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
     u32 zero;     /* 0, which the compiler cannot know */
     u32 together; /* a cooperative launch, which adds up the partial sums */
+    u32 alone;    /* no other block has rows */
     u64 *mail;    /* GROUP > 1: a line for each group */
 };
 
@@ -300,9 +301,11 @@ struct __align__(COLUMNS * sizeof(real)) columns {
     real v[COLUMNS];
 };
 
-/* Adds one of the column sums over the block's teams in their order and writes the partial row. */
+/* Adds one of the column sums over the block's teams in their order and writes the partial row, or
+ * the result, if one is given. */
+template <int TYPE>
 __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[WIDTH], real *to,
-                                              u32 block_rank) {
+                                              void *result, u32 block_rank) {
     constexpr int PIECES = WIDTH / COLUMNS;    /* of a chunk */
     columns *room = (columns *)dynamic_shared; /* [TEAMS][TEAM_COLS / COLUMNS] */
     const int own = WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES;
@@ -334,7 +337,13 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
                 for (int j = 0; j < COLUMNS; j++)
                     all.v[j] += v.v[j];
             }
-            *(columns *)(to + index * WIDTH + c % PIECES * COLUMNS) = all;
+            const int column = index * WIDTH + c % PIECES * COLUMNS;
+            if (result)
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    store_element<TYPE>(result, column + j, all.v[j]);
+            else
+                *(columns *)(to + column) = all;
         }
     }
 }
@@ -397,9 +406,11 @@ __device__ __forceinline__ void write_column_sums(const backward_args &args, con
                                                   u32 block_rank) {
     const i64 partial = (i64)(blockIdx.x / SHARERS) * COLS;
     if (WANT_DWEIGHT)
-        write_partial(t, dweight, args.partial_weight + partial, block_rank);
+        write_partial<DW_TYPE>(t, dweight, args.partial_weight + partial,
+                               args.alone ? args.dweight : nullptr, block_rank);
     if (WANT_DBIAS)
-        write_partial(t, dbias, args.partial_bias + partial, block_rank);
+        write_partial<DB_TYPE>(t, dbias, args.partial_bias + partial,
+                               args.alone ? args.dbias : nullptr, block_rank);
     if ((WANT_DWEIGHT || WANT_DBIAS) && args.together) {
         grid_barrier(THREADS);
         sum_partials(args, threadIdx.x / 32, t.lane);

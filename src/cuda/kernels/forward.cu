@@ -19,6 +19,8 @@
  * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
  * done again, scaled by a power of two.
  *
+ * LayerNorm rows of 16 bits within a warp go another way (centred_words.cu).
+ *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
  *
@@ -83,6 +85,12 @@ typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8
 struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
 };
+
+constexpr bool CENTRED = LAYER && WITHIN_WARP && HOLD == 0 && STAGES == 0 && !GROUPED &&
+                         sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && COLS <= 512;
+/* y from (x - pivot) * rstd - delta * rstd: an instruction less for an element, and a rounding of f32
+ * that results of 16 bits do not show. */
+constexpr bool FOLDED = LAYER && sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2;
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
@@ -301,6 +309,11 @@ struct row_moments {
     int beyond; /* float's range: 1 above, -1 below, and then to be summed again, scaled */
 };
 
+/* Whether a row's squares, which add up to b, leave float's range. */
+__device__ __forceinline__ int leaves_range(total b, const forward_args &args) {
+    return !(b < 1e36f) ? 1 : args.eps_is_small && b < 1e-28f ? -1 : 0;
+}
+
 /* The moments of a row from its sums about a pivot. */
 __device__ __forceinline__ row_moments moments_from(real pivot, total a, total b,
                                                     const forward_args &args) {
@@ -312,7 +325,7 @@ __device__ __forceinline__ row_moments moments_from(real pivot, total a, total b
                                                          : (total)args.eps)),
                      0};
     if constexpr (WIDE_RANGE && sizeof(real) == 4)
-        m.beyond = !(b < 1e36f) ? 1 : args.eps_is_small && b < 1e-28f ? -1 : 0;
+        m.beyond = leaves_range(b, args);
     return m;
 }
 
@@ -327,6 +340,26 @@ __device__ __forceinline__ void correct_moments(row_moments &m, total a, total b
     double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
     m.delta = LAYER ? (real)(wide * back) : 0;
     m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
+}
+
+/* The moments of a row whose first chunk of this thread is at x, from scaled values about a pivot of
+ * the thread, if m.beyond says so. From memory: to keep the row in registers for this would cost every
+ * row. */
+__device__ __forceinline__ void sum_scaled(place &p, bool there, const char *x, real own,
+                                           row_moments &m, const forward_args &args) {
+    const real scale = scale_of(m);
+    real pivot = own;
+    total a = 0, b = 0;
+#pragma unroll 1
+    for (int k = 0; k < VECS; k++)
+        if (there && p.has(k))
+            chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)), true,
+                             own, scale, a, b);
+    merge<true>(p, pivot, scale, a, b);
+    if (m.beyond) {
+        m.pivot = pivot;
+        correct_moments(m, a, b, args);
+    }
 }
 
 /* The moments of row `row`. */
@@ -350,20 +383,9 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
     row_moments m = moments_from(pivot, a, b, args);
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
-        if (WITHIN_WARP ? __any_sync(EVERY_LANE, m.beyond) : m.beyond) {
-            real scale = scale_of(m), again = own;
-            const char *x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
-            a = b = 0;
-            /* From memory: to keep the row in registers for this would cost every row. */
-#pragma unroll 1
-            for (int k = 0; k < VECS; k++)
-                if (r.there && p.has(k))
-                    chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)),
-                                     true, own, scale, a, b);
-            merge<true>(p, again, scale, a, b);
-            if (m.beyond)
-                correct_moments(m, a, b, args);
-        }
+        if (WITHIN_WARP ? __any_sync(EVERY_LANE, m.beyond) : m.beyond)
+            sum_scaled(p, r.there, (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES,
+                       own, m, args);
     }
     return m;
 }
@@ -408,6 +430,28 @@ __device__ __forceinline__ void load_affine(const forward_args &args, const plac
         bias = load_shared_by_rows<B_BYTES, B_ACCESS>((const char *)args.bias + index * B_BYTES);
 }
 
+__device__ __forceinline__ real normalized(real x, const row_moments &m) {
+    if (FOLDED)
+        return multiply_add(x - m.pivot, m.rstd, -m.delta * m.rstd);
+    return (LAYER ? (x - m.pivot) - m.delta : x) * m.rstd;
+}
+
+__device__ __forceinline__ real scaled(real v, real scale, real offset) {
+    if (W_TYPE != NONE && B_TYPE != NONE)
+        return multiply_add(v, scale, offset);
+    return W_TYPE != NONE ? v * scale : B_TYPE != NONE ? v + offset : v;
+}
+
+__device__ __forceinline__ void convert_affine(const chunk<W_BYTES> &weight,
+                                               const chunk<B_BYTES> &bias, real *scale,
+                                               real *offset) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
+        offset[i] = B_TYPE == NONE ? 0 : element<B_TYPE>(bias.word, i);
+    }
+}
+
 /* The output of a team's rows. */
 __device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
                                       const affine &early, const row_reader *reader,
@@ -421,11 +465,8 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
         chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
         if (!EARLY)
             load_affine(args, p, k, weight, bias);
-#pragma unroll
-        for (int i = 0; i < (GROUPED ? 0 : WIDTH); i++) {
-            scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
-            offset[i] = B_TYPE == NONE ? 0 : element<B_TYPE>(bias.word, i);
-        }
+        if (!GROUPED)
+            convert_affine(weight, bias, scale, offset);
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             if (!reader[u].there)
@@ -437,17 +478,7 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
                 load_channels(args, p, k, reader[u].first_channel, scale, offset);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                real v = element<X_TYPE>(c.word, i);
-                if (LAYER)
-                    v = (v - m.pivot) - m.delta;
-                v *= m.rstd;
-                if (W_TYPE != NONE && B_TYPE != NONE)
-                    v = multiply_add(v, scale[i], offset[i]);
-                else if (W_TYPE != NONE)
-                    v *= scale[i];
-                else if (B_TYPE != NONE)
-                    v += offset[i];
-                out[i] = v;
+                out[i] = scaled(normalized(element<X_TYPE>(c.word, i), m), scale[i], offset[i]);
             }
             store_once<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
                                           pack<Y_TYPE, WIDTH>(out));
@@ -589,7 +620,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, wi
         }
         if (p.rank == 0) {
             store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
-                                     (real)((double)m.pivot + m.delta));
+                                     m.pivot + m.delta);
             store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
         }
         /* Else the converted weights stay in registers, and spill. */
@@ -698,7 +729,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             if (reader[u].there && p.rank == 0) {
                 const i64 at = row + u * PER_WARP;
                 store_element<MEAN_TYPE>((char *)args.mean + at * args.mean_stride, 0,
-                                         (real)((double)m.pivot + m.delta));
+                                         m.pivot + m.delta);
                 store_element<RSTD_TYPE>((char *)args.rstd + at * args.rstd_stride, 0, m.rstd);
             }
         }
@@ -712,6 +743,8 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
         cluster_wait();
     }
 }
+
+#include "centred_words.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_forward(const forward_args args) {
@@ -743,6 +776,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     }
     if constexpr (WIDE)
         wide_rows(args, p);
+    else if constexpr (CENTRED)
+        centred_rows(args, p);
     else
         block_rows(args, p);
 }

@@ -238,25 +238,26 @@ template <int COUNT, typename T> __device__ __forceinline__ T tree_sum(const T *
         return tree_sum<COUNT / 2>(v) + tree_sum<COUNT - COUNT / 2>(v + COUNT / 2);
 }
 
-/* 1 / sqrt(v), within an ULP: the hardware's estimate and one Newton step where float holds v. */
+/* The hardware's estimate of 1 / sqrt(f), 0 < f normal. */
+__device__ __forceinline__ float estimate_root(float f) {
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
+    return r;
+}
+
+/* 1 / sqrt(v), within an ULP: the estimate and one Newton step where float holds v. */
+__device__ __forceinline__ bool root_is_quick(float f) { return f > 1e-36f && f < 1e36f; }
+__device__ __forceinline__ float quick_root(float f) {
+    const float r = estimate_root(f);
+    return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
+}
 __device__ __forceinline__ real reciprocal_root(double v) {
-#if !REAL_DOUBLE
-    float f = (float)v;
-    if (f > 1e-36f && f < 1e36f) {
-        float r;
-        asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
-        return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
-    }
-#endif
+    if (sizeof(real) == 4 && root_is_quick((float)v))
+        return quick_root((float)v);
     return (real)(1.0 / sqrt(v));
 }
 __device__ __forceinline__ real reciprocal_root(float f) {
-    if (f > 1e-36f && f < 1e36f) {
-        float r;
-        asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
-        return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
-    }
-    return reciprocal_root((double)f);
+    return root_is_quick(f) ? (real)quick_root(f) : reciprocal_root((double)f);
 }
 
 /* ---- Lanes ------------------------------------------------------------------------------------ */

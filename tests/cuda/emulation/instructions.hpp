@@ -89,20 +89,8 @@ template <int TYPE, int COUNT> chunk<COUNT * bytes_of(TYPE)> pack(const real *v)
 }
 
 /* The hardware's estimate, off in its last bit. */
-static inline float estimate_root(float f) {
+float estimate_root(float f) {
     return __uint_as_float(__float_as_uint((float)(1 / sqrt((double)f))) ^ 1);
-}
-real reciprocal_root(float f) {
-    if (f > 1e-36f && f < 1e36f) {
-        float r = estimate_root(f);
-        return fmaf(0.5f * r, fmaf(-f * r, r, 1.f), r);
-    }
-    return reciprocal_root((double)f);
-}
-real reciprocal_root(double v) {
-    if (sizeof(real) == 4 && (float)v > 1e-36f && (float)v < 1e36f)
-        return reciprocal_root((float)v);
-    return (real)(1.0 / sqrt(v));
 }
 
 /* ---- Shared memory, copies and barriers ------------------------------------------------------- */

@@ -498,6 +498,22 @@ static void row_counts(void) {
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 12, 4096, F32));
 }
 
+/* Rows of 16 bits within warps, so many that a lane takes several, and a rest. */
+static void centred(void) {
+    static const int64_t cols[] = {24, 72, 100, 200, 511, 512};
+    static const numbers of[] = {NORMAL, MEAN_1E4, OUTLIER, CONSTANT, MEAN_100, SCALE_BIG};
+    set_device(90, 1);
+    for (int i = 0; i < 12; i++) {
+        const int64_t n = cols[i % 6], rows = n < 50 ? 1003 : n < 101 ? 403 : 107;
+        norm_case c = rows_of(PLANISH_FORWARD, PLANISH_LAYER, rows, n, i < 6 ? F16 : BF16);
+        c.numbers = i < 6 ? of[i] : SCALE_MIXED;
+        c.in = i % 5 == 3 ? PADDED : i % 5 == 4 ? MISALIGNED : DENSE;
+        if (i == 8)
+            c.y = F32;
+        emulate_case(c);
+    }
+}
+
 static void outputs_and_dtypes(void) {
     set_device(90, 2);
     for (int pass = 0; pass < 2; pass++) {
@@ -827,6 +843,7 @@ int main(int argc, char **argv) {
         {"long", long_rows},
         {"outliers", outliers},
         {"rows", row_counts},
+        {"centred", centred},
         {"outputs", outputs_and_dtypes},
         {"layouts", layouts},
         {"numbers", all_numbers},

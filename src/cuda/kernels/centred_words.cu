@@ -1,0 +1,259 @@
+/*
+ * A part of forward.cu: LayerNorm rows of 16 bits within a warp. Many such rows are bound by their
+ * instructions, not by memory. Few lanes share a row, so that two exchanges cost little, and the mean
+ * first, then the squares about it, is half the arithmetic of sums about pivots.
+ *
+ * The mean is a pair here, too: pivot, the sum over COLS rounded once, and delta, what that leaves.
+ * The sum itself is exact where that matters: of at most 2^11 elements, where the mean is more than
+ * 2^7 deviations, every one lies within a factor of two of the mean, and f32 holds the sum of so many
+ * 11-bit numbers of two binades.
+ *
+ * Where a warp's rows are all there, as in every warp but the last, no lane asks whether its own are.
+ */
+constexpr real INVERSE = (real)(1.0 / COLS);
+constexpr bool EXACT_INVERSE = (COLS & (COLS - 1)) == 0; /* then delta is 0 */
+
+struct centred_row {
+    real v[VECS][WIDTH]; /* x, then x - pivot */
+    row_moments m;
+};
+
+/* Where a lane's first chunk is in memory, and the warp's first row of statistics. */
+struct row_places {
+    const char *x;
+    char *y, *mean, *rstd;
+};
+
+__device__ __forceinline__ void load_row(const place &p, const char *x, centred_row &row) {
+    chunk<X_BYTES> c[VECS];
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        c[k] = zero_chunk<X_BYTES>();
+        if (!p.idle && p.has(k))
+            c[k] = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+    }
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            row.v[k][i] = element<X_TYPE>(c[k].word, i);
+}
+
+__device__ __forceinline__ real sum_of(const centred_row &row) {
+    real part[VECS];
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        part[k] = tree_sum<WIDTH>(row.v[k]);
+    return tree_sum<VECS>(part);
+}
+
+/* The mean of a row from its sum. */
+__device__ __forceinline__ void centre(row_moments &m, real sum) {
+    m.pivot = sum * INVERSE;
+    m.delta = 0;
+    if (!EXACT_INVERSE) {
+        m.pivot = multiply_add(multiply_add(m.pivot, -(real)COLS, sum), INVERSE, m.pivot);
+        m.delta = multiply_add(m.pivot, -(real)COLS, sum) * INVERSE;
+    }
+}
+
+/* Leaves x - pivot, and gives the sum of its squares. */
+__device__ __forceinline__ real squares_of(const place &p, centred_row &row) {
+    constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
+    real part[VECS];
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        real e[HALF];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            row.v[k][i] -= row.m.pivot;
+#pragma unroll
+        for (int i = 0; i < HALF; i++) {
+            e[i] = row.v[k][i] * row.v[k][i];
+            if (WIDTH > 1)
+                e[i] = multiply_add(row.v[k][i + HALF], row.v[k][i + HALF], e[i]);
+        }
+        part[k] = tree_sum<HALF>(e);
+        if (!p.has(k))
+            part[k] = 0;
+    }
+    return tree_sum<VECS>(part);
+}
+
+/* Of all rows at once, for the rare way is a branch. */
+template <int COUNT>
+__device__ __forceinline__ void find_rstd(const forward_args &args, centred_row *rows,
+                                          const real *squares) {
+    real v[COUNT];
+    bool quick = true;
+#pragma unroll
+    for (int u = 0; u < COUNT; u++) {
+        v[u] = squares[u] * INVERSE;
+        if (!EXACT_INVERSE)
+            v[u] = fmaxf(multiply_add(-rows[u].m.delta, rows[u].m.delta, v[u]), 0.f);
+        v[u] += args.eps_rounded;
+        quick &= root_is_quick(v[u]);
+        rows[u].m.rstd = quick_root(v[u]);
+    }
+    if (!quick)
+#pragma unroll
+        for (int u = 0; u < COUNT; u++)
+            if (!root_is_quick(v[u]))
+                rows[u].m.rstd = reciprocal_root((double)v[u]);
+}
+
+/* The moments of a row whose squares leave float's range, from memory. */
+__device__ __forceinline__ void scale_row(const forward_args &args, place &p, const char *x,
+                                          bool there, centred_row &row) {
+    /* About an element, for the sum may have left the range. */
+    const real own = there && !p.idle ? load_element<X_TYPE>(x, 0) : 0;
+    sum_scaled(p, there && !p.idle, x, own, row.m, args);
+    if (row.m.beyond && there) {
+        load_row(p, x, row);
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                row.v[k][i] -= row.m.pivot;
+    }
+}
+
+template <int COUNT>
+__device__ __forceinline__ void write_rows(const forward_args &args, const place &p,
+                                           const affine &early, char *y, const centred_row *rows) {
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        real scale[WIDTH], offset[WIDTH];
+        if (p.idle || !p.has(k))
+            continue;
+        chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
+        chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
+        if (!EARLY)
+            load_affine(args, p, k, weight, bias);
+        convert_affine(weight, bias, scale, offset);
+#pragma unroll
+        for (int u = 0; u < COUNT; u++) {
+            const row_moments &m = rows[u].m;
+            const real rest = -m.delta * m.rstd;
+            real out[WIDTH];
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                const real v = EXACT_INVERSE && !WIDE_RANGE
+                                   ? rows[u].v[k][i] * m.rstd
+                                   : multiply_add(rows[u].v[k][i], m.rstd, rest);
+                out[i] = scaled(v, scale[i], offset[i]);
+            }
+            store_once<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
+                                          pack<Y_TYPE, WIDTH>(out));
+        }
+    }
+}
+
+/* Statistics of the warp's COUNT * PER_WARP rows, by lanes in the order of the rows: whole sectors. */
+template <int COUNT>
+__device__ __forceinline__ void write_statistics(const forward_args &args, const row_places &at,
+                                                 const centred_row *rows, i64 left) {
+    constexpr int ALL = COUNT * PER_WARP;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int piece = 0; piece < ALL; piece += 32) {
+        const int row = piece + lane;
+        real mean = 0, rstd = 0;
+#pragma unroll
+        for (int u = 0; u < COUNT; u++) {
+            const int place = row - u * PER_WARP;
+            if (u * PER_WARP >= piece + 32 || (u + 1) * PER_WARP <= piece)
+                continue;
+            const row_moments &m = rows[u].m;
+            const real a = from_lane(m.pivot + m.delta, place * WARP_LANES & 31);
+            const real b = from_lane(m.rstd, place * WARP_LANES & 31);
+            mean = place >= 0 ? a : mean;
+            rstd = place >= 0 ? b : rstd;
+        }
+        if (row < ALL && row < left) {
+            store_element<MEAN_TYPE>(at.mean + row * args.mean_stride, 0, mean);
+            store_element<RSTD_TYPE>(at.rstd + row * args.rstd_stride, 0, rstd);
+        }
+    }
+}
+
+/* COUNT rows of each lane, of the warp's `left`; of a lane whose rows are not `there`, nothing but the
+ * exchanges. False, and nothing is done, where one of several leaves float's range. */
+template <int COUNT>
+__device__ __forceinline__ bool take_rows(const forward_args &args, place &p, const affine &early,
+                                          const row_places &at, bool there, i64 left) {
+    centred_row rows[COUNT];
+    real sums[COUNT];
+#pragma unroll
+    for (int u = 0; u < COUNT; u++) {
+        if (there)
+            load_row(p, at.x + u * (PER_WARP * args.x_stride), rows[u]);
+        else
+            rows[u] = {};
+    }
+#pragma unroll
+    for (int u = 0; u < COUNT; u++)
+        sums[u] = sum_of(rows[u]);
+#pragma unroll
+    for (int u = 0; u < COUNT; u++) {
+        centre(rows[u].m, sum_over_lanes<WARP_LANES>(sums[u], p.lane));
+        sums[u] = squares_of(p, rows[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < COUNT; u++)
+        sums[u] = sum_over_lanes<WARP_LANES>(sums[u], p.lane);
+    find_rstd<COUNT>(args, rows, sums);
+    if constexpr (WIDE_RANGE) {
+        bool beyond = false;
+#pragma unroll
+        for (int u = 0; u < COUNT; u++) {
+            rows[u].m.beyond = leaves_range(sums[u], args);
+            beyond |= rows[u].m.beyond != 0;
+        }
+        if (__any_sync(EVERY_LANE, beyond)) {
+            if constexpr (COUNT > 1)
+                return false;
+            scale_row(args, p, at.x, there, rows[0]);
+        }
+    }
+    if (there)
+        write_rows<COUNT>(args, p, early, at.y, rows);
+    write_statistics<COUNT>(args, at, rows, left);
+    return true;
+}
+
+__device__ __forceinline__ void centred_rows(const forward_args &args, place &p) {
+    i64 first = ((i64)blockIdx.x * WARPS + p.warp) * STEP; /* of the warp */
+    const i64 row = first + p.lane / WARP_LANES;
+    row_places at = {(const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES,
+                     (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES,
+                     (char *)args.mean + first * args.mean_stride,
+                     (char *)args.rstd + first * args.rstd_stride};
+    affine early;
+    wait_for_stream();
+    release_stream();
+    if constexpr (EARLY)
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+            if (!p.idle && p.has(k))
+                load_affine(args, p, k, early.weight[k], early.bias[k]);
+    for (; first < args.rows; first += args.row_turn) {
+        /* Row by row where some are not there, or leave float's range. */
+        if (first + STEP > args.rows || !take_rows<ROWS>(args, p, early, at, true, STEP)) {
+            row_places here = at;
+#pragma unroll 1
+            for (int u = 0; u < ROWS; u++) {
+                const i64 left = args.rows - first - u * PER_WARP;
+                take_rows<1>(args, p, early, here, p.lane / WARP_LANES < left, left);
+                here.x += PER_WARP * args.x_stride;
+                here.y += PER_WARP * args.y_stride;
+                here.mean += PER_WARP * args.mean_stride;
+                here.rstd += PER_WARP * args.rstd_stride;
+            }
+        }
+        at.x += args.x_turn;
+        at.y += args.y_turn;
+        at.mean += args.row_turn * args.mean_stride;
+        at.rstd += args.row_turn * args.rstd_stride;
+    }
+}
