@@ -30,6 +30,8 @@ class OperatorStats(TypedDict):
 
     #: Calls that ran on planish.
     planish: int
+    #: Calls that came without torch's boxed stack, wherever they ran.
+    unboxed: int
     #: Calls handed to torch's own kernel, by reason.
     torch: dict[str, int]
 

@@ -69,11 +69,11 @@ static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle
 }
 
 /* Replaces the view of `tensor`, where it is not dense, by that of a copy. */
-static void make_dense(tensor_handle tensor, DLTensor *view, tensor_handle *copy) {
+static void make_dense(tensor_handle tensor, DLTensor *view, new_tensor *copy) {
     if (view_is_contiguous(view))
         return;
     *copy = new_dense_copy(tensor);
-    *view = view_input(*copy);
+    *view = view_input(handle_of(copy));
 }
 
 /*
@@ -84,8 +84,8 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
                 tensor_handle input, DLTensor *x, tensor_handle grad, DLTensor *dy) {
     char text[512] = "";
     const message error = {text, sizeof text};
-    OWNED_TENSOR dense_x = NULL;
-    OWNED_TENSOR dense_dy = NULL;
+    NEW_TENSOR dense_x = {NULL};
+    NEW_TENSOR dense_dy = {NULL};
     planish_status status = run_norm_if_fast(&a->op, pass, tensors, error);
     if (status == PLANISH_ERROR_UNAVAILABLE && x->device.device_type == kDLCUDA) {
         make_dense(input, x, &dense_x);
@@ -100,13 +100,13 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
     torch_throw(sentence);
 }
 
-static tensor_handle new_statistic(axes *a, const DLTensor *x, DLTensor *view) {
+static new_tensor new_statistic(axes *a, const DLTensor *x, DLTensor *view) {
     return new_dense_tensor(x, x->ndim, a->statistics_sizes, a->statistics_dtype,
                             a->statistics_strides, view);
 }
 
 /* y or dx, laid out as torch.empty_like(x), or dense. */
-static tensor_handle new_full(axes *a, const DLTensor *x, bool like_x, DLTensor *view) {
+static new_tensor new_full(axes *a, const DLTensor *x, bool like_x, DLTensor *view) {
     contiguous_strides(x->ndim, x->shape, a->layout);
     if (!like_x || !memcmp(a->layout, x->strides, (size_t)x->ndim * sizeof *a->layout))
         return new_dense_tensor(x, x->ndim, x->shape, view_dtype(x), a->layout, view);
@@ -116,7 +116,7 @@ static tensor_handle new_full(axes *a, const DLTensor *x, bool like_x, DLTensor 
 
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    INSIDE call = call_enter(NORM_FORWARD);
+    INSIDE call = call_enter(NORM_FORWARD, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_TENSOR weight = take_optional_tensor(stack[1]);
     OWNED_TENSOR bias = take_optional_tensor(stack[2]);
@@ -133,11 +133,11 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
     if (bias)
         b = view_input(bias);
     int64_t no_elements = 0, stride = 1;
-    OWNED_TENSOR y_out = new_full(&a, &x, keep, &y);
-    OWNED_TENSOR mean_out =
+    NEW_TENSOR y_out = new_full(&a, &x, keep, &y);
+    NEW_TENSOR mean_out =
         rms ? new_dense_tensor(&x, 1, &no_elements, a.statistics_dtype, &stride, &mean)
             : new_statistic(&a, &x, &mean);
-    OWNED_TENSOR rstd_out = new_statistic(&a, &x, &rstd);
+    NEW_TENSOR rstd_out = new_statistic(&a, &x, &rstd);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x,
@@ -148,14 +148,13 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
         .rstd = &rstd,
     };
     run(&a, PLANISH_FORWARD, &tensors, input, &x, NULL, NULL);
-    stack[0] = give_tensor(&y_out);
-    stack[1] = give_tensor(&mean_out);
-    stack[2] = give_tensor(&rstd_out);
+    returned_tensors made = give_tensors(&y_out, &mean_out, &rstd_out);
+    give_returned(stack, &made, 3);
 }
 
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    INSIDE call = call_enter(NORM_BACKWARD);
+    INSIDE call = call_enter(NORM_BACKWARD, BOXED);
     OWNED_TENSOR grad = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_TENSOR mean_in = take_tensor(stack[2]);
@@ -176,9 +175,9 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     if (weight)
         w = view_input(weight);
     int32_t parameter_dtype = view_dtype(weight ? &w : &x);
-    OWNED_TENSOR dx_out = NULL;
-    OWNED_TENSOR dweight_out = NULL;
-    OWNED_TENSOR dbias_out = NULL;
+    NEW_TENSOR dx_out = {NULL};
+    NEW_TENSOR dweight_out = {NULL};
+    NEW_TENSOR dbias_out = {NULL};
     if (wanted[0])
         dx_out = new_full(&a, &x, true, &dx);
     if (wanted[1])
@@ -194,28 +193,27 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
         .mean = rms ? NULL : &mean,
         .rstd = &rstd,
         .dy = &dy,
-        .dx = dx_out ? &dx : NULL,
-        .dweight = dweight_out ? &dweight : NULL,
-        .dbias = dbias_out ? &dbias : NULL,
+        .dx = dx_out.impl ? &dx : NULL,
+        .dweight = dweight_out.impl ? &dweight : NULL,
+        .dbias = dbias_out.impl ? &dbias : NULL,
     };
-    if (dx_out || dweight_out || dbias_out)
+    if (dx_out.impl || dweight_out.impl || dbias_out.impl)
         run(&a, PLANISH_BACKWARD, &tensors, input, &x, grad, &dy);
-    stack[0] = give_tensor(&dx_out);
-    stack[1] = give_tensor(&dweight_out);
-    stack[2] = give_tensor(&dbias_out);
+    returned_tensors made = give_tensors(&dx_out, &dweight_out, &dbias_out);
+    give_returned(stack, &made, 3);
 }
 
 void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    INSIDE call = call_enter(NORM_STATISTICS);
+    INSIDE call = call_enter(NORM_STATISTICS, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST reduce = take_list(stack[1]);
 
     DLTensor x = view_input(input), mean, m2;
     axes a;
     describe(&a, &x, reduce, NULL, 0, false);
-    OWNED_TENSOR mean_out = new_statistic(&a, &x, &mean);
-    OWNED_TENSOR m2_out = new_statistic(&a, &x, &m2);
+    NEW_TENSOR mean_out = new_statistic(&a, &x, &mean);
+    NEW_TENSOR m2_out = new_statistic(&a, &x, &m2);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x,
@@ -223,6 +221,6 @@ void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t retur
         .m2 = &m2,
     };
     run(&a, PLANISH_STATISTICS, &tensors, input, &x, NULL, NULL);
-    stack[0] = give_tensor(&mean_out);
-    stack[1] = give_tensor(&m2_out);
+    returned_tensors made = {{give_tensor(&m2_out), give_tensor(&mean_out)}};
+    give_returned(stack, &made, 2);
 }

@@ -25,6 +25,7 @@ static const char registering[] = "registering kernels (torch 2.10)";
 static const char calling[] = "calling operators (torch 2.10)";
 static const char falling_back[] = "handing unsupported input to torch's own kernel";
 static const char optional_values[] = "optional values (torch 2.13; before: operator new)";
+static const char unboxing[] = "calls without a boxed stack (else boxed, slower for small tensors)";
 static const char warnings[] = "keeping torch's one warning about overriding quiet";
 
 #define FIELD(field) offsetof(torch_functions, field)
@@ -99,6 +100,21 @@ static const symbol symbols[] = {
      "_ZN2at6detail9empty_cpuEN3c108ArrayRefIlEENS1_10ScalarTypeEbSt8optionalINS1_"
      "12MemoryFormatEE",
      "making CPU tensors without the dispatcher (else aoti_torch_empty_strided)"},
+    {FIELD(dispatcher), false, "_ZN3c1010Dispatcher13realSingletonEv", unboxing},
+    {FIELD(find_operator), false, "_ZN3c1010Dispatcher17findSchemaOrThrowEPKcS2_", unboxing},
+    {FIELD(has_kernel), false,
+     "_ZNK3c104impl13OperatorEntry23hasKernelForDispatchKeyENS_11DispatchKeyE", unboxing},
+    {FIELD(kernel_at), false,
+     "_ZNK3c104impl13OperatorEntry20kernelForDispatchKeyENS_11DispatchKeyE", unboxing},
+    {FIELD(update_table), false,
+     "_ZN3c104impl13OperatorEntry25updateDispatchTableEntry_ERKNS_10DispatcherENS_11DispatchKeyE",
+     unboxing},
+    {FIELD(key_name), false, "_ZN3c108toStringENS_11DispatchKeyE", unboxing},
+    {FIELD(key_set), false, "_ZN3c1024getRuntimeDispatchKeySetENS_11DispatchKeyE", unboxing},
+    {FIELD(redispatch_layer_norm), false,
+     "_ZN2at4_ops17native_layer_norm10redispatchEN3c1014DispatchKeySetERKNS_6TensorENS2_8ArrayRef"
+     "INS2_6SymIntEEERKSt8optionalIS4_ESD_d",
+     unboxing},
     {FIELD(set_warning_handler), false,
      "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE", warnings},
     {FIELD(get_warning_handler), false, "_ZN3c1012WarningUtils19get_warning_handlerEv", warnings},
@@ -169,6 +185,15 @@ static planish_status fail_missing(const symbol *s, message error) {
                 torch_version() / 100, torch_version() % 100, s->name, s->use);
 }
 
+static planish_status find_undefined(message error) {
+    tensor_handle tensor = NULL;
+    if (torch.new_undefined(&tensor) != 0)
+        return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "torch made no undefined tensor");
+    torch.undefined = *(void **)tensor;
+    torch.delete_tensor(tensor);
+    return PLANISH_OK;
+}
+
 planish_status torch_load(message error) {
     static bool loaded;
     if (!loaded) {
@@ -195,7 +220,7 @@ planish_status torch_load(message error) {
     torch.f32 = torch.dtype_f32();
     torch.f64 = torch.dtype_f64();
     torch.u8 = torch.dtype_u8();
-    return PLANISH_OK;
+    return find_undefined(error);
 }
 
 planish_status torch_has_cuda(message error) {

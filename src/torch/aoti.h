@@ -94,6 +94,25 @@ typedef struct optional_layout {
     bool engaged;
 } optional_layout;
 
+/* at::_ops' entries take symbolic sizes: an array of them is one of int64_t where none is symbolic.
+ * `keys` is a DispatchKeySet. */
+typedef returned_tensors layer_norm_redispatch(uint64_t keys, tensor_handle input,
+                                               int_array_ref normalized_shape,
+                                               const optional_tensor *weight,
+                                               const optional_tensor *bias, double eps);
+
+/*
+ * c10::OperatorHandle: where the dispatcher keeps an operator. C++ returns it through a hidden
+ * pointer, which C does for types of more than two registers.
+ */
+typedef struct operator_handle {
+    const void *entry;
+    void *iterator, *unused;
+} operator_handle;
+
+/* c10::DispatchKey */
+typedef uint16_t dispatch_key;
+
 typedef returned_tensors empty_cpu_function(int_array_ref sizes, int8_t dtype, bool pinned,
                                             optional_layout layout);
 typedef returned_tensors empty_cuda_function(int_array_ref sizes, int8_t dtype,
@@ -166,6 +185,16 @@ typedef struct torch_functions {
     /* A CPU tensor straight from torch's allocator, a third of the time of empty_strided. */
     empty_cpu_function *empty_cpu;
 
+    /* For kernels that are called without a boxed stack; see unboxed.c. */
+    void *(*dispatcher)(void);
+    operator_handle (*find_operator)(void *dispatcher, const char *name, const char *overload);
+    bool (*has_kernel)(const void *entry, dispatch_key key);
+    void *(*kernel_at)(const void *entry, dispatch_key key);
+    void (*update_table)(const void *entry, void *dispatcher, dispatch_key key);
+    const char *(*key_name)(dispatch_key key);
+    uint64_t (*key_set)(dispatch_key key);
+    layer_norm_redispatch *redispatch_layer_norm;
+
     /* For keeping one warning quiet; see quiet.c. */
     void (*set_warning_handler)(void *handler);
     void *(*get_warning_handler)(void);
@@ -185,6 +214,8 @@ typedef struct torch_functions {
 
     /* Constants asked of libtorch once. */
     int32_t cpu, cuda, f16, bf16, f32, f64, u8;
+    /* The TensorImpl of every undefined tensor; it has no references to count. */
+    void *undefined;
 } torch_functions;
 
 /* Filled by torch_load; everything else reads it. */

@@ -47,13 +47,17 @@ static bool removable(int op) {
     return op != NORM_FORWARD && op != NORM_BACKWARD && op != NORM_STATISTICS;
 }
 
+static uint64_t all_entered(int op) {
+    return atomic_load(&calls[op].entered[BOXED]) + atomic_load(&calls[op].entered[UNBOXED]);
+}
+
 bool calls_in_flight(void) {
     for (int op = 0; op < OPERATION_COUNT; op++) {
         if (!removable(op))
             continue;
         /* `left` first: read the other way round, a call that leaves between hides one inside. */
         uint64_t left = atomic_load(&calls[op].left);
-        if (left != atomic_load(&calls[op].entered))
+        if (left != all_entered(op))
             return true;
     }
     return false;
@@ -63,13 +67,13 @@ uint64_t calls_entered(void) {
     uint64_t sum = 0;
     for (int op = 0; op < OPERATION_COUNT; op++)
         if (removable(op))
-            sum += atomic_load(&calls[op].entered);
+            sum += all_entered(op);
     return sum;
 }
 
 void calls_reset_in_flight(void) {
     for (int op = 0; op < OPERATION_COUNT; op++)
-        atomic_store(&calls[op].left, atomic_load(&calls[op].entered));
+        atomic_store(&calls[op].left, all_entered(op));
 }
 
 int planish_torch_stats(char *start, size_t bytes) {
@@ -79,9 +83,10 @@ int planish_torch_stats(char *start, size_t bytes) {
         uint64_t by_reason[REASON_COUNT], total = 0;
         for (int why = 0; why < REASON_COUNT; why++)
             total += by_reason[why] = atomic_load(&calls[op].handed_on[why]);
-        uint64_t entered = atomic_load(&calls[op].entered);
-        append(&out, "%s\"%s\": {\"planish\": %llu, \"torch\": {", op ? ", " : "",
-               operation_names[op], (unsigned long long)(entered > total ? entered - total : 0));
+        uint64_t unboxed = atomic_load(&calls[op].entered[UNBOXED]), entered = all_entered(op);
+        append(&out, "%s\"%s\": {\"unboxed\": %llu, \"planish\": %llu, \"torch\": {",
+               op ? ", " : "", operation_names[op], (unsigned long long)unboxed,
+               (unsigned long long)(entered > total ? entered - total : 0));
         const char *separator = "";
         for (int why = 0; why < REASON_COUNT; why++) {
             if (!by_reason[why])

@@ -45,8 +45,11 @@ typedef enum reason {
     REASON_COUNT
 } reason;
 
+/* How a call comes in: by torch's stack of boxed values, or as from C++ (unboxed.h). */
+typedef enum entrance { BOXED, UNBOXED, ENTRANCE_COUNT } entrance;
+
 typedef struct operation_counts {
-    _Alignas(64) atomic_uint_fast64_t entered;
+    _Alignas(64) atomic_uint_fast64_t entered[ENTRANCE_COUNT];
     atomic_uint_fast64_t left;
     atomic_uint_fast64_t handed_on[REASON_COUNT];
 } operation_counts;
@@ -56,8 +59,8 @@ extern operation_counts calls[OPERATION_COUNT];
 /* The groups (PLANISH_TORCH_*) that run on planish at this moment. */
 extern atomic_uint active_groups;
 
-static inline operation_counts *call_enter(operation op) {
-    atomic_fetch_add(&calls[op].entered, 1);
+static inline operation_counts *call_enter(operation op, entrance how) {
+    atomic_fetch_add(&calls[op].entered[how], 1);
     return &calls[op];
 }
 

@@ -13,54 +13,40 @@ static optional_tensor borrow(tensor_handle tensor) {
     return tensor ? (optional_tensor){*(void **)tensor, true} : (optional_tensor){NULL, false};
 }
 
-/* Moves `count` results, the first of which is the last field, to the stack. */
-static void give_returned(stack_value *stack, const returned_tensors *returned, int count) {
-    for (int i = 0; i < count; i++) {
-        tensor_handle tensor = NULL;
-        torch_check(torch.new_undefined(&tensor));
-        *(void **)tensor = returned->impl[count - 1 - i];
-        stack[i] = (stack_value)(uintptr_t)tensor;
-    }
-}
-
-void torch_layer_norm(backend whose, stack_value *stack, tensor_handle input,
-                      int_array_ref normalized_shape, tensor_handle weight, tensor_handle bias,
-                      double eps) {
+returned_tensors torch_layer_norm(backend whose, tensor_handle input,
+                                  int_array_ref normalized_shape, tensor_handle weight,
+                                  tensor_handle bias, double eps) {
     optional_tensor w = borrow(weight), b = borrow(bias);
     layer_norm_function *run = whose == BACKEND_CUDA ? torch.cuda_layer_norm : torch.layer_norm;
-    returned_tensors made = run(input, normalized_shape, &w, &b, eps);
-    give_returned(stack, &made, 3);
+    return run(input, normalized_shape, &w, &b, eps);
 }
 
-void torch_layer_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
-                               tensor_handle input, int_array_ref normalized_shape,
-                               tensor_handle mean, tensor_handle rstd, tensor_handle weight,
-                               tensor_handle bias, mask3 mask) {
+returned_tensors torch_layer_norm_backward(backend whose, tensor_handle dy, tensor_handle input,
+                                           int_array_ref normalized_shape, tensor_handle mean,
+                                           tensor_handle rstd, tensor_handle weight,
+                                           tensor_handle bias, mask3 mask) {
     optional_tensor w = borrow(weight), b = borrow(bias);
     layer_norm_backward_function *run =
         whose == BACKEND_CUDA ? torch.cuda_layer_norm_backward : torch.layer_norm_backward;
-    returned_tensors made = run(dy, input, normalized_shape, mean, rstd, &w, &b, mask);
-    give_returned(stack, &made, 3);
+    return run(dy, input, normalized_shape, mean, rstd, &w, &b, mask);
 }
 
-void torch_group_norm(backend whose, stack_value *stack, tensor_handle input, tensor_handle weight,
-                      tensor_handle bias, const group_sizes *sizes, double eps) {
+returned_tensors torch_group_norm(backend whose, tensor_handle input, tensor_handle weight,
+                                  tensor_handle bias, const group_sizes *sizes, double eps) {
     optional_tensor w = borrow(weight), b = borrow(bias);
     group_norm_function *run = whose == BACKEND_CUDA ? torch.cuda_group_norm : torch.group_norm;
-    returned_tensors made =
-        run(input, &w, &b, sizes->batch, sizes->channels, sizes->pixels, sizes->groups, eps);
-    give_returned(stack, &made, 3);
+    return run(input, &w, &b, sizes->batch, sizes->channels, sizes->pixels, sizes->groups, eps);
 }
 
-void torch_group_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
-                               tensor_handle input, tensor_handle mean, tensor_handle rstd,
-                               tensor_handle weight, const group_sizes *sizes, mask3 mask) {
+returned_tensors torch_group_norm_backward(backend whose, tensor_handle dy, tensor_handle input,
+                                           tensor_handle mean, tensor_handle rstd,
+                                           tensor_handle weight, const group_sizes *sizes,
+                                           mask3 mask) {
     optional_tensor w = borrow(weight);
     group_norm_backward_function *run =
         whose == BACKEND_CUDA ? torch.cuda_group_norm_backward : torch.group_norm_backward;
-    returned_tensors made = run(dy, input, mean, rstd, &w, sizes->batch, sizes->channels,
-                                sizes->pixels, sizes->groups, mask);
-    give_returned(stack, &made, 3);
+    return run(dy, input, mean, rstd, &w, sizes->batch, sizes->channels, sizes->pixels,
+               sizes->groups, mask);
 }
 
 void torch_rms_norm_backward(stack_value *stack, tensor_handle dy, tensor_handle input,
@@ -86,11 +72,11 @@ static void dispatch_boxed(stack_value *stack, tensor_handle input, int_array_re
     if (weight) {
         OWNED_TENSOR w = NULL;
         torch_check(torch.new_handle(weight, &w));
-        arguments[2] = give_optional(give_tensor(&w));
+        arguments[2] = give_optional(give_handle(&w));
     }
     if (eps.engaged)
         arguments[3] = give_optional(give_double(eps.value));
-    arguments[0] = give_tensor(&x);
+    arguments[0] = give_handle(&x);
     arguments[1] = (stack_value)(uintptr_t)shape;
     shape = NULL;
     torch_check(torch.call_dispatcher("aten::_fused_rms_norm", "", arguments, TORCH_BUILD_VERSION));
@@ -147,9 +133,9 @@ static bool holds(stack_value result, const double *expected, int count) {
     DLTensor found = view_input(take_tensor(result)), view, like = {.device = {kDLCPU, 0}};
     if (found.dtype.bits != 32 || view_elements(&found) != count)
         return false;
-    OWNED_TENSOR here =
+    NEW_TENSOR here =
         new_strided_tensor(&like, found.ndim, found.shape, found.strides, torch.f32, &view);
-    torch_check(torch.copy(here, take_tensor(result), 0));
+    torch_check(torch.copy(handle_of(&here), take_tensor(result), 0));
     for (int i = 0; i < count; i++)
         if (!(fabs((double)((float *)view.data)[i] - expected[i]) < 1e-4))
             return false;
@@ -197,12 +183,14 @@ static bool layer_norm_holds(backend whose, const expectation *e, tensor_handle 
                              int_array_ref shape) {
     __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
     __attribute__((cleanup(free_results))) stack_value backward[3] = {0};
-    torch_layer_norm(whose, forward, x, shape, NULL, NULL, self_test_eps);
+    returned_tensors made = torch_layer_norm(whose, x, shape, NULL, NULL, self_test_eps);
+    give_returned(forward, &made, 3);
     if (!holds(forward[0], e->y, SELF_TEST_SIZE) || !holds(forward[1], &e->mean, 1) ||
         !holds(forward[2], &e->rstd, 1))
         return false;
-    torch_layer_norm_backward(whose, backward, x, x, shape, take_tensor(forward[1]),
-                              take_tensor(forward[2]), NULL, NULL, (mask3){{true}});
+    made = torch_layer_norm_backward(whose, x, x, shape, take_tensor(forward[1]),
+                                     take_tensor(forward[2]), NULL, NULL, (mask3){{true}});
+    give_returned(backward, &made, 3);
     return holds(backward[0], e->dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0) &&
            holds(backward[2], NULL, 0);
 }
@@ -212,12 +200,14 @@ static bool group_norm_holds(backend whose, const expectation *e, tensor_handle 
     __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
     __attribute__((cleanup(free_results))) stack_value backward[3] = {0};
     const group_sizes sizes = {1, SELF_TEST_SIZE, 1, 1};
-    torch_group_norm(whose, forward, x, NULL, NULL, &sizes, self_test_eps);
+    returned_tensors made = torch_group_norm(whose, x, NULL, NULL, &sizes, self_test_eps);
+    give_returned(forward, &made, 3);
     if (!holds(forward[0], e->y, SELF_TEST_SIZE) || !holds(forward[1], &e->mean, 1) ||
         !holds(forward[2], &e->rstd, 1))
         return false;
-    torch_group_norm_backward(whose, backward, x, x, take_tensor(forward[1]),
-                              take_tensor(forward[2]), NULL, &sizes, (mask3){{true}});
+    made = torch_group_norm_backward(whose, x, x, take_tensor(forward[1]), take_tensor(forward[2]),
+                                     NULL, &sizes, (mask3){{true}});
+    give_returned(backward, &made, 3);
     return holds(backward[0], e->dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0) &&
            holds(backward[2], NULL, 0);
 }
@@ -240,15 +230,15 @@ planish_status fallback_self_test(backend whose, int device, message error) {
     const expectation e = expect();
     int64_t sizes[2] = {1, SELF_TEST_SIZE}, strides[2];
     DLTensor cpu = {.device = {kDLCPU, 0}}, gpu = {.device = {kDLCUDA, device}}, view;
-    OWNED_TENSOR row = new_dense_tensor(&cpu, 2, sizes, torch.f32, strides, &view);
+    NEW_TENSOR row = new_dense_tensor(&cpu, 2, sizes, torch.f32, strides, &view);
     for (int i = 0; i < SELF_TEST_SIZE; i++)
         ((float *)view.data)[i] = (float)e.x[i];
-    OWNED_TENSOR there = NULL;
+    NEW_TENSOR there = {NULL};
     if (whose == BACKEND_CUDA) {
         there = new_dense_tensor(&gpu, 2, sizes, torch.f32, strides, &view);
-        torch_check(torch.copy(there, row, 0));
+        torch_check(torch.copy(handle_of(&there), handle_of(&row), 0));
     }
-    tensor_handle x = there ? there : row;
+    tensor_handle x = handle_of(there.impl ? &there : &row);
     int_array_ref shape = {sizes + 1, 1};
     if (layer_norm_holds(whose, &e, x, shape) && group_norm_holds(whose, &e, x) &&
         rms_norm_holds(whose, &e, x, shape))

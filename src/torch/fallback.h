@@ -17,25 +17,26 @@ static inline DLDeviceType device_type_of(backend whose) {
     return whose == BACKEND_CUDA ? kDLCUDA : kDLCPU;
 }
 
-/* Results go to the first slots of `stack`; arguments stay the caller's. NULL is None. */
-void torch_layer_norm(backend whose, stack_value *stack, tensor_handle input,
-                      int_array_ref normalized_shape, tensor_handle weight, tensor_handle bias,
-                      double eps);
-void torch_layer_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
-                               tensor_handle input, int_array_ref normalized_shape,
-                               tensor_handle mean, tensor_handle rstd, tensor_handle weight,
-                               tensor_handle bias, mask3 mask);
+/* Arguments stay the caller's; NULL is None. */
+returned_tensors torch_layer_norm(backend whose, tensor_handle input,
+                                  int_array_ref normalized_shape, tensor_handle weight,
+                                  tensor_handle bias, double eps);
+returned_tensors torch_layer_norm_backward(backend whose, tensor_handle dy, tensor_handle input,
+                                           int_array_ref normalized_shape, tensor_handle mean,
+                                           tensor_handle rstd, tensor_handle weight,
+                                           tensor_handle bias, mask3 mask);
 
 /* The sizes of a group norm's call: x is (batch, channels, pixels). */
 typedef struct group_sizes {
     int64_t batch, channels, pixels, groups;
 } group_sizes;
 
-void torch_group_norm(backend whose, stack_value *stack, tensor_handle input, tensor_handle weight,
-                      tensor_handle bias, const group_sizes *sizes, double eps);
-void torch_group_norm_backward(backend whose, stack_value *stack, tensor_handle dy,
-                               tensor_handle input, tensor_handle mean, tensor_handle rstd,
-                               tensor_handle weight, const group_sizes *sizes, mask3 mask);
+returned_tensors torch_group_norm(backend whose, tensor_handle input, tensor_handle weight,
+                                  tensor_handle bias, const group_sizes *sizes, double eps);
+returned_tensors torch_group_norm_backward(backend whose, tensor_handle dy, tensor_handle input,
+                                           tensor_handle mean, tensor_handle rstd,
+                                           tensor_handle weight, const group_sizes *sizes,
+                                           mask3 mask);
 
 typedef enum rms_norm_variant {
     FUSED_COMPOSITE,  /* _fused_rms_norm made of other operators: y and rstd */
@@ -44,6 +45,7 @@ typedef enum rms_norm_variant {
     NORM_COMPOSITE    /* rms_norm made of other operators: y */
 } rms_norm_variant;
 
+/* Results go to the first slots of `stack`. */
 void torch_rms_norm(rms_norm_variant variant, stack_value *stack, tensor_handle input,
                     int_array_ref normalized_shape, tensor_handle weight, optional_double eps);
 

@@ -152,13 +152,13 @@ static const DLTensor *split_parameter(const group *g, const DLTensor *whole, sp
 }
 
 /* y or dx: x's shape, in torch's layout. */
-static tensor_handle new_like_x(const group *g, int64_t *strides, DLTensor *view) {
+static new_tensor new_like_x(const group *g, int64_t *strides, DLTensor *view) {
     if (!g->channels_last)
         return new_dense_tensor(&g->x, g->x.ndim, g->x.shape, view_dtype(&g->x), strides, view);
     return new_channels_last_tensor(&g->x, g->x.shape, view_dtype(&g->x), g->dense, view);
 }
 
-static reason forward_on_planish(group *g, double eps, stack_value *stack) {
+static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     int64_t strides[PLANISH_MAX_NDIM], statistic[2] = {g->sizes.batch, g->sizes.groups};
     int64_t statistic_strides[2];
     split_view x, y, weight, bias;
@@ -169,9 +169,9 @@ static reason forward_on_planish(group *g, double eps, stack_value *stack) {
     if (why != SUPPORTED)
         return why;
     int32_t dtype = g->mixed ? torch.f32 : view_dtype(&g->x);
-    OWNED_TENSOR out = new_like_x(g, strides, &whole_y);
-    OWNED_TENSOR mean_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &mean);
-    OWNED_TENSOR rstd_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &rstd);
+    NEW_TENSOR out = new_like_x(g, strides, &whole_y);
+    NEW_TENSOR mean_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &mean);
+    NEW_TENSOR rstd_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &rstd);
     why = split(g, &whole_y, &y);
     if (why != SUPPORTED)
         return why;
@@ -189,21 +189,13 @@ static reason forward_on_planish(group *g, double eps, stack_value *stack) {
     planish_status status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
-    stack[0] = give_tensor(&out);
-    stack[1] = give_tensor(&mean_out);
-    stack[2] = give_tensor(&rstd_out);
+    *made = give_tensors(&out, &mean_out, &rstd_out);
     return SUPPORTED;
 }
 
-static void forward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_GROUP_NORM);
-    OWNED_TENSOR input = take_tensor(stack[0]);
-    OWNED_TENSOR weight = take_optional_tensor(stack[1]);
-    OWNED_TENSOR bias = take_optional_tensor(stack[2]);
-    const group_sizes sizes = {(int64_t)stack[3], (int64_t)stack[4], (int64_t)stack[5],
-                               (int64_t)stack[6]};
-    double eps = take_double(stack[7]);
-
+static returned_tensors forward(operation_counts *call, backend whose, tensor_handle input,
+                                tensor_handle weight, tensor_handle bias, group_sizes sizes,
+                                double eps) {
     int64_t dense[PLANISH_MAX_NDIM];
     group g = {.input = input,
                .weight = weight,
@@ -211,26 +203,50 @@ static void forward(backend whose, stack_value *stack) {
                .sizes = sizes,
                .whose = whose,
                .dense = dense};
+    returned_tensors made;
     reason why = is_active(whose) ? examine(&g) : DISABLED;
     if (why == SUPPORTED && whose == BACKEND_CUDA && g.mixed &&
         !group_is_active(PLANISH_TORCH_CUDA_MIXED))
         why = MIXED_DTYPES;
     if (why == SUPPORTED)
-        why = forward_on_planish(&g, eps, stack);
+        why = forward_on_planish(&g, eps, &made);
     if (why == SUPPORTED)
-        return;
+        return made;
     count_reason(call, why);
-    torch_group_norm(whose, stack, input, weight, bias, &sizes, eps);
+    return torch_group_norm(whose, input, weight, bias, &sizes, eps);
+}
+
+static void boxed_forward(backend whose, stack_value *stack) {
+    INSIDE call = call_enter(NATIVE_GROUP_NORM, BOXED);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[1]);
+    OWNED_TENSOR bias = take_optional_tensor(stack[2]);
+    const group_sizes sizes = {(int64_t)stack[3], (int64_t)stack[4], (int64_t)stack[5],
+                               (int64_t)stack[6]};
+    double eps = take_double(stack[7]);
+    returned_tensors made = forward(call, whose, input, weight, bias, sizes, eps);
+    give_returned(stack, &made, 3);
 }
 
 void group_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    forward(BACKEND_CPU, stack);
+    boxed_forward(BACKEND_CPU, stack);
 }
 
 void group_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    forward(BACKEND_CUDA, stack);
+    boxed_forward(BACKEND_CUDA, stack);
+}
+
+returned_tensors group_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
+                                            const optional_tensor *weight,
+                                            const optional_tensor *bias, int64_t batch,
+                                            int64_t channels, int64_t pixels, int64_t groups,
+                                            double eps) {
+    (void)functor, (void)keys;
+    INSIDE call = call_enter(NATIVE_GROUP_NORM, UNBOXED);
+    return forward(call, BACKEND_CPU, input, optional_handle(weight), optional_handle(bias),
+                   (group_sizes){batch, channels, pixels, groups}, eps);
 }
 
 /* The saved mean and rstd, which torch reads as dense rows of any shape. Half x without weights has
@@ -260,7 +276,7 @@ static reason examine_gradient(group *g, const DLTensor *dy, const mask3 *mask) 
 }
 
 static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *mean,
-                                  DLTensor *rstd, const mask3 *mask, stack_value *stack) {
+                                  DLTensor *rstd, const mask3 *mask, returned_tensors *made) {
     int64_t statistic[2] = {g->sizes.batch, g->sizes.groups}, channels = g->sizes.channels;
     int64_t statistic_strides[2] = {g->sizes.groups, 1}, strides[PLANISH_MAX_NDIM], step;
     split_view x, dy, dx, weight, dweight, dbias;
@@ -286,9 +302,9 @@ static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *
         .rstd = rstd,
         .dy = &dy.view,
     };
-    OWNED_TENSOR dx_out = NULL;
-    OWNED_TENSOR dweight_out = NULL;
-    OWNED_TENSOR dbias_out = NULL;
+    NEW_TENSOR dx_out = {NULL};
+    NEW_TENSOR dweight_out = {NULL};
+    NEW_TENSOR dbias_out = {NULL};
     if (mask->wanted[0]) {
         dx_out = new_like_x(g, strides, &whole);
         why = split(g, &whole, &dx);
@@ -304,33 +320,22 @@ static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *
         dbias_out = new_dense_tensor(&g->x, 1, &channels, view_dtype(&g->w), &step, &whole);
         tensors.dbias = split_parameter(g, &whole, &dbias);
     }
-    if (dx_out || dweight_out || dbias_out) {
+    if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
         planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status != PLANISH_OK)
             return refusal(status);
     }
-    stack[0] = give_tensor(&dx_out);
-    stack[1] = give_tensor(&dweight_out);
-    stack[2] = give_tensor(&dbias_out);
+    *made = give_tensors(&dx_out, &dweight_out, &dbias_out);
     return SUPPORTED;
 }
 
-static void backward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_GROUP_NORM_BACKWARD);
-    OWNED_TENSOR grad_out = take_tensor(stack[0]);
-    OWNED_TENSOR input = take_tensor(stack[1]);
-    OWNED_TENSOR mean_in = take_tensor(stack[2]);
-    OWNED_TENSOR rstd_in = take_tensor(stack[3]);
-    OWNED_TENSOR weight = take_optional_tensor(stack[4]);
-    const group_sizes sizes = {(int64_t)stack[5], (int64_t)stack[6], (int64_t)stack[7],
-                               (int64_t)stack[8]};
-    OWNED_LIST mask_list = take_list(stack[9]);
-    mask3 mask;
-    read_mask(mask_list, mask.wanted, 3);
-
+static returned_tensors backward(operation_counts *call, backend whose, tensor_handle grad_out,
+                                 tensor_handle input, tensor_handle mean_in, tensor_handle rstd_in,
+                                 tensor_handle weight, group_sizes sizes, mask3 mask) {
     int64_t dense[PLANISH_MAX_NDIM];
     group g = {.input = input, .weight = weight, .sizes = sizes, .whose = whose, .dense = dense};
     DLTensor dy;
+    returned_tensors made;
     reason why = is_active(whose) ? examine(&g) : DISABLED;
     if (why == SUPPORTED) {
         dy = view_input(grad_out);
@@ -338,21 +343,37 @@ static void backward(backend whose, stack_value *stack) {
     }
     if (why == SUPPORTED) {
         DLTensor mean = view_input(mean_in), rstd = view_input(rstd_in);
-        why = backward_on_planish(&g, &dy, &mean, &rstd, &mask, stack);
+        why = backward_on_planish(&g, &dy, &mean, &rstd, &mask, &made);
     }
     if (why == SUPPORTED)
-        return;
+        return made;
     count_reason(call, why);
-    torch_group_norm_backward(whose, stack, grad_out, input, mean_in, rstd_in, weight, &sizes,
-                              mask);
+    return torch_group_norm_backward(whose, grad_out, input, mean_in, rstd_in, weight, &sizes,
+                                     mask);
+}
+
+static void boxed_backward(backend whose, stack_value *stack) {
+    INSIDE call = call_enter(NATIVE_GROUP_NORM_BACKWARD, BOXED);
+    OWNED_TENSOR grad_out = take_tensor(stack[0]);
+    OWNED_TENSOR input = take_tensor(stack[1]);
+    OWNED_TENSOR mean = take_tensor(stack[2]);
+    OWNED_TENSOR rstd = take_tensor(stack[3]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[4]);
+    const group_sizes sizes = {(int64_t)stack[5], (int64_t)stack[6], (int64_t)stack[7],
+                               (int64_t)stack[8]};
+    OWNED_LIST mask_list = take_list(stack[9]);
+    mask3 mask;
+    read_mask(mask_list, mask.wanted, 3);
+    returned_tensors made = backward(call, whose, grad_out, input, mean, rstd, weight, sizes, mask);
+    give_returned(stack, &made, 3);
 }
 
 void group_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    backward(BACKEND_CPU, stack);
+    boxed_backward(BACKEND_CPU, stack);
 }
 
 void group_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    backward(BACKEND_CUDA, stack);
+    boxed_backward(BACKEND_CUDA, stack);
 }

@@ -7,7 +7,11 @@
 #include "aoti.h"
 #include "planish_torch.h"
 
-/* Each kernel twice, for the key it is registered at: what it falls back to is that key's. */
+/*
+ * Each kernel twice, for the key it is registered at: what it falls back to is that key's. Those
+ * named unboxed are the same for calls of the CPU that come without the boxed stack, as
+ * c10::KernelFunction calls a kernel's C++ function: its functor and the call's keys go first.
+ */
 
 /* layer_norm.c */
 void layer_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
@@ -15,11 +19,25 @@ void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t r
 void layer_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void layer_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+returned_tensors layer_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
+                                            int_array_ref shape, const optional_tensor *weight,
+                                            const optional_tensor *bias, double eps);
+returned_tensors layer_norm_backward_unboxed(void *functor, uint64_t keys, tensor_handle grad_out,
+                                             tensor_handle input, int_array_ref shape,
+                                             tensor_handle mean, tensor_handle rstd,
+                                             const optional_tensor *weight,
+                                             const optional_tensor *bias, mask3 mask);
+
 /* group_norm.c */
 void group_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void group_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void group_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void group_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+returned_tensors group_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
+                                            const optional_tensor *weight,
+                                            const optional_tensor *bias, int64_t batch,
+                                            int64_t channels, int64_t pixels, int64_t groups,
+                                            double eps);
 
 /* rms_norm.c */
 void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);

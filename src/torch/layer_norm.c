@@ -85,14 +85,14 @@ static planish_norm operator_of(const layer *l, double eps) {
     return planish_layer_norm_op(l->x.ndim, (int32_t)l->shape.size, eps);
 }
 
-static reason forward_on_planish(layer *l, double eps, stack_value *stack) {
+static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM];
     DLTensor y, mean, rstd;
     statistics_shape(l, sizes);
-    OWNED_TENSOR out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &y);
-    OWNED_TENSOR mean_out =
+    NEW_TENSOR out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &y);
+    NEW_TENSOR mean_out =
         new_dense_tensor(&l->x, l->x.ndim, sizes, l->statistics_dtype, strides, &mean);
-    OWNED_TENSOR rstd_out =
+    NEW_TENSOR rstd_out =
         new_dense_tensor(&l->x, l->x.ndim, sizes, l->statistics_dtype, strides, &rstd);
 
     planish_norm op = operator_of(l, eps);
@@ -108,22 +108,40 @@ static reason forward_on_planish(layer *l, double eps, stack_value *stack) {
     planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
-    stack[0] = give_tensor(&out);
-    stack[1] = give_tensor(&mean_out);
-    stack[2] = give_tensor(&rstd_out);
+    *made = give_tensors(&out, &mean_out, &rstd_out);
     return SUPPORTED;
 }
 
 /* torch's CUDA kernel takes no mixed dtypes, so what planish's cannot read is copied for it. */
-static void make_dense(layer *l, tensor_handle *owned) {
+static void make_dense(layer *l, new_tensor *owned) {
     if (!l->mixed || l->whose != BACKEND_CUDA || view_is_contiguous(&l->x))
         return;
     *owned = new_dense_copy(l->input);
-    l->x = view_input(*owned);
+    l->x = view_input(handle_of(owned));
 }
 
-static void forward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_LAYER_NORM);
+static returned_tensors forward(operation_counts *call, backend whose, tensor_handle input,
+                                int_array_ref shape, tensor_handle weight, tensor_handle bias,
+                                double eps) {
+    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
+    NEW_TENSOR dense_x = {NULL};
+    returned_tensors made;
+    reason why = is_active(whose) ? examine(&l) : DISABLED;
+    if (why == SUPPORTED && whose == BACKEND_CUDA && l.mixed &&
+        !group_is_active(PLANISH_TORCH_CUDA_MIXED))
+        why = MIXED_DTYPES;
+    if (why == SUPPORTED) {
+        make_dense(&l, &dense_x);
+        why = forward_on_planish(&l, eps, &made);
+    }
+    if (why == SUPPORTED)
+        return made;
+    count_reason(call, why);
+    return torch_layer_norm(whose, input, shape, weight, bias, eps);
+}
+
+static void boxed_forward(backend whose, stack_value *stack) {
+    INSIDE call = call_enter(NATIVE_LAYER_NORM, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -131,31 +149,27 @@ static void forward(backend whose, stack_value *stack) {
     double eps = take_double(stack[4]);
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
-
-    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
-    OWNED_TENSOR dense_x = NULL;
-    reason why = is_active(whose) ? examine(&l) : DISABLED;
-    if (why == SUPPORTED && whose == BACKEND_CUDA && l.mixed &&
-        !group_is_active(PLANISH_TORCH_CUDA_MIXED))
-        why = MIXED_DTYPES;
-    if (why == SUPPORTED) {
-        make_dense(&l, &dense_x);
-        why = forward_on_planish(&l, eps, stack);
-    }
-    if (why == SUPPORTED)
-        return;
-    count_reason(call, why);
-    torch_layer_norm(whose, stack, input, shape, weight, bias, eps);
+    returned_tensors made = forward(call, whose, input, shape, weight, bias, eps);
+    give_returned(stack, &made, 3);
 }
 
 void layer_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    forward(BACKEND_CPU, stack);
+    boxed_forward(BACKEND_CPU, stack);
 }
 
 void layer_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    forward(BACKEND_CUDA, stack);
+    boxed_forward(BACKEND_CUDA, stack);
+}
+
+returned_tensors layer_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
+                                            int_array_ref shape, const optional_tensor *weight,
+                                            const optional_tensor *bias, double eps) {
+    (void)functor, (void)keys;
+    INSIDE call = call_enter(NATIVE_LAYER_NORM, UNBOXED);
+    return forward(call, BACKEND_CPU, input, shape, optional_handle(weight), optional_handle(bias),
+                   eps);
 }
 
 /* The saved mean or rstd, seen with x's rank. torch reads them as dense rows of any shape. */
@@ -191,7 +205,7 @@ static reason examine_gradient(const layer *l, const DLTensor *dy, const mask3 *
 
 static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle mean_handle,
                                   tensor_handle rstd_handle, const mask3 *mask,
-                                  stack_value *stack) {
+                                  returned_tensors *made) {
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM];
     int64_t dense[PLANISH_MAX_NDIM], parameter_dense[PLANISH_MAX_NDIM];
     int32_t normalized_ndim = (int32_t)l->shape.size;
@@ -205,9 +219,9 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
     if (why != SUPPORTED)
         return why;
 
-    OWNED_TENSOR dx_out = NULL;
-    OWNED_TENSOR dweight_out = NULL;
-    OWNED_TENSOR dbias_out = NULL;
+    NEW_TENSOR dx_out = {NULL};
+    NEW_TENSOR dweight_out = {NULL};
+    NEW_TENSOR dbias_out = {NULL};
     if (mask->wanted[0])
         dx_out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &dx);
     if (mask->wanted[1])
@@ -225,23 +239,49 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
         .mean = &mean,
         .rstd = &rstd,
         .dy = dy,
-        .dx = dx_out ? &dx : NULL,
-        .dweight = dweight_out ? &dweight : NULL,
-        .dbias = dbias_out ? &dbias : NULL,
+        .dx = dx_out.impl ? &dx : NULL,
+        .dweight = dweight_out.impl ? &dweight : NULL,
+        .dbias = dbias_out.impl ? &dbias : NULL,
     };
-    if (dx_out || dweight_out || dbias_out) {
+    if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
         planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status != PLANISH_OK)
             return refusal(status);
     }
-    stack[0] = give_tensor(&dx_out);
-    stack[1] = give_tensor(&dweight_out);
-    stack[2] = give_tensor(&dbias_out);
+    *made = give_tensors(&dx_out, &dweight_out, &dbias_out);
     return SUPPORTED;
 }
 
-static void backward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD);
+static returned_tensors backward(operation_counts *call, backend whose, tensor_handle grad_out,
+                                 tensor_handle input, int_array_ref shape, tensor_handle mean,
+                                 tensor_handle rstd, tensor_handle weight, tensor_handle bias,
+                                 mask3 mask) {
+    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
+    DLTensor dy;
+    NEW_TENSOR dense_x = {NULL};
+    NEW_TENSOR dense_dy = {NULL};
+    returned_tensors made;
+    reason why = is_active(whose) ? examine(&l) : DISABLED;
+    if (why == SUPPORTED) {
+        dy = view_input(grad_out);
+        why = examine_gradient(&l, &dy, &mask);
+    }
+    if (why == SUPPORTED) {
+        make_dense(&l, &dense_x);
+        if (l.mixed && whose == BACKEND_CUDA && !view_is_contiguous(&dy)) {
+            dense_dy = new_dense_copy(grad_out);
+            dy = view_input(handle_of(&dense_dy));
+        }
+        why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
+    }
+    if (why == SUPPORTED)
+        return made;
+    count_reason(call, why);
+    return torch_layer_norm_backward(whose, grad_out, input, shape, mean, rstd, weight, bias, mask);
+}
+
+static void boxed_backward(backend whose, stack_value *stack) {
+    INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD, BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_LIST list = take_list(stack[2]);
@@ -254,36 +294,28 @@ static void backward(backend whose, stack_value *stack) {
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
     mask3 mask;
     read_mask(mask_list, mask.wanted, 3);
-
-    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
-    DLTensor dy;
-    OWNED_TENSOR dense_x = NULL;
-    OWNED_TENSOR dense_dy = NULL;
-    reason why = is_active(whose) ? examine(&l) : DISABLED;
-    if (why == SUPPORTED) {
-        dy = view_input(grad_out);
-        why = examine_gradient(&l, &dy, &mask);
-    }
-    if (why == SUPPORTED) {
-        make_dense(&l, &dense_x);
-        if (l.mixed && whose == BACKEND_CUDA && !view_is_contiguous(&dy)) {
-            dense_dy = new_dense_copy(grad_out);
-            dy = view_input(dense_dy);
-        }
-        why = backward_on_planish(&l, &dy, mean, rstd, &mask, stack);
-    }
-    if (why == SUPPORTED)
-        return;
-    count_reason(call, why);
-    torch_layer_norm_backward(whose, stack, grad_out, input, shape, mean, rstd, weight, bias, mask);
+    returned_tensors made =
+        backward(call, whose, grad_out, input, shape, mean, rstd, weight, bias, mask);
+    give_returned(stack, &made, 3);
 }
 
 void layer_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    backward(BACKEND_CPU, stack);
+    boxed_backward(BACKEND_CPU, stack);
 }
 
 void layer_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    backward(BACKEND_CUDA, stack);
+    boxed_backward(BACKEND_CUDA, stack);
+}
+
+returned_tensors layer_norm_backward_unboxed(void *functor, uint64_t keys, tensor_handle grad_out,
+                                             tensor_handle input, int_array_ref shape,
+                                             tensor_handle mean, tensor_handle rstd,
+                                             const optional_tensor *weight,
+                                             const optional_tensor *bias, mask3 mask) {
+    (void)functor, (void)keys;
+    INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD, UNBOXED);
+    return backward(call, BACKEND_CPU, grad_out, input, shape, mean, rstd, optional_handle(weight),
+                    optional_handle(bias), mask);
 }

@@ -14,29 +14,41 @@
 #include "fallback.h"
 #include "kernels.h"
 #include "quiet.h"
+#include "unboxed.h"
 
 typedef struct registration {
     uint32_t group; /* 0: for ever */
     const char *key, *name;
     boxed_kernel kernel;
+    /* The same for calls without the boxed stack, or NULL: torch's autograd calls the backward of
+     * group norm boxed, and RMS norms return fewer tensors than C can return as C++ does. */
+    void (*unboxed)(void);
 } registration;
 
+#define UNBOXED_FUNCTION(function) ((void (*)(void))(function))
+
 static const registration registrations[] = {
-    {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm", layer_norm_forward},
-    {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm_backward", layer_norm_backward},
-    {PLANISH_TORCH_GROUP_NORM, "CPU", "native_group_norm", group_norm_forward},
-    {PLANISH_TORCH_GROUP_NORM, "CPU", "native_group_norm_backward", group_norm_backward},
-    {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm", fused_rms_norm_forward},
-    {PLANISH_TORCH_RMS_NORM, "CPU", "rms_norm", rms_norm_inference},
-    {PLANISH_TORCH_RMS_NORM, "AutogradCPU", "rms_norm", rms_norm_autograd},
-    {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm", layer_norm_forward_cuda},
-    {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm_backward", layer_norm_backward_cuda},
-    {PLANISH_TORCH_CUDA_GROUP_NORM, "CUDA", "native_group_norm", group_norm_forward_cuda},
-    {PLANISH_TORCH_CUDA_GROUP_NORM, "CUDA", "native_group_norm_backward", group_norm_backward_cuda},
-    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm", fused_rms_norm_forward_cuda},
-    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm_backward", fused_rms_norm_backward_cuda},
-    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "rms_norm", rms_norm_inference_cuda},
-    {PLANISH_TORCH_CUDA_RMS_NORM, "AutogradCUDA", "rms_norm", rms_norm_autograd_cuda},
+    {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm", layer_norm_forward,
+     UNBOXED_FUNCTION(layer_norm_forward_unboxed)},
+    {PLANISH_TORCH_LAYER_NORM, "CPU", "native_layer_norm_backward", layer_norm_backward,
+     UNBOXED_FUNCTION(layer_norm_backward_unboxed)},
+    {PLANISH_TORCH_GROUP_NORM, "CPU", "native_group_norm", group_norm_forward,
+     UNBOXED_FUNCTION(group_norm_forward_unboxed)},
+    {PLANISH_TORCH_GROUP_NORM, "CPU", "native_group_norm_backward", group_norm_backward, NULL},
+    {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm", fused_rms_norm_forward, NULL},
+    {PLANISH_TORCH_RMS_NORM, "CPU", "rms_norm", rms_norm_inference, NULL},
+    {PLANISH_TORCH_RMS_NORM, "AutogradCPU", "rms_norm", rms_norm_autograd, NULL},
+    {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm", layer_norm_forward_cuda, NULL},
+    {PLANISH_TORCH_CUDA_LAYER_NORM, "CUDA", "native_layer_norm_backward", layer_norm_backward_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_GROUP_NORM, "CUDA", "native_group_norm", group_norm_forward_cuda, NULL},
+    {PLANISH_TORCH_CUDA_GROUP_NORM, "CUDA", "native_group_norm_backward", group_norm_backward_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm", fused_rms_norm_forward_cuda, NULL},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "_fused_rms_norm_backward", fused_rms_norm_backward_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "rms_norm", rms_norm_inference_cuda, NULL},
+    {PLANISH_TORCH_CUDA_RMS_NORM, "AutogradCUDA", "rms_norm", rms_norm_autograd_cuda, NULL},
 };
 
 enum { REGISTRATION_COUNT = sizeof registrations / sizeof *registrations };
@@ -94,16 +106,22 @@ static planish_status prepare(message error) {
     return status;
 }
 
+static planish_status register_one(int index, message error) {
+    const registration *r = &registrations[index];
+    planish_status status = implement("aten", r->key, r->name, r->kernel, &libraries[index], error);
+    if (status == PLANISH_OK && r->unboxed)
+        unboxed_put(r->name, r->key, r->kernel, r->unboxed); /* else its calls stay boxed */
+    return status;
+}
+
 static planish_status register_groups(uint32_t groups, message error) {
     planish_status status = PLANISH_OK;
     if (groups & PLANISH_TORCH_RMS_NORM && !backward_library)
         status = implement("aten", "CPU", "_fused_rms_norm_backward", fused_rms_norm_backward,
                            &backward_library, error);
-    for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++) {
-        const registration *r = &registrations[i];
-        if (r->group & groups && !libraries[i])
-            status = implement("aten", r->key, r->name, r->kernel, &libraries[i], error);
-    }
+    for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
+        if (registrations[i].group & groups && !libraries[i])
+            status = register_one(i, error);
     return status;
 }
 

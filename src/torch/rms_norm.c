@@ -100,11 +100,11 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
     DLTensor y, rstd;
     /* torch's CUDA kernel, which is _fused_rms_norm there, makes dense results only. */
     bool follow = r->whose == BACKEND_CPU || !rstd_wanted;
-    OWNED_TENSOR out =
+    NEW_TENSOR out =
         follow && channels_last_strides(&r->x, out_strides)
             ? new_strided_tensor(&r->x, r->x.ndim, r->x.shape, out_strides, view_dtype(&r->x), &y)
             : new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), out_strides, &y);
-    OWNED_TENSOR rstd_out = NULL;
+    NEW_TENSOR rstd_out = {NULL};
     if (rstd_wanted) {
         statistics_shape(r, sizes);
         rstd_out = new_dense_tensor(&r->x, r->x.ndim, sizes,
@@ -121,9 +121,13 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
     planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
-    stack[0] = give_tensor(&out);
-    if (rstd_wanted)
-        stack[1] = give_tensor(&rstd_out);
+    if (rstd_wanted) {
+        returned_tensors made = {{give_tensor(&rstd_out), give_tensor(&out)}};
+        give_returned(stack, &made, 2);
+    } else {
+        returned_tensors made = {{give_tensor(&out)}};
+        give_returned(stack, &made, 1);
+    }
     return SUPPORTED;
 }
 
@@ -134,7 +138,7 @@ static optional_double take_optional_double(stack_value value) {
 }
 
 static void fused_forward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(FUSED_RMS_NORM);
+    INSIDE call = call_enter(FUSED_RMS_NORM, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -169,7 +173,7 @@ void fused_rms_norm_forward_cuda(stack_value *stack, uint64_t argument_count,
  */
 
 static void inference(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(RMS_NORM);
+    INSIDE call = call_enter(RMS_NORM, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -213,7 +217,7 @@ static bool is_for_composition(const rms *r) {
 }
 
 static void autograd(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(RMS_NORM_AUTOGRAD);
+    INSIDE call = call_enter(RMS_NORM_AUTOGRAD, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -268,8 +272,8 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
     if (wanted[1] && !r->weight)
         return "the gradient of weight is asked for, but there is no weight";
 
-    OWNED_TENSOR dx_out = NULL;
-    OWNED_TENSOR dweight_out = NULL;
+    NEW_TENSOR dx_out = {NULL};
+    NEW_TENSOR dweight_out = {NULL};
     if (wanted[0])
         dx_out = new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), dense, &dx);
     if (wanted[1])
@@ -282,17 +286,17 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
         .weight = r->weight ? &r->w : NULL,
         .rstd = &rstd,
         .dy = dy,
-        .dx = dx_out ? &dx : NULL,
-        .dweight = dweight_out ? &dweight : NULL,
+        .dx = dx_out.impl ? &dx : NULL,
+        .dweight = dweight_out.impl ? &dweight : NULL,
     };
-    if (dx_out || dweight_out) {
+    if (dx_out.impl || dweight_out.impl) {
         planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, error);
         *why = refusal(status);
         if (status != PLANISH_OK)
             return error.text;
     }
-    stack[0] = give_tensor(&dx_out);
-    stack[1] = give_tensor(&dweight_out);
+    returned_tensors made = {{give_tensor(&dweight_out), give_tensor(&dx_out)}};
+    give_returned(stack, &made, 2);
     return NULL;
 }
 
@@ -302,15 +306,15 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
  * these is copied for it.
  */
 static void backward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(FUSED_RMS_NORM_BACKWARD);
+    INSIDE call = call_enter(FUSED_RMS_NORM_BACKWARD, BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_LIST list = take_list(stack[2]);
     OWNED_TENSOR rstd = take_tensor(stack[3]);
     OWNED_TENSOR weight = take_optional_tensor(stack[4]);
     OWNED_LIST mask_list = take_list(stack[5]);
-    OWNED_TENSOR dense_x = NULL;
-    OWNED_TENSOR dense_dy = NULL;
+    NEW_TENSOR dense_x = {NULL};
+    NEW_TENSOR dense_dy = {NULL};
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
     mask2 mask;
@@ -324,10 +328,14 @@ static void backward(backend whose, stack_value *stack) {
     if (why == SUPPORTED) {
         DLTensor dy = view_input(grad_out);
         if (whose == BACKEND_CUDA && is_mixed(&r)) {
-            if (!view_is_contiguous(&r.x))
-                r.x = view_input(dense_x = new_dense_copy(input));
-            if (!view_is_contiguous(&dy) && dy.ndim <= PLANISH_MAX_NDIM)
-                dy = view_input(dense_dy = new_dense_copy(grad_out));
+            if (!view_is_contiguous(&r.x)) {
+                dense_x = new_dense_copy(input);
+                r.x = view_input(handle_of(&dense_x));
+            }
+            if (!view_is_contiguous(&dy) && dy.ndim <= PLANISH_MAX_NDIM) {
+                dense_dy = new_dense_copy(grad_out);
+                dy = view_input(handle_of(&dense_dy));
+            }
         }
         wrong = backward_on_planish(&r, &dy, rstd, mask.wanted, stack, &why,
                                     (message){text, sizeof text});

@@ -37,10 +37,10 @@ static void parallel_for(void *context, int64_t count, planish_task task, void *
 }
 
 /* A workspace for `like`'s device: the tensor that owns it, and its aligned address. */
-static tensor_handle new_workspace(const DLTensor *like, size_t bytes, planish_exec *exec) {
+static new_tensor new_workspace(const DLTensor *like, size_t bytes, planish_exec *exec) {
     int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT, stride;
     DLTensor view;
-    tensor_handle workspace = new_dense_tensor(like, 1, &size, torch.u8, &stride, &view);
+    new_tensor workspace = new_dense_tensor(like, 1, &size, torch.u8, &stride, &view);
     uintptr_t address = (uintptr_t)view.data + WORKSPACE_ALIGNMENT - 1;
     exec->workspace = (void *)(address - address % WORKSPACE_ALIGNMENT);
     exec->workspace_bytes = bytes;
@@ -58,7 +58,7 @@ static void *data_of(const DLTensor *view) {
 static planish_status run_plan(const planish_plan *plan, const planish_tensors *t,
                                planish_exec *exec) {
     _Alignas(WORKSPACE_ALIGNMENT) char on_stack[STACK_WORKSPACE];
-    OWNED_TENSOR workspace = NULL;
+    NEW_TENSOR workspace = {NULL};
     size_t bytes = planish_plan_workspace_bytes(plan);
     if (bytes > (t->x->device.device_type == kDLCUDA ? 0 : sizeof on_stack)) {
         workspace = new_workspace(t->x, bytes, exec);

@@ -52,12 +52,16 @@ static inline tensor_handle take_optional_tensor(stack_value value) {
     if (!take_optional(value, &inside))
         return NULL;
     tensor_handle tensor = take_tensor(inside);
-    bool defined = false;
-    torch.is_defined(tensor, &defined);
-    if (defined)
+    if (*(void **)tensor != torch.undefined)
         return tensor;
     torch.delete_tensor(tensor);
     return NULL;
+}
+
+/* An optional argument of a call that is not boxed, borrowed; NULL as above. */
+static inline tensor_handle optional_handle(const optional_tensor *tensor) {
+    bool given = tensor->engaged && tensor->impl != torch.undefined;
+    return given ? (tensor_handle)(uintptr_t)tensor : NULL;
 }
 
 static inline double take_double(stack_value value) {
@@ -95,13 +99,21 @@ static inline void read_mask(list_handle list, bool *mask, size_t count) {
         mask[i] = take_bool((stack_value)numbers[i]);
 }
 
-/* Puts the tensor on the stack and gives up owning it; NULL becomes an undefined tensor. */
-static inline stack_value give_tensor(tensor_handle *tensor) {
+/* Puts the tensor on the stack and gives up owning it. */
+static inline stack_value give_handle(tensor_handle *tensor) {
     tensor_handle given = *tensor;
     *tensor = NULL;
-    if (!given)
-        torch_check(torch.new_undefined(&given));
     return (stack_value)(uintptr_t)given;
+}
+
+/* Moves `count` results, the first of which is the last field, to the stack. */
+static inline void give_returned(stack_value *stack, const returned_tensors *returned, int count) {
+    for (int i = 0; i < count; i++) {
+        tensor_handle tensor = NULL;
+        torch_check(torch.new_undefined(&tensor));
+        *(void **)tensor = returned->impl[count - 1 - i];
+        stack[i] = (stack_value)(uintptr_t)tensor;
+    }
 }
 
 static inline stack_value give_double(double number) {

@@ -159,9 +159,25 @@ void strides_like(const DLTensor *view, int64_t *strides) {
         strides[i] = view->strides[i];
 }
 
+void free_new_tensor(new_tensor *tensor) {
+    tensor_handle handle = NULL;
+    if (!tensor->impl || torch.new_undefined(&handle) != 0)
+        return;
+    *(void **)handle = tensor->impl;
+    torch.delete_tensor(handle);
+}
+
+/* The tensor out of its handle, which goes. */
+static new_tensor unwrap(tensor_handle handle) {
+    new_tensor tensor = {*(void **)handle};
+    *(void **)handle = torch.undefined;
+    torch.delete_tensor(handle);
+    return tensor;
+}
+
 /* Fills the view of a new tensor, and passes it on. */
-static tensor_handle viewed(tensor_handle *tensor, const DLTensor *like, int32_t ndim,
-                            int64_t *sizes, int64_t *strides, int32_t dtype, DLTensor *view) {
+static new_tensor viewed(new_tensor *tensor, const DLTensor *like, int32_t ndim, int64_t *sizes,
+                         int64_t *strides, int32_t dtype, DLTensor *view) {
     *view = (DLTensor){
         .device = like->device,
         .ndim = ndim,
@@ -169,62 +185,55 @@ static tensor_handle viewed(tensor_handle *tensor, const DLTensor *like, int32_t
         .shape = sizes,
         .strides = strides,
     };
-    torch_check(torch.get_mutable_data_ptr(*tensor, &view->data));
-    tensor_handle made = *tensor;
-    *tensor = NULL;
-    return made;
+    torch_check(torch.get_mutable_data_ptr(handle_of(tensor), &view->data));
+    return (new_tensor){give_tensor(tensor)};
 }
 
-tensor_handle new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes,
-                                 int64_t *strides, int32_t dtype, DLTensor *view) {
-    OWNED_TENSOR tensor = NULL;
+new_tensor new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
+                              int32_t dtype, DLTensor *view) {
+    tensor_handle made = NULL;
     torch_check(torch.empty_strided(ndim, sizes, strides, dtype, torch_device_type(like),
-                                    like->device.device_id, &tensor));
+                                    like->device.device_id, &made));
+    NEW_TENSOR tensor = unwrap(made);
     return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
 }
 
-tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
-                               int64_t *strides, DLTensor *view) {
+new_tensor new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
+                            int64_t *strides, DLTensor *view) {
     bool on_cuda = like->device.device_type == kDLCUDA;
     contiguous_strides(ndim, sizes, strides);
     if (on_cuda ? !torch.empty_cuda : !torch.empty_cpu)
         return new_strided_tensor(like, ndim, sizes, strides, dtype, view);
     int_array_ref size = {sizes, (size_t)ndim};
     optional_layout row_major = {0};
-    OWNED_TENSOR tensor = NULL;
     returned_tensors made;
-    torch_check(torch.new_undefined(&tensor));
     if (on_cuda) {
         optional_device device = {(int8_t)torch.cuda, (int8_t)like->device.device_id, true};
         made = torch.empty_cuda(size, (int8_t)dtype, device, row_major);
     } else {
         made = torch.empty_cpu(size, (int8_t)dtype, false, row_major);
     }
-    *(void **)tensor = made.impl[0];
+    NEW_TENSOR tensor = {made.impl[0]};
     return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
 }
 
-tensor_handle new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
-                                       int64_t *strides, DLTensor *view) {
+new_tensor new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
+                                    int64_t *strides, DLTensor *view) {
     if (!torch.empty_cpu)
         return new_strided_tensor(like, like->ndim, sizes, strides, dtype, view);
     /* c10::MemoryFormat: ChannelsLast, ChannelsLast3d */
     optional_layout layout = {like->ndim == 4 ? 2 : 3, true};
-    OWNED_TENSOR tensor = NULL;
-    torch_check(torch.new_undefined(&tensor));
     returned_tensors made =
         torch.empty_cpu((int_array_ref){sizes, (size_t)like->ndim}, (int8_t)dtype, false, layout);
-    *(void **)tensor = made.impl[0];
+    NEW_TENSOR tensor = {made.impl[0]};
     return viewed(&tensor, like, like->ndim, sizes, strides, dtype, view);
 }
 
-tensor_handle new_dense_copy(tensor_handle tensor) {
+new_tensor new_dense_copy(tensor_handle tensor) {
     int64_t strides[PLANISH_MAX_NDIM];
     DLTensor view = view_input(tensor), made;
-    OWNED_TENSOR copy =
+    NEW_TENSOR copy =
         new_dense_tensor(&view, view.ndim, view.shape, view_dtype(&view), strides, &made);
-    torch_check(torch.copy(copy, tensor, 0));
-    tensor_handle given = copy;
-    copy = NULL;
-    return given;
+    torch_check(torch.copy(handle_of(&copy), tensor, 0));
+    return (new_tensor){give_tensor(&copy)};
 }

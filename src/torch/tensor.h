@@ -9,6 +9,34 @@
 #include "aoti.h"
 #include "planish.h"
 
+/* A tensor that was made here, or NULL: a TensorImpl and one reference to it, as C++ has them. */
+typedef struct new_tensor {
+    void *impl;
+} new_tensor;
+
+/* For the rare case that a new tensor is not returned. */
+void free_new_tensor(new_tensor *tensor);
+
+#define NEW_TENSOR __attribute__((cleanup(free_new_tensor))) new_tensor
+
+/* As a handle, which lives as long as `tensor`. */
+static inline tensor_handle handle_of(new_tensor *tensor) {
+    return (tensor_handle)tensor;
+}
+
+/* Gives up owning the tensor; NULL becomes an undefined one. */
+static inline void *give_tensor(new_tensor *tensor) {
+    void *given = tensor->impl ? tensor->impl : torch.undefined;
+    tensor->impl = NULL;
+    return given;
+}
+
+/* The results of a call, in the order of C++. */
+static inline returned_tensors give_tensors(new_tensor *first, new_tensor *second,
+                                            new_tensor *third) {
+    return (returned_tensors){{give_tensor(third), give_tensor(second), give_tensor(first)}};
+}
+
 /* Describes `tensor`, to be read only. A dtype that planish does not know gets 0 bits. */
 DLTensor view_input(tensor_handle tensor);
 
@@ -70,16 +98,16 @@ void strides_like(const DLTensor *view, int64_t *strides);
  * A new tensor on the device of `like`, with its view for writing. The view's shape is `sizes` and
  * its strides are `strides`, which must outlive it; for a dense tensor they are written here.
  */
-tensor_handle new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
-                               int64_t *strides, DLTensor *view);
-tensor_handle new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes,
-                                 int64_t *strides, int32_t dtype, DLTensor *view);
+new_tensor new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
+                            int64_t *strides, DLTensor *view);
+new_tensor new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
+                              int32_t dtype, DLTensor *view);
 
 /* A new channels-last tensor of like's rank, 4 or 5, on the CPU; `strides` are those it has. */
-tensor_handle new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
-                                       int64_t *strides, DLTensor *view);
+new_tensor new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
+                                    int64_t *strides, DLTensor *view);
 
 /* A row-major copy of a tensor of at most PLANISH_MAX_NDIM axes, on its device. */
-tensor_handle new_dense_copy(tensor_handle tensor);
+new_tensor new_dense_copy(tensor_handle tensor);
 
 #endif

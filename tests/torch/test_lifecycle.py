@@ -7,14 +7,26 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 import torch.nn.functional as F
-from support import LAYER, LAYER_BACKWARD, RMS, RMS_BACKWARD, Calls, dispatch_tables, on_planish
+from support import (
+    GROUP,
+    LAYER,
+    LAYER_BACKWARD,
+    REPLACED,
+    RMS,
+    RMS_BACKWARD,
+    Calls,
+    dispatch_tables,
+    on_planish,
+)
 
 import planish
 import torch
 from planish import _enable
+from planish._library import library
 
 X = torch.randn(3, 8)
 
@@ -272,3 +284,76 @@ def test_calls_keep_memory() -> None:
         work()
         work()
     assert resident() - before < 8 << 20  # 400 leaked results would be 100 MiB
+
+
+# ---- Calls without the boxed stack -------------------------------------------------------------
+
+
+def unboxed() -> dict[str, int]:
+    return {name: counts["unboxed"] for name, counts in planish.stats().items()}
+
+
+def below_autograd() -> list[torch.Tensor]:
+    """The four operators, boxed as Python's torch.ops call them."""
+    aten = torch.ops.aten
+    x, dy, image = X, torch.ones_like(X), torch.arange(48.0).sin().reshape(2, 6, 2, 2)
+    weight, bias = torch.linspace(1, 2, 8), torch.linspace(-1, 1, 8)
+    scale, sizes = torch.linspace(1, 2, 6), (2, 6, 4)
+    with torch.inference_mode():
+        y, mean, rstd = aten.native_layer_norm.default(x, [8], weight, bias, 1e-5)
+        found = [y, mean, rstd]
+        mask = [True, True, True]
+        found += aten.native_layer_norm_backward.default(dy, x, [8], mean, rstd, weight, bias, mask)
+        y, mean, rstd = aten.native_group_norm.default(image, scale, None, *sizes, 3, 1e-5)
+        found += [y, mean, rstd]
+        found += aten.native_group_norm_backward.default(
+            image, image, mean, rstd, scale, *sizes, 3, mask
+        )
+    return found
+
+
+def as_from_cpp() -> list[torch.Tensor]:
+    """The same by way of torch's C++ functions, which autograd calls."""
+    x = X.clone().requires_grad_()
+    weight, bias = (t.requires_grad_() for t in (torch.linspace(1, 2, 8), torch.linspace(-1, 1, 8)))
+    image = torch.arange(48.0).sin().reshape(2, 6, 2, 2).requires_grad_()
+    scale = torch.linspace(1, 2, 6).requires_grad_()
+    y, mean, rstd = torch.native_layer_norm(x, [8], weight, bias, 1e-5)
+    found = [y, mean, rstd, *torch.autograd.grad(y, [x, weight, bias], torch.ones_like(y))]
+    y, mean, rstd = torch.native_group_norm(image, scale, None, 2, 6, 4, 3, 1e-5)
+    return [*found, y, mean, rstd, *torch.autograd.grad(y, [image, scale], image.detach())]
+
+
+def test_calls_from_cpp_come_boxed_or_their_results_differ() -> None:
+    with on_planish(*REPLACED[:4]):
+        before = unboxed()
+        boxed = below_autograd()
+        assert unboxed() == before, "these calls are boxed: nothing would be compared"
+        results = as_from_cpp()
+        came = {name: n - before[name] for name, n in unboxed().items() if n > before[name]}
+        assert came == dict.fromkeys((LAYER, LAYER_BACKWARD, GROUP), 1)
+    del boxed[-1]  # the gradient of the bias that is not there
+    for one, other in zip(results, boxed, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_torch_refuses_or_an_undefined_weight_breaks_a_call_from_cpp() -> None:
+    with planish.enabled():
+        for arguments in [(X, (7,)), (X.long(), (8,)), (X, (8,), torch.ones(7))]:
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                F.layer_norm(*arguments)
+        y = F.layer_norm(X, (8,), None, torch.ones(8))
+    torch.testing.assert_close(y, F.layer_norm(X, (8,), None, torch.ones(8)))
+
+
+def test_another_override_that_comes_and_goes_leaves_calls_boxed() -> None:
+    with on_planish(LAYER):
+        other = torch.library.Library("aten", "IMPL")
+        with library().quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other.impl("native_layer_norm", lambda *_: (X, X, X), "CPU")
+        assert torch.equal(F.layer_norm(torch.ones(3, 8), (8,)), X)
+        other._destroy()
+        before = unboxed()[LAYER]
+        F.layer_norm(X, (8,))
+        assert unboxed()[LAYER] == before + 1
