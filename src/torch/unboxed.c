@@ -33,9 +33,9 @@ static void *address_of(any_function function) {
 
 static bool find_key(const char *name, dispatch_key *key) {
     enum { MORE_THAN_THERE_ARE = 1024 };
-    for (dispatch_key k = 0; k < MORE_THAN_THERE_ARE; k++)
-        if (!strcmp(torch.key_name(k), name)) {
-            *key = k;
+    for (int k = 0; k < MORE_THAN_THERE_ARE; k++)
+        if (!strcmp(torch.key_name((dispatch_key)k), name)) {
+            *key = (dispatch_key)k;
             return true;
         }
     return false;
