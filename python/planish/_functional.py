@@ -39,13 +39,15 @@ def _check(
 ) -> None:
     if parameter is None:
         return
-    short = [x.shape[axis] for axis in affine]
-    full = [size if axis in affine else 1 for axis, size in enumerate(x.shape)]
-    if list(parameter.shape) not in (short, full):
-        raise RuntimeError(
-            f"{function}: Expected {name} to have the sizes {short} of the affine dims "
-            f"(or {full}), but got {name} of shape {list(parameter.shape)}"
-        )
+    shape = x.shape
+    short = [shape[axis] for axis in affine]
+    if list(parameter.shape) != short:
+        full = [size if axis in affine else 1 for axis, size in enumerate(shape)]
+        if list(parameter.shape) != full:
+            raise RuntimeError(
+                f"{function}: Expected {name} to have the sizes {short} of the affine dims "
+                f"(or {full}), but got {name} of shape {list(parameter.shape)}"
+            )
     if parameter.dtype not in _DTYPES:
         raise NotImplementedError(f"{function}: not implemented for {name} of {parameter.dtype}")
     if parameter.device != x.device:
@@ -226,16 +228,7 @@ def group_norm(
     if _enable.is_enabled("group_norm", x.device.type) and _torch_can_group(x, weight, bias):
         y = torch.group_norm(x, num_groups, weight, bias, eps)
     else:
-        sizes = (num_groups, channels // num_groups)
-        weight, bias = (None if t is None else t.reshape(sizes) for t in (weight, bias))
-        reduce = list(range(2, x.dim() + 1))
-        apart = split_channels(x, num_groups)
-        y = _ops.norm(apart, weight, bias, reduce, [1, 2], eps, False, True)
-        if y.stride(1) == y.shape[2] * y.stride(2):
-            # No view: an activation in place would make autograd copy a view's gradients.
-            y = torch.ops.aten._unsafe_view(y, x.shape)
-        else:
-            y = y.flatten(1, 2)  # a copy
+        y = _ops.group_norm(x, num_groups, weight, bias, eps)
     return torch.nn.functional.silu(y) if activation else y
 
 

@@ -7,13 +7,13 @@ of Python: shapes for fake tensors, and derivatives.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from planish._library import library
 from torch import Tensor
 
-__all__ = ["norm", "norm_and_statistics", "statistics"]
+__all__ = ["group_norm", "norm", "norm_and_statistics", "statistics"]
 
 
 def _statistics_dtype(x: Tensor) -> torch.dtype:
@@ -181,6 +181,150 @@ def _define() -> None:
 
 _define()  # at import: tracing must not come across it
 
+#: Without the Python function around them.
+_forward_op = torch.ops.planish.norm_forward.default._op
+_backward_op = torch.ops.planish.norm_backward.default._op
+
+
+# ---- The same at less cost ----------------------------------------------------------------------
+#
+# torch runs a derivative that was registered in Python by way of Python, several times a call, also
+# where there is nothing to differentiate. Tensors that only eager autograd looks at go past that.
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _is_plain(*tensors: Tensor | None) -> bool:
+    """Whether only eager autograd sees these calls: no subclass, tracing, transform or mode."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and all(tensor is None or type(tensor) in _PLAIN for tensor in tensors)
+    )
+
+
+def _needs_graph(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+class _Axes(NamedTuple):
+    """What a norm is besides its tensors."""
+
+    reduce: list[int]
+    affine: list[int]
+    rms: bool
+    keep: bool = False
+    #: Channels (axis 1) are seen as this many groups, and the axes are those of that view; 0: not.
+    groups: int = 0
+
+
+def _seen(x: Tensor, axes: _Axes) -> Tensor:
+    if not axes.groups:
+        return x
+    batch, channels, *pixels = x.shape
+    return x.view(batch, axes.groups, channels // axes.groups, *pixels)
+
+
+def _seen_parameter(parameter: Tensor | None, axes: _Axes) -> Tensor | None:
+    if not axes.groups or parameter is None:
+        return parameter
+    return parameter.view(axes.groups, parameter.shape[0] // axes.groups)
+
+
+def _run(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: _Axes
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The forward, past autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        y, mean, rstd = _forward_op(
+            _seen(x, axes),
+            _seen_parameter(weight, axes),
+            _seen_parameter(bias, axes),
+            axes.reduce,
+            axes.affine,
+            eps,
+            axes.rms,
+            axes.keep,
+        )
+        # .data: no view. An activation in place would make autograd copy a view's gradients.
+        return y.reshape(x.shape).data if axes.groups else y, mean, rstd
+
+
+def _run_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    axes: _Axes,
+    wanted: list[bool],
+) -> list[Tensor | None]:
+    dx, dweight, dbias = _backward_op(
+        _seen(dy, axes),
+        _seen(x, axes),
+        mean,
+        rstd,
+        _seen_parameter(weight, axes),
+        axes.reduce,
+        axes.affine,
+        axes.rms,
+        wanted,
+    )
+    return [dx.reshape(x.shape) if axes.groups and dx is not None else dx, dweight, dbias]
+
+
+class _Norm(torch.autograd.Function):
+    """The derivative of a norm of plain tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        axes: _Axes,
+    ) -> Tensor:
+        y, mean, rstd = _run(x, weight, bias, eps, axes)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.axes = axes
+        ctx.weight_shape = None if weight is None else weight.shape
+        ctx.bias_shape = None if bias is None else bias.shape
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:3])
+        arguments = dy, x, weight, mean, rstd, ctx.axes, wanted
+        if torch.is_grad_enabled() or not _is_plain(dy, x, weight):
+            dx, dweight, dbias = _run_backward(*arguments)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                dx, dweight, dbias = _run_backward(*arguments)
+        if dweight is not None:
+            dweight = dweight.reshape(ctx.weight_shape)
+        if dbias is not None:
+            dbias = dbias.reshape(ctx.bias_shape).to(ctx.bias_dtype)
+        return dx, dweight, dbias, None, None
+
+
+def _plain_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: _Axes
+) -> Tensor:
+    if _needs_graph(x, weight, bias):
+        y: Tensor = _Norm.apply(x, weight, bias, eps, axes)  # type: ignore[no-untyped-call]
+        return y
+    return _run(x, weight, bias, eps, axes)[0]
+
+
+# ---- What the package calls ---------------------------------------------------------------------
+
 
 def norm(
     x: Tensor,
@@ -194,8 +338,29 @@ def norm(
 ) -> Tensor:
     """The general operator; axes are sorted and not negative. ``keep``: the result is laid out as
     torch.empty_like(x), else dense."""
+    if _is_plain(x, weight, bias):
+        return _plain_norm(x, weight, bias, eps, _Axes(reduce, affine, rms, keep))
     y: Tensor = torch.ops.planish.norm_forward(x, weight, bias, reduce, affine, eps, rms, keep)[0]
     return y
+
+
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Group norm of (N, C, ...), laid out as x; weight and bias have C elements."""
+    reduce, affine = list(range(2, x.dim() + 1)), [1, 2]
+    if _is_plain(x, weight, bias):
+        return _plain_norm(x, weight, bias, eps, _Axes(reduce, affine, False, True, groups))
+    sizes = (groups, x.shape[1] // groups)
+    weight, bias = (None if t is None else t.reshape(sizes) for t in (weight, bias))
+    apart: Tensor = x.unflatten(1, sizes)  # type: ignore[no-untyped-call]
+    y = torch.ops.planish.norm_forward(apart, weight, bias, reduce, affine, eps, False, True)[0]
+    if y.stride(1) == y.shape[2] * y.stride(2):
+        # No view: an activation in place would make autograd copy a view's gradients.
+        whole: Tensor = torch.ops.aten._unsafe_view(y, x.shape)
+        return whole
+    copied: Tensor = y.flatten(1, 2)
+    return copied
 
 
 def norm_and_statistics(
