@@ -5,8 +5,10 @@ Rows are (1, 8), images (1, 8, 2, 2).
     python bench/overhead.py [--rounds 60] [--device cuda] [--json]
 
 Every case is timed with planish disabled and enabled in turn, round after round in one process, so
-that both see the same machine. Printed, in microseconds: the fastest round (what the call costs
-when nothing else runs), the median, and the quartiles. One thread.
+that both see the same machine. Functions of planish's own stand beside the torch call that says the
+same, with planish disabled: they then run on operators of planish's own. Printed, in microseconds:
+the fastest round (what the call costs when nothing else runs), the median, and the quartiles. One
+thread.
 
 On CUDA the calls are only queued while the clock runs, fewer of them than a stream holds; the
 GPU is waited for outside.
@@ -29,7 +31,10 @@ import torch
 CALLS = 2000
 
 
-def cases(device: str) -> dict[str, Callable[[], object]]:
+Call = Callable[[], object]
+
+
+def cases(device: str) -> dict[str, Call]:
     """The calls to time, by name."""
     x = torch.randn(1, 8, device=device)
     weight, bias = torch.randn(8, device=device), torch.randn(8, device=device)
@@ -57,6 +62,7 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
     return {
         "F.layer_norm": lambda: F.layer_norm(x, (8,), weight, bias),
         "F.layer_norm, no parameters": lambda: F.layer_norm(x, (8,)),
+        "F.layer_norm, with a graph": lambda: F.layer_norm(live[0], (8,), *live[1:]),
         "F.layer_norm, rows apart": lambda: F.layer_norm(rows_apart, (8,), weight, bias),
         "F.layer_norm, forward and backward": train_layer_norm,
         "F.group_norm": lambda: F.group_norm(image, 2, weight, bias),
@@ -66,6 +72,38 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
         "F.rms_norm": lambda: F.rms_norm(x, (8,), weight),
         "F.rms_norm, inference mode": inference_rms_norm,
         "F.rms_norm, forward and backward": train_rms_norm,
+    }
+
+
+def own_cases(device: str) -> dict[str, tuple[Call, Call]]:
+    """What torch calls and what planish does, by name."""
+    image, dy = torch.randn(1, 8, 2, 2, device=device), torch.ones(1, 8, 2, 2, device=device)
+    weight, bias = torch.randn(8, device=device), torch.randn(8, device=device)
+    live = [tensor.clone().requires_grad_() for tensor in (image, weight, bias)]
+
+    def channels(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x.permute(0, 2, 3, 1), (8,), *parameters).permute(0, 3, 1, 2)
+
+    def train(y: torch.Tensor) -> object:
+        return torch.autograd.grad(y, live, dy)
+
+    return {
+        "planish.group_norm": (
+            lambda: F.group_norm(image, 2, weight, bias),
+            lambda: planish.group_norm(image, 2, weight, bias),
+        ),
+        "planish.group_norm, forward and backward": (
+            lambda: train(F.group_norm(live[0], 2, *live[1:])),
+            lambda: train(planish.group_norm(live[0], 2, *live[1:])),
+        ),
+        "planish.layer_norm over channels": (
+            lambda: channels(image, weight, bias),
+            lambda: planish.layer_norm(image, 1, weight, bias),
+        ),
+        "planish.layer_norm over channels, forward and backward": (
+            lambda: train(channels(*live)),
+            lambda: train(planish.layer_norm(live[0], 1, *live[1:])),
+        ),
     }
 
 
@@ -80,22 +118,32 @@ def microseconds(call: Callable[[], object], calls: int, device: str) -> float:
     return seconds / calls * 1e6
 
 
+def take_turns(
+    calls: dict[str, Call], rounds: int, device: str, enabling: bool
+) -> dict[str, list[float]]:
+    """Times of the call of each provider per round."""
+    found: dict[str, list[float]] = {provider: [] for provider in calls}
+    for turn in range(rounds + 1):
+        for provider, call in calls.items():
+            enabled = enabling and provider == "planish"
+            if enabled:
+                planish.enable()
+            microseconds(call, 50, device)
+            timing = microseconds(call, CALLS // 10, device)
+            if enabled:
+                planish.disable()
+            if turn:  # the first round warms up
+                found[provider].append(timing)
+    return found
+
+
 def measure(rounds: int, device: str) -> dict[str, dict[str, list[float]]]:
-    """Times of every case, [without planish, with planish] per round."""
+    """Times of every case, without planish and with it."""
     times: dict[str, dict[str, list[float]]] = {}
     for name, call in cases(device).items():
-        found: dict[str, list[float]] = {"torch": [], "planish": []}
-        for turn in range(rounds + 1):
-            for provider, timings in found.items():
-                if provider == "planish":
-                    planish.enable()
-                microseconds(call, 50, device)
-                timing = microseconds(call, CALLS // 10, device)
-                if provider == "planish":
-                    planish.disable()
-                if turn:  # the first round warms up
-                    timings.append(timing)
-        times[name] = found
+        times[name] = take_turns({"torch": call, "planish": call}, rounds, device, True)
+    for name, (native, ours) in own_cases(device).items():
+        times[name] = take_turns({"torch": native, "planish": ours}, rounds, device, False)
     return times
 
 
@@ -118,7 +166,7 @@ def main() -> int:
         f"one thread, {machine}"
     )
     print(
-        f"{'microseconds per call':36}  fastest: torch planish ratio   median: torch planish ratio"
+        f"{'microseconds per call':54}  fastest: torch planish ratio   median: torch planish ratio"
     )
     for name, found in times.items():
         columns = []
@@ -129,7 +177,7 @@ def main() -> int:
             "{:.1f}-{:.1f}".format(*statistics.quantiles(timings, n=4)[::2])
             for timings in found.values()
         )
-        print(f"{name:36} {'  '.join(columns)}   ({spread})")
+        print(f"{name:54} {'  '.join(columns)}   ({spread})")
     return 0
 
 

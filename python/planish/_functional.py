@@ -34,19 +34,23 @@ def _axes(dims: int | Iterable[int], ndim: int, name: str) -> list[int]:
     return sorted(axes)
 
 
+def _device_type(x: Tensor) -> str:
+    return "cpu" if x.is_cpu else x.device.type
+
+
 def _check(
     x: Tensor, parameter: Tensor | None, affine: list[int], function: str, name: str
 ) -> None:
     if parameter is None:
         return
-    shape = x.shape
+    shape, given = x.shape, list(parameter.shape)
     short = [shape[axis] for axis in affine]
-    if list(parameter.shape) != short:
+    if given != short:
         full = [size if axis in affine else 1 for axis, size in enumerate(shape)]
-        if list(parameter.shape) != full:
+        if given != full:
             raise RuntimeError(
                 f"{function}: Expected {name} to have the sizes {short} of the affine dims "
-                f"(or {full}), but got {name} of shape {list(parameter.shape)}"
+                f"(or {full}), but got {name} of shape {given}"
             )
     if parameter.dtype not in _DTYPES:
         raise NotImplementedError(f"{function}: not implemented for {name} of {parameter.dtype}")
@@ -59,7 +63,7 @@ def _check(
 def _check_x(function: str, x: Tensor) -> None:
     if x.dtype not in _DTYPES:
         raise NotImplementedError(f"{function}: not implemented for x of {x.dtype}")
-    if x.device.type not in DEVICES:
+    if _device_type(x) not in DEVICES:
         raise NotImplementedError(
             f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
         )
@@ -86,7 +90,7 @@ def _norm(
     _check(x, weight, affine, function, "weight")
     _check(x, bias, affine, function, "bias")
     rms = function == "rms_norm"
-    on = _enable.is_enabled(function, x.device.type) and not (keep and not x.is_contiguous())
+    on = _enable.is_enabled(function, _device_type(x)) and not (keep and not x.is_contiguous())
     if on and _torch_can(x, weight, bias, reduce, affine, rms):
         shape = x.shape[reduce[0] :]
         if rms:
@@ -225,7 +229,7 @@ def group_norm(
                 f"{name} of shape {list(parameter.shape)}"
             )
         _check(x, parameter, [1], "group_norm", name)
-    if _enable.is_enabled("group_norm", x.device.type) and _torch_can_group(x, weight, bias):
+    if _enable.is_enabled("group_norm", _device_type(x)) and _torch_can_group(x, weight, bias):
         y = torch.group_norm(x, num_groups, weight, bias, eps)
     else:
         y = _ops.group_norm(x, num_groups, weight, bias, eps)

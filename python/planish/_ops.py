@@ -6,6 +6,7 @@ of Python: shapes for fake tensors, and derivatives.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -194,6 +195,20 @@ _backward_op = torch.ops.planish.norm_backward.default._op
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
+def _keys(*names: str) -> Any:
+    sets = [torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names]
+    return functools.reduce(lambda one, other: one | other, sets)
+
+
+#: What differentiates, and what notes that a tensor is a view of another: an activation in place
+#: would make autograd copy the gradients of a view.
+_AUTOGRAD = _keys("AutogradFunctionality", "AutogradOther", "ADInplaceOrView")
+
+
+def _below_autograd() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(_AUTOGRAD)
+
+
 def _is_plain(*tensors: Tensor | None) -> bool:
     """Whether only eager autograd sees these calls: no subclass, tracing, transform or mode."""
     return (
@@ -235,11 +250,16 @@ def _seen_parameter(parameter: Tensor | None, axes: _Axes) -> Tensor | None:
     return parameter.view(axes.groups, parameter.shape[0] // axes.groups)
 
 
+def _whole(grouped: Tensor, x: Tensor) -> Tensor:
+    """With x's shape again; a copy where pixels lie between the channels."""
+    return grouped.view(x.shape) if grouped.is_contiguous() else grouped.reshape(x.shape)
+
+
 def _run(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: _Axes
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The forward, past autograd."""
-    with torch._C._AutoDispatchBelowAutograd():
+    with _below_autograd():
         y, mean, rstd = _forward_op(
             _seen(x, axes),
             _seen_parameter(weight, axes),
@@ -250,8 +270,7 @@ def _run(
             axes.rms,
             axes.keep,
         )
-        # .data: no view. An activation in place would make autograd copy a view's gradients.
-        return y.reshape(x.shape).data if axes.groups else y, mean, rstd
+        return _whole(y, x) if axes.groups else y, mean, rstd
 
 
 def _run_backward(
@@ -274,7 +293,7 @@ def _run_backward(
         axes.rms,
         wanted,
     )
-    return [dx.reshape(x.shape) if axes.groups and dx is not None else dx, dweight, dbias]
+    return [_whole(dx, x) if axes.groups and dx is not None else dx, dweight, dbias]
 
 
 class _Norm(torch.autograd.Function):
@@ -305,7 +324,7 @@ class _Norm(torch.autograd.Function):
         if torch.is_grad_enabled() or not _is_plain(dy, x, weight):
             dx, dweight, dbias = _run_backward(*arguments)
         else:
-            with torch._C._AutoDispatchBelowAutograd():
+            with _below_autograd():
                 dx, dweight, dbias = _run_backward(*arguments)
         if dweight is not None:
             dweight = dweight.reshape(ctx.weight_shape)
