@@ -19,8 +19,8 @@ typedef struct kernel_record {
 
 typedef void (*any_function)(void);
 
-/* The torch versions that the record is known of: 2.10 to 2.13. */
-static const int first_version = 210, last_version = 213;
+/* The torch versions that the record is known of: 2.10 to 2.14. */
+static const int first_version = 210, last_version = 214;
 
 /* A key of the dispatcher that is kept free for users' own backends. */
 static const char free_key[] = "PrivateUse3";

@@ -1,5 +1,5 @@
 /*
- * Calls without the boxed stack, on a libtorch made up here: whatever is not as torch 2.10 to 2.13
+ * Calls without the boxed stack, on a libtorch made up here: whatever is not as torch 2.10 to 2.14
  * have it keeps them boxed, and nothing is written then.
  */
 #include <stdlib.h>
@@ -29,7 +29,7 @@ typedef enum change {
 static const char *const change_names[CHANGE_COUNT] = {
     "as torch has it",
     "torch 2.9",
-    "torch 2.14",
+    "torch 2.15",
     "a function is missing",
     "no key is free",
     "the free key is taken",
@@ -70,7 +70,7 @@ static void *address(void (*function)(void)) {
 }
 
 static uint64_t version(void) {
-    const uint64_t minor = current == OLDER ? 9 : current == NEWER ? 14 : 12;
+    const uint64_t minor = current == OLDER ? 9 : current == NEWER ? 15 : 12;
     return (uint64_t)2 << 56 | minor << 48;
 }
 

@@ -289,6 +289,10 @@ def test_calls_keep_memory() -> None:
 # ---- Calls without the boxed stack -------------------------------------------------------------
 
 
+#: On a newer torch calls stay boxed (last_version in src/torch/unboxed.c).
+KNOWN = library().torch_version() <= 214
+
+
 def unboxed() -> dict[str, int]:
     return {name: counts["unboxed"] for name, counts in planish.stats().items()}
 
@@ -331,7 +335,7 @@ def test_calls_from_cpp_come_boxed_or_their_results_differ() -> None:
         assert unboxed() == before, "these calls are boxed: nothing would be compared"
         results = as_from_cpp()
         came = {name: n - before[name] for name, n in unboxed().items() if n > before[name]}
-        assert came == dict.fromkeys((LAYER, LAYER_BACKWARD, GROUP), 1)
+        assert came == dict.fromkeys((LAYER, LAYER_BACKWARD, GROUP) if KNOWN else (), 1)
     del boxed[-1]  # the gradient of the bias that is not there
     for one, other in zip(results, boxed, strict=True):
         assert torch.equal(one, other)
@@ -356,4 +360,4 @@ def test_another_override_that_comes_and_goes_leaves_calls_boxed() -> None:
         other._destroy()
         before = unboxed()[LAYER]
         F.layer_norm(X, (8,))
-        assert unboxed()[LAYER] == before + 1
+        assert unboxed()[LAYER] == before + KNOWN
