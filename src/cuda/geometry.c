@@ -239,8 +239,7 @@ static void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_doub
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
-    if (c[C_KIND] == PLANISH_LAYER && x_bytes == 2 && !is_double && !c[C_GROUPS] &&
-        cols <= CENTRED_COLS) {
+    if (x_bytes == 2 && !is_double && !c[C_GROUPS] && cols <= CENTRED_COLS) {
         centred_geometry(c, chunks, limits->arch);
         return;
     }

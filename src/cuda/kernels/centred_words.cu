@@ -1,5 +1,5 @@
 /*
- * A part of forward.cu: LayerNorm rows of 16 bits within a warp. Many such rows are bound by their
+ * A part of forward.cu: short rows of 16 bits within a warp. Many such rows are bound by their
  * instructions, not by memory. Few lanes share a row, so that two exchanges cost little, and the mean
  * first, then the squares about it, is half the arithmetic of sums about pivots.
  *
@@ -12,6 +12,7 @@
  */
 constexpr real INVERSE = (real)(1.0 / COLS);
 constexpr bool EXACT_INVERSE = (COLS & (COLS - 1)) == 0; /* then delta is 0 */
+constexpr bool NO_DELTA = !LAYER || (EXACT_INVERSE && !WIDE_RANGE); /* nor where rows are scaled */
 
 struct centred_row {
     real v[VECS][WIDTH]; /* x, then x - pivot */
@@ -57,7 +58,7 @@ __device__ __forceinline__ void centre(row_moments &m, real sum) {
     }
 }
 
-/* Leaves x - pivot, and gives the sum of its squares. */
+/* Leaves x - pivot (RMSNorm: x), and gives the sum of its squares. */
 __device__ __forceinline__ real squares_of(const place &p, centred_row &row) {
     constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
     real part[VECS];
@@ -65,7 +66,7 @@ __device__ __forceinline__ real squares_of(const place &p, centred_row &row) {
     for (int k = 0; k < VECS; k++) {
         real e[HALF];
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
+        for (int i = 0; i < (LAYER ? WIDTH : 0); i++)
             row.v[k][i] -= row.m.pivot;
 #pragma unroll
         for (int i = 0; i < HALF; i++) {
@@ -89,7 +90,7 @@ __device__ __forceinline__ void find_rstd(const forward_args &args, centred_row 
 #pragma unroll
     for (int u = 0; u < COUNT; u++) {
         v[u] = squares[u] * INVERSE;
-        if (!EXACT_INVERSE)
+        if (LAYER && !EXACT_INVERSE)
             v[u] = fmaxf(multiply_add(-rows[u].m.delta, rows[u].m.delta, v[u]), 0.f);
         v[u] += args.eps_rounded;
         quick &= root_is_quick(v[u]);
@@ -114,7 +115,7 @@ __device__ __forceinline__ void scale_row(const forward_args &args, place &p, co
         for (int k = 0; k < VECS; k++)
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
-                row.v[k][i] -= row.m.pivot;
+                row.v[k][i] -= LAYER ? row.m.pivot : 0;
     }
 }
 
@@ -138,9 +139,8 @@ __device__ __forceinline__ void write_rows(const forward_args &args, const place
             real out[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                const real v = EXACT_INVERSE && !WIDE_RANGE
-                                   ? rows[u].v[k][i] * m.rstd
-                                   : multiply_add(rows[u].v[k][i], m.rstd, rest);
+                const real v = NO_DELTA ? rows[u].v[k][i] * m.rstd
+                                        : multiply_add(rows[u].v[k][i], m.rstd, rest);
                 out[i] = scaled(v, scale[i], offset[i]);
             }
             store_once<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
@@ -193,10 +193,12 @@ __device__ __forceinline__ bool take_rows(const forward_args &args, place &p, co
     }
 #pragma unroll
     for (int u = 0; u < COUNT; u++)
-        sums[u] = sum_of(rows[u]);
+        sums[u] = LAYER ? sum_of(rows[u]) : 0;
 #pragma unroll
     for (int u = 0; u < COUNT; u++) {
-        centre(rows[u].m, sum_over_lanes<WARP_LANES>(sums[u], p.lane));
+        rows[u].m.pivot = rows[u].m.delta = 0;
+        if (LAYER)
+            centre(rows[u].m, sum_over_lanes<WARP_LANES>(sums[u], p.lane));
         sums[u] = squares_of(p, rows[u]);
     }
 #pragma unroll

@@ -19,7 +19,7 @@
  * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
  * done again, scaled by a power of two.
  *
- * LayerNorm rows of 16 bits within a warp go another way (centred_words.cu).
+ * Rows of 16 bits and up to 512 columns go another way (centred_words.cu).
  *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
@@ -86,7 +86,7 @@ struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
 };
 
-constexpr bool CENTRED = LAYER && WITHIN_WARP && HOLD == 0 && STAGES == 0 && !GROUPED &&
+constexpr bool CENTRED = WITHIN_WARP && HOLD == 0 && STAGES == 0 && !GROUPED &&
                          sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && COLS <= 512;
 /* y from (x - pivot) * rstd - delta * rstd: an instruction less for an element, and a rounding of f32
  * that results of 16 bits do not show. */

@@ -505,7 +505,8 @@ static void centred(void) {
     set_device(90, 1);
     for (int i = 0; i < 12; i++) {
         const int64_t n = cols[i % 6], rows = n < 50 ? 1003 : n < 101 ? 403 : 107;
-        norm_case c = rows_of(PLANISH_FORWARD, PLANISH_LAYER, rows, n, i < 6 ? F16 : BF16);
+        norm_case c = rows_of(PLANISH_FORWARD, i % 4 == 2 ? PLANISH_RMS : PLANISH_LAYER, rows, n,
+                              i < 6 ? F16 : BF16);
         c.numbers = i < 6 ? of[i] : SCALE_MIXED;
         c.in = i % 5 == 3 ? PADDED : i % 5 == 4 ? MISALIGNED : DENSE;
         if (i == 8)
