@@ -72,12 +72,11 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (cuda_spec_is_wide(&spec))
             return spec;
-        /* Rows within warps that the device holds at once: rather more threads than several rows
-         * for each, and weights that are there in time. The bits are the same. */
-        while (c[C_LANES] <= 32 && c[C_ROWS] > 1 && units_of(plan, &spec) < resident(plan, &spec))
+        /* Rows within warps that fill less than half of the device: rather more threads than several
+         * rows for each. The bits are the same. */
+        while (c[C_LANES] <= 32 && c[C_ROWS] > 1 &&
+               2 * units_of(plan, &spec) < resident(plan, &spec))
             c[C_ROWS] /= 2;
-        if (c[C_LANES] <= 32 && c[C_ROWS] == 1 && units_of(plan, &spec) <= resident(plan, &spec))
-            c[C_EARLY] = c[C_HOLD] == 0 && !c[C_REAL_DOUBLE];
         const int few = units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER];
         if (c[C_HOLD] == 1 && few && c[C_VECS] <= 5)
             c[C_HOLD] = 0; /* the same sums */
