@@ -290,7 +290,7 @@ static void wide_arguments(const cuda_plan *plan, void *const *b, char *workspac
 
 void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
                            int resident, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    if (cuda_spec_is_wide(&launches[0].spec)) {
+    if (cuda_spec_is_wide(&launches[0].spec) && !cuda_spec_is_groups(&launches[0].spec)) {
         wide_arguments(plan, buffers, workspace, resident, launches);
         return;
     }
@@ -306,7 +306,7 @@ void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
         break;
     case CUDA_GROUPS:
     case CUDA_STRIPS:
-        groups_launch_arguments(plan, buffers, workspace, launches);
+        groups_launch_arguments(plan, buffers, workspace, resident, launches);
         break;
     case CUDA_APPLY:
         long_arguments(plan, buffers, workspace, launches);

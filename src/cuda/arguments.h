@@ -60,6 +60,7 @@ typedef struct cuda_groups_args {
     const void *x, *weight, *bias, *dy;
     void *mean, *rstd, *out;
     float *sums, *moments, *partial_weight, *partial_bias;
+    uint64_t *mail;
     int64_t images;
     int64_t x_image, dy_image, out_image, mean_stride, rstd_stride;
     double eps;

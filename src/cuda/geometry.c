@@ -64,7 +64,9 @@ static int in_warps(int chunks, int vecs) {
 unsigned cuda_spec_threads(const cuda_spec *s) {
     if (s->kernel == CUDA_FINISH)
         return 32u * (unsigned)s->constant[C_SLICES];
-    return 32u * (unsigned)(s->constant[C_WARPS] + (s->constant[C_GROUP] > 1)); /* one exchanges */
+    const int exchanges =
+        s->constant[C_GROUP] > 1 && s->kernel != CUDA_STRIPS; /* a warp of its own */
+    return 32u * (unsigned)(s->constant[C_WARPS] + exchanges);
 }
 
 int64_t cuda_plan_groups(const cuda_plan *plan) {

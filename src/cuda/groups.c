@@ -158,10 +158,36 @@ static size_t moments_bytes(const cuda_plan *plan) {
     return plan->main.constant[C_STAGE] == STAGE_ROW ? 0 : (size_t)plan->rows * 8 * sizeof(float);
 }
 
+/* The kernel that runs where the device holds it. */
+static const cuda_spec *first_of(const cuda_plan *plan) {
+    return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+}
+
 /* Of dweight and dbias: one of each image, or of each of its blocks. */
-static int64_t partial_rows(const cuda_plan *plan) {
+static int64_t partial_rows(const cuda_plan *plan, const cuda_spec *spec) {
+    return images_of(plan) * (spec->kernel == CUDA_STRIPS ? strips_blocks(spec) : 1);
+}
+
+static int64_t strips_held(const cuda_plan *plan, const cuda_spec *spec) {
+    return strips_at_once(spec, images_of(plan), &plan->limits);
+}
+
+/* Rounded, as partial sums follow. */
+static size_t mail_bytes(const cuda_plan *plan, const cuda_spec *spec) {
+    if (spec->kernel != CUDA_STRIPS || spec->constant[C_GROUP] <= 1)
+        return 0;
+    return round_up((size_t)strips_held(plan, spec) * strips_mail_bytes(spec));
+}
+
+void groups_plan_size(cuda_plan *plan) {
     const int32_t *c = plan->main.constant;
-    return images_of(plan) * (plan->main.kernel == CUDA_STRIPS ? c[C_CLUSTER] : 1);
+    plan->partials = partial_rows(plan, &plan->main);
+    if (plan->wide.kernel >= 0 && partial_rows(plan, &plan->wide) > plan->partials)
+        plan->partials = partial_rows(plan, &plan->wide);
+    plan->workspace_bytes = sums_bytes(plan) + moments_bytes(plan) +
+                            mail_bytes(plan, first_of(plan)) +
+                            (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
+                                (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
 }
 
 bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
@@ -176,23 +202,21 @@ bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     const bool once = c[C_LAST] ? strip_geometry(plan) : is_backward(c) && row_geometry(plan);
     if (!once)
         piece_geometry(plan);
+    groups_plan_size(plan);
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
-        cuda_plan_finish(plan, p, c[C_COLS], partial_rows(plan));
-    plan->workspace_bytes = sums_bytes(plan) + moments_bytes(plan) +
-                            (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
-                                (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+        cuda_plan_finish(plan, p, c[C_COLS], plan->partials);
     return true;
 }
 
 int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    const int32_t *c = plan->main.constant;
+    const int32_t *c = first_of(plan)->constant;
     return snprintf(text, bytes,
                     "cuda groups %s %dx%dx%dx%d%s: %s, chunks of %d, %d lanes x %d planes, "
-                    "pieces of %d, %d warps, cluster %d",
+                    "pieces of %d, %d warps, cluster %d, group %d",
                     is_backward(c) ? "backward" : "forward", images_of(plan), c[C_GROUPS],
                     c[C_DEPTH], c[C_PIXELS], c[C_LAST] ? " channels last" : "",
                     c[C_STAGE] == STAGE_ROW ? "one read" : "two reads", c[C_WIDTH], c[C_LANES],
-                    c[C_PLANES], c[C_PIECE], c[C_WARPS], c[C_CLUSTER]);
+                    c[C_PLANES], c[C_PIECE], c[C_WARPS], c[C_CLUSTER], c[C_GROUP]);
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------
@@ -200,7 +224,7 @@ int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
 
 /* Alignment of a tensor's rows: of an image, of a group of it, or of the channels of a pixel. */
 static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, int bytes) {
-    const int32_t *c = plan->main.constant;
+    const int32_t *c = first_of(plan)->constant;
     uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes);
     const int64_t run = c[C_LAST] ? c[C_COLS]
                         : c[C_STAGE] == STAGE_ROW
@@ -213,7 +237,7 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
 }
 
 static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
-    cuda_spec spec = plan->main;
+    cuda_spec spec = *first_of(plan);
     int32_t *c = spec.constant;
     c[C_STAGE] = stage;
     if (stage == STAGE_MOMENTS) {
@@ -250,10 +274,18 @@ int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
     return count;
 }
 
-static int64_t grid_of(const cuda_plan *plan, const int32_t *c) {
+/* Blocks of strips: as many as the device holds at once, each for one strip after the other. */
+static int64_t strips_grid(const cuda_plan *plan, int resident) {
+    const cuda_spec *spec = first_of(plan);
+    int64_t held = spec->constant[C_GROUP] > 1 || resident <= 0 ? strips_held(plan, spec)
+                                                                : strips_of(spec, images_of(plan));
+    return strips_blocks(spec) * least_i64(held, resident > 0 ? resident : held);
+}
+
+static int64_t grid_of(const cuda_plan *plan, const int32_t *c, int resident) {
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(plan->main.constant);
-    int64_t grid = plan->main.kernel == CUDA_STRIPS ? strips_blocks(&plan->main, images_of(plan))
-                                                    : plan->rows * c[C_CLUSTER];
+    int64_t grid =
+        plan->main.kernel == CUDA_STRIPS ? strips_grid(plan, resident) : plan->rows * c[C_CLUSTER];
     if (c[C_STAGE] == STAGE_SUMS || c[C_STAGE] == STAGE_APPLY)
         grid = c[C_LAST] ? pieces * ceil_div(ceil_div(c[C_COLS], c[C_WIDTH]), c[C_LANES])
                          : (pieces * c[C_COLS] + c[C_WARPS] - 1) / c[C_WARPS];
@@ -261,13 +293,16 @@ static int64_t grid_of(const cuda_plan *plan, const int32_t *c) {
 }
 
 void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                             void *workspace, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    const int32_t *c = plan->main.constant;
+                             void *workspace, int resident,
+                             cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    const cuda_spec *first = first_of(plan);
+    const int32_t *c = first->constant;
     const int count = groups_launch_specs(plan, buffers, launches) - (plan->finish.kernel >= 0);
     char *sums = workspace, *moments = sums + sums_bytes(plan);
-    float *partials = (float *)(moments + moments_bytes(plan));
+    char *mail = moments + moments_bytes(plan);
+    float *partials = (float *)(mail + mail_bytes(plan, first));
     for (int i = 0; i < count; i++) {
-        launches[i].blocks_x = grid_of(plan, launches[i].spec.constant);
+        launches[i].blocks_x = grid_of(plan, launches[i].spec.constant, resident);
         launches[i].blocks_y = 1;
         launches[i].args.groups = (cuda_groups_args){
             .x = buffers[ROLE_X],
@@ -281,6 +316,7 @@ void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
             .moments = (float *)moments,
             .partial_weight = partials,
             .partial_bias = partials + (c[C_WANT_DWEIGHT] ? plan->partials * c[C_COLS] : 0),
+            .mail = (uint64_t *)mail,
             .images = images_of(plan),
             .x_image = plan->stride[ROLE_X] * constant_bytes(c, C_X_TYPE),
             .dy_image = plan->stride[ROLE_DY] * constant_bytes(c, C_G_TYPE),
@@ -292,6 +328,6 @@ void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
             .eps_is_small = plan->eps < 1e-30};
     }
     if (plan->finish.kernel >= 0)
-        cuda_finish_arguments(plan, buffers, (char *)partials, partial_rows(plan),
+        cuda_finish_arguments(plan, buffers, (char *)partials, partial_rows(plan, first),
                               &launches[count]);
 }

@@ -19,6 +19,10 @@ int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
 int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                         cuda_launch launches[CUDA_MOST_LAUNCHES]);
 void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                             void *workspace, cuda_launch launches[CUDA_MOST_LAUNCHES]);
+                             void *workspace, int resident,
+                             cuda_launch launches[CUDA_MOST_LAUNCHES]);
+
+/* Sets the workspace of a plan whose kernels are there. */
+void groups_plan_size(cuda_plan *plan);
 
 #endif

@@ -28,15 +28,19 @@ static bool is_backward(const int32_t *c) {
     return c[C_PASS] == PLANISH_BACKWARD;
 }
 
-/* Whether neither chunks nor groups divide the others: each channel has sums of its own then, which
- * else a chunk's neighbours of one group have together. */
-static bool channels_alone(const int32_t *c) {
-    return c[C_DEPTH] % c[C_WIDTH] && c[C_WIDTH] % c[C_DEPTH];
+/* Channels of a chunk that have their sums together: neighbours, of one group wherever they lie. */
+static int channels_together(const int32_t *c) {
+    return gcd(c[C_DEPTH], c[C_WIDTH]);
 }
 
 /* Forward rows that may leave float's range are summed twice. */
 static bool sums_again(const int32_t *c) {
     return !is_backward(c) && (c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16);
+}
+
+/* What blocks tell each other of a group: four values, of which one is unused. */
+static size_t message_bytes(const int32_t *c) {
+    return c[C_X_TYPE] == DTYPE_F32 ? 4 * sizeof(double) : 4 * sizeof(float);
 }
 
 size_t strips_shared_bytes(const cuda_spec *spec) {
@@ -45,10 +49,13 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
     const size_t tiles =
         round_up(chunks * (size_t)constant_bytes(c, C_X_TYPE)) +
         (is_backward(c) ? round_up(chunks * (size_t)constant_bytes(c, C_G_TYPE)) : 0);
-    const int together = is_backward(c) || channels_alone(c) ? 1 : least(c[C_DEPTH], c[C_WIDTH]);
-    const size_t sums = round_up((size_t)(3 * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
+    const int together = is_backward(c) ? 1 : channels_together(c);
+    const int kinds = is_backward(c) && !c[C_CORRECT] ? 2 : 3;
+    const size_t sums =
+        round_up((size_t)(kinds * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
     const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]), boxes = sums_again(c) ? 2 : 1;
-    return tiles + sums + groups * (boxes * 32 * (size_t)c[C_CLUSTER] + 4 * sizeof(float));
+    const size_t mail = c[C_GROUP] > 1 ? 0 : boxes * message_bytes(c) * (size_t)c[C_CLUSTER];
+    return tiles + sums + groups * (mail + 4 * sizeof(float));
 }
 
 /* Channels of a strip: the fewest that are whole groups and chunks and `bytes` of a pixel, best
@@ -87,7 +94,7 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
 /* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
  * own for every channel, or may be summed again, and by assemblers other than sm_90's. */
 static int most_warps(const int32_t *c, int arch) {
-    const bool many = is_backward(c) || channels_alone(c);
+    const bool many = is_backward(c) || channels_together(c) == 1;
     const bool again = sums_again(c) && c[C_X_TYPE] == DTYPE_BF16;
     return (many ? 24 : 32) - 4 * (again + (arch != 90));
 }
@@ -122,7 +129,25 @@ bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-int64_t strips_blocks(const cuda_spec *spec, int64_t images) {
+int strips_blocks(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
-    return images * ceil_div(c[C_COLS], c[C_TILE]) * c[C_CLUSTER];
+    return c[C_GROUP] > 1 ? c[C_GROUP] : c[C_CLUSTER];
+}
+
+int64_t strips_of(const cuda_spec *spec, int64_t images) {
+    return images * ceil_div(spec->constant[C_COLS], spec->constant[C_TILE]);
+}
+
+int64_t strips_at_once(const cuda_spec *spec, int64_t images, const struct cuda_limits *limits) {
+    const int32_t *c = spec->constant;
+    const int64_t held = (int64_t)limits->multiprocessors * c[C_MIN_BLOCKS] / strips_blocks(spec);
+    return least_i64(strips_of(spec, images), held > 0 ? held : 1);
+}
+
+/* As the kernel has it: two rounds of messages. */
+size_t strips_mail_bytes(const cuda_spec *spec) {
+    const int32_t *c = spec->constant;
+    if (c[C_GROUP] <= 1)
+        return 0;
+    return 2 * message_bytes(c) * (size_t)(c[C_TILE] / c[C_DEPTH]) * (size_t)c[C_GROUP];
 }

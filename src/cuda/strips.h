@@ -17,7 +17,14 @@ bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits);
 
 size_t strips_shared_bytes(const cuda_spec *spec);
 
-/* Blocks for `images` images: whole clusters. */
-int64_t strips_blocks(const cuda_spec *spec, int64_t images);
+/* Blocks that share a strip. */
+int strips_blocks(const cuda_spec *spec);
+
+/* Strips of `images` images, and how many of them the device is planned to hold at once. */
+int64_t strips_of(const cuda_spec *spec, int64_t images);
+int64_t strips_at_once(const cuda_spec *spec, int64_t images, const struct cuda_limits *limits);
+
+/* What the blocks of a strip that are no cluster tell each other through, in bytes. */
+size_t strips_mail_bytes(const cuda_spec *spec);
 
 #endif

@@ -536,12 +536,13 @@ class AnyCase:
         out_order: list[int] | None = None,
         skew: int = 0,
         kernel: str = "",
+        **constants: int,
     ) -> None:
         self.direction, self.kind, self.shape = direction, kind, shape
         self.reduce, self.affine, self.offset, self.step = reduce, affine, offset, step
         self.order = order or list(range(len(shape)))
         self.out_order = out_order or self.order
-        self.skew, self.kernel = skew, kernel
+        self.skew, self.kernel, self.constants = skew, kernel, constants
         inputs, outputs = PASSES[direction]
         roles = [r for r in (*inputs, *outputs) if r != "mean" or kind == LAYER]
         f64 = types["x"] == "f64" or direction in (STATISTICS, APPLY)
@@ -558,6 +559,7 @@ class AnyCase:
         return (
             f"any {kind} {word} {self.shape} over {self.reduce:b} affine {self.affine:b} "
             f"order {self.order} {self.out_order} step {self.step} skew {self.skew} {kinds}"
+            + "".join(f" {k}={v}" for k, v in self.constants.items())
         )
 
     def axes_of(self, role: str) -> int:
@@ -601,6 +603,7 @@ class AnyCase:
             offset=self.offset,
             eps=self.eps,
             arch=arch,
+            **self.constants,
         )
 
     def prepare(self) -> str:
@@ -826,6 +829,58 @@ def image_cases(quick: bool) -> list[AnyCase]:
                         kernel="cuda groups" if images and g * d * hw < 1 << 20 and hw > 1 else "",
                     )
                 )
+    return out if quick else out + strip_cases()
+
+
+def strip(
+    pixels: int, tile: int, width: int, blocks: int, wide: bool, warps: int
+) -> dict[str, int]:
+    """The constants of strips of `tile` channels over blocks of a cluster or anywhere."""
+    lanes = tile // width
+    return {
+        "GROUP": blocks if wide else 1,
+        "CLUSTER": 1 if wide else blocks,
+        "TILE": tile,
+        "LANES": lanes,
+        "PLANES": 32 // lanes,
+        "PIECE": -(-pixels // blocks),
+        "WARPS": warps,
+        "MIN_BLOCKS": 1,
+    }
+
+
+def strip_cases() -> list[AnyCase]:
+    """Channels-last groups in one read, over blocks of a cluster and over blocks anywhere: whole and
+    part chunks of a group, a last strip that is cut, several strips for each group of blocks."""
+    out = []
+    for images, g, d, hw, tile, blocks in (
+        (40, 32, 2, 12544, 64, 16), (3, 32, 2, 12544, 64, 33), (40, 32, 8, 3136, 64, 8),
+        (9, 32, 10, 4096, 80, 16), (5, 32, 40, 1024, 80, 4), (70, 6, 8, 901, 32, 3),
+        (2, 3, 40, 700, 80, 2),
+    ):  # fmt: skip
+        for direction in (FORWARD, BACKWARD):
+            for wide in (False, True):
+                for t, dtype in enumerate(("f16", "f32", "bf16")):
+                    if not wide and blocks not in (2, 4, 8, 16):
+                        continue
+                    w = {"weight": "f32", "dweight": "f32", "bias": "f32", "dbias": "f32"}
+                    width, part = (4, 2) if dtype == "f32" else (8, 1)
+                    constants = strip(hw, tile // part, width, blocks, wide, 12)
+                    if tile // part % d or tile // part % width:
+                        continue
+                    out.append(
+                        AnyCase(
+                            direction,
+                            RMS if t == 2 and images == 3 else LAYER,
+                            [images, g, d, hw],
+                            12,
+                            6,
+                            {"x": dtype} | (w if t == 0 and blocks == 8 else {}),
+                            [0, 3, 1, 2],
+                            kernel="cuda groups",
+                            **constants,
+                        )
+                    )
     return out
 
 

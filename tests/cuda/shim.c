@@ -9,6 +9,7 @@
 #include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
 #include "../../src/cuda/geometry.h"
+#include "../../src/cuda/groups.h"
 #include "../../src/cuda/jit.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -132,7 +133,9 @@ static void set_group(cuda_plan *plan, int group) {
     if (group > 1 && plan->wide.kernel < 0) {
         plan->wide = plan->main;
         int32_t *c = plan->wide.constant;
-        c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
+        c[C_CLUSTER] = 1;
+        if (plan->main.kernel != CUDA_STRIPS)
+            c[C_ROWS] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
     }
     if (group > 1)
         plan->wide.constant[C_GROUP] = group;
@@ -159,8 +162,7 @@ EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
     if (plan->main.kernel == CUDA_GROUPS)
         return;
     if (plan->main.kernel == CUDA_STRIPS) {
-        plan->partials = plan->rows / c[C_GROUPS] * c[C_CLUSTER];
-        plan->workspace_bytes = 2 * sizeof(float) * (size_t)(plan->partials * c[C_COLS]);
+        groups_plan_size(plan);
         return;
     }
     if (plan->main.kernel == CUDA_BACKWARD ||

@@ -8,6 +8,7 @@ struct groups_args {
     float *sums;    /* [images][PIECES][3][COLS] */
     float *moments; /* [images * GROUPS][8] */
     float *partial_weight, *partial_bias; /* [images][COLS] */
+    u64 *mail; /* of blocks anywhere on the device that share a strip */
     i64 images;
     i64 x_image, dy_image, out_image;     /* bytes from image to image */
     i64 mean_stride, rstd_stride;         /* bytes from row to row */

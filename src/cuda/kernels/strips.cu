@@ -11,7 +11,7 @@
  * with a row whose squares leave float's range are summed again, such rows scaled by a power of two.
  *
  * Constants: PASS KIND GROUPS DEPTH PIXELS COLS (channels of an image) TILE PIECE WIDTH LANES (chunks of a
- * pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER CORRECT WEIGHT_OFFSET MIN_BLOCKS
+ * pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER GROUP CORRECT WEIGHT_OFFSET MIN_BLOCKS
  * WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS (alignments of a strip in bytes).
  */
 #include "group_words.cu"
@@ -26,8 +26,9 @@ constexpr int PART = ceil_div(STEPS, PARTS);
 constexpr float BACK = 0x1p100f; /* squares of what is left of any row beyond float's range fit */
 
 /* A chunk's columns: neighbours of one group, which have one pivot and one sum. */
-constexpr int COLUMNS = DEPTH % WIDTH == 0 ? 1 : WIDTH % DEPTH == 0 ? WIDTH / DEPTH : WIDTH;
-constexpr int EACH = WIDTH / COLUMNS;         /* channels of a column */
+__device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
+constexpr int EACH = gcd(DEPTH, WIDTH);       /* channels of a column */
+constexpr int COLUMNS = WIDTH / EACH;
 constexpr int GROUP_COLUMNS = DEPTH / EACH;   /* columns of a group */
 constexpr int STRIP_COLUMNS = LANES * COLUMNS;
 
@@ -35,23 +36,38 @@ __device__ constexpr int round_to_power(int n) { return n < 2 ? 1 : 2 * round_to
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
 constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * G_BYTES));
-constexpr int SUM_COUNT = 3 * WARPS * (FORWARD ? STRIP_COLUMNS : TILE);
+constexpr int SUM_COUNT = (FORWARD || CORRECT ? 3 : 2) * WARPS * (FORWARD ? STRIP_COLUMNS : TILE);
 constexpr int MAIL_AT = SUMS_AT + round_up(4 * SUM_COUNT);
 constexpr int BOXES = WIDE_RANGE ? 2 : 1; /* a strip is summed so often, at most */
-constexpr int FOUND_AT = MAIL_AT + BOXES * STRIP_GROUPS * CLUSTER * 32;
+
+/* Blocks of a strip, and what they tell each other of a group: three values. Those of 16-bit tensors
+ * are rounded to floats, which are sums of floats over one block. */
+constexpr bool WIDE = GROUP > 1;
+constexpr int BLOCKS = WIDE ? GROUP : CLUSTER;
+template <bool FULL> struct message_of {
+    typedef double type;
+};
+template <> struct message_of<false> {
+    typedef float type;
+};
+typedef message_of<X_TYPE == F32>::type message;
+constexpr int MESSAGE_BYTES = 4 * sizeof(message);
+constexpr int FOUND_AT = MAIL_AT + (WIDE ? 0 : BOXES * STRIP_GROUPS * CLUSTER * MESSAGE_BYTES);
 
 /* What a thread does in a strip. Pixels are those of the block. */
 struct strip_place {
     i64 image;
     int group, groups;  /* the strip's first, and how many it has */
     int chunk, channel; /* the thread's, and the first of its channels */
-    int first, pixels;  /* the block's first pixel of the image, and how many it has */
-    int begin;          /* the thread's first pixel; none: at or past the last */
+    int rank;           /* the block's of the strip's */
+    int first, pixels;  /* its first pixel of the image, and how many it has */
+    int begin, steps;   /* the thread's first pixel, and how many it has */
     int lane, warp;
 };
 
-__device__ __forceinline__ int block_of_cluster() { return CLUSTER > 1 ? (int)cluster_rank() : 0; }
 __device__ __forceinline__ int pixels_of_block(int rank) { return least(PIECE, PIXELS - rank * PIECE); }
+
+constexpr i64 NO_STRIP = -1; /* in which a thread has no pixel */
 
 __device__ __forceinline__ strip_place place_of(i64 unit) {
     strip_place p;
@@ -63,16 +79,14 @@ __device__ __forceinline__ strip_place place_of(i64 unit) {
     p.groups = least(STRIP_GROUPS, GROUPS - p.group);
     p.chunk = p.lane % LANES;
     p.channel = strip * TILE + p.chunk * WIDTH;
-    p.first = block_of_cluster() * PIECE;
-    p.pixels = pixels_of_block(block_of_cluster());
+    p.rank = WIDE ? blockIdx.x % GROUP : CLUSTER > 1 ? (int)cluster_rank() : 0;
+    p.first = p.rank * PIECE;
+    p.pixels = pixels_of_block(p.rank);
     const int plane = p.lane / LANES;
-    p.begin = plane < PLANES && p.channel < COLS ? p.warp * PLANES + plane : PIECE;
+    p.begin = p.warp * PLANES + plane;
+    const bool there = unit >= 0 && plane < PLANES && p.channel < COLS && p.begin < p.pixels;
+    p.steps = there ? (p.pixels - p.begin + STEP - 1) / STEP : 0;
     return p;
-}
-
-/* How many pixels the thread has. */
-__device__ __forceinline__ int steps_of(const strip_place &p) {
-    return p.begin < p.pixels ? (p.pixels - p.begin + STEP - 1) / STEP : 0;
 }
 
 /* How many pixels warp `warp` has of a block's `pixels`. */
@@ -93,31 +107,45 @@ template <int B> __device__ __forceinline__ u32 chunk_at(u32 tile, const strip_p
     return tile + ((p.begin + k * STEP) * LANES + p.chunk) * B;
 }
 
-/* Copies the thread's chunks of a part. */
+/* Copies chunk k of the thread; `from` is its first. */
 template <int TYPE, int ACCESS>
-__device__ __forceinline__ void fill(u32 tile, const char *from, const strip_place &p, int part) {
+__device__ __forceinline__ void fill(u32 tile, const char *from, const strip_place &p, int k) {
     constexpr int B = WIDTH * bytes_of(TYPE);
-#pragma unroll
-    for (int k = part * PART; k < (part + 1) * PART; k++) {
-        const char *at = from + (i64)k * STEP * COLS * bytes_of(TYPE);
-        if (p.begin + k * STEP >= p.pixels)
-            continue;
-        if constexpr (least(ACCESS, B) >= 4)
-            copy_async<B, ACCESS>(chunk_at<B>(tile, p, k), at, true);
-        else
-            store_to_shared<B>(chunk_at<B>(tile, p, k), load_once<B, ACCESS>(at));
-    }
+    const char *at = from + (i64)k * STEP * COLS * bytes_of(TYPE);
+    if constexpr (least(ACCESS, B) >= 4)
+        copy_async<B, ACCESS>(chunk_at<B>(tile, p, k), at, true);
+    else
+        store_to_shared<B>(chunk_at<B>(tile, p, k), load_once<B, ACCESS>(at));
 }
 
+/* A thread's chunks on their way to shared memory. */
+struct filling {
+    const strip_place &p;
+    u32 tile;
+    const char *x, *dy;
+
+    __device__ __forceinline__ filling(const groups_args &args, const strip_place &place) : p(place) {
+        tile = shared_address(dynamic_shared);
+        x = (const char *)args.x + p.image * args.x_image + first_byte<X_TYPE>(p);
+        dy = FORWARD ? nullptr
+                     : (const char *)args.dy + p.image * args.dy_image + first_byte<G_TYPE>(p);
+    }
+    __device__ __forceinline__ void ask(int k) const {
+        if (k >= p.steps)
+            return;
+        fill<X_TYPE, X_ACCESS>(tile, x, p, k);
+        if constexpr (!FORWARD)
+            fill<G_TYPE, G_ACCESS>(tile + DY_AT, dy, p, k);
+    }
+};
+
 __device__ __forceinline__ void fill_all(const groups_args &args, const strip_place &p) {
-    const u32 tile = shared_address(dynamic_shared);
-    const char *x = (const char *)args.x + p.image * args.x_image + first_byte<X_TYPE>(p);
-    const char *dy = (const char *)args.dy + p.image * args.dy_image + first_byte<G_TYPE>(p);
+    const filling f(args, p);
 #pragma unroll 1
     for (int part = 0; part < PARTS; part++) {
-        fill<X_TYPE, X_ACCESS>(tile, x, p, part);
-        if constexpr (!FORWARD)
-            fill<G_TYPE, G_ACCESS>(tile + DY_AT, dy, p, part);
+#pragma unroll
+        for (int k = 0; k < PART; k++)
+            f.ask(part * PART + k);
         copy_async_commit();
     }
 }
@@ -131,28 +159,95 @@ struct mailbox {
     u64 byte_barriers[2];
 };
 
-/* A round's entries of a group, one of each block. */
-__device__ __forceinline__ double (*entries_of(u32 round, int group))[4] {
-    double(*all)[4] = (double(*)[4])(dynamic_shared + MAIL_AT);
+/* A round's entries of a group, one of each block: in a cluster, in shared memory. */
+__device__ __forceinline__ message (*entries_of(u32 round, int group))[4] {
+    message(*all)[4] = (message(*)[4])(dynamic_shared + MAIL_AT);
     return all + (round % BOXES * STRIP_GROUPS + group) * CLUSTER;
+}
+
+/* Blocks anywhere on the device post theirs in global memory. A word has 32 bits of the last two
+ * values, 16 of the first, and 16 that say which round it is of; there is room for two rounds, as
+ * nobody posts a third before all have taken the first. */
+constexpr int HALVES = sizeof(message) / 4;
+constexpr int WORDS = 2 * HALVES;
+constexpr i64 LINE_WORDS = (i64)2 * STRIP_GROUPS * BLOCKS * WORDS;
+
+__device__ __forceinline__ u64 *post_of(const groups_args &args, u32 round, int group, int block) {
+    const i64 entry = ((i64)(round % 2) * STRIP_GROUPS + group) * BLOCKS + block;
+    return args.mail + blockIdx.x / GROUP * LINE_WORDS + entry * WORDS;
+}
+__device__ __forceinline__ u64 mark_of(u32 round) { return round % 0xffff + 1; }
+__device__ __forceinline__ u64 bits_of(float v) { return __float_as_uint(v); }
+__device__ __forceinline__ u64 bits_of(double v) { return (u64)__double_as_longlong(v); }
+__device__ __forceinline__ void from_bits(u64 bits, float &v) { v = __uint_as_float((u32)bits); }
+__device__ __forceinline__ void from_bits(u64 bits, double &v) {
+    v = __hiloint2double((int)(u32)(bits >> 32), (int)(u32)bits);
+}
+
+__device__ __forceinline__ void post_mail(u64 *to, u32 round, const message *v) {
+#pragma unroll
+    for (int j = 0; j < WORDS; j++) {
+        const u64 value = bits_of(v[1 + j / HALVES]) >> 32 * (j % HALVES) & 0xffffffffu;
+        post_word(to + j, mark_of(round) << 48 | (bits_of(v[0]) >> 16 * j & 0xffff) << 32 | value);
+    }
+}
+
+/* Waits until it is there. */
+__device__ __forceinline__ void take_post(const u64 *from, u32 round, message *v) {
+    u64 word[WORDS], bits[3];
+    for (bool all = false; !all;) {
+        all = true;
+#pragma unroll
+        for (int j = 0; j < WORDS; j += 2) {
+            look_at_words(from + j, word[j], word[j + 1]);
+            all = all && word[j] >> 48 == mark_of(round) && word[j + 1] >> 48 == mark_of(round);
+        }
+        if (STAGES && !all)
+            sleep_ns(100 * STAGES);
+    }
+    bits[0] = bits[1] = bits[2] = 0;
+#pragma unroll
+    for (int j = 0; j < WORDS; j++) {
+        bits[0] |= (word[j] >> 32 & 0xffff) << 16 * j;
+        bits[1 + j / HALVES] |= (word[j] & 0xffffffffu) << 32 * (j % HALVES);
+    }
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+        from_bits(bits[j], v[j]);
+}
+
+/* Before anybody posts: no mark of an earlier launch is left. */
+__device__ __forceinline__ void clear_mail(const groups_args &args, const strip_place &p) {
+    for (int i = threadIdx.x; i < 2 * STRIP_GROUPS * WORDS; i += THREADS) {
+        const int entry = i / WORDS;
+        post_word(post_of(args, entry / STRIP_GROUPS, entry % STRIP_GROUPS, p.rank) + i % WORDS, 0);
+    }
+    grid_barrier(THREADS);
 }
 
 __device__ __forceinline__ void expect_mail(mailbox &m, const strip_place &p, u32 round) {
     if (CLUSTER > 1 && threadIdx.x == 0)
-        byte_barrier_expect(shared_address(m.byte_barriers + (round & 1)), p.groups * CLUSTER * 32);
+        byte_barrier_expect(shared_address(m.byte_barriers + (round & 1)),
+                            p.groups * CLUSTER * MESSAGE_BYTES);
 }
 
-/* SEND neighbouring lanes, of which this is the `rank`th, give three values of a group to every block. */
+/* SEND neighbouring lanes, of which this is the `lane`th, give three values of a group to every
+ * block. */
 template <int SEND>
-__device__ __forceinline__ void send_mail(mailbox &m, int group, u32 round, int rank, double a,
-                                          double b, double c) {
-    double *const to = entries_of(round, group)[block_of_cluster()];
-    if constexpr (CLUSTER == 1) {
-        if (rank == 0)
-            to[0] = a, to[1] = b, to[2] = c;
+__device__ __forceinline__ void send_mail(const groups_args &args, mailbox &m, const strip_place &p,
+                                          int group, u32 round, int lane, double a, double b,
+                                          double c) {
+    const message mine[4] = {(message)a, (message)b, (message)c, 0};
+    if constexpr (WIDE) {
+        if (lane == 0)
+            post_mail(post_of(args, round, group, p.rank), round, mine);
+    } else if constexpr (CLUSTER == 1) {
+        message *const to = entries_of(round, group)[0];
+        if (lane == 0)
+            to[0] = mine[0], to[1] = mine[1], to[2] = mine[2];
     } else {
-        const double mine[4] = {a, b, c, 0};
-        for (int block = rank; block < CLUSTER; block += SEND)
+        message *const to = entries_of(round, group)[p.rank];
+        for (int block = lane; block < CLUSTER; block += SEND)
             send_to_block(shared_address(to), shared_address(m.byte_barriers + (round & 1)), block, mine);
     }
 }
@@ -160,9 +255,42 @@ __device__ __forceinline__ void send_mail(mailbox &m, int group, u32 round, int 
 __device__ __forceinline__ void wait_for_mail(mailbox &m, u32 round) {
     if (CLUSTER > 1)
         byte_barrier_wait(shared_address(m.byte_barriers + (round & 1)), round >> 1 & 1);
-    else
+    else if (!WIDE)
         __syncthreads();
 }
+
+/* MERGE lanes add up what the blocks sent of a group. */
+constexpr int MERGE = least(32, round_to_power(BLOCKS));
+constexpr int MERGE_EACH = ceil_div(BLOCKS, MERGE);
+
+struct taken {
+    message v[MERGE_EACH][3];
+
+    __device__ __forceinline__ taken(const groups_args &args, const strip_place &p, int group,
+                                     u32 round, int lane) {
+#pragma unroll
+        for (int e = 0; e < MERGE_EACH; e++) {
+            const int block = lane + e * MERGE;
+            v[e][0] = v[e][1] = v[e][2] = 0;
+            if (group >= p.groups || block >= BLOCKS)
+                continue;
+            if constexpr (WIDE) {
+                take_post(post_of(args, round, group, block), round, v[e]);
+            } else {
+#pragma unroll
+                for (int j = 0; j < 3; j++)
+                    v[e][j] = entries_of(round, group)[block][j];
+            }
+        }
+    }
+    __device__ __forceinline__ double sum(int j, int lane) const {
+        double all = 0;
+#pragma unroll
+        for (int e = 0; e < MERGE_EACH; e++)
+            all += (double)v[e][j];
+        return sum_over_lanes<MERGE>(all, lane);
+    }
+};
 
 /* Weights of the thread's channels, or what stands for them. */
 struct affine {
@@ -173,8 +301,8 @@ __device__ __forceinline__ affine affine_of(const groups_args &args, const strip
     affine out;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        out.weight[i] = p.begin < p.pixels ? weight_of(args, p.channel + i) : 0;
-        out.bias[i] = p.begin < p.pixels ? bias_of(args, p.channel + i) : 0;
+        out.weight[i] = p.steps ? weight_of(args, p.channel + i) : 0;
+        out.bias[i] = p.steps ? bias_of(args, p.channel + i) : 0;
     }
     return out;
 }
@@ -247,7 +375,7 @@ __device__ __forceinline__ void sum_thread(const strip_place &p, const float *sc
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         out[j].pivot = 0;
-    s.template add_parts<0>(steps_of(p));
+    s.template add_parts<0>(p.steps);
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         out[j].a = tree_sum<EACH>(s.a + j * EACH);
@@ -259,7 +387,7 @@ __device__ __forceinline__ void sum_thread(const strip_place &p, const float *sc
 __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
     float *sums = (float *)(dynamic_shared + SUMS_AT) + p.warp * STRIP_COLUMNS * 3;
     const int planes = most(1, least(p.pixels - p.warp * PLANES, PLANES)); /* that have a pixel */
-    const int count = steps_of(p);
+    const int count = p.steps;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         column &c = own[j];
@@ -283,7 +411,8 @@ __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
 constexpr int ENTRIES = WARPS * GROUP_COLUMNS;
 constexpr int SEND = least(32, round_to_power(FORWARD ? ENTRIES : DEPTH));
 
-__device__ __forceinline__ void send_group(mailbox &m, const strip_place &p, int group, u32 round) {
+__device__ __forceinline__ void send_group(const groups_args &args, mailbox &m, const strip_place &p,
+                                           int group, u32 round) {
     const int rank = p.lane % SEND, filled = GROUP_COLUMNS * least(WARPS, ceil_div(p.pixels, PLANES));
     const bool there = group < p.groups;
     const float *sums = (const float *)(dynamic_shared + SUMS_AT) + (there ? group : 0) * GROUP_COLUMNS * 3;
@@ -312,26 +441,30 @@ __device__ __forceinline__ void send_group(mailbox &m, const strip_place &p, int
         v[0] = sum_over_lanes<SEND>(v[0], p.lane);
     v[1] = sum_over_lanes<SEND>(v[1], p.lane);
     if (there)
-        send_mail<SEND>(m, group, round, rank, pivot, v[0], v[1]);
+        send_mail<SEND>(args, m, p, group, round, rank, pivot, v[0], v[1]);
 }
 
-/* CLUSTER lanes add up what the blocks sent of a group; the moments go to `found`. */
+/* MERGE lanes find a group's moments, which go to `found`. */
 template <bool SCALED>
 __device__ __forceinline__ void merge_group(const groups_args &args, const strip_place &p, int group,
                                             u32 round) {
-    const int rank = p.lane % CLUSTER;
-    double v[3] = {0, 0, 0}, pivot = 0;
-    if (group < p.groups)
+    const int lane = p.lane % MERGE;
+    const taken t(args, p, group, round, lane);
+    double v[3] = {0, 0, 0};
+    const double pivot = LAYER ? t.sum(0, p.lane) * (1.0 / BLOCKS) : 0;
 #pragma unroll
-        for (int j = 0; j < 3; j++)
-            v[j] = entries_of(round, group)[rank][j];
-    if (LAYER) {
-        pivot = sum_over_lanes<CLUSTER>(v[0], p.lane) * (1.0 / CLUSTER);
-        shift(v[0] - pivot, (double)(pixels_of_block(rank) * (i64)DEPTH), v[1], v[2]);
-        v[1] = sum_over_lanes<CLUSTER>(v[1], p.lane);
+    for (int e = 0; e < MERGE_EACH; e++) {
+        const int block = lane + e * MERGE;
+        double a = t.v[e][1], b = t.v[e][2];
+        if (LAYER && block < BLOCKS)
+            shift(t.v[e][0] - pivot, (double)(pixels_of_block(block) * (i64)DEPTH), a, b);
+        v[1] += a;
+        v[2] += b;
     }
-    v[2] = sum_over_lanes<CLUSTER>(v[2], p.lane);
-    if (rank != 0 || group >= p.groups)
+    if (LAYER)
+        v[1] = sum_over_lanes<MERGE>(v[1], p.lane);
+    v[2] = sum_over_lanes<MERGE>(v[2], p.lane);
+    if (lane != 0 || group >= p.groups)
         return;
     float *found = found_of(group);
     const moments f = moments_of(pivot, v[1], v[2], SCALED ? 1 / (double)found[3] : 1, args.eps);
@@ -340,7 +473,7 @@ __device__ __forceinline__ void merge_group(const groups_args &args, const strip
     found[2] = f.rstd;
     if (!SCALED) /* what the elements are to be scaled by */
         found[3] = !leaves_range(args, v[2]) ? 1 : v[2] < 1 ? BACK : 1 / BACK;
-    if (block_of_cluster() == 0)
+    if (p.rank == 0)
         save_moments(args, p.image * GROUPS + p.group + group, f);
 }
 
@@ -352,7 +485,7 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
     float scale[COLUMNS];
 #pragma unroll
     for (int j = 0; SCALED && j < COLUMNS; j++)
-        scale[j] = p.begin < p.pixels ? found_of((p.chunk * WIDTH + j * EACH) / DEPTH)[3] : 1;
+        scale[j] = p.steps ? found_of((p.chunk * WIDTH + j * EACH) / DEPTH)[3] : 1;
     expect_mail(m, p, round);
     sum_thread<SCALED>(p, scale, own);
     sum_warp(p, own);
@@ -360,24 +493,26 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
         cluster_wait();
     __syncthreads();
     for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
-        send_group(m, p, g + p.lane / SEND, round);
+        send_group(args, m, p, g + p.lane / SEND, round);
     if (!SCALED)
         w = affine_of(args, p);
     wait_for_mail(m, round);
-    for (int g = p.warp * (32 / CLUSTER); g < p.groups; g += WARPS * (32 / CLUSTER))
-        merge_group<SCALED>(args, p, g + p.lane / CLUSTER, round);
+    for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+        merge_group<SCALED>(args, p, g + p.lane / MERGE, round);
     __syncthreads();
 }
 
+/* Whether a thread with a pixel of one strip has one of every other. */
+constexpr bool ALWAYS_THERE = COLS % TILE == 0;
+
 /* ---- Forward: output ---------------------------------------------------------------------------- */
 
+/* `next` is filled with the chunks of the strip after this, each as soon as its place is free. */
 __device__ __forceinline__ void write_forward(const groups_args &args, const strip_place &p,
-                                              const affine &w) {
+                                              const affine &w, const filling &next) {
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float mean[COLUMNS], scale[WIDTH], bias[WIDTH];
-    if (p.begin >= p.pixels)
-        return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float *found = found_of((p.chunk * WIDTH + i) / DEPTH);
@@ -386,27 +521,35 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         /* The rest of the mean comes in with the bias. */
         bias[i] = LAYER ? multiply_add(-found[1], scale[i], w.bias[i]) : w.bias[i];
     }
+    const int steps = most(p.steps, next.p.steps);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        const int end = least(steps, (part + 1) * PART);
 #pragma unroll 2
-    for (int k = 0; p.begin + k * STEP < p.pixels; k++) {
-        const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-        float v[WIDTH];
+        for (int k = part * PART; k < end; k++) {
+            if (ALWAYS_THERE || p.steps) {
+                const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+                float v[WIDTH];
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            float x = element<X_TYPE>(c.word, i);
-            if (LAYER)
-                x -= mean[i / EACH];
-            v[i] = LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i];
+                for (int i = 0; i < WIDTH; i++) {
+                    float x = element<X_TYPE>(c.word, i);
+                    if (LAYER)
+                        x -= mean[i / EACH];
+                    v[i] = LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i];
+                }
+                store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                                  pack<OUT_TYPE, WIDTH>(v));
+            }
+            next.ask(k);
         }
-        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                          pack<OUT_TYPE, WIDTH>(v));
+        copy_async_commit();
     }
 }
 
-__device__ __forceinline__ void forward_strip(const groups_args &args, i64 unit, mailbox &m,
-                                              u32 &round) {
-    const strip_place p = place_of(unit);
+/* Returns the place in the strip `after` this. */
+__device__ __forceinline__ strip_place forward_strip(const groups_args &args, const strip_place &p,
+                                                     i64 after, mailbox &m, u32 &round) {
     affine w;
-    fill_all(args, p);
     find_moments<false>(args, p, m, round++, w);
     if constexpr (WIDE_RANGE) {
         bool again = false;
@@ -415,7 +558,13 @@ __device__ __forceinline__ void forward_strip(const groups_args &args, i64 unit,
         if (again)
             find_moments<true>(args, p, m, round++, w);
     }
-    write_forward(args, p, w);
+    /* Nobody is to send what belongs to the next strip before all are done with this one's. After the
+     * last a block may leave at once: all that is sent to it has come. */
+    if (CLUSTER > 1 && after != NO_STRIP)
+        cluster_arrive();
+    const strip_place then = place_of(after);
+    write_forward(args, p, w, filling(args, then));
+    return then;
 }
 
 /* ---- Backward ----------------------------------------------------------------------------------- */
@@ -430,8 +579,8 @@ __device__ __forceinline__ saved saved_of(const groups_args &args, const strip_p
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         const i64 row = p.image * GROUPS + (p.channel + j * EACH) / DEPTH;
-        out.mean[j] = p.begin < p.pixels ? saved_mean(args, row) : 0;
-        out.rstd[j] = p.begin < p.pixels ? saved_rstd(args, row) : 0;
+        out.mean[j] = p.steps ? saved_mean(args, row) : 0;
+        out.rstd[j] = p.steps ? saved_rstd(args, row) : 0;
     }
     return out;
 }
@@ -482,7 +631,7 @@ __device__ __forceinline__ void sum_channels(const strip_place &p, const saved &
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
         v[0][i] = v[1][i] = v[2][i] = 0;
-    add_gradients<0>(p, s, steps_of(p), v);
+    add_gradients<0>(p, s, p.steps, v);
 #pragma unroll
     for (int j = 0; j < (CORRECT ? 3 : 2); j++)
 #pragma unroll
@@ -522,20 +671,16 @@ __device__ __forceinline__ void send_gradients(const groups_args &args, mailbox 
         if (j < 2 || CORRECT)
             v[j] = sum_over_lanes<SEND>(v[j], p.lane);
     if (group < p.groups)
-        send_mail<SEND>(m, group, round, rank, v[0], v[1], v[2]);
+        send_mail<SEND>(args, m, p, group, round, rank, v[0], v[1], v[2]);
 }
 
-/* CLUSTER lanes add up what the blocks sent of a group. */
-__device__ __forceinline__ void merge_gradients(const strip_place &p, int group, u32 round) {
-    const int rank = p.lane % CLUSTER;
-    double v[3] = {0, 0, 0};
-#pragma unroll
-    for (int j = 0; j < 3; j++) {
-        if (group < p.groups)
-            v[j] = entries_of(round, group)[rank][j];
-        v[j] = sum_over_lanes<CLUSTER>(v[j], p.lane);
-    }
-    if (rank != 0 || group >= p.groups)
+/* MERGE lanes find what a group's elements have in common. */
+__device__ __forceinline__ void merge_gradients(const groups_args &args, const strip_place &p,
+                                                int group, u32 round) {
+    const int lane = p.lane % MERGE;
+    const taken t(args, p, group, round, lane);
+    const double v[3] = {t.sum(0, p.lane), t.sum(1, p.lane), CORRECT ? t.sum(2, p.lane) : 0};
+    if (lane != 0 || group >= p.groups)
         return;
     const common c = common_of(v);
     float *found = found_of(group);
@@ -547,7 +692,7 @@ __device__ __forceinline__ void merge_gradients(const strip_place &p, int group,
 /* The block's part of dweight and dbias. */
 __device__ __forceinline__ void write_partials(const groups_args &args, const strip_place &p) {
     for (int c = threadIdx.x; c < p.groups * DEPTH; c += THREADS) {
-        const i64 at = (p.image * CLUSTER + block_of_cluster()) * COLS + p.group * DEPTH + c;
+        const i64 at = (p.image * BLOCKS + p.rank) * COLS + p.group * DEPTH + c;
         const float bias = sum_of_warps(0, c);
         if (WANT_DWEIGHT) {
             const float weight = sum_of_warps(1, c);
@@ -561,12 +706,11 @@ __device__ __forceinline__ void write_partials(const groups_args &args, const st
 
 /* dx = rstd * (weight * dy - c1 - (xhat - delta) * c2), as dy * a + (xhat * b + c). */
 __device__ __forceinline__ void write_backward(const groups_args &args, const strip_place &p,
-                                               const saved &s, const affine &w) {
+                                               const saved &s, const affine &w,
+                                               const filling &next) {
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float a[WIDTH], b[COLUMNS], c[COLUMNS];
-    if (p.begin >= p.pixels)
-        return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
         a[i] = w.weight[i] * s.rstd[i / EACH];
@@ -577,27 +721,34 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
         c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
                      : 0;
     }
+    const int steps = most(p.steps, next.p.steps);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        const int end = least(steps, (part + 1) * PART);
 #pragma unroll 2
-    for (int k = 0; p.begin + k * STEP < p.pixels; k++) {
-        const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-        const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
-        float v[WIDTH];
+        for (int k = part * PART; k < end; k++) {
+            if (D_TYPE != NONE && (ALWAYS_THERE || p.steps)) {
+                const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+                const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+                float v[WIDTH];
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-            v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
-                                multiply_add(d, b[i / EACH], c[i / EACH]));
+                for (int i = 0; i < WIDTH; i++) {
+                    const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
+                    v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
+                                        multiply_add(d, b[i / EACH], c[i / EACH]));
+                }
+                store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                                  pack<OUT_TYPE, WIDTH>(v));
+            }
+            next.ask(k);
         }
-        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                          pack<OUT_TYPE, WIDTH>(v));
+        copy_async_commit();
     }
 }
 
-__device__ __forceinline__ void backward_strip(const groups_args &args, i64 unit, mailbox &m,
-                                               u32 &round) {
-    const strip_place p = place_of(unit);
-    fill_all(args, p);
-    const saved s = saved_of(args, p);
+/* Returns the place in the strip `after` this, whose moments `s` becomes. */
+__device__ __forceinline__ strip_place backward_strip(const groups_args &args, const strip_place &p,
+                                                      saved &s, i64 after, mailbox &m, u32 &round) {
     expect_mail(m, p, round);
     sum_channels(p, s);
     if (CLUSTER > 1)
@@ -606,15 +757,23 @@ __device__ __forceinline__ void backward_strip(const groups_args &args, i64 unit
     for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
         send_gradients(args, m, p, g + p.lane / SEND, round);
     const affine w = affine_of(args, p);
+    const strip_place then = place_of(after);
+    const saved next = saved_of(args, then);
     wait_for_mail(m, round);
-    for (int g = p.warp * (32 / CLUSTER); g < p.groups; g += WARPS * (32 / CLUSTER))
-        merge_gradients(p, g + p.lane / CLUSTER, round);
+    for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+        merge_gradients(args, p, g + p.lane / MERGE, round);
     __syncthreads();
     round++;
-    if constexpr (D_TYPE != NONE)
-        write_backward(args, p, s, w);
-    if (WANT_DWEIGHT || WANT_DBIAS)
+    if (CLUSTER > 1 && after != NO_STRIP) /* as in the forward */
+        cluster_arrive();
+    write_backward(args, p, s, w, filling(args, then));
+    if (WANT_DWEIGHT || WANT_DBIAS) {
         write_partials(args, p);
+        if (after != NO_STRIP)
+            __syncthreads();
+    }
+    s = next;
+    return then;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -628,18 +787,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     wait_for_stream();
     release_stream();
     u32 round = 0;
-    const i64 all = args.images * STRIPS, step = gridDim.x / CLUSTER;
-    for (i64 unit = blockIdx.x / CLUSTER; unit < all; unit += step) {
+    const i64 all = args.images * STRIPS, step = gridDim.x / BLOCKS;
+    i64 unit = blockIdx.x / BLOCKS;
+    strip_place p = place_of(unit);
+    const bool late = WIDE && DELAY && blockIdx.x >= gridDim.x / 2;
+    if (!late)
+        fill_all(args, p);
+    saved s = {};
+    if constexpr (!FORWARD)
+        s = saved_of(args, p);
+    if constexpr (WIDE)
+        clear_mail(args, p);
+    if (late)
+        fill_all(args, p);
+    for (; unit < all; unit += step) {
+        const i64 after = unit + step < all ? unit + step : NO_STRIP;
         if constexpr (FORWARD)
-            forward_strip(args, unit, m, round);
+            p = forward_strip(args, p, after, m, round);
         else
-            backward_strip(args, unit, m, round);
-        /* Nobody is to send what belongs to the next strip before all are done with this one. After the
-         * last a block may leave at once: all that is sent to it has come. */
-        if (unit + step < all) {
-            __syncthreads();
-            if (CLUSTER > 1)
-                cluster_arrive();
-        }
+            p = backward_strip(args, p, s, after, m, round);
     }
 }

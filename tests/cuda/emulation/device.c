@@ -236,11 +236,18 @@ static void meet(meeting *m, unsigned expected, const char *why) {
     wake(&m->waiting);
 }
 
+int emulation_is_resident(void) {
+    return device.launch->resident;
+}
+
+void emulation_yield(void) {
+    make_ready(now());
+    fiber_leave();
+}
+
 void emulation_pause(void) {
-    if (shuffled() && draw() % 16 == 0) {
-        make_ready(now());
-        fiber_leave();
-    }
+    if (shuffled() && draw() % 16 == 0)
+        emulation_yield();
 }
 
 /* ---- Shared memory ----------------------------------------------------------------------------

@@ -62,8 +62,13 @@ extern emulated_thread *emulation_now;
 /* Stops the launch; does not return. */
 __attribute__((noreturn, format(printf, 1, 2))) void emulation_fail(const char *format, ...);
 
+/* Whether all blocks of the launch run at once. */
+int emulation_is_resident(void);
+
 /* Lets other threads go first; with IN_ORDER returns at once. */
 void emulation_pause(void);
+/* The same in any order: for threads that ask again and again. */
+void emulation_yield(void);
 
 /* The block's variable of this place in the text, made at its first use. */
 void *emulation_variable(int line, int place, size_t bytes);

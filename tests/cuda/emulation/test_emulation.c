@@ -18,6 +18,7 @@
 #include "../../c/check.h"
 #include "cuda/arguments.h"
 #include "cuda/geometry.h"
+#include "cuda/groups.h"
 #include "device.h"
 #include "problem.h"
 
@@ -115,10 +116,27 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
 /* ---- The library's two entries that cases.c calls, on the emulated device ---------------------
  */
 
+/* Strips of clusters are shared by as many blocks anywhere on the device instead. */
+static bool without_clusters;
+
+static void share_without_clusters(cuda_plan *plan) {
+    int32_t *c = plan->wide.constant;
+    if (plan->main.constant[C_CLUSTER] == 1)
+        return;
+    plan->wide = plan->main;
+    c[C_GROUP] = c[C_CLUSTER];
+    c[C_CLUSTER] = 1;
+    groups_plan_size(plan);
+}
+
 static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm *op,
                                 planish_pass pass, const planish_tensors *tensors, message error) {
     planish_status status = problem_make(p, op, pass, tensors, error);
-    return status ? status : cuda_plan_make(plan, p, &limits, error);
+    if (!status)
+        status = cuda_plan_make(plan, p, &limits, error);
+    if (!status && without_clusters && plan->main.kernel == CUDA_STRIPS)
+        share_without_clusters(plan);
+    return status;
 }
 
 static size_t args_bytes(int kernel) {
@@ -195,6 +213,7 @@ static struct variant {
     {CUDA_STRIPS, C_PASS, 1, 1, 0},
     {CUDA_STRIPS, C_CLUSTER, 1, 1, 0},
     {CUDA_STRIPS, C_CLUSTER, 2, 16, 0},
+    {CUDA_STRIPS, C_GROUP, 2, 16, 0},
     {CUDA_STRIPS, C_CORRECT, 1, 1, 0},
     {CUDA_STRIPS, C_DEPTH, 1, 1, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
@@ -232,6 +251,7 @@ static planish_status run_launch(const cuda_launch *l, message error) {
                                     .threads = cuda_spec_threads(&l->spec),
                                     .shared_bytes = cuda_spec_shared_bytes(&l->spec),
                                     .shared_limit = (size_t)limits.shared_per_block,
+                                    .resident = cuda_spec_is_wide(&l->spec),
                                     .schedule = order,
                                     .seed = 7 + (uint64_t)launches_run,
                                     .shared_fill = fill};
@@ -265,6 +285,9 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
     /* As the driver answers for clusters, with multiprocessors in groups of 16 or so. */
     int cluster = cuda_spec_cluster(&launches[0].spec);
     int held = limits.multiprocessors / cluster;
+    if (cuda_spec_is_wide(&launches[0].spec))
+        held = limits.multiprocessors * launches[0].spec.constant[C_MIN_BLOCKS] /
+               launches[0].spec.constant[C_GROUP];
     if (exec->workspace)
         memset(exec->workspace, fill, exec->workspace_bytes);
     cuda_launch_arguments(&plan, buffers, exec->workspace, held > 1 ? held - held / 8 : 1,
@@ -817,6 +840,12 @@ static void strips(void) {
     emulate_case(c);
 }
 
+static void strips_without_clusters(void) {
+    without_clusters = true;
+    strips();
+    without_clusters = false;
+}
+
 static void every_variant(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
@@ -856,6 +885,7 @@ int main(int argc, char **argv) {
         {"groups", groups},
         {"groups otherwise", groups_otherwise},
         {"strips", strips},
+        {"strips wide", strips_without_clusters},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))
