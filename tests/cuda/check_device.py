@@ -850,8 +850,8 @@ def strip(
 
 
 def strip_cases() -> list[AnyCase]:
-    """Channels-last groups in one read, over blocks of a cluster and over blocks anywhere: whole and
-    part chunks of a group, a last strip that is cut, several strips for each group of blocks."""
+    """Channels-last groups in one read, over blocks of a cluster and over blocks anywhere: whole
+    and part chunks of a group, a cut last strip, several strips for each group of blocks."""
     out = []
     for images, g, d, hw, tile, blocks in (
         (40, 32, 2, 12544, 64, 16), (3, 32, 2, 12544, 64, 33), (40, 32, 8, 3136, 64, 8),
