@@ -202,6 +202,10 @@ bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     const bool once = c[C_LAST] ? strip_geometry(plan) : is_backward(c) && row_geometry(plan);
     if (!once)
         piece_geometry(plan);
+    plan->wide = plan->main;
+    if (plan->main.kernel != CUDA_STRIPS ||
+        !strips_shared_geometry(&plan->wide, v->images, &plan->limits))
+        plan->wide.kernel = -1;
     groups_plan_size(plan);
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
         cuda_plan_finish(plan, p, c[C_COLS], plan->partials);

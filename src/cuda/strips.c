@@ -1,7 +1,11 @@
 /*
  * A strip is some groups wide, so that what it has of a pixel is whole sectors of memory and not
  * fewer than two; a cluster of blocks has its pixels, several blocks to a multiprocessor where that
- * holds.
+ * holds. Where that does not, blocks anywhere on the device have them, which live on (kernels/
+ * strips.cu) and so read one strip while they write another.
+ *
+ * Which it is and how pixels are cut follows from an image and the device. Only where a cluster
+ * cuts them as blocks anywhere do, which gives the same bits, does the number of images choose.
  */
 #include "strips.h"
 
@@ -16,6 +20,13 @@ enum {
     STRIP_BYTES = 64,  /* or more: shorter pieces are slow to read */
     LEAST_PIXELS = 64, /* of an image; below, a block is too little work */
     SOME_CLUSTER = 8,
+    MOST_CLUSTER = 16, /* of devices whose blocks have room for large strips */
+    FEW_GROUPS = 8,    /* of a strip over so many small blocks: messages */
+    MOST_MESSAGES = 512,
+    SHARED_WARPS = 12, /* of a block of two in a multiprocessor, but */
+    FEW_STEPS = 8,     /* where a thread had no more of these */
+    FEWER_WARPS = 8,
+    LEAST_HELD = 4, /* strips at once, of blocks anywhere */
     LEAST_BLOCK_BYTES = 16 << 10,
     BLOCK_RESERVE = 1 << 10 /* of shared memory, that a block takes beside its own */
 };
@@ -85,6 +96,7 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
     c[C_LANES] = tile / c[C_WIDTH];
     c[C_PLANES] = LANES / c[C_LANES];
     c[C_CLUSTER] = cluster;
+    c[C_GROUP] = 1;
     c[C_PIECE] = ceil_div(c[C_PIXELS], cluster);
     c[C_WARPS] = MOST_WARPS;
     const size_t bytes = strips_shared_bytes(spec) + BLOCK_RESERVE;
@@ -99,33 +111,120 @@ static int most_warps(const int32_t *c, int arch) {
     return (many ? 24 : 32) - 4 * (again + (arch != 90));
 }
 
-/* As measured (docs/notebook-gpu.md, runs 16 and 17): several small blocks to a multiprocessor hide
- * each other's waiting, but messages go from every block of a cluster to every other, for every
- * group. */
-bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
+static int room_of(const struct cuda_limits *limits) {
+    return limits->shared_per_block + BLOCK_RESERVE;
+}
+
+static int block_bytes(const cuda_spec *spec) {
+    const size_t bytes = strips_shared_bytes(spec) + BLOCK_RESERVE;
+    return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
+}
+
+/* A strip of whole lines over eight blocks that leaves no room for four of them. */
+static bool is_large(const cuda_spec *spec, const struct cuda_limits *limits) {
     cuda_spec made = *spec;
-    int32_t *c = made.constant;
-    const int room = limits->shared_per_block + BLOCK_RESERVE;
-    const int whole = least(SOME_CLUSTER, limits->max_cluster);
-    made.kernel = CUDA_STRIPS;
-    if (c[C_PIXELS] < LEAST_PIXELS)
+    const int tile = tile_of(made.constant, LINE_BYTES);
+    return limits->max_cluster >= MOST_CLUSTER && tile &&
+           cut(&made, tile, SOME_CLUSTER) > room_of(limits) / 4;
+}
+
+/* Clusters of 16, of which a multiprocessor has four or five blocks: the forward of 16 bits. */
+static bool cut_small(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    const int tile = tile_of(c, LINE_BYTES);
+    if (is_backward(c) || constant_bytes(c, C_X_TYPE) != 2 || tile / c[C_DEPTH] > FEW_GROUPS)
         return false;
+    const int bytes = cut(spec, tile, MOST_CLUSTER);
+    if (!bytes || bytes > room_of(limits) / 4)
+        return false;
+    c[C_WARPS] = 4;
+    c[C_MIN_BLOCKS] =
+        least(room_of(limits) / block_bytes(spec), most_warps(c, limits->arch) / c[C_WARPS]);
+    return true;
+}
+
+/* Blocks anywhere on the device, two to a multiprocessor; one, where 16 are too large for that. */
+static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    const int tile = tile_of(c, LINE_BYTES), room = room_of(limits);
+    int blocks = SOME_CLUSTER;
+    if (cut(spec, tile, blocks) > room / 2)
+        cut(spec, tile, blocks = MOST_CLUSTER);
+    c[C_CLUSTER] = 1;
+    c[C_GROUP] = blocks;
+    const int fit = least(2, room / block_bytes(spec));
+    if (!fit || !limits->cooperative || tile / c[C_DEPTH] * blocks > MOST_MESSAGES ||
+        limits->multiprocessors * fit < LEAST_HELD * blocks)
+        return false;
+    const int steps = ceil_div(c[C_PIECE], SHARED_WARPS * c[C_PLANES]);
+    const int wanted = fit == 1 ? MOST_WARPS : steps <= FEW_STEPS ? FEWER_WARPS : SHARED_WARPS;
+    c[C_WARPS] = least(wanted, most_warps(c, limits->arch) / fit);
+    c[C_MIN_BLOCKS] = fit;
+    return true;
+}
+
+/* The same in a cluster; false where it has no room for its messages, or would take whole
+ * multiprocessors, of which a device may not have 16 together. */
+static bool cluster_of_shared(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    c[C_CLUSTER] = c[C_GROUP];
+    c[C_GROUP] = 1;
+    return c[C_MIN_BLOCKS] == 2 && 2 * block_bytes(spec) <= room_of(limits);
+}
+
+/* Several small blocks to a multiprocessor hide each other's waiting, but messages go from every
+ * block of a cluster to every other, for every group. */
+static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    const int room = room_of(limits), whole = least(SOME_CLUSTER, limits->max_cluster);
     int tile = tile_of(c, LINE_BYTES), cluster = whole;
-    int bytes = tile ? cut(&made, tile, cluster) : 0;
+    int bytes = tile ? cut(spec, tile, cluster) : 0;
     if (!bytes || bytes > room / (is_backward(c) ? 2 : 4)) {
         tile = tile_of(c, STRIP_BYTES);
-        bytes = tile ? cut(&made, tile, cluster) : 0;
+        bytes = tile ? cut(spec, tile, cluster) : 0;
     }
     while (tile && cluster > 1 && bytes < LEAST_BLOCK_BYTES)
-        bytes = cut(&made, tile, cluster /= 2);
+        bytes = cut(spec, tile, cluster /= 2);
     if (bytes > room / 2 && limits->max_cluster > whole)
-        bytes = cut(&made, tile, cluster = 2 * whole);
+        bytes = cut(spec, tile, cluster = 2 * whole);
     if (!bytes || bytes > room)
         return false;
     const int warps = most_warps(c, limits->arch), fit = room / bytes;
     c[C_WARPS] = fit >= 8 ? 4 : fit >= 4 ? 8 : least(MOST_WARPS, warps / least(fit, 2));
     c[C_MIN_BLOCKS] = least(fit, warps / c[C_WARPS]);
+    return true;
+}
+
+/* As measured (docs/notebook-gpu.md, runs 16, 17 and 19). */
+bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
+    if (spec->constant[C_PIXELS] < LEAST_PIXELS)
+        return false;
+    const bool large = is_large(spec, limits);
+    cuda_spec small = *spec, shared = *spec, made = *spec;
+    if (large && cut_small(&small, limits))
+        made = small;
+    else if (large && cut_shared(&shared, limits) && cluster_of_shared(&shared, limits))
+        made = shared;
+    else if (!cut_cluster(&made, limits))
+        return false;
+    made.kernel = CUDA_STRIPS;
     *spec = made;
+    return true;
+}
+
+bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_limits *limits) {
+    cuda_spec small = *spec, shared = *spec;
+    if (!is_large(spec, limits) || cut_small(&small, limits) || !cut_shared(&shared, limits))
+        return false;
+    cuda_spec cluster = shared;
+    const bool same = cluster_of_shared(&cluster, limits); /* is `spec`, then */
+    const int64_t strips = strips_of(&shared, images);
+    const int64_t at_once = strips_at_once(&shared, images, limits);
+    if (same && strips <= at_once)
+        return false;
+    int32_t *c = shared.constant;
+    c[C_DELAY] = is_backward(c) && c[C_MIN_BLOCKS] > 1 && strips > 2 * at_once;
+    *spec = shared;
     return true;
 }
 

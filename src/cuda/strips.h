@@ -15,6 +15,10 @@ struct cuda_limits;
  * where no cluster of this device holds a strip. */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits);
 
+/* The same strips over blocks anywhere on the device, where that is faster for so many images: from
+ * what strips_geometry set; false, and nothing set, where it is not. */
+bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_limits *limits);
+
 size_t strips_shared_bytes(const cuda_spec *spec);
 
 /* Blocks that share a strip. */

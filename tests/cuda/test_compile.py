@@ -148,6 +148,7 @@ def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
     channels = [(64, 3136, ""), (96, 3136, "last"), (256, 784, ""), (320, 4096, "last")]
     channels += [(512, 196, ""), (1024, 49, "last"), (1200, 196, ""), (257, 225, ""), (2, 100, "")]
     groups = [(32, 8, 3136), (32, 10, 4096), (1, 256, 784), (64, 1, 12544), (9, 3, 225), (2, 8, 1)]
+    groups += [(32, 2, 12544), (32, 40, 1024), (8, 40, 9216)]
     for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32")):
         word = "forward" if direction == FORWARD else "backward"
         for i, (c, hw, last) in enumerate(channels):

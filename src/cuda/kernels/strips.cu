@@ -202,8 +202,6 @@ __device__ __forceinline__ void take_post(const u64 *from, u32 round, message *v
             look_at_words(from + j, word[j], word[j + 1]);
             all = all && word[j] >> 48 == mark_of(round) && word[j + 1] >> 48 == mark_of(round);
         }
-        if (STAGES && !all)
-            sleep_ns(100 * STAGES);
     }
     bits[0] = bits[1] = bits[2] = 0;
 #pragma unroll
@@ -507,12 +505,38 @@ constexpr bool ALWAYS_THERE = COLS % TILE == 0;
 
 /* ---- Forward: output ---------------------------------------------------------------------------- */
 
-/* `next` is filled with the chunks of the strip after this, each as soon as its place is free. */
+/* Calls write(k) for the thread's steps. A block that lives on asks for each chunk of the `next` strip
+ * as soon as its place is free. */
+template <typename step_writer>
+__device__ __forceinline__ void write_steps(const strip_place &p, const filling &next,
+                                            const step_writer &write) {
+    if constexpr (!WIDE) {
+#pragma unroll 2
+        for (int k = 0; k < p.steps; k++)
+            write(k);
+    } else {
+        const int steps = most(p.steps, next.p.steps);
+#pragma unroll 1
+        for (int part = 0; part < PARTS; part++) {
+            const int end = least(steps, (part + 1) * PART);
+#pragma unroll 2
+            for (int k = part * PART; k < end; k++) {
+                if (ALWAYS_THERE || p.steps)
+                    write(k);
+                next.ask(k);
+            }
+            copy_async_commit();
+        }
+    }
+}
+
 __device__ __forceinline__ void write_forward(const groups_args &args, const strip_place &p,
                                               const affine &w, const filling &next) {
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float mean[COLUMNS], scale[WIDTH], bias[WIDTH];
+    if (!WIDE && !p.steps)
+        return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float *found = found_of((p.chunk * WIDTH + i) / DEPTH);
@@ -521,32 +545,23 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         /* The rest of the mean comes in with the bias. */
         bias[i] = LAYER ? multiply_add(-found[1], scale[i], w.bias[i]) : w.bias[i];
     }
-    const int steps = most(p.steps, next.p.steps);
-#pragma unroll 1
-    for (int part = 0; part < PARTS; part++) {
-        const int end = least(steps, (part + 1) * PART);
-#pragma unroll 2
-        for (int k = part * PART; k < end; k++) {
-            if (ALWAYS_THERE || p.steps) {
-                const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-                float v[WIDTH];
+    write_steps(p, next, [&](int k) {
+        const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+        float v[WIDTH];
 #pragma unroll
-                for (int i = 0; i < WIDTH; i++) {
-                    float x = element<X_TYPE>(c.word, i);
-                    if (LAYER)
-                        x -= mean[i / EACH];
-                    v[i] = LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i];
-                }
-                store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                                  pack<OUT_TYPE, WIDTH>(v));
-            }
-            next.ask(k);
+        for (int i = 0; i < WIDTH; i++) {
+            float x = element<X_TYPE>(c.word, i);
+            if (LAYER)
+                x -= mean[i / EACH];
+            v[i] = LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i];
         }
-        copy_async_commit();
-    }
+        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                          pack<OUT_TYPE, WIDTH>(v));
+    });
 }
 
-/* Returns the place in the strip `after` this. */
+/* Returns the place in the strip `after` this, of which a block that lives on has asked for its
+ * chunks. */
 __device__ __forceinline__ strip_place forward_strip(const groups_args &args, const strip_place &p,
                                                      i64 after, mailbox &m, u32 &round) {
     affine w;
@@ -558,10 +573,6 @@ __device__ __forceinline__ strip_place forward_strip(const groups_args &args, co
         if (again)
             find_moments<true>(args, p, m, round++, w);
     }
-    /* Nobody is to send what belongs to the next strip before all are done with this one's. After the
-     * last a block may leave at once: all that is sent to it has come. */
-    if (CLUSTER > 1 && after != NO_STRIP)
-        cluster_arrive();
     const strip_place then = place_of(after);
     write_forward(args, p, w, filling(args, then));
     return then;
@@ -711,6 +722,8 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float a[WIDTH], b[COLUMNS], c[COLUMNS];
+    if (!WIDE && !p.steps)
+        return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
         a[i] = w.weight[i] * s.rstd[i / EACH];
@@ -721,29 +734,21 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
         c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
                      : 0;
     }
-    const int steps = most(p.steps, next.p.steps);
-#pragma unroll 1
-    for (int part = 0; part < PARTS; part++) {
-        const int end = least(steps, (part + 1) * PART);
-#pragma unroll 2
-        for (int k = part * PART; k < end; k++) {
-            if (D_TYPE != NONE && (ALWAYS_THERE || p.steps)) {
-                const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-                const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
-                float v[WIDTH];
+    write_steps(p, next, [&](int k) {
+        if constexpr (D_TYPE != NONE) {
+            const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+            const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+            float v[WIDTH];
 #pragma unroll
-                for (int i = 0; i < WIDTH; i++) {
-                    const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-                    v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
-                                        multiply_add(d, b[i / EACH], c[i / EACH]));
-                }
-                store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                                  pack<OUT_TYPE, WIDTH>(v));
+            for (int i = 0; i < WIDTH; i++) {
+                const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
+                v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
+                                    multiply_add(d, b[i / EACH], c[i / EACH]));
             }
-            next.ask(k);
+            store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                              pack<OUT_TYPE, WIDTH>(v));
         }
-        copy_async_commit();
-    }
+    });
 }
 
 /* Returns the place in the strip `after` this, whose moments `s` becomes. */
@@ -764,16 +769,69 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
         merge_gradients(args, p, g + p.lane / MERGE, round);
     __syncthreads();
     round++;
-    if (CLUSTER > 1 && after != NO_STRIP) /* as in the forward */
-        cluster_arrive();
     write_backward(args, p, s, w, filling(args, then));
     if (WANT_DWEIGHT || WANT_DBIAS) {
         write_partials(args, p);
-        if (after != NO_STRIP)
+        if (WIDE && after != NO_STRIP)
             __syncthreads();
     }
     s = next;
     return then;
+}
+
+/* ---- Strips ------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ strip_place take_strip(const groups_args &args, const strip_place &p,
+                                                  saved &s, i64 after, mailbox &m, u32 &round) {
+    if constexpr (FORWARD)
+        return forward_strip(args, p, after, m, round);
+    else
+        return backward_strip(args, p, s, after, m, round);
+}
+
+/* What the pass has to know of the rows beforehand. */
+__device__ __forceinline__ saved known_of(const groups_args &args, const strip_place &p) {
+    if constexpr (FORWARD)
+        return {};
+    else
+        return saved_of(args, p);
+}
+
+/* A strip for each cluster, and no more but where there are more than a grid has blocks. */
+__device__ __forceinline__ void take_one(const groups_args &args, mailbox &m) {
+    const i64 all = args.images * STRIPS, step = gridDim.x / CLUSTER;
+    u32 round = 0;
+    for (i64 unit = blockIdx.x / CLUSTER; unit < all; unit += step) {
+        const strip_place p = place_of(unit);
+        fill_all(args, p);
+        saved s = known_of(args, p);
+        take_strip(args, p, s, NO_STRIP, m, round);
+        /* Nobody is to send what belongs to the next strip before all are done with this one. After the
+         * last a block may leave at once: all that is sent to it has come. */
+        if (unit + step < all) {
+            __syncthreads();
+            if (CLUSTER > 1)
+                cluster_arrive();
+        }
+    }
+}
+
+/* Blocks anywhere on the device live on. With DELAY the later half of them begin later, so that not
+ * all read at one time and write at another. */
+__device__ __forceinline__ void take_many(const groups_args &args, mailbox &m) {
+    const i64 all = args.images * STRIPS, step = gridDim.x / GROUP;
+    i64 unit = blockIdx.x / GROUP;
+    u32 round = 0;
+    strip_place p = place_of(unit);
+    const bool late = DELAY && blockIdx.x >= gridDim.x / 2;
+    if (!late)
+        fill_all(args, p);
+    saved s = known_of(args, p);
+    clear_mail(args, p);
+    if (late)
+        fill_all(args, p);
+    for (; unit < all; unit += step)
+        p = take_strip(args, p, s, unit + step < all ? unit + step : NO_STRIP, m, round);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -786,25 +844,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     wait_for_stream();
     release_stream();
-    u32 round = 0;
-    const i64 all = args.images * STRIPS, step = gridDim.x / BLOCKS;
-    i64 unit = blockIdx.x / BLOCKS;
-    strip_place p = place_of(unit);
-    const bool late = WIDE && DELAY && blockIdx.x >= gridDim.x / 2;
-    if (!late)
-        fill_all(args, p);
-    saved s = {};
-    if constexpr (!FORWARD)
-        s = saved_of(args, p);
     if constexpr (WIDE)
-        clear_mail(args, p);
-    if (late)
-        fill_all(args, p);
-    for (; unit < all; unit += step) {
-        const i64 after = unit + step < all ? unit + step : NO_STRIP;
-        if constexpr (FORWARD)
-            p = forward_strip(args, p, after, m, round);
-        else
-            p = backward_strip(args, p, s, after, m, round);
-    }
+        take_many(args, m);
+    else
+        take_one(args, m);
 }

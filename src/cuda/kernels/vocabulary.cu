@@ -448,9 +448,6 @@ __device__ __forceinline__ void look_at_words(const u64 *address, u64 &a, u64 &b
                  : "l"(address)
                  : "memory");
 }
-/* Lets others use what asking again would take. */
-__device__ __forceinline__ void sleep_ns(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
-
 /* What another block wrote before a grid barrier. */
 __device__ __forceinline__ float load_of_others(const float *address) {
     float v;

@@ -214,6 +214,7 @@ static struct variant {
     {CUDA_STRIPS, C_CLUSTER, 1, 1, 0},
     {CUDA_STRIPS, C_CLUSTER, 2, 16, 0},
     {CUDA_STRIPS, C_GROUP, 2, 16, 0},
+    {CUDA_STRIPS, C_DELAY, 1, 1, 0},
     {CUDA_STRIPS, C_CORRECT, 1, 1, 0},
     {CUDA_STRIPS, C_DEPTH, 1, 1, 0},
     {CUDA_GENERAL_ROWS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
@@ -846,6 +847,28 @@ static void strips_without_clusters(void) {
     without_clusters = false;
 }
 
+/* A device that has room for strips over blocks anywhere, which few images do not need: slices are
+ * in a cluster then. */
+static void strips_as_planned(void) {
+    static const struct {
+        int64_t shape[4];
+        planish_pass pass;
+        element type;
+    } works[] = {
+        {{5, 8, 8, 1901}, PLANISH_BACKWARD, F16}, {{9, 4, 8, 1901}, PLANISH_BACKWARD, F32},
+        {{5, 4, 8, 3701}, PLANISH_FORWARD, F32},  {{1, 8, 8, 7500}, PLANISH_BACKWARD, BF16},
+        {{1, 8, 10, 3001}, PLANISH_FORWARD, F16},
+    };
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+        norm_case c = groups_of(works[i].pass, PLANISH_LAYER, works[i].shape, true, works[i].type);
+        set_device(90, i == 3 ? 64 : 16);
+        limits.cooperative = 1;
+        c.weight = c.grad = F32;
+        c.numbers = MEAN_100;
+        emulate_case(c);
+    }
+}
+
 static void every_variant(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
@@ -886,6 +909,7 @@ int main(int argc, char **argv) {
         {"groups otherwise", groups_otherwise},
         {"strips", strips},
         {"strips wide", strips_without_clusters},
+        {"strips as planned", strips_as_planned},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))
