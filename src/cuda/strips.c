@@ -107,7 +107,7 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
  * own for every channel, or may be summed again, and by assemblers other than sm_90's. */
 static int most_warps(const int32_t *c, int arch) {
     const bool many = is_backward(c) || channels_together(c) == 1;
-    const bool again = sums_again(c) && c[C_X_TYPE] == DTYPE_BF16;
+    const bool again = sums_again(c) && (c[C_X_TYPE] == DTYPE_BF16 || arch != 90);
     return (many ? 24 : 32) - 4 * (again + (arch != 90));
 }
 
@@ -195,7 +195,7 @@ static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-/* As measured (docs/notebook-gpu.md, runs 16, 17 and 19). */
+/* As measured (docs/notebook-gpu.md, runs 16, 17 and 20). */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     if (spec->constant[C_PIXELS] < LEAST_PIXELS)
         return false;

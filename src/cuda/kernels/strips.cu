@@ -1,18 +1,24 @@
 /*
- * Norms over groups of channels of images stored by pixel, in one read. A cluster of CLUSTER blocks takes a
- * strip of an image: TILE channels, whole groups, of every pixel. A block has PIECE pixels of it in shared
+ * Norms over groups of channels of images stored by pixel, in one read. Some blocks take a strip of an
+ * image: TILE channels, whole groups, of every pixel. A block has PIECE pixels of it in shared
  * memory; a thread has a chunk of WIDTH channels of every STEP-th pixel, which it alone copies, sums and
  * writes, so that threads wait for each other only where sums meet: over the pixels of a warp by shuffles,
- * over warps by shared memory, over the cluster by stores into each other's.
- * Forward (PASS 0) or backward (1).
+ * over warps by shared memory, over the strip's blocks by messages. Forward (PASS 0) or backward (1).
+ *
+ * GROUP 1: the blocks are a cluster of CLUSTER, which store into each other's shared memory, and take one
+ * strip; as others write, new ones start to read. GROUP > 1 (then CLUSTER 1, a cooperative launch): they
+ * are GROUP blocks anywhere on the device, which tell each other through the L2 and live on: where a
+ * thread has written a chunk it asks for that of its next strip. More strips are under way so than
+ * clusters find room for, at the price of a barrier of the grid. Both give the same bits.
  *
  * Strips and pieces are cut by COLS, DEPTH, PIXELS and the dtypes alone, so that a row does not depend on
  * the others. Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; strips
  * with a row whose squares leave float's range are summed again, such rows scaled by a power of two.
  *
  * Constants: PASS KIND GROUPS DEPTH PIXELS COLS (channels of an image) TILE PIECE WIDTH LANES (chunks of a
- * pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER GROUP CORRECT WEIGHT_OFFSET MIN_BLOCKS
- * WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS (alignments of a strip in bytes).
+ * pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER GROUP DELAY (the later half of GROUPs
+ * begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS
+ * G_ACCESS Y_ACCESS D_ACCESS (alignments of a strip in bytes).
  */
 #include "group_words.cu"
 
