@@ -278,12 +278,14 @@ int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
     return count;
 }
 
-/* Blocks of strips: as many as the device holds at once, each for one strip after the other. */
+/* Blocks of strips: a cluster for each strip; of those that live on, as many as the device holds at
+ * once. */
 static int64_t strips_grid(const cuda_plan *plan, int resident) {
     const cuda_spec *spec = first_of(plan);
-    int64_t held = spec->constant[C_GROUP] > 1 || resident <= 0 ? strips_held(plan, spec)
-                                                                : strips_of(spec, images_of(plan));
-    return strips_blocks(spec) * least_i64(held, resident > 0 ? resident : held);
+    if (spec->constant[C_GROUP] <= 1)
+        return strips_blocks(spec) * strips_of(spec, images_of(plan));
+    const int64_t held = strips_held(plan, spec);
+    return strips_blocks(spec) * (resident > 0 ? least_i64(held, resident) : held);
 }
 
 static int64_t grid_of(const cuda_plan *plan, const int32_t *c, int resident) {
