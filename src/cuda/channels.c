@@ -45,20 +45,24 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const size_t tile = (size_t)c[C_TILE], depth = (size_t)c[C_DEPTH];
     const int fewest = c[C_COLS] - (c[C_CLUSTER] - 1) * c[C_DEPTH];
-    const size_t total = constant_bytes(c, C_X_TYPE) == 2 && fewest / c[C_PLANES] >= 4 ? 4 : 8;
-    const size_t stages = (size_t)c[C_STAGES];
+    const bool floats = constant_bytes(c, C_X_TYPE) == 2 && fewest / c[C_ROWS] / c[C_PLANES] >= 4;
+    const size_t rows = (size_t)c[C_ROWS], stages = (size_t)c[C_STAGES];
+    const size_t parts = !backward || c[C_CORRECT] ? 3 : 2;
+    const size_t entry = (parts == 3 ? 4 : 2) * (floats ? sizeof(float) : sizeof(double));
     size_t bytes = tile_bytes(c, constant_bytes(c, C_X_TYPE));
     if (backward)
         bytes += tile_bytes(c, constant_bytes(c, C_G_TYPE));
-    bytes = stages * bytes + round_up(3 * (size_t)c[C_PLANES] * tile * 4) + 16 * tile;
+    bytes = stages * bytes + round_up(parts * (size_t)c[C_PLANES] * rows * tile * 4) + 16 * tile;
     if (backward)
         bytes += round_up(stages * 2 * tile * 4);
     if (c[C_W_TYPE] != DTYPE_NONE)
         bytes += round_up(depth * 4);
     if (!backward && c[C_B_TYPE] != DTYPE_NONE)
         bytes += round_up(depth * 4);
+    if (backward)
+        bytes += round_up((rows - 1) * (depth / rows) * 8);
     if (c[C_CLUSTER] > 1)
-        bytes += 2 * (size_t)c[C_CLUSTER] * tile * 4 * total;
+        bytes += 2 * (size_t)c[C_CLUSTER] * tile * entry;
     return bytes;
 }
 
@@ -78,12 +82,11 @@ static int width_of(int pixels, int wanted) {
 
 /* Planes of threads over a block's channels, of which the fewest a block has are `fewest`; false:
  * more threads than a block may have, or (backward) than `each` channels in one. */
-static bool set_planes(int32_t *c, int fewest, int each) {
+static bool set_planes(int32_t *c, int planes, int fewest, int each) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
-    const int lanes = c[C_TILE] / c[C_WIDTH], depth = c[C_DEPTH];
-    int planes = most(1, c[C_TILE] == c[C_PIXELS] ? WHOLE_PLANES : THREADS / lanes);
+    const int rows = c[C_ROWS], lanes = rows * c[C_TILE] / c[C_WIDTH], depth = c[C_DEPTH] / rows;
     planes = most(planes, backward ? ceil_div(depth, each) : ceil_div(depth, FORWARD_EACH));
-    planes = least(planes, least(fewest, most(1, MOST_THREADS / lanes)));
+    planes = least(planes, least(fewest / rows, most(1, MOST_THREADS / lanes)));
     if (backward && ceil_div(depth, planes) > each)
         return false;
     c[C_LANES] = lanes;
@@ -92,37 +95,55 @@ static bool set_planes(int32_t *c, int fewest, int each) {
     return c[C_WARPS] <= MOST_THREADS / 32;
 }
 
-/* The whole image in a block or a cluster. */
-static bool whole_image(cuda_plan *plan, int each) {
+/* Lines of as many channels as make whole chunks of pixels for the threads of an image. */
+static void set_lines(int32_t *c) {
+    int rows = 1;
+    while (rows * c[C_PIXELS] % 4)
+        rows *= 2;
+    c[C_ROWS] = c[C_PIXELS] >= 4 && c[C_COLS] % rows == 0 ? rows : 1;
+    c[C_WIDTH] = width_of(c[C_ROWS] * c[C_PIXELS], 4);
+}
+
+/* Shares the channels of a whole image between the blocks of a cluster and sets planes over them;
+ * false: too few channels, or they do not fit. */
+static bool set_cluster(cuda_plan *plan, int cluster, int each) {
     int32_t *c = plan->main.constant;
-    const int pixels = c[C_PIXELS], channels = c[C_COLS];
-    c[C_TILE] = pixels;
-    c[C_WIDTH] = width_of(pixels, 4);
+    /* The one block of a multiprocessor. */
+    const bool large = cluster > 1 && c[C_PASS] == PLANISH_BACKWARD;
+    const int channels = c[C_COLS], depth = ceil_div(ceil_div(channels, cluster), 8) * 8;
+    const int fewest = cluster > 1 ? channels - (cluster - 1) * depth : channels;
+    c[C_CLUSTER] = cluster;
+    c[C_DEPTH] = cluster > 1 ? depth : channels;
+    const int planes = large ? MOST_THREADS * c[C_WIDTH] / (c[C_ROWS] * c[C_TILE]) : WHOLE_PLANES;
+    return (cluster == 1 || fewest >= 8) &&
+           set_planes(c, planes, fewest, large ? 2 * MOST_EACH : each) && fits(plan);
+}
+
+/* The whole image in a block or a cluster: the smallest that leaves a block few enough bytes. */
+static bool whole_image(cuda_plan *plan, int each) {
+    static const int clusters[] = {1, 2, 3, 4, 6, 8, 16};
+    int32_t *c = plan->main.constant;
+    const int64_t many = c[C_PASS] == PLANISH_FORWARD ? WHOLE_BYTES : INT64_MAX;
+    c[C_TILE] = c[C_PIXELS];
     c[C_STAGES] = 1;
+    set_lines(c);
     bool found = false;
     cuda_spec last = plan->main;
-    for (int cluster = 1; cluster <= least(8, plan->limits.max_cluster); cluster *= 2) {
-        const int depth = ceil_div(ceil_div(channels, cluster), 8) * 8;
-        const int fewest = channels - (cluster - 1) * depth;
-        if (cluster > 1 && fewest < 8)
+    for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++) {
+        if (clusters[i] > plan->limits.max_cluster)
             break;
-        c[C_CLUSTER] = cluster;
-        c[C_DEPTH] = cluster > 1 ? depth : channels;
-        if (!set_planes(c, cluster > 1 ? fewest : channels, each) || !fits(plan))
+        if (!set_cluster(plan, clusters[i], each))
             continue;
         found = true;
         last = plan->main;
-        if ((int64_t)c[C_DEPTH] * pixels * held_bytes(c) <=
-            (cluster == 1 ? ALONE_BYTES : WHOLE_BYTES))
+        if ((int64_t)c[C_DEPTH] * c[C_PIXELS] * held_bytes(c) <=
+            (clusters[i] == 1 ? ALONE_BYTES : many))
             break;
     }
     plan->main = last;
     if (!found)
-        return false;
-    c[C_STAGES] = 2;
-    if (c[C_PASS] == PLANISH_FORWARD || !fits(plan))
-        c[C_STAGES] = 1;
-    return true;
+        c[C_ROWS] = 1;
+    return found;
 }
 
 /* Idle lanes, more than fits several times, and segments below full speed. */
@@ -151,7 +172,8 @@ static bool some_pixels(cuda_plan *plan, int each) {
         const bool eight = backward && tiles[i] == 32 && constant_bytes(c, C_X_TYPE) == 2;
         c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
-        if (tiles[i] == c[C_PIXELS] || !set_planes(c, c[C_COLS], each))
+        if (tiles[i] == c[C_PIXELS] ||
+            !set_planes(c, most(1, THREADS * c[C_WIDTH] / tiles[i]), c[C_COLS], each))
             continue;
         if (!fits(plan))
             c[C_STAGES] = 1;
@@ -181,7 +203,7 @@ bool channels_plan_make(cuda_plan *plan, const problem *p) {
     int32_t *c = plan->main.constant;
     const bool backward = p->pass == PLANISH_BACKWARD;
     images_describe(plan, p, &v, CUDA_CHANNELS);
-    c[C_STAGES] = 1;
+    c[C_STAGES] = c[C_ROWS] = 1;
     if (!set_geometry(plan, MOST_EACH) && !set_geometry(plan, 2 * MOST_EACH))
         return false;
     const int bytes = constant_bytes(c, C_X_TYPE);

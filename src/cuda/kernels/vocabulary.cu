@@ -596,6 +596,19 @@ __device__ __forceinline__ void send_to_block(u32 address, u32 barrier, u32 rank
                  "d"(v[2]), "d"(v[3]), "r"(at)
                  : "memory");
 }
+/* The same of two values. */
+__device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(in_block(address, rank)),
+                 "f"(v[0]), "f"(v[1]), "r"(in_block(barrier, rank))
+                 : "memory");
+}
+__device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(in_block(address, rank)),
+                 "d"(v[0]), "d"(v[1]), "r"(in_block(barrier, rank))
+                 : "memory");
+}
 /* Waits until the kernels before this one on its stream are done and their writes are seen. */
 __device__ __forceinline__ void wait_for_stream() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -614,6 +627,8 @@ __device__ __forceinline__ void byte_barrier_expect(u32, u32) {}
 __device__ __forceinline__ void byte_barrier_wait(u32, u32) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const float *) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const double *) {}
+__device__ __forceinline__ void send_two_to_block(u32, u32, u32, const float *) {}
+__device__ __forceinline__ void send_two_to_block(u32, u32, u32, const double *) {}
 __device__ __forceinline__ void wait_for_stream() {}
 __device__ __forceinline__ void release_stream() {}
 #endif

@@ -166,6 +166,12 @@ void send_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
     emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
     emulation_send(in_block(address, rank) + 16, in_block(barrier, rank), v + 2, 16);
 }
+void send_two_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
+    emulation_send(in_block(address, rank), in_block(barrier, rank), v, 8);
+}
+void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
+    emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
+}
 /* Launches follow one another here. */
 void wait_for_stream() {}
 void release_stream() {}
