@@ -1,7 +1,7 @@
 /*
  * A tile is as many pixels as fill whole sectors of memory and leave room for several blocks in a
  * multiprocessor. Images of few pixels, or of pixels that do not come in whole sectors, are taken
- * whole, their channels shared by a cluster of blocks.
+ * whole, their channels shared by a cluster of blocks; so are tiles of many channels.
  */
 #include "channels.h"
 
@@ -13,17 +13,21 @@
 enum {
     SECTOR = 32,               /* bytes: tiles begin and end on one */
     FEW_PIXELS = 256,          /* images below this are taken whole where they fit */
-    ALONE_BYTES = 64 << 10,    /* of such an image in one block */
-    WHOLE_BYTES = 110 << 10,   /* of its part in a block of a cluster */
+    ALONE_BYTES = 64 << 10,    /* of such an image in one block, or of a part that is not alone */
+    WHOLE_BYTES = 160 << 10,   /* of its part in a block of a cluster (forward) */
     FORWARD_BYTES = 64 << 10,  /* of a tile, rather */
     BACKWARD_BYTES = 84 << 10, /* of a ring of tiles, rather */
     THREADS = 128,             /* of a block, rather: many small blocks hide each other's merges */
     WHOLE_PLANES = 8,          /* of a block with a whole image */
-    MOST_THREADS = 512,
-    MOST_EACH = 16,         /* channels whose sums a thread keeps in registers */
-    FORWARD_EACH = 64,      /* channels of a thread, where threads are left */
-    FORWARD_THREADS = 1024, /* in a multiprocessor: 64 registers each */
-    BACKWARD_THREADS = 384, /* up to 168 registers each */
+    MOST_THREADS = 512,        /* of a block, rather */
+    MOST_EACH = 16,            /* channels whose sums a thread keeps in registers */
+    FORWARD_EACH = 64,         /* channels of a thread, where threads are left */
+    SHARED_EACH = 32,          /* of a cluster's thread (forward) */
+    LINES_EACH = 16,           /* lines of several channels of a thread, rather (forward) */
+    LIGHT_EACH = 8,            /* channels of a thread that needs 72 registers (backward) */
+    FORWARD_THREADS = 1024,    /* in a multiprocessor: 64 registers each */
+    BACKWARD_THREADS = 448,    /* up to 144 registers each */
+    LIGHT_THREADS = 832,
     MOST_GRID = 1 << 30
 };
 
@@ -52,7 +56,8 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     size_t bytes = tile_bytes(c, constant_bytes(c, C_X_TYPE));
     if (backward)
         bytes += tile_bytes(c, constant_bytes(c, C_G_TYPE));
-    bytes = stages * bytes + round_up(parts * (size_t)c[C_PLANES] * rows * tile * 4) + 16 * tile;
+    const size_t room = c[C_CLUSTER] == 1 && c[C_TILE] != c[C_PIXELS] ? 3 : parts;
+    bytes = stages * bytes + round_up(room * (size_t)c[C_PLANES] * rows * tile * 4) + 16 * tile;
     if (backward)
         bytes += round_up(stages * 2 * tile * 4);
     if (c[C_W_TYPE] != DTYPE_NONE)
@@ -80,19 +85,23 @@ static int width_of(int pixels, int wanted) {
     return wanted;
 }
 
-/* Planes of threads over a block's channels, of which the fewest a block has are `fewest`; false:
- * more threads than a block may have, or (backward) than `each` channels in one. */
-static bool set_planes(int32_t *c, int planes, int fewest, int each) {
+static int lanes_of(const int32_t *c) {
+    return c[C_ROWS] * c[C_TILE] / c[C_WIDTH];
+}
+
+/* Planes of threads over a block's channels, of which the fewest a block has are `fewest`, in at
+ * most `threads`; false: more threads than that, or (backward) than `each` channels in one. */
+static bool set_planes(int32_t *c, int planes, int fewest, int each, int threads) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
-    const int rows = c[C_ROWS], lanes = rows * c[C_TILE] / c[C_WIDTH], depth = c[C_DEPTH] / rows;
-    planes = most(planes, backward ? ceil_div(depth, each) : ceil_div(depth, FORWARD_EACH));
-    planes = least(planes, least(fewest / rows, most(1, MOST_THREADS / lanes)));
+    const int rows = c[C_ROWS], lanes = lanes_of(c), depth = c[C_DEPTH] / rows;
+    planes = most(planes, ceil_div(depth, backward ? each : FORWARD_EACH));
+    planes = least(planes, least(fewest / rows, most(1, threads / lanes)));
     if (backward && ceil_div(depth, planes) > each)
         return false;
     c[C_LANES] = lanes;
     c[C_PLANES] = planes;
     c[C_WARPS] = ceil_div(lanes * planes, 32);
-    return c[C_WARPS] <= MOST_THREADS / 32;
+    return c[C_WARPS] <= threads / 32;
 }
 
 /* Lines of as many channels as make whole chunks of pixels for the threads of an image. */
@@ -104,46 +113,68 @@ static void set_lines(int32_t *c) {
     c[C_WIDTH] = width_of(c[C_ROWS] * c[C_PIXELS], 4);
 }
 
-/* Shares the channels of a whole image between the blocks of a cluster and sets planes over them;
- * false: too few channels, or they do not fit. */
-static bool set_cluster(cuda_plan *plan, int cluster, int each) {
-    int32_t *c = plan->main.constant;
-    /* The one block of a multiprocessor. */
-    const bool large = cluster > 1 && c[C_PASS] == PLANISH_BACKWARD;
+/* Shares the channels between the blocks of a cluster; returns the fewest a block has. */
+static int share_channels(int32_t *c, int cluster) {
     const int channels = c[C_COLS], depth = ceil_div(ceil_div(channels, cluster), 8) * 8;
-    const int fewest = cluster > 1 ? channels - (cluster - 1) * depth : channels;
     c[C_CLUSTER] = cluster;
     c[C_DEPTH] = cluster > 1 ? depth : channels;
-    const int planes = large ? MOST_THREADS * c[C_WIDTH] / (c[C_ROWS] * c[C_TILE]) : WHOLE_PLANES;
-    return (cluster == 1 || fewest >= 8) &&
-           set_planes(c, planes, fewest, large ? 2 * MOST_EACH : each) && fits(plan);
+    return channels - (cluster - 1) * c[C_DEPTH];
 }
 
-/* The whole image in a block or a cluster: the smallest that leaves a block few enough bytes. */
+static int64_t part_bytes(const int32_t *c) {
+    return (int64_t)c[C_DEPTH] * c[C_TILE] * held_bytes(c);
+}
+
+/* Planes over a whole image's part in a forward block. */
+static bool set_forward_planes(int32_t *c, int fewest) {
+    const int lines = c[C_DEPTH] / c[C_ROWS], wanted = ceil_div(lines, SHARED_EACH);
+    if (c[C_CLUSTER] > 1 && wanted > WHOLE_PLANES)
+        return set_planes(c, ceil_div(wanted, 4) * 4, fewest, 0, 2 * MOST_THREADS);
+    const bool small = c[C_CLUSTER] == 1 && c[C_ROWS] > 1;
+    const int planes = small ? most(2, least(lines / LINES_EACH, WHOLE_PLANES)) : WHOLE_PLANES;
+    return set_planes(c, planes, fewest, 0, MOST_THREADS);
+}
+
+/* The same in the backward: a large part has its multiprocessor alone. */
+static bool set_backward_planes(int32_t *c, int fewest, int each) {
+    if (c[C_CLUSTER] == 1 && part_bytes(c) <= ALONE_BYTES)
+        return set_planes(c, WHOLE_PLANES, fewest, each, MOST_THREADS);
+    return set_planes(c, MOST_THREADS / lanes_of(c), fewest, 2 * MOST_EACH, MOST_THREADS);
+}
+
+/* Whether a block takes as much of a whole image as it may: forward blocks are the more in number
+ * the less each has; a backward block has what it can hold, but for lines of several channels. */
+static bool may_hold(const int32_t *c) {
+    const bool forward = c[C_PASS] == PLANISH_FORWARD;
+    if (c[C_CLUSTER] == 1)
+        return part_bytes(c) <= ALONE_BYTES || (!forward && c[C_ROWS] == 1);
+    return !forward || part_bytes(c) <= WHOLE_BYTES;
+}
+
+/* The whole image in a block or in the smallest cluster that may hold it; single blocks of the
+ * backward have a ring where two images fit. */
 static bool whole_image(cuda_plan *plan, int each) {
     static const int clusters[] = {1, 2, 3, 4, 6, 8, 16};
     int32_t *c = plan->main.constant;
-    const int64_t many = c[C_PASS] == PLANISH_FORWARD ? WHOLE_BYTES : INT64_MAX;
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
+    const int largest = least(plan->limits.max_cluster, backward ? 16 : 8);
     c[C_TILE] = c[C_PIXELS];
     c[C_STAGES] = 1;
     set_lines(c);
-    bool found = false;
-    cuda_spec last = plan->main;
-    for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++) {
-        if (clusters[i] > plan->limits.max_cluster)
-            break;
-        if (!set_cluster(plan, clusters[i], each))
+    for (size_t i = 0; i < sizeof clusters / sizeof *clusters && clusters[i] <= largest; i++) {
+        const int fewest = share_channels(c, clusters[i]);
+        if (fewest < least(8, c[C_COLS]) || !may_hold(c))
             continue;
-        found = true;
-        last = plan->main;
-        if ((int64_t)c[C_DEPTH] * c[C_PIXELS] * held_bytes(c) <=
-            (clusters[i] == 1 ? ALONE_BYTES : many))
-            break;
+        if (!(backward ? set_backward_planes(c, fewest, each) : set_forward_planes(c, fewest)) ||
+            !fits(plan))
+            continue;
+        c[C_STAGES] = backward && clusters[i] == 1 && c[C_ROWS] == 1 ? 2 : 1;
+        if (!fits(plan))
+            c[C_STAGES] = 1;
+        return true;
     }
-    plan->main = last;
-    if (!found)
-        c[C_ROWS] = 1;
-    return found;
+    c[C_ROWS] = 1;
+    return false;
 }
 
 /* Idle lanes, more than fits several times, and segments below full speed. */
@@ -173,7 +204,7 @@ static bool some_pixels(cuda_plan *plan, int each) {
         c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
         if (tiles[i] == c[C_PIXELS] ||
-            !set_planes(c, most(1, THREADS * c[C_WIDTH] / tiles[i]), c[C_COLS], each))
+            !set_planes(c, most(1, THREADS * c[C_WIDTH] / tiles[i]), c[C_COLS], each, MOST_THREADS))
             continue;
         if (!fits(plan))
             c[C_STAGES] = 1;
@@ -190,10 +221,62 @@ static bool some_pixels(cuda_plan *plan, int each) {
     return found;
 }
 
+/* Pixels that a cluster shares: of about `wanted`, so that the last tile is not nearly empty. */
+static int shared_tile(const int32_t *c, int wanted) {
+    const int bytes = constant_bytes(c, C_X_TYPE), pixels = c[C_PIXELS];
+    const int unit = pixels * bytes % SECTOR ? 4 : SECTOR / bytes;
+    return ceil_div(ceil_div(pixels, ceil_div(pixels, wanted)), unit) * unit;
+}
+
+/* Some pixels of an image in the smallest cluster whose blocks have small parts of them. */
+static bool shared_pixels(cuda_plan *plan) {
+    int32_t *c = plan->main.constant;
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
+    const bool ring = backward && c[C_PIXELS] * constant_bytes(c, C_X_TYPE) % SECTOR == 0;
+    c[C_TILE] = shared_tile(c, ring ? 32 : 64);
+    c[C_WIDTH] = width_of(c[C_PIXELS], 4);
+    c[C_STAGES] = ring ? 2 : 1;
+    if (c[C_TILE] >= c[C_PIXELS])
+        return false;
+    for (int cluster = 2; cluster <= plan->limits.max_cluster; cluster *= 2) {
+        const int fewest = share_channels(c, cluster);
+        const int each = backward ? MOST_EACH : SHARED_EACH;
+        if (fewest >= 8 && part_bytes(c) <= ALONE_BYTES &&
+            set_planes(c, ceil_div(c[C_DEPTH], each), fewest, each, MOST_THREADS) && fits(plan))
+            return true;
+    }
+    return false;
+}
+
+/* Tiles of fewer pixels than make two sectors (one in the backward) are shared instead. */
+static bool tiles(cuda_plan *plan, int each) {
+    const int32_t *c = plan->main.constant;
+    const bool found = some_pixels(plan, each);
+    if (found && c[C_TILE] >= (c[C_PASS] == PLANISH_FORWARD ? 32 : 16))
+        return true;
+    const cuda_spec narrow = plan->main;
+    if (shared_pixels(plan))
+        return true;
+    plan->main = narrow;
+    return found;
+}
+
 static bool set_geometry(cuda_plan *plan, int each) {
     const int32_t *c = plan->main.constant;
     const bool few = c[C_PIXELS] < FEW_PIXELS || c[C_PIXELS] * constant_bytes(c, C_X_TYPE) % SECTOR;
-    return (few && whole_image(plan, each)) || some_pixels(plan, each) || whole_image(plan, each);
+    return (few && whole_image(plan, each)) || tiles(plan, each) || whole_image(plan, each);
+}
+
+/* Threads of a multiprocessor, by the registers they need: on devices without clusters lines of
+ * several channels need more than light threads have. */
+static int threads_of(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    const bool whole = c[C_TILE] == c[C_PIXELS];
+    const bool light = whole && ceil_div(c[C_DEPTH] / c[C_ROWS], c[C_PLANES]) <= LIGHT_EACH &&
+                       (c[C_ROWS] == 1 || plan->limits.max_cluster > 1);
+    if (c[C_PASS] == PLANISH_FORWARD)
+        return FORWARD_THREADS;
+    return light ? LIGHT_THREADS : BACKWARD_THREADS;
 }
 
 bool channels_plan_make(cuda_plan *plan, const problem *p) {
@@ -212,8 +295,7 @@ bool channels_plan_make(cuda_plan *plan, const problem *p) {
     const int threads = 32 * c[C_WARPS];
     const int room = plan->limits.shared_per_block + 1024;
     const int fit = room / ((int)channels_shared_bytes(&plan->main) + 1280);
-    c[C_MIN_BLOCKS] =
-        most(1, least(fit, (backward ? BACKWARD_THREADS : FORWARD_THREADS) / threads));
+    c[C_MIN_BLOCKS] = most(1, least(fit, threads_of(plan) / threads));
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
         cuda_plan_finish(plan, p, c[C_COLS],
                          most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]));

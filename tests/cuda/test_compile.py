@@ -147,6 +147,13 @@ def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
     """Norms over channels and over groups: every way the plan has, of each dtype."""
     channels = [(64, 3136, ""), (96, 3136, "last"), (256, 784, ""), (320, 4096, "last")]
     channels += [(512, 196, ""), (1024, 49, "last"), (1200, 196, ""), (257, 225, ""), (2, 100, "")]
+    channels += [
+        (256, 49, ""),
+        (256, 196, ""),
+        (256, 225, ""),
+        (4096, 784, ""),
+        (4096, 196, "last"),
+    ]
     groups = [(32, 8, 3136), (32, 10, 4096), (1, 256, 784), (64, 1, 12544), (9, 3, 225), (2, 8, 1)]
     groups += [(32, 2, 12544), (32, 40, 1024), (8, 40, 9216)]
     for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32")):

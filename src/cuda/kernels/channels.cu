@@ -14,11 +14,13 @@
  * the sums are made again, scaled by a power of two, which the pixel alone decides.
  *
  * A whole image comes in phases, a quarter of every thread's lines each, and is summed as it comes.
+ * Weights are asked for before it: loads come back in the order of asking, so that a wait for weights
+ * asked for later is a wait for the image.
  *
  * The backward keeps the sums of dweight and dbias of its channels in registers from tile to tile and
  * writes one row of partial sums at the end. It has a ring of STAGES tiles, or the next image comes
- * phase by phase to the place of those that are done with. Where a chunk is of two channels, what the
- * second adds is kept in shared memory.
+ * phase by phase to the place of those that are done with. Its grid stays, and is as large as finds
+ * room at once. Where a chunk is of two channels, what the second adds is kept in shared memory.
  *
  * LAST (forward): y is dense over channels, then pixels. HOLD: the output goes through shared memory,
  * where a thread's pixels are too few bytes for a store of their own.
@@ -48,7 +50,7 @@ constexpr int EACH = ceil_div(LINES, PLANES);
 constexpr int FEWEST = COLS - (CLUSTER - 1) * DEPTH; /* channels of the last block of a cluster */
 constexpr int WHOLE = FEWEST / ROWS / PLANES;        /* lines that every thread has */
 /* Sums of so many channels leave a thread few registers for anything else. */
-constexpr bool CROWDED = !FORWARD && EACH > 16;
+constexpr bool CROWDED = !FORWARD && EACH > (ROWS > 1 ? 12 : 16);
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
 constexpr bool WEIGHTED = W_TYPE != NONE;
@@ -77,7 +79,10 @@ constexpr int G_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
 constexpr int STAGE_BYTES = G_AT + (FORWARD ? 0 : tile_bytes(bytes_of(G_TYPE)));
 constexpr int PARTS_AT = STAGES * STAGE_BYTES;
 constexpr int PARTS = FORWARD || CORRECT ? 3 : 2; /* sums of a pixel */
-constexpr int MOMENTS_AT = PARTS_AT + round_up(PARTS * PLANES * LINE * 4);
+/* In tiles always room for three: else one block more would fit than the fixed grid of the backward
+ * means to, and some multiprocessors would take it and others go without. */
+constexpr int ROOM = CLUSTER == 1 && !FLAT ? 3 : PARTS;
+constexpr int MOMENTS_AT = PARTS_AT + round_up(ROOM * PLANES * LINE * 4);
 constexpr int SAVED_AT = MOMENTS_AT + 16 * TILE;
 constexpr int WEIGHT_AT = SAVED_AT + (FORWARD ? 0 : round_up(STAGES * 2 * TILE * 4));
 constexpr int BIAS_AT = WEIGHT_AT + (WEIGHTED ? round_up(DEPTH * 4) : 0);
@@ -153,7 +158,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
     const int first = FLAT ? ceil_div(begin * PIXELS * B, A) : begin * RUN;
     const int last = FLAT ? ceil_div(end * PIXELS * B, A) : end * RUN;
     constexpr int AT_ONCE = A < 4 ? 8 : 1;
-    constexpr int UNROLL = A < 4 || CROWDED ? 1 : FLAT ? 2 : 4;
+    constexpr int UNROLL = A < 4 || CROWDED ? 1 : !FLAT ? 4 : FORWARD || STAGES > 1 ? 1 : 2;
 #pragma unroll(UNROLL)
     for (int i = first + threadIdx.x; i < last; i += AT_ONCE * THREADS) {
         chunk<2> held[AT_ONCE];
@@ -165,8 +170,8 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
             if constexpr (A >= 4) {
                 if (there)
                     copy_async<A, A>(to + channel_at<B>(channel) + byte, source, true);
-            } else if (there) {
-                held[j] = load_once<2, 2>(source);
+            } else { /* without a predicate: eight of them are more than there are registers for */
+                held[j] = load_once<2, 2>(there ? source : from);
             }
         }
         if constexpr (A < 4)
@@ -193,15 +198,58 @@ __device__ __forceinline__ i64 element_of_tile(const place &p) {
     return (i64)p.first * PIXELS + p.first_pixel;
 }
 
-__device__ __forceinline__ void load_affine(const channels_args &args, const place &p) {
-    for (int c = threadIdx.x; c < p.channels; c += THREADS) {
-        if constexpr (WEIGHTED) {
-            const float w = load_element<W_TYPE>(args.weight, p.first + c);
-            p.weight[c] = WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 changes -0 */
-        }
+/* A block's weights and biases on their way to shared memory: asked for before the copies of its first
+ * tile, stored when these are asked for too. */
+struct affine {
+    static constexpr int EACH_HELD = least(ceil_div(DEPTH, THREADS), 8); /* further ones come late */
+    chunk<bytes_of(W_TYPE)> weight[EACH_HELD];
+    chunk<bytes_of(B_TYPE)> bias[EACH_HELD];
+};
+
+template <int TYPE>
+__device__ __forceinline__ chunk<bytes_of(TYPE)> raw_number(const void *from, int at) {
+    constexpr int B = bytes_of(TYPE);
+    return load_shared_by_rows<B, B>((const char *)from + (i64)at * B);
+}
+
+__device__ __forceinline__ void load_affine(const channels_args &args, const place &p, affine &a) {
+#pragma unroll
+    for (int j = 0; j < affine::EACH_HELD; j++) {
+        const int c = threadIdx.x + j * THREADS;
+        if (c >= p.channels)
+            continue;
+        if constexpr (WEIGHTED)
+            a.weight[j] = raw_number<W_TYPE>(args.weight, p.first + c);
         if constexpr (BIASED)
-            p.bias[c] = load_element<B_TYPE>(args.bias, p.first + c);
+            a.bias[j] = raw_number<B_TYPE>(args.bias, p.first + c);
     }
+}
+
+__device__ __forceinline__ void put_affine(const place &p, int c, const chunk<bytes_of(W_TYPE)> &weight,
+                                           const chunk<bytes_of(B_TYPE)> &bias) {
+    if constexpr (WEIGHTED) {
+        const float w = element<W_TYPE>(weight.word, 0);
+        p.weight[c] = WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 changes -0 */
+    }
+    if constexpr (BIASED)
+        p.bias[c] = element<B_TYPE>(bias.word, 0);
+}
+
+__device__ __forceinline__ void store_affine(const channels_args &args, const place &p, const affine &a) {
+#pragma unroll
+    for (int j = 0; j < affine::EACH_HELD; j++)
+        if (threadIdx.x + j * THREADS < p.channels)
+            put_affine(p, threadIdx.x + j * THREADS, a.weight[j], a.bias[j]);
+    if constexpr (affine::EACH_HELD * THREADS < DEPTH)
+        for (int c = threadIdx.x + affine::EACH_HELD * THREADS; c < p.channels; c += THREADS) {
+            chunk<bytes_of(W_TYPE)> weight = {};
+            chunk<bytes_of(B_TYPE)> bias = {};
+            if constexpr (WEIGHTED)
+                weight = raw_number<W_TYPE>(args.weight, p.first + c);
+            if constexpr (BIASED)
+                bias = raw_number<B_TYPE>(args.bias, p.first + c);
+            put_affine(p, c, weight, bias);
+        }
 }
 
 /* Line `e` of a thread; false past the block's last. */
@@ -629,20 +677,20 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
 }
 
 __device__ __forceinline__ void forward_units(const channels_args &args, place &p, int *again) {
-    i64 unit = blockIdx.x / CLUSTER;
-    set_unit(p, unit);
-    fill_forward(args, p);
-    load_affine(args, p);
-    if (CLUSTER > 1)
-        cluster_wait();
-    for (;;) {
-        forward_unit(args, p, again);
-        unit += gridDim.x / CLUSTER;
-        if (unit >= args.units)
-            break;
-        __syncthreads(); /* the next tile takes this one's place */
+    const i64 first = blockIdx.x / CLUSTER;
+    affine a;
+    load_affine(args, p, a);
+#pragma unroll 1
+    for (i64 unit = first; unit < args.units; unit += gridDim.x / CLUSTER) {
         set_unit(p, unit);
         fill_forward(args, p);
+        if (unit == first) {
+            store_affine(args, p, a);
+            if (CLUSTER > 1)
+                cluster_wait();
+        }
+        forward_unit(args, p, again);
+        __syncthreads(); /* the next tile takes this one's place */
     }
 }
 
@@ -672,6 +720,7 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
                            (const char *)args.dy + p.image * args.dy_image + at * bytes_of(G_TYPE),
                            phase_begin(p, phase), phase_begin(p, phase + 1));
     if (phase == 0)
+#pragma unroll(CROWDED ? 1 : 4)
         for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS) {
             if constexpr (LAYER && MEAN_TYPE != NONE)
                 copy_float<MEAN_TYPE>(saved + pixel,
@@ -885,7 +934,8 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (p.has)
-            write_gradients(p, t, common, out + first_line<D_TYPE>(p), sums, phase * PHASE_EACH, (phase + 1) * PHASE_EACH);
+            write_gradients(p, t, common, out + first_line<D_TYPE>(p), sums, phase * PHASE_EACH,
+                            (phase + 1) * PHASE_EACH);
         if (more) {
             __syncthreads();
             fill_phase(args, p, p.room, p.saved, phase);
@@ -907,8 +957,10 @@ __device__ __forceinline__ void backward_units(const channels_args &args, place 
     const place first = p;
     int stage = 0;
     i64 unit = blockIdx.x / CLUSTER;
+    affine a;
+    load_affine(args, p, a);
     fill_stage(args, first, unit, 0);
-    load_affine(args, p);
+    store_affine(args, p, a);
     if (CLUSTER > 1)
         cluster_wait();
     for (; unit < args.units; unit += step) {

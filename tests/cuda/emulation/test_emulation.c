@@ -193,7 +193,16 @@ static struct variant {
     {CUDA_CHANNELS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
     {CUDA_CHANNELS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
     {CUDA_CHANNELS, C_CLUSTER, 1, 1, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 2, 8, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 2, 2, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 3, 3, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 4, 4, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 6, 6, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 8, 8, 0},
+    {CUDA_CHANNELS, C_CLUSTER, 16, 16, 0},
+    {CUDA_CHANNELS, C_ROWS, 1, 1, 0},
+    {CUDA_CHANNELS, C_ROWS, 2, 2, 0},
+    {CUDA_CHANNELS, C_ROWS, 4, 4, 0},
+    {CUDA_CHANNELS, C_STAGES, 2, 2, 0},
     {CUDA_CHANNELS, C_LAST, 1, 1, 0},
     {CUDA_CHANNELS, C_HOLD, 1, 1, 0},
     {CUDA_CHANNELS, C_CORRECT, 1, 1, 0},
@@ -704,6 +713,33 @@ static void channels(void) {
         }
 }
 
+/* Images over clusters: lines of four channels and of two, blocks that have less than the others,
+ * tiles that a cluster shares, with a ring and without. */
+static void channels_in_clusters(void) {
+    static const struct {
+        int64_t images, channels, pixels;
+        element type;
+    } shapes[] = {
+        {3, 1024, 49, F16},   {2, 1200, 196, F16}, {1, 1216, 196, F32}, {1, 2056, 196, F32},
+        {1, 1056, 272, BF16}, {2, 700, 196, F16},  {3, 640, 198, BF16}, {1, 1056, 272, F32},
+    };
+    set_device(90, 2);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            norm_case c =
+                channels_of(both[pass], i == 4 ? PLANISH_RMS : PLANISH_LAYER, shapes[i].images,
+                            shapes[i].channels, shapes[i].pixels, shapes[i].type);
+            c.numbers = i % 2 ? OUTLIER : MEAN_100;
+            if (i % 3 == 1)
+                c.weight = c.grad = F32;
+            emulate_case(c);
+            if (pass == 0) {
+                c.out = CHANNELS_LAST;
+                emulate_case(c);
+            }
+        }
+}
+
 static void channels_otherwise(void) {
     set_device(90, 2);
     for (int pass = 0; pass < 2; pass++) {
@@ -904,6 +940,7 @@ int main(int argc, char **argv) {
         {"any layout", any_layout},
         {"any axes", any_axes},
         {"channels", channels},
+        {"channels in clusters", channels_in_clusters},
         {"channels otherwise", channels_otherwise},
         {"groups", groups},
         {"groups otherwise", groups_otherwise},
