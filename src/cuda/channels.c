@@ -267,13 +267,13 @@ static bool set_geometry(cuda_plan *plan, int each) {
     return (few && whole_image(plan, each)) || tiles(plan, each) || whole_image(plan, each);
 }
 
-/* Threads of a multiprocessor, by the registers they need: on devices without clusters lines of
+/* Threads of a multiprocessor, by the registers they need: but on sm_90 the compiler makes lines of
  * several channels need more than light threads have. */
 static int threads_of(const cuda_plan *plan) {
     const int32_t *c = plan->main.constant;
     const bool whole = c[C_TILE] == c[C_PIXELS];
     const bool light = whole && ceil_div(c[C_DEPTH] / c[C_ROWS], c[C_PLANES]) <= LIGHT_EACH &&
-                       (c[C_ROWS] == 1 || plan->limits.max_cluster > 1);
+                       (c[C_ROWS] == 1 || plan->limits.arch == 90);
     if (c[C_PASS] == PLANISH_FORWARD)
         return FORWARD_THREADS;
     return light ? LIGHT_THREADS : BACKWARD_THREADS;

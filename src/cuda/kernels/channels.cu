@@ -14,8 +14,8 @@
  * the sums are made again, scaled by a power of two, which the pixel alone decides.
  *
  * A whole image comes in phases, a quarter of every thread's lines each, and is summed as it comes.
- * Weights are asked for before it: loads come back in the order of asking, so that a wait for weights
- * asked for later is a wait for the image.
+ * Weights are asked for before it where the compiler lets them be: loads come back in the order of asking,
+ * so that a wait for weights asked for later is a wait for the image.
  *
  * The backward keeps the sums of dweight and dbias of its channels in registers from tile to tile and
  * writes one row of partial sums at the end. It has a ring of STAGES tiles, or the next image comes
@@ -49,8 +49,9 @@ constexpr int LINES = DEPTH / ROWS; /* of a block */
 constexpr int EACH = ceil_div(LINES, PLANES);
 constexpr int FEWEST = COLS - (CLUSTER - 1) * DEPTH; /* channels of the last block of a cluster */
 constexpr int WHOLE = FEWEST / ROWS / PLANES;        /* lines that every thread has */
-/* Sums of so many channels leave a thread few registers for anything else. */
-constexpr bool CROWDED = !FORWARD && EACH > (ROWS > 1 ? 12 : 16);
+/* Sums of so many channels, or so many threads, leave a thread few registers for anything else. */
+constexpr bool CROWDED =
+    !FORWARD && (EACH > (ROWS > 1 ? 12 : 16) || THREADS * MIN_BLOCKS > 65536 / 80);
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
 constexpr bool WEIGHTED = W_TYPE != NONE;
@@ -654,7 +655,7 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
             float scale[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                const float beyond = p.moments[p.lane * WIDTH + i].w;
+                const float beyond = p.moments[pixel_of(p, i)].w;
                 scale[i] = beyond > 0 ? 0x1p-64f : beyond < 0 ? 0x1p64f : 1;
             }
             begin_sums<true>(p, scale, sums);
@@ -677,20 +678,28 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
 }
 
 __device__ __forceinline__ void forward_units(const channels_args &args, place &p, int *again) {
-    const i64 first = blockIdx.x / CLUSTER;
+    /* The compiler asks for weights between the phases: alone in its multiprocessor a block would wait
+     * for them all. */
+    constexpr bool WEIGHTS_FIRST = CLUSTER > 1 && PHASES > 1;
+    i64 unit = blockIdx.x / CLUSTER;
     affine a;
     load_affine(args, p, a);
-#pragma unroll 1
-    for (i64 unit = first; unit < args.units; unit += gridDim.x / CLUSTER) {
+    if (WEIGHTS_FIRST)
+        store_affine(args, p, a);
+    set_unit(p, unit);
+    fill_forward(args, p);
+    if (!WEIGHTS_FIRST)
+        store_affine(args, p, a); /* in the loop it would be made ready before the copies */
+    if (CLUSTER > 1)
+        cluster_wait();
+    for (;;) {
+        forward_unit(args, p, again);
+        unit += gridDim.x / CLUSTER;
+        if (unit >= args.units)
+            break;
+        __syncthreads(); /* the next tile takes this one's place */
         set_unit(p, unit);
         fill_forward(args, p);
-        if (unit == first) {
-            store_affine(args, p, a);
-            if (CLUSTER > 1)
-                cluster_wait();
-        }
-        forward_unit(args, p, again);
-        __syncthreads(); /* the next tile takes this one's place */
     }
 }
 
