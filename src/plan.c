@@ -223,7 +223,9 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
         plan->block_rows = gradient_block_rows(p->rows);
     } else if (p->cols) {
         plan->block_rows = ceil_div(BLOCK_ELEMENTS, p->cols);
-        plan->block_rows = ceil_div(plan->block_rows, GROUP) * GROUP;
+        /* Rows that are left over by a step take longer. */
+        const int64_t step = plan->block_rows >= 4 * SHORT_ROWS ? SHORT_ROWS : GROUP;
+        plan->block_rows = ceil_div(plan->block_rows, step) * step;
         if (p->cols >= BLOCK_ELEMENTS / GROUP)
             plan->block_rows = 1;
     }

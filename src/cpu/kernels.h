@@ -32,6 +32,11 @@ static inline void stat_store_rows(const row_stat *s, int64_t row, int count,
     if (!s->data)
         return;
     char *at = s->data + row * s->pitch;
+    if (s->type == DTYPE_F32 && s->pitch == sizeof(float)) {
+        for (int i = 0; i < count; i++)
+            ((float *)at)[i] = (float)values[i];
+        return;
+    }
     for (int i = 0; i < count; i++, at += s->pitch)
         if (s->type == DTYPE_F32)
             *(float *)at = (float)values[i];
@@ -246,8 +251,9 @@ enum { SEGMENT_DEPTH = 32 };
 enum { CHAIN = 8 };
 
 /* Rows are taken in groups of up to this many, whose sums are folded together; rows of a few
- * hundred bytes in steps of two groups (cpu/rows_step.h). */
-enum { GROUP = 4, STEP_ROWS = 2 * GROUP };
+ * hundred bytes in steps of STEP_ROWS (cpu/rows_step.h), shorter ones of SHORT_ROWS
+ * (cpu/rows_short.h). FOLD_ROWS vectors are folded at once. */
+enum { GROUP = 4, FOLD_ROWS = 8, STEP_ROWS = FOLD_ROWS, SHORT_ROWS = 2 * FOLD_ROWS };
 
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */
 enum { CHUNK_ROWS = 32 };

@@ -1,9 +1,35 @@
 /*
  * Forward of rows with no more elements than there are canonical lanes; part of cpu/rows.h. Such a
- * row is a few vectors, their number a constant, so that GROUP rows are done without a loop or a
- * call. The sums are those of rows_forward.h: a lane that no element goes to holds 0. For f32 and
- * f64: 16-bit rows wait for their conversions, not for this.
+ * row is a few vectors, their number a constant, and costs less for its elements than for waiting:
+ * y waits for the root, the root for the squares, the squares for the mean. So SHORT_ROWS rows are
+ * taken through each of these together, and what a row has once is done in vectors of rows. The
+ * sums are those of rows_forward.h: a lane that no element goes to holds 0. For f32 and f64: 16-bit
+ * rows wait for their conversions, not for this.
  */
+
+/* What normalises the rows of a step, as row_scale for each of them. */
+typedef struct NAME(row_scales) {
+    REAL mean[SHORT_ROWS], rstd[SHORT_ROWS], shift[SHORT_ROWS];
+} NAME(row_scales);
+
+/* Scales of GROUP rows, from row r on. */
+INLINE void NAME(put_scales)(NAME(row_scales) * to, int r, const double mean[],
+                             const double rstd[]) {
+    group_f64 means, rstds;
+    memcpy(&means, mean + r, sizeof means);
+    memcpy(&rstds, rstd + r, sizeof rstds);
+    const NAME(group_real) near = __builtin_convertvector(means, NAME(group_real));
+    const NAME(group_real) scales = __builtin_convertvector(rstds, NAME(group_real));
+    const NAME(group_real) shifts = __builtin_convertvector(
+        (__builtin_convertvector(near, group_f64) - means) * rstds, NAME(group_real));
+    memcpy(to->mean + r, &near, sizeof near);
+    memcpy(to->rstd + r, &scales, sizeof scales);
+    memcpy(to->shift + r, &shifts, sizeof shifts);
+}
+
+INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
+    return (NAME(row_scale)){scales->mean[r], scales->rstd[r], scales->shift[r]};
+}
 
 INLINE int NAME(short_left)(int k, const int vecs, int last) {
     return k + 1 < vecs ? VEC_LANES : last;
@@ -17,49 +43,72 @@ INLINE VEC NAME(short_fold)(VEC part[], const int vecs) {
     return part[0];
 }
 
-INLINE void NAME(short_moments)(const ELEMENT_T *const x[], int64_t n, const int vecs, int last,
-                                const bool rms, double mean[GROUP], double m2[GROUP]) {
-    const double inverse = 1.0 / (double)n;
-    VEC sums[GROUP], squares[GROUP];
-    REAL total[GROUP], center[GROUP], deviation[GROUP];
-    double rest[GROUP];
-    UNROLL for (int r = 0; r < GROUP; r++) {
+/* The sums of FOLD_ROWS rows, or of their squares. */
+INLINE void NAME(short_totals)(const char *x, int64_t pitch, const int vecs, int last,
+                               const bool rms, REAL total[]) {
+    VEC sums[FOLD_ROWS];
+    UNROLL for (int r = 0; r < FOLD_ROWS; r++) {
+        const ELEMENT_T *const row = (const ELEMENT_T *)(x + r * pitch);
         VEC part[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
-            const VEC v = NAME(load_x)(x[r] + k * VEC_LANES, NAME(short_left)(k, vecs, last));
+            const VEC v = NAME(load_x)(row + k * VEC_LANES, NAME(short_left)(k, vecs, last));
             part[k] = rms ? V(mul)(v, v) : v;
         }
         sums[r] = NAME(short_fold)(part, vecs);
     }
-    NAME(fold_rows)(sums, GROUP, total);
-    if (rms) {
-        for (int r = 0; r < GROUP; r++)
-            m2[r] = total[r];
-        return;
-    }
-    NAME(scale_totals)(total, inverse, center);
-    UNROLL for (int r = 0; r < GROUP; r++) {
+    V(fold8)(sums, total);
+}
+
+/* The sums of x - center and of its square. */
+INLINE void NAME(short_centered)(const char *x, int64_t pitch, const int vecs, int last,
+                                 const REAL center[], REAL deviation[], REAL total[]) {
+    VEC sums[FOLD_ROWS], squares[FOLD_ROWS];
+    UNROLL for (int r = 0; r < FOLD_ROWS; r++) {
+        const ELEMENT_T *const row = (const ELEMENT_T *)(x + r * pitch);
         const VEC m = V(set1)(center[r]);
         VEC part[NAME(PARTS)], square[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
-            part[k] = NAME(keep)(V(sub)(NAME(load_x)(x[r] + k * VEC_LANES, left), m), left);
+            part[k] = NAME(keep)(V(sub)(NAME(load_x)(row + k * VEC_LANES, left), m), left);
             square[k] = V(mul)(part[k], part[k]);
         }
         sums[r] = NAME(short_fold)(part, vecs);
         squares[r] = NAME(short_fold)(square, vecs);
     }
-    NAME(fold_rows)(sums, GROUP, deviation);
-    NAME(fold_rows)(squares, GROUP, total);
-    NAME(center_moments)(deviation, total, inverse, rest, m2);
-    NAME(mean_of)(center, rest, mean);
+    V(fold8)(sums, deviation);
+    V(fold8)(squares, total);
 }
 
-INLINE void NAME(short_apply)(const forward_args *a, const ELEMENT_T *const x[],
-                              ELEMENT_T *const y[], const int vecs, int last,
-                              const NAME(row_scale) scale[], const bool rms) {
+INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, const int vecs, int last,
+                                const bool rms, double mean[], double m2[]) {
+    const double inverse = 1.0 / (double)n;
+    REAL total[SHORT_ROWS], center[SHORT_ROWS], deviation[SHORT_ROWS];
+    for (int r = 0; r < SHORT_ROWS; r += FOLD_ROWS)
+        NAME(short_totals)(x + r * pitch, pitch, vecs, last, rms, total + r);
+    if (rms) {
+        for (int r = 0; r < SHORT_ROWS; r++)
+            m2[r] = total[r];
+        return;
+    }
+    for (int r = 0; r < SHORT_ROWS; r += GROUP)
+        NAME(scale_totals)(total + r, inverse, center + r);
+    for (int r = 0; r < SHORT_ROWS; r += FOLD_ROWS)
+        NAME(short_centered)(x + r * pitch, pitch, vecs, last, center + r, deviation + r,
+                             total + r);
+    for (int r = 0; r < SHORT_ROWS; r += GROUP) {
+        double rest[GROUP];
+        NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
+        NAME(mean_of)(center + r, rest, mean + r);
+    }
+}
+
+/* y of SHORT_ROWS rows, whole vectors: the last one of a row may reach into the next. */
+INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int64_t y_pitch,
+                              const int vecs, int last, const NAME(row_scales) * scales,
+                              const bool rms) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
+    const int64_t x_pitch = a->x_pitch;
     VEC weight[NAME(PARTS)], bias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last);
@@ -67,43 +116,73 @@ INLINE void NAME(short_apply)(const forward_args *a, const ELEMENT_T *const x[],
             weights ? V(add)(NAME(load_weight)(weights + k * VEC_LANES, left), offset) : V(set1)(1);
         bias[k] = biases ? NAME(load_weight)(biases + k * VEC_LANES, left) : V(set1)((REAL)-0.0);
     }
-    UNROLL for (int r = 0; r < GROUP; r++) UNROLL for (int k = 0; k < vecs; k++) {
-        const int left = NAME(short_left)(k, vecs, last);
-        const VEC v = NAME(load_x)(x[r] + k * VEC_LANES, left);
-        const VEC out = V(fma)(NAME(normalize)(v, scale[r], rms), weight[k], bias[k]);
-        NAME(store_x)(y[r] + k * VEC_LANES, out, left);
+    for (int r = 0; r < SHORT_ROWS; r++) {
+        const NAME(row_scale) scale = NAME(scale_at)(scales, r);
+        UNROLL for (int k = 0; k < vecs; k++) {
+            const int left = NAME(short_left)(k, vecs, last);
+            const VEC v = NAME(load_x)((const ELEMENT_T *)(x + r * x_pitch) + k * VEC_LANES, left);
+            STORE_X((ELEMENT_T *)(y + r * y_pitch) + k * VEC_LANES,
+                    V(fma)(NAME(normalize)(v, scale, rms), weight[k], bias[k]));
+        }
     }
 }
 
-/* Rows [0, rows), a multiple of GROUP. Where `lines`, each group of y is whole lines, written past
- * the cache. */
+/* Copies rows that were made one behind the other to where they belong. */
+INLINE void NAME(place_rows)(char *y, int64_t y_pitch, const ELEMENT_T *piece, int64_t n,
+                             int count) {
+    const size_t bytes = (size_t)n * sizeof(ELEMENT_T);
+    if (y_pitch == (int64_t)bytes)
+        memcpy(y, piece, (size_t)count * bytes);
+    else
+        for (int r = 0; r < count; r++)
+            memcpy(y + r * y_pitch, piece + r * n, bytes);
+}
+
+/* Asks for the lines of `count` rows to read, `ahead` bytes on. */
+INLINE void NAME(ask_for_rows)(const char *x, int64_t ahead, int64_t pitch, int64_t n, int count,
+                               bool wanted) {
+    if (pitch == n * (int64_t)sizeof(ELEMENT_T)) {
+        NAME(ask_for_row)((const ELEMENT_T *)x, ahead, n * count, wanted, 0);
+        return;
+    }
+    for (int r = 0; r < count; r++)
+        NAME(ask_for_row)((const ELEMENT_T *)x, ahead + r * pitch, n, wanted, 0);
+}
+
+/* Rows [0, rows), a multiple of SHORT_ROWS. y is made in place where its rows are whole vectors.
+ * Where `lines`, the rows of a step are whole lines, written past the cache. */
 INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool rms, const int vecs,
-                                bool lines) {
-    _Alignas(64) ELEMENT_T piece[GROUP * LANES];
-    const int64_t n = a->cols;
-    const int last = (int)n - (vecs - 1) * VEC_LANES;
-    for (int64_t row = 0; row < rows; row += GROUP) {
-        const ELEMENT_T *x[GROUP];
-        ELEMENT_T *y[GROUP];
-        double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
-        NAME(row_scale) scale[GROUP];
-        for (int r = 0; r < GROUP; r++) {
-            x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
-            y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
+                                const bool whole, bool lines) {
+    _Alignas(64) ELEMENT_T piece[SHORT_ROWS * LANES + VEC_LANES];
+    const int64_t n = a->cols, x_pitch = a->x_pitch;
+    const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
+    const bool in_place = whole && !lines, asks = a->traffic != TRAFFIC_CACHED;
+    const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
+    for (int64_t row = 0; row < rows; row += SHORT_ROWS) {
+        const char *const x = a->x + row * x_pitch;
+        char *const y = a->y + row * a->y_pitch;
+        double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS], rstd[SHORT_ROWS];
+        NAME(row_scales) scales;
+        NAME(short_moments)(x, x_pitch, n, vecs, last, rms, mean, m2);
+        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks);
+        bool in_range = true;
+        for (int r = 0; r < SHORT_ROWS; r += GROUP) {
+            in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
+            NAME(put_scales)(&scales, r, mean, rstd);
         }
-        NAME(short_moments)(x, n, vecs, last, rms, mean, m2);
-        if (__builtin_expect(!NAME(finish_moments)(a, m2, rstd), 0)) {
-            for (int r = 0; r < GROUP; r++)
+        if (__builtin_expect(!in_range, 0)) {
+            for (int r = 0; r < SHORT_ROWS; r++)
                 NAME(forward_row)(a, row + r, rms, TRAFFIC_CACHED);
             continue;
         }
-        stat_store_rows(&a->mean, row, GROUP, mean);
-        stat_store_rows(&a->rstd, row, GROUP, rstd);
-        stat_store_rows(&a->m2, row, GROUP, m2);
-        NAME(scale_rows)(scale, GROUP, mean, rstd);
-        NAME(short_apply)(a, x, y, vecs, last, scale, rms);
+        stat_store_rows(&a->mean, row, SHORT_ROWS, mean);
+        stat_store_rows(&a->rstd, row, SHORT_ROWS, rstd);
+        stat_store_rows(&a->m2, row, SHORT_ROWS, m2);
+        NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, vecs, last, &scales, rms);
         if (lines)
-            stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
+            stream_lines(y, piece, SHORT_ROWS * made_pitch);
+        else if (!in_place)
+            NAME(place_rows)(y, a->y_pitch, piece, n, SHORT_ROWS);
     }
     if (lines)
         VEC_FENCE();
@@ -111,11 +190,17 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
 
 /* Does what it can of the rows, and returns how many. */
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
-    const int64_t rows = a->rows / GROUP * GROUP, vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
+    const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
+    const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows || a->cols > LANES || a->given || !a->y)
         return 0;
     const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
-    UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-        NAME(short_rows_of)(a, rows, rms, v, lines);
+    const bool whole = a->cols % VEC_LANES == 0;
+    UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) {
+        if (whole)
+            NAME(short_rows_of)(a, rows, rms, v, true, lines);
+        else
+            NAME(short_rows_of)(a, rows, rms, v, false, lines);
+    }
     return rows;
 }

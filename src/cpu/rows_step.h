@@ -1,40 +1,51 @@
 /*
  * Forward of rows of a few hundred bytes; part of cpu/rows.h. They cost less for their elements
  * than for waiting: y waits for the root, the root for the squares, the squares for the mean. So
- * STEP_ROWS rows are taken through each of these together, weight and bias are loaded once for all
- * of them, and the lines of this step's y and of the next step's x are asked for between. The bits
- * are those of rows_forward.h, whose sums these are. For f32 and f64, as in rows_short.h.
+ * the rows of a step are taken through each of these together, weight and bias are loaded once for
+ * all of them, and the lines of this step's y and of the next step's x are asked for between. The
+ * bits are those of rows_forward.h, whose sums these are. For f32 and f64, as in rows_short.h.
+ *
+ * A step is STEP_ROWS rows, or GROUP where they come from memory and are more than 3 * LANES: reads
+ * and writes then alternate often enough that memory does not wait for either.
  */
 
 /* The most columns: a step's x and y and the next one's x fit the first-level cache. */
 enum { NAME(STEP_COLS) = 8 * LANES };
 
-INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[], int64_t n,
-                               const bool rms, int64_t x_ahead, bool asks_x, bool asks_y,
+INLINE void NAME(fold_step)(const VEC sums[], const int count, REAL out[]) {
+    if (count == FOLD_ROWS)
+        V(fold8)(sums, out);
+    else
+        NAME(fold_rows)(sums, count, out);
+}
+
+INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
+                               int64_t n, const bool rms, int64_t x_ahead, bool asks_x, bool asks_y,
                                double mean[], double m2[]) {
     const double inverse = 1.0 / (double)n;
     VEC sums[STEP_ROWS], squares[STEP_ROWS];
     REAL total[STEP_ROWS], center[STEP_ROWS], deviation[STEP_ROWS];
     double rest[GROUP];
-    for (int r = 0; r < STEP_ROWS; r++) {
+    for (int r = 0; r < count; r++) {
         sums[r] = rms ? NAME(row_squares_as)(x[r], n) : NAME(row_sum_as)(x[r], n, false);
         NAME(ask_for_row)(y[r], 0, n, asks_y, 1);
         NAME(ask_for_row)(x[r], x_ahead, n, asks_x && rms, 0);
     }
-    for (int r = 0; r < STEP_ROWS; r += GROUP)
-        NAME(fold_rows)(sums + r, GROUP, total + r);
-    for (int r = 0; r < STEP_ROWS; r++)
+    NAME(fold_step)(sums, count, total);
+    for (int r = 0; r < count; r++)
         if (rms)
             m2[r] = total[r];
-    for (int r = 0; r < STEP_ROWS && !rms; r += GROUP)
+    for (int r = 0; r < count && !rms; r += GROUP)
         NAME(scale_totals)(total + r, inverse, center + r);
-    for (int r = 0; r < STEP_ROWS && !rms; r++) {
+    for (int r = 0; r < count && !rms; r++) {
         NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], false);
         NAME(ask_for_row)(x[r], x_ahead, n, asks_x, 0);
     }
-    for (int r = 0; r < STEP_ROWS && !rms; r += GROUP) {
-        NAME(fold_rows)(sums + r, GROUP, deviation + r);
-        NAME(fold_rows)(squares + r, GROUP, total + r);
+    if (!rms) {
+        NAME(fold_step)(sums, count, deviation);
+        NAME(fold_step)(squares, count, total);
+    }
+    for (int r = 0; r < count && !rms; r += GROUP) {
         NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
         NAME(mean_of)(center + r, rest, mean + r);
     }
@@ -42,8 +53,8 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
 
 /* `vecs` vectors of y of every row, from element i on; the last has `last` elements. */
 INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
-                             ELEMENT_T *const y[], int64_t i, const int vecs, int last,
-                             const NAME(row_scale) scale[], const bool rms) {
+                             ELEMENT_T *const y[], const int count, int64_t i, const int vecs,
+                             int last, const NAME(row_scales) * scales, const bool rms) {
     const WEIGHT_T *const weights = a->weight ? (const WEIGHT_T *)a->weight + i : NULL;
     const WEIGHT_T *const biases = a->bias ? (const WEIGHT_T *)a->bias + i : NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
@@ -53,57 +64,68 @@ INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
         weight[k] = weights ? V(add)(NAME(load_weight)(weights + at, left), offset) : V(set1)(1);
         bias[k] = biases ? NAME(load_weight)(biases + at, left) : V(set1)((REAL)-0.0);
     }
-    for (int r = 0; r < STEP_ROWS; r++)
+    for (int r = 0; r < count; r++) {
+        const NAME(row_scale) scale = NAME(scale_at)(scales, r);
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
             const int64_t at = i + k * VEC_LANES;
-            const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + at, left), scale[r], rms);
+            const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + at, left), scale, rms);
             NAME(store_x)(y[r] + at, V(fma)(xhat, weight[k], bias[k]), left);
         }
+    }
 }
 
-/* Does what it can of the rows, in steps, and returns how many. */
-INLINE int64_t NAME(step_rows)(const forward_args *a, const bool rms) {
+/* Does what it can of the rows, in steps of `count`, and returns how many. */
+INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int count) {
     const int64_t n = a->cols;
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || n > NAME(STEP_COLS) || a->given || !a->y)
-        return 0;
-    _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
-    const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, n);
+    _Alignas(64) ELEMENT_T piece[GROUP * NAME(STEP_COLS)];
+    /* Fewer bytes at once than 2 KB are slower past the cache. */
+    const bool lines = n >= 2 * LANES && NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, n);
     const bool asks = a->traffic != TRAFFIC_CACHED;
     int64_t row = 0;
-    for (; row + STEP_ROWS <= a->rows; row += STEP_ROWS) {
+    for (; row + count <= a->rows; row += count) {
         const ELEMENT_T *x[STEP_ROWS];
         ELEMENT_T *y[STEP_ROWS];
         double mean[STEP_ROWS] = {0}, m2[STEP_ROWS], rstd[STEP_ROWS];
-        NAME(row_scale) scale[STEP_ROWS];
-        for (int r = 0; r < STEP_ROWS; r++) {
+        NAME(row_scales) scales;
+        for (int r = 0; r < count; r++) {
             x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         }
-        NAME(step_moments)(x, y, n, rms, STEP_ROWS * a->x_pitch, asks, asks && !lines, mean, m2);
+        NAME(step_moments)(x, y, count, n, rms, count * a->x_pitch, asks, asks && !lines, mean, m2);
         bool in_range = true;
-        for (int r = 0; r < STEP_ROWS; r += GROUP)
+        for (int r = 0; r < count; r += GROUP) {
             in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
+            NAME(put_scales)(&scales, r, mean, rstd);
+        }
         if (__builtin_expect(!in_range, 0)) {
-            for (int r = 0; r < STEP_ROWS; r++)
+            for (int r = 0; r < count; r++)
                 NAME(forward_row)(a, row + r, rms, TRAFFIC_CACHED);
             continue;
         }
-        stat_store_rows(&a->mean, row, STEP_ROWS, mean);
-        stat_store_rows(&a->rstd, row, STEP_ROWS, rstd);
-        stat_store_rows(&a->m2, row, STEP_ROWS, m2);
-        NAME(scale_rows)(scale, STEP_ROWS, mean, rstd);
+        stat_store_rows(&a->mean, row, count, mean);
+        stat_store_rows(&a->rstd, row, count, rstd);
+        stat_store_rows(&a->m2, row, count, m2);
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            NAME(step_apply)(a, x, y, i, NAME(PARTS), VEC_LANES, scale, rms);
+            NAME(step_apply)(a, x, y, count, i, NAME(PARTS), VEC_LANES, &scales, rms);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
         UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-            NAME(step_apply)(a, x, y, i, v, last, scale, rms);
+            NAME(step_apply)(a, x, y, count, i, v, last, &scales, rms);
         if (lines)
-            stream_lines(a->y + row * a->y_pitch, piece, STEP_ROWS * a->y_pitch);
+            stream_lines(a->y + row * a->y_pitch, piece, count * a->y_pitch);
     }
     if (lines)
         VEC_FENCE();
     return row;
+}
+
+INLINE int64_t NAME(step_rows)(const forward_args *a, const bool rms) {
+    const int64_t n = a->cols;
+    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || n > NAME(STEP_COLS) || a->given || !a->y)
+        return 0;
+    if (a->traffic == TRAFFIC_CACHED || n <= 3 * LANES)
+        return NAME(steps_of)(a, rms, STEP_ROWS);
+    return NAME(steps_of)(a, rms, GROUP);
 }

@@ -84,6 +84,21 @@ static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
     _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
 }
 
+/* The lower half of a and the upper one of b added to the others. */
+static inline __m256 fold_halves_f32(f32v a, f32v b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+}
+static inline __m256 fold_pairs_f32(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xcc), _mm256_shuffle_ps(a, b, 0x4e));
+}
+static inline void f32v_fold8(const f32v v[8], float out[8]) {
+    const __m256 a = fold_halves_f32(v[0], v[4]), b = fold_halves_f32(v[1], v[5]);
+    const __m256 c = fold_halves_f32(v[2], v[6]), d = fold_halves_f32(v[3], v[7]);
+    const __m256 ab = fold_pairs_f32(a, b), cd = fold_pairs_f32(c, d);
+    _mm256_storeu_ps(
+        out, _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x88), _mm256_shuffle_ps(ab, cd, 0xdd)));
+}
+
 static inline f32v widen_f16(__m128i halves) {
     return _mm256_cvtph_ps(halves);
 }
@@ -168,6 +183,10 @@ static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
     out[1] = fold_f64(b);
     out[2] = fold_f64(c);
     out[3] = fold_f64(d);
+}
+static inline void f64v_fold8(const f64v v[8], double out[8]) {
+    f64v_fold4(v[0], v[1], v[2], v[3], out);
+    f64v_fold4(v[4], v[5], v[6], v[7], out + 4);
 }
 static inline f64v f64v_load_f64(const double *p) {
     return _mm256_loadu_pd(p);

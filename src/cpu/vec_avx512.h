@@ -53,6 +53,26 @@ static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
     const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c4, d4), _mm_unpackhi_ps(c4, d4));
     _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
 }
+/* Halves, quarters and eighths of two vectors folded, so that one vector has those of both. */
+static inline f32v fold_halves_f32(f32v a, f32v b) {
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+}
+static inline f32v fold_quarters_f32(f32v a, f32v b) {
+    const __m512i others =
+        _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, a, b), _mm512_permutex2var_ps(a, others, b));
+}
+static inline f32v fold_eighths_f32(f32v a, f32v b) {
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_shuffle_ps(a, b, 0x4e));
+}
+static inline void f32v_fold8(const f32v v[8], float out[8]) {
+    const f32v a = fold_halves_f32(v[0], v[1]), b = fold_halves_f32(v[2], v[3]);
+    const f32v c = fold_halves_f32(v[4], v[5]), d = fold_halves_f32(v[6], v[7]);
+    const f32v all = fold_eighths_f32(fold_quarters_f32(a, b), fold_quarters_f32(c, d));
+    const f32v sums = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+    const __m512i places = _mm512_setr_epi32(0, 8, 4, 12, 2, 10, 6, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(places, sums)));
+}
 
 static inline f32v widen_f16(__m256i halves) {
     return _mm512_cvtph_ps(halves);
@@ -147,6 +167,10 @@ static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
     out[1] = fold_f64(b);
     out[2] = fold_f64(c);
     out[3] = fold_f64(d);
+}
+static inline void f64v_fold8(const f64v v[8], double out[8]) {
+    f64v_fold4(v[0], v[1], v[2], v[3], out);
+    f64v_fold4(v[4], v[5], v[6], v[7], out + 4);
 }
 static inline f64v f64v_load_f64(const double *p) {
     return _mm512_loadu_pd(p);

@@ -59,6 +59,11 @@ static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
     vst1_f32(out + 2, vpadd_f32(fold_once_f32(c), fold_once_f32(d)));
 }
 
+static inline void f32v_fold8(const f32v v[8], float out[8]) {
+    f32v_fold4(v[0], v[1], v[2], v[3], out);
+    f32v_fold4(v[4], v[5], v[6], v[7], out + 4);
+}
+
 static inline f32v widen_f16(uint16x4_t halves) {
     return vcvt_f32_f16(vreinterpret_f16_u16(halves));
 }
@@ -141,6 +146,10 @@ static inline f64v f64v_keep(f64v a, int n) {
 static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
     vst1q_f64(out, vpaddq_f64(a, b));
     vst1q_f64(out + 2, vpaddq_f64(c, d));
+}
+static inline void f64v_fold8(const f64v v[8], double out[8]) {
+    f64v_fold4(v[0], v[1], v[2], v[3], out);
+    f64v_fold4(v[4], v[5], v[6], v[7], out + 4);
 }
 static inline f64v f64v_load_f64(const double *p) {
     return vld1q_f64(p);

@@ -7,6 +7,7 @@
  *     keep(v, n)            v with every lane from n on set to 0
  *     fold4(a, b, c, d, o)  o[0..3] = the sums of the lanes of a, b, c, d, by halves: lane j and
  *                           lane j + L/2
+ *     fold8(v, o)           the same for eight vectors
  *     load_T, load_part_T   from memory of type T; a part reads n elements only and fills up with 0
  *     store_T, store_part_T
  *
