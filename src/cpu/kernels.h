@@ -51,6 +51,11 @@ static inline row_stat stat_at(const row_stat *s, int64_t row) {
 
 static inline void stat_load_rows(const row_stat *s, int64_t row, int count, double values[]) {
     const char *at = s->data + row * s->pitch;
+    if (s->type == DTYPE_F32 && s->pitch == sizeof(float)) {
+        for (int i = 0; i < count; i++)
+            values[i] = ((const float *)at)[i];
+        return;
+    }
     for (int i = 0; i < count; i++, at += s->pitch)
         values[i] = s->type == DTYPE_F32 ? (double)*(const float *)at : element_load(at, s->type);
 }

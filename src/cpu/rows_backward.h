@@ -316,17 +316,26 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
 }
 #else
 #include "cpu/rows_step_backward.h"
+
+#include "cpu/rows_short_backward.h"
 INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
-    return NAME(step_rows_backward)(a, rms);
+    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !NAME(usual_gradients)(a, rms))
+        return 0;
+    return a->cols <= LANES && a->rows >= SHORT_ROWS ? NAME(short_rows_backward)(a, rms)
+                                                     : NAME(step_rows_backward)(a, rms);
 }
 #endif
 
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
     const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
-    const int64_t grouped = row_bytes <= BACKWARD_GROUP_BYTES ? a->rows / GROUP * GROUP : 0;
-    const bool lines =
-        t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
+    /* From memory rows go alone, its reads and writes then alternate; 16-bit ones wait for their
+     * conversions, which a group has fewer of. */
+    const bool alone = a->traffic != TRAFFIC_CACHED && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN);
+    const int64_t grouped =
+        row_bytes <= BACKWARD_GROUP_BYTES && !alone ? a->rows / GROUP * GROUP : 0;
+    const bool lines = !alone && t != TRAFFIC_STREAM &&
+                       NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns_backward)(a, rms);
     for (; row < grouped; row += GROUP)

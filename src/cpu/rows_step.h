@@ -125,7 +125,7 @@ INLINE int64_t NAME(step_rows)(const forward_args *a, const bool rms) {
     const int64_t n = a->cols;
     if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || n > NAME(STEP_COLS) || a->given || !a->y)
         return 0;
-    if (a->traffic == TRAFFIC_CACHED || n <= 3 * LANES)
+    if (a->traffic != TRAFFIC_STREAM || n <= 3 * LANES)
         return NAME(steps_of)(a, rms, STEP_ROWS);
     return NAME(steps_of)(a, rms, GROUP);
 }

@@ -1,0 +1,135 @@
+/*
+ * Backward of rows with no more elements than there are canonical lanes; part of cpu/rows.h, and to
+ * rows_step_backward.h what rows_short.h is to rows_step.h: SHORT_ROWS rows at a time, each a
+ * constant number of vectors.
+ */
+
+/* The sums of xhat, g = dy * weight and g * xhat of FOLD_ROWS rows, from row `first` on. */
+INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, const char *dy,
+                                      int first, const int vecs, int last, const bool rms,
+                                      const VEC weight[], const NAME(row_gradients) * rows,
+                                      REAL sum_xhat[], REAL sum_g[], REAL sum_gxhat[]) {
+    const int64_t x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
+    VEC xhats[FOLD_ROWS], gs[FOLD_ROWS], gxhats[FOLD_ROWS];
+    UNROLL for (int r = 0; r < FOLD_ROWS; r++) {
+        const ELEMENT_T *const row_x = (const ELEMENT_T *)(x + (first + r) * x_pitch);
+        const ELEMENT_T *const row_dy = (const ELEMENT_T *)(dy + (first + r) * dy_pitch);
+        const VEC mean = V(set1)(rows->mean[first + r]), scale = V(set1)(rows->scale[first + r]);
+        VEC xhat[NAME(PARTS)], g[NAME(PARTS)], gxhat[NAME(PARTS)];
+        UNROLL for (int k = 0; k < vecs; k++) {
+            const int left = NAME(short_left)(k, vecs, last);
+            VEC v = NAME(load_x)(row_x + k * VEC_LANES, left);
+            if (!rms)
+                v = V(sub)(v, mean);
+            v = V(mul)(v, scale);
+            g[k] = V(mul)(NAME(load_x)(row_dy + k * VEC_LANES, left), weight[k]);
+            gxhat[k] = V(mul)(g[k], v);
+            xhat[k] = NAME(keep)(v, left);
+        }
+        gxhats[r] = NAME(short_fold)(gxhat, vecs);
+        if (rms)
+            continue;
+        xhats[r] = NAME(short_fold)(xhat, vecs);
+        gs[r] = NAME(short_fold)(g, vecs);
+    }
+    V(fold8)(gxhats, sum_gxhat + first);
+    if (rms)
+        return;
+    V(fold8)(xhats, sum_xhat + first);
+    V(fold8)(gs, sum_g + first);
+}
+
+/* dx of SHORT_ROWS rows, whole vectors: the last one of a row may reach into the next; and what the
+ * rows add to dweight and dbias. */
+INLINE void NAME(short_gradient)(const backward_args *a, const char *x, const char *dy, char *dx,
+                                 int64_t dx_pitch, const int vecs, int last, const bool rms,
+                                 const VEC weight[], const NAME(row_gradients) * rows) {
+    const int64_t x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
+    REAL *const dweights = a->dweight, *const dbiases = a->dbias;
+    VEC dweight[NAME(PARTS)], dbias[NAME(PARTS)];
+    UNROLL for (int k = 0; k < vecs; k++) {
+        const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
+        dweight[k] = NAME(load_real)(dweights + at, left);
+        if (!rms)
+            dbias[k] = NAME(load_real)(dbiases + at, left);
+    }
+    for (int r = 0; r < SHORT_ROWS; r++) {
+        const ELEMENT_T *const row_x = (const ELEMENT_T *)(x + r * x_pitch);
+        const ELEMENT_T *const row_dy = (const ELEMENT_T *)(dy + r * dy_pitch);
+        ELEMENT_T *const row_dx = (ELEMENT_T *)(dx + r * dx_pitch);
+        const NAME(row_gradient) row = NAME(gradient_at)(rows, r);
+        UNROLL for (int k = 0; k < vecs; k++) {
+            const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
+            const VEC d = NAME(load_x)(row_dy + at, left);
+            const VEC xhat = NAME(xhat_of)(NAME(load_x)(row_x + at, left), row, rms);
+            STORE_X(row_dx + at, NAME(gradient_of)(d, weight[k], xhat, row, rms));
+            dweight[k] = V(fma)(d, xhat, dweight[k]);
+            if (!rms)
+                dbias[k] = V(add)(d, dbias[k]);
+        }
+    }
+    UNROLL for (int k = 0; k < vecs; k++) {
+        const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
+        NAME(store_real)(dweights + at, dweight[k], left);
+        if (!rms)
+            NAME(store_real)(dbiases + at, dbias[k], left);
+    }
+}
+
+/* Rows [0, rows), a multiple of SHORT_ROWS. dx is made in place where its rows are whole vectors.
+ */
+INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, const bool rms,
+                                         const int vecs, const bool whole) {
+    _Alignas(64) ELEMENT_T piece[SHORT_ROWS * LANES + VEC_LANES];
+    const int64_t n = a->cols, x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
+    const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
+    const int64_t made_pitch = whole ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
+    const bool asks = a->traffic != TRAFFIC_CACHED;
+    const WEIGHT_T *const weights = a->weight;
+    const VEC offset = V(set1)((REAL)a->weight_offset);
+    VEC weight[NAME(PARTS)];
+    UNROLL for (int k = 0; k < vecs; k++) weight[k] =
+        V(add)(NAME(load_weight)(weights + k * VEC_LANES, NAME(short_left)(k, vecs, last)), offset);
+    for (int64_t first = 0; first < rows; first += SHORT_ROWS) {
+        const char *const x = a->x + first * x_pitch, *const dy = a->dy + first * dy_pitch;
+        char *const dx = a->dx + first * a->dx_pitch;
+        REAL xhat[SHORT_ROWS] = {0}, g[SHORT_ROWS] = {0}, gxhat[SHORT_ROWS];
+        NAME(row_gradients) constants;
+        NAME(saved_of)(a, first, SHORT_ROWS, rms, &constants);
+        for (int r = 0; r < SHORT_ROWS; r += FOLD_ROWS)
+            NAME(short_gradient_sums)(a, x, dy, r, vecs, last, rms, weight, &constants, xhat, g,
+                                      gxhat);
+        /* No sum may be -0: lanes start from 0 elsewhere. */
+        for (int r = 0; r < SHORT_ROWS; r++) {
+            xhat[r] += 0;
+            g[r] += 0;
+            gxhat[r] += 0;
+        }
+        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks);
+        NAME(ask_for_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, asks);
+        if (__builtin_expect(!NAME(finish_constants)(a, xhat, g, gxhat, SHORT_ROWS, &constants),
+                             0)) {
+            for (int r = 0; r < SHORT_ROWS; r++)
+                NAME(backward_row)(a, first + r, rms, TRAFFIC_CACHED);
+            continue;
+        }
+        NAME(short_gradient)(a, x, dy, whole ? dx : (char *)piece, made_pitch, vecs, last, rms,
+                             weight, &constants);
+        if (!whole)
+            NAME(place_rows)(dx, a->dx_pitch, piece, n, SHORT_ROWS);
+    }
+}
+
+/* Does what it can of the rows, and returns how many. */
+INLINE int64_t NAME(short_rows_backward)(const backward_args *a, const bool rms) {
+    const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
+    const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
+    const bool whole = a->cols % VEC_LANES == 0;
+    UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) {
+        if (whole)
+            NAME(short_rows_backward_of)(a, rows, rms, v, true);
+        else
+            NAME(short_rows_backward_of)(a, rows, rms, v, false);
+    }
+    return rows;
+}
