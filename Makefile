@@ -3,7 +3,7 @@
 #
 #   make            build, and leave .venv with planish installed in it
 #   make demo       put planish under real models, check it, time it, draw demo-out/demo.png
-#   make test       every test, C and Python
+#   make test       every test, C and Python (make full-grid: every case of the C tests' grid)
 #   make bench      planish beside its peers; SWEEP=table, ARGS=--quick (planish bench --help)
 #   make clean      remove what was built (make distclean: .venv too)
 #
@@ -26,7 +26,7 @@ SOURCES := Makefile pyproject.toml $(wildcard meson.build meson_options.txt meso
 export GOMP_SPINCOUNT ?= 10000
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test demo bench clean distclean
+.PHONY: all test full-grid demo bench clean distclean
 .DELETE_ON_ERROR:
 
 all: $(DONE)/planish
@@ -85,6 +85,12 @@ test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers
 	    --timeout-multiplier 4 || failed=1; \
 	cd tests && ../$(BIN)/python -m pytest -q . || failed=1; \
 	exit $$failed
+
+# Every case of every table, some of which take hours: ARGS=--table=NAME, ARGS=--share=K for parts.
+full-grid: $(DONE)/planish
+	@$(BIN)/meson configure build/release -Dtests=true
+	@$(BIN)/meson compile -C build/release -j $(JOBS)
+	build/release/tests/c/test_grid --full $(ARGS)
 
 demo: $(DONE)/planish $(DONE)/models
 	@$(BIN)/python -m planish.demo --out demo-out $(ARGS)
