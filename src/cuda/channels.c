@@ -130,8 +130,9 @@ static bool set_forward_planes(int32_t *c, int fewest) {
     const int lines = c[C_DEPTH] / c[C_ROWS], wanted = ceil_div(lines, SHARED_EACH);
     if (c[C_CLUSTER] > 1 && wanted > WHOLE_PLANES)
         return set_planes(c, ceil_div(wanted, 4) * 4, fewest, 0, 2 * MOST_THREADS);
-    const bool small = c[C_CLUSTER] == 1 && c[C_ROWS] > 1;
-    const int planes = small ? most(2, least(lines / LINES_EACH, WHOLE_PLANES)) : WHOLE_PLANES;
+    const bool alone = c[C_CLUSTER] == 1;
+    const int each = c[C_ROWS] > 1 ? lines / LINES_EACH : (lines + MOST_EACH / 2) / MOST_EACH;
+    const int planes = alone ? most(2, least(each, WHOLE_PLANES)) : WHOLE_PLANES;
     return set_planes(c, planes, fewest, 0, MOST_THREADS);
 }
 
