@@ -192,7 +192,8 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows || a->cols > LANES || a->given || !a->y)
+    if (NAME(PARTS) > SHORT_PARTS || DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows ||
+        a->cols > LANES || a->given || !a->y)
         return 0;
     const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
     const bool whole = a->cols % VEC_LANES == 0;
