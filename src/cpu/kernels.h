@@ -257,8 +257,8 @@ enum { CHAIN = 8 };
 
 /* Rows are taken in groups of up to this many, whose sums are folded together; rows of a few
  * hundred bytes in steps of STEP_ROWS (cpu/rows_step.h), shorter ones of SHORT_ROWS
- * (cpu/rows_short.h) where a row is no more than SHORT_PARTS vectors: each number of them is compiled
- * by itself. FOLD_ROWS vectors are folded at once. */
+ * (cpu/rows_short.h) where a row is no more than SHORT_PARTS vectors: each number of them is
+ * compiled by itself. FOLD_ROWS vectors are folded at once. */
 enum { SHORT_PARTS = 4 };
 enum { GROUP = 4, FOLD_ROWS = 8, STEP_ROWS = FOLD_ROWS, SHORT_ROWS = 2 * FOLD_ROWS };
 

@@ -72,8 +72,8 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (cuda_spec_is_wide(&spec))
             return spec;
-        /* Rows within warps that fill less than half of the device: rather more threads than several
-         * rows for each. The bits are the same. */
+        /* Rows within warps that fill less than half of the device: rather more threads than
+         * several rows for each. The bits are the same. */
         while (c[C_LANES] <= 32 && c[C_ROWS] > 1 &&
                2 * units_of(plan, &spec) < resident(plan, &spec))
             c[C_ROWS] /= 2;
