@@ -31,7 +31,8 @@ enum {
     CENTRED_ALL_ELEMENTS = 64,    /* of all its rows */
     CENTRED_ROWS = 4,             /* of a thread */
     CENTRED_WARPS = 2,            /* of a block */
-    CENTRED_THREADS = 640,        /* in a multiprocessor; 512 with all elements */
+    CENTRED_THREADS = 512,        /* in a multiprocessor */
+    CENTRED_MANY_THREADS = 640,   /* the same, of fewer elements or addresses */
     SEGMENT_BYTES = 64,           /* shortest run of bytes at full speed */
     BACKWARD_THREADS = 512,
     BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
@@ -219,15 +220,17 @@ static void centred_geometry(int32_t *c, int chunks, int arch) {
         }
     }
     const int elements = vecs * width;
-    /* Many narrow chunks take registers for their addresses. */
+    /* Narrow chunks take registers for their addresses. */
     const int few = vecs <= 2 || (width == 8 && vecs == 3 && arch >= 90);
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
     c[C_WARPS] = CENTRED_WARPS;
-    c[C_ROWS] = width < 8 && vecs > 8 ? 1 : least(CENTRED_ROWS, CENTRED_ALL_ELEMENTS / elements);
-    if (width < 8 && vecs > 2)
-        c[C_ROWS] = least(c[C_ROWS], 2);
-    c[C_MIN_BLOCKS] = (few && elements * c[C_ROWS] < CENTRED_ALL_ELEMENTS ? CENTRED_THREADS : 512) /
+    c[C_ROWS] = least(width == 8 || vecs <= 2 ? CENTRED_ROWS
+                      : vecs <= 8             ? 2
+                                              : 1,
+                      CENTRED_ALL_ELEMENTS / elements);
+    c[C_MIN_BLOCKS] = (few && elements * c[C_ROWS] < CENTRED_ALL_ELEMENTS ? CENTRED_MANY_THREADS
+                                                                          : CENTRED_THREADS) /
                       (32 * CENTRED_WARPS);
 }
 

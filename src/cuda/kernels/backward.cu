@@ -3,7 +3,8 @@
  * over x and dy. Persistent: a fixed share of the rows for each team of threads, each keeping the
  * sums of its columns in registers; at the end a block writes one row of partial sums. In a
  * cooperative launch (args.together) the blocks then meet and add them up, each for some columns;
- * else finish.cu does. Where one block or cluster takes all rows (args.alone) its sums are the result. No atomics: the order of every sum is fixed by the launch.
+ * else finish.cu does. Where one block or cluster takes all rows (args.alone) its sums are the
+ * result. No atomics: the order of every sum is fixed by the launch.
  *
  * Chunks, LANES, VECS, CLUSTER and ROWS are as in forward.cu. A team is a warp (LANES up to 32; it
  * takes 32 / LANES * ROWS rows at a time) or one of TEAMS groups of LANES threads in the block,

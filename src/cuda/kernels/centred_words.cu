@@ -127,11 +127,7 @@ __device__ __forceinline__ void write_rows(const forward_args &args, const place
         real scale[WIDTH], offset[WIDTH];
         if (p.idle || !p.has(k))
             continue;
-        chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
-        chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
-        if (!EARLY)
-            load_affine(args, p, k, weight, bias);
-        convert_affine(weight, bias, scale, offset);
+        affine_of(args, p, early, k, scale, offset);
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
             const row_moments &m = rows[u].m;
@@ -161,14 +157,14 @@ __device__ __forceinline__ void write_statistics(const forward_args &args, const
         real mean = 0, rstd = 0;
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
-            const int place = row - u * PER_WARP;
+            const int behind = row - u * PER_WARP; /* the first of these */
             if (u * PER_WARP >= piece + 32 || (u + 1) * PER_WARP <= piece)
                 continue;
             const row_moments &m = rows[u].m;
-            const real a = from_lane(m.pivot + m.delta, place * WARP_LANES & 31);
-            const real b = from_lane(m.rstd, place * WARP_LANES & 31);
-            mean = place >= 0 ? a : mean;
-            rstd = place >= 0 ? b : rstd;
+            const real a = from_lane(m.pivot + m.delta, behind * WARP_LANES & 31);
+            const real b = from_lane(m.rstd, behind * WARP_LANES & 31);
+            mean = behind >= 0 ? a : mean;
+            rstd = behind >= 0 ? b : rstd;
         }
         if (row < ALL && row < left) {
             store_element<MEAN_TYPE>(at.mean + row * args.mean_stride, 0, mean);

@@ -442,9 +442,13 @@ __device__ __forceinline__ real scaled(real v, real scale, real offset) {
     return W_TYPE != NONE ? v * scale : B_TYPE != NONE ? v + offset : v;
 }
 
-__device__ __forceinline__ void convert_affine(const chunk<W_BYTES> &weight,
-                                               const chunk<B_BYTES> &bias, real *scale,
-                                               real *offset) {
+/* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
+__device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
+                                          const affine &early, int k, real *scale, real *offset) {
+    chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
+    chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
+    if (!EARLY)
+        load_affine(args, p, k, weight, bias);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
@@ -461,12 +465,8 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
         real scale[WIDTH], offset[WIDTH];
         if (p.idle || !p.has(k))
             continue;
-        chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
-        chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
-        if (!EARLY)
-            load_affine(args, p, k, weight, bias);
         if (!GROUPED)
-            convert_affine(weight, bias, scale, offset);
+            affine_of(args, p, early, k, scale, offset);
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             if (!reader[u].there)
