@@ -30,7 +30,9 @@
 #define DTYPE_OF(type) DTYPE_OF_(type)
 
 enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
-enum { NAME(CHAINED) = CHAIN * LANES };   /* elements of a chain in every lane */
+/* The longest row that is short, or 0: the compiler is to see that there is none. */
+enum { NAME(SHORT_COLS) = (int)NAME(PARTS) <= (int)SHORT_PARTS ? LANES : 0 };
+enum { NAME(CHAINED) = CHAIN * LANES }; /* elements of a chain in every lane */
 enum { NAME(SEGMENT) = SEGMENT_DEPTH * LANES };
 
 typedef REAL NAME(group_real) __attribute__((vector_size(GROUP * sizeof(REAL))));

@@ -321,9 +321,9 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
 INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
     if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !NAME(usual_gradients)(a, rms))
         return 0;
-    const bool is_short = NAME(PARTS) <= SHORT_PARTS && a->cols <= LANES;
-    return is_short && a->rows >= SHORT_ROWS ? NAME(short_rows_backward)(a, rms)
-                                             : NAME(step_rows_backward)(a, rms);
+    return NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) && a->rows >= SHORT_ROWS
+               ? NAME(short_rows_backward)(a, rms)
+               : NAME(step_rows_backward)(a, rms);
 }
 #endif
 

@@ -383,7 +383,8 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 #include "cpu/rows_short.h"
 #include "cpu/rows_step.h"
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
-    return a->cols <= LANES ? NAME(short_rows)(a, rms) : NAME(step_rows)(a, rms);
+    return NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) ? NAME(short_rows)(a, rms)
+                                                           : NAME(step_rows)(a, rms);
 }
 #endif
 

@@ -31,6 +31,27 @@ INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
     return (NAME(row_scale)){scales->mean[r], scales->rstd[r], scales->shift[r]};
 }
 
+/* Ends the moments of a step's rows: their scales and statistics. False where a row leaves the
+ * range of REAL, and then the rows are done one by one. */
+INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int count, const bool rms,
+                              const double mean[], const double m2[], NAME(row_scales) * scales) {
+    double rstd[SHORT_ROWS];
+    bool in_range = true;
+    for (int r = 0; r < count; r += GROUP) {
+        in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
+        NAME(put_scales)(scales, r, mean, rstd);
+    }
+    if (__builtin_expect(!in_range, 0)) {
+        for (int r = 0; r < count; r++)
+            NAME(forward_row)(a, row + r, rms, TRAFFIC_CACHED);
+        return false;
+    }
+    stat_store_rows(&a->mean, row, count, mean);
+    stat_store_rows(&a->rstd, row, count, rstd);
+    stat_store_rows(&a->m2, row, count, m2);
+    return true;
+}
+
 INLINE int NAME(short_left)(int k, const int vecs, int last) {
     return k + 1 < vecs ? VEC_LANES : last;
 }
@@ -161,23 +182,12 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
     for (int64_t row = 0; row < rows; row += SHORT_ROWS) {
         const char *const x = a->x + row * x_pitch;
         char *const y = a->y + row * a->y_pitch;
-        double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS], rstd[SHORT_ROWS];
+        double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;
         NAME(short_moments)(x, x_pitch, n, vecs, last, rms, mean, m2);
         NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks);
-        bool in_range = true;
-        for (int r = 0; r < SHORT_ROWS; r += GROUP) {
-            in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
-            NAME(put_scales)(&scales, r, mean, rstd);
-        }
-        if (__builtin_expect(!in_range, 0)) {
-            for (int r = 0; r < SHORT_ROWS; r++)
-                NAME(forward_row)(a, row + r, rms, TRAFFIC_CACHED);
+        if (!NAME(finish_step)(a, row, SHORT_ROWS, rms, mean, m2, &scales))
             continue;
-        }
-        stat_store_rows(&a->mean, row, SHORT_ROWS, mean);
-        stat_store_rows(&a->rstd, row, SHORT_ROWS, rstd);
-        stat_store_rows(&a->m2, row, SHORT_ROWS, m2);
         NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, vecs, last, &scales, rms);
         if (lines)
             stream_lines(y, piece, SHORT_ROWS * made_pitch);
@@ -192,8 +202,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
-    if (NAME(PARTS) > SHORT_PARTS || DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows ||
-        a->cols > LANES || a->given || !a->y)
+    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows || a->given || !a->y)
         return 0;
     const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
     const bool whole = a->cols % VEC_LANES == 0;

@@ -86,26 +86,15 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     for (; row + count <= a->rows; row += count) {
         const ELEMENT_T *x[STEP_ROWS];
         ELEMENT_T *y[STEP_ROWS];
-        double mean[STEP_ROWS] = {0}, m2[STEP_ROWS], rstd[STEP_ROWS];
+        double mean[STEP_ROWS] = {0}, m2[STEP_ROWS];
         NAME(row_scales) scales;
         for (int r = 0; r < count; r++) {
             x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         }
         NAME(step_moments)(x, y, count, n, rms, count * a->x_pitch, asks, asks && !lines, mean, m2);
-        bool in_range = true;
-        for (int r = 0; r < count; r += GROUP) {
-            in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
-            NAME(put_scales)(&scales, r, mean, rstd);
-        }
-        if (__builtin_expect(!in_range, 0)) {
-            for (int r = 0; r < count; r++)
-                NAME(forward_row)(a, row + r, rms, TRAFFIC_CACHED);
+        if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
-        }
-        stat_store_rows(&a->mean, row, count, mean);
-        stat_store_rows(&a->rstd, row, count, rstd);
-        stat_store_rows(&a->m2, row, count, m2);
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
             NAME(step_apply)(a, x, y, count, i, NAME(PARTS), VEC_LANES, &scales, rms);
