@@ -2,7 +2,7 @@
 # Builds the GPU backend with its test door as one library: bench/gpu_build.sh LIBRARY. Needs a C
 # compiler and python3; nothing of CUDA.
 set -e
-library=${1:?"usage: bench/gpu_build.sh LIBRARY"}
+library=$(realpath "${1:?"usage: bench/gpu_build.sh LIBRARY"}")
 cd "$(dirname "$0")/../src/cuda"
 python3 embed.py "$library.texts.c" kernels/*.cu
 ${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -I../../include -I.. -o "$library" \

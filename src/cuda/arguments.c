@@ -210,7 +210,9 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .dy_turn = turn * row_bytes(plan, ROLE_DY),
                                 .dx_turn = turn * row_bytes(plan, ROLE_DX),
                                 .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
-                                .rstd_turn = turn * row_bytes(plan, ROLE_RSTD)};
+                                .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
+                                .turns = (uint32_t)(plan->rows / turn),
+                                .rest = (uint32_t)(plan->rows % turn)};
 }
 
 static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,

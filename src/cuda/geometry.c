@@ -41,6 +41,7 @@ enum {
     BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
     BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
     BACKWARD_SPREAD_COLS = 2560,   /* longest row that is left as it is by improve_spread */
+    BACKWARD_HOLD_COLS = 131072,   /* longest row that is read from the ring twice */
     LONG_WARPS = 8,                /* of a block of the kernels for long rows */
     LONG_BLOCKS = 4,               /* of these in a multiprocessor */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
@@ -48,6 +49,8 @@ enum {
     GROUP_ROW_THREADS = 1344,      /* in a multiprocessor, of longer ones */
     GROUP_ROW_BLOCKS = 3,          /* in a multiprocessor, of longer ones, rather than more */
     GROUP_ROW_VECS = 7,            /* chunks of a thread, the same */
+    FINISH_ROWS = 10,              /* partial rows a lane has under way at once */
+    FINISH_FEW_COLS = 1536,        /* longest row whose lanes are to have half of them */
     WIDE_BACKWARD_COLS = 65537,    /* shortest row for groups of blocks */
     WIDE_VECS = 4,                 /* chunks a thread holds weights of */
     WIDE_SUMMED_VECS = 2,          /* chunks a thread sums columns of, 16 bits */
@@ -116,7 +119,10 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     }
     if (s->kernel == CUDA_BACKWARD) {
         size_t g = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_G_TYPE);
+        size_t w = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_W_TYPE);
         size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
+        if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1)
+            ring += vecs * threads * w;
         size_t sums = (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] *
                       (c[C_REAL_DOUBLE] ? 8 : 4);
         size_t all = 32 * 8 * (size_t)c[C_WARPS]; /* where the blocks add them up themselves */
@@ -339,6 +345,24 @@ static double spread_score(const spread *s, int chunks) {
     return teams * part * (1 + part / (s->lanes * s->vecs)) * (teams > 1 ? 1.02 : 1);
 }
 
+/* Four teams of 128 lanes, or five of 96, over clusters of a few blocks, where they leave hardly a
+ * lane idle; two teams of 224 where there would be one. As measured: more teams hide more of the
+ * exchange, and what a cluster adds to it is less. */
+static void many_teams(spread *s, int chunks) {
+    static const spread some[] = {{2, 128, 2, 512}, {3, 128, 2, 512}, {4, 128, 2, 512},
+                                  {5, 128, 2, 512}, {2, 96, 2, 512},  {3, 96, 2, 512},
+                                  {2, 224, 2, 512}, {4, 224, 2, 512}};
+    static const double fill[] = {.87, .87, .87, .93, .99, .99, .92, .92};
+    const bool one_team = 2 * s->lanes > s->threads;
+    for (int i = 0; i < (int)(sizeof some / sizeof *some); i++) {
+        const int room = some[i].cluster * some[i].lanes * some[i].vecs;
+        if (chunks <= room && chunks >= fill[i] * room && (some[i].lanes < 224 || one_team)) {
+            *s = some[i];
+            return;
+        }
+    }
+}
+
 /* Another spread of 16-bit rows in whole chunks, where it is better by far. Three
  * chunks of bf16 spill but for 128 lanes. */
 static void improve_spread(spread *s, int chunks, int max_cluster, dtype x) {
@@ -355,6 +379,24 @@ static void improve_spread(spread *s, int chunks, int max_cluster, dtype x) {
             best = spread_score(&o, chunks);
             *s = o;
         }
+}
+
+/* The spread of a long 16-bit row that is read from the ring twice: three or four chunks a thread,
+ * whichever leaves fewer threads without, three if neither does. */
+static spread hold_spread(int chunks) {
+    const int cluster = chunks <= 8 * 128 * 3 ? 8 : 16; /* of four teams at least */
+    spread best = {0};
+    double most_busy = 0;
+    for (int vecs = 3; vecs <= 4; vecs++) {
+        const int lanes = most(64, in_warps(ceil_div(chunks, cluster), vecs));
+        const int threads = BACKWARD_THREADS / lanes * lanes;
+        const double busy = (double)threads * chunks / (cluster * lanes * vecs);
+        if (busy > most_busy) {
+            most_busy = busy;
+            best = (spread){cluster, lanes, vecs, BACKWARD_THREADS};
+        }
+    }
+    return best;
 }
 
 static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
@@ -407,15 +449,25 @@ static int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int
             cols < 2 * BACKWARD_CLUSTER_COLS && limits->arch >= 90 && limits->arch < 100) {
             spread s = {cluster, lanes, vecs, threads};
             improve_spread(&s, chunks, limits->max_cluster, (dtype)c[C_X_TYPE]);
+            if (limits->max_cluster >= 8)
+                many_teams(&s, chunks);
             cluster = s.cluster, lanes = s.lanes, vecs = s.vecs, threads = s.threads;
         }
+        if (elements == BACKWARD_ELEMENTS && width == 8 && cols > 2 * BACKWARD_CLUSTER_COLS &&
+            cols <= BACKWARD_HOLD_COLS && limits->max_cluster >= 16 && limits->arch < 100) {
+            spread s = hold_spread(chunks);
+            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs;
+            c[C_HOLD] = 1;
+        }
         /* More columns in a thread need more registers: one team of fewer threads. */
-        c[C_TEAMS] =
-            threads == BACKWARD_THREADS && vecs * width > elements ? 1 : most(1, threads / lanes);
+        c[C_TEAMS] = threads == BACKWARD_THREADS && vecs * width > elements && !c[C_HOLD]
+                         ? 1
+                         : least(8, most(1, threads / lanes));
         c[C_WARPS] = c[C_TEAMS] * lanes / 32;
         c[C_CLUSTER] = cluster;
         int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_STAGES] = stage <= 32 << 10 && threads == BACKWARD_THREADS && lanes > 64 ? 2 : 1;
+        c[C_STAGES] =
+            c[C_HOLD] || (stage <= 32 << 10 && threads == BACKWARD_THREADS && lanes > 64) ? 2 : 1;
     }
     c[C_LANES] = lanes;
     c[C_VECS] = vecs;
@@ -432,7 +484,7 @@ static void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits)
     const int inputs = forward ? 1 : 2, width = m[C_WIDTH], chunks = (int)plan->cols / width;
     const int in_a_block = FORWARD_MOST_LANES * (FORWARD_ELEMENTS / 8);
     if (m[C_REAL_DOUBLE] || !limits->cooperative || width * bytes != 16 ||
-        (forward ? chunks <= in_a_block : plan->cols < WIDE_BACKWARD_COLS))
+        (forward ? chunks <= in_a_block : m[C_HOLD] || plan->cols < WIDE_BACKWARD_COLS))
         return;
     const int most_vecs = forward ? WIDE_VECS : bytes == 4 ? WIDE_F32_VECS : WIDE_SUMMED_VECS;
     /* In the backward of 16 bits two blocks hide what each other waits for; f32 rows take so much
@@ -482,7 +534,11 @@ void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t parti
     f[C_COLS] = cols;
     f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
     f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
-    f[C_SLICES] = partials > 160 ? 32 : partials >= 16 ? 16 : 8;
+    f[C_ROWS] = FINISH_ROWS;
+    f[C_SLICES] = 1;
+    const int each = cols <= FINISH_FEW_COLS ? FINISH_ROWS / 2 : FINISH_ROWS;
+    while (f[C_SLICES] < 32 && f[C_SLICES] * each < partials)
+        f[C_SLICES] *= 2;
     f[C_GROUP] = 1;
 }
 

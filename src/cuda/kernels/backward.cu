@@ -14,7 +14,9 @@
  * Rows come through a ring of STAGES slots in shared memory by asynchronous copies. Each thread
  * reads back only the bytes it copied itself, so the ring needs no barrier; a slot is refilled as
  * soon as its row is in registers. STAGES 0 loads straight to registers: for elements that
- * asynchronous copies cannot move (alignment below 4 bytes).
+ * asynchronous copies cannot move (alignment below 4 bytes). HOLD 1: a row stays in the ring for its
+ * output and is read again, and the weights wait in shared memory too, so that a thread has registers
+ * for the sums of more columns.
  *
  *     g = dy * w    d = x - mean    delta = mean of d    c1 = mean of g
  *     xhat = (d - delta) * rstd     c2 = mean of g * xhat
@@ -30,8 +32,8 @@
  * exchanges the sums in between.
  *
  * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
- * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP STAGES DELAY CORRECT MIN_BLOCKS WANT_DWEIGHT
- * WANT_DBIAS, and the alignments X_ACCESS G_ACCESS D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
+ * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP HOLD STAGES DELAY CORRECT MIN_BLOCKS
+ * WANT_DWEIGHT WANT_DBIAS, and the alignments X_ACCESS G_ACCESS D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
  */
 struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
@@ -40,6 +42,7 @@ struct backward_args {
     void *dweight, *dbias;               /* together */
     i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
     i64 row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
+    u32 turns, rest; /* of the rows: whole turns, and rows of the last */
     u32 zero;     /* 0, which the compiler cannot know */
     u32 together; /* a cooperative launch, which adds up the partial sums */
     u32 alone;    /* no other block has rows */
@@ -68,6 +71,7 @@ constexpr bool RINGED = STAGES > 0;
 /* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
 constexpr bool COPIES = RINGED && X_ACCESS >= 4 && G_ACCESS >= 4 && X_BYTES >= 4 && G_BYTES >= 4;
 constexpr bool SUMS = LAYER || WANT_DX;
+constexpr bool AGAIN = HOLD == 1 && COPIES && !WITHIN_WARP && !WIDE; /* read twice */
 constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
 /* Converted weights stay in registers where there is room. */
 constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
@@ -76,12 +80,15 @@ constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
 struct entry {
     real sum[4]; /* of g, of g * d, of d; one unused */
 };
+/* What is read of an entry: RMSNorm has the second sum only. */
+constexpr int FIRST_SUM = LAYER ? 0 : 1, SUMS_READ = !LAYER ? 1 : CORRECT ? 4 : 2;
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 struct team_state {
     int lane, team, rank; /* rank in the row: also this thread's first chunk */
     bool idle, has_last;
+    int turns[ROWS]; /* that have the thread's first row, its second ... */
     u32 ring;
     /* Of the turn to be fetched next: this thread's first chunk in its first row. */
     const char *next_x, *next_g;
@@ -97,20 +104,39 @@ struct team_state {
                ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) +
                threadIdx.x * (G_BYTES - X_BYTES);
     }
+    __device__ __forceinline__ u32 w_slot(int k) const {
+        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + G_BYTES) +
+               k * (THREADS * W_BYTES) + threadIdx.x * (W_BYTES - X_BYTES);
+    }
 };
 
 struct operands {
     chunk<X_BYTES> x[ROWS][VECS];
     chunk<G_BYTES> g[ROWS][VECS];
 };
+struct row_in_registers {
+    const operands &o;
+    int u;
+    __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return o.x[u][k]; }
+    __device__ __forceinline__ chunk<G_BYTES> g(int k) const { return o.g[u][k]; }
+};
+struct row_in_ring {
+    const team_state &t;
+    int stage;
+    __device__ __forceinline__ chunk<X_BYTES> x(int k) const {
+        return load_from_shared<X_BYTES>(t.x_slot(stage, 0, k));
+    }
+    __device__ __forceinline__ chunk<G_BYTES> g(int k) const {
+        return load_from_shared<G_BYTES>(t.g_slot(stage, 0, k));
+    }
+};
 
-/* Starts the copies of the turn whose first row is `row` into a slot, or loads them; zeros for what
- * is not there. */
-__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, i64 row,
-                                      int stage, operands &o) {
+/* Starts the copies of a turn into a slot, or loads them; zeros for what is not there. */
+__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int turn, int stage,
+                                      operands &o) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
-        bool there = !t.idle && row + u * PER_WARP < args.rows;
+        bool there = turn < t.turns[u];
         const char *x = t.next_x + u * PER_WARP * args.x_stride;
         const char *g = t.next_g + u * PER_WARP * args.dy_stride;
 #pragma unroll
@@ -151,14 +177,13 @@ __device__ __forceinline__ void take(const team_state &t, int stage, operands &o
         }
 }
 
-/* The statistics of the turn whose first row is `row`. */
-__device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, i64 row,
+__device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, int turn,
                                               real *mean, real *rstd) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
         mean[u] = 0;
         rstd[u] = 0;
-        if (!t.idle && row + u * PER_WARP < args.rows) {
+        if (turn < t.turns[u]) {
             if constexpr (LAYER)
                 mean[u] = load_element<MEAN_TYPE>(t.next_mean + u * PER_WARP * args.mean_stride, 0);
             rstd[u] = load_element<RSTD_TYPE>(t.next_rstd + u * PER_WARP * args.rstd_stride, 0);
@@ -173,38 +198,63 @@ __device__ __forceinline__ real plus_offset(real w) {
     return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }
 
-/* Else the converted weights stay in registers, and spill. */
-__device__ __forceinline__ void forget_weights(chunk<W_BYTES> *weight, u32 zero) {
-    if constexpr (!KEEP_WEIGHTS)
-#pragma unroll
-        for (int k = 0; k < VECS; k++)
-            for (u32 &w : weight[k].word)
-                forget(w, zero);
-}
+/* A thread's weights: in registers as they are in memory, or in shared memory. */
+struct thread_weights {
+    chunk<W_BYTES> held[AGAIN ? 1 : VECS];
 
-__device__ __forceinline__ void weights_of(const chunk<W_BYTES> *weight, int k, real *w) {
+    __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
+        if constexpr (W_TYPE != NONE)
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        w[i] = W_TYPE == NONE ? (real)1 : plus_offset(element<W_TYPE>(weight[k].word, i));
-}
+            for (int k = 0; k < VECS; k++) {
+                chunk<W_BYTES> w = zero_chunk<W_BYTES>();
+                if (!t.idle && t.has(k))
+                    w = load_shared_by_rows<W_BYTES, W_ACCESS>(
+                        (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
+                if constexpr (AGAIN)
+                    store_to_shared<W_BYTES>(t.w_slot(k), w);
+                else
+                    held[k] = w;
+            }
+    }
+    /* Else the converted weights stay in registers, and spill. */
+    __device__ __forceinline__ void forget_all(u32 zero) {
+        if constexpr (W_TYPE != NONE && !KEEP_WEIGHTS && !AGAIN)
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                for (u32 &w : held[k].word)
+                    forget(w, zero);
+    }
+    __device__ __forceinline__ void take(const team_state &t, int k, real *w) const {
+        chunk<W_BYTES> c;
+        if constexpr (AGAIN && W_TYPE != NONE)
+            c = load_from_shared<W_BYTES>(t.w_slot(k));
+        else
+            c = held[AGAIN ? 0 : k];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            w[i] = W_TYPE == NONE ? (real)1 : plus_offset(element<W_TYPE>(c.word, i));
+    }
+};
 
 /* This thread's part of a row's sums. */
-__device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_BYTES> *xs,
-                                            const chunk<G_BYTES> *gs, const chunk<W_BYTES> *weight,
-                                            real mean, real *sum) {
+template <typename row_source>
+__device__ __forceinline__ void thread_sums(const team_state &t, const row_source &row,
+                                            const thread_weights &weights, real mean, real *sum) {
     constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
     real product[HALF];
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
         real w[WIDTH], g[WIDTH], d[WIDTH];
-        weights_of(weight, k, w);
+        const auto x = row.x(k);
+        const auto dy = row.g(k);
+        weights.take(t, k, w);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            d[i] = element<X_TYPE>(xs[k].word, i);
+            d[i] = element<X_TYPE>(x.word, i);
             if (LAYER)
                 d[i] -= mean;
-            g[i] = element<G_TYPE>(gs[k].word, i);
+            g[i] = element<G_TYPE>(dy.word, i);
             if (W_TYPE != NONE)
                 g[i] *= w[i];
         }
@@ -226,27 +276,27 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const chunk<X_B
         sum[1] = tree_sum<HALF>(product);
 }
 
+__device__ __forceinline__ void add_entry(u32 address, real *sum) {
+    constexpr int TYPE = sizeof(real) == 4 ? F32 : F64;
+    constexpr int BYTES = sizeof(real);
+    const auto e = load_from_shared<SUMS_READ * BYTES>(address + FIRST_SUM * BYTES);
+#pragma unroll
+    for (int j = 0; j < SUMS_READ; j++)
+        sum[FIRST_SUM + j] += element<TYPE>(e.word, j);
+}
+
 /* Adds COUNT entries in one order; every thread gets the sums. */
 template <int COUNT>
-__device__ __forceinline__ void add_entries(const team_state &t, const entry *slots, real *sum) {
-    sum[0] = sum[1] = sum[2] = 0;
+__device__ __forceinline__ void add_entries(const team_state &t, u32 entries, real *sum) {
+    sum[0] = sum[1] = sum[2] = sum[3] = 0;
     if constexpr (COUNT <= 4) {
 #pragma unroll
-        for (int e = 0; e < COUNT; e++) {
-            entry s = slots[e];
-#pragma unroll
-            for (int j = 0; j < 3; j++)
-                if (j == 1 || (LAYER && (j == 0 || CORRECT)))
-                    sum[j] += s.sum[j];
-        }
+        for (int e = 0; e < COUNT; e++)
+            add_entry(entries + e * (int)sizeof(entry), sum);
     } else {
         constexpr int TREE = 2 * power_of_two_up_to(COUNT - 1);
-        if (t.lane % TREE < COUNT) {
-            entry s = slots[t.lane % TREE];
-            sum[0] = s.sum[0];
-            sum[1] = s.sum[1];
-            sum[2] = s.sum[2];
-        }
+        if (t.lane % TREE < COUNT)
+            add_entry(entries + t.lane % TREE * (int)sizeof(entry), sum);
 #pragma unroll
         for (int j = 0; j < 3; j++)
             if (j == 1 || (LAYER && (j == 0 || CORRECT)))
@@ -261,27 +311,62 @@ __device__ __forceinline__ void sum_in_warp(const team_state &t, real *sum) {
             sum[j] = sum_over_lanes<WARP_LANES>(sum[j], t.lane);
 }
 
-/* Adds the parts of a row's sums over its team, then over the cluster. */
-__device__ __forceinline__ void exchange(const team_state &t, real *sum, entry *slots,
-                                         entry *block_slots, u64 *byte_barriers, int warp,
-                                         u32 block_rank, u32 round) {
-    sum_in_warp(t, sum);
-    if constexpr (TEAM_WARPS > 1) {
-        if (t.lane == 0)
-            slots[warp % TEAM_WARPS] = {sum[0], sum[1], sum[2], 0};
-        barrier(1 + t.team, LANES);
-        add_entries<TEAM_WARPS>(t, slots, sum);
+/* Adds a warp's parts of a row's sums into an entry. Each half of the warp goes on with one of two
+ * sums, each quarter with one of three: half the exchanges of adding them one by one, and the same
+ * sums. */
+__device__ __forceinline__ void store_warp_sums(const team_state &t, const real *sum, u32 to) {
+    const bool high = t.lane & 16, odd = LAYER && CORRECT && t.lane & 8;
+    real v = sum[1];
+    if (LAYER)
+        v = high ? sum[1] : sum[0];
+    v += __shfl_xor_sync(EVERY_LANE, LAYER && high ? sum[0] : sum[1], 16);
+    if (LAYER && CORRECT) {
+        const real third = sum[2] + __shfl_xor_sync(EVERY_LANE, sum[2], 16);
+        const real other = __shfl_xor_sync(EVERY_LANE, odd ? v : third, 8);
+        v = (odd ? third : v) + other;
+    } else {
+        v += __shfl_xor_sync(EVERY_LANE, v, 8);
     }
-    if constexpr (CLUSTER > 1) {
-        u32 bar = shared_address(byte_barriers);
-        if (warp % TEAM_WARPS == 0) {
+#pragma unroll
+    for (int step = 4; step > 0; step /= 2)
+        v += __shfl_xor_sync(EVERY_LANE, v, step);
+    const int which = odd ? 2 : !LAYER || high;
+    if (t.lane % 8 == 0 && t.lane == (!LAYER ? 0 : which == 2 ? 8 : 16 * which))
+        store_to_shared<sizeof(real)>(to + which * (int)sizeof(real),
+                                      pack<sizeof(real) == 4 ? F32 : F64, 1>(&v));
+}
+
+/* What the parts of a row's sums go through. A team has two, for turns of even and odd number. */
+struct __align__(16) turn_room {
+    entry warps[TEAM_WARPS], blocks[CLUSTER];
+    u64 byte_barrier, unused;
+};
+
+/* Adds the parts of a row's sums over its team, then over the cluster. `room` is the address of a
+ * turn_room, `turn` the number of the turn. */
+__device__ __forceinline__ void exchange(const team_state &t, real *sum, u32 room, u32 block_rank,
+                                         int turn) {
+    if constexpr (TEAM_WARPS == 1) {
+        sum_in_warp(t, sum);
+        return;
+    }
+    const int warp = threadIdx.x / 32 % TEAM_WARPS;
+    store_warp_sums(t, sum, room + warp * (int)sizeof(entry));
+    barrier(1 + t.team, LANES);
+    if constexpr (CLUSTER == 1) {
+        add_entries<TEAM_WARPS>(t, room, sum);
+    } else {
+        const u32 entries = room + TEAM_WARPS * (u32)sizeof(entry);
+        const u32 byte_barrier = entries + CLUSTER * (u32)sizeof(entry);
+        if (warp == 0) {
+            add_entries<TEAM_WARPS>(t, room, sum);
             if (t.lane == 0)
-                byte_barrier_expect(bar, CLUSTER * sizeof(entry));
+                byte_barrier_expect(byte_barrier, CLUSTER * sizeof(entry));
             if (t.lane < CLUSTER)
-                send_to_block(shared_address(block_slots + block_rank), bar, t.lane, sum);
+                send_to_block(entries + block_rank * (u32)sizeof(entry), byte_barrier, t.lane, sum);
         }
-        byte_barrier_wait(bar, round >> 1 & 1);
-        add_entries<CLUSTER>(t, block_slots, sum);
+        byte_barrier_wait(byte_barrier, turn >> 1 & 1);
+        add_entries<CLUSTER>(t, entries, sum);
     }
 }
 
@@ -427,7 +512,8 @@ struct row_factors {
 __device__ __forceinline__ row_factors factors_of(const real *sum, real mean, real rstd) {
     const real delta = LAYER && CORRECT ? sum[2] * (real)(1.0 / COLS) : 0;
     const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
-    const real c2 = multiply_add(-delta, sum[0], sum[1]) * (real)(1.0 / COLS) * rstd;
+    const real both = LAYER && CORRECT ? multiply_add(-delta, sum[0], sum[1]) : sum[1];
+    const real c2 = both * (real)(1.0 / COLS) * rstd;
     return {mean, delta, rstd, SHORT_RANGE ? -c2 * rstd * rstd : -c2 * rstd, -c1 * rstd,
             -delta * rstd};
 }
@@ -471,9 +557,10 @@ struct wide_room {
 
 /* The extra warp: the sums of the rows whose output is next, and those of the newest row. */
 __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &room, u64 *line,
-                                               int member, i64 turns) {
+                                               int member) {
+    const int turns = t.turns[0];
     group_mail m;
-    for (i64 turn = 0; turn < turns + DELAY; turn++) {
+    for (int turn = 0; turn < turns + DELAY; turn++) {
         if (turn >= DELAY) {
             real sum[3] = {0, 0, 0};
 #pragma unroll
@@ -494,7 +581,7 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &r
         barrier(1, ALL_THREADS);
         if (turn < turns) {
             real sum[4];
-            add_entries<WARPS>(t, room.slots[turn & 1], sum);
+            add_entries<WARPS>(t, shared_address(&room.slots[turn & 1][0]), sum);
             if (t.lane == 0)
                 group_mail::send(line, turn, member, sum);
         }
@@ -503,21 +590,15 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &r
 
 /* The other warps: the sums of the newest row, and the output of an older one. */
 __device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, wide_room &room,
-                                          int member, i64 row, i64 turns) {
+                                          int member, i64 row) {
+    const int turns = t.turns[0];
     char *dx = (char *)args.dx + row * args.dx_stride +
                (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
     const char *old_mean = t.next_mean, *old_rstd = t.next_rstd;
     operands o;
     int newest = 0, oldest = 0; /* slots */
-    chunk<W_BYTES> weight[VECS];
-    if constexpr (W_TYPE != NONE)
-#pragma unroll
-        for (int k = 0; k < VECS; k++) {
-            weight[k] = zero_chunk<W_BYTES>();
-            if (t.has(k))
-                weight[k] = load_shared_by_rows<W_BYTES, W_ACCESS>(
-                    (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
-        }
+    thread_weights weights;
+    weights.load(args, t);
     real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
 #pragma unroll
     for (int k = 0; k < VECS; k++)
@@ -528,8 +609,8 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     real next_mean = 0, mean = 0, rstd = 0;
     if (LAYER && turns > 0)
         next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
-    for (i64 turn = 0; turn < turns + DELAY; turn++) {
-        forget_weights(weight, args.zero);
+    for (int turn = 0; turn < turns + DELAY; turn++) {
+        weights.forget_all(args.zero);
         if (turn < turns) {
             real sum[4];
             const real now = next_mean;
@@ -538,10 +619,8 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                 next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
             copy_async_wait<most(STAGES - 1 - DELAY, 0)>();
             take(t, newest, o);
-            thread_sums(t, o.x[0], o.g[0], weight, now, sum);
-            sum_in_warp(t, sum);
-            if (t.lane == 0)
-                room.slots[turn & 1][threadIdx.x / 32] = {sum[0], sum[1], sum[2], 0};
+            thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
+            store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
             newest = newest + 1 == STAGES ? 0 : newest + 1;
         }
         if (turn + 1 == DELAY && turns > 0) {
@@ -566,7 +645,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             real w[WIDTH], out[WIDTH];
             const auto x = load_from_shared<X_BYTES>(t.x_slot(oldest, 0, k));
             const auto g = load_from_shared<G_BYTES>(t.g_slot(oldest, 0, k));
-            weights_of(weight, k, w);
+            weights.take(t, k, w);
             chunk_output(x, g, w, f, dweight[k], dbias[k], out);
             if constexpr (WANT_DX) {
                 constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
@@ -575,10 +654,9 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                                                   pack<D_TYPE, WIDTH>(out));
             }
         }
-        fetch(args, t, row + STAGES * args.row_turn, oldest, o);
+        fetch(args, t, turn - DELAY + STAGES, oldest, o);
         oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
         dx += args.dx_turn;
-        row += args.row_turn;
     }
     copy_async_wait<0>();
     write_column_sums(args, t, dweight, dbias, member);
@@ -586,9 +664,8 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
 
 __device__ __forceinline__ void wide_rows(const backward_args &args, team_state &t) {
     __shared__ __align__(16) wide_room room;
-    const i64 group = blockIdx.x / GROUP, groups = gridDim.x / GROUP;
+    const i64 group = blockIdx.x / GROUP;
     const int member = blockIdx.x % GROUP;
-    const i64 turns = group < args.rows ? (args.rows - group + groups - 1) / groups : 0;
     u64 *line = args.mail + group * group_mail::ALL_WORDS;
     const bool exchanger = threadIdx.x >= THREADS;
     release_stream();
@@ -596,46 +673,60 @@ __device__ __forceinline__ void wide_rows(const backward_args &args, team_state 
     if (exchanger) {
         group_mail::clear(line, member, t.lane);
         grid_barrier_of_warp(t.lane);
-        exchange_turns(t, room, line, member, turns);
+        exchange_turns(t, room, line, member);
     } else {
         operands o;
 #pragma unroll 1
         for (int s = 0; s < STAGES; s++)
-            fetch(args, t, group + s * args.row_turn, s, o);
-        row_turns(args, t, room, member, group, turns);
+            fetch(args, t, s, s, o);
+        row_turns(args, t, room, member, group);
     }
 }
 
 /* ---- Rows in a warp, a team or a cluster ------------------------------------------------------- */
 
+/* The outputs of a thread's rows of a turn, and their part of the columns' sums. */
+template <typename row_source>
+__device__ __forceinline__ void row_output(const team_state &t, const row_source &row,
+                                           const thread_weights &weights, const row_factors &f,
+                                           real (*dweight)[WIDTH], real (*dbias)[WIDTH], char *dx,
+                                           bool there) {
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        real w[WIDTH], out[WIDTH];
+        const auto x = row.x(k);
+        const auto g = row.g(k);
+        weights.take(t, k, w);
+        chunk_output(x, g, w, f, dweight[k], dbias[k], out);
+        if constexpr (WANT_DX) {
+            constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+            if (there && t.has(k))
+                store_once<D_BYTES, D_ACCESS>(dx + (i64)k * (SPREAD * D_BYTES),
+                                              pack<D_TYPE, WIDTH>(out));
+        }
+    }
+}
+
+/* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
 __device__ __forceinline__ void team_rows(const backward_args &args, team_state &t, i64 row,
-                                          u32 block_rank) {
-    __shared__ __align__(16) entry slots[2][WITHIN_WARP ? 1 : TEAMS][TEAM_WARPS];
-    __shared__ __align__(16) entry block_slots[2][WITHIN_WARP ? 1 : TEAMS][CLUSTER];
-    __shared__ u64 byte_barriers[2][CLUSTER > 1 ? TEAMS : 1];
-    const int warp = threadIdx.x / 32;
+                                          int block_turns, u32 block_rank) {
+    __shared__ turn_room rooms[2][WITHIN_WARP ? 1 : TEAMS];
     if (CLUSTER > 1) {
         if (threadIdx.x < 2 * TEAMS)
-            byte_barrier_init(shared_address(&byte_barriers[0][0] + threadIdx.x));
+            byte_barrier_init(
+                shared_address(&rooms[threadIdx.x / TEAMS][threadIdx.x % TEAMS].byte_barrier));
         cluster_arrive();
         cluster_wait();
     }
-    /* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
-    const int in_turn = t.team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0);
+    u32 room = shared_address(&rooms[0][WITHIN_WARP ? 0 : t.team]);
+    const u32 both_rooms = 2 * room + TEAMS * (u32)sizeof(turn_room);
     char *dx = (char *)args.dx + row * args.dx_stride +
                (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
 
     release_stream();
     wait_for_stream();
-    chunk<W_BYTES> weight[VECS];
-    if constexpr (W_TYPE != NONE)
-#pragma unroll
-        for (int k = 0; k < VECS; k++) {
-            weight[k] = zero_chunk<W_BYTES>();
-            if (!t.idle && t.has(k))
-                weight[k] = load_shared_by_rows<W_BYTES, W_ACCESS>(
-                    (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
-        }
+    thread_weights weights;
+    weights.load(args, t);
     real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
 #pragma unroll
     for (int k = 0; k < VECS; k++)
@@ -646,56 +737,51 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     operands o;
 #pragma unroll
     for (int s = 0; s < STAGES; s++)
-        fetch(args, t, row + s * args.row_turn, s, o);
+        fetch(args, t, s, s, o);
     real next_mean[ROWS], next_rstd[ROWS];
-    statistics_of(args, t, row, next_mean, next_rstd);
+    statistics_of(args, t, 0, next_mean, next_rstd);
 
     int stage = 0;
-    u32 round = 0;
-    for (; row - in_turn < args.rows; row += args.row_turn, round++) {
-        if constexpr (RINGED) {
+    for (int turn = 0; turn < block_turns; turn++) {
+        if constexpr (RINGED)
             copy_async_wait<most(STAGES - 1, 0)>();
+        if constexpr (RINGED && !AGAIN)
             take(t, stage, o);
-        }
-        fetch(args, t, row + STAGES * args.row_turn, stage, o);
-        stage = stage + 1 >= STAGES ? 0 : stage + 1;
+        if constexpr (!AGAIN)
+            fetch(args, t, turn + STAGES, stage, o);
         real mean[ROWS], rstd[ROWS], sum[ROWS][4];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             mean[u] = next_mean[u];
             rstd[u] = next_rstd[u];
         }
-        statistics_of(args, t, row + args.row_turn, next_mean, next_rstd);
-        forget_weights(weight, args.zero);
+        statistics_of(args, t, turn + 1, next_mean, next_rstd);
+        weights.forget_all(args.zero);
 #pragma unroll
         for (int u = 0; u < ROWS; u++)
             if (SUMS) {
-                thread_sums(t, o.x[u], o.g[u], weight, mean[u], sum[u]);
-                exchange(t, sum[u], slots[round & 1][WITHIN_WARP ? 0 : t.team],
-                         block_slots[round & 1][WITHIN_WARP ? 0 : t.team],
-                         &byte_barriers[round & 1][CLUSTER > 1 ? t.team : 0], warp, block_rank,
-                         round);
+                if constexpr (AGAIN)
+                    thread_sums(t, row_in_ring{t, stage}, weights, mean[u], sum[u]);
+                else
+                    thread_sums(t, row_in_registers{o, u}, weights, mean[u], sum[u]);
+                exchange(t, sum[u], room, block_rank, turn);
             } else {
                 sum[u][0] = sum[u][1] = sum[u][2] = 0;
             }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const bool there = !t.idle && row + u * PER_WARP < args.rows;
             const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
-#pragma unroll
-            for (int k = 0; k < VECS; k++) {
-                real w[WIDTH], out[WIDTH];
-                weights_of(weight, k, w);
-                chunk_output(o.x[u][k], o.g[u][k], w, f, dweight[k], dbias[k], out);
-                if constexpr (WANT_DX) {
-                    constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
-                    if (there && t.has(k))
-                        store_once<D_BYTES, D_ACCESS>(
-                            dx + u * PER_WARP * args.dx_stride + k * (SPREAD * D_BYTES),
-                            pack<D_TYPE, WIDTH>(out));
-                }
-            }
+            char *to = dx + u * PER_WARP * args.dx_stride;
+            const bool there = turn < t.turns[u];
+            if constexpr (AGAIN)
+                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to, there);
+            else
+                row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to, there);
         }
+        if constexpr (AGAIN)
+            fetch(args, t, turn + STAGES, stage, o);
+        stage = stage + 1 >= STAGES ? 0 : stage + 1;
+        room = both_rooms - room;
         dx += args.dx_turn;
     }
     copy_async_wait<0>();
@@ -719,6 +805,10 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
     const i64 team = WIDE ? blockIdx.x / GROUP : (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
     const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
+    const i64 block_row = WIDE ? team : (i64)(blockIdx.x / CLUSTER) * TEAMS * STEP;
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+        t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);
     t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
     t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * G_BYTES;
     t.next_mean = (const char *)args.mean + row * args.mean_stride;
@@ -726,5 +816,5 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     if constexpr (WIDE)
         wide_rows(args, t);
     else
-        team_rows(args, t, row, block_rank);
+        team_rows(args, t, row, (int)args.turns + (block_row < args.rest), block_rank);
 }

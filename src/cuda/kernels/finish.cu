@@ -1,9 +1,9 @@
 /*
  * Adds up the partial rows of dweight and dbias in their order and rounds once. A warp's lanes take
- * neighbouring columns, SLICES warps every SLICES-th row; then the slices are added in order.
- * blockIdx.y 0 is dweight, 1 dbias.
+ * neighbouring columns, SLICES warps every SLICES-th row, ROWS of a lane under way at once; then the
+ * slices are added in order. blockIdx.y 0 is dweight, 1 dbias.
  *
- * Constants: COLS DW_TYPE DB_TYPE SLICES (a NONE type: that one is not wanted).
+ * Constants: COLS ROWS DW_TYPE DB_TYPE SLICES (a NONE type: that one is not wanted).
  */
 struct finish_args {
     const real *partial_weight, *partial_bias; /* [count][COLS] */
@@ -11,29 +11,37 @@ struct finish_args {
     i64 count;
 };
 
+/* Adds rows row, row + SLICES ... of a lane's column: ALL that are under way at once, or those of
+ * them that there are. */
+template <bool ALL>
+__device__ __forceinline__ void add_rows(const real *from, int row, int count, double &sum) {
+    real v[ROWS];
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        v[j] = ALL || row + j * SLICES < count ? from[(i64)j * SLICES * COLS] : 0;
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        sum += v[j];
+}
+
 extern "C" __global__ void __launch_bounds__(32 * SLICES) planish_finish(const finish_args args) {
     __shared__ double room[SLICES][32];
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, count = (int)args.count;
     const int column = blockIdx.x * 32 + lane;
     const bool weight = DW_TYPE != NONE && (DB_TYPE == NONE || blockIdx.y == 0);
-    const real *from = weight ? args.partial_weight : args.partial_bias;
     double sum = 0;
     release_stream();
     wait_for_stream();
     if (column < COLS) {
-        /* All loads under way before the first is used: a few rows at most are left over. */
-        constexpr int AT_ONCE = 10;
-        for (i64 p = slice; p < args.count; p += AT_ONCE * SLICES) {
-            real v[AT_ONCE];
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                const i64 row = p + j * SLICES;
-                v[j] = row < args.count ? from[row * COLS + column] : 0;
-            }
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++)
-                sum += v[j];
+        const real *from =
+            (weight ? args.partial_weight : args.partial_bias) + column + (i64)slice * COLS;
+        int row = slice;
+        for (; row + (ROWS - 1) * SLICES < count; row += ROWS * SLICES) {
+            add_rows<true>(from, row, count, sum);
+            from += (i64)ROWS * SLICES * COLS;
         }
+        if (row < count)
+            add_rows<false>(from, row, count, sum);
     }
     room[slice][lane] = sum;
     __syncthreads();

@@ -545,8 +545,10 @@ __device__ __forceinline__ u32 cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
+/* The blocks of a cluster meet. Nothing is ordered but their threads: all that they hand to each other
+ * is counted by byte barriers, and a fence would wait for every store to memory. */
 __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -567,12 +569,13 @@ __device__ __forceinline__ void byte_barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-/* Waits for the end of the round of this parity. */
+/* Waits for the end of the round of this parity. Of the block's scope: what was stored lies in its own
+ * shared memory, and to acquire of the cluster would empty the multiprocessor's L1 each time. */
 __device__ __forceinline__ void byte_barrier_wait(u32 barrier, u32 parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again%=:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again%=;\n"
                  "}" ::"r"(barrier),
                  "r"(parity)
