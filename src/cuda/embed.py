@@ -1,7 +1,7 @@
 """Writes kernel texts as C arrays: embed.py OUTPUT KERNEL.cu...
 
 A string literal would meet the length limit that C promises; an array of characters has none.
-A line #include "X.cu" is replaced by that file. Files named *_words.cu are there to be included.
+A line #include "X.cu" is replaced by that file. What another includes is no text of its own.
 """
 
 import pathlib
@@ -27,7 +27,8 @@ def array(path: pathlib.Path) -> str:
 
 def main() -> None:
     output, *kernels = map(pathlib.Path, sys.argv[1:])
-    output.write_text("\n".join(array(k) for k in kernels if not k.stem.endswith("_words")))
+    parts = {part for kernel in kernels for part in INCLUDE.findall(kernel.read_text())}
+    output.write_text("\n".join(array(k) for k in kernels if k.name not in parts))
 
 
 main()

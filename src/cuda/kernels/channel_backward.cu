@@ -1,0 +1,309 @@
+/* A part of channels.cu: the backward, dx of the tiles of a block and its sums for dweight and dbias. */
+
+/* What a thread's lines add to dweight and dbias. */
+struct gradients {
+    float weight[FORWARD ? 1 : EACH], bias[FORWARD ? 1 : EACH];
+};
+
+/* Copies a float to shared memory, asynchronously where it is one. */
+template <int TYPE>
+__device__ __forceinline__ void copy_float(float *to, const void *from, i64 at) {
+    if constexpr (TYPE == F32)
+        copy_async<4, 4>(shared_address(to), (const float *)from + at, true);
+    else
+        *to = load_element<TYPE>(from, at);
+}
+
+/* Starts to bring a phase of a unit's tiles, with the first its pixels' saved moments. */
+__device__ __forceinline__ void fill_phase(const channels_args &args, const place &p, u32 room,
+                                           float *saved, int phase) {
+    const i64 at = element_of_tile(p);
+    fill<X_TYPE, X_ACCESS>(p, room + X_AT,
+                           (const char *)args.x + p.image * args.x_image + at * bytes_of(X_TYPE),
+                           phase_begin(p, phase), phase_begin(p, phase + 1));
+    fill<G_TYPE, G_ACCESS>(p, room + G_AT,
+                           (const char *)args.dy + p.image * args.dy_image + at * bytes_of(G_TYPE),
+                           phase_begin(p, phase), phase_begin(p, phase + 1));
+    if (phase == 0)
+#pragma unroll(CROWDED ? 1 : 4)
+        for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS) {
+            if constexpr (LAYER && MEAN_TYPE != NONE)
+                copy_float<MEAN_TYPE>(saved + pixel,
+                                      (const char *)args.mean + p.image * args.mean_image,
+                                      p.first_pixel + pixel);
+            copy_float<RSTD_TYPE>(saved + TILE + pixel,
+                                  (const char *)args.rstd + p.image * args.rstd_image,
+                                  p.first_pixel + pixel);
+        }
+}
+
+/* Starts to bring a unit to a stage of the ring. */
+__device__ __forceinline__ void fill_stage(const channels_args &args, place p, i64 unit, int stage) {
+    const bool there = unit < args.units;
+    if (there)
+        set_unit(p, unit);
+#pragma unroll
+    for (int phase = 0; phase < PHASES; phase++) {
+        if (there)
+            fill_phase(args, p, p.room + stage * STAGE_BYTES, p.saved + stage * (2 * TILE), phase);
+        copy_async_commit();
+    }
+}
+
+/* A thread's pixels in the backward. */
+struct pixel_gradients {
+    float mean[WIDTH], rstd[WIDTH];
+    float sums[3][WIDTH]; /* of g, g * xhat and xhat over its lines */
+};
+
+__device__ __forceinline__ void begin_gradients(const place &p, pixel_gradients &t) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        t.sums[0][i] = t.sums[1][i] = t.sums[2][i] = 0;
+        t.mean[i] = LAYER ? p.saved[pixel_of(p, i)] : 0;
+        t.rstd[i] = p.saved[TILE + pixel_of(p, i)];
+    }
+}
+
+/* Adds lines [begin, end) of a thread's. */
+__device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t, int begin, int end) {
+#pragma unroll 4
+    for (int e = begin; e < end; e++) {
+        int line;
+        if (!line_of(p, e, line))
+            continue;
+        const auto c = elements_of<X_TYPE>(p, X_AT, line);
+        const auto d = elements_of<G_TYPE>(p, G_AT, line);
+        const of_channels<WEIGHTED> w(p, p.weight, line);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            float xhat = element<X_TYPE>(c.word, i), g = element<G_TYPE>(d.word, i);
+            if (LAYER)
+                xhat -= t.mean[i];
+            xhat *= t.rstd[i];
+            if (WEIGHTED)
+                g *= w.at(p, i);
+            t.sums[1][i] = multiply_add(g, xhat, t.sums[1][i]);
+            if (LAYER)
+                t.sums[0][i] += g;
+            if (CORRECT)
+                t.sums[2][i] += xhat;
+        }
+    }
+}
+
+/* The sums of the unit that is in the ring's present stage, phase after phase as they come. */
+template <int PHASE> __device__ __forceinline__ void sum_gradients(const place &p, pixel_gradients &t) {
+    copy_async_wait<(PHASES > 1 ? PHASES - 1 - PHASE : STAGES - 1)>();
+    __syncthreads();
+    if (p.has) {
+        if constexpr (PHASE == 0)
+            begin_gradients(p, t);
+        add_gradients(p, t, PHASE * PHASE_EACH, least(EACH, (PHASE + 1) * PHASE_EACH));
+    }
+    if constexpr (PHASE + 1 < PHASES)
+        sum_gradients<PHASE + 1>(p, t);
+}
+
+/* c1, c2 and the mean of xhat (not 0 where the saved mean was rounded) of a pixel, from its sums. */
+__device__ __forceinline__ void set_common(const place &p, int pixel, const total *v) {
+    const total delta = CORRECT ? v[2] * (total)(1.0 / COLS) : 0;
+    const total c2 = multiply_add(-delta, v[0], v[1]) * (total)(1.0 / COLS);
+    const total c1 = v[0] * (total)(1.0 / COLS);
+    p.moments[pixel] = {(float)c1, (float)c2, (float)delta, 0};
+}
+
+__device__ __forceinline__ void merge_gradients(place &p) {
+    __syncthreads();
+    if (CLUSTER > 1 && threadIdx.x == 0)
+        expect_blocks(p);
+    for (int i = threadIdx.x; is_in_line(i); i += THREADS) {
+        const merged_place at(i);
+        total v[4] = {0, 0, 0, 0};
+#pragma unroll(CROWDED ? 4 : 8)
+        for (int r = 0; r < PLANES; r++)
+#pragma unroll
+            for (int j = 0; j < PARTS; j++)
+                v[j] += (total)p.parts[(j * PLANES + r) * LINE + at.element];
+#pragma unroll
+        for (int j = 0; j < PARTS; j++)
+            v[j] = sum_over_rows(v[j]);
+        if (at.is_idle)
+            continue;
+        if (CLUSTER > 1)
+            send_to_blocks(p, at.pixel, v);
+        else
+            set_common(p, at.pixel, v);
+    }
+    if (CLUSTER > 1) {
+        wait_for_blocks(p);
+        for (int pixel = threadIdx.x; pixel < TILE; pixel += THREADS) {
+            total v[3] = {0, 0, 0};
+#pragma unroll
+            for (int b = 0; b < CLUSTER; b++)
+#pragma unroll
+                for (int j = 0; j < PARTS; j++)
+                    v[j] += entries_of(p, b, pixel)->value[j];
+            set_common(p, pixel, v);
+        }
+    }
+    p.round++;
+    __syncthreads();
+}
+
+/* What lane's `row` + 1 adds to dweight and dbias where a lane's elements begin in `row`. */
+__device__ __forceinline__ float *cut_of(int row, int line) {
+    return (float *)(dynamic_shared + CUT_AT) + (row * LINES + line) * 2;
+}
+
+/* dx of lines [begin, end) of a thread's, and what they add to dweight and dbias; `out`: of the
+ * thread's first line. */
+__device__ __forceinline__ void write_gradients(const place &p, const pixel_gradients &t,
+                                                const four_floats *common, char *out,
+                                                gradients &sums, int begin, int end) {
+    constexpr int B = bytes_of(D_TYPE);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        int line;
+        if (e < begin || e >= end || !line_of(p, e, line))
+            continue;
+        const auto x = elements_of<X_TYPE>(p, X_AT, line);
+        const auto d = elements_of<G_TYPE>(p, G_AT, line);
+        const of_channels<WEIGHTED> w(p, p.weight, line);
+        float v[WIDTH], cut_weight = 0, cut_bias = 0;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            float xhat = element<X_TYPE>(x.word, i), dy = element<G_TYPE>(d.word, i);
+            if (LAYER)
+                xhat -= t.mean[i];
+            xhat *= t.rstd[i];
+            if (CORRECT)
+                xhat -= common[i].z;
+            if (is_first(p, i)) {
+                if (WANT_DWEIGHT)
+                    sums.weight[e] = multiply_add(dy, xhat, sums.weight[e]);
+                if (WANT_DBIAS)
+                    sums.bias[e] += dy;
+            } else {
+                cut_weight = multiply_add(dy, xhat, cut_weight);
+                cut_bias += dy;
+            }
+            const float g = WEIGHTED ? dy * w.at(p, i) : dy;
+            v[i] = multiply_add(-xhat, common[i].y, LAYER ? g - common[i].x : g) * t.rstd[i];
+        }
+        if (ROWS > 1 && (WANT_DWEIGHT || WANT_DBIAS) && is_cut(p)) {
+            float *cut = cut_of(p.row, line);
+            cut[0] += cut_weight;
+            cut[1] += cut_bias;
+        }
+        if constexpr (D_TYPE != NONE) {
+            const auto packed = pack<D_TYPE, WIDTH>(v);
+            if constexpr (HOLD)
+                store_to_shared<WIDTH * B>(
+                    p.room + X_AT + channel_at<B>(line * ROWS) + p.lane * (WIDTH * B), packed);
+            else
+                store_once<WIDTH * B, D_ACCESS>(
+                    out + next_lines<D_TYPE>(e), packed);
+        }
+    }
+}
+
+__device__ __forceinline__ void write_held_gradients(const place &p, char *out) {
+    constexpr int B = bytes_of(D_TYPE), A = most(least(D_ACCESS, 16), B);
+    const int count = p.channels * PIXELS * B / A;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < count; i += THREADS)
+        store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
+}
+
+/* Whether each phase of a unit makes room for the next unit's. */
+constexpr bool ROLLING = PHASES > 1 && !HOLD;
+
+/* Works on the unit that is in the ring's present stage, where p.room is. */
+__device__ __forceinline__ void backward_unit(const channels_args &args, place &p, gradients &sums,
+                                              i64 next) {
+    pixel_gradients t;
+    four_floats common[WIDTH];
+    sum_gradients<0>(p, t);
+    if (p.has)
+        put_parts(p, t.sums);
+    merge_gradients(p);
+    if (p.has)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            common[i] = p.moments[pixel_of(p, i)];
+    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(D_TYPE);
+    const bool more = ROLLING && next < args.units;
+    if (more)
+        set_unit(p, next);
+#pragma unroll
+    for (int phase = 0; phase < PHASES; phase++) {
+        if (p.has)
+            write_gradients(p, t, common, out + first_line<D_TYPE>(p), sums, phase * PHASE_EACH,
+                            (phase + 1) * PHASE_EACH);
+        if (more) {
+            __syncthreads();
+            fill_phase(args, p, p.room, p.saved, phase);
+            copy_async_commit();
+        }
+    }
+    if constexpr (!ROLLING)
+        __syncthreads();
+    if constexpr (HOLD && D_TYPE != NONE) {
+        write_held_gradients(p, out);
+        __syncthreads();
+    }
+}
+
+/* The tiles of a block, each brought while the one before it is worked on. */
+__device__ __forceinline__ void backward_units(const channels_args &args, place &p, gradients &sums) {
+    constexpr bool AHEAD = STAGES > 1 || ROLLING;
+    const i64 step = gridDim.x / CLUSTER;
+    const place first = p;
+    int stage = 0;
+    i64 unit = blockIdx.x / CLUSTER;
+    affine a;
+    load_affine(args, p, a);
+    fill_stage(args, first, unit, 0);
+    store_affine(args, p, a);
+    if (CLUSTER > 1)
+        cluster_wait();
+    for (; unit < args.units; unit += step) {
+        const int next = STAGES > 1 ? stage ^ 1 : 0;
+        if (STAGES > 1)
+            fill_stage(args, first, unit + step, next);
+        set_unit(p, unit);
+        p.room = first.room + stage * STAGE_BYTES;
+        p.saved = first.saved + stage * (2 * TILE);
+        backward_unit(args, p, sums, unit + step);
+        if (!AHEAD)
+            fill_stage(args, first, unit + step, 0);
+        stage = next;
+    }
+    copy_async_wait<0>();
+}
+
+/* A block's sums over its pixels' lanes, in their order, to its row of partial sums; `cut`: which of
+ * a pair of cut_of(). */
+__device__ __forceinline__ void write_partials(const place &p, const float *sums, int cut, float *to) {
+    constexpr int STEP = LINES | 1;          /* odd, so that a warp's lanes meet other banks */
+    float *room = (float *)dynamic_shared; /* [LANES][STEP] in the place of the tiles and parts */
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        int line;
+        if (p.active && line_of(p, e, line))
+            room[p.lane * STEP + line] = sums[e];
+    }
+    __syncthreads();
+    for (int channel = threadIdx.x; channel < p.channels; channel += THREADS) {
+        const int line = channel / ROWS, row = channel % ROWS;
+        const int begin = ROWS > 1 ? ceil_div(row * TILE, WIDTH) : 0;
+        const int end = ROWS > 1 ? ceil_div((row + 1) * TILE, WIDTH) : LANES;
+        float v = ROWS > 1 && row > 0 ? cut_of(row - 1, line)[cut] : 0;
+#pragma unroll 8
+        for (int l = begin; l < end; l++)
+            v += room[l * STEP + line];
+        to[(i64)(blockIdx.x / CLUSTER) * COLS + p.first + channel] = v;
+    }
+    __syncthreads();
+}

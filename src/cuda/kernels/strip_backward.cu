@@ -1,0 +1,200 @@
+/* A part of strips.cu: the backward of a strip, dx and its parts of dweight and dbias. */
+
+/* The saved moments of the thread's columns. */
+struct saved {
+    float mean[COLUMNS], rstd[COLUMNS];
+};
+
+__device__ __forceinline__ saved saved_of(const groups_args &args, const strip_place &p) {
+    saved out;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        const i64 row = p.image * GROUPS + (p.channel + j * EACH) / DEPTH;
+        out.mean[j] = p.steps ? saved_mean(args, row) : 0;
+        out.rstd[j] = p.steps ? saved_rstd(args, row) : 0;
+    }
+    return out;
+}
+
+/* Where nothing leaves float's range rstd is multiplied by last, once and not for every element. */
+constexpr bool SCALES_LAST = X_TYPE == F16 && G_TYPE == F16;
+
+/* xhat, or what it is made of by rstd. */
+__device__ __forceinline__ float deviation_of(float x, const saved &s, int i) {
+    if (LAYER)
+        x -= s.mean[i / EACH];
+    return SCALES_LAST ? x : x * s.rstd[i / EACH];
+}
+
+__device__ __forceinline__ float *channel_sums(int which, int warp) {
+    return (float *)(dynamic_shared + SUMS_AT) + (which * WARPS + warp) * TILE;
+}
+
+/* Sums of dy, dy * xhat and xhat of each of the thread's channels: parts from PART_NUMBER on, as they
+ * come. */
+template <int PART_NUMBER>
+__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, int count,
+                                              float (*v)[WIDTH]) {
+    const u32 tile = shared_address(dynamic_shared);
+    copy_async_wait<PARTS - 1 - PART_NUMBER>();
+    const int end = least(count, (PART_NUMBER + 1) * PART);
+#pragma unroll 2
+    for (int k = PART_NUMBER * PART; k < end; k++) {
+        const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+        const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
+            const float g = element<G_TYPE>(dy.word, i);
+            v[0][i] += g;
+            v[1][i] = multiply_add(g, d, v[1][i]);
+            if (CORRECT)
+                v[2][i] += d;
+        }
+    }
+    if constexpr (PART_NUMBER + 1 < PARTS)
+        add_gradients<PART_NUMBER + 1>(p, s, count, v);
+}
+
+/* The same of each of the warp's channels. */
+__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s) {
+    float v[3][WIDTH];
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        v[0][i] = v[1][i] = v[2][i] = 0;
+    add_gradients<0>(p, s, p.steps, v);
+#pragma unroll
+    for (int j = 0; j < (CORRECT ? 3 : 2); j++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            if (SCALES_LAST && j > 0)
+                v[j][i] *= s.rstd[i / EACH];
+            const float sum = sum_over_planes<LANES, PLANES>(v[j][i], p.lane);
+            if (p.lane < LANES)
+                channel_sums(j, p.warp)[p.chunk * WIDTH + i] = sum;
+        }
+}
+
+/* One of a channel's sums over the block. */
+__device__ __forceinline__ float sum_of_warps(int which, int channel) {
+    float v = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        v += channel_sums(which, w)[channel];
+    return v;
+}
+
+/* SEND lanes add up a group of the block's and send that. */
+__device__ __forceinline__ void send_gradients(const groups_args &args, mailbox &m,
+                                               const strip_place &p, int group, u32 round) {
+    const int rank = p.lane % SEND;
+    double v[3] = {0, 0, 0};
+    for (int d = rank; d < DEPTH && group < p.groups; d += SEND) {
+        const int channel = group * DEPTH + d;
+        const float w = weight_of(args, p.group * DEPTH + channel);
+        v[0] += (double)(w * sum_of_warps(0, channel));
+        v[1] += (double)(w * sum_of_warps(1, channel));
+        if (CORRECT)
+            v[2] += (double)sum_of_warps(2, channel);
+    }
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+        if (j < 2 || CORRECT)
+            v[j] = sum_over_lanes<SEND>(v[j], p.lane);
+    if (group < p.groups)
+        send_mail(args, m, p, group, round, rank, v[0], v[1], v[2]);
+}
+
+/* MERGE lanes find what a group's elements have in common. */
+__device__ __forceinline__ void merge_gradients(const groups_args &args, const strip_place &p,
+                                                int group, u32 round) {
+    const int lane = p.lane % MERGE;
+    const taken t(args, p, group, round, lane);
+    const double v[3] = {t.sum(0, p.lane), t.sum(1, p.lane), CORRECT ? t.sum(2, p.lane) : 0};
+    if (lane != 0 || group >= p.groups)
+        return;
+    const common c = common_of(v);
+    float *found = found_of(group);
+    found[0] = c.c1;
+    found[1] = c.c2;
+    found[2] = c.delta;
+}
+
+/* The block's part of dweight and dbias. */
+__device__ __forceinline__ void write_partials(const groups_args &args, const strip_place &p) {
+    for (int c = threadIdx.x; c < p.groups * DEPTH; c += THREADS) {
+        const i64 at = (p.image * BLOCKS + p.rank) * COLS + p.group * DEPTH + c;
+        const float bias = sum_of_warps(0, c);
+        if (WANT_DWEIGHT) {
+            const float weight = sum_of_warps(1, c);
+            args.partial_weight[at] =
+                CORRECT ? multiply_add(-found_of(c / DEPTH)[2], bias, weight) : weight;
+        }
+        if (WANT_DBIAS)
+            args.partial_bias[at] = bias;
+    }
+}
+
+/* dx = rstd * (weight * dy - c1 - (xhat - delta) * c2), as dy * a + (xhat * b + c). */
+__device__ __forceinline__ void write_backward(const groups_args &args, const strip_place &p,
+                                               const saved &s, const affine &w,
+                                               const filling &next) {
+    const u32 tile = shared_address(dynamic_shared);
+    char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
+    float a[WIDTH], b[COLUMNS], c[COLUMNS];
+    if (!WIDE && !p.steps)
+        return;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        a[i] = w.weight[i] * s.rstd[i / EACH];
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        const float *found = found_of((p.chunk * WIDTH + j * EACH) / DEPTH);
+        b[j] = -found[1] * s.rstd[j] * (SCALES_LAST ? s.rstd[j] : 1);
+        c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
+                     : 0;
+    }
+    write_steps(p, next, [&](int k) {
+        if constexpr (D_TYPE != NONE) {
+            const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+            const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+            float v[WIDTH];
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
+                v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
+                                    multiply_add(d, b[i / EACH], c[i / EACH]));
+            }
+            store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                              pack<OUT_TYPE, WIDTH>(v));
+        }
+    });
+}
+
+/* Returns the place in the strip `after` this, whose moments `s` becomes. */
+__device__ __forceinline__ strip_place backward_strip(const groups_args &args, const strip_place &p,
+                                                      saved &s, i64 after, mailbox &m, u32 &round) {
+    expect_mail(m, p, round);
+    sum_channels(p, s);
+    if (CLUSTER > 1)
+        cluster_wait();
+    __syncthreads();
+    for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
+        send_gradients(args, m, p, g + p.lane / SEND, round);
+    const affine w = affine_of(args, p);
+    const strip_place then = place_of(after);
+    const saved next = saved_of(args, then);
+    wait_for_mail(m, round);
+    for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+        merge_gradients(args, p, g + p.lane / MERGE, round);
+    __syncthreads();
+    round++;
+    write_backward(args, p, s, w, filling(args, then));
+    if (WANT_DWEIGHT || WANT_DBIAS) {
+        write_partials(args, p);
+        if (WIDE && after != NO_STRIP)
+            __syncthreads();
+    }
+    s = next;
+    return then;
+}
