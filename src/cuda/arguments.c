@@ -5,6 +5,7 @@
 #include "arguments.h"
 
 #include "channels.h"
+#include "finish.h"
 #include "general.h"
 #include "geometry.h"
 #include "groups.h"
@@ -27,10 +28,6 @@ int cuda_spec_cluster(const cuda_spec *spec) {
 /* The largest power of two up to 16 that divides everything given: how wide accesses may be. */
 static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
     return common_alignment((uint64_t)(uintptr_t)pointer | (uint64_t)(stride * bytes));
-}
-
-static size_t real_bytes(const cuda_spec *spec) {
-    return spec->constant[C_REAL_DOUBLE] ? 8 : 4;
 }
 
 /* Bytes from one row of a tensor to the next. */
@@ -170,25 +167,11 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     l->args.forward = forward_args_of(plan, b, turn);
 }
 
-void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
-                           int64_t count, cuda_launch *l) {
-    const int32_t *c = plan->main.constant;
-    const int64_t cols = plan->finish.constant[C_COLS];
-    size_t bytes = (size_t)(plan->partials * cols) * real_bytes(&plan->main);
-    l->blocks_x = (cols + 31) / 32;
-    l->blocks_y = (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
-    l->args.finish = (cuda_finish_args){.partial_weight = partials,
-                                        .partial_bias = partials + (c[C_WANT_DWEIGHT] ? bytes : 0),
-                                        .dweight = buffers[ROLE_DWEIGHT],
-                                        .dbias = buffers[ROLE_DBIAS],
-                                        .count = count};
-}
-
 /* With room for `partials` rows of partial sums from `sums` on. */
 static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b, int64_t turn,
                                            char *sums, int64_t partials) {
     const int32_t *c = plan->main.constant;
-    size_t bytes = (size_t)(partials * plan->cols) * real_bytes(&plan->main);
+    size_t bytes = (size_t)(partials * plan->cols) * real_bytes(c);
     return (cuda_backward_args){.dy = b[ROLE_DY],
                                 .x = b[ROLE_X],
                                 .mean = b[ROLE_MEAN],
@@ -242,7 +225,7 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
 static void long_arguments(const cuda_plan *plan, void *const *b, char *workspace, cuda_launch *l) {
     cuda_launch *sums = &l[0], *apply = &l[1];
     const int32_t *c = apply->spec.constant;
-    size_t bytes = real_bytes(&apply->spec);
+    size_t bytes = real_bytes(c);
     int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
     int64_t strip = (int64_t)cuda_spec_threads(&apply->spec) * c[C_WIDTH];
     char *partials = workspace + (size_t)(plan->rows * pieces) * 4 * bytes;

@@ -5,99 +5,7 @@
 #ifndef PLANISH_CUDA_ARGUMENTS_H
 #define PLANISH_CUDA_ARGUMENTS_H
 
-#include "backend.h"
-
-enum { CUDA_MOST_LAUNCHES = 4 };
-
-/* ---- Arguments, as the kernels declare them ------------------------------------------------- */
-
-typedef struct cuda_forward_args {
-    const void *x, *weight, *bias;
-    void *y, *mean, *rstd;
-    int64_t rows, x_stride, y_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, y_turn;
-    double eps;
-    float eps_rounded;
-    uint32_t eps_is_small, zero;
-    void *mail;
-} cuda_forward_args;
-
-typedef struct cuda_backward_args {
-    const void *dy, *x, *mean, *rstd, *weight;
-    void *dx;
-    void *partial_weight, *partial_bias, *dweight, *dbias;
-    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
-    uint32_t turns, rest, zero, together, alone;
-    void *mail;
-} cuda_backward_args;
-
-typedef struct cuda_long_args {
-    const void *dy, *x, *mean, *rstd, *weight;
-    void *dx;
-    void *partial_weight, *partial_bias;
-    void *sums;
-    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
-} cuda_long_args;
-
-typedef struct cuda_finish_args {
-    const void *partial_weight, *partial_bias;
-    void *dweight, *dbias;
-    int64_t count;
-} cuda_finish_args;
-
-typedef struct cuda_channels_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out;
-    float *partial_weight, *partial_bias;
-    int64_t units;
-    int64_t x_image, dy_image, out_image, mean_image, rstd_image;
-    double eps;
-    uint32_t eps_is_small;
-} cuda_channels_args;
-
-typedef struct cuda_groups_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out;
-    float *sums, *moments, *partial_weight, *partial_bias;
-    uint64_t *mail;
-    int64_t images;
-    int64_t x_image, dy_image, out_image, mean_stride, rstd_stride;
-    double eps;
-    uint32_t eps_is_small;
-} cuda_groups_args;
-
-enum { CUDA_ROLE_DELTA = ROLE_COUNT, CUDA_GENERAL_ROLES };
-
-typedef struct cuda_general_args {
-    void *data[CUDA_GENERAL_ROLES];
-    void *partials;
-    int64_t outer_size, inner_size, parts;
-    double eps;
-    int32_t outer, inner;
-    struct {
-        int64_t size;
-        int64_t stride[CUDA_GENERAL_ROLES];
-    } axis[PLANISH_MAX_NDIM + 1];
-} cuda_general_args;
-
-/* ---- Launches ---------------------------------------------------------------------------------
- */
-
-typedef struct cuda_launch {
-    cuda_spec spec;
-    int64_t blocks_x; /* 0: nothing to do */
-    unsigned blocks_y;
-    union {
-        cuda_forward_args forward;
-        cuda_backward_args backward;
-        cuda_long_args lengthy; /* of both its kernels */
-        cuda_finish_args finish;
-        cuda_channels_args channels;
-        cuda_groups_args groups;
-        cuda_general_args general;
-    } args;
-} cuda_launch;
+#include "launches.h"
 
 /* Whether groups of blocks share rows: a cooperative launch, of the plan's only kernel. */
 int cuda_spec_is_wide(const cuda_spec *spec);
@@ -109,10 +17,6 @@ int cuda_spec_cluster(const cuda_spec *spec);
  * order of their launch. Returns how many. */
 int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]);
-
-/* The launch that adds up `count` rows of the plan's partial sums, which begin at `partials`. */
-void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
-                           int64_t count, cuda_launch *launch);
 
 /* Sets the rest. `resident`: how many clusters of the plan's main kernel the device holds at once,
  * where it is launched with clusters; how many groups of blocks, at least 1, of a wide one. */

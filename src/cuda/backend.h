@@ -64,9 +64,6 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                  message error);
 
-/* Pure: adds the kernel that adds up `partials` rows of partial sums of `cols` columns each. */
-void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials);
-
 /* Whether the general kernels run it. */
 int cuda_plan_is_general(const cuda_plan *plan);
 

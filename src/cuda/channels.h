@@ -5,7 +5,7 @@
 #ifndef PLANISH_CUDA_CHANNELS_H
 #define PLANISH_CUDA_CHANNELS_H
 
-#include "arguments.h"
+#include "launches.h"
 
 /* Completes a plan whose limits, rows, cols and eps are set; false: not a problem for them. */
 bool channels_plan_make(cuda_plan *plan, const problem *p);

@@ -5,7 +5,7 @@
 #ifndef PLANISH_CUDA_GENERAL_H
 #define PLANISH_CUDA_GENERAL_H
 
-#include "arguments.h"
+#include "launches.h"
 
 /* Completes a plan whose limits, rows, cols and eps are set. Takes every problem. */
 void general_plan_make(cuda_plan *plan, const problem *p);

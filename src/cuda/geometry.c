@@ -10,6 +10,7 @@
 
 #include "backend.h"
 #include "channels.h"
+#include "finish.h"
 #include "general.h"
 #include "groups.h"
 #include "integers.h"
@@ -49,8 +50,6 @@ enum {
     GROUP_ROW_THREADS = 1344,      /* in a multiprocessor, of longer ones */
     GROUP_ROW_BLOCKS = 3,          /* in a multiprocessor, of longer ones, rather than more */
     GROUP_ROW_VECS = 7,            /* chunks of a thread, the same */
-    FINISH_ROWS = 10,              /* partial rows a lane has under way at once */
-    FINISH_FEW_COLS = 1536,        /* longest row whose lanes are to have half of them */
     WIDE_BACKWARD_COLS = 65537,    /* shortest row for groups of blocks */
     WIDE_VECS = 4,                 /* chunks a thread holds weights of */
     WIDE_SUMMED_VECS = 2,          /* chunks a thread sums columns of, 16 bits */
@@ -92,11 +91,10 @@ size_t cuda_spec_mail_bytes(const cuda_spec *s) {
 
 size_t cuda_plan_workspace(const cuda_plan *plan) {
     const int32_t *c = plan->main.constant;
-    size_t real_bytes = c[C_REAL_DOUBLE] ? 8 : 4;
-    size_t row = (size_t)plan->cols * (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes;
+    size_t row = (size_t)plan->cols * (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes(c);
     size_t bytes = (size_t)plan->partials * row;
     if (plan->main.kernel == CUDA_APPLY)
-        bytes += (size_t)plan->rows * 4 * real_bytes *
+        bytes += (size_t)plan->rows * 4 * real_bytes(c) *
                  (size_t)((plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE);
     if (plan->wide.kernel >= 0) {
         size_t wide = (size_t)cuda_plan_groups(plan) * (cuda_spec_mail_bytes(&plan->wide) + row);
@@ -123,8 +121,8 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
         size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
         if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1)
             ring += vecs * threads * w;
-        size_t sums = (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] *
-                      (c[C_REAL_DOUBLE] ? 8 : 4);
+        size_t sums =
+            (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] * real_bytes(c);
         size_t all = 32 * 8 * (size_t)c[C_WARPS]; /* where the blocks add them up themselves */
         if (sums < all)
             sums = all;
@@ -524,22 +522,6 @@ static int is_rows(const problem *p) {
     if (p->reduced_count == 0)
         return p->cols == 1 && p->affine <= 1;
     return problem_is_rows(p);
-}
-
-void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials) {
-    int32_t *f = plan->finish.constant;
-    plan->partials = partials;
-    plan->finish.kernel = CUDA_FINISH;
-    f[C_REAL_DOUBLE] = problem_is_double(p);
-    f[C_COLS] = cols;
-    f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
-    f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
-    f[C_ROWS] = FINISH_ROWS;
-    f[C_SLICES] = 1;
-    const int each = cols <= FINISH_FEW_COLS ? FINISH_ROWS / 2 : FINISH_ROWS;
-    while (f[C_SLICES] < 32 && f[C_SLICES] * each < partials)
-        f[C_SLICES] *= 2;
-    f[C_GROUP] = 1;
 }
 
 static void backward_plan(cuda_plan *plan, const problem *p) {

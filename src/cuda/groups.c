@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "finish.h"
 #include "integers.h"
 #include "strips.h"
 

@@ -5,8 +5,8 @@
 #ifndef PLANISH_CUDA_GROUPS_H
 #define PLANISH_CUDA_GROUPS_H
 
-#include "arguments.h"
 #include "images.h"
+#include "launches.h"
 
 /* Completes a plan whose limits, rows, cols and eps are set with the kernels of groups.cu; false:
  * not a problem for them. */

@@ -92,6 +92,11 @@ static inline int constant_bytes(const int32_t *constant, cuda_constant type) {
     return dtype_bytes((dtype)constant[type]);
 }
 
+/* Bytes of a number that the kernel computes with. */
+static inline size_t real_bytes(const int32_t *constant) {
+    return constant[C_REAL_DOUBLE] ? 8 : 4;
+}
+
 /* Sets what every kernel knows of its problem: the kind, the weight offset, and the dtypes (m2's is
  * the general kernels' alone). */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);

@@ -17,7 +17,17 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[2]
 SUPPORT = ("check", "element", "tensor", "reference", "cases", "bounds")
 # The parts of src/cuda that know nothing of the driver.
-PURE = ("arguments", "channels", "general", "geometry", "groups", "images", "spec", "strips")
+PURE = (
+    "arguments",
+    "channels",
+    "finish",
+    "general",
+    "geometry",
+    "groups",
+    "images",
+    "spec",
+    "strips",
+)
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
 # Not optimized: that takes longer than it saves.

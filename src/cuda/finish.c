@@ -1,0 +1,36 @@
+#include "finish.h"
+
+enum {
+    FINISH_ROWS = 10,      /* partial rows a lane has under way at once */
+    FINISH_FEW_COLS = 1536 /* most columns whose lanes are to have half of them */
+};
+
+void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials) {
+    int32_t *f = plan->finish.constant;
+    plan->partials = partials;
+    plan->finish.kernel = CUDA_FINISH;
+    f[C_REAL_DOUBLE] = problem_is_double(p);
+    f[C_COLS] = cols;
+    f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
+    f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+    f[C_ROWS] = FINISH_ROWS;
+    f[C_SLICES] = 1;
+    const int each = cols <= FINISH_FEW_COLS ? FINISH_ROWS / 2 : FINISH_ROWS;
+    while (f[C_SLICES] < 32 && f[C_SLICES] * each < partials)
+        f[C_SLICES] *= 2;
+    f[C_GROUP] = 1;
+}
+
+void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
+                           int64_t count, cuda_launch *l) {
+    const int32_t *c = plan->main.constant;
+    const int64_t cols = plan->finish.constant[C_COLS];
+    size_t bytes = (size_t)(plan->partials * cols) * real_bytes(c);
+    l->blocks_x = (cols + 31) / 32;
+    l->blocks_y = (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+    l->args.finish = (cuda_finish_args){.partial_weight = partials,
+                                        .partial_bias = partials + (c[C_WANT_DWEIGHT] ? bytes : 0),
+                                        .dweight = buffers[ROLE_DWEIGHT],
+                                        .dbias = buffers[ROLE_DBIAS],
+                                        .count = count};
+}
