@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from .bench.accuracy import compare
 from .bench.case import Case, Data
 from .bench.machine import describe
 from .bench.timing import Effort, Sample, Timed, interleave, loop
+from .demo_picture import AFTER, BEFORE, NormReport, StepReport, draw
 from .models import NormCall, Workload, bert_base, collect_norms, convnext
 
 # The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest
@@ -36,7 +36,6 @@ BOUND_TEXT = (
 )
 NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=3.0)
 STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=45.0)
-BEFORE, AFTER = "torch", "planish"
 KERNELS = (BEFORE, AFTER)
 OUTPUTS = ("y", "dx", "dweight", "dbias")
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -46,26 +45,6 @@ def default_device() -> str:
     """A GPU where planish can use one."""
     there = torch.cuda.is_available() and torch.version.cuda
     return "cuda" if there and not library().cuda_is_missing() else "cpu"
-
-
-@dataclass(frozen=True)
-class NormReport:
-    """What the demo found about one norm: times and errors under torch's kernel and planish's."""
-
-    call: NormCall
-    forward: dict[str, Sample]
-    backward: dict[str, Sample]
-    ulp: dict[str, dict[str, float]]  # by provider, then by output
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """The time and loss of a whole step before and after."""
-
-    model: str
-    step: str
-    samples: dict[str, Sample]
-    losses: dict[str, float]
 
 
 class Screen:
@@ -351,8 +330,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_steps(screen, found)
         steps += found
         del workload, calls
-    from .demo_picture import draw
-
     arguments.out.mkdir(parents=True, exist_ok=True)
     picture = arguments.out / "demo.png"
     draw(picture, norms, steps, about)

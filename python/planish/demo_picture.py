@@ -1,22 +1,44 @@
-"""The demo's picture: every norm before and after, and the whole steps. Draws only."""
+"""What the demo found, and its picture: every norm before and after, and the whole steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .demo import NormReport, StepReport
+from .bench.timing import Sample
+from .models import NormCall
 
-TORCH, PLANISH = "#30638e", "#d1495b"
+BEFORE, AFTER = "torch", "planish"
+BEFORE_COLOUR, AFTER_COLOUR = "#30638e", "#d1495b"
+
+
+@dataclass(frozen=True)
+class NormReport:
+    """What the demo found about one norm: times and errors under torch's kernel and planish's."""
+
+    call: NormCall
+    forward: dict[str, Sample]
+    backward: dict[str, Sample]
+    ulp: dict[str, dict[str, float]]  # by provider, then by output
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """The time and loss of a whole step before and after."""
+
+    model: str
+    step: str
+    samples: dict[str, Sample]
+    losses: dict[str, float]
 
 
 def _bars(axis: Any, labels: list[str], before: list[float], after: list[float], unit: str) -> None:
     """Two horizontal bars for each label, and how many times as fast behind them."""
     places = range(len(labels), 0, -1)
-    axis.barh([p + 0.19 for p in places], before, 0.36, color=TORCH)
-    axis.barh([p - 0.19 for p in places], after, 0.36, color=PLANISH)
+    axis.barh([p + 0.19 for p in places], before, 0.36, color=BEFORE_COLOUR)
+    axis.barh([p - 0.19 for p in places], after, 0.36, color=AFTER_COLOUR)
     for place, old, new in zip(places, before, after, strict=True):
         axis.text(
             max(old, new) * 1.02,
@@ -59,8 +81,8 @@ def draw(
             _bars(
                 axis,
                 [f"{r.call.shape}  ({r.call.calls} calls)" for r in shown],
-                [getattr(r, title)["torch"].median * 1e3 for r in shown],
-                [getattr(r, title)["planish"].median * 1e3 for r in shown],
+                [getattr(r, title)[BEFORE].median * 1e3 for r in shown],
+                [getattr(r, title)[AFTER].median * 1e3 for r in shown],
                 "ms a call",
             )
             axis.set_title(f"{name}: norms, {title}", loc="left", fontsize=10, fontweight="bold")
@@ -68,21 +90,16 @@ def draw(
         _bars(
             line[2],
             [s.step for s in mine],
-            [s.samples["torch"].median * 1e3 for s in mine],
-            [s.samples["planish"].median * 1e3 for s in mine],
+            [s.samples[BEFORE].median * 1e3 for s in mine],
+            [s.samples[AFTER].median * 1e3 for s in mine],
             "ms a step",
         )
         line[2].set_title(f"{name}: whole step", loc="left", fontsize=10, fontweight="bold")
-    handles = [Patch(color=TORCH), Patch(color=PLANISH)]
+    handles = [Patch(color=BEFORE_COLOUR), Patch(color=AFTER_COLOUR)]
     place: dict[str, Any] = {"loc": "lower right", "ncols": 2, "frameon": False, "fontsize": 9}
-    figure.legend(handles, ["torch", "planish"], **place)
+    figure.legend(handles, [BEFORE, AFTER], **place)
     worst = max(
-        (
-            value
-            for reports in norms.values()
-            for r in reports
-            for value in r.ulp["planish"].values()
-        ),
+        (value for reports in norms.values() for r in reports for value in r.ulp[AFTER].values()),
         default=0.0,
     )
     note = f"{machine['cpu']}, {machine['threads']} threads; medians of trials by turns, shorter "
