@@ -231,7 +231,7 @@ class EvoNorm2dS0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         _check_image(self, x, self.num_features)
-        apart = _functional.split_channels(x, self.groups)
+        apart = _ops.split_channels(x, self.groups)
         if _planish_runs(x):
             _, squares = _ops.statistics(apart, [2, 3, 4])
             variance = squares / apart.shape[2:].numel()

@@ -172,12 +172,6 @@ def channel_norm(
     return rows.permute(0, 3, 1, 2)
 
 
-def split_channels(x: Tensor, groups: int) -> Tensor:
-    """(N, C, ...) seen as (N, groups, C / groups, ...), whatever the strides."""
-    apart: Tensor = x.unflatten(1, (groups, -1 if x.shape[1] else 0))  # type: ignore[no-untyped-call]
-    return apart
-
-
 def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether torch's operator says the same, x's layout in the result included."""
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)

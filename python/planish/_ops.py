@@ -14,7 +14,7 @@ import torch
 from planish._library import library
 from torch import Tensor
 
-__all__ = ["group_norm", "norm", "norm_and_statistics", "statistics"]
+__all__ = ["group_norm", "norm", "norm_and_statistics", "split_channels", "statistics"]
 
 
 def _statistics_dtype(x: Tensor) -> torch.dtype:
@@ -237,11 +237,14 @@ class _Axes(NamedTuple):
     groups: int = 0
 
 
-def _seen(x: Tensor, axes: _Axes) -> Tensor:
-    if not axes.groups:
-        return x
+def split_channels(x: Tensor, groups: int) -> Tensor:
+    """(N, C, ...) seen as (N, groups, C / groups, ...), whatever the strides."""
     batch, channels, *pixels = x.shape
-    return x.view(batch, axes.groups, channels // axes.groups, *pixels)
+    return x.view(batch, groups, channels // groups, *pixels)
+
+
+def _seen(x: Tensor, axes: _Axes) -> Tensor:
+    return split_channels(x, axes.groups) if axes.groups else x
 
 
 def _seen_parameter(parameter: Tensor | None, axes: _Axes) -> Tensor | None:
@@ -251,7 +254,7 @@ def _seen_parameter(parameter: Tensor | None, axes: _Axes) -> Tensor | None:
 
 
 def _whole(grouped: Tensor, x: Tensor) -> Tensor:
-    """With x's shape again; a copy where pixels lie between the channels."""
+    """With x's shape again, past autograd; a copy where pixels lie between the channels."""
     return grouped.view(x.shape) if grouped.is_contiguous() else grouped.reshape(x.shape)
 
 
@@ -367,13 +370,19 @@ def group_norm(
     x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Group norm of (N, C, ...), laid out as x; weight and bias have C elements."""
-    reduce, affine = list(range(2, x.dim() + 1)), [1, 2]
+    axes = _Axes(list(range(2, x.dim() + 1)), [1, 2], False, True, groups)
     if _is_plain(x, weight, bias):
-        return _plain_norm(x, weight, bias, eps, _Axes(reduce, affine, False, True, groups))
-    sizes = (groups, x.shape[1] // groups)
-    weight, bias = (None if t is None else t.reshape(sizes) for t in (weight, bias))
-    apart: Tensor = x.unflatten(1, sizes)  # type: ignore[no-untyped-call]
-    y = torch.ops.planish.norm_forward(apart, weight, bias, reduce, affine, eps, False, True)[0]
+        return _plain_norm(x, weight, bias, eps, axes)
+    y = torch.ops.planish.norm_forward(
+        _seen(x, axes),
+        _seen_parameter(weight, axes),
+        _seen_parameter(bias, axes),
+        axes.reduce,
+        axes.affine,
+        eps,
+        axes.rms,
+        axes.keep,
+    )[0]
     if y.stride(1) == y.shape[2] * y.stride(2):
         # No view: an activation in place would make autograd copy a view's gradients.
         whole: Tensor = torch.ops.aten._unsafe_view(y, x.shape)
