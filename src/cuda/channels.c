@@ -18,6 +18,7 @@ enum {
     WHOLE_BYTES = 160 << 10,   /* of its part in a block of a cluster (forward) */
     FORWARD_BYTES = 64 << 10,  /* of a tile, rather */
     BACKWARD_BYTES = 84 << 10, /* of a ring of tiles, rather */
+    MANY_BYTES = 200 << 10,    /* the same, of many threads */
     THREADS = 128,             /* of a block, rather: many small blocks hide each other's merges */
     WHOLE_PLANES = 8,          /* of a block with a whole image */
     MOST_THREADS = 512,        /* of a block, rather */
@@ -28,6 +29,9 @@ enum {
     LIGHT_EACH = 8,            /* channels of a thread that needs 72 registers (backward) */
     FORWARD_THREADS = 1024,    /* in a multiprocessor: 64 registers each */
     BACKWARD_THREADS = 448,    /* up to 144 registers each */
+    BACKWARD_MANY_THREADS = 512,
+    MANY_CHANNELS = 64, /* fewest of a tile with twice the threads (backward) */
+    MANY_EACH = 10,     /* of its channels a thread sums in 128 registers */
     LIGHT_THREADS = 832,
     MOST_GRID = 1 << 30
 };
@@ -179,11 +183,20 @@ static bool whole_image(cuda_plan *plan, int each) {
     return false;
 }
 
+/* Whether a tile has twice the threads: whole lines of 16-bit pixels in the backward, which has few
+ * blocks to a multiprocessor. */
+static bool has_many(const int32_t *c) {
+    return c[C_PASS] == PLANISH_BACKWARD && c[C_TILE] == 64 && c[C_TILE] != c[C_PIXELS] &&
+           constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
+}
+
 /* Idle lanes, more than fits several times, and segments below full speed. */
 static double cost_of_tile(const int32_t *c) {
     const int tile = c[C_TILE], pixels = c[C_PIXELS];
     const double bytes = (double)c[C_STAGES] * c[C_COLS] * tile * held_bytes(c);
-    const double room = c[C_PASS] == PLANISH_FORWARD ? FORWARD_BYTES : BACKWARD_BYTES;
+    const double room = c[C_PASS] == PLANISH_FORWARD      ? FORWARD_BYTES
+                        : has_many(c) && c[C_STAGES] == 2 ? MANY_BYTES
+                                                          : BACKWARD_BYTES;
     const bool narrow = tile * constant_bytes(c, C_X_TYPE) < 2 * SECTOR;
     return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
            (narrow ? 1.4 : 1) * (tile == 64 ? 1 : 1.1);
@@ -205,8 +218,9 @@ static bool some_pixels(cuda_plan *plan, int each) {
         const bool eight = backward && tiles[i] == 32 && constant_bytes(c, C_X_TYPE) == 2;
         c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
+        const int threads = has_many(c) ? 2 * THREADS : THREADS;
         if (tiles[i] == c[C_PIXELS] ||
-            !set_planes(c, most(1, THREADS * c[C_WIDTH] / tiles[i]), c[C_COLS], each, MOST_THREADS))
+            !set_planes(c, most(1, threads * c[C_WIDTH] / tiles[i]), c[C_COLS], each, MOST_THREADS))
             continue;
         if (!fits(plan))
             c[C_STAGES] = 1;
@@ -278,6 +292,8 @@ static int threads_of(const cuda_plan *plan) {
                        (c[C_ROWS] == 1 || plan->limits.arch == 90);
     if (c[C_PASS] == PLANISH_FORWARD)
         return FORWARD_THREADS;
+    if (has_many(c) && c[C_CLUSTER] == 1 && ceil_div(c[C_DEPTH], c[C_PLANES]) <= MANY_EACH)
+        return BACKWARD_MANY_THREADS;
     return light ? LIGHT_THREADS : BACKWARD_THREADS;
 }
 

@@ -14,12 +14,13 @@
 enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
 
 enum {
-    THREADS = 256,          /* of a block, where rows are read twice */
-    MOST_LANES = 64,        /* chunks of channels in such a block */
-    PIECE_BYTES = 64 << 10, /* of x in such a block */
-    MOST_STEPS = 16,        /* chunks of a lane, where pixels are dense */
-    ROW_VECS = 6,           /* chunks of a thread, of rows read once */
-    ROW_THREADS = 768,      /* in a multiprocessor, the same */
+    THREADS = 256,           /* of a block, where rows are read twice */
+    MOST_LANES = 64,         /* chunks of channels in such a block */
+    PIECE_BYTES = 64 << 10,  /* of x in such a block */
+    MOST_STEPS = 16,         /* chunks of a lane, where pixels are dense */
+    ROW_VECS = 6,            /* chunks of a thread, of rows read once */
+    ROW_THREADS = 768,       /* in a multiprocessor, the same */
+    ROW_MANY_THREADS = 1024, /* the same, of two large blocks */
     SEGMENT_COST = 2,
     LEAST_CHUNK = 4, /* bytes, of strips: what a copy to shared memory takes */
     MOST_GRID = 1 << 30
@@ -46,7 +47,7 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
         const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
         return round_up(row * (size_t)constant_bytes(c, C_X_TYPE)) +
                round_up(row * (size_t)constant_bytes(c, C_G_TYPE)) +
-               (size_t)(3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
+               (size_t)(part + 3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
     }
     if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
         return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
@@ -103,9 +104,11 @@ static bool row_geometry(cuda_plan *plan) {
     const bool alone = 2 * groups_shared_bytes(&plan->main) > room;
     const int part = c[C_DEPTH] / c[C_CLUSTER];
     const int wanted = ceil_div(part * chunks, 32 * ROW_VECS);
-    set_segments(c, part, chunks, most(2, least(wanted, alone ? 24 : 12)));
+    const int many = alone ? 24 : c[C_CLUSTER] == 1 ? 16 : 12;
+    set_segments(c, part, chunks, most(2, least(wanted, many)));
     const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
-    c[C_MIN_BLOCKS] = most(1, least((int)fit, ROW_THREADS / (32 * c[C_WARPS])));
+    const int threads = c[C_WARPS] > 12 && !alone ? ROW_MANY_THREADS : ROW_THREADS;
+    c[C_MIN_BLOCKS] = most(1, least((int)fit, threads / (32 * c[C_WARPS])));
     return true;
 }
 

@@ -65,6 +65,17 @@ __device__ __forceinline__ void begin_gradients(const place &p, pixel_gradients 
     }
 }
 
+/* With f16 x no product leaves float's range whichever comes first: rstd is multiplied in once for a
+ * sum, and with dy, in place of each element of x. Tiles that a cluster shares would spill. */
+constexpr bool SHORT_RANGE = X_TYPE == F16 && (FLAT || CLUSTER == 1);
+
+/* x - mean, and times rstd but for SHORT_RANGE. */
+__device__ __forceinline__ float centred(const pixel_gradients &t, int i, float x) {
+    if (LAYER)
+        x -= t.mean[i];
+    return SHORT_RANGE ? x : x * t.rstd[i];
+}
+
 /* Adds lines [begin, end) of a thread's. */
 __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t, int begin, int end) {
 #pragma unroll 4
@@ -77,17 +88,15 @@ __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t
         const of_channels<WEIGHTED> w(p, p.weight, line);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            float xhat = element<X_TYPE>(c.word, i), g = element<G_TYPE>(d.word, i);
-            if (LAYER)
-                xhat -= t.mean[i];
-            xhat *= t.rstd[i];
+            const float x = centred(t, i, element<X_TYPE>(c.word, i));
+            float g = element<G_TYPE>(d.word, i);
             if (WEIGHTED)
                 g *= w.at(p, i);
-            t.sums[1][i] = multiply_add(g, xhat, t.sums[1][i]);
+            t.sums[1][i] = multiply_add(g, x, t.sums[1][i]);
             if (LAYER)
                 t.sums[0][i] += g;
             if (CORRECT)
-                t.sums[2][i] += xhat;
+                t.sums[2][i] += x;
         }
     }
 }
@@ -156,11 +165,29 @@ __device__ __forceinline__ float *cut_of(int row, int line) {
     return (float *)(dynamic_shared + CUT_AT) + (row * LINES + line) * 2;
 }
 
+/* dx = dy * weight * rstd + what is centred * slope + constant */
+struct pixel_factors {
+    float slope[WIDTH], constant[WIDTH], delta[WIDTH];
+};
+
+__device__ __forceinline__ void set_factors(const place &p, const pixel_gradients &t,
+                                            pixel_factors &f) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        const four_floats common = p.moments[pixel_of(p, i)];
+        f.slope[i] = -common.y * t.rstd[i];
+        if (SHORT_RANGE)
+            f.slope[i] *= t.rstd[i];
+        f.constant[i] = LAYER ? -common.x * t.rstd[i] : 0;
+        f.delta[i] = SHORT_RANGE && CORRECT ? common.z / t.rstd[i] : common.z;
+    }
+}
+
 /* dx of lines [begin, end) of a thread's, and what they add to dweight and dbias; `out`: of the
  * thread's first line. */
 __device__ __forceinline__ void write_gradients(const place &p, const pixel_gradients &t,
-                                                const four_floats *common, char *out,
-                                                gradients &sums, int begin, int end) {
+                                                const pixel_factors &f, char *out, gradients &sums,
+                                                int begin, int end) {
     constexpr int B = bytes_of(D_TYPE);
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -169,27 +196,27 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             continue;
         const auto x = elements_of<X_TYPE>(p, X_AT, line);
         const auto d = elements_of<G_TYPE>(p, G_AT, line);
-        const of_channels<WEIGHTED> w(p, p.weight, line);
+        const of_channels<WEIGHTED> w_of(p, p.weight, line);
         float v[WIDTH], cut_weight = 0, cut_bias = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            float xhat = element<X_TYPE>(x.word, i), dy = element<G_TYPE>(d.word, i);
-            if (LAYER)
-                xhat -= t.mean[i];
-            xhat *= t.rstd[i];
+            float xhat = centred(t, i, element<X_TYPE>(x.word, i)); /* SHORT_RANGE: over rstd */
+            const float dy = element<G_TYPE>(d.word, i);
             if (CORRECT)
-                xhat -= common[i].z;
+                xhat -= f.delta[i];
+            const float both = SHORT_RANGE ? dy * t.rstd[i] : dy;
             if (is_first(p, i)) {
                 if (WANT_DWEIGHT)
-                    sums.weight[e] = multiply_add(dy, xhat, sums.weight[e]);
+                    sums.weight[e] = multiply_add(both, xhat, sums.weight[e]);
                 if (WANT_DBIAS)
                     sums.bias[e] += dy;
             } else {
-                cut_weight = multiply_add(dy, xhat, cut_weight);
+                cut_weight = multiply_add(both, xhat, cut_weight);
                 cut_bias += dy;
             }
-            const float g = WEIGHTED ? dy * w.at(p, i) : dy;
-            v[i] = multiply_add(-xhat, common[i].y, LAYER ? g - common[i].x : g) * t.rstd[i];
+            const float rest = multiply_add(xhat, f.slope[i], f.constant[i]);
+            const float w = WEIGHTED ? w_of.at(p, i) : 1;
+            v[i] = SHORT_RANGE ? multiply_add(both, w, rest) : multiply_add(dy * w, t.rstd[i], rest);
         }
         if (ROWS > 1 && (WANT_DWEIGHT || WANT_DBIAS) && is_cut(p)) {
             float *cut = cut_of(p.row, line);
@@ -223,15 +250,20 @@ constexpr bool ROLLING = PHASES > 1 && !HOLD;
 __device__ __forceinline__ void backward_unit(const channels_args &args, place &p, gradients &sums,
                                               i64 next) {
     pixel_gradients t;
-    four_floats common[WIDTH];
+    pixel_factors f;
     sum_gradients<0>(p, t);
-    if (p.has)
+    if (p.has) {
+        if (SHORT_RANGE)
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                t.sums[1][i] *= t.rstd[i];
+                t.sums[2][i] *= t.rstd[i];
+            }
         put_parts(p, t.sums);
+    }
     merge_gradients(p);
     if (p.has)
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            common[i] = p.moments[pixel_of(p, i)];
+        set_factors(p, t, f);
     char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(D_TYPE);
     const bool more = ROLLING && next < args.units;
     if (more)
@@ -239,7 +271,7 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (p.has)
-            write_gradients(p, t, common, out + first_line<D_TYPE>(p), sums, phase * PHASE_EACH,
+            write_gradients(p, t, f, out + first_line<D_TYPE>(p), sums, phase * PHASE_EACH,
                             (phase + 1) * PHASE_EACH);
         if (more) {
             __syncthreads();

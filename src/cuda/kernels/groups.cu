@@ -80,41 +80,71 @@ template <int TYPE, int ACCESS> __device__ __forceinline__ void fill(u32 to, con
     }
 }
 
+/* With f16 x, and weights of f16, no product of the factors leaves float's range whichever comes
+ * first: rstd is multiplied in once for a sum or a channel in place of each element. */
+constexpr bool SHORT_RANGE = X_TYPE == F16;
+constexpr bool SHORT_WEIGHT = SHORT_RANGE && (W_TYPE == F16 || W_TYPE == NONE);
+
+struct saved {
+    float mean, rstd;
+};
+__device__ __forceinline__ saved saved_of(const groups_args &args, i64 row) {
+    return {saved_mean(args, row), saved_rstd(args, row)};
+}
+
 /* Where a row lies in shared memory, and what its channels have in common. */
 struct row_place {
     u32 x, dy;
-    float mean, rstd;
+    const float *weight; /* of the block's channels */
+    saved of;
 };
 
-/* Sums over WIDTH neighbours: dy, dy * xhat and xhat. */
-__device__ __forceinline__ void add_chunk(const u32 *x, const u32 *dy, float mean, float rstd,
-                                          float *v) {
+/* x - mean, and times rstd but for SHORT_RANGE. */
+__device__ __forceinline__ float centred(const saved &of, float x) {
+    if (LAYER)
+        x -= of.mean;
+    return SHORT_RANGE ? x : x * of.rstd;
+}
+
+/* Sums over WIDTH neighbours: dy, dy times what is centred, and that. */
+__device__ __forceinline__ void add_chunk(const saved &of, const u32 *x, const u32 *dy, float *v) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        float xhat = element<X_TYPE>(x, i);
-        const float g = element<G_TYPE>(dy, i);
-        if (LAYER)
-            xhat -= mean;
-        xhat *= rstd;
+        const float d = centred(of, element<X_TYPE>(x, i)), g = element<G_TYPE>(dy, i);
         v[0] += g;
-        v[1] = multiply_add(g, xhat, v[1]);
+        v[1] = multiply_add(g, d, v[1]);
         if (CORRECT)
-            v[2] += xhat;
+            v[2] += d;
     }
 }
 
-__device__ __forceinline__ float gradient_of(float x, float dy, float mean, float rstd,
-                                             const common &c, float w) {
-    if (LAYER)
-        x -= mean;
-    x *= rstd;
-    if (CORRECT)
-        x -= c.delta;
-    if (WEIGHTED)
-        dy *= w;
-    if (LAYER)
-        dy -= c.c1;
-    return multiply_add(-x, c.c2, dy) * rstd;
+/* Sums over a warp, of xhat in place of what is centred. */
+__device__ __forceinline__ void sums_of_warp(const saved &of, float *v) {
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = sum_over_lanes<32>(v[j], threadIdx.x % 32);
+        if (SHORT_RANGE && j > 0)
+            v[j] *= of.rstd;
+    }
+}
+
+/* dx = dy * weight * rstd + what is centred * slope + constant */
+struct row_factors {
+    float slope, constant;
+};
+
+__device__ __forceinline__ row_factors factors_of(const saved &of, const common &c) {
+    const float slope = -c.c2 * of.rstd, constant = -c.c1 * of.rstd;
+    return {SHORT_RANGE ? slope * of.rstd : slope,
+            CORRECT ? multiply_add(-c.delta, slope, constant) : constant};
+}
+
+__device__ __forceinline__ float gradient_of(const saved &of, const row_factors &f, float x,
+                                             float dy, float w) {
+    const float rest = multiply_add(centred(of, x), f.slope, f.constant);
+    if (SHORT_WEIGHT)
+        return multiply_add(dy, w, rest); /* w has been multiplied by rstd */
+    return multiply_add(WEIGHTED ? dy * w : dy, of.rstd, rest);
 }
 
 /* Chunks of a segment at once; more take registers that blocks need. */
@@ -159,16 +189,14 @@ __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
                 if (c + 32 * j < end)
-                    add_chunk(at.x[j].word, at.dy[j].word, r.mean, r.rstd, v);
+                    add_chunk(r.of, at.x[j].word, at.dy[j].word, v);
         }
         __syncwarp();
+        sums_of_warp(r.of, v);
 #pragma unroll
-        for (int j = 0; j < 3; j++) {
-            if (j < 2 || CORRECT)
-                v[j] = sum_over_lanes<32>(v[j], lane);
+        for (int j = 0; j < 3; j++)
             if (lane == 0)
                 sums[j * ALL + s] = v[j];
-        }
     }
 }
 
@@ -209,15 +237,17 @@ __device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluste
     }
 }
 
-__device__ __forceinline__ void write_segments(const groups_args &args, const row_place &r,
-                                               const common &c, int first_channel, char *out) {
+__device__ __forceinline__ void write_segments(const row_place &r, const common &c, char *out) {
+    const row_factors f = factors_of(r.of, c);
     constexpr int B = WIDTH * bytes_of(D_TYPE);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int s = threadIdx.x / 32; s < PART * SEGMENTS; s += WARPS) {
         int channel, first, end;
         segment_of(s, channel, first, end);
-        const float w = weight_of(args, first_channel + channel);
+        float w = WEIGHTED ? r.weight[channel] : 1;
+        if (SHORT_WEIGHT)
+            w *= r.of.rstd;
 #pragma unroll 1
         for (int k = first + lane; k < end; k += 32 * AT_ONCE) {
             chunks_at_once at;
@@ -229,19 +259,45 @@ __device__ __forceinline__ void write_segments(const groups_args &args, const ro
                 float v[WIDTH];
 #pragma unroll
                 for (int i = 0; i < WIDTH; i++)
-                    v[i] = gradient_of(element<X_TYPE>(at.x[j].word, i),
-                                       element<G_TYPE>(at.dy[j].word, i), r.mean, r.rstd, c, w);
+                    v[i] = gradient_of(r.of, f, element<X_TYPE>(at.x[j].word, i),
+                                       element<G_TYPE>(at.dy[j].word, i), w);
                 store_once<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
             }
         }
     }
 }
 
+/* The row's sums in every thread. Each warp adds up those of few segments for itself. */
+__device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums, double *total) {
+    __shared__ double room[WARPS][3];
+    constexpr bool BY_WARP = PART * SEGMENTS <= 256;
+    constexpr int LANES_BUSY = BY_WARP ? least(32, 2 * power_of_two_up_to(most(PART - 1, 1))) : 32;
+    total[0] = total[1] = total[2] = 0;
+    for (int d = BY_WARP ? threadIdx.x % 32 : threadIdx.x; d < PART; d += BY_WARP ? 32 : THREADS) {
+        float v[3];
+        sum_of_channel<CORRECT ? 3 : 2>(sums, d, v);
+        const float w = WEIGHTED ? r.weight[d] : 1;
+        total[0] += (double)(w * v[0]);
+        total[1] += (double)(w * v[1]);
+        if (CORRECT)
+            total[2] += v[2];
+    }
+    if constexpr (BY_WARP)
+#pragma unroll
+        for (int j = 0; j < (CORRECT ? 3 : 2); j++) {
+            total[j] = sum_over_lanes<LANES_BUSY>(total[j], threadIdx.x % 32);
+            if (LANES_BUSY < 32)
+                total[j] = __shfl_sync(EVERY_LANE, total[j], 0);
+        }
+    else
+        sum_over_block<3>(total, room);
+}
+
 __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, cluster_room &cluster,
                                              u32 round) {
-    __shared__ double room[WARPS][3];
     constexpr int DY_AT = (int)round_up(PART_ROW * bytes_of(X_TYPE));
     float *sums = (float *)(dynamic_shared + DY_AT + round_up(PART_ROW * bytes_of(G_TYPE)));
+    float *weight = sums + 3 * PART * SEGMENTS;
     const i64 image = row / GROUPS;
     const int group = (int)(row - image * GROUPS);
     const int first = group * DEPTH + (CLUSTER > 1 ? (int)cluster_rank() * PART : 0);
@@ -249,29 +305,26 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     row_place r;
     r.x = shared_address(dynamic_shared);
     r.dy = r.x + DY_AT;
+    r.weight = weight;
     fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
     fill<G_TYPE, G_ACCESS>(r.dy,
                            (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
     copy_async_commit();
-    r.mean = saved_mean(args, row);
-    r.rstd = saved_rstd(args, row);
+    r.of = saved_of(args, row);
+    if (WEIGHTED)
+        for (int d = threadIdx.x; d < PART; d += THREADS)
+            weight[d] = weight_of(args, first + d);
     copy_async_wait<0>();
     __syncthreads();
     sum_segments(r, sums);
     __syncthreads();
-    double total[3] = {0, 0, 0};
-    for (int d = threadIdx.x; d < PART; d += THREADS) {
-        float v[3];
-        sum_of_channel<3>(sums, d, v);
-        const float w = weight_of(args, first + d);
-        total[0] += (double)(w * v[0]);
-        total[1] += (double)(w * v[1]);
-        total[2] += v[2];
-    }
-    sum_over_block<3>(total, room);
+    double total[3];
+    sum_of_row(r, sums, total);
     if (CLUSTER > 1)
         sum_over_cluster(total, cluster, round);
     const common c = common_of(total);
+    if constexpr (D_TYPE != NONE)
+        write_segments(r, c, (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
     for (int d = threadIdx.x; d < PART; d += THREADS) {
         float v[2];
         sum_of_channel<2>(sums, d, v);
@@ -281,9 +334,6 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
         if (WANT_DBIAS)
             args.partial_bias[at] = v[0];
     }
-    if constexpr (D_TYPE != NONE)
-        write_segments(args, r, c, first,
-                       (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
 }
 
 /* A row to a block or a cluster at a time. */
@@ -465,22 +515,20 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
 /* Pixels are dense (backward alone): a warp sums a piece of a channel. */
 __device__ __forceinline__ void sum_channel(const groups_args &args, const piece_place &p) {
     const i64 row = p.image * GROUPS + p.channel / DEPTH;
-    const float mean = saved_mean(args, row), rstd = saved_rstd(args, row);
+    const saved of = saved_of(args, row);
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
     float v[3] = {0, 0, 0};
 #pragma unroll 4
     for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
         add_chunk(
-            load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
-            load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word,
-            mean, rstd, v);
+            of, load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
+            load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v);
+    sums_of_warp(of, v);
 #pragma unroll
-    for (int j = 0; j < 3; j++) {
-        v[j] = sum_over_lanes<32>(v[j], p.lane);
+    for (int j = 0; j < 3; j++)
         if (p.lane == 0)
             sums_of(args, p.image, p.piece, j)[p.channel] = v[j];
-    }
 }
 
 /* ---- Two reads: moments ------------------------------------------------------------------------ */
