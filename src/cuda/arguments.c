@@ -93,8 +93,9 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
             access_of(b[ROLE_DX], stride[ROLE_DX], constant_bytes(spec.constant, C_D_TYPE));
         if (cuda_spec_is_wide(&spec))
             return spec;
-        if (spec.kernel == CUDA_APPLY || narrow || c[C_G_ACCESS] < 4 ||
-            c[C_WIDTH] * constant_bytes(spec.constant, C_G_TYPE) < 4)
+        /* But rows that are read twice go through registers to their ring. */
+        narrow |= c[C_G_ACCESS] < 4 || c[C_WIDTH] * constant_bytes(spec.constant, C_G_TYPE) < 4;
+        if (spec.kernel == CUDA_APPLY || (narrow && !c[C_HOLD]))
             c[C_STAGES] = 0;
     }
     return spec;

@@ -218,7 +218,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
     for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
         spec.constant[c] = access;
-    if (spec.kernel == CUDA_BACKWARD && !wide &&
+    if (spec.kernel == CUDA_BACKWARD && !wide && !spec.constant[C_HOLD] &&
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
         spec.constant[C_STAGES] = 0;

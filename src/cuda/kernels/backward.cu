@@ -71,7 +71,7 @@ constexpr bool RINGED = STAGES > 0;
 /* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
 constexpr bool COPIES = RINGED && X_ACCESS >= 4 && G_ACCESS >= 4 && X_BYTES >= 4 && G_BYTES >= 4;
 constexpr bool SUMS = LAYER || WANT_DX;
-constexpr bool AGAIN = HOLD == 1 && COPIES && !WITHIN_WARP && !WIDE; /* read twice */
+constexpr bool AGAIN = HOLD == 1 && RINGED && !WITHIN_WARP && !WIDE; /* read twice */
 constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
 /* Converted weights stay in registers where there is room. */
 constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
@@ -139,7 +139,7 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
         bool there = turn < t.turns[u];
         const char *x = t.next_x + u * PER_WARP * args.x_stride;
         const char *g = t.next_g + u * PER_WARP * args.dy_stride;
-#pragma unroll
+#pragma unroll(AGAIN && !COPIES ? 1 : VECS)
         for (int k = 0; k < VECS; k++) {
             bool has = there && t.has(k);
             if constexpr (COPIES) {
@@ -148,15 +148,18 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
                 copy_async<COPIES ? G_BYTES : 4, COPIES ? G_ACCESS : 4>(
                     t.g_slot(stage, u, k), g + k * (SPREAD * G_BYTES), has);
             } else {
-                o.x[u][k] = zero_chunk<X_BYTES>();
-                o.g[u][k] = zero_chunk<G_BYTES>();
+                auto cx = zero_chunk<X_BYTES>();
+                auto cg = zero_chunk<G_BYTES>();
                 if (has) {
-                    o.x[u][k] = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
-                    o.g[u][k] = load_once<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
+                    cx = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+                    cg = load_once<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
                 }
                 if constexpr (RINGED) {
-                    store_to_shared<X_BYTES>(t.x_slot(stage, u, k), o.x[u][k]);
-                    store_to_shared<G_BYTES>(t.g_slot(stage, u, k), o.g[u][k]);
+                    store_to_shared<X_BYTES>(t.x_slot(stage, u, k), cx);
+                    store_to_shared<G_BYTES>(t.g_slot(stage, u, k), cg);
+                } else {
+                    o.x[u][k] = cx;
+                    o.g[u][k] = cg;
                 }
             }
         }

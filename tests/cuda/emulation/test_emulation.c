@@ -179,6 +179,8 @@ static struct variant {
     {CUDA_BACKWARD, C_STAGES, 1, 1, 0},
     {CUDA_BACKWARD, C_STAGES, 2, 9, 0},
     {CUDA_BACKWARD, C_TEAMS, 2, 32, 0},
+    {CUDA_BACKWARD, C_HOLD, 1, 1, 0},
+    {CUDA_BACKWARD, C_CLUSTER, 3, 3, 0},
     {CUDA_BACKWARD, C_CORRECT, 0, 0, 0},
     {CUDA_BACKWARD, C_CORRECT, 1, 1, 0},
     {CUDA_BACKWARD, C_CLUSTER, 2, 16, 0},
@@ -491,6 +493,12 @@ static void long_rows(void) {
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 5, 32768, F32));
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 5, 40008, F16));
     emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 9, 8200, BF16));
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 70, 5632, F16));   /* clusters of three */
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 23, 18440, BF16)); /* read twice */
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_RMS, 19, 28680, F16));
+    norm_case misaligned = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 5, 18440, F16);
+    misaligned.in = MISALIGNED;
+    emulate_case(misaligned);
     emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_RMS, 7, 8192, F32));
     emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 5, 8193, F64));
     set_device(80, 2); /* no clusters */
