@@ -103,13 +103,14 @@ INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, in
 }
 
 /*
- * Whether GROUP rows, one behind the other, are whole lines that may go past the cache, even where
- * a row is not. Such a group is made in a piece of GROUP * PIECE elements.
+ * Whether `count` rows, one behind the other, are whole lines that may go past the cache, even
+ * where a row is not. Such rows are made in a piece of count * PIECE elements at most.
  */
-INLINE bool NAME(groups_are_lines)(traffic t, const char *output, int64_t pitch, int64_t cols) {
+INLINE bool NAME(rows_are_lines)(traffic t, const char *output, int64_t pitch, int64_t cols,
+                                 const int count) {
     const int64_t bytes = cols * (int64_t)sizeof(ELEMENT_T);
     return t == TRAFFIC_STREAM && output && pitch == bytes && cols <= NAME(PIECE) &&
-           ((uintptr_t)output | (uintptr_t)(GROUP * bytes)) % 64 == 0;
+           ((uintptr_t)output | (uintptr_t)(count * bytes)) % 64 == 0;
 }
 
 /* Asks for the lines of n elements, `ahead` bytes on; past the end of the tensor this does nothing.

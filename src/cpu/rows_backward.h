@@ -336,7 +336,7 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const int64_t grouped =
         row_bytes <= BACKWARD_GROUP_BYTES && !alone ? a->rows / GROUP * GROUP : 0;
     const bool lines = !alone && t != TRAFFIC_STREAM &&
-                       NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols);
+                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns_backward)(a, rms);
     for (; row < grouped; row += GROUP)

@@ -221,6 +221,16 @@ INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
     return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
 }
 
+/* Asks for the lines of x and y that come after element i of a row that is taken alone. */
+INLINE void NAME(ask_for_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i, int64_t x_ahead,
+                               const traffic t) {
+    if (t == TRAFFIC_AHEAD && i * (int64_t)sizeof(ELEMENT_T) % 64 != 0)
+        return;
+    NAME(ask_for)(x + i, x_ahead, t);
+    if (t == TRAFFIC_AHEAD)
+        __builtin_prefetch((const void *)((uintptr_t)(y + i) + WRITE_AHEAD), 1, 3);
+}
+
 /*
  * n elements of y of one or two rows, from element `at` on, weight and bias read once for both. An
  * absent bias is -0, which changes no sum, not even a zero's sign. The rows that come next, `ahead`
@@ -244,9 +254,11 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
         if (has_bias)
             bias = LOAD_W(biases + i);
         STORE_X(y0 + i, V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias));
-        NAME(ask_for)(x0 + i, ahead, t);
-        if (count == 1)
+        if (count == 1) {
+            NAME(ask_for_next)(x0, y0, i, ahead, t);
             continue;
+        }
+        NAME(ask_for)(x0 + i, ahead, t);
         STORE_X(y1 + i, V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias));
         NAME(ask_for)(x1 + i, ahead, t);
     }
@@ -318,7 +330,11 @@ INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int co
     return in_range;
 }
 
-/* Rows [row, row + count), count 1 or GROUP; y is made in `piece` where that is given. */
+/*
+ * Rows [row, row + count), count 1 or GROUP; y is made in `piece` where that is given. It is made
+ * of two rows at once, which share weight and bias, or of one where it goes to a far cache: memory
+ * waits for a single stream of writes less. 16-bit rows wait for conversions, of weight too.
+ */
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
                                 const traffic t, ELEMENT_T *piece) {
     const ELEMENT_T *x[GROUP];
@@ -361,8 +377,12 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     NAME(scale_rows)(scale, count, mean, rstd);
     if (count == 1)
         NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
-    for (int r = 0; r + 1 < count; r += 2)
-        NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
+    else if (t == TRAFFIC_AHEAD && !piece && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN))
+        for (int r = 0; r < count; r++)
+            NAME(apply)(a, x + r, y + r, 1, scale + r, rms, ahead, TRAFFIC_AHEAD);
+    else
+        for (int r = 0; r + 1 < count; r += 2)
+            NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
     if (piece)
         stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
 }
@@ -383,8 +403,11 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 #include "cpu/rows_short.h"
 #include "cpu/rows_step.h"
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
-    return NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) ? NAME(short_rows)(a, rms)
-                                                           : NAME(step_rows)(a, rms);
+    /* Past the cache steps of SHORT_ROWS such rows, 4 KB, are slower than smaller ones. */
+    const bool large = a->traffic == TRAFFIC_STREAM && a->cols == 2 * LANES;
+    return NAME(SHORT_COLS) && a->cols <= 2 * NAME(SHORT_COLS) && a->rows >= SHORT_ROWS && !large
+               ? NAME(short_rows)(a, rms)
+               : NAME(step_rows)(a, rms);
 }
 #endif
 
@@ -394,7 +417,7 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
         a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
     const bool lines =
-        t != TRAFFIC_STREAM && NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
+        t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns)(a, rms);
     for (; row < grouped; row += GROUP)

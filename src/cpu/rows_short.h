@@ -1,11 +1,13 @@
 /*
- * Forward of rows with no more elements than there are canonical lanes; part of cpu/rows.h. Such a
+ * Forward of rows with no more elements than twice the canonical lanes; part of cpu/rows.h. Such a
  * row is a few vectors, their number a constant, and costs less for its elements than for waiting:
  * y waits for the root, the root for the squares, the squares for the mean. So SHORT_ROWS rows are
  * taken through each of these together, and what a row has once is done in vectors of rows. The
  * sums are those of rows_forward.h: a lane that no element goes to holds 0. For f32 and f64: 16-bit
  * rows wait for their conversions, not for this.
  */
+
+enum { NAME(SHORT_VECS) = 2 * NAME(PARTS) }; /* the most vectors of a row */
 
 /* What normalises the rows of a step, as row_scale for each of them. */
 typedef struct NAME(row_scales) {
@@ -56,7 +58,7 @@ INLINE int NAME(short_left)(int k, const int vecs, int last) {
     return k + 1 < vecs ? VEC_LANES : last;
 }
 
-/* The lanes of `vecs` vectors folded to one vector. */
+/* The lanes of a row of `vecs` vectors folded to one vector. */
 INLINE VEC NAME(short_fold)(VEC part[], const int vecs) {
     UNROLL for (int half = NAME(PARTS) / 2; half; half /= 2)
         UNROLL for (int k = 0; k < half; k++) if (k + half < vecs) part[k] =
@@ -64,16 +66,27 @@ INLINE VEC NAME(short_fold)(VEC part[], const int vecs) {
     return part[0];
 }
 
+/* Vector k of a row, or its square, added to its lanes; the first to come there is all of them. */
+INLINE void NAME(short_add)(VEC part[], int k, VEC v) {
+    part[k % NAME(PARTS)] = k < NAME(PARTS) ? v : V(add)(part[k % NAME(PARTS)], v);
+}
+INLINE void NAME(short_add_square)(VEC part[], int k, VEC v) {
+    part[k % NAME(PARTS)] = k < NAME(PARTS) ? V(mul)(v, v) : V(fma)(v, v, part[k % NAME(PARTS)]);
+}
+
 /* The sums of FOLD_ROWS rows, or of their squares. */
 INLINE void NAME(short_totals)(const char *x, int64_t pitch, const int vecs, int last,
                                const bool rms, REAL total[]) {
     VEC sums[FOLD_ROWS];
-    UNROLL for (int r = 0; r < FOLD_ROWS; r++) {
+    for (int r = 0; r < FOLD_ROWS; r++) {
         const ELEMENT_T *const row = (const ELEMENT_T *)(x + r * pitch);
         VEC part[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
             const VEC v = NAME(load_x)(row + k * VEC_LANES, NAME(short_left)(k, vecs, last));
-            part[k] = rms ? V(mul)(v, v) : v;
+            if (rms)
+                NAME(short_add_square)(part, k, v);
+            else
+                NAME(short_add)(part, k, v);
         }
         sums[r] = NAME(short_fold)(part, vecs);
     }
@@ -84,14 +97,15 @@ INLINE void NAME(short_totals)(const char *x, int64_t pitch, const int vecs, int
 INLINE void NAME(short_centered)(const char *x, int64_t pitch, const int vecs, int last,
                                  const REAL center[], REAL deviation[], REAL total[]) {
     VEC sums[FOLD_ROWS], squares[FOLD_ROWS];
-    UNROLL for (int r = 0; r < FOLD_ROWS; r++) {
+    for (int r = 0; r < FOLD_ROWS; r++) {
         const ELEMENT_T *const row = (const ELEMENT_T *)(x + r * pitch);
         const VEC m = V(set1)(center[r]);
         VEC part[NAME(PARTS)], square[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
-            part[k] = NAME(keep)(V(sub)(NAME(load_x)(row + k * VEC_LANES, left), m), left);
-            square[k] = V(mul)(part[k], part[k]);
+            const VEC d = NAME(keep)(V(sub)(NAME(load_x)(row + k * VEC_LANES, left), m), left);
+            NAME(short_add)(part, k, d);
+            NAME(short_add_square)(square, k, d);
         }
         sums[r] = NAME(short_fold)(part, vecs);
         squares[r] = NAME(short_fold)(square, vecs);
@@ -130,7 +144,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
     const int64_t x_pitch = a->x_pitch;
-    VEC weight[NAME(PARTS)], bias[NAME(PARTS)];
+    VEC weight[NAME(SHORT_VECS)], bias[NAME(SHORT_VECS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last);
         weight[k] =
@@ -159,33 +173,36 @@ INLINE void NAME(place_rows)(char *y, int64_t y_pitch, const ELEMENT_T *piece, i
             memcpy(y + r * y_pitch, piece + r * n, bytes);
 }
 
-/* Asks for the lines of `count` rows to read, `ahead` bytes on. */
-INLINE void NAME(ask_for_rows)(const char *x, int64_t ahead, int64_t pitch, int64_t n, int count,
-                               bool wanted) {
+/* Asks for the lines of `count` rows, `ahead` bytes on. */
+INLINE void NAME(ask_for_rows)(const char *rows, int64_t ahead, int64_t pitch, int64_t n, int count,
+                               bool wanted, const int to_write) {
     if (pitch == n * (int64_t)sizeof(ELEMENT_T)) {
-        NAME(ask_for_row)((const ELEMENT_T *)x, ahead, n * count, wanted, 0);
+        NAME(ask_for_row)((const ELEMENT_T *)rows, ahead, n * count, wanted, to_write);
         return;
     }
     for (int r = 0; r < count; r++)
-        NAME(ask_for_row)((const ELEMENT_T *)x, ahead + r * pitch, n, wanted, 0);
+        NAME(ask_for_row)((const ELEMENT_T *)rows, ahead + r * pitch, n, wanted, to_write);
 }
 
 /* Rows [0, rows), a multiple of SHORT_ROWS. y is made in place where its rows are whole vectors.
  * Where `lines`, the rows of a step are whole lines, written past the cache. */
 INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool rms, const int vecs,
                                 const bool whole, bool lines) {
-    _Alignas(64) ELEMENT_T piece[SHORT_ROWS * LANES + VEC_LANES];
+    _Alignas(64) ELEMENT_T piece[SHORT_ROWS * 2 * LANES + VEC_LANES];
     const int64_t n = a->cols, x_pitch = a->x_pitch;
     const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
-    const bool in_place = whole && !lines, asks = a->traffic != TRAFFIC_CACHED;
+    const bool in_place = n % VEC_LANES == 0 && !lines, asks = a->traffic != TRAFFIC_CACHED;
+    /* Where y fits the cache it comes soon enough by itself. */
+    const bool writes = a->traffic == TRAFFIC_STREAM && !lines;
     const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
     for (int64_t row = 0; row < rows; row += SHORT_ROWS) {
         const char *const x = a->x + row * x_pitch;
         char *const y = a->y + row * a->y_pitch;
         double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;
+        NAME(ask_for_rows)(y, 0, a->y_pitch, n, SHORT_ROWS, writes, 1);
         NAME(short_moments)(x, x_pitch, n, vecs, last, rms, mean, m2);
-        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks);
+        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks, 0);
         if (!NAME(finish_step)(a, row, SHORT_ROWS, rms, mean, m2, &scales))
             continue;
         NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, vecs, last, &scales, rms);
@@ -198,16 +215,17 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
         VEC_FENCE();
 }
 
-/* Does what it can of the rows, and returns how many. */
+/* Does what it can of the rows, and returns how many. Whole vectors are constants where they are
+ * few: with more, a mask costs less than it takes to compile both. */
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !rows || a->given || !a->y)
+    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || a->given || !a->y)
         return 0;
-    const bool lines = NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, a->cols);
+    const bool lines = NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, SHORT_ROWS);
     const bool whole = a->cols % VEC_LANES == 0;
-    UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) {
-        if (whole)
+    UNROLL for (int v = 1; v <= NAME(SHORT_VECS); v++) if (v == vecs) {
+        if (whole && v <= NAME(PARTS))
             NAME(short_rows_of)(a, rows, rms, v, true, lines);
         else
             NAME(short_rows_of)(a, rows, rms, v, false, lines);

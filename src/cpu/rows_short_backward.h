@@ -105,8 +105,8 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
             g[r] += 0;
             gxhat[r] += 0;
         }
-        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks);
-        NAME(ask_for_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, asks);
+        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks, 0);
+        NAME(ask_for_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, asks, 0);
         if (__builtin_expect(!NAME(finish_constants)(a, xhat, g, gxhat, SHORT_ROWS, &constants),
                              0)) {
             for (int r = 0; r < SHORT_ROWS; r++)

@@ -80,7 +80,8 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     const int64_t n = a->cols;
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(STEP_COLS)];
     /* Fewer bytes at once than 2 KB are slower past the cache. */
-    const bool lines = n >= 2 * LANES && NAME(groups_are_lines)(a->traffic, a->y, a->y_pitch, n);
+    const bool lines =
+        n >= 2 * LANES && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
     const bool asks = a->traffic != TRAFFIC_CACHED;
     int64_t row = 0;
     for (; row + count <= a->rows; row += count) {

@@ -140,7 +140,7 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
     _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
     /* As in rows_step.h. */
     const bool lines =
-        count * n >= 16 * LANES && NAME(groups_are_lines)(a->traffic, a->dx, a->dx_pitch, n);
+        count * n >= 16 * LANES && NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, GROUP);
     const bool asks = a->traffic != TRAFFIC_CACHED;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {

@@ -18,8 +18,8 @@
 static const struct {
     int64_t rows, cols;
 } shapes[] = {
-    {40, 1},   {70, 24}, {4099, 8}, {150, 1000}, {64, 1024}, {5, 4097},
-    {2, 9001}, {1, 33},  {33, 769}, {43, 40},    {27, 200},
+    {40, 1}, {70, 24},  {4099, 8}, {150, 1000}, {64, 1024}, {5, 4097}, {2, 9001},
+    {1, 33}, {33, 769}, {43, 40},  {27, 200},   {70, 53},   {37, 29},
 };
 
 static const struct {
@@ -364,7 +364,7 @@ static void beyond_the_cache(int step) {
         int64_t rows, cols;
         element type;
     } sizes[] = {{2304, 1024, F32}, {9000, 250, F32},   {12000, 200, F32}, {88000, 24, F32},
-                 {8200, 544, F16},  {40000, 120, BF16}, {1100, 1024, F64}};
+                 {8200, 544, F16},  {40000, 120, BF16}, {1100, 1024, F64}, {40000, 53, F32}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++) {
             if (turn++ % step)
