@@ -1,0 +1,158 @@
+/*
+ * A part of backward.cu: where a thread is, its chunks of x and dy, of rows to come and of the one at
+ * hand, the saved statistics and the weights, and how they come to it.
+ */
+
+struct team_state {
+    int lane, team, rank; /* rank in the row: also this thread's first chunk */
+    bool idle, has_last;
+    int turns[ROWS]; /* that have the thread's first row, its second ... */
+    u32 ring;
+    /* Of the turn to be fetched next: this thread's first chunk in its first row. */
+    const char *next_x, *next_g;
+    /* Of the turn to come: its first row's statistics. */
+    const char *next_mean, *next_rstd;
+
+    __device__ __forceinline__ bool has(int k) const { return k < VECS - 1 || has_last; }
+    __device__ __forceinline__ u32 x_slot(int stage, int u, int k) const {
+        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
+    }
+    __device__ __forceinline__ u32 g_slot(int stage, int u, int k) const {
+        return ring + STAGES * ROWS * VECS * THREADS * X_BYTES +
+               ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) +
+               threadIdx.x * (G_BYTES - X_BYTES);
+    }
+    __device__ __forceinline__ u32 w_slot(int k) const {
+        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + G_BYTES) +
+               k * (THREADS * W_BYTES) + threadIdx.x * (W_BYTES - X_BYTES);
+    }
+};
+
+struct operands {
+    chunk<X_BYTES> x[ROWS][VECS];
+    chunk<G_BYTES> g[ROWS][VECS];
+};
+struct row_in_registers {
+    const operands &o;
+    int u;
+    __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return o.x[u][k]; }
+    __device__ __forceinline__ chunk<G_BYTES> g(int k) const { return o.g[u][k]; }
+};
+struct row_in_ring {
+    const team_state &t;
+    int stage;
+    __device__ __forceinline__ chunk<X_BYTES> x(int k) const {
+        return load_from_shared<X_BYTES>(t.x_slot(stage, 0, k));
+    }
+    __device__ __forceinline__ chunk<G_BYTES> g(int k) const {
+        return load_from_shared<G_BYTES>(t.g_slot(stage, 0, k));
+    }
+};
+
+/* Starts the copies of a turn into a slot, or loads them; zeros for what is not there. */
+__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int turn, int stage,
+                                      operands &o) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        bool there = turn < t.turns[u];
+        const char *x = t.next_x + u * PER_WARP * args.x_stride;
+        const char *g = t.next_g + u * PER_WARP * args.dy_stride;
+#pragma unroll(AGAIN && !COPIES ? 1 : VECS)
+        for (int k = 0; k < VECS; k++) {
+            bool has = there && t.has(k);
+            if constexpr (COPIES) {
+                copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
+                    t.x_slot(stage, u, k), x + k * (SPREAD * X_BYTES), has);
+                copy_async<COPIES ? G_BYTES : 4, COPIES ? G_ACCESS : 4>(
+                    t.g_slot(stage, u, k), g + k * (SPREAD * G_BYTES), has);
+            } else {
+                auto cx = zero_chunk<X_BYTES>();
+                auto cg = zero_chunk<G_BYTES>();
+                if (has) {
+                    cx = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+                    cg = load_once<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
+                }
+                if constexpr (RINGED) {
+                    store_to_shared<X_BYTES>(t.x_slot(stage, u, k), cx);
+                    store_to_shared<G_BYTES>(t.g_slot(stage, u, k), cg);
+                } else {
+                    o.x[u][k] = cx;
+                    o.g[u][k] = cg;
+                }
+            }
+        }
+    }
+    t.next_x += args.x_turn;
+    t.next_g += args.dy_turn;
+    if (RINGED)
+        copy_async_commit();
+}
+
+__device__ __forceinline__ void take(const team_state &t, int stage, operands &o) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
+            o.g[u][k] = load_from_shared<G_BYTES>(t.g_slot(stage, u, k));
+        }
+}
+
+__device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, int turn,
+                                              real *mean, real *rstd) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        mean[u] = 0;
+        rstd[u] = 0;
+        if (turn < t.turns[u]) {
+            if constexpr (LAYER)
+                mean[u] = load_element<MEAN_TYPE>(t.next_mean + u * PER_WARP * args.mean_stride, 0);
+            rstd[u] = load_element<RSTD_TYPE>(t.next_rstd + u * PER_WARP * args.rstd_stride, 0);
+        }
+    }
+    t.next_mean += args.mean_turn;
+    t.next_rstd += args.rstd_turn;
+}
+
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
+}
+
+/* A thread's weights: in registers as they are in memory, or in shared memory. */
+struct thread_weights {
+    chunk<W_BYTES> held[AGAIN ? 1 : VECS];
+
+    __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
+        if constexpr (W_TYPE != NONE)
+#pragma unroll
+            for (int k = 0; k < VECS; k++) {
+                chunk<W_BYTES> w = zero_chunk<W_BYTES>();
+                if (!t.idle && t.has(k))
+                    w = load_shared_by_rows<W_BYTES, W_ACCESS>(
+                        (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
+                if constexpr (AGAIN)
+                    store_to_shared<W_BYTES>(t.w_slot(k), w);
+                else
+                    held[k] = w;
+            }
+    }
+    /* Else the converted weights stay in registers, and spill. */
+    __device__ __forceinline__ void forget_all(u32 zero) {
+        if constexpr (W_TYPE != NONE && !KEEP_WEIGHTS && !AGAIN)
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                for (u32 &w : held[k].word)
+                    forget(w, zero);
+    }
+    __device__ __forceinline__ void take(const team_state &t, int k, real *w) const {
+        chunk<W_BYTES> c;
+        if constexpr (AGAIN && W_TYPE != NONE)
+            c = load_from_shared<W_BYTES>(t.w_slot(k));
+        else
+            c = held[AGAIN ? 0 : k];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            w[i] = W_TYPE == NONE ? (real)1 : plus_offset(element<W_TYPE>(c.word, i));
+    }
+};

@@ -1,0 +1,66 @@
+/* A part of backward.cu: dx of a row whose sums are there, and what the row adds to the columns. */
+
+/* What a row's sums come to. */
+struct row_factors {
+    real mean, delta, rstd, slope, constant; /* slope: of xhat, or of d where SHORT_RANGE */
+    real back;                               /* what delta takes from xhat */
+};
+
+__device__ __forceinline__ row_factors factors_of(const real *sum, real mean, real rstd) {
+    const real delta = LAYER && CORRECT ? sum[2] * (real)(1.0 / COLS) : 0;
+    const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
+    const real both = LAYER && CORRECT ? multiply_add(-delta, sum[0], sum[1]) : sum[1];
+    const real c2 = both * (real)(1.0 / COLS) * rstd;
+    return {mean, delta, rstd, SHORT_RANGE ? -c2 * rstd * rstd : -c2 * rstd, -c1 * rstd,
+            -delta * rstd};
+}
+
+/* dx of a chunk, whose part of the columns' sums is added. */
+__device__ __forceinline__ void chunk_output(const chunk<X_BYTES> &x, const chunk<G_BYTES> &dy,
+                                             const real *w, const row_factors &f, real *dweight,
+                                             real *dbias, real *out) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        real d = element<X_TYPE>(x.word, i), g = element<G_TYPE>(dy.word, i);
+        if (LAYER)
+            d -= f.mean;
+        if (LAYER && CORRECT && SHORT_RANGE)
+            d -= f.delta;
+        if (WANT_DBIAS)
+            dbias[i] += g;
+        if (SHORT_RANGE)
+            g *= f.rstd;
+        else
+            d = LAYER && CORRECT ? multiply_add(d, f.rstd, f.back) : d * f.rstd;
+        if (WANT_DWEIGHT)
+            dweight[i] = multiply_add(g, d, dweight[i]);
+        const real rest = LAYER ? multiply_add(d, f.slope, f.constant) : d * f.slope;
+        const real scaled = W_TYPE == NONE ? g : g * w[i];
+        if (SHORT_RANGE)
+            out[i] = W_TYPE == NONE ? g + rest : multiply_add(g, w[i], rest);
+        else
+            out[i] = multiply_add(scaled, f.rstd, rest);
+    }
+}
+
+/* The outputs of a thread's rows of a turn, and their part of the columns' sums. */
+template <typename row_source>
+__device__ __forceinline__ void row_output(const team_state &t, const row_source &row,
+                                           const thread_weights &weights, const row_factors &f,
+                                           real (*dweight)[WIDTH], real (*dbias)[WIDTH], char *dx,
+                                           bool there) {
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        real w[WIDTH], out[WIDTH];
+        const auto x = row.x(k);
+        const auto g = row.g(k);
+        weights.take(t, k, w);
+        chunk_output(x, g, w, f, dweight[k], dbias[k], out);
+        if constexpr (WANT_DX) {
+            constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+            if (there && t.has(k))
+                store_once<D_BYTES, D_ACCESS>(dx + (i64)k * (SPREAD * D_BYTES),
+                                              pack<D_TYPE, WIDTH>(out));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+/* A part of backward.cu: rows over GROUP blocks. */
+
+constexpr int LINE = 2 * DELAY + 2; /* as in forward.cu */
+typedef mail<real, GROUP, LINE> group_mail;
+
+struct wide_room {
+    entry slots[2][WARPS], sums[2];
+};
+
+/* The extra warp: the sums of the rows whose output is next, and those of the newest row. */
+__device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &room, u64 *line,
+                                               int member) {
+    const int turns = t.turns[0];
+    group_mail m;
+    for (int turn = 0; turn < turns + DELAY; turn++) {
+        if (turn >= DELAY) {
+            real sum[3] = {0, 0, 0};
+#pragma unroll
+            for (int e = 0; e < group_mail::EACH; e++) {
+                real v[3] = {0, 0, 0};
+                m.take(line, turn - DELAY, e, t.lane, v);
+#pragma unroll
+                for (int j = 0; j < 3; j++)
+                    sum[j] += v[j];
+            }
+            __syncwarp();
+            sum_in_warp(t, sum);
+            if (t.lane == 0)
+                room.sums[turn & 1] = {sum[0], sum[1], sum[2], 0};
+        }
+        if (turn + 1 >= DELAY && turn + 1 < turns + DELAY)
+            m.ask(line, turn + 1 - DELAY, t.lane);
+        barrier(1, ALL_THREADS);
+        if (turn < turns) {
+            real sum[4];
+            add_entries<WARPS>(t, shared_address(&room.slots[turn & 1][0]), sum);
+            if (t.lane == 0)
+                group_mail::send(line, turn, member, sum);
+        }
+    }
+}
+
+/* The other warps: the sums of the newest row, and the output of an older one. */
+__device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, wide_room &room,
+                                          int member, i64 row) {
+    const int turns = t.turns[0];
+    char *dx = (char *)args.dx + row * args.dx_stride +
+               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
+    const char *old_mean = t.next_mean, *old_rstd = t.next_rstd;
+    operands o;
+    int newest = 0, oldest = 0; /* slots */
+    thread_weights weights;
+    weights.load(args, t);
+    real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            dweight[k][i] = dbias[k][i] = 0;
+    /* Statistics come a turn before they are used. */
+    real next_mean = 0, mean = 0, rstd = 0;
+    if (LAYER && turns > 0)
+        next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
+    for (int turn = 0; turn < turns + DELAY; turn++) {
+        weights.forget_all(args.zero);
+        if (turn < turns) {
+            real sum[4];
+            const real now = next_mean;
+            t.next_mean += args.mean_turn;
+            if (LAYER && turn + 1 < turns)
+                next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
+            copy_async_wait<most(STAGES - 1 - DELAY, 0)>();
+            take(t, newest, o);
+            thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
+            store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
+            newest = newest + 1 == STAGES ? 0 : newest + 1;
+        }
+        if (turn + 1 == DELAY && turns > 0) {
+            if (LAYER)
+                mean = load_element<MEAN_TYPE>(old_mean, 0);
+            rstd = load_element<RSTD_TYPE>(old_rstd, 0);
+        }
+        barrier(1, ALL_THREADS);
+        if (turn < DELAY)
+            continue;
+        const entry s = room.sums[turn & 1];
+        const row_factors f = factors_of(s.sum, mean, rstd);
+        old_mean += args.mean_turn;
+        old_rstd += args.rstd_turn;
+        if (turn + 1 < turns + DELAY) {
+            if (LAYER)
+                mean = load_element<MEAN_TYPE>(old_mean, 0);
+            rstd = load_element<RSTD_TYPE>(old_rstd, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            real w[WIDTH], out[WIDTH];
+            const auto x = load_from_shared<X_BYTES>(t.x_slot(oldest, 0, k));
+            const auto g = load_from_shared<G_BYTES>(t.g_slot(oldest, 0, k));
+            weights.take(t, k, w);
+            chunk_output(x, g, w, f, dweight[k], dbias[k], out);
+            if constexpr (WANT_DX) {
+                constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+                if (t.has(k))
+                    store_once<D_BYTES, D_ACCESS>(dx + (i64)k * (SPREAD * D_BYTES),
+                                                  pack<D_TYPE, WIDTH>(out));
+            }
+        }
+        fetch(args, t, turn - DELAY + STAGES, oldest, o);
+        oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
+        dx += args.dx_turn;
+    }
+    copy_async_wait<0>();
+    write_column_sums(args, t, dweight, dbias, member);
+}
+
+__device__ __forceinline__ void wide_rows(const backward_args &args, team_state &t) {
+    __shared__ __align__(16) wide_room room;
+    const i64 group = blockIdx.x / GROUP;
+    const int member = blockIdx.x % GROUP;
+    u64 *line = args.mail + group * group_mail::ALL_WORDS;
+    const bool exchanger = threadIdx.x >= THREADS;
+    release_stream();
+    wait_for_stream();
+    if (exchanger) {
+        group_mail::clear(line, member, t.lane);
+        grid_barrier_of_warp(t.lane);
+        exchange_turns(t, room, line, member);
+    } else {
+        operands o;
+#pragma unroll 1
+        for (int s = 0; s < STAGES; s++)
+            fetch(args, t, s, s, o);
+        row_turns(args, t, room, member, group);
+    }
+}
