@@ -25,6 +25,12 @@ PURE = (
     "geometry",
     "groups",
     "images",
+    "lanes",
+    "plan",
+    "rows",
+    "rows_backward",
+    "rows_forward",
+    "rows_wide",
     "spec",
     "strips",
 )

@@ -1,0 +1,165 @@
+/*
+ * Geometry of the backward of dense rows: over how many blocks, lanes, chunks and teams. The limits
+ * are from measurements (docs/notebook-gpu.md).
+ */
+#include "rows_backward.h"
+
+#include "integers.h"
+#include "lanes.h"
+
+enum {
+    BACKWARD_THREADS = 512,
+    BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
+    BACKWARD_ELEMENTS = 16,        /* columns a thread sums */
+    BACKWARD_MOST_ELEMENTS = 32,   /* the same, for rows that fill a cluster of 16 */
+    BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
+    BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
+    BACKWARD_SPREAD_COLS = 2560,   /* longest row that is left as it is by improve_spread */
+    BACKWARD_HOLD_COLS = 131072,   /* longest row that is read from the ring twice */
+    BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
+};
+
+/*
+ * How a row of the backward is spread: over `cluster` blocks, in each over `lanes` threads that
+ * take `vecs` chunks, by as many teams of a block as registers allow.
+ */
+typedef struct spread {
+    int cluster, lanes, vecs, threads; /* threads: the most of a block, over all its teams */
+} spread;
+
+/* What a multiprocessor has under way at once, less what lanes without a chunk cost. The time that
+ * is left over the memory's own goes with its inverse (docs/notebook-gpu.md, run 14). */
+static double spread_score(const spread *s, int chunks) {
+    const int teams = s->threads / s->lanes;
+    const double part = (double)chunks / s->cluster;
+    return teams * part * (1 + part / (s->lanes * s->vecs)) * (teams > 1 ? 1.02 : 1);
+}
+
+/* Four teams of 128 lanes, or five of 96, over clusters of a few blocks, where they leave hardly a
+ * lane idle; two teams of 224 where there would be one. As measured: more teams hide more of the
+ * exchange, and what a cluster adds to it is less. */
+static void many_teams(spread *s, int chunks) {
+    static const spread some[] = {{2, 128, 2, 512}, {3, 128, 2, 512}, {4, 128, 2, 512},
+                                  {5, 128, 2, 512}, {2, 96, 2, 512},  {3, 96, 2, 512},
+                                  {2, 224, 2, 512}, {4, 224, 2, 512}};
+    static const double fill[] = {.87, .87, .87, .93, .99, .99, .92, .92};
+    const bool one_team = 2 * s->lanes > s->threads;
+    for (int i = 0; i < (int)(sizeof some / sizeof *some); i++) {
+        const int room = some[i].cluster * some[i].lanes * some[i].vecs;
+        if (chunks <= room && chunks >= fill[i] * room && (some[i].lanes < 224 || one_team)) {
+            *s = some[i];
+            return;
+        }
+    }
+}
+
+/* Another spread of 16-bit rows in whole chunks, where it is better by far. Three
+ * chunks of bf16 spill but for 128 lanes. */
+static void improve_spread(spread *s, int chunks, int max_cluster, dtype x) {
+    double best = 1.25 * spread_score(s, chunks);
+    for (int cluster = 1; cluster <= least(8, max_cluster); cluster *= 2)
+        for (int vecs = 2; vecs <= 3; vecs++) {
+            spread o = {.cluster = cluster,
+                        .lanes = in_warps(ceil_div(chunks, cluster), vecs),
+                        .vecs = vecs,
+                        .threads = vecs == 3 ? BACKWARD_FEW_THREADS : BACKWARD_THREADS};
+            const int spills = vecs == 3 && x == DTYPE_BF16 && o.lanes != 128;
+            if (o.lanes > o.threads || spills || spread_score(&o, chunks) <= best)
+                continue;
+            best = spread_score(&o, chunks);
+            *s = o;
+        }
+}
+
+/* The spread of a long 16-bit row that is read from the ring twice: three or four chunks a thread,
+ * whichever leaves fewer threads without, three if neither does. */
+static spread hold_spread(int chunks) {
+    const int cluster = chunks <= 8 * 128 * 3 ? 8 : 16; /* of four teams at least */
+    spread best = {0};
+    double most_busy = 0;
+    for (int vecs = 3; vecs <= 4; vecs++) {
+        const int lanes = most(64, in_warps(ceil_div(chunks, cluster), vecs));
+        const int threads = BACKWARD_THREADS / lanes * lanes;
+        const double busy = (double)threads * chunks / (cluster * lanes * vecs);
+        if (busy > most_busy) {
+            most_busy = busy;
+            best = (spread){cluster, lanes, vecs, BACKWARD_THREADS};
+        }
+    }
+    return best;
+}
+
+int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
+                      const cuda_limits *limits) {
+    int bytes = most(x_bytes, g_bytes);
+    int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
+    c[C_WIDTH] = width;
+    c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
+    int most_elements = is_double ? 10 : bytes == 4 || width == 8 ? 24 : 32;
+    int lanes = lanes_within_warp(chunks, width, width * bytes, most_elements, bytes == 2 ? 16 : 8,
+                                  60, 14, &vecs);
+    if (lanes) {
+        int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
+        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch < 100 ? 12 : 8;
+        c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
+        c[C_TEAMS] = c[C_WARPS];
+        int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);
+        c[C_ROWS] = most(1, least(2, BACKWARD_IN_FLIGHT / row));
+        c[C_STAGES] = c[C_ROWS] == 1 ? 2 : 1;
+    } else {
+        /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
+        int wide_weight = constant_bytes(c, C_W_TYPE) == 4;
+        int elements = is_double ? 4 : bytes == 4 || wide_weight ? 8 : BACKWARD_ELEMENTS;
+        int cluster = 1;
+        int longest = least(BACKWARD_CLUSTER_COLS - 1, BACKWARD_THREADS * elements);
+        int block_cols = is_double ? BACKWARD_BLOCK_COLS / 2 : BACKWARD_BLOCK_COLS;
+        if (elements == BACKWARD_ELEMENTS &&
+            (cols <= BACKWARD_CLUSTER_COLS || cols > 2 * BACKWARD_CLUSTER_COLS))
+            block_cols *= 2; /* in between that would leave threads without columns */
+        if (cols > longest)
+            while (cluster < limits->max_cluster && cluster * block_cols < cols)
+                cluster *= 2;
+        int threads = BACKWARD_THREADS;
+        if (cluster == 1 && !is_double &&
+            (bytes == 4 || (width == 8 && chunks > 320 && chunks <= 384 && limits->arch < 100))) {
+            /* Fewer threads of more columns each. */
+            lanes = lanes_of_block(chunks, width, 1, bytes == 4 ? 16 : 24, bytes == 4 ? 192 : 128,
+                                   &vecs);
+            if (lanes)
+                threads = BACKWARD_FEW_THREADS;
+        }
+        if (!lanes)
+            lanes = lanes_of_block(chunks, width, cluster, elements, BACKWARD_THREADS, &vecs);
+        if (!lanes && bytes == 2)
+            lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
+                                   BACKWARD_FEW_THREADS, &vecs);
+        if (!lanes)
+            return 0;
+        if (elements == BACKWARD_ELEMENTS && width == 8 && cols > BACKWARD_SPREAD_COLS &&
+            cols < 2 * BACKWARD_CLUSTER_COLS && limits->arch >= 90 && limits->arch < 100) {
+            spread s = {cluster, lanes, vecs, threads};
+            improve_spread(&s, chunks, limits->max_cluster, (dtype)c[C_X_TYPE]);
+            if (limits->max_cluster >= 8)
+                many_teams(&s, chunks);
+            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs, threads = s.threads;
+        }
+        if (elements == BACKWARD_ELEMENTS && width == 8 && cols > 2 * BACKWARD_CLUSTER_COLS &&
+            cols <= BACKWARD_HOLD_COLS && limits->max_cluster >= 16 && limits->arch < 100) {
+            spread s = hold_spread(chunks);
+            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs;
+            c[C_HOLD] = 1;
+        }
+        /* More columns in a thread need more registers: one team of fewer threads. */
+        c[C_TEAMS] = threads == BACKWARD_THREADS && vecs * width > elements && !c[C_HOLD]
+                         ? 1
+                         : least(8, most(1, threads / lanes));
+        c[C_WARPS] = c[C_TEAMS] * lanes / 32;
+        c[C_CLUSTER] = cluster;
+        int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
+        c[C_STAGES] =
+            c[C_HOLD] || (stage <= 32 << 10 && threads == BACKWARD_THREADS && lanes > 64) ? 2 : 1;
+    }
+    c[C_LANES] = lanes;
+    c[C_VECS] = vecs;
+    return 1;
+}

@@ -1,0 +1,12 @@
+/* Geometry of the backward of dense rows (kernels/backward.cu). Pure. */
+#ifndef PLANISH_CUDA_ROWS_BACKWARD_H
+#define PLANISH_CUDA_ROWS_BACKWARD_H
+
+#include "backend.h"
+
+/* Sets the constants `c` for rows of `cols` columns within blocks or clusters; 0: they are too
+ * long. */
+int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
+                      const cuda_limits *limits);
+
+#endif

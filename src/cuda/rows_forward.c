@@ -1,0 +1,185 @@
+/*
+ * Geometry of the forward of dense rows: how many lanes, chunks, rows and blocks. The limits are
+ * from measurements (docs/notebook-gpu.md).
+ */
+#include "rows_forward.h"
+
+#include "integers.h"
+#include "lanes.h"
+
+enum {
+    FORWARD_DIRECT_LANES = 256,   /* of a row in one block, without a ring */
+    FORWARD_MOST_VECS = 6,        /* of 16 bits, with all of FORWARD_DIRECT_LANES */
+    FORWARD_THREE_LANES = 320,    /* of 16 bits, without a ring: three blocks */
+    FORWARD_SHORT_LANES = 512,    /* the same: two blocks */
+    FORWARD_TURNS = 2,            /* rows a team takes with a ring, where there are enough */
+    FORWARD_THREADS = 1024,       /* in a multiprocessor: 64 registers each */
+    FORWARD_MANY_THREADS = 1536,  /* the same, with up to two chunks each */
+    FORWARD_NARROW_THREADS = 768, /* the same, rows within warps */
+    FORWARD_WARPS = 4,            /* of a block whose rows are within warps */
+    CENTRED_COLS = 512,           /* longest row that is (centred_words.cu) */
+    CENTRED_ELEMENTS = 32,        /* a thread holds of it */
+    CENTRED_ALL_ELEMENTS = 64,    /* of all its rows */
+    CENTRED_ROWS = 4,             /* of a thread */
+    CENTRED_WARPS = 2,            /* of a block */
+    CENTRED_THREADS = 512,        /* in a multiprocessor */
+    CENTRED_MANY_THREADS = 640,   /* the same, of fewer elements or addresses */
+    GROUP_ROW_CHUNKS = 1536,      /* longest row of a group in registers */
+    GROUP_ROW_THREADS = 1344,     /* in a multiprocessor, of longer ones */
+    GROUP_ROW_BLOCKS = 3,         /* in a multiprocessor, of longer ones, rather than more */
+    GROUP_ROW_VECS = 7,           /* chunks of a thread, the same */
+};
+
+/* Lanes and chunks of 16-bit rows of whole chunks in a block, as measured; 0: too long. Full warps
+ * of four chunks each do best; fewer than three warps a block do not, and from 10240 to 12288
+ * columns blocks of more chunks do better than fewer of more threads. */
+static int lanes_of_short_row(int chunks, int *vecs) {
+    int least_lanes = chunks <= 192 ? 96 : 128, lanes = most(least_lanes, in_warps(chunks, 4));
+    if (lanes > FORWARD_THREE_LANES && chunks <= FORWARD_DIRECT_LANES * FORWARD_MOST_VECS)
+        lanes = FORWARD_DIRECT_LANES;
+    *vecs = ceil_div(chunks, lanes);
+    return lanes <= FORWARD_SHORT_LANES ? lanes : 0;
+}
+
+/* A few chunks: a lane for each. Else a power of two of lanes, so that as few as possible go
+ * without a chunk; of two such, the more lanes (bench/results/gpu-7/centred-lanes.csv has every
+ * number of chunks). */
+static void centred_geometry(int32_t *c, int chunks, int arch) {
+    const int width = c[C_WIDTH], fewest = SEGMENT_BYTES / (2 * width);
+    int lanes = least(chunks, 32), vecs = ceil_div(chunks, lanes), slots = 0;
+    for (int l = fewest; chunks > 5 && l <= 32; l *= 2) {
+        const int v = ceil_div(chunks, l);
+        if (v * width > CENTRED_ELEMENTS || (v == 1 && l != chunks) || (slots && l == 32))
+            continue;
+        if (!slots || l * v <= slots) {
+            lanes = l;
+            vecs = v;
+            slots = l * v;
+        }
+    }
+    const int elements = vecs * width;
+    /* Narrow chunks take registers for their addresses. */
+    const int few = vecs <= 2 || (width == 8 && vecs == 3 && arch >= 90);
+    c[C_LANES] = lanes;
+    c[C_VECS] = vecs;
+    c[C_WARPS] = CENTRED_WARPS;
+    c[C_ROWS] = least(width == 8 || vecs <= 2 ? CENTRED_ROWS
+                      : vecs <= 8             ? 2
+                                              : 1,
+                      CENTRED_ALL_ELEMENTS / elements);
+    c[C_MIN_BLOCKS] = (few && elements * c[C_ROWS] < CENTRED_ALL_ELEMENTS ? CENTRED_MANY_THREADS
+                                                                          : CENTRED_THREADS) /
+                      (32 * CENTRED_WARPS);
+}
+
+void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
+                      const cuda_limits *limits) {
+    int32_t *c = plan->main.constant;
+    int wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
+    int elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
+    int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
+    int in_shared = 0;
+    c[C_WIDTH] = width;
+    c[C_CLUSTER] = c[C_ROWS] = 1;
+    c[C_HOLD] = 0;
+    if (x_bytes == 2 && !is_double && !c[C_GROUPS] && cols <= CENTRED_COLS) {
+        centred_geometry(c, chunks, limits->arch);
+        return;
+    }
+    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
+    if (lanes) {
+        if (lanes == 8 && vecs == 4 && x_bytes == 2)
+            lanes = ceil_div(chunks, vecs); /* 7: no lane without a chunk */
+        c[C_WARPS] = FORWARD_WARPS;
+        /* Several rows at once until each thread has its share of loads under way. */
+        /* The scaled sums of types that leave float's range take registers of their own. */
+        c[C_ROWS] = most(1, least(wide_range ? 2 : 4, elements / (vecs * width)));
+    } else {
+        int cluster = 1;
+        if (x_bytes == 2 && width == 8 && !is_double)
+            lanes = lanes_of_short_row(chunks, &vecs);
+        if (lanes > FORWARD_THREE_LANES && chunks < 4 * FORWARD_SHORT_LANES && !wide_range) {
+            /* In shared memory, which leaves registers for more blocks. */
+            c[C_HOLD] = in_shared = 1;
+            lanes = chunks <= 5 * FORWARD_THREE_LANES ? FORWARD_THREE_LANES : FORWARD_SHORT_LANES;
+            vecs = ceil_div(chunks, lanes);
+        }
+        if (!lanes)
+            lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
+        while (!lanes && cluster < limits->max_cluster)
+            lanes =
+                lanes_of_block(chunks, width, cluster *= 2, elements, FORWARD_MOST_LANES, &vecs);
+        if (!lanes) {
+            lanes = 512;
+            vecs = ceil_div(chunks, cluster * lanes);
+            int room = limits->shared_per_block - (20 << 10); /* less the exchange's */
+            c[C_HOLD] = width * x_bytes >= 4 && vecs <= room / (lanes * width * x_bytes) ? 1 : 2;
+        }
+        c[C_WARPS] = lanes / 32;
+        c[C_CLUSTER] = cluster;
+    }
+    c[C_LANES] = lanes;
+    c[C_VECS] = vecs;
+    /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
+     * hidden by other rows, so this is worth more than anything else here. */
+    int threads = FORWARD_THREADS;
+    const int halves = x_bytes == 2 && width == 8 && !wide_range; /* in whole chunks */
+    const int whole_warp = limits->arch >= 90 && lanes == 32 && halves;
+    /* Rows of 104 to 256 and of 512 columns do better without a ring, and those of 128, 256 and
+     * 512, where no lane waits for another's chunks, in more blocks. */
+    const int full = halves && vecs * lanes == chunks && !(lanes & (lanes - 1));
+    const int quarter = lanes >= 4 && lanes <= (full ? 16 : 8) && x_bytes == 2 && width == 8 &&
+                        vecs * width == elements && limits->arch >= 89 && limits->arch < 100;
+    const int even = quarter && full;
+    if (x_bytes == 2 && width == 8 && lanes > 32 && vecs <= 2)
+        threads = FORWARD_MANY_THREADS;
+    else if (in_shared)
+        threads = lanes == FORWARD_SHORT_LANES ? FORWARD_MANY_THREADS : 4 * lanes;
+    else if (even || (vecs == 1 && lanes < 32 && halves && limits->arch < 100))
+        threads = FORWARD_THREADS;
+    else if (c[C_HOLD] || is_double || width * x_bytes < 4)
+        threads = 512;
+    else if (width * x_bytes < 16)
+        threads = 640;
+    else if (vecs * width > elements || (lanes <= 32 && !whole_warp))
+        threads = FORWARD_NARROW_THREADS;
+    /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
+     * wait they save. */
+    const int direct = x_bytes == 2 && width == 8 ? FORWARD_SHORT_LANES : FORWARD_DIRECT_LANES;
+    c[C_STAGES] =
+        c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
+        (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp && !quarter));
+    /* Without Hopper's addressing the ring takes a few registers more. */
+    if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
+        threads = 512;
+        c[C_STAGES] = c[C_STAGES] && lanes <= 512;
+    }
+    /* One block in a multiprocessor is not to be started anew. */
+    plan->turns = in_shared                                          ? 1
+                  : c[C_STAGES] && c[C_CLUSTER] == 1 && lanes <= 512 ? FORWARD_TURNS
+                                                                     : 0;
+    c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
+}
+
+void group_rows_geometry(cuda_plan *plan, int x_bytes) {
+    int32_t *c = plan->main.constant;
+    const int chunks = (int)plan->cols / c[C_WIDTH];
+    const int room = plan->limits.shared_per_block + 1024;
+    if (c[C_WIDTH] * x_bytes != 16 || chunks <= GROUP_ROW_CHUNKS || 16 * chunks > room - (8 << 10))
+        return;
+    const int fit = least(room / (16 * chunks + 2048), GROUP_ROW_BLOCKS);
+    /* The scaled sums of bf16 take registers of their own. */
+    const int threads = c[C_X_TYPE] == DTYPE_BF16 ? FORWARD_THREADS : GROUP_ROW_THREADS;
+    const int most_lanes = least(FORWARD_MOST_LANES, threads / fit / 32 * 32);
+    int vecs = GROUP_ROW_VECS;
+    while (in_warps(chunks, vecs) > most_lanes)
+        vecs++;
+    plan->wide.kernel = -1;
+    plan->turns = 1;
+    c[C_CLUSTER] = c[C_ROWS] = c[C_HOLD] = 1;
+    c[C_STAGES] = c[C_EARLY] = 0;
+    c[C_LANES] = in_warps(chunks, vecs);
+    c[C_WARPS] = c[C_LANES] / 32;
+    c[C_VECS] = vecs;
+    c[C_MIN_BLOCKS] = fit;
+}

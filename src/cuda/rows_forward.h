@@ -1,0 +1,20 @@
+/* Geometry of the forward of dense rows (kernels/forward.cu). Pure. */
+#ifndef PLANISH_CUDA_ROWS_FORWARD_H
+#define PLANISH_CUDA_ROWS_FORWARD_H
+
+#include "backend.h"
+
+enum {
+    FORWARD_ELEMENTS = 32,     /* a thread holds of its rows */
+    FORWARD_MOST_LANES = 1024, /* of a row in one block */
+};
+
+/* Sets the plan's constants for rows of `cols` columns within blocks or clusters. */
+void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
+                      const cuda_limits *limits);
+
+/* Long rows that are groups of channels wait in shared memory for their output: several independent
+ * blocks do better than rows over clusters or groups of blocks. */
+void group_rows_geometry(cuda_plan *plan, int x_bytes);
+
+#endif
