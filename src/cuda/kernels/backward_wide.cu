@@ -1,6 +1,6 @@
 /* A part of backward.cu: rows over GROUP blocks. */
 
-constexpr int LINE = 2 * DELAY + 2; /* as in forward.cu */
+constexpr int LINE = 2 * DELAY + 2; /* as in forward_wide.cu */
 typedef mail<real, GROUP, LINE> group_mail;
 
 struct wide_room {

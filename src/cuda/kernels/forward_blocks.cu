@@ -1,0 +1,81 @@
+/* A part of forward.cu: rows in a warp, a block or a cluster. */
+
+__device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
+    const i64 team = WITHIN_WARP ? (i64)blockIdx.x * WARPS + p.warp : blockIdx.x / CLUSTER;
+    i64 unit_row = team * STEP;                                    /* the team's first row */
+    i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
+    char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
+    p.next_row = row;
+    p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
+    wait_for_stream();
+    release_stream();
+    if constexpr (HOLD == 0 && STAGES > 0) {
+#pragma unroll
+        for (int s = 0; s < STAGES; s++)
+            fill(args, p, s);
+    }
+    if (CLUSTER > 1)
+        cluster_wait();
+
+    int stage = 0;
+    for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn) {
+        row_reader reader[ROWS];
+        const char *here = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
+        if constexpr (HOLD == 1) {
+            fill(args, p, 0);
+            copy_async_wait<0>();
+        } else if constexpr (STAGES > 0) {
+            copy_async_wait<most(STAGES - 1, 0)>();
+        }
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            row_reader &r = reader[u];
+            r.there = !p.idle && row + u * PER_WARP < args.rows;
+            r.first = here + u * PER_WARP * args.x_stride;
+            r.slot = p.slot(0, u, 0);
+            r.first_channel = first_channel_of(row + u * PER_WARP);
+            if constexpr (HOLD == 0) {
+#pragma unroll
+                for (int k = 0; k < VECS; k++) {
+                    if constexpr (STAGES > 0) {
+                        r.held[k] = load_from_shared<X_BYTES>(p.slot(stage, u, k));
+                    } else {
+                        r.held[k] = zero_chunk<X_BYTES>();
+                        if (r.there && p.has(k))
+                            r.held[k] =
+                                load_once<X_BYTES, X_ACCESS>(r.first + k * (SPREAD * X_BYTES));
+                    }
+                }
+            }
+        }
+        if constexpr (HOLD == 0 && STAGES > 0) {
+            fill(args, p, stage);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        affine early;
+        if constexpr (EARLY)
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                if (!p.idle && p.has(k))
+                    load_affine(args, p, k, early.weight[k], early.bias[k]);
+        row_moments moments[ROWS];
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const row_moments m = moments[u] = moments_of(p, reader[u], row + u * PER_WARP, args);
+            if (reader[u].there && p.rank == 0) {
+                const i64 at = row + u * PER_WARP;
+                store_element<MEAN_TYPE>((char *)args.mean + at * args.mean_stride, 0,
+                                         m.pivot + m.delta);
+                store_element<RSTD_TYPE>((char *)args.rstd + at * args.rstd_stride, 0, m.rstd);
+            }
+        }
+        apply(args, p, y, early, reader, moments);
+        y += args.y_turn;
+    }
+    if (COPIES)
+        copy_async_wait<0>();
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}

@@ -1,0 +1,97 @@
+/* A part of forward.cu: weight and bias, and the output of a team's rows. */
+
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
+}
+
+/* Weight and bias of chunk k of a row that is a group of channels. */
+__device__ __forceinline__ void load_channels(const forward_args &args, const place &p, int k,
+                                              int first_channel, real *scale, real *offset) {
+    const int column = (p.rank + k * SPREAD) * WIDTH;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        if (i > 0 && PIXELS % WIDTH == 0) {
+            scale[i] = scale[0];
+            offset[i] = offset[0];
+            continue;
+        }
+        const int channel = first_channel + (column + i) / most(PIXELS, 1);
+        if constexpr (W_TYPE != NONE)
+            scale[i] = plus_offset(load_element<W_TYPE>(args.weight, channel));
+        if constexpr (B_TYPE != NONE)
+            offset[i] = load_element<B_TYPE>(args.bias, channel);
+    }
+}
+
+struct affine {
+    chunk<W_BYTES> weight[EARLY ? VECS : 1];
+    chunk<B_BYTES> bias[EARLY ? VECS : 1];
+};
+
+__device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
+                                            chunk<W_BYTES> &weight, chunk<B_BYTES> &bias) {
+    if (GROUPED) /* a row has its own */
+        return;
+    const i64 index = p.rank + k * SPREAD;
+    if constexpr (W_TYPE != NONE)
+        weight = load_shared_by_rows<W_BYTES, W_ACCESS>((const char *)args.weight + index * W_BYTES);
+    if constexpr (B_TYPE != NONE)
+        bias = load_shared_by_rows<B_BYTES, B_ACCESS>((const char *)args.bias + index * B_BYTES);
+}
+
+__device__ __forceinline__ real normalized(real x, const row_moments &m) {
+    if (FOLDED)
+        return multiply_add(x - m.pivot, m.rstd, -m.delta * m.rstd);
+    return (LAYER ? (x - m.pivot) - m.delta : x) * m.rstd;
+}
+
+__device__ __forceinline__ real scaled(real v, real scale, real offset) {
+    if (W_TYPE != NONE && B_TYPE != NONE)
+        return multiply_add(v, scale, offset);
+    return W_TYPE != NONE ? v * scale : B_TYPE != NONE ? v + offset : v;
+}
+
+/* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
+__device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
+                                          const affine &early, int k, real *scale, real *offset) {
+    chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
+    chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
+    if (!EARLY)
+        load_affine(args, p, k, weight, bias);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
+        offset[i] = B_TYPE == NONE ? 0 : element<B_TYPE>(bias.word, i);
+    }
+}
+
+/* The output of a team's rows. */
+__device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
+                                      const affine &early, const row_reader *reader,
+                                      const row_moments *moments) {
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++) {
+        real scale[WIDTH], offset[WIDTH];
+        if (p.idle || !p.has(k))
+            continue;
+        if (!GROUPED)
+            affine_of(args, p, early, k, scale, offset);
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            if (!reader[u].there)
+                continue;
+            const row_moments &m = moments[u];
+            chunk<X_BYTES> c = reader[u].take(p, k);
+            real out[WIDTH];
+            if constexpr (GROUPED)
+                load_channels(args, p, k, reader[u].first_channel, scale, offset);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                out[i] = scaled(normalized(element<X_TYPE>(c.word, i), m), scale[i], offset[i]);
+            }
+            store_once<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
+                                          pack<Y_TYPE, WIDTH>(out));
+        }
+    }
+}

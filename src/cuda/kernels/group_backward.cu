@@ -1,0 +1,310 @@
+/* A part of groups.cu: the backward in one read. */
+
+/* A block of a cluster of CLUSTER has PART of the row's channels. A channel is cut into SEGMENTS of at
+ * most PIECE chunks; a warp takes one at a time. */
+constexpr int CHUNKS = ceil_div(PIXELS, WIDTH); /* of a channel */
+constexpr int SEGMENTS = ceil_div(CHUNKS, PIECE);
+constexpr int PART = DEPTH / CLUSTER;
+constexpr i64 PART_ROW = (i64)PART * PIXELS;
+__device__ constexpr i64 round_up(i64 bytes) { return (bytes + 15) / 16 * 16; }
+
+/* Copies a row to shared memory. */
+template <int TYPE, int ACCESS> __device__ __forceinline__ void fill(u32 to, const char *from) {
+    constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B), COUNT = (int)(PART_ROW * B / A);
+    if constexpr (A >= 4) {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < COUNT; i += THREADS)
+            copy_async<A, A>(to + i * A, from + (i64)i * A, true);
+    } else {
+        constexpr int AT_ONCE = 8;
+        for (int i = threadIdx.x; i < COUNT; i += AT_ONCE * THREADS) {
+            chunk<A> held[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (i + j * THREADS < COUNT)
+                    held[j] = load_once<A, A>(from + (i64)(i + j * THREADS) * A);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (i + j * THREADS < COUNT)
+                    store_to_shared<A>(to + (i + j * THREADS) * A, held[j]);
+        }
+    }
+}
+
+/* With f16 x, and weights of f16, no product of the factors leaves float's range whichever comes
+ * first: rstd is multiplied in once for a sum or a channel in place of each element. */
+constexpr bool SHORT_RANGE = X_TYPE == F16;
+constexpr bool SHORT_WEIGHT = SHORT_RANGE && (W_TYPE == F16 || W_TYPE == NONE);
+
+struct saved {
+    float mean, rstd;
+};
+__device__ __forceinline__ saved saved_of(const groups_args &args, i64 row) {
+    return {saved_mean(args, row), saved_rstd(args, row)};
+}
+
+/* Where a row lies in shared memory, and what its channels have in common. */
+struct row_place {
+    u32 x, dy;
+    const float *weight; /* of the block's channels */
+    saved of;
+};
+
+/* x - mean, and times rstd but for SHORT_RANGE. */
+__device__ __forceinline__ float centred(const saved &of, float x) {
+    if (LAYER)
+        x -= of.mean;
+    return SHORT_RANGE ? x : x * of.rstd;
+}
+
+/* Sums over WIDTH neighbours: dy, dy times what is centred, and that. */
+__device__ __forceinline__ void add_chunk(const saved &of, const u32 *x, const u32 *dy, float *v) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        const float d = centred(of, element<X_TYPE>(x, i)), g = element<G_TYPE>(dy, i);
+        v[0] += g;
+        v[1] = multiply_add(g, d, v[1]);
+        if (CORRECT)
+            v[2] += d;
+    }
+}
+
+/* Sums over a warp, of xhat in place of what is centred. */
+__device__ __forceinline__ void sums_of_warp(const saved &of, float *v) {
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = sum_over_lanes<32>(v[j], threadIdx.x % 32);
+        if (SHORT_RANGE && j > 0)
+            v[j] *= of.rstd;
+    }
+}
+
+/* dx = dy * weight * rstd + what is centred * slope + constant */
+struct row_factors {
+    float slope, constant;
+};
+
+__device__ __forceinline__ row_factors factors_of(const saved &of, const common &c) {
+    const float slope = -c.c2 * of.rstd, constant = -c.c1 * of.rstd;
+    return {SHORT_RANGE ? slope * of.rstd : slope,
+            CORRECT ? multiply_add(-c.delta, slope, constant) : constant};
+}
+
+__device__ __forceinline__ float gradient_of(const saved &of, const row_factors &f, float x,
+                                             float dy, float w) {
+    const float rest = multiply_add(centred(of, x), f.slope, f.constant);
+    if (SHORT_WEIGHT)
+        return multiply_add(dy, w, rest); /* w has been multiplied by rstd */
+    return multiply_add(WEIGHTED ? dy * w : dy, of.rstd, rest);
+}
+
+/* Chunks of a segment at once; more take registers that blocks need. */
+constexpr int AT_ONCE = 2;
+
+struct chunks_at_once {
+    chunk<X_BYTES> x[AT_ONCE];
+    chunk<G_BYTES> dy[AT_ONCE];
+};
+
+/* Those of a lane from chunk `first` of the block's part on, before `end`. */
+__device__ __forceinline__ void load_chunks(const row_place &r, int first, int end, chunks_at_once &c) {
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++)
+        if (first + 32 * j < end) {
+            c.x[j] = load_from_shared<X_BYTES>(r.x + (first + 32 * j) * X_BYTES);
+            c.dy[j] = load_from_shared<G_BYTES>(r.dy + (first + 32 * j) * G_BYTES);
+        }
+}
+
+/* Where segment `s` begins and ends, in chunks of the block's part. */
+__device__ __forceinline__ void segment_of(int s, int &channel, int &first, int &end) {
+    channel = s / SEGMENTS;
+    first = (s - channel * SEGMENTS) * PIECE;
+    end = channel * CHUNKS + least(first + PIECE, CHUNKS);
+    first += channel * CHUNKS;
+}
+
+/* Sums of every segment, to sums[3][PART * SEGMENTS]. */
+__device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
+    constexpr int ALL = PART * SEGMENTS;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
+        int channel, first, end;
+        float v[3] = {0, 0, 0};
+        segment_of(s, channel, first, end);
+#pragma unroll 1
+        for (int c = first + lane; c < end; c += 32 * AT_ONCE) {
+            chunks_at_once at;
+            load_chunks(r, c, end, at);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (c + 32 * j < end)
+                    add_chunk(r.of, at.x[j].word, at.dy[j].word, v);
+        }
+        __syncwarp();
+        sums_of_warp(r.of, v);
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            if (lane == 0)
+                sums[j * ALL + s] = v[j];
+    }
+}
+
+/* Sums of a channel over its segments. */
+template <int COUNT>
+__device__ __forceinline__ void sum_of_channel(const float *sums, int d, float *v) {
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        v[j] = 0;
+#pragma unroll 4
+        for (int s = d * SEGMENTS; s < (d + 1) * SEGMENTS; s++)
+            v[j] += sums[j * (PART * SEGMENTS) + s];
+    }
+}
+
+struct __align__(16) cluster_room {
+    double entries[2][CLUSTER][4];
+    u64 byte_barriers[2];
+};
+
+/* Adds up the cluster's sums, in the order of its blocks; `round` counts the rows of the block. */
+__device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluster, u32 round) {
+    double(*const entries)[4] = cluster.entries[round & 1];
+    const u32 bar = shared_address(cluster.byte_barriers + (round & 1));
+    if (threadIdx.x == 0)
+        byte_barrier_expect(bar, CLUSTER * 32);
+    if (threadIdx.x < CLUSTER) {
+        const double mine[4] = {v[0], v[1], v[2], 0};
+        send_to_block(shared_address(entries[cluster_rank()]), bar, threadIdx.x, mine);
+    }
+    byte_barrier_wait(bar, round >> 1 & 1);
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = 0;
+#pragma unroll
+        for (int b = 0; b < CLUSTER; b++)
+            v[j] += entries[b][j];
+    }
+}
+
+__device__ __forceinline__ void write_segments(const row_place &r, const common &c, char *out) {
+    const row_factors f = factors_of(r.of, c);
+    constexpr int B = WIDTH * bytes_of(D_TYPE);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int s = threadIdx.x / 32; s < PART * SEGMENTS; s += WARPS) {
+        int channel, first, end;
+        segment_of(s, channel, first, end);
+        float w = WEIGHTED ? r.weight[channel] : 1;
+        if (SHORT_WEIGHT)
+            w *= r.of.rstd;
+#pragma unroll 1
+        for (int k = first + lane; k < end; k += 32 * AT_ONCE) {
+            chunks_at_once at;
+            load_chunks(r, k, end, at);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                if (k + 32 * j >= end)
+                    continue;
+                float v[WIDTH];
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++)
+                    v[i] = gradient_of(r.of, f, element<X_TYPE>(at.x[j].word, i),
+                                       element<G_TYPE>(at.dy[j].word, i), w);
+                store_once<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
+            }
+        }
+    }
+}
+
+/* The row's sums in every thread. Each warp adds up those of few segments for itself. */
+__device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums, double *total) {
+    __shared__ double room[WARPS][3];
+    constexpr bool BY_WARP = PART * SEGMENTS <= 256;
+    constexpr int LANES_BUSY = BY_WARP ? least(32, 2 * power_of_two_up_to(most(PART - 1, 1))) : 32;
+    total[0] = total[1] = total[2] = 0;
+    for (int d = BY_WARP ? threadIdx.x % 32 : threadIdx.x; d < PART; d += BY_WARP ? 32 : THREADS) {
+        float v[3];
+        sum_of_channel<CORRECT ? 3 : 2>(sums, d, v);
+        const float w = WEIGHTED ? r.weight[d] : 1;
+        total[0] += (double)(w * v[0]);
+        total[1] += (double)(w * v[1]);
+        if (CORRECT)
+            total[2] += v[2];
+    }
+    if constexpr (BY_WARP)
+#pragma unroll
+        for (int j = 0; j < (CORRECT ? 3 : 2); j++) {
+            total[j] = sum_over_lanes<LANES_BUSY>(total[j], threadIdx.x % 32);
+            if (LANES_BUSY < 32)
+                total[j] = __shfl_sync(EVERY_LANE, total[j], 0);
+        }
+    else
+        sum_over_block<3>(total, room);
+}
+
+__device__ __forceinline__ void backward_row(const groups_args &args, i64 row, cluster_room &cluster,
+                                             u32 round) {
+    constexpr int DY_AT = (int)round_up(PART_ROW * bytes_of(X_TYPE));
+    float *sums = (float *)(dynamic_shared + DY_AT + round_up(PART_ROW * bytes_of(G_TYPE)));
+    float *weight = sums + 3 * PART * SEGMENTS;
+    const i64 image = row / GROUPS;
+    const int group = (int)(row - image * GROUPS);
+    const int first = group * DEPTH + (CLUSTER > 1 ? (int)cluster_rank() * PART : 0);
+    const i64 begin = (i64)first * PIXELS;
+    row_place r;
+    r.x = shared_address(dynamic_shared);
+    r.dy = r.x + DY_AT;
+    r.weight = weight;
+    fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
+    fill<G_TYPE, G_ACCESS>(r.dy,
+                           (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
+    copy_async_commit();
+    r.of = saved_of(args, row);
+    if (WEIGHTED)
+        for (int d = threadIdx.x; d < PART; d += THREADS)
+            weight[d] = weight_of(args, first + d);
+    copy_async_wait<0>();
+    __syncthreads();
+    sum_segments(r, sums);
+    __syncthreads();
+    double total[3];
+    sum_of_row(r, sums, total);
+    if (CLUSTER > 1)
+        sum_over_cluster(total, cluster, round);
+    const common c = common_of(total);
+    if constexpr (D_TYPE != NONE)
+        write_segments(r, c, (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
+    for (int d = threadIdx.x; d < PART; d += THREADS) {
+        float v[2];
+        sum_of_channel<2>(sums, d, v);
+        const i64 at = image * COLS + first + d;
+        if (WANT_DWEIGHT)
+            args.partial_weight[at] = CORRECT ? multiply_add(-c.delta, v[0], v[1]) : v[1];
+        if (WANT_DBIAS)
+            args.partial_bias[at] = v[0];
+    }
+}
+
+/* A row to a block or a cluster at a time. */
+__device__ __forceinline__ void backward_rows(const groups_args &args) {
+    __shared__ cluster_room cluster;
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(cluster.byte_barriers + threadIdx.x));
+        cluster_arrive();
+        cluster_wait();
+    }
+    wait_for_stream();
+    release_stream();
+    u32 round = 0;
+    for (i64 row = blockIdx.x / CLUSTER; row < args.images * GROUPS; row += gridDim.x / CLUSTER) {
+        backward_row(args, row, cluster, round++);
+        __syncthreads(); /* the next row takes this one's place */
+    }
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}
