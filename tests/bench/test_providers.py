@@ -1,5 +1,7 @@
 """Every provider computes what the reference says, and one that does not is caught."""
 
+import weakref
+
 import pytest
 
 import torch
@@ -115,6 +117,26 @@ def test_a_provider_that_fails_is_reported_and_the_others_go_on():
     results = measure(Case(4, 8), [Failing(), provider("torch")], BRIEF)
     assert [r.status for r in results] == ["failed", "ok"]
     assert results[0].reason == "planted"
+
+
+def test_what_outputs_hold_lives_while_the_calls_are_timed():
+    alive = []
+
+    class Bound(Provider):
+        name = "bound"
+        what = "memory that another library knows by its address"
+
+        def prepare(self, case, data):
+            y = torch.nn.functional.layer_norm(
+                data.x, [case.cols], data.weight, data.bias, case.eps
+            )
+            seen = weakref.ref(y)
+            return run_of(lambda: alive.append(seen() is not None), lambda: {"y": y})
+
+    results = measure(Case(4, 8), [Bound(), provider("torch")], BRIEF)
+    assert [r.status for r in results] == ["ok", "ok"]
+    assert alive
+    assert all(alive)
 
 
 def test_absent_peer_has_its_reason():

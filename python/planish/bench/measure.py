@@ -95,6 +95,7 @@ def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[R
     results: dict[str, Result] = {}
     works: dict[str, Timed] = {}
     outputs: dict[str, dict[str, torch.Tensor]] = {}
+    kept: list[Run] = []  # a timed call may write where only the run's outputs() hold the memory
     with contextlib.ExitStack() as stack:
         for provider in providers:
             if provider.missing() is not None:
@@ -106,6 +107,7 @@ def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[R
                 for one in sets:
                     runs.append(provider.prepare(case, one))
                     stack.callback(runs[-1].close)
+                kept += runs
                 outputs[provider.name] = runs[0].outputs()
                 works[provider.name] = _clock(case, runs)
             except UnsupportedError as error:
