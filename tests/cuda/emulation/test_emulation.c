@@ -493,9 +493,9 @@ static void long_rows(void) {
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 5, 32768, F32));
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 5, 40008, F16));
     emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 9, 8200, BF16));
-    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 70, 5632, F16));   /* clusters of three */
-    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 23, 18440, BF16)); /* read twice */
-    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_RMS, 19, 28680, F16));
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 24, 5632, F16));   /* clusters of three */
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 12, 18440, BF16)); /* read twice */
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_RMS, 10, 28680, F16));
     norm_case misaligned = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 5, 18440, F16);
     misaligned.in = MISALIGNED;
     emulate_case(misaligned);
