@@ -25,8 +25,8 @@ typedef struct cuda_backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
     void *partial_weight, *partial_bias, *dweight, *dbias;
-    int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
-    int64_t row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
+    int64_t x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    int64_t x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
     uint32_t turns, rest, zero, together, alone;
     void *mail;
 } cuda_backward_args;

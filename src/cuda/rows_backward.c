@@ -146,7 +146,7 @@ int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_dou
         if (elements == BACKWARD_ELEMENTS && width == 8 && cols > 2 * BACKWARD_CLUSTER_COLS &&
             cols <= BACKWARD_HOLD_COLS && limits->max_cluster >= 16 && limits->arch < 100) {
             spread s = hold_spread(chunks);
-            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs;
+            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs, threads = s.threads;
             c[C_HOLD] = 1;
         }
         /* More columns in a thread need more registers: one team of fewer threads. */

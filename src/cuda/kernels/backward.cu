@@ -40,8 +40,8 @@ struct backward_args {
     void *dx;
     real *partial_weight, *partial_bias; /* [gridDim.x / SHARERS][COLS] */
     void *dweight, *dbias;               /* together */
-    i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
-    i64 row_turn, x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
+    i64 x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    i64 x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
     u32 turns, rest; /* of the rows: whole turns, and rows of the last */
     u32 zero;     /* 0, which the compiler cannot know */
     u32 together; /* a cooperative launch, which adds up the partial sums */

@@ -20,12 +20,7 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     wait_for_stream();
     thread_weights weights;
     weights.load(args, t);
-    real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
-#pragma unroll
-    for (int k = 0; k < VECS; k++)
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            dweight[k][i] = dbias[k][i] = 0;
+    real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
 
     operands o;
 #pragma unroll

@@ -51,12 +51,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     int newest = 0, oldest = 0; /* slots */
     thread_weights weights;
     weights.load(args, t);
-    real dweight[VECS][WIDTH], dbias[VECS][WIDTH];
-#pragma unroll
-    for (int k = 0; k < VECS; k++)
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            dweight[k][i] = dbias[k][i] = 0;
+    real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
     /* Statistics come a turn before they are used. */
     real next_mean = 0, mean = 0, rstd = 0;
     if (LAYER && turns > 0)
@@ -92,20 +87,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                 mean = load_element<MEAN_TYPE>(old_mean, 0);
             rstd = load_element<RSTD_TYPE>(old_rstd, 0);
         }
-#pragma unroll
-        for (int k = 0; k < VECS; k++) {
-            real w[WIDTH], out[WIDTH];
-            const auto x = load_from_shared<X_BYTES>(t.x_slot(oldest, 0, k));
-            const auto g = load_from_shared<G_BYTES>(t.g_slot(oldest, 0, k));
-            weights.take(t, k, w);
-            chunk_output(x, g, w, f, dweight[k], dbias[k], out);
-            if constexpr (WANT_DX) {
-                constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
-                if (t.has(k))
-                    store_once<D_BYTES, D_ACCESS>(dx + (i64)k * (SPREAD * D_BYTES),
-                                                  pack<D_TYPE, WIDTH>(out));
-            }
-        }
+        row_output(t, row_in_ring{t, oldest}, weights, f, dweight, dbias, dx, true);
         fetch(args, t, turn - DELAY + STAGES, oldest, o);
         oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
         dx += args.dx_turn;

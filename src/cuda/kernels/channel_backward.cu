@@ -235,14 +235,6 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
     }
 }
 
-__device__ __forceinline__ void write_held_gradients(const place &p, char *out) {
-    constexpr int B = bytes_of(D_TYPE), A = most(least(D_ACCESS, 16), B);
-    const int count = p.channels * PIXELS * B / A;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < count; i += THREADS)
-        store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
-}
-
 /* Whether each phase of a unit makes room for the next unit's. */
 constexpr bool ROLLING = PHASES > 1 && !HOLD;
 
@@ -282,7 +274,7 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     if constexpr (!ROLLING)
         __syncthreads();
     if constexpr (HOLD && D_TYPE != NONE) {
-        write_held_gradients(p, out);
+        write_held<D_TYPE, D_ACCESS>(p, out);
         __syncthreads();
     }
 }

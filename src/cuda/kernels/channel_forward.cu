@@ -271,15 +271,6 @@ __device__ __forceinline__ void write_channels(const channels_args &args, const 
     }
 }
 
-/* Writes the tile from shared memory, in as wide stores as its place allows. */
-__device__ __forceinline__ void write_held(const place &p, char *out) {
-    constexpr int B = bytes_of(Y_TYPE), A = most(least(Y_ACCESS, 16), B);
-    const int count = p.channels * PIXELS * B / A;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < count; i += THREADS)
-        store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
-}
-
 /* The output with the channels of a pixel side by side: in a warp 8 pixels by 4 chunks of them. */
 __device__ __forceinline__ void write_pixels(const channels_args &args, const place &p, char *out) {
     constexpr int B = bytes_of(Y_TYPE), XB = bytes_of(X_TYPE), STEP = Y_ACCESS / B;
@@ -344,7 +335,7 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
             write_channels(args, p, out + first_line<Y_TYPE>(p));
         if constexpr (HOLD) {
             __syncthreads();
-            write_held(p, out);
+            write_held<Y_TYPE, Y_ACCESS>(p, out);
         }
     }
 }

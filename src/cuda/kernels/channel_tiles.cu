@@ -264,6 +264,16 @@ template <int TYPE> __device__ __forceinline__ constexpr i64 next_lines(int e) {
     return (i64)e * PLANES * ROWS * PIXELS * bytes_of(TYPE);
 }
 
+/* Writes the output of a tile that is held in the place of x, in as wide stores as it allows. */
+template <int TYPE, int ACCESS>
+__device__ __forceinline__ void write_held(const place &p, char *out) {
+    constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B);
+    const int count = p.channels * PIXELS * B / A;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < count; i += THREADS)
+        store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
+}
+
 /* Writes a thread's parts of its pixels' sums. */
 __device__ __forceinline__ void put_parts(const place &p, const float (*v)[WIDTH]) {
 #pragma unroll
