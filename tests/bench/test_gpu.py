@@ -9,7 +9,7 @@ import torch
 from planish.bench import report
 from planish.bench.case import Case, make_data
 from planish.bench.gpu import MOST_SETS, ROTATE_BYTES, data_sets
-from planish.bench.models import chosen, compiled, gpu_shares, losses_side_by_side, makers_of
+from planish.bench.models import chosen, compiled, gpu_busy, losses_side_by_side, makers_of
 from planish.bench.providers import elsewhere
 from planish.bench.sweeps import SWEEPS, cases_of
 from planish.models import RESNET_NORMS, Workload, resnet50
@@ -176,8 +176,8 @@ def test_share_of_norms():
     import contextlib
 
     x = torch.randn(64, 1024, device="cuda")
-    all_norms, _ = gpu_shares(
+    milliseconds, all_norms, _ = gpu_busy(
         lambda: float(torch.nn.functional.layer_norm(x, [1024]).sum() * 0), contextlib.nullcontext
     )
-    assert 0.0 < all_norms < 1.0
-    assert gpu_shares(lambda: float((x * 2).sum()), contextlib.nullcontext) == (0.0, 0.0)
+    assert milliseconds > 0.0 and 0.0 < all_norms < 1.0
+    assert gpu_busy(lambda: float((x * 2).sum()), contextlib.nullcontext)[1:] == (0.0, 0.0)

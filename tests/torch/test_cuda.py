@@ -446,6 +446,27 @@ def test_the_work_is_queued_on_another_stream() -> None:
     assert torch.equal(y, expected)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(7, 33), (64, 96), (16, 4096), (33, 15872)], ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_backward_right_behind_its_forward_reads_what_was_there_before(
+    norm: str, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """The backward starts while the forward runs. Behind a long wait both are queued by then, and
+    the memory that the forward writes held something else."""
+    function, forward, backward = NORMS[norm]
+    operands = given(shape, dtype)
+    with on_planish(forward, backward):
+        alone = function(*operands)
+        for turn in range(20):
+            before = [torch.full((shape[0],), float(turn), device=GPU) for _ in range(8)]
+            before += [torch.full_like(t, float(turn)) for t in alone]
+            torch.cuda._sleep(300_000)
+            del before
+            behind = function(*operands)
+            assert all(torch.equal(a, b) for a, b in zip(behind, alone, strict=True)), turn
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU: none is not current")
 def test_a_device_that_is_not_current_is_forgotten() -> None:
     second = torch.device("cuda", 1)

@@ -36,7 +36,8 @@ class ModelResult:
     trials: int = 0
     loss: float | None = None
     items_per_s: float | None = None  # images or sequences
-    norm_share: float | None = None  # of the GPU's busy time: norms,
+    gpu_milliseconds: float | None = None  # of a step: the time its kernels take on the GPU,
+    norm_share: float | None = None  # of that: norms,
     product_share: float | None = None  # and matrix products and convolutions
 
 
@@ -144,18 +145,22 @@ def run_workload(
         }
         for name, sample in interleave(works, effort).items():
             q1, q3 = sample.quartiles
-            norms, products = gpu_shares(*steps[name]) if gpu else (None, None)
+            busy, norms, products = gpu_busy(*steps[name]) if gpu else (None, None, None)
             result = ModelResult(
                 title(workload), direction, name, "ok", "",
                 sample.median * 1e3, q1 * 1e3, q3 * 1e3, len(sample.seconds), losses[name],
-                workload.batch / sample.median, norms, products,
+                workload.batch / sample.median, busy, norms, products,
             )  # fmt: skip
             results.append(result)
             print(
                 f"{result.work:48} {direction:14} {name:14} {sample.median * 1e3:9.1f} ms"
                 f"  +-{50 * sample.spread:.1f}%  loss {losses[name]:.6f}"
                 f"  {workload.batch / sample.median:.0f}/s"
-                + ("" if norms is None else f", norms {norms:.1%}, products {products:.1%}"),
+                + (
+                    f", {busy:.1f} ms on the GPU: norms {norms:.1%}, products {products:.1%}"
+                    if gpu
+                    else ""
+                ),
                 flush=True,
             )
     return results
@@ -171,9 +176,10 @@ PRODUCT_KERNELS = (
 )  # fmt: skip
 
 
-def gpu_shares(step: Callable[[], object], enter: Way) -> tuple[float, float]:
-    """The shares of one step's time on the GPU that are spent in kernels of norms, and in those of
-    matrix products and convolutions, by their names."""
+def gpu_busy(step: Callable[[], object], enter: Way) -> tuple[float, float, float]:
+    """The milliseconds that one step's kernels take on the GPU, whatever the host does meanwhile,
+    and the shares of them that are spent in kernels of norms, and in those of matrix products and
+    convolutions, by their names."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with enter(), torch.profiler.profile(activities=activities) as profile:
         step()
@@ -186,7 +192,7 @@ def gpu_shares(step: Callable[[], object], enter: Way) -> tuple[float, float]:
             norms += spent
         elif any(part in name for part in PRODUCT_KERNELS):
             products += spent
-    return (norms / total, products / total) if total else (0.0, 0.0)
+    return (total / 1e3, norms / total, products / total) if total else (0.0, 0.0, 0.0)
 
 
 def losses_side_by_side(

@@ -81,7 +81,8 @@ __device__ __forceinline__ chunk<BYTES> load_once(const void *address) {
     return c;
 }
 
-/* Reads a chunk of a tensor that every row uses and no kernel of this launch writes. */
+/* Reads a chunk of a tensor that every row uses. Not by the read-only path (ld.global.nc): a kernel starts
+ * while the one before it still writes, and the assembler moves such loads ahead of wait_for_stream(). */
 template <int BYTES, int ACCESS>
 __device__ __forceinline__ chunk<BYTES> load_shared_by_rows(const void *address) {
     constexpr int A = least(BYTES, ACCESS);
@@ -90,28 +91,28 @@ __device__ __forceinline__ chunk<BYTES> load_shared_by_rows(const void *address)
     if constexpr (A == 16) {
 #pragma unroll
         for (int i = 0; i < BYTES / 16; i++)
-            asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+            asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                 : "=r"(c.word[4 * i]), "=r"(c.word[4 * i + 1]), "=r"(c.word[4 * i + 2]),
                   "=r"(c.word[4 * i + 3])
                 : "l"(p + 16 * i));
     } else if constexpr (A == 8) {
 #pragma unroll
         for (int i = 0; i < BYTES / 8; i++)
-            asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+            asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
                 : "=r"(c.word[2 * i]), "=r"(c.word[2 * i + 1])
                 : "l"(p + 8 * i));
     } else if constexpr (A == 4) {
 #pragma unroll
         for (int i = 0; i < BYTES / 4; i++)
-            asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(c.word[i]) : "l"(p + 4 * i));
+            asm volatile("ld.global.u32 %0, [%1];" : "=r"(c.word[i]) : "l"(p + 4 * i));
     } else {
         u16 low, high;
 #pragma unroll
         for (int i = 0; i < BYTES / 2; i += 2) {
-            asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(low) : "l"(p + 2 * i));
+            asm volatile("ld.global.u16 %0, [%1];" : "=h"(low) : "l"(p + 2 * i));
             high = 0;
             if (i + 1 < BYTES / 2)
-                asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(high) : "l"(p + 2 * i + 2));
+                asm volatile("ld.global.u16 %0, [%1];" : "=h"(high) : "l"(p + 2 * i + 2));
             c.word[i / 2] = low | (u32)high << 16;
         }
     }
