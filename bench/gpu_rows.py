@@ -197,6 +197,11 @@ class Work:
 
 FORWARD_TABLE = [(4096, n, "f16") for n in range(1024, 15873, 512)]
 FORWARD_SMALL = [(401408, n, "f16") for n in (24, 40, 64, 96, 128, 200, 256, 368, 512)]
+FORWARD_NARROW = [(401408, n, "f16") for n in (8, 12, 16, 20, 24, 32, 33, 40, 48, 50, 56, 63, 64)]
+FORWARD_NARROW += [(401408, n, "bf16") for n in (24, 33, 40, 56)]
+ODD = (65, 100, 130, 147, 201, 267, 300, 385, 500, 511, 513, 650, 769, 900, 1001)
+FORWARD_ODD = [((26 << 20) // n, n, "f16") for n in ODD]
+FORWARD_ODD += [(8192, 769, "bf16"), (100352, 267, "bf16")]
 FORWARD_LARGE = [
     (2048, 32768, "bf16"),
     (512, 131072, "bf16"),
@@ -239,6 +244,8 @@ def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
             (FORWARD, s)
             for s in FORWARD_PICK + FORWARD_SMALL + FORWARD_LARGE + FORWARD_OTHER + FORWARD_DECODE
         ],
+        "narrow": [(FORWARD, s) for s in FORWARD_NARROW],
+        "odd": [(FORWARD, s) for s in FORWARD_ODD],
         "short": [(FORWARD, s) for s in FORWARD_SMALL + FORWARD_TABLE[:4]],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
         "backward-table": [(BACKWARD, s) for s in FORWARD_TABLE],

@@ -4,6 +4,8 @@
  */
 #include "arguments.h"
 
+#include <string.h>
+
 #include "channels.h"
 #include "finish.h"
 #include "general.h"
@@ -54,11 +56,24 @@ static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
 /* ---- Specialisations ---------------------------------------------------------------------------
  */
 
+/* Whose rows follow each other without a gap: 1 x, 2 y. */
+static int dense_rows(const cuda_plan *plan) {
+    return (plan->rows < 2 || plan->stride[ROLE_X] == plan->cols) |
+           2 * (plan->rows < 2 || plan->stride[ROLE_Y] == plan->cols);
+}
+
 /* A kernel of the plan for buffers at these addresses. */
 static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *const *b) {
     cuda_spec spec = *which;
     int32_t *c = spec.constant;
-    const int64_t *stride = plan->stride;
+    int64_t stride[ROLE_COUNT];
+    memcpy(stride, plan->stride, sizeof stride);
+    const int tiled = cuda_spec_is_tiled(which);
+    if (tiled) { /* dense rows go in one piece */
+        c[C_DENSE] = dense_rows(plan);
+        stride[ROLE_X] = c[C_DENSE] & 1 ? 0 : stride[ROLE_X];
+        stride[ROLE_Y] = c[C_DENSE] & 2 ? 0 : stride[ROLE_Y];
+    }
     c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], constant_bytes(spec.constant, C_X_TYPE));
     c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
     /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
@@ -74,6 +89,11 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         while (c[C_LANES] <= 32 && c[C_ROWS] > 1 &&
                2 * units_of(plan, &spec) < resident(plan, &spec))
             c[C_ROWS] /= 2;
+        if (tiled) {
+            if (c[C_DENSE] != 3 || c[C_X_ACCESS] < 4) /* more addresses, or loads, under way */
+                c[C_MIN_BLOCKS] = most(1, c[C_MIN_BLOCKS] * 3 / 4);
+            return spec;
+        }
         const int few = units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER];
         if (c[C_HOLD] == 1 && few && c[C_VECS] <= 5)
             c[C_HOLD] = 0; /* the same sums */

@@ -12,6 +12,10 @@ unsigned cuda_spec_threads(const cuda_spec *s) {
     return 32u * (unsigned)(s->constant[C_WARPS] + exchanges);
 }
 
+int cuda_spec_is_tiled(const cuda_spec *s) {
+    return s->kernel == CUDA_FORWARD && s->constant[C_TILE];
+}
+
 int64_t cuda_plan_groups(const cuda_plan *plan) {
     const int32_t *c = plan->wide.constant;
     int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_GROUP];
@@ -51,6 +55,8 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
         return groups_shared_bytes(s);
     size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
     size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
+    if (cuda_spec_is_tiled(s))
+        return (size_t)cuda_spec_rows_at_a_time(s) * (size_t)c[C_COLS] * 2;
     if (s->kernel == CUDA_FORWARD) {
         int slots = c[C_HOLD] == 1 && c[C_GROUP] == 1 ? 1 : c[C_HOLD] == 2 ? 0 : c[C_STAGES];
         return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;

@@ -12,6 +12,9 @@ enum { CUDA_LONG_PIECE = 8192 };
 /* Threads of a block. */
 unsigned cuda_spec_threads(const cuda_spec *spec);
 
+/* Whether a block's rows go through shared memory in one piece (kernels/tiled_words.cu). */
+int cuda_spec_is_tiled(const cuda_spec *spec);
+
 /* Groups of blocks that the wide road is planned for, of which each takes some of the rows. */
 int64_t cuda_plan_groups(const cuda_plan *plan);
 

@@ -24,6 +24,11 @@ enum {
     CENTRED_WARPS = 2,            /* of a block */
     CENTRED_THREADS = 512,        /* in a multiprocessor */
     CENTRED_MANY_THREADS = 640,   /* the same, of fewer elements or addresses */
+    TILED_COLS = 1024,            /* longest row that is (tiled_words.cu) */
+    TILED_HALF_COLS = 192,        /* the same, of 8-byte chunks */
+    TILED_WHOLE_COLS = 64,        /* the same, of 16-byte chunks */
+    TILED_ELEMENTS = 40,          /* a thread holds of it */
+    TILED_MOST_ELEMENTS = 66,     /* the same, of a whole row or of half of one */
     GROUP_ROW_CHUNKS = 1536,      /* longest row of a group in registers */
     GROUP_ROW_THREADS = 1344,     /* in a multiprocessor, of longer ones */
     GROUP_ROW_BLOCKS = 3,         /* in a multiprocessor, of longer ones, rather than more */
@@ -72,6 +77,32 @@ static void centred_geometry(int32_t *c, int chunks, int arch) {
                       (32 * CENTRED_WARPS);
 }
 
+/* Rows of an odd number of chunks that are short of 16 bytes, or few. */
+static int is_tiled(const int32_t *c, int cols, int chunks) {
+    const int width = c[C_WIDTH];
+    return constant_bytes(c, C_Y_TYPE) == 2 && chunks > 1 && chunks % 2 &&
+           cols <= (width == 8   ? TILED_WHOLE_COLS
+                    : width == 4 ? TILED_HALF_COLS
+                                 : TILED_COLS);
+}
+
+static void tiled_geometry(int32_t *c, int chunks, int arch) {
+    const int width = c[C_WIDTH];
+    int lanes = 1;
+    while (ceil_div(chunks, lanes) * width > (lanes <= 2 ? TILED_MOST_ELEMENTS : TILED_ELEMENTS))
+        lanes *= 2;
+    const int elements = ceil_div(chunks, lanes) * width;
+    c[C_TILE] = 1;
+    c[C_LANES] = lanes;
+    c[C_VECS] = ceil_div(chunks, lanes);
+    c[C_WARPS] = lanes == 32 ? 8 : lanes >= 8 || chunks * width < 20 ? 4 : 2;
+    c[C_ROWS] = lanes == 32 ? 2 : 1;
+    int registers = lanes > 2 ? elements + 33 : elements * 3 / 2 + 34;
+    registers += c[C_X_TYPE] == DTYPE_BF16 ? 11 : 0; /* its scaled sums */
+    registers += arch < 90 || arch >= 120 ? 16 : 0;
+    c[C_MIN_BLOCKS] = least(36, 2048 / registers) / c[C_WARPS];
+}
+
 void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                       const cuda_limits *limits) {
     int32_t *c = plan->main.constant;
@@ -82,6 +113,10 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
+    if (x_bytes == 2 && !is_double && !c[C_GROUPS] && is_tiled(c, cols, chunks)) {
+        tiled_geometry(c, chunks, limits->arch);
+        return;
+    }
     if (x_bytes == 2 && !is_double && !c[C_GROUPS] && cols <= CENTRED_COLS) {
         centred_geometry(c, chunks, limits->arch);
         return;

@@ -33,7 +33,7 @@ static const char *const constant_names[C_COUNT] = {
     "DELAY",       "EARLY",         "CORRECT",  "SLICES",    "MIN_BLOCKS", "WANT_DWEIGHT",
     "WANT_DBIAS",  "X_ACCESS",      "Y_ACCESS", "G_ACCESS",  "D_ACCESS",   "W_ACCESS",
     "B_ACCESS",    "PASS",          "M2_TYPE",  "STAGE",     "GROUPS",     "DEPTH",
-    "PIXELS",      "TILE",          "PIECE",    "PLANES",    "LAST",
+    "PIXELS",      "TILE",          "PIECE",    "PLANES",    "LAST",       "DENSE",
 };
 
 size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {

@@ -74,6 +74,7 @@ typedef enum cuda_constant {
     C_PIECE,
     C_PLANES,
     C_LAST,
+    C_DENSE,
     C_COUNT
 } cuda_constant;
 

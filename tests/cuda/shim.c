@@ -10,6 +10,7 @@
 #include "../../src/cuda/backend.h"
 #include "../../src/cuda/geometry.h"
 #include "../../src/cuda/groups.h"
+#include "../../src/cuda/integers.h"
 #include "../../src/cuda/jit.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -143,10 +144,6 @@ static void set_group(cuda_plan *plan, int group) {
         plan->wide.kernel = -1;
 }
 
-static int32_t most(int32_t a, int32_t b) {
-    return a > b ? a : b;
-}
-
 /* Changes a constant of the kernel that runs (GROUP first); a bench's way to try variants. */
 EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
     if (constant == -1)
@@ -222,6 +219,11 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
         spec.constant[C_STAGES] = 0;
+    if (cuda_spec_is_tiled(&spec)) {
+        spec.constant[C_DENSE] = access >= 4 ? 3 : 0;
+        if (access < 4)
+            spec.constant[C_MIN_BLOCKS] = most(1, spec.constant[C_MIN_BLOCKS] * 3 / 4);
+    }
     if (spec.kernel == CUDA_FORWARD && !wide && access < 4) {
         spec.constant[C_STAGES] = 0;
         if (spec.constant[C_HOLD] == 1)

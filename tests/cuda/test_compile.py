@@ -123,6 +123,8 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
                 )
     for cols in (2048, 32768, 131072):
         out.append((f"backward {cols} bf16", BACKWARD, LAYER, cols, same("bf16", BACKWARD), 16))
+    for cols, dtype in itertools.product((33, 65, 130, 385, 1023), ("f16", "bf16")):
+        out.append((f"forward {cols} {dtype}", FORWARD, LAYER, cols, same(dtype, FORWARD), 16))
     return out
 
 

@@ -119,6 +119,11 @@ __device__ __forceinline__ void scale_row(const forward_args &args, place &p, co
     }
 }
 
+__device__ __forceinline__ real centred_output(real v, const row_moments &m, real scale, real offset) {
+    const real xhat = NO_DELTA ? v * m.rstd : multiply_add(v, m.rstd, -m.delta * m.rstd);
+    return scaled(xhat, scale, offset);
+}
+
 template <int COUNT>
 __device__ __forceinline__ void write_rows(const forward_args &args, const place &p,
                                            const affine &early, char *y, const centred_row *rows) {
@@ -130,15 +135,10 @@ __device__ __forceinline__ void write_rows(const forward_args &args, const place
         affine_of(args, p, early, k, scale, offset);
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
-            const row_moments &m = rows[u].m;
-            const real rest = -m.delta * m.rstd;
             real out[WIDTH];
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const real v = NO_DELTA ? rows[u].v[k][i] * m.rstd
-                                        : multiply_add(rows[u].v[k][i], m.rstd, rest);
-                out[i] = scaled(v, scale[i], offset[i]);
-            }
+            for (int i = 0; i < WIDTH; i++)
+                out[i] = centred_output(rows[u].v[k][i], rows[u].m, scale[i], offset[i]);
             store_once<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
                                           pack<Y_TYPE, WIDTH>(out));
         }

@@ -19,7 +19,8 @@
  * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
  * done again, scaled by a power of two.
  *
- * Rows of 16 bits and up to 512 columns go another way (centred_words.cu).
+ * Rows of 16 bits and up to 512 columns go another way (centred_words.cu), and some of them, and longer
+ * ones of odd length, a third (TILE 1: tiled_words.cu).
  *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
@@ -33,9 +34,9 @@
  * have an element for each PIXELS of the row, and the row's own.
  *
  * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
- * GROUPS PIXELS
- * VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS X_ACCESS Y_ACCESS W_ACCESS
- * B_ACCESS (alignments in bytes).
+ * GROUPS PIXELS VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS, TILE, with it DENSE (1: the
+ * rows of x follow each other without a gap, 2: those of y), and alignments in bytes: X_ACCESS Y_ACCESS
+ * W_ACCESS B_ACCESS (with DENSE, of the first row).
  */
 struct forward_args {
     const void *x, *weight, *bias;
@@ -101,6 +102,7 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #include "forward_wide.cu"
 #include "forward_blocks.cu"
 #include "centred_words.cu"
+#include "tiled_words.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_forward(const forward_args args) {
@@ -132,6 +134,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     }
     if constexpr (WIDE)
         wide_rows(args, p);
+    else if constexpr (TILED)
+        tiled_rows(args, p);
     else if constexpr (CENTRED)
         centred_rows(args, p);
     else

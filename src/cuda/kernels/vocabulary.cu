@@ -381,7 +381,18 @@ template <int BYTES> __device__ __forceinline__ chunk<BYTES> load_from_shared(u3
 }
 
 template <int BYTES> __device__ __forceinline__ void store_to_shared(u32 address, const chunk<BYTES> &c) {
-    if constexpr (BYTES >= 4) {
+    if constexpr (BYTES >= 16) {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address + 16 * i),
+                         "r"(c.word[4 * i]), "r"(c.word[4 * i + 1]), "r"(c.word[4 * i + 2]),
+                         "r"(c.word[4 * i + 3])
+                         : "memory");
+    } else if constexpr (BYTES == 8) {
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(c.word[0]),
+                     "r"(c.word[1])
+                     : "memory");
+    } else if constexpr (BYTES >= 4) {
 #pragma unroll
         for (int i = 0; i < BYTES / 4; i++)
             asm volatile("st.shared.u32 [%0], %1;" ::"r"(address + 4 * i), "r"(c.word[i])

@@ -472,6 +472,22 @@ static const planish_pass both[] = {PLANISH_FORWARD, PLANISH_BACKWARD};
 static const element types[] = {F16, BF16, F32, F64};
 
 /* Lengths that make every way to share a row: within a warp, in a block, ragged or not. */
+/* Rows of 16 bits that go through shared memory in one piece: by a lane for each, and by two to 32.
+ */
+static void tiled(void) {
+    static const int64_t cols[] = {6, 24, 33, 100, 147, 267, 385, 769};
+    static const numbers of[] = {NORMAL, SCALE_MIXED, MEAN_1E4, SCALE_BIG, OUTLIER, CONSTANT};
+    set_device(90, 1);
+    for (int i = 0; i < 16; i++) {
+        const int64_t n = cols[i % 8], rows = n < 30 ? 203 : n < 150 ? 37 : 19;
+        norm_case c = rows_of(PLANISH_FORWARD, i % 3 == 2 ? PLANISH_RMS : PLANISH_LAYER, rows, n,
+                              i < 8 ? BF16 : F16);
+        c.numbers = of[i % 6];
+        c.in = i % 5 == 3 ? PADDED : i % 5 == 4 ? MISALIGNED : DENSE;
+        emulate_case(c);
+    }
+}
+
 static void lengths(void) {
     static const int64_t cols[] = {1, 3, 24, 40, 100, 267, 512, 769, 1536, 4096};
     for (int pass = 0; pass < 2; pass++)
@@ -941,6 +957,7 @@ int main(int argc, char **argv) {
         {"outliers", outliers},
         {"rows", row_counts},
         {"centred", centred},
+        {"tiled", tiled},
         {"outputs", outputs_and_dtypes},
         {"layouts", layouts},
         {"numbers", all_numbers},
