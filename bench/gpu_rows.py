@@ -221,6 +221,7 @@ BACKWARD_ALL += [
     (8192, 769, "bf16"),
     (16384, 2880, "f32"),
 ]
+BACKWARD_ODD = [(401408, 33, "f16"), (401408, 50, "f16"), *FORWARD_ODD]
 FORWARD_PICK = [(4096, n, "f16") for n in (1024, 1536, 3072, 4096, 6656, 8192, 12288, 15872)]
 
 
@@ -248,6 +249,7 @@ def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
         "odd": [(FORWARD, s) for s in FORWARD_ODD],
         "short": [(FORWARD, s) for s in FORWARD_SMALL + FORWARD_TABLE[:4]],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
+        "backward-odd": [(BACKWARD, s) for s in BACKWARD_ODD],
         "backward-table": [(BACKWARD, s) for s in FORWARD_TABLE],
         "key": [(d, s) for d in (FORWARD, BACKWARD) for s in KEY],
     }

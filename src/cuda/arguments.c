@@ -56,10 +56,19 @@ static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
 /* ---- Specialisations ---------------------------------------------------------------------------
  */
 
-/* Whose rows follow each other without a gap: 1 x, 2 y. */
-static int dense_rows(const cuda_plan *plan) {
-    return (plan->rows < 2 || plan->stride[ROLE_X] == plan->cols) |
-           2 * (plan->rows < 2 || plan->stride[ROLE_Y] == plan->cols);
+/* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. Their strides become 0, for
+ * only the first row's address counts. */
+static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
+    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
+    const int is_forward = plan->main.kernel == CUDA_FORWARD;
+    const role *roles = is_forward ? forward : backward;
+    int dense = 0;
+    for (int i = 0; i < (is_forward ? 2 : 3); i++)
+        if (plan->rows < 2 || stride[roles[i]] == plan->cols) {
+            dense |= 1 << i;
+            stride[roles[i]] = 0;
+        }
+    return dense;
 }
 
 /* A kernel of the plan for buffers at these addresses. */
@@ -69,11 +78,8 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
     int64_t stride[ROLE_COUNT];
     memcpy(stride, plan->stride, sizeof stride);
     const int tiled = cuda_spec_is_tiled(which);
-    if (tiled) { /* dense rows go in one piece */
-        c[C_DENSE] = dense_rows(plan);
-        stride[ROLE_X] = c[C_DENSE] & 1 ? 0 : stride[ROLE_X];
-        stride[ROLE_Y] = c[C_DENSE] & 2 ? 0 : stride[ROLE_Y];
-    }
+    if (tiled)
+        c[C_DENSE] = dense_rows(plan, stride);
     c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], constant_bytes(spec.constant, C_X_TYPE));
     c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
     /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
@@ -111,7 +117,7 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
             access_of(b[ROLE_DY], stride[ROLE_DY], constant_bytes(spec.constant, C_G_TYPE));
         c[C_D_ACCESS] =
             access_of(b[ROLE_DX], stride[ROLE_DX], constant_bytes(spec.constant, C_D_TYPE));
-        if (cuda_spec_is_wide(&spec))
+        if (cuda_spec_is_wide(&spec) || tiled)
             return spec;
         /* But rows that are read twice go through registers to their ring. */
         narrow |= c[C_G_ACCESS] < 4 || c[C_WIDTH] * constant_bytes(spec.constant, C_G_TYPE) < 4;

@@ -13,7 +13,7 @@ unsigned cuda_spec_threads(const cuda_spec *s) {
 }
 
 int cuda_spec_is_tiled(const cuda_spec *s) {
-    return s->kernel == CUDA_FORWARD && s->constant[C_TILE];
+    return (s->kernel == CUDA_FORWARD || s->kernel == CUDA_BACKWARD) && s->constant[C_TILE];
 }
 
 int64_t cuda_plan_groups(const cuda_plan *plan) {
@@ -55,8 +55,10 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
         return groups_shared_bytes(s);
     size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
     size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
-    if (cuda_spec_is_tiled(s))
-        return (size_t)cuda_spec_rows_at_a_time(s) * (size_t)c[C_COLS] * 2;
+    const size_t tiles =
+        cuda_spec_is_tiled(s) ? (size_t)cuda_spec_rows_at_a_time(s) * (size_t)c[C_COLS] * 2 : 0;
+    if (tiles && s->kernel == CUDA_FORWARD)
+        return tiles;
     if (s->kernel == CUDA_FORWARD) {
         int slots = c[C_HOLD] == 1 && c[C_GROUP] == 1 ? 1 : c[C_HOLD] == 2 ? 0 : c[C_STAGES];
         return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;
@@ -65,6 +67,8 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
         size_t g = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_G_TYPE);
         size_t w = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_W_TYPE);
         size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
+        if (tiles)
+            ring = 2 * (size_t)c[C_STAGES] * tiles;
         if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1)
             ring += vecs * threads * w;
         size_t sums =

@@ -9,13 +9,16 @@
 
 enum {
     BACKWARD_THREADS = 512,
-    BACKWARD_FEW_THREADS = 384,    /* with BACKWARD_MOST_ELEMENTS */
-    BACKWARD_ELEMENTS = 16,        /* columns a thread sums */
-    BACKWARD_MOST_ELEMENTS = 32,   /* the same, for rows that fill a cluster of 16 */
-    BACKWARD_BLOCK_COLS = 2048,    /* of a row in one block, where clusters are */
-    BACKWARD_CLUSTER_COLS = 8192,  /* shortest row for a cluster */
-    BACKWARD_SPREAD_COLS = 2560,   /* longest row that is left as it is by improve_spread */
-    BACKWARD_HOLD_COLS = 131072,   /* longest row that is read from the ring twice */
+    BACKWARD_FEW_THREADS = 384,   /* with BACKWARD_MOST_ELEMENTS */
+    BACKWARD_ELEMENTS = 16,       /* columns a thread sums */
+    BACKWARD_MOST_ELEMENTS = 32,  /* the same, for rows that fill a cluster of 16 */
+    BACKWARD_BLOCK_COLS = 2048,   /* of a row in one block, where clusters are */
+    BACKWARD_CLUSTER_COLS = 8192, /* shortest row for a cluster */
+    BACKWARD_SPREAD_COLS = 2560,  /* longest row that is left as it is by improve_spread */
+    BACKWARD_HOLD_COLS = 131072,  /* longest row that is read from the ring twice */
+    TILED_COLS = 72,              /* longest row in tiles (kernels/backward_tiles.cu) */
+    TILED_WHOLE_COLS = 16, /* the same, that a thread takes whole; else two take a half each */
+    TILED_WARPS = 8,       /* of a block */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
 };
 
@@ -89,12 +92,34 @@ static spread hold_spread(int chunks) {
     return best;
 }
 
+/* 16-bit rows of chunks of 2 or 4 bytes, of which a warp's lanes would leave most idle. */
+static int is_tiled(const int32_t *c, int cols) {
+    static const cuda_constant types[] = {C_X_TYPE, C_G_TYPE, C_D_TYPE};
+    for (int i = 0; i < 3; i++)
+        if (constant_bytes(c, types[i]) != 2 && (types[i] != C_D_TYPE || c[C_D_TYPE] != DTYPE_NONE))
+            return 0;
+    return cols <= TILED_COLS && c[C_WIDTH] <= 2 && cols > c[C_WIDTH];
+}
+
+static void tiled_geometry(int32_t *c, int cols) {
+    c[C_TILE] = 1;
+    c[C_LANES] = cols <= TILED_WHOLE_COLS ? 1 : 2;
+    c[C_VECS] = ceil_div(cols / c[C_WIDTH], c[C_LANES]);
+    c[C_WARPS] = c[C_TEAMS] = TILED_WARPS;
+    c[C_MIN_BLOCKS] = 2;
+    c[C_STAGES] = 2;
+}
+
 int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
                       const cuda_limits *limits) {
     int bytes = most(x_bytes, g_bytes);
     int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
+    if (!is_double && is_tiled(c, cols)) {
+        tiled_geometry(c, cols);
+        return 1;
+    }
     int most_elements = is_double ? 10 : bytes == 4 || width == 8 ? 24 : 32;
     int lanes = lanes_within_warp(chunks, width, width * bytes, most_elements, bytes == 2 ? 16 : 8,
                                   60, 14, &vecs);

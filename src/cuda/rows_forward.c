@@ -97,9 +97,9 @@ static void tiled_geometry(int32_t *c, int chunks, int arch) {
     c[C_VECS] = ceil_div(chunks, lanes);
     c[C_WARPS] = lanes == 32 ? 8 : lanes >= 8 || chunks * width < 20 ? 4 : 2;
     c[C_ROWS] = lanes == 32 ? 2 : 1;
-    int registers = lanes > 2 ? elements + 33 : elements * 3 / 2 + 34;
-    registers += c[C_X_TYPE] == DTYPE_BF16 ? 11 : 0; /* its scaled sums */
-    registers += arch < 90 || arch >= 120 ? 16 : 0;
+    int registers = lanes > 2 ? elements + 34 : elements * 3 / 2 + 34;
+    registers += c[C_X_TYPE] != DTYPE_BF16 ? 0 : lanes > 2 ? 5 : 11; /* its scaled sums */
+    registers += arch < 90 || arch >= 120 ? 20 : 0;
     c[C_MIN_BLOCKS] = least(36, 2048 / registers) / c[C_WARPS];
 }
 

@@ -215,13 +215,14 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
     for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
         spec.constant[c] = access;
-    if (spec.kernel == CUDA_BACKWARD && !wide && !spec.constant[C_HOLD] &&
+    const int tiled = cuda_spec_is_tiled(&spec);
+    if (spec.kernel == CUDA_BACKWARD && !wide && !spec.constant[C_HOLD] && !tiled &&
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
         spec.constant[C_STAGES] = 0;
-    if (cuda_spec_is_tiled(&spec)) {
-        spec.constant[C_DENSE] = access >= 4 ? 3 : 0;
-        if (access < 4)
+    if (tiled) {
+        spec.constant[C_DENSE] = access >= 4 ? 7 : 0;
+        if (access < 4 && spec.kernel == CUDA_FORWARD)
             spec.constant[C_MIN_BLOCKS] = most(1, spec.constant[C_MIN_BLOCKS] * 3 / 4);
     }
     if (spec.kernel == CUDA_FORWARD && !wide && access < 4) {

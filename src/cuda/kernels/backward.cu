@@ -25,6 +25,8 @@
  * With f16 x nothing leaves float's range whichever product comes first, and rstd goes to dy:
  * dx = (dy * rstd) * w - c1 * rstd - (d - delta) * (c2 * rstd^2), an instruction less for an element.
  *
+ * TILE: short rows of 16 bits through tiles (row_tiles.cu), read twice; weights in shared memory.
+ *
  * delta mends the rounding of the saved mean (CORRECT 0 leaves it out).
  *
  * GROUP > 1 (a cooperative launch): GROUP blocks anywhere on the device share each row, as in
@@ -33,7 +35,8 @@
  *
  * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
  * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP HOLD STAGES DELAY CORRECT MIN_BLOCKS
- * WANT_DWEIGHT WANT_DBIAS, and the alignments X_ACCESS G_ACCESS D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
+ * WANT_DWEIGHT WANT_DBIAS, TILE, with it DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS G_ACCESS
+ * D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
  */
 struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
@@ -85,6 +88,8 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #include "backward_output.cu"
 #include "backward_wide.cu"
 #include "backward_teams.cu"
+#include "row_tiles.cu"
+#include "backward_tiles.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_backward(const backward_args args) {
@@ -109,6 +114,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
     if constexpr (WIDE)
         wide_rows(args, t);
+    else if constexpr (TILED)
+        tiled_rows(args, t, (int)args.turns + (block_row < args.rest));
     else
         team_rows(args, t, row, (int)args.turns + (block_row < args.rest), block_rank);
 }

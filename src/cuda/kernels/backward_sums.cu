@@ -7,9 +7,9 @@ struct entry {
 constexpr int FIRST_SUM = LAYER ? 0 : 1, SUMS_READ = !LAYER ? 1 : CORRECT ? 4 : 2;
 
 /* This thread's part of a row's sums. */
-template <typename row_source>
+template <typename row_source, typename weight_source>
 __device__ __forceinline__ void thread_sums(const team_state &t, const row_source &row,
-                                            const thread_weights &weights, real mean, real *sum) {
+                                            const weight_source &weights, real mean, real *sum) {
     constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
     real product[HALF];
     sum[0] = sum[1] = sum[2] = sum[3] = 0;

@@ -79,9 +79,10 @@ template <bool HALF> struct total_of {
 template <> struct total_of<true> {
     typedef float type;
 };
-/* A pivot of one element may lie far from the mean, and then f32 totals lose digits. */
+/* A pivot of one element may lie far from the mean, and then f32 totals lose digits; so do those of many
+ * elements one after the other. */
 typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8 &&
-                 !(GROUPED && WIDTH == 1)>::type total;
+                 !(GROUPED && WIDTH == 1) && TILE == 0>::type total;
 
 struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
@@ -102,6 +103,7 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #include "forward_wide.cu"
 #include "forward_blocks.cu"
 #include "centred_words.cu"
+#include "row_tiles.cu"
 #include "tiled_words.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)

@@ -475,16 +475,19 @@ static const element types[] = {F16, BF16, F32, F64};
 /* Rows of 16 bits that go through shared memory in one piece: by a lane for each, and by two to 32.
  */
 static void tiled(void) {
-    static const int64_t cols[] = {6, 24, 33, 100, 147, 267, 385, 769};
+    static const int64_t cols[] = {6, 24, 33, 65, 100, 267, 385, 769};
     static const numbers of[] = {NORMAL, SCALE_MIXED, MEAN_1E4, SCALE_BIG, OUTLIER, CONSTANT};
-    set_device(90, 1);
+    set_device(90, 2);
     for (int i = 0; i < 16; i++) {
-        const int64_t n = cols[i % 8], rows = n < 30 ? 203 : n < 150 ? 37 : 19;
+        const int64_t n = cols[i % 8], rows = n < 30 ? 1203 : n < 70 ? 407 : 37;
         norm_case c = rows_of(PLANISH_FORWARD, i % 3 == 2 ? PLANISH_RMS : PLANISH_LAYER, rows, n,
                               i < 8 ? BF16 : F16);
         c.numbers = of[i % 6];
         c.in = i % 5 == 3 ? PADDED : i % 5 == 4 ? MISALIGNED : DENSE;
         emulate_case(c);
+        c.pass = PLANISH_BACKWARD;
+        if (n == 6 || n == 33 || n == 65)
+            emulate_case(c);
     }
 }
 
