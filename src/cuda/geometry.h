@@ -12,7 +12,7 @@ enum { CUDA_LONG_PIECE = 8192 };
 /* Threads of a block. */
 unsigned cuda_spec_threads(const cuda_spec *spec);
 
-/* Whether a block's rows go through shared memory in one piece (kernels/tiled_words.cu). */
+/* Whether rows go through shared memory, many in one piece (kernels/row_tiles.cu). */
 int cuda_spec_is_tiled(const cuda_spec *spec);
 
 /* Groups of blocks that the wide road is planned for, of which each takes some of the rows. */

@@ -29,6 +29,8 @@ enum {
     TILED_WHOLE_COLS = 64,        /* the same, of 16-byte chunks */
     TILED_ELEMENTS = 40,          /* a thread holds of it */
     TILED_MOST_ELEMENTS = 66,     /* the same, of a whole row or of half of one */
+    TILED_WARPS = 36,             /* in a multiprocessor, at most */
+    LANE_REGISTERS = 2048,        /* of a multiprocessor, for a lane of all its warps */
     GROUP_ROW_CHUNKS = 1536,      /* longest row of a group in registers */
     GROUP_ROW_THREADS = 1344,     /* in a multiprocessor, of longer ones */
     GROUP_ROW_BLOCKS = 3,         /* in a multiprocessor, of longer ones, rather than more */
@@ -100,7 +102,7 @@ static void tiled_geometry(int32_t *c, int chunks, int arch) {
     int registers = lanes > 2 ? elements + 34 : elements * 3 / 2 + 34;
     registers += c[C_X_TYPE] != DTYPE_BF16 ? 0 : lanes > 2 ? 5 : 11; /* its scaled sums */
     registers += arch < 90 || arch >= 120 ? 20 : 0;
-    c[C_MIN_BLOCKS] = least(36, 2048 / registers) / c[C_WARPS];
+    c[C_MIN_BLOCKS] = least(TILED_WARPS, LANE_REGISTERS / registers) / c[C_WARPS];
 }
 
 void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,

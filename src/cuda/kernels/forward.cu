@@ -19,8 +19,8 @@
  * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
  * done again, scaled by a power of two.
  *
- * Rows of 16 bits and up to 512 columns go another way (centred_words.cu), and some of them, and longer
- * ones of odd length, a third (TILE 1: tiled_words.cu).
+ * Rows of 16 bits and up to 512 columns go another way (centred_words.cu); some of them, and longer ones
+ * that are no whole number of 16-byte chunks, go a third (TILE 1: tiled_words.cu).
  *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.

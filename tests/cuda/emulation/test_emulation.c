@@ -471,9 +471,7 @@ static norm_case rows_of(planish_pass pass, planish_kind kind, int64_t rows, int
 static const planish_pass both[] = {PLANISH_FORWARD, PLANISH_BACKWARD};
 static const element types[] = {F16, BF16, F32, F64};
 
-/* Lengths that make every way to share a row: within a warp, in a block, ragged or not. */
-/* Rows of 16 bits that go through shared memory in one piece: by a lane for each, and by two to 32.
- */
+/* Rows of 16 bits that go through shared memory in one piece: by a lane for each, or two to 32. */
 static void tiled(void) {
     static const int64_t cols[] = {6, 24, 33, 65, 100, 267, 385, 769};
     static const numbers of[] = {NORMAL, SCALE_MIXED, MEAN_1E4, SCALE_BIG, OUTLIER, CONSTANT};
@@ -491,6 +489,7 @@ static void tiled(void) {
     }
 }
 
+/* Lengths that make every way to share a row: within a warp, in a block, ragged or not. */
 static void lengths(void) {
     static const int64_t cols[] = {1, 3, 24, 40, 100, 267, 512, 769, 1536, 4096};
     for (int pass = 0; pass < 2; pass++)
