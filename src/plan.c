@@ -3,9 +3,10 @@
 #include <stdio.h>
 
 enum {
-    FORK_ELEMENTS = 32768,   /* less work than this is done by the calling thread */
-    NEAR_BYTES = 1 << 20,    /* more than this is not all in a core's own cache */
-    BLOCK_ELEMENTS = 16384,  /* forward: elements in one work item */
+    FORK_ELEMENTS = 32768,  /* less work than this is done by the calling thread */
+    NEAR_BYTES = 1 << 20,   /* more than this is not all in a core's own cache */
+    FAR_BYTES = 10 << 20,   /* of more than this y is made row by row, up to where it is streamed */
+    BLOCK_ELEMENTS = 16384, /* forward: elements in one work item */
     CHANNEL_BYTES = 1 << 18, /* of a tile of pixels, or of two in backward */
     LEAST_PIXELS = 32,       /* in a tile, where there are as many in a run */
     LINE_CHANNELS = 16,      /* of rows brought into planes together, or more */
@@ -69,16 +70,20 @@ static int64_t gradient_block_rows(int64_t rows) {
     return ceil_div(even > least ? even : least, CHUNK_ROWS) * CHUNK_ROWS;
 }
 
-static traffic traffic_of(const problem *p, size_t cache_bytes) {
+static size_t bytes_of_elements(const problem *p) {
     static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
-    const size_t count = (size_t)p->rows * (size_t)p->cols;
-    const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
     size_t bytes = 0;
     for (int i = 0; i < 4; i++)
-        bytes += count * (size_t)dtype_bytes(p->dtypes[elements[i]]);
+        bytes += (size_t)dtype_bytes(p->dtypes[elements[i]]);
+    return (size_t)p->rows * (size_t)p->cols * bytes;
+}
+
+static traffic traffic_of(const problem *p, size_t cache_bytes) {
+    const size_t count = (size_t)p->rows * (size_t)p->cols;
+    const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
     if (count * (size_t)dtype_bytes(p->dtypes[output]) > cache_bytes)
         return TRAFFIC_STREAM;
-    return bytes > NEAR_BYTES ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
+    return bytes_of_elements(p) > NEAR_BYTES ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
 /*
@@ -199,6 +204,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
                             : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
     plan->traffic = traffic_of(p, limits->cache_bytes);
+    plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
     for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
         plan->pitch[r] = (int64_t)((uint64_t)p->kept[p->kept_count - 1].stride[r] *
                                    (uint64_t)dtype_bytes(p->dtypes[r]));

@@ -36,6 +36,7 @@ struct planish_plan {
     bool is_double;
     bool parallel; /* worth a fork */
     traffic traffic;
+    bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
     int64_t pitch[ROLE_COUNT]; /* bytes from a row to the next of the innermost kept axis */
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:
      * gathered rows, then dweight and dbias sums of a chunk of rows, then of the block. */

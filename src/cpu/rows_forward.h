@@ -221,6 +221,16 @@ INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
     return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
 }
 
+/* Asks for the lines of x and y that come after element i of a row that is taken alone. */
+INLINE void NAME(ask_for_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i, int64_t x_ahead,
+                               const traffic t) {
+    if (t == TRAFFIC_AHEAD && i * (int64_t)sizeof(ELEMENT_T) % 64 != 0)
+        return;
+    NAME(ask_for)(x + i, x_ahead, t);
+    if (t == TRAFFIC_AHEAD)
+        __builtin_prefetch((const void *)((uintptr_t)(y + i) + WRITE_AHEAD), 1, 3);
+}
+
 /*
  * n elements of y of one or two rows, from element `at` on, weight and bias read once for both. An
  * absent bias is -0, which changes no sum, not even a zero's sign. The rows that come next, `ahead`
@@ -244,9 +254,11 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
         if (has_bias)
             bias = LOAD_W(biases + i);
         STORE_X(y0 + i, V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias));
-        NAME(ask_for)(x0 + i, ahead, t);
-        if (count == 1)
+        if (count == 1) {
+            NAME(ask_for_next)(x0, y0, i, ahead, t);
             continue;
+        }
+        NAME(ask_for)(x0 + i, ahead, t);
         STORE_X(y1 + i, V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias));
         NAME(ask_for)(x1 + i, ahead, t);
     }
@@ -318,7 +330,11 @@ INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int co
     return in_range;
 }
 
-/* Rows [row, row + count), count 1 or GROUP; y is made in `piece` where that is given. */
+/*
+ * Rows [row, row + count), count 1 or GROUP; y is made in `piece` where that is given. It is made
+ * of two rows at once, which share weight and bias, or of one where it is far: a single stream of
+ * writes waits less. 16-bit rows wait for conversions, of weight too.
+ */
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
                                 const traffic t, ELEMENT_T *piece) {
     const ELEMENT_T *x[GROUP];
@@ -361,8 +377,12 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     NAME(scale_rows)(scale, count, mean, rstd);
     if (count == 1)
         NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
-    for (int r = 0; r + 1 < count; r += 2)
-        NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
+    else if (a->far && !piece && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN))
+        for (int r = 0; r < count; r++)
+            NAME(apply)(a, x + r, y + r, 1, scale + r, rms, ahead, TRAFFIC_AHEAD);
+    else
+        for (int r = 0; r + 1 < count; r += 2)
+            NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
     if (piece)
         stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
 }

@@ -45,6 +45,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .rstd = run_stat(p, &run, ROLE_RSTD),
             .m2 = run_stat(p, &run, ROLE_M2),
             .given = p->pass == PLANISH_APPLY,
+            .far = plan->far,
             .traffic = plan->traffic,
         };
         kernels->forward[p->kind](&args);

@@ -13,6 +13,10 @@
 /* Rows up to these sizes are taken in groups, by the forward and the backward kernel. */
 enum { GROUP_ROW_BYTES = 16384, BACKWARD_GROUP_BYTES = 32768 };
 
+/* How many bytes on y is asked for where it goes through the cache: fewer come too late, with more
+ * x leaves the first-level cache. */
+enum { WRITE_AHEAD = 4096 };
+
 /*
  * Writes whole lines past the cache. Results are made in a piece of the stack and then written at
  * once: on AMD's Zen 3 a load waits for a store past the cache that is on its way to the same place
