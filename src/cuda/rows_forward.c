@@ -115,13 +115,15 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
     c[C_WIDTH] = width;
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
-    if (x_bytes == 2 && !is_double && !c[C_GROUPS] && is_tiled(c, cols, chunks)) {
-        tiled_geometry(c, chunks, limits->arch);
-        return;
-    }
-    if (x_bytes == 2 && !is_double && !c[C_GROUPS] && cols <= CENTRED_COLS) {
-        centred_geometry(c, chunks, limits->arch);
-        return;
+    if (x_bytes == 2 && !is_double && !c[C_GROUPS]) {
+        if (is_tiled(c, cols, chunks)) {
+            tiled_geometry(c, chunks, limits->arch);
+            return;
+        }
+        if (cols <= CENTRED_COLS) {
+            centred_geometry(c, chunks, limits->arch);
+            return;
+        }
     }
     int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
     if (lanes) {

@@ -43,12 +43,24 @@ __device__ __forceinline__ void chunk_output(const chunk<X_BYTES> &x, const chun
     }
 }
 
-/* The outputs of a thread's rows of a turn, and their part of the columns' sums. */
-template <typename row_source>
+constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+
+/* A row of dx in memory, from this thread's first chunk on. */
+struct dx_in_memory {
+    char *first;
+    bool there;
+
+    __device__ __forceinline__ void put(int k, const chunk<D_BYTES> &c) const {
+        store_once<D_BYTES, D_ACCESS>(first + (i64)k * (SPREAD * D_BYTES), c);
+    }
+};
+
+/* The outputs of a thread's rows of a turn, put to dx, and their part of the columns' sums. */
+template <typename row_source, typename weight_source, typename dx_place>
 __device__ __forceinline__ void row_output(const team_state &t, const row_source &row,
-                                           const thread_weights &weights, const row_factors &f,
-                                           real (*dweight)[WIDTH], real (*dbias)[WIDTH], char *dx,
-                                           bool there) {
+                                           const weight_source &weights, const row_factors &f,
+                                           real (*dweight)[WIDTH], real (*dbias)[WIDTH],
+                                           const dx_place &dx) {
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
         real w[WIDTH], out[WIDTH];
@@ -56,11 +68,8 @@ __device__ __forceinline__ void row_output(const team_state &t, const row_source
         const auto g = row.g(k);
         weights.take(t, k, w);
         chunk_output(x, g, w, f, dweight[k], dbias[k], out);
-        if constexpr (WANT_DX) {
-            constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
-            if (there && t.has(k))
-                store_once<D_BYTES, D_ACCESS>(dx + (i64)k * (SPREAD * D_BYTES),
-                                              pack<D_TYPE, WIDTH>(out));
-        }
+        if constexpr (WANT_DX)
+            if (dx.there && t.has(k))
+                dx.put(k, pack<D_TYPE, WIDTH>(out));
     }
 }

@@ -59,12 +59,11 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
-            char *to = dx + u * PER_WARP * args.dx_stride;
-            const bool there = turn < t.turns[u];
+            const dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
             if constexpr (AGAIN)
-                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to, there);
+                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to);
             else
-                row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to, there);
+                row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to);
         }
         if constexpr (AGAIN)
             fetch(args, t, turn + STAGES, stage, o);

@@ -28,6 +28,10 @@ struct row_in_tile {
 
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return at<X_BYTES>(x_at, k); }
     __device__ __forceinline__ chunk<G_BYTES> g(int k) const { return at<G_BYTES>(g_at, k); }
+    /* dx where x was: as many bytes. */
+    __device__ __forceinline__ void put(int k, const chunk<D_BYTES> &c) const {
+        store_to_shared<D_BYTES>(x_at + k * (SPREAD * D_BYTES), c);
+    }
     template <int BYTES> __device__ __forceinline__ chunk<BYTES> at(u32 first, int k) const {
         auto c = zero_chunk<BYTES>();
         if (there && t.has(k))
@@ -35,23 +39,6 @@ struct row_in_tile {
         return c;
     }
 };
-
-/* dx of a row, where x was, and its part of the columns' sums. */
-__device__ __forceinline__ void output_in_tile(const team_state &t, const row_in_tile &row,
-                                               const shared_weights &weights, const row_factors &f,
-                                               real (*dweight)[WIDTH], real (*dbias)[WIDTH]) {
-#pragma unroll
-    for (int k = 0; k < VECS; k++) {
-        real w[WIDTH], out[WIDTH];
-        const auto x = row.x(k);
-        const auto g = row.g(k);
-        weights.take(t, k, w);
-        chunk_output(x, g, w, f, dweight[k], dbias[k], out);
-        constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE); /* of a tile: X_BYTES */
-        if (WANT_DX && row.there && t.has(k))
-            store_to_shared<D_BYTES>(row.x_at + k * (SPREAD * D_BYTES), pack<D_TYPE, WIDTH>(out));
-    }
-}
 
 /* Where a tile of the ring is, and where its rows are in memory. */
 struct tile_place {
@@ -108,7 +95,7 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
             thread_sums(t, row, weights, mean, sum);
             sum_in_warp(t, sum);
         }
-        output_in_tile(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias);
+        row_output(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias, row);
         tile_barrier();
         if constexpr (WANT_DX) {
             send_rows<(DENSE & 4) != 0, D_ACCESS>(p.dx, args.dx_stride, p.left(args, turn),

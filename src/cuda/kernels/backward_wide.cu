@@ -87,7 +87,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                 mean = load_element<MEAN_TYPE>(old_mean, 0);
             rstd = load_element<RSTD_TYPE>(old_rstd, 0);
         }
-        row_output(t, row_in_ring{t, oldest}, weights, f, dweight, dbias, dx, true);
+        row_output(t, row_in_ring{t, oldest}, weights, f, dweight, dbias, dx_in_memory{dx, true});
         fetch(args, t, turn - DELAY + STAGES, oldest, o);
         oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
         dx += args.dx_turn;

@@ -58,12 +58,7 @@ __device__ __forceinline__ void fill(const forward_args &args, place &p, int sta
 #pragma unroll UNROLL
         for (int k = 0; k < VECS; k++) {
             const char *at = from + (i64)k * (SPREAD * X_BYTES);
-            if constexpr (X_ACCESS >= 4 && X_BYTES >= 4)
-                copy_async<X_BYTES, X_ACCESS>(p.slot(stage, u, k), at, there && p.has(k));
-            else
-                store_to_shared<X_BYTES>(p.slot(stage, u, k),
-                                         there && p.has(k) ? load_once<X_BYTES, X_ACCESS>(at)
-                                                           : zero_chunk<X_BYTES>());
+            copy_in<X_BYTES, X_ACCESS>(p.slot(stage, u, k), at, there && p.has(k));
         }
     }
     p.next_row += args.row_turn;

@@ -24,15 +24,6 @@ __device__ __forceinline__ void tile_barrier() {
         __syncthreads();
 }
 
-/* Copies BYTES to shared memory, or zeros where `there` is false. */
-template <int BYTES, int ACCESS>
-__device__ __forceinline__ void copy_in(u32 to, const char *from, bool there) {
-    if constexpr (ACCESS >= 4 && BYTES >= 4)
-        copy_async<BYTES, ACCESS>(to, from, there);
-    else
-        store_to_shared<BYTES>(to, there ? load_once<BYTES, ACCESS>(from) : zero_chunk<BYTES>());
-}
-
 /* Where chunk c of a tile is in memory, in bytes from its first row. */
 __device__ __forceinline__ i64 chunk_place(int c, i64 stride) {
     return c / ROW_CHUNKS * stride + c % ROW_CHUNKS * CHUNK_BYTES;

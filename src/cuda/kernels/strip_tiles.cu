@@ -97,10 +97,7 @@ template <int TYPE, int ACCESS>
 __device__ __forceinline__ void fill(u32 tile, const char *from, const strip_place &p, int k) {
     constexpr int B = WIDTH * bytes_of(TYPE);
     const char *at = from + (i64)k * STEP * COLS * bytes_of(TYPE);
-    if constexpr (least(ACCESS, B) >= 4)
-        copy_async<B, ACCESS>(chunk_at<B>(tile, p, k), at, true);
-    else
-        store_to_shared<B>(chunk_at<B>(tile, p, k), load_once<B, ACCESS>(at));
+    copy_in<B, ACCESS>(chunk_at<B>(tile, p, k), at, true);
 }
 
 /* A thread's chunks on their way to shared memory. */

@@ -402,6 +402,15 @@ template <int BYTES> __device__ __forceinline__ void store_to_shared(u32 address
     }
 }
 
+/* The same of any alignment; through registers where asynchronous copies cannot. */
+template <int BYTES, int ACCESS>
+__device__ __forceinline__ void copy_in(u32 to, const char *from, bool there) {
+    if constexpr (ACCESS >= 4 && BYTES >= 4)
+        copy_async<BYTES, ACCESS>(to, from, there);
+    else
+        store_to_shared<BYTES>(to, there ? load_once<BYTES, ACCESS>(from) : zero_chunk<BYTES>());
+}
+
 /* ---- Blocks that run at the same time (cooperative launch) ------------------------------------- */
 
 /* The word that the driver keeps for the barriers of a cooperative launch, as cooperative groups
