@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds the GPU backend with its test door, checks the kernels against double, and times them beside
-# torch on the first GPU: bench/gpu.sh OUTPUT_FOLDER. Needs gcc, python3 with torch, and a GPU.
+# Builds the GPU backend with its test door, checks the kernels against double and for the same bits
+# every time, and times them beside torch on the first GPU: bench/gpu.sh OUTPUT_FOLDER. Needs gcc,
+# python3 with torch, and a GPU.
 set -e
 out=${1:?"usage: bench/gpu.sh OUTPUT_FOLDER"}
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,6 +11,7 @@ export PLANISH_GPU_SHIM="$out/libgpu.so" PYTHONUNBUFFERED=1
 cd "$root"
 jobs=$(($(nproc) > 1 ? $(nproc) - 1 : 1))
 python3 tests/cuda/check_device.py --processes "$jobs" --json "$out/check.json" | tee "$out/check.txt"
+python3 tests/cuda/check_repeats.py --processes "$jobs" | tee "$out/repeats.txt"
 python3 bench/gpu_rows.py forward backward table --processes "$jobs" --eager \
     --csv "$out/layer.csv" | tee "$out/layer.txt"
 python3 bench/gpu_rows.py forward backward --kind rms --processes "$jobs" --eager \

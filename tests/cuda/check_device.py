@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import sys
+from collections.abc import Mapping, Sequence
 
 from gpu_shim import (
     APPLY,
@@ -36,25 +37,67 @@ GUARD = 64
 INT = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Buffer:
-    """A tensor of rows inside guards, `skew` elements off the start of its allocation."""
+class Strided:
+    """A tensor of any order of its axes in memory, inside guards."""
 
-    def __init__(self, rows: int, cols: int, stride: int, dtype: str, skew: int = 0) -> None:
-        self.length = max(rows - 1, 0) * stride + cols
-        self.whole = torch.full(
-            (GUARD + skew + self.length + GUARD,), math.nan, dtype=TORCH[dtype], device="cuda"
-        )
+    def __init__(
+        self, shape: list[int], order: list[int], dtype: str, step: int, skew: int = 0
+    ) -> None:
+        strides, length = [0] * len(shape), step
+        for axis in reversed(order):
+            strides[axis] = length
+            length *= shape[axis]
+        self._allocate(shape, strides, length, dtype, skew)
+
+    def _allocate(
+        self, shape: list[int], strides: list[int], length: int, dtype: str, skew: int
+    ) -> None:
         self.start = GUARD + skew
-        self.view = self.whole.as_strided((rows, cols), (stride, 1), self.start)
-        self.pattern = self.whole.view(INT[self.whole.element_size()])[0].item()
+        self.whole = torch.full(
+            (self.start + length + GUARD,), math.nan, dtype=TORCH[dtype], device="cuda"
+        )
+        self.view = self.whole.as_strided(shape, strides, self.start)
+        self.pattern = self.bits()[0].item()
 
     def pointer(self) -> int:
         return self.whole.data_ptr() + self.start * self.whole.element_size()
 
+    def bits(self) -> torch.Tensor:
+        return self.whole.view(INT[self.whole.element_size()])
+
     def outside_untouched(self) -> bool:
-        bits = self.whole.view(INT[self.whole.element_size()]).clone()
+        bits = self.bits().clone()
         bits.as_strided(self.view.shape, self.view.stride(), self.start).fill_(self.pattern)
         return bool((bits == self.pattern).all())
+
+
+class Buffer(Strided):
+    """Rows `stride` elements apart inside guards."""
+
+    def __init__(self, rows: int, cols: int, stride: int, dtype: str, skew: int = 0) -> None:
+        length = max(rows - 1, 0) * stride + cols
+        self._allocate([rows, cols], [stride, 1], length, dtype, skew)
+
+
+class Placed:
+    """A plan with its buffers and workspace: what can be queued again and again."""
+
+    def __init__(self, plan: Plan, buffers: Mapping[str, Strided], outputs: Sequence[str]) -> None:
+        self.plan, self.buffers, self.outputs = plan, buffers, outputs
+        words = plan.workspace_bytes // 8 + 1
+        self.work = torch.full((words,), math.nan, dtype=torch.float64, device="cuda")
+        self.pointers = {r: b.pointer() for r, b in buffers.items()}
+
+    def queue(self) -> None:
+        """Queues the plan on torch's current stream."""
+        stream = torch.cuda.current_stream().cuda_stream
+        self.plan.run(self.pointers, stream, self.work.data_ptr())
+
+    def run(self) -> Mapping[str, Strided]:
+        """Runs the plan to its end; its buffers, the inputs among them."""
+        self.queue()
+        torch.cuda.synchronize()
+        return self.buffers
 
 
 def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -159,10 +202,9 @@ class Case:
             )
         return {r: t for r, t in d.items() if r in self.types}
 
-    def run(self, d: dict[str, torch.Tensor], rows: slice, skew: int) -> dict[str, Buffer]:
+    def place(self, d: dict[str, torch.Tensor], rows: slice, skew: int) -> Placed:
         count = len(range(self.rows)[rows])
-        plan = self.plan(count)
-        buffers: dict[str, Buffer] = {}
+        buffers: dict[str, Strided] = {}
         for r, t in self.types.items():
             per_row = r in ("mean", "rstd")
             affine = r in ("weight", "bias", "dweight", "dbias")
@@ -171,16 +213,17 @@ class Case:
             buffers[r] = Buffer(n, cols, stride, t, skew)
             if r in d:
                 buffers[r].view.copy_(d[r] if affine else d[r][rows])
-        work = torch.full(
-            (plan.workspace_bytes // 8 + 1,), math.nan, dtype=torch.float64, device="cuda"
-        )
-        plan.run(
-            {r: b.pointer() for r, b in buffers.items()},
-            torch.cuda.current_stream().cuda_stream,
-            work.data_ptr(),
-        )
-        torch.cuda.synchronize()
-        return buffers
+        return Placed(self.plan(count), buffers, [r for r in buffers if r not in d])
+
+    def whole(self, d: dict[str, torch.Tensor]) -> Placed:
+        return self.place(d, slice(None), self.skew)
+
+    def part(self, d: dict[str, torch.Tensor]) -> tuple[Placed, slice] | None:
+        """Some of the rows, at another alignment, and which they are; None where there are few."""
+        if self.rows <= 4:
+            return None
+        rows = slice(self.rows // 3, self.rows // 3 + max(2, self.rows // 2))
+        return self.place(d, rows, self.skew + 1), rows
 
     def reference(self, d: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         x = d["x"].double()
@@ -218,7 +261,7 @@ class Case:
         wrong: list[str] = []
         worst: dict[str, float] = {}
         d = self.inputs()
-        got = self.run(d, slice(None), self.skew)
+        got = self.whole(d).run()
         want = self.reference(d)
         for r, b in got.items():
             if not b.outside_untouched():
@@ -261,18 +304,16 @@ class Case:
             # The reference of f64 is f64 itself: its own error is of the same size.
             if worst[r] > (64 if t == "f64" else 4):
                 wrong.append(f"{r}: {worst[r]:.2f} ULP")
-        again = self.run(d, slice(None), self.skew)
-        for r in got:
-            if not torch.equal(
-                got[r].whole.view(INT[got[r].whole.element_size()]),
-                again[r].whole.view(INT[got[r].whole.element_size()]),
-            ):
-                wrong.append(f"{r}: other bits when repeated")
-        if self.rows > 4:
-            part = slice(self.rows // 3, self.rows // 3 + max(2, self.rows // 2))
-            sliced = self.run(d, part, self.skew + 1)
+        again = self.whole(d).run()
+        wrong += [
+            f"{r}: other bits when repeated"
+            for r in got
+            if not torch.equal(got[r].bits(), again[r].bits())
+        ]
+        if part := self.part(d):
+            sliced = part[0].run()
             for r in ("y", "mean", "rstd", "dx"):
-                if r in got and not torch.equal(sliced[r].view, got[r].view[part]):
+                if r in got and not torch.equal(sliced[r].view, got[r].view[part[1]]):
                     wrong.append(f"{r}: other bits in a slice of the rows")
         return wrong, worst
 
@@ -352,9 +393,8 @@ def wide_cases(quick: bool) -> list[Case]:
 
 def at_once() -> list[str]:
     """Kernels whose blocks wait for each other, in graphs on several streams at the same time."""
-    works: list[tuple[Case, torch.cuda.CUDAGraph, torch.cuda.Stream, dict[str, torch.Tensor]]] = []
-    expected: list[dict[str, Buffer]] = []
-    kept: list[object] = []
+    works: list[tuple[Case, torch.cuda.CUDAGraph, torch.cuda.Stream, Placed]] = []
+    expected: list[Mapping[str, Strided]] = []
     wide = group_of(16384, 4, 256, 8, 5, 2)
     f16 = {d: types_of(d, LAYER, "f16") for d in (FORWARD, BACKWARD)}
     for case in (
@@ -364,18 +404,14 @@ def at_once() -> list[str]:
         Case(FORWARD, LAYER, 40, 16384, f16[FORWARD], **wide),
     ):
         d = case.inputs()
-        expected.append(case.run(d, slice(None), 0))
-        plan = case.plan(case.rows)
-        results = {r: b.view.clone().zero_() for r, b in expected[-1].items() if r not in d}
-        work = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
-        pointers = {r: t.data_ptr() for r, t in (d | results).items()}
+        expected.append(case.whole(d).run())
+        placed = case.whole(d)
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=stream):
             for _ in range(20):
-                plan.run(pointers, torch.cuda.current_stream().cuda_stream, work.data_ptr())
-        kept += [plan, d, work]
-        works.append((case, graph, stream, results))
+                placed.queue()
+        works.append((case, graph, stream, placed))
     for _ in range(20):
         for _, graph, stream, _ in works:
             with torch.cuda.stream(stream):
@@ -383,9 +419,9 @@ def at_once() -> list[str]:
     torch.cuda.synchronize()
     return [
         f"streams at once: {case.name()}: {r} differs"
-        for (case, _, _, results), want in zip(works, expected, strict=True)
-        for r, got in results.items()
-        if not torch.equal(got, want[r].view)
+        for (case, _, _, placed), want in zip(works, expected, strict=True)
+        for r in placed.outputs
+        if not torch.equal(placed.buffers[r].bits(), want[r].bits())
     ]
 
 
@@ -486,35 +522,6 @@ PASSES = {
     STATISTICS: (("x",), ("mean", "m2")),
     APPLY: (("x", "mean", "rstd", "weight", "bias"), ("y",)),
 }
-
-
-class Strided:
-    """A tensor of any order of its axes in memory, inside guards."""
-
-    def __init__(
-        self, shape: list[int], order: list[int], dtype: str, step: int, skew: int = 0
-    ) -> None:
-        strides, length = [0] * len(shape), step
-        for axis in reversed(order):
-            strides[axis] = length
-            length *= shape[axis]
-        self.start = GUARD + skew
-        self.whole = torch.full(
-            (self.start + length + GUARD,), math.nan, dtype=TORCH[dtype], device="cuda"
-        )
-        self.view = self.whole.as_strided(shape, strides, self.start)
-        self.pattern = self.whole.view(INT[self.whole.element_size()])[0].item()
-
-    def pointer(self) -> int:
-        return self.whole.data_ptr() + self.start * self.whole.element_size()
-
-    def bits(self) -> torch.Tensor:
-        return self.whole.view(INT[self.whole.element_size()])
-
-    def outside_untouched(self) -> bool:
-        bits = self.bits().clone()
-        bits.as_strided(self.view.shape, self.view.stride(), self.start).fill_(self.pattern)
-        return bool((bits == self.pattern).all())
 
 
 class AnyCase:
@@ -680,22 +687,22 @@ class AnyCase:
             "dbias_sum": self.summed(dy.abs()),
         }
 
-    def run(self, d: dict[str, torch.Tensor], shape: list[int], rows: slice) -> dict[str, Strided]:
-        plan = self.plan(shape)
-        buffers = {r: self.make(r, shape) for r in self.types}
+    def place(self, d: dict[str, torch.Tensor], shape: list[int], rows: slice) -> Placed:
+        buffers: dict[str, Strided] = {r: self.make(r, shape) for r in self.types}
         for r, v in d.items():
             whole = v.shape[0] == 1 and self.shape[0] != 1
             buffers[r].view.copy_(v if whole else v[rows])
-        work = torch.full(
-            (plan.workspace_bytes // 8 + 1,), math.nan, dtype=torch.float64, device="cuda"
-        )
-        plan.run(
-            {r: b.pointer() for r, b in buffers.items()},
-            torch.cuda.current_stream().cuda_stream,
-            work.data_ptr(),
-        )
-        torch.cuda.synchronize()
-        return buffers
+        return Placed(self.plan(shape), buffers, self.outputs)
+
+    def whole(self, d: dict[str, torch.Tensor]) -> Placed:
+        return self.place(d, self.shape, slice(None))
+
+    def part(self, d: dict[str, torch.Tensor]) -> tuple[Placed, slice] | None:
+        """Two along the first axis, and which they are; None where they are not by themselves."""
+        if self.shape[0] <= 4 or (self.reduce | self.affine) & 1:
+            return None
+        rows = slice(self.shape[0] // 3, self.shape[0] // 3 + 2)
+        return self.place(d, [2, *self.shape[1:]], rows), rows
 
     def check(self) -> tuple[list[str], dict[str, float]]:
         wrong: list[str] = []
@@ -703,7 +710,7 @@ class AnyCase:
         if self.kernel and self.kernel not in self.plan(self.shape).describe():
             wrong.append(f"planned as {self.plan(self.shape).describe()}")
         d = self.inputs()
-        got, want = self.run(d, self.shape, slice(None)), self.reference(d)
+        got, want = self.whole(d).run(), self.reference(d)
         for r in self.outputs:
             t, v, ref = self.types[r], got[r].view.double(), want[r]
             if not got[r].outside_untouched():
@@ -729,15 +736,14 @@ class AnyCase:
                 share = float(differ.double().mean())
                 if steps > 1.01 or (share > 1e-3 and ref.numel() > 4000):
                     wrong.append(f"{r}: {share:.2e} differ, {steps:.2f} steps")
-        again = self.run(d, self.shape, slice(None))
+        again = self.whole(d).run()
         for r in self.outputs:
             if not torch.equal(got[r].bits(), again[r].bits()):
                 wrong.append(f"{r}: other bits when repeated")
-        if self.shape[0] > 4 and not (self.reduce | self.affine) & 1:
-            part = slice(self.shape[0] // 3, self.shape[0] // 3 + 2)
-            sliced = self.run(d, [2, *self.shape[1:]], part)
+        if part := self.part(d):
+            sliced = part[0].run()
             for r in self.outputs:
-                if r not in AFFINE and not torch.equal(sliced[r].view, got[r].view[part]):
+                if r not in AFFINE and not torch.equal(sliced[r].view, got[r].view[part[1]]):
                     wrong.append(f"{r}: other bits in a slice")
         return wrong, worst
 
