@@ -20,8 +20,11 @@
 #define LOAD_X_PART(p, n) V_TYPED(VEC, load_part, ELEMENT)(p, n)
 #define STORE_X(p, v) V_TYPED(VEC, store, ELEMENT)(p, v)
 #define STORE_X_PART(p, v, n) V_TYPED(VEC, store_part, ELEMENT)(p, v, n)
+#define LOAD_X_PAIR(p, v) V_TYPED(VEC, load_pair, ELEMENT)(p, v)
+#define STORE_X_PAIR(p, v) V_TYPED(VEC, store_pair, ELEMENT)(p, v)
 #define LOAD_W(p) V_TYPED(VEC, load, WEIGHT)(p)
 #define LOAD_W_PART(p, n) V_TYPED(VEC, load_part, WEIGHT)(p, n)
+#define LOAD_W_PAIR(p, v) V_TYPED(VEC, load_pair, WEIGHT)(p, v)
 #define DTYPE_OF_f32 DTYPE_F32
 #define DTYPE_OF_f16 DTYPE_F16
 #define DTYPE_OF_bf16 DTYPE_BF16
@@ -29,7 +32,8 @@
 #define DTYPE_OF_(type) DTYPE_OF_##type
 #define DTYPE_OF(type) DTYPE_OF_(type)
 
-enum { NAME(PARTS) = LANES / VEC_LANES }; /* vectors that hold the canonical lanes */
+enum { NAME(PARTS) = LANES / VEC_LANES };             /* vectors that hold the canonical lanes */
+enum { NAME(PAIRED) = V_TYPED(VEC, pairs, ELEMENT) }; /* they are loaded in pairs (vec_pairs.h) */
 /* The longest row that is short, or 0: the compiler is to see that there is none. */
 enum { NAME(SHORT_COLS) = (int)NAME(PARTS) <= (int)SHORT_PARTS ? LANES : 0 };
 enum { NAME(CHAINED) = CHAIN * LANES }; /* elements of a chain in every lane */
@@ -47,6 +51,31 @@ INLINE NAME(lanes) NAME(lanes_zero)(void) {
     for (int k = 0; k < NAME(PARTS); k++)
         sum.part[k] = V(set1)(0);
     return sum;
+}
+
+/* An element for each canonical lane, in the order of pairs where there are; that of the lanes. */
+INLINE NAME(lanes) NAME(load_lanes)(const ELEMENT_T *x) {
+    NAME(lanes) v;
+    UNROLL for (int k = 0; k < NAME(PARTS); k += 2) if (NAME(PAIRED))
+        LOAD_X_PAIR(x + k * VEC_LANES, &v.part[k]);
+    else {
+        v.part[k] = LOAD_X(x + k * VEC_LANES);
+        v.part[k + 1] = LOAD_X(x + (k + 1) * VEC_LANES);
+    }
+    return v;
+}
+INLINE NAME(lanes) NAME(load_weight_lanes)(const WEIGHT_T *p) {
+    NAME(lanes) v;
+    UNROLL for (int k = 0; k < NAME(PARTS); k += 2) if (NAME(PAIRED))
+        LOAD_W_PAIR(p + k * VEC_LANES, &v.part[k]);
+    else {
+        v.part[k] = LOAD_W(p + k * VEC_LANES);
+        v.part[k + 1] = LOAD_W(p + (k + 1) * VEC_LANES);
+    }
+    return v;
+}
+INLINE void NAME(lanes_in_order)(NAME(lanes) * sum) {
+    UNROLL for (int k = 0; NAME(PAIRED) && k < NAME(PARTS); k += 2) V(in_order)(&sum->part[k]);
 }
 
 /* Adds the sums of one chain to those of the chains before it. */
@@ -143,10 +172,13 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
 
 #undef LOAD_X
 #undef LOAD_X_PART
+#undef LOAD_X_PAIR
+#undef STORE_X_PAIR
 #undef STORE_X
 #undef STORE_X_PART
 #undef LOAD_W
 #undef LOAD_W_PART
+#undef LOAD_W_PAIR
 #undef DTYPE_OF_f32
 #undef DTYPE_OF_f16
 #undef DTYPE_OF_bf16

@@ -13,16 +13,10 @@ typedef struct NAME(gradient_sums) {
     NAME(lanes) xhat, g, gxhat;
 } NAME(gradient_sums);
 
-INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, const ELEMENT_T *x,
-                                    const ELEMENT_T *dy, const WEIGHT_T *weight, VEC offset,
-                                    NAME(row_gradient) row, const bool rms, int64_t i,
-                                    int64_t left) {
-    VEC g = NAME(load_x)(dy + i, left), xhat = NAME(load_x)(x + i, left);
-    if (weight)
-        g = V(mul)(g, V(add)(NAME(load_weight)(weight + i, left), offset));
-    if (!rms)
-        xhat = V(sub)(xhat, V(set1)(row.mean));
-    xhat = V(mul)(xhat, V(set1)(row.scale));
+INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VEC dy, VEC weight,
+                                    NAME(row_gradient) row, const bool rms, int64_t left) {
+    const VEC g = V(mul)(dy, weight);
+    VEC xhat = V(mul)(rms ? x : V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale));
     if (!rms) {
         sums->xhat.part[k] = V(add)(sums->xhat.part[k], NAME(keep)(xhat, left));
         sums->g.part[k] = V(add)(sums->g.part[k], g);
@@ -37,12 +31,28 @@ INLINE NAME(gradient_sums)
                               const bool rms, const bool is_short) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
+    VEC w = V(set1)(1);
     int64_t i = 0;
-    for (; !is_short && i + LANES <= n; i += LANES)
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) NAME(add_gradient_sums)(
-            &sums, k, x, dy, weight, offset, row, rms, i + k * VEC_LANES, VEC_LANES);
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES)
-        NAME(add_gradient_sums)(&sums, k, x, dy, weight, offset, row, rms, i, n - i);
+    for (; !is_short && i + LANES <= n; i += LANES) {
+        const NAME(lanes) xs = NAME(load_lanes)(x + i), dys = NAME(load_lanes)(dy + i);
+        NAME(lanes) ws;
+        if (weight)
+            ws = NAME(load_weight_lanes)(weight + i);
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
+            if (weight)
+                w = V(add)(ws.part[k], offset);
+            NAME(add_gradient_sums)(&sums, k, xs.part[k], dys.part[k], w, row, rms, VEC_LANES);
+        }
+    }
+    NAME(lanes_in_order)(&sums.xhat);
+    NAME(lanes_in_order)(&sums.g);
+    NAME(lanes_in_order)(&sums.gxhat);
+    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
+        if (weight)
+            w = V(add)(NAME(load_weight)(weight + i, n - i), offset);
+        NAME(add_gradient_sums)(&sums, k, NAME(load_x)(x + i, n - i), NAME(load_x)(dy + i, n - i),
+                                w, row, rms, n - i);
+    }
     return sums;
 }
 
@@ -202,6 +212,41 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
     const int64_t x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
     VEC weight = V(set1)(1);
     int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC w[2] = {weight, weight}, w_sum[2] = {weight, weight}, b_sum[2] = {weight, weight};
+        if (weights)
+            LOAD_W_PAIR(weights + i, w);
+        UNROLL for (int k = 0; k < 2; k++) {
+            w[k] = weights ? V(add)(w[k], offset) : w[k];
+            if (dweight)
+                w_sum[k] = LOAD_REAL(dweight + i + k * VEC_LANES);
+            if (dbias)
+                b_sum[k] = LOAD_REAL(dbias + i + k * VEC_LANES);
+        }
+        for (int r = 0; r < count; r++) {
+            VEC d[2], v[2], out[2];
+            LOAD_X_PAIR((r ? dy1 : dy0) + i, d);
+            LOAD_X_PAIR((r ? x1 : x0) + i, v);
+            UNROLL for (int k = 0; k < 2; k++) {
+                v[k] = NAME(xhat_of)(v[k], r ? row1 : row0, rms);
+                out[k] = NAME(gradient_of)(d[k], w[k], v[k], r ? row1 : row0, rms);
+                if (dweight)
+                    w_sum[k] = V(fma)(d[k], v[k], w_sum[k]);
+                if (dbias)
+                    b_sum[k] = V(add)(d[k], b_sum[k]);
+            }
+            if (wants_dx)
+                STORE_X_PAIR((r ? dx1 : dx0) + i, out);
+            NAME(ask_for)((r ? x1 : x0) + i, x_ahead, t);
+            NAME(ask_for)((r ? dy1 : dy0) + i, dy_ahead, t);
+        }
+        UNROLL for (int k = 0; k < 2; k++) {
+            if (dweight)
+                STORE_REAL(dweight + i + k * VEC_LANES, w_sum[k]);
+            if (dbias)
+                STORE_REAL(dbias + i + k * VEC_LANES, b_sum[k]);
+        }
+    }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         if (weights)
             weight = V(add)(LOAD_W(weights + i), offset);
@@ -244,6 +289,22 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
         if (dbias)
             STORE_REAL_PART(dbias + i, V(add)(d, LOAD_REAL_PART(dbias + i, left)), left);
     }
+}
+
+/* The sums of dweight and dbias are in the order of pairs while a kernel runs. */
+INLINE void NAME(pair_sums)(const backward_args *a, const bool in_pairs) {
+    REAL *const all[2] = {a->dweight, a->dbias};
+    for (int s = 0; NAME(PAIRED) && s < 2; s++)
+        for (int64_t i = 0; all[s] && i + 2 * VEC_LANES <= a->cols; i += 2 * VEC_LANES) {
+            VEC v[2];
+            if (in_pairs)
+                LOAD_REAL_PAIR(all[s] + i, v);
+            else
+                UNROLL for (int k = 0; k < 2; k++) v[k] = LOAD_REAL(all[s] + i + k * VEC_LANES);
+            if (!in_pairs)
+                V(in_order)(v);
+            UNROLL for (int k = 0; k < 2; k++) STORE_REAL(all[s] + i + k * VEC_LANES, v[k]);
+        }
 }
 
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
@@ -289,8 +350,10 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
             for (int r = 0; r < count; r++)
                 NAME(backward_row)(a, first + r, rms, t);
         } else {
+            NAME(pair_sums)(a, false);
             wide_backward_row(a, first, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                               DTYPE_OF(WEIGHT));
+            NAME(pair_sums)(a, true);
         }
         return;
     }
@@ -339,10 +402,12 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns_backward)(a, rms);
+    NAME(pair_sums)(a, true);
     for (; row < grouped; row += GROUP)
         NAME(backward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)
         NAME(backward_row)(a, row, rms, t);
+    NAME(pair_sums)(a, false);
     if (lines || t == TRAFFIC_STREAM)
         VEC_FENCE();
 }

@@ -10,8 +10,8 @@ INLINE NAME(lanes) NAME(chain_sum)(const ELEMENT_T *x, int64_t n, const bool is_
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
     for (; !is_short && i + LANES <= n; i += LANES)
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) sum.part[k] =
-            V(add)(sum.part[k], LOAD_X(x + i + k * VEC_LANES));
+        NAME(lanes_add)(&sum, NAME(load_lanes)(x + i));
+    NAME(lanes_in_order)(&sum);
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
         V(add)(sum.part[k], NAME(load_x)(x + i, n - i));
     return sum;
@@ -27,12 +27,16 @@ INLINE NAME(centered_sums)
     const VEC m = V(set1)(center);
     NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
     int64_t i = 0;
-    for (; !is_short && i + LANES <= n; i += LANES)
+    for (; !is_short && i + LANES <= n; i += LANES) {
+        const NAME(lanes) v = NAME(load_lanes)(x + i);
         UNROLL for (int k = 0; k < NAME(PARTS); k++) {
-            const VEC d = V(sub)(LOAD_X(x + i + k * VEC_LANES), m);
+            const VEC d = V(sub)(v.part[k], m);
             sum.part[k] = V(add)(sum.part[k], d);
             sum_squares.part[k] = V(fma)(d, d, sum_squares.part[k]);
         }
+    }
+    NAME(lanes_in_order)(&sum);
+    NAME(lanes_in_order)(&sum_squares);
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
         const VEC d = NAME(keep)(V(sub)(NAME(load_x)(x + i, n - i), m), n - i);
         sum.part[k] = V(add)(sum.part[k], d);
@@ -44,11 +48,12 @@ INLINE NAME(centered_sums)
 INLINE NAME(lanes) NAME(chain_squares)(const ELEMENT_T *x, int64_t n) {
     NAME(lanes) sum = NAME(lanes_zero)();
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
-            const VEC v = LOAD_X(x + i + k * VEC_LANES);
-            sum.part[k] = V(fma)(v, v, sum.part[k]);
-        }
+    for (; i + LANES <= n; i += LANES) {
+        const NAME(lanes) v = NAME(load_lanes)(x + i);
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) sum.part[k] =
+            V(fma)(v.part[k], v.part[k], sum.part[k]);
+    }
+    NAME(lanes_in_order)(&sum);
     UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
         const VEC v = NAME(load_x)(x + i, n - i);
         sum.part[k] = V(fma)(v, v, sum.part[k]);
@@ -248,6 +253,26 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
     const VEC offset = V(set1)((REAL)a->weight_offset);
     VEC weight = V(set1)(1), bias = V(set1)((REAL)-0.0);
     int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC w[2] = {weight, weight}, b[2] = {bias, bias}, v[2];
+        if (has_weight) {
+            LOAD_W_PAIR(weights + i, w);
+            w[0] = V(add)(w[0], offset);
+            w[1] = V(add)(w[1], offset);
+        }
+        if (has_bias)
+            LOAD_W_PAIR(biases + i, b);
+        for (int r = 0; r < count; r++) {
+            LOAD_X_PAIR((r ? x1 : x0) + i, v);
+            UNROLL for (int k = 0; k < 2; k++) v[k] =
+                V(fma)(NAME(normalize)(v[k], r ? s1 : s0, rms), w[k], b[k]);
+            STORE_X_PAIR((r ? y1 : y0) + i, v);
+            if (count == 1)
+                NAME(ask_for_next)(x0, y0, i, ahead, t);
+            else
+                NAME(ask_for)((r ? x1 : x0) + i, ahead, t);
+        }
+    }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         if (has_weight)
             weight = V(add)(LOAD_W(weights + i), offset);

@@ -5,6 +5,7 @@
 #include "cpu/exact.h"
 #include "cpu/rows_doubles.h"
 #include "cpu/spans.h"
+#include "cpu/vec_pairs.h"
 #include "cpu/words.h"
 
 #include <math.h>

@@ -156,6 +156,52 @@ static inline void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
     store_part_16(p, narrow_bf16(a), n);
 }
 
+/* Pairs (vec_pairs.h): the elements at even places in one vector, those at odd ones in the other.
+ */
+#define F32V_PAIRS
+static inline void f32v_load_pair_bf16(const uint16_t *p, f32v v[2]) {
+    const __m256i words = _mm256_loadu_si256((const __m256i *)p);
+    v[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    v[1] = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+}
+static inline void f32v_load_pair_f32(const float *p, f32v v[2]) {
+    const f32v a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + F32V_LANES);
+    const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+    const __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+    v[0] = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+    v[1] = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+}
+static inline void f32v_in_order(f32v v[2]) {
+    const f32v low = _mm256_unpacklo_ps(v[0], v[1]), high = _mm256_unpackhi_ps(v[0], v[1]);
+    v[0] = _mm256_permute2f128_ps(low, high, 0x20);
+    v[1] = _mm256_permute2f128_ps(low, high, 0x31);
+}
+static inline void f32v_store_pair_f32(float *p, const f32v v[2]) {
+    f32v ordered[2] = {v[0], v[1]};
+    f32v_in_order(ordered);
+    _mm256_storeu_ps(p, ordered[0]);
+    _mm256_storeu_ps(p + F32V_LANES, ordered[1]);
+}
+static __attribute__((noinline, cold)) __m256i narrow_pair_with_nan(f32v even, f32v odd) {
+    const __m256i low = _mm256_cvtepu16_epi32(narrow_bf16(even));
+    const __m256i high = _mm256_cvtepu16_epi32(narrow_bf16(odd));
+    return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
+}
+static inline __m256i round_to_bf16(f32v a) {
+    const __m256i bits = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+static inline void f32v_store_pair_bf16(uint16_t *p, const f32v v[2]) {
+    __m256i words;
+    if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(v[0], v[1], _CMP_UNORD_Q)), 0))
+        words = narrow_pair_with_nan(v[0], v[1]);
+    else
+        words = _mm256_blend_epi16(_mm256_srli_epi32(round_to_bf16(v[0]), 16), round_to_bf16(v[1]),
+                                   0xaa);
+    _mm256_storeu_si256((__m256i *)p, words);
+}
+
 static inline f64v f64v_set1(double a) {
     return _mm256_set1_pd(a);
 }

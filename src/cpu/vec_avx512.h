@@ -139,6 +139,72 @@ static inline void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
     _mm256_mask_storeu_epi16(p, first_lanes_32(n), narrow_bf16(a));
 }
 
+/* Pairs (vec_pairs.h): the elements at even places in one vector, those at odd ones in the other.
+ */
+#define F32V_PAIRS
+static inline void f32v_load_pair_bf16(const uint16_t *p, f32v v[2]) {
+    const __m512i words = _mm512_loadu_si512(p);
+    v[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+    v[1] = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
+}
+static inline void f32v_load_pair_f32(const float *p, f32v v[2]) {
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd =
+        _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    const f32v a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + F32V_LANES);
+    v[0] = _mm512_permutex2var_ps(a, even, b);
+    v[1] = _mm512_permutex2var_ps(a, odd, b);
+}
+static inline void f32v_in_order(f32v v[2]) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high =
+        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    const f32v even = v[0], odd = v[1];
+    v[0] = _mm512_permutex2var_ps(even, low, odd);
+    v[1] = _mm512_permutex2var_ps(even, high, odd);
+}
+static inline void f32v_store_pair_f32(float *p, const f32v v[2]) {
+    f32v ordered[2] = {v[0], v[1]};
+    f32v_in_order(ordered);
+    _mm512_storeu_ps(p, ordered[0]);
+    _mm512_storeu_ps(p + F32V_LANES, ordered[1]);
+}
+/* What the quick ways leave: numbers narrowed one vector at a time. */
+static __attribute__((noinline, cold)) __m512i narrow_pair_slowly(f32v even, f32v odd) {
+    const __m512i low = _mm512_cvtepu16_epi32(narrow_bf16_by_integers(even));
+    const __m512i high = _mm512_cvtepu16_epi32(narrow_bf16_by_integers(odd));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+#if defined(__AVX512BF16__)
+/* A result that is 0 may have been a subnormal. */
+static inline __m512i narrow_pair(f32v even, f32v odd) {
+    const __m512i words = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    const __m512i no_sign = _mm512_set1_epi16(0x7fff);
+    if (__builtin_expect(_mm512_testn_epi16_mask(words, no_sign) != 0, 0))
+        return narrow_pair_slowly(even, odd);
+    const __m512i places =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(places, words);
+}
+#else
+static inline __m512i round_to_bf16(f32v a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+}
+static inline __m512i narrow_pair(f32v even, f32v odd) {
+    if (__builtin_expect(_mm512_cmp_ps_mask(even, odd, _CMP_UNORD_Q) != 0, 0))
+        return narrow_pair_slowly(even, odd);
+    const __m512i low = _mm512_srli_epi32(round_to_bf16(even), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, round_to_bf16(odd));
+}
+#endif
+static inline void f32v_store_pair_bf16(uint16_t *p, const f32v v[2]) {
+    _mm512_storeu_si512(p, narrow_pair(v[0], v[1]));
+}
+
 static inline f64v f64v_set1(double a) {
     return _mm512_set1_pd(a);
 }

@@ -15,6 +15,7 @@
 /* Vectors of the compute type. */
 #define LOAD_REAL(p) V_TYPED(VEC, load, REAL_TOKEN)(p)
 #define LOAD_REAL_PART(p, n) V_TYPED(VEC, load_part, REAL_TOKEN)(p, n)
+#define LOAD_REAL_PAIR(p, v) V_TYPED(VEC, load_pair, REAL_TOKEN)(p, v)
 #define STORE_REAL(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
 #define STORE_REAL_PART(p, v, n) V_TYPED(VEC, store_part, REAL_TOKEN)(p, v, n)
 
