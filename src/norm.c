@@ -43,8 +43,16 @@ static planish_status check_exec(const planish_exec *exec) {
     return exec && exec->struct_size != sizeof *exec ? PLANISH_ERROR_STRUCT_SIZE : PLANISH_OK;
 }
 
+/* Of a cache that many cores share a twelfth is taken for this one, within bounds: where writing
+ * past it began to pay on a Xeon with 480 MB, and on an EPYC with 32. */
 static cpu_limits this_cpu(void) {
-    return (cpu_limits){.kernels = cpu_kernels_chosen(), .cache_bytes = (size_t)8 << 20};
+    const size_t share = cpu_shared_cache() / 12, least = (size_t)16 << 20, most = (size_t)40 << 20;
+    return (cpu_limits){.kernels = cpu_kernels_chosen(),
+                        .cache_bytes = (size_t)8 << 20,
+                        .rows_bytes = share < least  ? least
+                                      : share > most ? most
+                                                     : share,
+                        .fetches_rows = cpu_fetches_rows()};
 }
 
 static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,

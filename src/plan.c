@@ -5,6 +5,7 @@
 enum {
     FORK_ELEMENTS = 32768,  /* less work than this is done by the calling thread */
     NEAR_BYTES = 1 << 20,   /* more than this is not all in a core's own cache */
+    ASK_BYTES = 2 << 20,    /* of more than this y is asked for before it is made */
     FAR_BYTES = 10 << 20,   /* of more than this y is made row by row, up to where it is streamed */
     BLOCK_ELEMENTS = 16384, /* forward: elements in one work item */
     CHANNEL_BYTES = 1 << 18, /* of a tile of pixels, or of two in backward */
@@ -78,12 +79,17 @@ static size_t bytes_of_elements(const problem *p) {
     return (size_t)p->rows * (size_t)p->cols * bytes;
 }
 
-static traffic traffic_of(const problem *p, size_t cache_bytes) {
-    const size_t count = (size_t)p->rows * (size_t)p->cols;
+static traffic traffic_of(const problem *p, const cpu_limits *limits, bool rows) {
+    const size_t count = (size_t)p->rows * (size_t)p->cols, bytes = bytes_of_elements(p);
     const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
-    if (count * (size_t)dtype_bytes(p->dtypes[output]) > cache_bytes)
+    const bool forward = rows && !is_backward(p);
+    if (forward ? bytes > limits->rows_bytes
+                : count * (size_t)dtype_bytes(p->dtypes[output]) > limits->cache_bytes)
         return TRAFFIC_STREAM;
-    return bytes_of_elements(p) > NEAR_BYTES ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
+    /* 16-bit rows wait for their conversions, and what is asked for is there in time. */
+    const bool fetched =
+        limits->fetches_rows && rows && !forward && dtype_bytes(p->dtypes[ROLE_X]) > 2;
+    return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
 /*
@@ -203,8 +209,9 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
                  : groups   ? PATH_GROUPS
                             : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
-    plan->traffic = traffic_of(p, limits->cache_bytes);
+    plan->traffic = traffic_of(p, limits, plan->path == PATH_ROWS);
     plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
+    plan->asks_y = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > ASK_BYTES;
     for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
         plan->pitch[r] = (int64_t)((uint64_t)p->kept[p->kept_count - 1].stride[r] *
                                    (uint64_t)dtype_bytes(p->dtypes[r]));

@@ -24,7 +24,9 @@ enum { SLOTS = 64 };
 /* What the caller's machine offers. No result depends on it, only speed. */
 typedef struct cpu_limits {
     const cpu_kernels *kernels;
-    size_t cache_bytes; /* outputs larger than this are written past the cache */
+    size_t cache_bytes; /* outputs larger than this are written past the cache, ... */
+    size_t rows_bytes;  /* ... but y of rows only where it and x are larger than this */
+    bool fetches_rows;  /* the CPU fetches the next rows by itself */
 } cpu_limits;
 
 struct planish_plan {
@@ -37,6 +39,7 @@ struct planish_plan {
     bool parallel; /* worth a fork */
     traffic traffic;
     bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
+    bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */
     int64_t pitch[ROLE_COUNT]; /* bytes from a row to the next of the innermost kept axis */
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:
      * gathered rows, then dweight and dbias sums of a chunk of rows, then of the block. */

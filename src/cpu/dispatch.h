@@ -11,4 +11,9 @@ const cpu_kernels *cpu_kernels_chosen(void);
  * NULL in *kernels where this CPU does not run it. For tests, which compare tiers. */
 bool cpu_kernels_tier(int i, const cpu_kernels **kernels);
 
+/* Bytes of the cache that cores share, as the system tells it, or 0; and whether this CPU fetches
+ * the rows that come next by itself, so that asking for them is in the way: Intel's. */
+size_t cpu_shared_cache(void);
+bool cpu_fetches_rows(void);
+
 #endif

@@ -77,8 +77,9 @@ typedef struct forward_args {
     int weight_offset;
     double eps;
     row_stat mean, rstd, m2;
-    bool given; /* mean and rstd are inputs */
-    bool far;   /* x and y are beyond a near cache, and y is not written past it */
+    bool given;  /* mean and rstd are inputs */
+    bool far;    /* x and y are beyond a near cache, and y is not written past it */
+    bool asks_y; /* y is asked for before it is made */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */

@@ -132,33 +132,48 @@ INLINE void NAME(mean_of)(const REAL center[GROUP], const double rest[GROUP], do
     memcpy(mean, &means, sizeof means);
 }
 
-/* Mean (center + rest) and sum of squared deviations of one segment of up to GROUP rows. */
-OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
-                                   REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
+/* The first sums of one segment of up to GROUP rows: of x, or with RMSNorm of its square. */
+INLINE void NAME(segment_sums)(const ELEMENT_T *const x[], const int count, int64_t n,
+                               const bool rms, REAL total[GROUP]) {
+    VEC sums[GROUP];
+    for (int r = 0; r < count; r++)
+        sums[r] = rms         ? NAME(row_squares)(x[r], n)
+                  : n < LANES ? NAME(row_sum_as)(x[r], n, true)
+                              : NAME(row_sum)(x[r], n);
+    NAME(fold_rows)(sums, count, total);
+}
+
+/* And what follows from them: mean (center + rest) and sum of squared deviations. The rows y, where
+ * given, are asked for between: no memory is read there. */
+INLINE void NAME(segment_rest)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
+                               int64_t n, const bool rms, const REAL total[GROUP],
+                               REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
     const double inverse = 1.0 / (double)n;
-    const bool is_short = n < LANES;
     VEC sums[GROUP], squares[GROUP];
-    REAL total[GROUP], deviation[GROUP];
+    REAL deviation[GROUP], squared[GROUP];
     if (rms) {
-        for (int r = 0; r < count; r++)
-            squares[r] = NAME(row_squares)(x[r], n);
-        NAME(fold_rows)(squares, count, total);
         for (int r = 0; r < GROUP; r++)
             m2[r] = total[r];
         return;
     }
-    for (int r = 0; r < count; r++)
-        sums[r] = is_short ? NAME(row_sum_as)(x[r], n, true) : NAME(row_sum)(x[r], n);
-    NAME(fold_rows)(sums, count, total);
     NAME(scale_totals)(total, inverse, center);
-    for (int r = 0; r < count; r++)
-        if (is_short)
+    for (int r = 0; r < count; r++) {
+        if (n < LANES)
             NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
         else
             NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
+        NAME(ask_for_row)(y ? y[r] : NULL, 0, n, y != NULL, 1);
+    }
     NAME(fold_rows)(sums, count, deviation);
-    NAME(fold_rows)(squares, count, total);
-    NAME(center_moments)(deviation, total, inverse, rest, m2);
+    NAME(fold_rows)(squares, count, squared);
+    NAME(center_moments)(deviation, squared, inverse, rest, m2);
+}
+
+OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
+                                   REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
+    REAL total[GROUP];
+    NAME(segment_sums)(x, count, n, rms, total);
+    NAME(segment_rest)(x, NULL, count, n, rms, total, center, rest, m2);
 }
 
 /*
@@ -356,30 +371,15 @@ INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int co
 }
 
 /*
- * Rows [row, row + count), count 1 or GROUP; y is made in `piece` where that is given. It is made
- * of two rows at once, which share weight and bias, or of one where it is far: a single stream of
- * writes waits less. 16-bit rows wait for conversions, of weight too.
+ * Statistics and y of rows [row, row + count), count 1 or GROUP, from their moments; y is made in
+ * `piece` where that is given. It is made of two rows at once, which share weight and bias, or of
+ * one where it is far: a single stream of writes waits less. 16-bit rows wait for conversions, of
+ * weight too.
  */
-INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
-                                const traffic t, ELEMENT_T *piece) {
-    const ELEMENT_T *x[GROUP];
-    ELEMENT_T *y[GROUP];
-    double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
-    for (int r = 0; r < count; r++) {
-        x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
-        y[r] = a->y ? (ELEMENT_T *)(a->y + (row + r) * a->y_pitch) : NULL;
-        if (piece)
-            y[r] = piece + r * a->cols;
-    }
-    bool in_range;
-    if (a->given) {
-        in_range = NAME(given_moments)(a, row, count, rms, mean, rstd);
-    } else {
-        NAME(moments)(x, count, a->cols, rms, mean, m2);
-        for (int r = count; r < GROUP; r++)
-            m2[r] = m2[0];
-        in_range = NAME(finish_moments)(a, m2, rstd);
-    }
+INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int count, const bool rms,
+                               const traffic t, ELEMENT_T *piece, const ELEMENT_T *const x[],
+                               bool in_range, const double mean[GROUP], const double m2[GROUP],
+                               const double rstd[GROUP], int64_t ahead) {
     if (__builtin_expect(!in_range, 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
@@ -397,7 +397,9 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     }
     if (!a->y)
         return;
-    const int64_t ahead = count * a->x_pitch;
+    ELEMENT_T *y[GROUP];
+    for (int r = 0; r < count; r++)
+        y[r] = piece ? piece + r * a->cols : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
     NAME(row_scale) scale[GROUP];
     NAME(scale_rows)(scale, count, mean, rstd);
     if (count == 1)
@@ -410,6 +412,67 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
             NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
     if (piece)
         stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
+}
+
+INLINE void NAME(rows_of_x)(const forward_args *a, int64_t row, const int count,
+                            const ELEMENT_T *x[]) {
+    for (int r = 0; r < count; r++)
+        x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
+}
+
+INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
+                                const traffic t, ELEMENT_T *piece) {
+    const ELEMENT_T *x[GROUP];
+    double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
+    bool in_range;
+    NAME(rows_of_x)(a, row, count, x);
+    if (a->given) {
+        in_range = NAME(given_moments)(a, row, count, rms, mean, rstd);
+    } else {
+        NAME(moments)(x, count, a->cols, rms, mean, m2);
+        for (int r = count; r < GROUP; r++)
+            m2[r] = m2[0];
+        in_range = NAME(finish_moments)(a, m2, rstd);
+    }
+    NAME(finish_group)(a, row, count, rms, t, piece, x, in_range, mean, m2, rstd,
+                       count * a->x_pitch);
+}
+
+/*
+ * The groups of rows [row, end), which are one segment long; returns where they end. The first sums
+ * of the next group are made between a group's root and its y, which waits for it.
+ */
+INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
+                                    const traffic t, ELEMENT_T *piece) {
+    const int64_t n = a->cols, ahead = 2 * GROUP * a->x_pitch;
+    /* Measured with 64-byte vectors alone: 16-bit rows wait for their conversions, and longer ones
+     * leave the first-level cache. */
+    const bool asks = sizeof(VEC) == 64 && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && a->asks_y &&
+                      a->y && !piece && n * (int64_t)sizeof(ELEMENT_T) <= ASKED_ROW_BYTES;
+    const ELEMENT_T *x[GROUP], *next[GROUP];
+    REAL total[GROUP];
+    if (row < end) {
+        NAME(rows_of_x)(a, row, GROUP, next);
+        NAME(segment_sums)(next, GROUP, n, rms, total);
+    }
+    for (; row < end; row += GROUP) {
+        ELEMENT_T *y[GROUP];
+        REAL center[GROUP];
+        double rest[GROUP], mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
+        memcpy(x, next, sizeof x);
+        for (int r = 0; r < GROUP && asks; r++)
+            y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
+        NAME(segment_rest)(x, asks ? y : NULL, GROUP, n, rms, total, center, rest, m2);
+        if (!rms)
+            NAME(mean_of)(center, rest, mean);
+        const bool in_range = NAME(finish_moments)(a, m2, rstd);
+        if (row + GROUP < end) {
+            NAME(rows_of_x)(a, row + GROUP, GROUP, next);
+            NAME(segment_sums)(next, GROUP, n, rms, total);
+        }
+        NAME(finish_group)(a, row, GROUP, rms, t, piece, x, in_range, mean, m2, rstd, ahead);
+    }
+    return row;
 }
 
 OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t) {
@@ -445,6 +508,8 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
         t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns)(a, rms);
+    if (a->cols <= NAME(SEGMENT) && !a->given)
+        row = NAME(forward_groups)(a, row, grouped, rms, t, lines ? piece : NULL);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)

@@ -18,6 +18,9 @@ enum { GROUP_ROW_BYTES = 16384, BACKWARD_GROUP_BYTES = 32768 };
  * x leaves the first-level cache. */
 enum { WRITE_AHEAD = 4096 };
 
+/* The longest rows whose y is asked for a group at a time. */
+enum { ASKED_ROW_BYTES = 3072 };
+
 /*
  * Writes whole lines past the cache. Results are made in a piece of the stack and then written at
  * once: on AMD's Zen 3 a load waits for a store past the cache that is on its way to the same place

@@ -345,7 +345,8 @@ static void in_place(const norm_case *c) {
 }
 
 /* Outputs beyond the cache (plan.c, traffic_of) are written another way, where their rows are whole
- * lines of 64 bytes; the last three are near that. */
+ * lines of 64 bytes; the last three are near that. What is beyond it in the forward of rows is up
+ * to the machine, 16 MB of x and y or as many as 40. */
 static void beyond_the_cache(int step) {
     static const element types[] = {F32, F16, BF16};
     int turn = 0;
@@ -370,8 +371,10 @@ static void beyond_the_cache(int step) {
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++) {
             if (turn++ % step)
                 continue;
-            norm_case c =
-                rows_case(pass, (planish_kind)((i + pass) % 2), sizes[i].rows, sizes[i].cols);
+            const int64_t row_bytes = sizes[i].cols * element_bytes(sizes[i].type);
+            const bool beyond = pass == PLANISH_FORWARD && i < 8;
+            const int64_t rows = beyond ? (21 << 20) / row_bytes + 3 : sizes[i].rows;
+            norm_case c = rows_case(pass, (planish_kind)((i + pass) % 2), rows, sizes[i].cols);
             c.x = c.y = c.weight = c.grad = sizes[i].type;
             c.seed = i + 100;
             every_slice(&c);
