@@ -81,6 +81,8 @@ INLINE void NAME(short_gradient)(const backward_args *a, const char *x, const ch
 INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, const bool rms,
                                          const int vecs, const bool whole) {
     _Alignas(64) ELEMENT_T piece[SHORT_ROWS * LANES + VEC_LANES];
+    const bool lines = WIDE_VECTORS && !whole &&
+                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, SHORT_ROWS);
     const int64_t n = a->cols, x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
     const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
     const int64_t made_pitch = whole ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
@@ -115,9 +117,13 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
         }
         NAME(short_gradient)(a, x, dy, whole ? dx : (char *)piece, made_pitch, vecs, last, rms,
                              weight, &constants);
-        if (!whole)
+        if (lines)
+            stream_lines(dx, piece, SHORT_ROWS * a->dx_pitch);
+        else if (!whole)
             NAME(place_rows)(dx, a->dx_pitch, piece, n, SHORT_ROWS);
     }
+    if (lines)
+        VEC_FENCE();
 }
 
 /* Does what it can of the rows, and returns how many. */

@@ -180,8 +180,11 @@ INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
 }
 
 INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) {
-    /* Longer rows that come from memory go alone. */
-    const int64_t most = a->traffic == TRAFFIC_STREAM ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
+    /* Longer rows that come from memory go alone, but where only some of them together are lines.
+     */
+    const bool parts = WIDE_VECTORS && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
+    const bool fewer = a->traffic == TRAFFIC_STREAM && !parts;
+    const int64_t most = fewer ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
     if (a->cols > most)
         return 0;
     if (a->traffic != TRAFFIC_STREAM || a->cols <= LANES)

@@ -21,6 +21,9 @@ enum { WRITE_AHEAD = 4096 };
 /* The longest rows whose y is asked for a group at a time. */
 enum { ASKED_ROW_BYTES = 3072 };
 
+/* What was tuned on CPUs with AVX-512, and is left off where it was not timed. */
+enum { WIDE_VECTORS = sizeof(f32v) == 64 };
+
 /*
  * Writes whole lines past the cache. Results are made in a piece of the stack and then written at
  * once: on AMD's Zen 3 a load waits for a store past the cache that is on its way to the same place
