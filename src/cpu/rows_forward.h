@@ -439,7 +439,7 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
 }
 
 /*
- * The groups of rows [row, end), which are one segment long; returns where they end. The first sums
+ * The groups of rows [row, end), which have one segment; returns where they end. The first sums
  * of the next group are made between a group's root and its y, which waits for it.
  */
 INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
@@ -507,7 +507,8 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
         t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns)(a, rms);
-    if (a->cols <= NAME(SEGMENT) && !a->given)
+    if (a->cols <= NAME(SEGMENT) && a->cols * (int64_t)sizeof(ELEMENT_T) <= TURN_ROW_BYTES &&
+        !a->given)
         row = NAME(forward_groups)(a, row, grouped, rms, t, lines ? piece : NULL);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
