@@ -213,7 +213,8 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
     VEC weight = V(set1)(1);
     int64_t i = 0;
     for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
-        VEC w[2] = {weight, weight}, w_sum[2] = {weight, weight}, b_sum[2] = {weight, weight};
+        const VEC zero = V(set1)(0);
+        VEC w[2] = {weight, weight}, w_sum[2] = {zero, zero}, b_sum[2] = {zero, zero};
         if (weights)
             LOAD_W_PAIR(weights + i, w);
         UNROLL for (int k = 0; k < 2; k++) {

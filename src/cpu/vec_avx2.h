@@ -176,12 +176,6 @@ static inline void f32v_in_order(f32v v[2]) {
     v[0] = _mm256_permute2f128_ps(low, high, 0x20);
     v[1] = _mm256_permute2f128_ps(low, high, 0x31);
 }
-static inline void f32v_store_pair_f32(float *p, const f32v v[2]) {
-    f32v ordered[2] = {v[0], v[1]};
-    f32v_in_order(ordered);
-    _mm256_storeu_ps(p, ordered[0]);
-    _mm256_storeu_ps(p + F32V_LANES, ordered[1]);
-}
 static __attribute__((noinline, cold)) __m256i narrow_pair_with_nan(f32v even, f32v odd) {
     const __m256i low = _mm256_cvtepu16_epi32(narrow_bf16(even));
     const __m256i high = _mm256_cvtepu16_epi32(narrow_bf16(odd));

@@ -164,12 +164,6 @@ static inline void f32v_in_order(f32v v[2]) {
     v[0] = _mm512_permutex2var_ps(even, low, odd);
     v[1] = _mm512_permutex2var_ps(even, high, odd);
 }
-static inline void f32v_store_pair_f32(float *p, const f32v v[2]) {
-    f32v ordered[2] = {v[0], v[1]};
-    f32v_in_order(ordered);
-    _mm512_storeu_ps(p, ordered[0]);
-    _mm512_storeu_ps(p + F32V_LANES, ordered[1]);
-}
 /* What the quick ways leave: numbers narrowed one vector at a time. */
 static __attribute__((noinline, cold)) __m512i narrow_pair_slowly(f32v even, f32v odd) {
     const __m512i low = _mm512_cvtepu16_epi32(narrow_bf16_by_integers(even));
