@@ -3,9 +3,10 @@
 #include <stdio.h>
 
 enum {
-    FORK_ELEMENTS = 32768,  /* less work than this is done by the calling thread */
-    NEAR_BYTES = 1 << 20,   /* more than this is not all in a core's own cache */
-    ASK_BYTES = 2 << 20,    /* of more than this y is asked for before it is made */
+    FORK_ELEMENTS = 32768,   /* less work than this is done by the calling thread */
+    NEAR_BYTES = 1 << 20,    /* more than this is not all in a core's own cache */
+    ASK_BYTES = 2 << 20,     /* of more than this y is asked for before it is made, ... */
+    ASK_BYTES_16 = 24 << 20, /* ... of 16 bits, which waits for conversions, of more than this */
     FAR_BYTES = 10 << 20,   /* of more than this y is made row by row, up to where it is streamed */
     BLOCK_ELEMENTS = 16384, /* forward: elements in one work item */
     CHANNEL_BYTES = 1 << 18, /* of a tile of pixels, or of two in backward */
@@ -211,7 +212,9 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->parallel = elements >= FORK_ELEMENTS;
     plan->traffic = traffic_of(p, limits, plan->path == PATH_ROWS);
     plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
-    plan->asks_y = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > ASK_BYTES;
+    plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
+                   bytes_of_elements(p) >
+                       (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);
     for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
         plan->pitch[r] = (int64_t)((uint64_t)p->kept[p->kept_count - 1].stride[r] *
                                    (uint64_t)dtype_bytes(p->dtypes[r]));

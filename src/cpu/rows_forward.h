@@ -445,9 +445,9 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
 INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
                                     const traffic t, ELEMENT_T *piece) {
     const int64_t n = a->cols, ahead = 2 * GROUP * a->x_pitch;
-    /* 16-bit rows wait for their conversions, and longer ones leave the first-level cache. */
-    const bool asks = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && a->asks_y &&
-                      a->y && !piece && n * (int64_t)sizeof(ELEMENT_T) <= ASKED_ROW_BYTES;
+    /* Longer rows leave the first-level cache. */
+    const bool asks = WIDE_VECTORS && a->asks_y && a->y && !piece &&
+                      n * (int64_t)sizeof(ELEMENT_T) <= ASKED_ROW_BYTES;
     const ELEMENT_T *x[GROUP], *next[GROUP];
     REAL total[GROUP];
     if (row < end) {
