@@ -56,9 +56,11 @@ INLINE NAME(lanes) NAME(lanes_zero)(void) {
 /* An element for each canonical lane, in the order of pairs where there are; that of the lanes. */
 INLINE NAME(lanes) NAME(load_lanes)(const ELEMENT_T *x) {
     NAME(lanes) v;
-    UNROLL for (int k = 0; k < NAME(PARTS); k += 2) if (NAME(PAIRED))
-        LOAD_X_PAIR(x + k * VEC_LANES, &v.part[k]);
-    else {
+    UNROLL for (int k = 0; k < NAME(PARTS); k += 2) {
+        if (NAME(PAIRED)) {
+            LOAD_X_PAIR(x + k * VEC_LANES, &v.part[k]);
+            continue;
+        }
         v.part[k] = LOAD_X(x + k * VEC_LANES);
         v.part[k + 1] = LOAD_X(x + (k + 1) * VEC_LANES);
     }
@@ -66,9 +68,11 @@ INLINE NAME(lanes) NAME(load_lanes)(const ELEMENT_T *x) {
 }
 INLINE NAME(lanes) NAME(load_weight_lanes)(const WEIGHT_T *p) {
     NAME(lanes) v;
-    UNROLL for (int k = 0; k < NAME(PARTS); k += 2) if (NAME(PAIRED))
-        LOAD_W_PAIR(p + k * VEC_LANES, &v.part[k]);
-    else {
+    UNROLL for (int k = 0; k < NAME(PARTS); k += 2) {
+        if (NAME(PAIRED)) {
+            LOAD_W_PAIR(p + k * VEC_LANES, &v.part[k]);
+            continue;
+        }
         v.part[k] = LOAD_W(p + k * VEC_LANES);
         v.part[k + 1] = LOAD_W(p + (k + 1) * VEC_LANES);
     }

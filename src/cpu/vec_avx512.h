@@ -170,31 +170,28 @@ static __attribute__((noinline, cold)) __m512i narrow_pair_slowly(f32v even, f32
     const __m512i high = _mm512_cvtepu16_epi32(narrow_bf16_by_integers(odd));
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
-#if defined(__AVX512BF16__)
-/* A result that is 0 may have been a subnormal. */
-static inline __m512i narrow_pair(f32v even, f32v odd) {
-    const __m512i words = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
-    const __m512i no_sign = _mm512_set1_epi16(0x7fff);
-    if (__builtin_expect(_mm512_testn_epi16_mask(words, no_sign) != 0, 0))
-        return narrow_pair_slowly(even, odd);
-    const __m512i places =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(places, words);
-}
-#else
 static inline __m512i round_to_bf16(f32v a) {
     const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
 }
 static inline __m512i narrow_pair(f32v even, f32v odd) {
+#if defined(__AVX512BF16__)
+    /* A result that is 0 may have been a subnormal. */
+    const __m512i words = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    if (__builtin_expect(_mm512_testn_epi16_mask(words, _mm512_set1_epi16(0x7fff)) != 0, 0))
+        return narrow_pair_slowly(even, odd);
+    const __m512i places =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(places, words);
+#else
     if (__builtin_expect(_mm512_cmp_ps_mask(even, odd, _CMP_UNORD_Q) != 0, 0))
         return narrow_pair_slowly(even, odd);
     const __m512i low = _mm512_srli_epi32(round_to_bf16(even), 16);
     return _mm512_mask_blend_epi16(0xaaaaaaaa, low, round_to_bf16(odd));
-}
 #endif
+}
 static inline void f32v_store_pair_bf16(uint16_t *p, const f32v v[2]) {
     _mm512_storeu_si512(p, narrow_pair(v[0], v[1]));
 }
