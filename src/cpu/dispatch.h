@@ -1,4 +1,4 @@
-/* Which kernel table this CPU gets. */
+/* What this CPU gets: its kernel table, and what plans want to know of its caches. */
 #ifndef PLANISH_CPU_DISPATCH_H
 #define PLANISH_CPU_DISPATCH_H
 
