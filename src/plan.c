@@ -18,6 +18,7 @@ enum {
     STRIP_BYTES_NEAR = 1 << 18, /* where all their pixels are less than this; */
     STRIP_LEAST_BYTES = 128,    /* or less, */
     FEW_STRIPS = 8,             /* where all images have no more strips than this */
+    JOINED_BYTES = 8192,        /* of a pixel of strips taken as one, on a CPU that fetches rows */
     GRADIENT_BLOCKS = 64,       /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128   /* fewest rows in one of them, where there are many rows */
 };
@@ -80,16 +81,16 @@ static size_t bytes_of_elements(const problem *p) {
     return (size_t)p->rows * (size_t)p->cols * bytes;
 }
 
-static traffic traffic_of(const problem *p, const cpu_limits *limits, bool rows) {
+static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path path) {
     const size_t count = (size_t)p->rows * (size_t)p->cols, bytes = bytes_of_elements(p);
     const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
-    const bool forward = rows && !is_backward(p);
+    const bool forward = !is_backward(p) && (path == PATH_ROWS || path == PATH_GROUPS);
     if (forward ? bytes > limits->rows_bytes
                 : count * (size_t)dtype_bytes(p->dtypes[output]) > limits->cache_bytes)
         return TRAFFIC_STREAM;
     /* 16-bit rows wait for their conversions, and what is asked for is there in time. */
     const bool fetched =
-        limits->fetches_rows && rows && !forward && dtype_bytes(p->dtypes[ROLE_X]) > 2;
+        limits->fetches_rows && path == PATH_ROWS && !forward && dtype_bytes(p->dtypes[ROLE_X]) > 2;
     return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
@@ -119,14 +120,18 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
 }
 
 /* Cuts every run of rows into tiles of this many, and gives each block some tiles and each of
- * the threads a slot. */
-static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64_t row_bytes) {
+ * the threads a slot for `most_rows`, which are no fewer. */
+static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64_t most_rows,
+                       int64_t row_bytes) {
     const problem *p = &plan->problem;
     tile_rows = tile_rows > run ? run : tile_rows;
     plan->run_rows = run;
     plan->tile_rows = tile_rows;
     plan->run_tiles = ceil_div(run, plan->tile_rows);
-    plan->slot_bytes = round_up((size_t)(plan->tile_rows * row_bytes) + STRIP_REST);
+    plan->joined_tiles = most_rows < run ? most_rows / tile_rows : plan->run_tiles;
+    const int64_t slot_rows = plan->joined_tiles * tile_rows;
+    plan->slot_bytes =
+        round_up((size_t)((slot_rows < run ? slot_rows : run) * row_bytes) + STRIP_REST);
     const int64_t all = p->rows / run * plan->run_tiles;
     const size_t most = gathered_limit / plan->slot_bytes;
     plan->block_tiles = ceil_div(all, most > SLOTS ? SLOTS : most ? (int64_t)most : 1);
@@ -138,12 +143,15 @@ static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64
 /*
  * Groups of images stored by pixel: so many together that what they have of a pixel is some lines
  * of memory, or that all of theirs stays in a cache between the reads; fewer where that leaves few
- * strips for the threads.
+ * strips for the threads. A thread that has several in turn takes up to `joined` bytes of a pixel
+ * at once.
  */
-static void plan_strips(planish_plan *plan, int64_t groups, int64_t channels, int64_t pixels) {
+static void plan_strips(planish_plan *plan, int64_t groups, int64_t channels, int64_t pixels,
+                        int64_t joined) {
     const int64_t bytes = dtype_bytes(plan->problem.dtypes[ROLE_X]) * channels;
     int64_t strip = STRIP_BYTES_NEAR / pixels;
     strip = strip < STRIP_PIXEL_BYTES ? STRIP_PIXEL_BYTES : strip;
+    const int64_t most_rows = ceil_div(strip < joined ? joined : strip, bytes);
     const int64_t images = plan->problem.rows / groups;
     while (strip > STRIP_LEAST_BYTES && images * ceil_div(groups * bytes, strip) < FEW_STRIPS)
         strip /= 2;
@@ -151,7 +159,9 @@ static void plan_strips(planish_plan *plan, int64_t groups, int64_t channels, in
     int64_t unit = LINE_BYTES;
     while (unit > 1 && bytes * (unit / 2) % LINE_BYTES == 0)
         unit /= 2;
-    plan_tiles(plan, groups, ceil_div(ceil_div(strip, bytes), unit) * unit, channels * STRIP_BYTES);
+    const int64_t tile_rows = ceil_div(ceil_div(strip, bytes), unit) * unit;
+    plan_tiles(plan, groups, tile_rows, most_rows < tile_rows ? tile_rows : most_rows,
+               channels * STRIP_BYTES);
 }
 
 /* Groups that are brought into planes: so many together that their channels are whole lines, where
@@ -164,12 +174,12 @@ static void plan_planes(planish_plan *plan, int64_t channels, int64_t real_bytes
         rows = PLANES_BYTES / row_bytes;
     const int64_t run = p->kept[p->kept_count - 1].size;
     rows = rows < 1 ? 1 : ceil_div(run, ceil_div(run, rows));
-    plan_tiles(plan, run, rows, row_bytes);
+    plan_tiles(plan, run, rows, rows, row_bytes);
 }
 
 /* Blocks of rows or tiles. Each row has its own sums of every channel, for the calling thread to
  * add up in the order of the rows, in sums of all affine elements. */
-static void plan_groups(planish_plan *plan, size_t real_bytes) {
+static void plan_groups(planish_plan *plan, size_t real_bytes, bool fetched) {
     const problem *p = &plan->problem;
     const int64_t channels = p->cols / p->reduced[p->reduced_count - 1].size;
     plan->block_rows = ceil_div(BLOCK_ELEMENTS, p->cols);
@@ -181,15 +191,20 @@ static void plan_groups(planish_plan *plan, size_t real_bytes) {
         plan->workspace_bytes += 2 * ((size_t)p->rows * plan->row_sum_bytes + plan->sum_bytes);
     plan->tile_rows = 0;
     plan->by_pixel = false;
+    /* Rows of 16 bits wait for their conversions, as in traffic_of. */
+    plan->asks_groups = !fetched || dtype_bytes(p->dtypes[ROLE_X]) == 2;
     const bool direct = group_dtypes(p);
     if (direct && problem_has_dense_groups(p))
         return;
     const int64_t by_pixel = direct ? problem_groups_by_pixel(p) : 0;
     plan->by_pixel = by_pixel > 0;
-    if (by_pixel)
-        plan_strips(plan, by_pixel, channels, p->reduced[p->reduced_count - 1].size);
-    else
+    if (by_pixel) {
+        plan->asks_groups = !fetched;
+        plan_strips(plan, by_pixel, channels, p->reduced[p->reduced_count - 1].size,
+                    fetched ? JOINED_BYTES : STRIP_PIXEL_BYTES);
+    } else {
         plan_planes(plan, channels, (int64_t)real_bytes);
+    }
 }
 
 void plan_make(planish_plan *plan, const cpu_limits *limits) {
@@ -210,7 +225,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
                  : groups   ? PATH_GROUPS
                             : PATH_GATHERED;
     plan->parallel = elements >= FORK_ELEMENTS;
-    plan->traffic = traffic_of(p, limits, plan->path == PATH_ROWS);
+    plan->traffic = traffic_of(p, limits, plan->path);
     plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
@@ -231,7 +246,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
         return;
     }
     if (plan->path == PATH_GROUPS) {
-        plan_groups(plan, real_bytes);
+        plan_groups(plan, real_bytes, limits->fetches_rows);
         return;
     }
 

@@ -25,7 +25,7 @@ enum { SLOTS = 64 };
 typedef struct cpu_limits {
     const cpu_kernels *kernels;
     size_t cache_bytes; /* outputs larger than this are written past the cache, ... */
-    size_t rows_bytes;  /* ... but y of rows only where it and x are larger than this */
+    size_t rows_bytes;  /* ... but y of rows and groups only where it and x are larger */
     bool fetches_rows;  /* the CPU fetches the next rows by itself */
 } cpu_limits;
 
@@ -39,6 +39,7 @@ struct planish_plan {
     bool parallel; /* worth a fork */
     traffic traffic;
     bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
+    bool asks_groups;          /* what comes next of groups is asked for */
     bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */
     int64_t pitch[ROLE_COUNT]; /* bytes from a row to the next of the innermost kept axis */
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:
@@ -55,6 +56,7 @@ struct planish_plan {
      * pixel, or of rows that are brought into planes together; 0: rows are dense, and blocks are of
      * rows. */
     int64_t run_rows, tile_rows, run_tiles, block_tiles;
+    int64_t joined_tiles; /* that a thread which has them in turn takes as one; by_pixel */
     bool by_pixel;
     /* Each thread has one of the slots at the end of the workspace: tiles in the compute type and,
      * for PATH_CHANNELS, weight, bias and some rows. */

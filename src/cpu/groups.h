@@ -17,6 +17,15 @@ INLINE traffic NAME(group_traffic)(traffic t, const char *output, int64_t span) 
 INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
                               VEC weight, VEC bias, int64_t ahead, const bool rms) {
     int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC v[2];
+        LOAD_X_PAIR(x + i, v);
+        UNROLL for (int k = 0; k < 2; k++) v[k] =
+            V(fma)(NAME(normalize)(v[k], s, rms), weight, bias);
+        STORE_X_PAIR(y + i, v);
+        if (ahead)
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+    }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         STORE_X(y + i, V(fma)(NAME(normalize)(LOAD_X(x + i), s, rms), weight, bias));
         if (ahead)
@@ -30,6 +39,54 @@ INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(
     i = n - left;
     NAME(store_x)(y + i, V(fma)(NAME(normalize)(NAME(load_x)(x + i, left), s, rms), weight, bias),
                   left);
+}
+
+/* Weight and bias of a channel, in every lane. */
+typedef struct NAME(channel_affine) {
+    VEC weight, bias;
+} NAME(channel_affine);
+
+INLINE NAME(channel_affine) NAME(affine_at)(const group_forward_args *a, int64_t c) {
+    const REAL *const weights = a->weight, *const biases = a->bias;
+    return (NAME(channel_affine)){
+        V(set1)(weights ? weights[c] + (REAL)a->weight_offset : 1),
+        V(set1)(biases ? biases[c] : (REAL)-0.0),
+    };
+}
+
+/* y of a vector of a row of which `n` elements are there. */
+INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
+                                     NAME(channel_affine) of, const bool rms) {
+    const VEC xhat = NAME(normalize)(NAME(load_x)(x, n), s, rms);
+    NAME(store_x)(y, V(fma)(xhat, of.weight, of.bias), n);
+}
+
+/*
+ * y of a row whose channels are no whole vectors but no shorter than one, in the row's vectors:
+ * those that two channels share by the weights of both. Vectors that begin with each channel would
+ * not lie in whole lines.
+ */
+INLINE void NAME(group_apply_across)(const group_forward_args *a, NAME(row_scale) s,
+                                     const bool rms) {
+    const ELEMENT_T *const x = (const ELEMENT_T *)a->x;
+    ELEMENT_T *const y = (ELEMENT_T *)a->y;
+    NAME(channel_affine) of = NAME(affine_at)(a, 0);
+    int64_t i = 0, end = a->span;
+    for (int64_t c = 1; c < a->channels; c++, end += a->span) {
+        const NAME(channel_affine) next = NAME(affine_at)(a, c);
+        for (; i + VEC_LANES <= end; i += VEC_LANES)
+            NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
+        if (i < end) {
+            const int own = (int)(end - i);
+            const NAME(channel_affine)
+                both = {V(join)(of.weight, next.weight, own), V(join)(of.bias, next.bias, own)};
+            NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, both, rms);
+            i += VEC_LANES;
+        }
+        of = next;
+    }
+    for (; i < end; i += VEC_LANES)
+        NAME(group_apply_vector)(x + i, y + i, end - i, s, of, rms);
 }
 
 OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, bool rms) {
@@ -86,22 +143,27 @@ INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms) {
         return;
     const int64_t span = a->span, all = a->channels * span;
     const traffic t = NAME(group_traffic)(a->traffic, a->y, span);
-    const int64_t ahead =
-        t == TRAFFIC_CACHED || all > NAME(GROUP_AHEAD) ? 0 : all * (int64_t)sizeof(ELEMENT_T);
-    const REAL *const weights = a->weight, *const biases = a->bias;
+    const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || all > NAME(GROUP_AHEAD)
+                              ? 0
+                              : all * (int64_t)sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
+    /* Elements that are converted wait for that, not for lines. */
+    if (t != TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && span > VEC_LANES &&
+        span % VEC_LANES) {
+        NAME(group_apply_across)(a, scale, rms);
+        return;
+    }
     for (int64_t c = 0; c < a->channels; c++) {
         const ELEMENT_T *const x = (const ELEMENT_T *)a->x + c * span;
         ELEMENT_T *const y = (ELEMENT_T *)a->y + c * span;
-        const VEC weight = V(set1)(weights ? weights[c] + (REAL)a->weight_offset : 1);
-        const VEC bias = V(set1)(biases ? biases[c] : (REAL)-0.0);
+        const NAME(channel_affine) own = NAME(affine_at)(a, c);
         if (t != TRAFFIC_STREAM) {
-            NAME(group_apply)(x, y, span, scale, weight, bias, ahead, rms);
+            NAME(group_apply)(x, y, span, scale, own.weight, own.bias, ahead, rms);
             continue;
         }
         for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
             const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
-            NAME(group_apply)(x + at, piece, n, scale, weight, bias, ahead, rms);
+            NAME(group_apply)(x + at, piece, n, scale, own.weight, own.bias, ahead, rms);
             stream_lines(y + at, piece, n * (int64_t)sizeof(ELEMENT_T));
         }
     }
@@ -129,24 +191,48 @@ OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, bool rms) {
                        DTYPE_OF(REAL_TOKEN), a->dweight, a->dbias);
 }
 
-/* Sums over a channel of xhat, dy and dy * xhat, with xhat by the saved mean. */
-INLINE void NAME(group_channel_sums)(const ELEMENT_T *x, const ELEMENT_T *dy, int64_t span,
-                                     NAME(row_gradient) row, double sums[3]) {
+/* Sums over each of `count` channels of xhat, dy and dy * xhat, with xhat by the saved mean. */
+INLINE void NAME(group_long_sums)(const group_backward_args *a, NAME(row_gradient) row,
+                                  int64_t first, int64_t count, double sums[3][GROUP]) {
     const backward_args none = {0};
-    double rest[3] = {0};
-    sums[0] = sums[1] = sums[2] = 0;
-    for (int64_t at = 0; at < span; at += NAME(SEGMENT)) {
-        const int64_t n = NAME(min)(span - at, NAME(SEGMENT));
-        VEC lanes[3];
-        REAL folded[GROUP];
-        NAME(row_gradient_sums)(&none, x + at, dy + at, NULL, n, row, false, &lanes[0], &lanes[1],
-                                &lanes[2]);
-        NAME(fold_rows)(lanes, 3, folded);
+    for (int64_t i = 0; i < count; i++) {
+        const ELEMENT_T *const x = (const ELEMENT_T *)a->x + (first + i) * a->span;
+        const ELEMENT_T *const dy = (const ELEMENT_T *)a->dy + (first + i) * a->span;
+        double sum[3] = {0}, rest[3] = {0};
+        for (int64_t at = 0; at < a->span; at += NAME(SEGMENT)) {
+            const int64_t n = NAME(min)(a->span - at, NAME(SEGMENT));
+            VEC lanes[3];
+            REAL folded[GROUP];
+            NAME(row_gradient_sums)(&none, x + at, dy + at, NULL, n, row, false, &lanes[0],
+                                    &lanes[1], &lanes[2]);
+            NAME(fold_rows)(lanes, 3, folded);
+            for (int s = 0; s < 3; s++)
+                exact_add(&sum[s], &rest[s], folded[s]);
+        }
         for (int s = 0; s < 3; s++)
-            exact_add(&sums[s], &rest[s], folded[s]);
+            sums[s][i] = sum[s] + rest[s];
     }
-    for (int s = 0; s < 3; s++)
-        sums[s] += rest[s];
+}
+
+/*
+ * The same of channels of one segment: their lanes are folded together.
+ */
+INLINE void NAME(group_short_sums)(const group_backward_args *a, NAME(row_gradient) row,
+                                   int64_t first, int64_t count, double sums[3][GROUP]) {
+    const backward_args none = {0};
+    VEC lanes[3][GROUP];
+    for (int64_t i = 0; i < GROUP; i++) {
+        const int64_t at = (first + NAME(min)(i, count - 1)) * a->span;
+        NAME(row_gradient_sums)(&none, (const ELEMENT_T *)a->x + at, (const ELEMENT_T *)a->dy + at,
+                                NULL, a->span, row, false, &lanes[0][i], &lanes[1][i],
+                                &lanes[2][i]);
+    }
+    for (int s = 0; s < 3; s++) {
+        REAL folded[GROUP];
+        NAME(fold_rows)(lanes[s], GROUP, folded);
+        for (int i = 0; i < GROUP; i++)
+            sums[s][i] = 0.0 + folded[i]; /* never -0 */
+    }
 }
 
 /* The row's constants and its sums for dweight and dbias. False where one left the range. */
@@ -157,17 +243,22 @@ INLINE bool NAME(group_constants)(const group_backward_args *a, const bool rms,
     double delta = 0, c1 = 0, c2 = 0;
     row->rstd = row->scale = (REAL)stat_load(&a->rstd, 0);
     row->mean = rms ? 0 : (REAL)stat_load(&a->mean, 0);
-    for (int64_t c = 0; c < a->channels; c++) {
-        const ELEMENT_T *const x = (const ELEMENT_T *)a->x + c * a->span;
-        const ELEMENT_T *const dy = (const ELEMENT_T *)a->dy + c * a->span;
-        const double weight = weights ? weights[c] + (REAL)a->weight_offset : 1;
-        double sums[3];
-        NAME(group_channel_sums)(x, dy, a->span, *row, sums);
-        delta += sums[0];
-        c1 += weight * sums[1];
-        c2 += weight * sums[2];
-        a->dbias[c] = sums[1];
-        a->dweight[c] = sums[2];
+    for (int64_t first = 0; first < a->channels; first += GROUP) {
+        const int64_t count = NAME(min)(a->channels - first, GROUP);
+        double sums[3][GROUP];
+        if (a->span <= NAME(SEGMENT) && count > 1)
+            NAME(group_short_sums)(a, *row, first, count, sums);
+        else
+            NAME(group_long_sums)(a, *row, first, count, sums);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t c = first + i;
+            const double weight = weights ? weights[c] + (REAL)a->weight_offset : 1;
+            delta += sums[0][i];
+            c1 += weight * sums[1][i];
+            c2 += weight * sums[2][i];
+            a->dbias[c] = sums[1][i];
+            a->dweight[c] = sums[2][i];
+        }
     }
     delta = rms ? 0 : delta * inverse;
     c1 = rms ? 0 : c1 * inverse;
@@ -184,6 +275,18 @@ INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, ELEMEN
                                  NAME(row_gradient) row, VEC weight, int64_t ahead,
                                  const bool rms) {
     int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC v[2], d[2];
+        LOAD_X_PAIR(x + i, v);
+        LOAD_X_PAIR(dy + i, d);
+        UNROLL for (int k = 0; k < 2; k++) v[k] =
+            NAME(gradient_of)(d[k], weight, NAME(xhat_of)(v[k], row, rms), row, rms);
+        STORE_X_PAIR(dx + i, v);
+        if (ahead) {
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(ask_for)(dy + i, ahead, TRAFFIC_AHEAD);
+        }
+    }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         const VEC d = LOAD_X(dy + i), xhat = NAME(xhat_of)(LOAD_X(x + i), row, rms);
         STORE_X(dx + i, NAME(gradient_of)(d, weight, xhat, row, rms));
@@ -214,8 +317,9 @@ INLINE void NAME(group_backward)(const group_backward_args *a, const bool rms) {
         return;
     const int64_t span = a->span, all = a->channels * span;
     const traffic t = NAME(group_traffic)(a->traffic, a->dx, span);
-    const int64_t ahead =
-        t == TRAFFIC_CACHED || 2 * all > NAME(GROUP_AHEAD) ? 0 : all * (int64_t)sizeof(ELEMENT_T);
+    const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || 2 * all > NAME(GROUP_AHEAD)
+                              ? 0
+                              : all * (int64_t)sizeof(ELEMENT_T);
     const REAL *const weights = a->weight;
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
     for (int64_t c = 0; c < a->channels; c++) {

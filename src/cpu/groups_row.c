@@ -20,6 +20,7 @@ static void forward_row(const cpu_job *job, const group_kernels *kernels, int64_
         .rstd = run_stat(p, run, ROLE_RSTD),
         .m2 = run_stat(p, run, ROLE_M2),
         .given = p->pass == PLANISH_APPLY,
+        .asks = job->plan->asks_groups,
         .traffic = traffic,
     };
     kernels->forward[p->kind](&args);
@@ -38,6 +39,7 @@ static void backward_row(const cpu_job *job, const group_kernels *kernels, int64
         .weight_offset = p->weight_offset,
         .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
+        .asks = job->plan->asks_groups,
         .traffic = traffic,
         .dweight = group_row_sums(job, 0, row),
         .dbias = group_row_sums(job, 1, row),

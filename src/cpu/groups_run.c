@@ -12,9 +12,13 @@ static void group_tiles(cpu_job *job, int64_t begin, int64_t end) {
     const int64_t all = p->rows / run * plan->run_tiles;
     const int64_t last = end * plan->block_tiles < all ? end * plan->block_tiles : all;
     const int slot = slot_take(job);
-    for (int64_t tile = begin * plan->block_tiles; tile < last; tile++) {
-        const int64_t first = tile % plan->run_tiles * plan->tile_rows;
-        const int64_t rows = run - first < plan->tile_rows ? run - first : plan->tile_rows;
+    for (int64_t tile = begin * plan->block_tiles, next; tile < last; tile = next) {
+        const int64_t in_run = tile % plan->run_tiles, first = in_run * plan->tile_rows;
+        next = tile + plan->joined_tiles;
+        next = next < last ? next : last;
+        next = next - tile < plan->run_tiles - in_run ? next : tile + plan->run_tiles - in_run;
+        const int64_t all_rows = (next - tile) * plan->tile_rows;
+        const int64_t rows = run - first < all_rows ? run - first : all_rows;
         const int64_t row = tile / plan->run_tiles * run + first;
         if (plan->by_pixel)
             group_strip(job, slot, row, rows);

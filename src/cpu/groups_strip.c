@@ -30,6 +30,7 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
             .weight_offset = p->weight_offset,
             .mean = mean,
             .rstd = rstd,
+            .asks = plan->asks_groups,
             .traffic = plan->traffic,
             .dweight = group_row_sums(job, 0, row),
             .dbias = group_row_sums(job, 1, row),
@@ -54,6 +55,7 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         .rstd = rstd,
         .m2 = run_stat(p, &run, ROLE_M2),
         .given = p->pass == PLANISH_APPLY,
+        .asks = plan->asks_groups,
         .traffic = plan->traffic,
         .scratch = slot_data(job, slot),
     };

@@ -113,6 +113,7 @@ typedef struct group_forward_args {
     double eps;
     row_stat mean, rstd, m2;
     bool given;
+    bool asks; /* for the row that comes next */
     traffic traffic;
 } group_forward_args;
 
@@ -123,6 +124,7 @@ typedef struct group_backward_args {
     const void *weight;
     int weight_offset;
     row_stat mean, rstd;
+    bool asks;
     traffic traffic;
     double *dweight, *dbias; /* of this row: sums of dy * xhat and dy over a channel */
 } group_backward_args;
@@ -141,6 +143,7 @@ typedef struct strip_forward_args {
     double eps;
     row_stat mean, rstd, m2;
     bool given;
+    bool asks; /* for the pixels to come */
     traffic traffic;
     void *scratch;
 } strip_forward_args;
@@ -154,6 +157,7 @@ typedef struct strip_backward_args {
     const void *weight;
     int weight_offset;
     row_stat mean, rstd;
+    bool asks;
     traffic traffic;
     double *dweight, *dbias; /* as in group_backward_args */
     void *scratch;

@@ -81,13 +81,6 @@ INLINE bool NAME(strip_is_lines)(traffic t, const char *output, int64_t pitch, i
            ((uintptr_t)output | (uintptr_t)pitch | (uintptr_t)bytes) % 64 == 0;
 }
 
-/* Pixels made in a piece of the stack, and then written at once. */
-INLINE void NAME(stream_pixels)(char *to, int64_t pitch, const ELEMENT_T *piece, int count,
-                                int64_t bytes) {
-    for (int k = 0; k < count; k++)
-        stream_lines(to + k * pitch, piece + k * NAME(PIECE), bytes);
-}
-
 #include "cpu/pixels_forward.h"
 
 #include "cpu/pixels_backward.h"

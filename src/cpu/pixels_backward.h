@@ -28,9 +28,10 @@ INLINE void NAME(add_gradient_quad)(const strip_backward_args *a, const NAME(str
     REAL *const sum0 = s->block[0], *const sum1 = s->block[1], *const sum2 = s->block[2];
     int64_t c = 0;
     for (int k = 0; k < count; k++) {
-        NAME(ask_for_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels, true, 0);
-        NAME(ask_for_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels, true,
+        NAME(ask_for_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels, a->asks,
                           0);
+        NAME(ask_for_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
+                          a->asks, 0);
     }
     for (; c + VEC_LANES <= channels; c += VEC_LANES)
         NAME(add_gradient_vector)(x + c * bytes, x_pitch, dy + c * bytes, dy_pitch, count,
@@ -137,38 +138,45 @@ INLINE void NAME(gradient_pixels)(const char *x, int64_t x_pitch, const char *dy
                               dx_pitch, count, channels - c, factors, rms);
 }
 
+/* The same of one pixel, past the cache. */
+INLINE void NAME(gradient_past_cache)(const char *x, const char *dy, char *dx, int64_t channels,
+                                      const REAL *factors, const bool rms) {
+    const int64_t bytes = sizeof(ELEMENT_T);
+    _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
+    for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
+        const int64_t n = NAME(min)(channels - c, NAME(PIECE));
+        NAME(gradient_pixels)(x + c * bytes, 0, dy + c * bytes, 0, (char *)piece, 0, 1, n,
+                              factors + c * NAME(FACTORS), rms);
+        stream_lines(dx + c * bytes, piece, n * bytes);
+    }
+}
+
 /* dx of channels [first, last) of every pixel. */
 INLINE void NAME(strip_gradient)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                  int64_t first, int64_t last, const bool rms) {
-    enum { PIECE_PITCH = NAME(PIECE) * sizeof(ELEMENT_T) };
-    const int64_t channels = last - first, bytes = channels * (int64_t)sizeof(ELEMENT_T);
-    const int64_t offset = first * (int64_t)sizeof(ELEMENT_T);
+    const int64_t channels = last - first, offset = first * (int64_t)sizeof(ELEMENT_T);
     const char *x = a->x + offset, *dy = a->dy + offset;
     char *dx = a->dx + offset;
-    const bool lines =
-        channels <= NAME(PIECE) && NAME(strip_is_lines)(a->traffic, dx, a->dx_pitch, channels);
-    const bool asks = a->traffic != TRAFFIC_CACHED;
+    const bool lines = NAME(strip_is_lines)(a->traffic, dx, a->dx_pitch, channels);
+    const bool asks = a->asks && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels);
-    _Alignas(64) ELEMENT_T piece[NAME(QUAD) * NAME(PIECE)];
     NAME(pack_factors)(s, first, last);
     for (int64_t p = 0; p < a->pixels;) {
-        const int count = a->pixels - p >= NAME(QUAD) ? NAME(QUAD) : 1;
-        char *const to = lines ? (char *)piece : dx;
-        const int64_t to_pitch = lines ? PIECE_PITCH : a->dx_pitch;
+        const int count = a->pixels - p >= NAME(QUAD) && !lines ? NAME(QUAD) : 1;
         for (int k = 0; k < count; k++) {
             NAME(ask_for_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead * a->x_pitch, channels,
                               asks, 0);
             NAME(ask_for_row)((const ELEMENT_T *)(dy + k * a->dy_pitch), ahead * a->dy_pitch,
                               channels, asks, 0);
         }
-        if (count == NAME(QUAD))
-            NAME(gradient_pixels)(x, a->x_pitch, dy, a->dy_pitch, to, to_pitch, NAME(QUAD),
+        if (lines)
+            NAME(gradient_past_cache)(x, dy, dx, channels, s->packed, rms);
+        else if (count == NAME(QUAD))
+            NAME(gradient_pixels)(x, a->x_pitch, dy, a->dy_pitch, dx, a->dx_pitch, NAME(QUAD),
                                   channels, s->packed, rms);
         else
-            NAME(gradient_pixels)(x, a->x_pitch, dy, a->dy_pitch, to, to_pitch, 1, channels,
+            NAME(gradient_pixels)(x, a->x_pitch, dy, a->dy_pitch, dx, a->dx_pitch, 1, channels,
                                   s->packed, rms);
-        if (lines)
-            NAME(stream_pixels)(dx, a->dx_pitch, piece, count, bytes);
         p += count;
         x += count * a->x_pitch;
         dy += count * a->dy_pitch;

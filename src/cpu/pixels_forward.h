@@ -53,7 +53,7 @@ INLINE void NAME(sum_block)(const char *x, int64_t pitch, int64_t n, int64_t cha
 INLINE void NAME(strip_moments)(const strip_forward_args *a, const NAME(strip_channels) * s,
                                 const bool rms) {
     const int64_t channels = a->groups * a->depth, pitch = a->x_pitch;
-    const int64_t ahead = NAME(pixels_ahead)(channels) * pitch;
+    const int64_t ahead = a->asks ? NAME(pixels_ahead)(channels) * pitch : 0;
     double *const distance = s->sums[0], *const m2 = s->sums[1];
     REAL *const sum = s->block[0], *const squares = s->block[1], *const center = s->block[2];
     memset(m2, 0, (size_t)channels * sizeof *m2);
@@ -182,31 +182,39 @@ INLINE void NAME(apply_pixels)(const char *x, int64_t x_pitch, char *y, int64_t 
                            factors, rms);
 }
 
+/* The same of one pixel, past the cache. */
+INLINE void NAME(apply_past_cache)(const char *x, char *y, int64_t channels, const REAL *factors,
+                                   const bool rms) {
+    const int64_t bytes = sizeof(ELEMENT_T);
+    _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
+    for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
+        const int64_t n = NAME(min)(channels - c, NAME(PIECE));
+        NAME(apply_pixels)(x + c * bytes, 0, (char *)piece, 0, 1, n, factors + c * NAME(FACTORS),
+                           rms);
+        stream_lines(y + c * bytes, piece, n * bytes);
+    }
+}
+
 /* y of channels [first, last) of every pixel. */
 INLINE void NAME(strip_apply)(const strip_forward_args *a, const NAME(strip_channels) * s,
                               int64_t first, int64_t last, const bool rms) {
-    enum { PIECE_PITCH = NAME(PIECE) * sizeof(ELEMENT_T) };
-    const int64_t channels = last - first, bytes = channels * (int64_t)sizeof(ELEMENT_T);
+    const int64_t channels = last - first;
     const char *x = a->x + first * (int64_t)sizeof(ELEMENT_T);
     char *y = a->y + first * (int64_t)sizeof(ELEMENT_T);
-    const bool lines =
-        channels <= NAME(PIECE) && NAME(strip_is_lines)(a->traffic, y, a->y_pitch, channels);
-    const bool asks = a->traffic != TRAFFIC_CACHED;
+    const bool lines = NAME(strip_is_lines)(a->traffic, y, a->y_pitch, channels);
+    const bool asks = a->asks && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels) * a->x_pitch;
-    _Alignas(64) ELEMENT_T piece[NAME(QUAD) * NAME(PIECE)];
     NAME(pack_factors)(s, first, last);
     for (int64_t p = 0; p < a->pixels;) {
-        const int count = a->pixels - p >= NAME(QUAD) ? NAME(QUAD) : 1;
-        char *const to = lines ? (char *)piece : y;
-        const int64_t to_pitch = lines ? PIECE_PITCH : a->y_pitch;
+        const int count = a->pixels - p >= NAME(QUAD) && !lines ? NAME(QUAD) : 1;
         for (int k = 0; k < count; k++)
             NAME(ask_for_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead, channels, asks, 0);
-        if (count == NAME(QUAD))
-            NAME(apply_pixels)(x, a->x_pitch, to, to_pitch, NAME(QUAD), channels, s->packed, rms);
-        else
-            NAME(apply_pixels)(x, a->x_pitch, to, to_pitch, 1, channels, s->packed, rms);
         if (lines)
-            NAME(stream_pixels)(y, a->y_pitch, piece, count, bytes);
+            NAME(apply_past_cache)(x, y, channels, s->packed, rms);
+        else if (count == NAME(QUAD))
+            NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, NAME(QUAD), channels, s->packed, rms);
+        else
+            NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, 1, channels, s->packed, rms);
         p += count;
         x += count * a->x_pitch;
         y += count * a->y_pitch;

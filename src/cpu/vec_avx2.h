@@ -73,6 +73,9 @@ static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
 static inline f32v f32v_keep(f32v a, int n) {
     return _mm256_and_ps(a, _mm256_castsi256_ps(first_lanes_32(n)));
 }
+static inline f32v f32v_join(f32v a, f32v b, int n) {
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(first_lanes_32(n)));
+}
 static inline __m128 fold_once_f32(f32v a) {
     return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
 }
@@ -213,6 +216,9 @@ static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
 }
 static inline f64v f64v_keep(f64v a, int n) {
     return _mm256_and_pd(a, _mm256_castsi256_pd(first_lanes_64(n)));
+}
+static inline f64v f64v_join(f64v a, f64v b, int n) {
+    return _mm256_blendv_pd(b, a, _mm256_castsi256_pd(first_lanes_64(n)));
 }
 static inline double fold_f64(f64v a) {
     const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));

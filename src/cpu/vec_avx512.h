@@ -42,6 +42,9 @@ static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
 static inline f32v f32v_keep(f32v a, int n) {
     return _mm512_maskz_mov_ps(first_lanes_32(n), a);
 }
+static inline f32v f32v_join(f32v a, f32v b, int n) {
+    return _mm512_mask_blend_ps(first_lanes_32(n), b, a);
+}
 static inline __m128 fold_twice_f32(f32v a) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -213,6 +216,9 @@ static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
 }
 static inline f64v f64v_keep(f64v a, int n) {
     return _mm512_maskz_mov_pd(first_lanes_64(n), a);
+}
+static inline f64v f64v_join(f64v a, f64v b, int n) {
+    return _mm512_mask_blend_pd(first_lanes_64(n), b, a);
 }
 static inline double fold_f64(f64v a) {
     const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(a), _mm512_extractf64x4_pd(a, 1));

@@ -51,6 +51,9 @@ static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
 static inline f32v f32v_keep(f32v a, int n) {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), first_lanes_32(n)));
 }
+static inline f32v f32v_join(f32v a, f32v b, int n) {
+    return vbslq_f32(first_lanes_32(n), a, b);
+}
 static inline float32x2_t fold_once_f32(f32v a) {
     return vadd_f32(vget_low_f32(a), vget_high_f32(a));
 }
@@ -142,6 +145,9 @@ static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
 }
 static inline f64v f64v_keep(f64v a, int n) {
     return n == 1 ? vsetq_lane_f64(0, a, 1) : n ? a : vdupq_n_f64(0);
+}
+static inline f64v f64v_join(f64v a, f64v b, int n) {
+    return n == 1 ? vcopyq_laneq_f64(a, 1, b, 1) : n ? a : b;
 }
 static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
     vst1q_f64(out, vpaddq_f64(a, b));

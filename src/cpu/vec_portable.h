@@ -5,6 +5,7 @@
  *     f32v, F32V_LANES, f64v, F64V_LANES
  *     set1, add, sub, mul, fma(a, b, c) = a * b + c rounded once
  *     keep(v, n)            v with every lane from n on set to 0
+ *     join(a, b, n)         the first n lanes of a and the others of b
  *     fold4(a, b, c, d, o)  o[0..3] = the sums of the lanes of a, b, c, d, by halves: lane j and
  *                           lane j + L/2
  *     fold8(v, o)           the same for eight vectors
@@ -54,6 +55,10 @@ static __attribute__((noinline)) f32v f32v_fma(f32v a, f32v b, f32v c) {
 }
 static inline f32v f32v_keep(f32v a, int n) {
     EACH(F32V_LANES) a[i] = i < n ? a[i] : 0;
+    return a;
+}
+static inline f32v f32v_join(f32v a, f32v b, int n) {
+    EACH(F32V_LANES) a[i] = i < n ? a[i] : b[i];
     return a;
 }
 static inline float f32v_fold(f32v a) {
@@ -126,6 +131,10 @@ static __attribute__((noinline)) f64v f64v_fma(f64v a, f64v b, f64v c) {
 }
 static inline f64v f64v_keep(f64v a, int n) {
     EACH(F64V_LANES) a[i] = i < n ? a[i] : 0;
+    return a;
+}
+static inline f64v f64v_join(f64v a, f64v b, int n) {
+    EACH(F64V_LANES) a[i] = i < n ? a[i] : b[i];
     return a;
 }
 static inline double f64v_fold(f64v a) {
