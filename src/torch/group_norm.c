@@ -14,8 +14,14 @@
 #include "stack.h"
 #include "tensor.h"
 
-/* With more elements than this torch's own forward of channels-last tensors is faster. */
-enum { CHANNELS_LAST_ELEMENTS = 32768 };
+#include <string.h>
+
+/*
+ * Where torch's own forward of channels-last tensors is faster (docs/bench.md): of more elements
+ * than these, where it sums many pixels in vectors whatever the groups, or a group's channels fill
+ * a good part of a vector. But for bf16 of more than a few pixels on a CPU with AVX-512.
+ */
+enum { CHANNELS_LAST_ELEMENTS = 32768, MANY_PIXELS = 1024, FEW_BYTES = 16, BF16_PIXELS = 512 };
 
 /* A tensor seen with its channels split into groups. */
 typedef struct split_view {
@@ -158,16 +164,26 @@ static new_tensor new_like_x(const group *g, int64_t *strides, DLTensor *view) {
     return new_channels_last_tensor(&g->x, g->x.shape, view_dtype(&g->x), g->dense, view);
 }
 
+static bool torch_is_faster(const group *g) {
+    if (!g->channels_last || view_elements(&g->x) <= CHANNELS_LAST_ELEMENTS)
+        return false;
+    const int64_t pixels = g->sizes.pixels, depth = g->sizes.channels / g->sizes.groups;
+    if (g->x.dtype.code == kDLBfloat && pixels >= BF16_PIXELS &&
+        strncmp(planish_cpu_tier(), "avx512", 6) == 0)
+        return false;
+    return pixels >= MANY_PIXELS || depth * (g->x.dtype.bits / 8) > FEW_BYTES;
+}
+
 static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     int64_t strides[PLANISH_MAX_NDIM], statistic[2] = {g->sizes.batch, g->sizes.groups};
     int64_t statistic_strides[2];
     split_view x, y, weight, bias;
     DLTensor whole_y, mean, rstd;
-    if (g->channels_last && view_elements(&g->x) > CHANNELS_LAST_ELEMENTS)
-        return refusal(PLANISH_ERROR_UNAVAILABLE);
     reason why = is_dense(g) ? split(g, &g->x, &x) : NOT_DENSE;
     if (why != SUPPORTED)
         return why;
+    if (torch_is_faster(g))
+        return refusal(PLANISH_ERROR_UNAVAILABLE);
     int32_t dtype = g->mixed ? torch.f32 : view_dtype(&g->x);
     NEW_TENSOR out = new_like_x(g, strides, &whole_y);
     NEW_TENSOR mean_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &mean);
