@@ -8,10 +8,10 @@ Results are new tensors each time, as in a model. A ratio above 1: planish is fa
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import csv
 import ctypes
-import random
 import statistics
 import sys
 import time
@@ -21,7 +21,7 @@ import planish
 import torch
 
 # Batch, channels, height and width alike, groups: of ResNets and a diffusion UNet; one group, and
-# a group for each channel.
+# a group for each channel; groups of a few channels of small images.
 SHAPES = [
     (4, 256, 56, 32),
     (4, 64, 112, 32),
@@ -31,6 +31,8 @@ SHAPES = [
     (8, 512, 14, 32),
     (4, 256, 56, 1),
     (4, 256, 56, 256),
+    (8, 128, 24, 32),
+    (32, 128, 7, 64),
 ]
 FORMATS = {"NCHW": torch.contiguous_format, "channels last": torch.channels_last}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -38,29 +40,31 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 BOUND = {"f32": 1e-5, "bf16": 2e-2}
 ROUNDS = 15
 CALLS = 9
+ALIVE = 4
 MOST_SECONDS = 0.05
 
 
 def keep_memory() -> None:
-    """Freed memory stays with the process: else results come from new pages, whose first touch
-    takes as long as the norm, now in one provider's calls and now in the other's."""
+    """Results come from memory that the process has touched, and freed memory stays with it: the
+    first touch of new pages takes as long as the norm."""
     m_trim_threshold, m_mmap_max = -1, -4
     libc = ctypes.CDLL(None)
     libc.mallopt(m_trim_threshold, 2**31 - 1)
     libc.mallopt(m_mmap_max, 0)
+    torch.ones(2**30, dtype=torch.uint8)
 
 
 def seconds(name: str, call: Callable[[], object]) -> float:
-    """A call's time, the median of a few in a row; with planish under torch if that is its name."""
-    # Results lie elsewhere in their pages each time: where x and y meet there, loads wait.
-    shift = torch.empty(2**20 + 64 * random.randrange(64), dtype=torch.uint8)  # noqa: F841
+    """A call's time, the median of a few in a row; with planish under torch if that is its name.
+    Results live on for some calls, as in a model: each is written where none was just before."""
     times: list[float] = []
+    kept: collections.deque[object] = collections.deque(maxlen=ALIVE)
     with planish.enabled() if name == "planish" else contextlib.nullcontext():
-        for _ in range(2):
-            call()  # until its results come from memory that was used before
+        for _ in range(ALIVE + 1):
+            kept.append(call())
         while len(times) < CALLS and sum(times) < MOST_SECONDS:
             begin = time.perf_counter()
-            call()
+            kept.append(call())
             times.append(time.perf_counter() - begin)
     return statistics.median(times)
 

@@ -84,7 +84,7 @@ static size_t bytes_of_elements(const problem *p) {
 static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path path) {
     const size_t count = (size_t)p->rows * (size_t)p->cols, bytes = bytes_of_elements(p);
     const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
-    const bool forward = !is_backward(p) && (path == PATH_ROWS || path == PATH_GROUPS);
+    const bool forward = path == PATH_ROWS && !is_backward(p);
     if (forward ? bytes > limits->rows_bytes
                 : count * (size_t)dtype_bytes(p->dtypes[output]) > limits->cache_bytes)
         return TRAFFIC_STREAM;

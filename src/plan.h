@@ -25,7 +25,7 @@ enum { SLOTS = 64 };
 typedef struct cpu_limits {
     const cpu_kernels *kernels;
     size_t cache_bytes; /* outputs larger than this are written past the cache, ... */
-    size_t rows_bytes;  /* ... but y of rows and groups only where it and x are larger */
+    size_t rows_bytes;  /* ... but y of rows only where it and x are larger than this */
     bool fetches_rows;  /* the CPU fetches the next rows by itself */
 } cpu_limits;
 

@@ -37,8 +37,12 @@ void group_blocks(void *data, int64_t begin, int64_t end) {
         return;
     }
     const int64_t last = end * plan->block_rows < p->rows ? end * plan->block_rows : p->rows;
-    for (int64_t row = begin * plan->block_rows; row < last; row++) {
-        const row_run run = row_run_at(job, row, row + 1);
-        group_row(job, p->dtypes[ROLE_X], row, &run, plan->traffic);
+    for (int64_t row = begin * plan->block_rows; row < last;) {
+        row_run run = row_run_at(job, row, last);
+        for (const int64_t end = row + run.rows; row < end; row++) {
+            group_row(job, p->dtypes[ROLE_X], row, &run, plan->traffic);
+            for (int r = 0; r < ROLE_COUNT; r++)
+                run.data[r] = run.data[r] ? run.data[r] + run.pitch[r] : NULL;
+        }
     }
 }
