@@ -214,9 +214,7 @@ INLINE void NAME(group_long_sums)(const group_backward_args *a, NAME(row_gradien
     }
 }
 
-/*
- * The same of channels of one segment: their lanes are folded together.
- */
+/* The same of channels of one segment, whose lanes are folded together. */
 INLINE void NAME(group_short_sums)(const group_backward_args *a, NAME(row_gradient) row,
                                    int64_t first, int64_t count, double sums[3][GROUP]) {
     const backward_args none = {0};

@@ -14,9 +14,9 @@ static void group_tiles(cpu_job *job, int64_t begin, int64_t end) {
     const int slot = slot_take(job);
     for (int64_t tile = begin * plan->block_tiles, next; tile < last; tile = next) {
         const int64_t in_run = tile % plan->run_tiles, first = in_run * plan->tile_rows;
-        next = tile + plan->joined_tiles;
+        next = tile - in_run + plan->run_tiles; /* where the run ends */
         next = next < last ? next : last;
-        next = next - tile < plan->run_tiles - in_run ? next : tile + plan->run_tiles - in_run;
+        next = next - tile < plan->joined_tiles ? next : tile + plan->joined_tiles;
         const int64_t all_rows = (next - tile) * plan->tile_rows;
         const int64_t rows = run - first < all_rows ? run - first : all_rows;
         const int64_t row = tile / plan->run_tiles * run + first;
@@ -39,7 +39,7 @@ void group_blocks(void *data, int64_t begin, int64_t end) {
     const int64_t last = end * plan->block_rows < p->rows ? end * plan->block_rows : p->rows;
     for (int64_t row = begin * plan->block_rows; row < last;) {
         row_run run = row_run_at(job, row, last);
-        for (const int64_t end = row + run.rows; row < end; row++) {
+        for (const int64_t behind = row + run.rows; row < behind; row++) {
             group_row(job, p->dtypes[ROLE_X], row, &run, plan->traffic);
             for (int r = 0; r < ROLE_COUNT; r++)
                 run.data[r] = run.data[r] ? run.data[r] + run.pitch[r] : NULL;

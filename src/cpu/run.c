@@ -6,10 +6,6 @@
 #include "cpu/groups_run.h"
 #include "cpu/sums.h"
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 static const row_kernels *kernels_of(const planish_plan *plan) {
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[ROLE_X];
@@ -117,20 +113,20 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
 /* ---- The run ------------------------------------------------------------------------------------
  */
 
-/* An even range of the work items for each of OpenMP's threads; without OpenMP, all for the calling
- * thread. */
+/* A range of the work items for each of OpenMP's threads: a static schedule has one. Without
+ * OpenMP, all for the calling thread. */
 static void default_parallel_for(int64_t count, planish_task task, void *task_data) {
-#if defined(_OPENMP)
 #pragma omp parallel
     {
-        const int64_t threads = omp_get_num_threads(), t = omp_get_thread_num();
-        const int64_t begin = count * t / threads, end = count * (t + 1) / threads;
-        if (begin < end)
+        int64_t begin = 0, end = 0;
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < count; i++) {
+            begin = end ? begin : i;
+            end = i + 1;
+        }
+        if (end)
             task(task_data, begin, end);
     }
-#else
-    task(task_data, 0, count);
-#endif
 }
 
 static void fork_join(const cpu_job *job, const planish_exec *exec, bool parallel, int64_t count,
