@@ -14,14 +14,12 @@
 #include "stack.h"
 #include "tensor.h"
 
-#include <string.h>
-
 /*
  * Where torch's own forward of channels-last tensors is faster (docs/bench.md): of more elements
  * than these, where it sums many pixels in vectors whatever the groups, or a group's channels fill
- * a good part of a vector. But for bf16 of more than a few pixels on a CPU with AVX-512.
+ * a good part of a vector.
  */
-enum { CHANNELS_LAST_ELEMENTS = 32768, MANY_PIXELS = 1024, FEW_BYTES = 16, BF16_PIXELS = 512 };
+enum { CHANNELS_LAST_ELEMENTS = 32768, MANY_PIXELS = 1024, FEW_BYTES = 16 };
 
 /* A tensor seen with its channels split into groups. */
 typedef struct split_view {
@@ -167,11 +165,8 @@ static new_tensor new_like_x(const group *g, int64_t *strides, DLTensor *view) {
 static bool torch_is_faster(const group *g) {
     if (!g->channels_last || view_elements(&g->x) <= CHANNELS_LAST_ELEMENTS)
         return false;
-    const int64_t pixels = g->sizes.pixels, depth = g->sizes.channels / g->sizes.groups;
-    if (g->x.dtype.code == kDLBfloat && pixels >= BF16_PIXELS &&
-        strncmp(planish_cpu_tier(), "avx512", 6) == 0)
-        return false;
-    return pixels >= MANY_PIXELS || depth * (g->x.dtype.bits / 8) > FEW_BYTES;
+    const int64_t depth = g->sizes.channels / g->sizes.groups;
+    return g->sizes.pixels >= MANY_PIXELS || depth * (g->x.dtype.bits / 8) > FEW_BYTES;
 }
 
 static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
