@@ -13,34 +13,6 @@ INLINE traffic NAME(group_traffic)(traffic t, const char *output, int64_t span) 
     return t == TRAFFIC_STREAM && ((uintptr_t)output | (uintptr_t)bytes) % 64 ? TRAFFIC_AHEAD : t;
 }
 
-/* n elements of a channel's y. */
-INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
-                              VEC weight, VEC bias, int64_t ahead, const bool rms) {
-    int64_t i = 0;
-    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
-        VEC v[2];
-        LOAD_X_PAIR(x + i, v);
-        UNROLL for (int k = 0; k < 2; k++) v[k] =
-            V(fma)(NAME(normalize)(v[k], s, rms), weight, bias);
-        STORE_X_PAIR(y + i, v);
-        if (ahead)
-            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
-    }
-    for (; i + VEC_LANES <= n; i += VEC_LANES) {
-        STORE_X(y + i, V(fma)(NAME(normalize)(LOAD_X(x + i), s, rms), weight, bias));
-        if (ahead)
-            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
-    }
-    if (i == n)
-        return;
-    /* The last whole vector again, where x is still there, for parts of vectors are slow. */
-    const bool again = n >= VEC_LANES && (const void *)x != (const void *)y;
-    const int left = again ? VEC_LANES : (int)(n - i);
-    i = n - left;
-    NAME(store_x)(y + i, V(fma)(NAME(normalize)(NAME(load_x)(x + i, left), s, rms), weight, bias),
-                  left);
-}
-
 /* Weight and bias of a channel, in every lane. */
 typedef struct NAME(channel_affine) {
     VEC weight, bias;
@@ -54,11 +26,38 @@ INLINE NAME(channel_affine) NAME(affine_at)(const group_forward_args *a, int64_t
     };
 }
 
-/* y of a vector of a row of which `n` elements are there. */
+/* y of a vector of a row, of which `n` elements are there. */
 INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
                                      NAME(channel_affine) of, const bool rms) {
     const VEC xhat = NAME(normalize)(NAME(load_x)(x, n), s, rms);
     NAME(store_x)(y, V(fma)(xhat, of.weight, of.bias), n);
+}
+
+/* n elements of a channel's y. */
+INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
+                              NAME(channel_affine) of, int64_t ahead, const bool rms) {
+    int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC v[2];
+        LOAD_X_PAIR(x + i, v);
+        UNROLL for (int k = 0; k < 2; k++) v[k] =
+            V(fma)(NAME(normalize)(v[k], s, rms), of.weight, of.bias);
+        STORE_X_PAIR(y + i, v);
+        if (ahead)
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+    }
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
+        if (ahead)
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+    }
+    if (i == n)
+        return;
+    /* The last whole vector again, where x is still there, for parts of vectors are slow. */
+    const bool again = n >= VEC_LANES && (const void *)x != (const void *)y;
+    const int left = again ? VEC_LANES : (int)(n - i);
+    i = n - left;
+    NAME(group_apply_vector)(x + i, y + i, left, s, of, rms);
 }
 
 /*
@@ -158,12 +157,12 @@ INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms) {
         ELEMENT_T *const y = (ELEMENT_T *)a->y + c * span;
         const NAME(channel_affine) own = NAME(affine_at)(a, c);
         if (t != TRAFFIC_STREAM) {
-            NAME(group_apply)(x, y, span, scale, own.weight, own.bias, ahead, rms);
+            NAME(group_apply)(x, y, span, scale, own, ahead, rms);
             continue;
         }
         for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
             const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
-            NAME(group_apply)(x + at, piece, n, scale, own.weight, own.bias, ahead, rms);
+            NAME(group_apply)(x + at, piece, n, scale, own, ahead, rms);
             stream_lines(y + at, piece, n * (int64_t)sizeof(ELEMENT_T));
         }
     }

@@ -174,11 +174,11 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     int64_t statistic_strides[2];
     split_view x, y, weight, bias;
     DLTensor whole_y, mean, rstd;
+    if (torch_is_faster(g))
+        return refusal(PLANISH_ERROR_UNAVAILABLE);
     reason why = is_dense(g) ? split(g, &g->x, &x) : NOT_DENSE;
     if (why != SUPPORTED)
         return why;
-    if (torch_is_faster(g))
-        return refusal(PLANISH_ERROR_UNAVAILABLE);
     int32_t dtype = g->mixed ? torch.f32 : view_dtype(&g->x);
     NEW_TENSOR out = new_like_x(g, strides, &whole_y);
     NEW_TENSOR mean_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &mean);
