@@ -1,0 +1,167 @@
+/* Backward of rows of channels; part of cpu/groups.h. */
+
+OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, bool rms) {
+    backward_args row = {
+        .rows = 1,
+        .cols = a->channels * a->span,
+        .dy = a->dy,
+        .x = a->x,
+        .dx = a->dx,
+        .weight = a->weight,
+        .weight_offset = a->weight_offset,
+        .mean = a->mean,
+        .rstd = a->rstd,
+        .weight_span = a->span,
+    };
+    /* The sums of a channel are made in double whatever the element is. */
+    wide_backward_sums(&row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                       DTYPE_OF(REAL_TOKEN), a->dweight, a->dbias);
+}
+
+/* Sums over each of `count` channels of xhat, dy and dy * xhat, with xhat by the saved mean. */
+INLINE void NAME(group_long_sums)(const group_backward_args *a, NAME(row_gradient) row,
+                                  int64_t first, int64_t count, double sums[3][GROUP]) {
+    const backward_args none = {0};
+    for (int64_t i = 0; i < count; i++) {
+        const ELEMENT_T *const x = (const ELEMENT_T *)a->x + (first + i) * a->span;
+        const ELEMENT_T *const dy = (const ELEMENT_T *)a->dy + (first + i) * a->span;
+        double sum[3] = {0}, rest[3] = {0};
+        for (int64_t at = 0; at < a->span; at += NAME(SEGMENT)) {
+            const int64_t n = NAME(min)(a->span - at, NAME(SEGMENT));
+            VEC lanes[3];
+            REAL folded[GROUP];
+            NAME(row_gradient_sums)(&none, x + at, dy + at, NULL, n, row, false, &lanes[0],
+                                    &lanes[1], &lanes[2]);
+            NAME(fold_rows)(lanes, 3, folded);
+            for (int s = 0; s < 3; s++)
+                exact_add(&sum[s], &rest[s], folded[s]);
+        }
+        for (int s = 0; s < 3; s++)
+            sums[s][i] = sum[s] + rest[s];
+    }
+}
+
+/* The same of channels of one segment, whose lanes are folded together. */
+INLINE void NAME(group_short_sums)(const group_backward_args *a, NAME(row_gradient) row,
+                                   int64_t first, int64_t count, double sums[3][GROUP]) {
+    const backward_args none = {0};
+    VEC lanes[3][GROUP];
+    for (int64_t i = 0; i < GROUP; i++) {
+        const int64_t at = (first + NAME(min)(i, count - 1)) * a->span;
+        NAME(row_gradient_sums)(&none, (const ELEMENT_T *)a->x + at, (const ELEMENT_T *)a->dy + at,
+                                NULL, a->span, row, false, &lanes[0][i], &lanes[1][i],
+                                &lanes[2][i]);
+    }
+    for (int s = 0; s < 3; s++) {
+        REAL folded[GROUP];
+        NAME(fold_rows)(lanes[s], GROUP, folded);
+        for (int i = 0; i < GROUP; i++)
+            sums[s][i] = 0.0 + folded[i]; /* never -0 */
+    }
+}
+
+/* The row's constants and its sums for dweight and dbias. False where one left the range. */
+INLINE bool NAME(group_constants)(const group_backward_args *a, const bool rms,
+                                  NAME(row_gradient) * row) {
+    const REAL *const weights = a->weight;
+    const double inverse = 1.0 / (double)(a->channels * a->span);
+    double delta = 0, c1 = 0, c2 = 0;
+    row->rstd = row->scale = (REAL)stat_load(&a->rstd, 0);
+    row->mean = rms ? 0 : (REAL)stat_load(&a->mean, 0);
+    for (int64_t first = 0; first < a->channels; first += GROUP) {
+        const int64_t count = NAME(min)(a->channels - first, GROUP);
+        double sums[3][GROUP];
+        if (a->span <= NAME(SEGMENT) && count > 1)
+            NAME(group_short_sums)(a, *row, first, count, sums);
+        else
+            NAME(group_long_sums)(a, *row, first, count, sums);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t c = first + i;
+            const double weight = weights ? weights[c] + (REAL)a->weight_offset : 1;
+            delta += sums[0][i];
+            c1 += weight * sums[1][i];
+            c2 += weight * sums[2][i];
+            a->dbias[c] = sums[1][i];
+            a->dweight[c] = sums[2][i];
+        }
+    }
+    delta = rms ? 0 : delta * inverse;
+    c1 = rms ? 0 : c1 * inverse;
+    c2 = c2 * inverse - c1 * delta;
+    for (int64_t c = 0; c < a->channels; c++)
+        a->dweight[c] -= delta * a->dbias[c];
+    row->shift = (REAL)-delta;
+    row->c1 = (REAL)c1;
+    row->minus_c2 = (REAL)-c2;
+    return fabs(delta) < BIG && fabs(c1) < BIG && fabs(c2) < BIG;
+}
+
+INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, ELEMENT_T *dx, int64_t n,
+                                 NAME(row_gradient) row, VEC weight, int64_t ahead,
+                                 const bool rms) {
+    int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC v[2], d[2];
+        LOAD_X_PAIR(x + i, v);
+        LOAD_X_PAIR(dy + i, d);
+        UNROLL for (int k = 0; k < 2; k++) v[k] =
+            NAME(gradient_of)(d[k], weight, NAME(xhat_of)(v[k], row, rms), row, rms);
+        STORE_X_PAIR(dx + i, v);
+        if (ahead) {
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(ask_for)(dy + i, ahead, TRAFFIC_AHEAD);
+        }
+    }
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        const VEC d = LOAD_X(dy + i), xhat = NAME(xhat_of)(LOAD_X(x + i), row, rms);
+        STORE_X(dx + i, NAME(gradient_of)(d, weight, xhat, row, rms));
+        if (ahead) {
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(ask_for)(dy + i, ahead, TRAFFIC_AHEAD);
+        }
+    }
+    if (i == n)
+        return;
+    /* As in group_apply. */
+    const bool again = n >= VEC_LANES && (const void *)x != (const void *)dx &&
+                       (const void *)dy != (const void *)dx;
+    const int left = again ? VEC_LANES : (int)(n - i);
+    i = n - left;
+    const VEC d = NAME(load_x)(dy + i, left);
+    const VEC xhat = NAME(xhat_of)(NAME(load_x)(x + i, left), row, rms);
+    NAME(store_x)(dx + i, NAME(gradient_of)(d, weight, xhat, row, rms), left);
+}
+
+INLINE void NAME(group_backward)(const group_backward_args *a, const bool rms) {
+    NAME(row_gradient) row;
+    if (__builtin_expect(!NAME(group_constants)(a, rms, &row), 0)) {
+        NAME(group_wide_backward)(a, rms);
+        return;
+    }
+    if (!a->dx)
+        return;
+    const int64_t span = a->span, all = a->channels * span;
+    const traffic t = NAME(group_traffic)(a->traffic, a->dx, span);
+    const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || 2 * all > NAME(GROUP_AHEAD)
+                              ? 0
+                              : all * (int64_t)sizeof(ELEMENT_T);
+    const REAL *const weights = a->weight;
+    _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
+    for (int64_t c = 0; c < a->channels; c++) {
+        const ELEMENT_T *const x = (const ELEMENT_T *)a->x + c * span;
+        const ELEMENT_T *const dy = (const ELEMENT_T *)a->dy + c * span;
+        ELEMENT_T *const dx = (ELEMENT_T *)a->dx + c * span;
+        const VEC weight = V(set1)(weights ? weights[c] + (REAL)a->weight_offset : 1);
+        if (t != TRAFFIC_STREAM) {
+            NAME(group_gradient)(x, dy, dx, span, row, weight, ahead, rms);
+            continue;
+        }
+        for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
+            const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
+            NAME(group_gradient)(x + at, dy + at, piece, n, row, weight, ahead, rms);
+            stream_lines(dx + at, piece, n * (int64_t)sizeof(ELEMENT_T));
+        }
+    }
+    if (t == TRAFFIC_STREAM)
+        VEC_FENCE();
+}

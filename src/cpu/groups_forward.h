@@ -1,0 +1,158 @@
+/* Forward of rows of channels; part of cpu/groups.h. */
+
+/* Weight and bias of a channel, in every lane. */
+typedef struct NAME(channel_affine) {
+    VEC weight, bias;
+} NAME(channel_affine);
+
+INLINE NAME(channel_affine) NAME(affine_at)(const group_forward_args *a, int64_t c) {
+    const REAL *const weights = a->weight, *const biases = a->bias;
+    return (NAME(channel_affine)){
+        V(set1)(weights ? weights[c] + (REAL)a->weight_offset : 1),
+        V(set1)(biases ? biases[c] : (REAL)-0.0),
+    };
+}
+
+/* y of a vector of a row, of which `n` elements are there. */
+INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
+                                     NAME(channel_affine) of, const bool rms) {
+    const VEC xhat = NAME(normalize)(NAME(load_x)(x, n), s, rms);
+    NAME(store_x)(y, V(fma)(xhat, of.weight, of.bias), n);
+}
+
+/* n elements of a channel's y. */
+INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
+                              NAME(channel_affine) of, int64_t ahead, const bool rms) {
+    int64_t i = 0;
+    for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        VEC v[2];
+        LOAD_X_PAIR(x + i, v);
+        UNROLL for (int k = 0; k < 2; k++) v[k] =
+            V(fma)(NAME(normalize)(v[k], s, rms), of.weight, of.bias);
+        STORE_X_PAIR(y + i, v);
+        if (ahead)
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+    }
+    for (; i + VEC_LANES <= n; i += VEC_LANES) {
+        NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
+        if (ahead)
+            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+    }
+    if (i == n)
+        return;
+    /* The last whole vector again, where x is still there, for parts of vectors are slow. */
+    const bool again = n >= VEC_LANES && (const void *)x != (const void *)y;
+    const int left = again ? VEC_LANES : (int)(n - i);
+    i = n - left;
+    NAME(group_apply_vector)(x + i, y + i, left, s, of, rms);
+}
+
+/*
+ * y of a row whose channels are no whole vectors but no shorter than one, in the row's vectors:
+ * those that two channels share by the weights of both. Vectors that begin with each channel would
+ * not lie in whole lines.
+ */
+INLINE void NAME(group_apply_across)(const group_forward_args *a, NAME(row_scale) s,
+                                     const bool rms) {
+    const ELEMENT_T *const x = (const ELEMENT_T *)a->x;
+    ELEMENT_T *const y = (ELEMENT_T *)a->y;
+    NAME(channel_affine) of = NAME(affine_at)(a, 0);
+    int64_t i = 0, end = a->span;
+    for (int64_t c = 1; c < a->channels; c++, end += a->span) {
+        const NAME(channel_affine) next = NAME(affine_at)(a, c);
+        for (; i + VEC_LANES <= end; i += VEC_LANES)
+            NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
+        if (i < end) {
+            const int own = (int)(end - i);
+            const NAME(channel_affine)
+                both = {V(join)(of.weight, next.weight, own), V(join)(of.bias, next.bias, own)};
+            NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, both, rms);
+            i += VEC_LANES;
+        }
+        of = next;
+    }
+    for (; i < end; i += VEC_LANES)
+        NAME(group_apply_vector)(x + i, y + i, end - i, s, of, rms);
+}
+
+OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, bool rms) {
+    const forward_args row = {
+        .rows = 1,
+        .cols = a->channels * a->span,
+        .x = a->x,
+        .y = a->y,
+        .weight = a->weight,
+        .bias = a->bias,
+        .weight_offset = a->weight_offset,
+        .eps = a->eps,
+        .mean = a->mean,
+        .rstd = a->rstd,
+        .m2 = a->m2,
+        .given = a->given,
+        .weight_span = a->span,
+    };
+    wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                     DTYPE_OF(REAL_TOKEN));
+}
+
+/* Whether the moments are in range; then they are written out and the row's scale is known. */
+INLINE bool NAME(group_scale)(const group_forward_args *a, const bool rms,
+                              NAME(row_scale) * scale) {
+    const forward_args row = {
+        .rows = 1, .cols = a->channels * a->span, .eps = a->eps, .mean = a->mean, .rstd = a->rstd};
+    const ELEMENT_T *const x[1] = {(const ELEMENT_T *)a->x};
+    double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
+    if (a->given) {
+        if (!NAME(given_moments)(&row, 0, 1, rms, mean, rstd))
+            return false;
+    } else {
+        NAME(moments)(x, 1, row.cols, rms, mean, m2);
+        for (int r = 1; r < GROUP; r++)
+            m2[r] = m2[0];
+        if (!NAME(finish_moments)(&row, m2, rstd))
+            return false;
+        stat_store(&a->mean, 0, mean[0]);
+        stat_store(&a->rstd, 0, rstd[0]);
+        stat_store(&a->m2, 0, m2[0]);
+    }
+    NAME(scale_rows)(scale, 1, mean, rstd);
+    return true;
+}
+
+INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms) {
+    NAME(row_scale) scale;
+    if (__builtin_expect(!NAME(group_scale)(a, rms, &scale), 0)) {
+        NAME(group_wide_forward)(a, rms);
+        return;
+    }
+    if (!a->y)
+        return;
+    const int64_t span = a->span, all = a->channels * span;
+    const traffic t = NAME(group_traffic)(a->traffic, a->y, span);
+    const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || all > NAME(GROUP_AHEAD)
+                              ? 0
+                              : all * (int64_t)sizeof(ELEMENT_T);
+    _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
+    /* Elements that are converted wait for that, not for lines. */
+    if (t != TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && span > VEC_LANES &&
+        span % VEC_LANES) {
+        NAME(group_apply_across)(a, scale, rms);
+        return;
+    }
+    for (int64_t c = 0; c < a->channels; c++) {
+        const ELEMENT_T *const x = (const ELEMENT_T *)a->x + c * span;
+        ELEMENT_T *const y = (ELEMENT_T *)a->y + c * span;
+        const NAME(channel_affine) own = NAME(affine_at)(a, c);
+        if (t != TRAFFIC_STREAM) {
+            NAME(group_apply)(x, y, span, scale, own, ahead, rms);
+            continue;
+        }
+        for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
+            const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
+            NAME(group_apply)(x + at, piece, n, scale, own, ahead, rms);
+            stream_lines(y + at, piece, n * (int64_t)sizeof(ELEMENT_T));
+        }
+    }
+    if (t == TRAFFIC_STREAM)
+        VEC_FENCE();
+}
