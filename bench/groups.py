@@ -1,8 +1,11 @@
-"""GroupNorm and InstanceNorm on the CPU beside torch: groups.py OUT.csv [--threads N].
+"""GroupNorm and InstanceNorm on the CPU beside torch:
+groups.py OUT.csv [--threads N] [--activation silu|relu].
 
 Times F.group_norm with planish under it and without, in turns, forward and backward (dx, dweight,
 dbias), of images stored by channel and by pixel, and checks every result against torch in double.
-Results are new tensors each time, as in a model. A ratio above 1: planish is faster.
+Results are new tensors each time, as in a model. A ratio above 1: planish is faster. With an
+activation torch's own follows either, and planish.group_norm, which has it fused, is timed beside
+them; the ratio is then that of torch to the fused one.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import collections
 import contextlib
 import csv
 import ctypes
+import functools
 import statistics
 import sys
 import time
@@ -85,7 +89,9 @@ def error_of(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found.double() - right).abs().max() / right.abs().max())
 
 
-def rows_of(shape: tuple[int, int, int, int], layout: str, dtype: str) -> list[dict[str, object]]:
+def rows_of(
+    shape: tuple[int, int, int, int], layout: str, dtype: str, activation: str | None
+) -> list[dict[str, object]]:
     """One row for forward and one for backward."""
     n, c, side, groups = shape
     torch.manual_seed(0)
@@ -93,28 +99,39 @@ def rows_of(shape: tuple[int, int, int, int], layout: str, dtype: str) -> list[d
     x = torch.randn(n, c, side, side).to(make).contiguous(memory_format=FORMATS[layout])
     dy = torch.randn(n, c, side, side).to(make).contiguous(memory_format=FORMATS[layout])
     weight, bias = (torch.randn(c).to(make) for _ in range(2))
+    follow = getattr(torch.nn.functional, activation) if activation else lambda y: y
+
+    def composed(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = follow(torch.nn.functional.group_norm(x, groups, *parameters))
+        return result
+
+    def fused(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return planish.group_norm(x, groups, *parameters, activation=activation)
+
     exact = [t.double().requires_grad_() for t in (x, weight, bias)]
-    right_y = torch.nn.functional.group_norm(exact[0], groups, *exact[1:])
+    right_y = composed(*exact)
     right = [right_y, *torch.autograd.grad(right_y, exact, dy.double())]
     inputs = [t.detach().clone().requires_grad_() for t in (x, weight, bias)]
-    y = torch.nn.functional.group_norm(inputs[0], groups, *inputs[1:])
-
-    def forward() -> torch.Tensor:
-        return torch.nn.functional.group_norm(inputs[0], groups, *inputs[1:])
-
-    def backward() -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(y, inputs, dy, retain_graph=True)
-
+    norms = {"torch": composed, "planish": composed}
+    if activation:
+        norms["fused"] = fused
+    graphs = {name: norm(*inputs) for name, norm in norms.items()}
+    forward = {name: functools.partial(norm, *inputs) for name, norm in norms.items()}
+    backward = {
+        name: functools.partial(torch.autograd.grad, y, inputs, dy, retain_graph=True)
+        for name, y in graphs.items()
+    }
     errors = {}
-    for name in ("torch", "planish"):
+    for name in norms:
         with planish.enabled() if name == "planish" else contextlib.nullcontext():
-            found = [forward().detach(), *backward()]
+            found = [forward[name]().detach(), *backward[name]()]
         errors[name] = [error_of(f, r.detach()) for f, r in zip(found, right, strict=True)]
-    if max(errors["planish"]) > max(BOUND[dtype], *errors["torch"]):
+    mine = list(norms)[-1]
+    if max(errors["planish"] + errors[mine]) > max(BOUND[dtype], *errors["torch"]):
         sys.exit(f"wrong: {shape} {layout} {dtype}: {errors}")
     rows: list[dict[str, object]] = []
-    for direction, call, tensors in (("forward", forward, 2), ("backward", backward, 3)):
-        found_times = in_turns({"torch": call, "planish": call})
+    for direction, calls, tensors in (("forward", forward, 2), ("backward", backward, 3)):
+        found_times = in_turns(calls)
         moved = tensors * x.numel() * x.element_size()
         rows.append(
             {
@@ -124,8 +141,8 @@ def rows_of(shape: tuple[int, int, int, int], layout: str, dtype: str) -> list[d
                 "dtype": dtype,
                 "direction": direction,
                 **{f"{k} us": round(v * 1e6, 1) for k, v in found_times.items()},
-                "planish GB/s": round(moved / found_times["planish"] / 1e9, 2),
-                "ratio": round(found_times["torch"] / found_times["planish"], 2),
+                f"{mine} GB/s": round(moved / found_times[mine] / 1e9, 2),
+                "ratio": round(found_times["torch"] / found_times[mine], 2),
             }
         )
     return rows
@@ -136,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--activation", choices=("silu", "relu"))
     given = parser.parse_args()
     keep_memory()
     torch.set_num_threads(given.threads)
@@ -144,7 +162,7 @@ def main() -> None:
         for dtype in DTYPES:
             for layout in FORMATS:
                 for shape in SHAPES:
-                    for row in rows_of(shape, layout, dtype):
+                    for row in rows_of(shape, layout, dtype, given.activation):
                         writer = writer or csv.DictWriter(file, row.keys())
                         if file.tell() == 0:
                             writer.writeheader()

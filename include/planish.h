@@ -24,6 +24,11 @@
  *     dweight = sum of dy * xhat over all axes that are not in A
  *     dbias   = sum of dy        over all axes that are not in A
  *
+ * Where an activation f follows, z above in place of y and
+ *
+ *     y  = f(z)
+ *     dy is f'(z) times the gradient that comes in, wherever the formulas of backward have it
+ *
  * Sources: Ba, Kiros, Hinton 2016 (LayerNorm); Zhang, Sennrich 2019 (RMSNorm); Wu, He 2018
  * (GroupNorm); Chan, Golub, LeVeque 1983 (the corrected two-pass sums).
  *
@@ -124,6 +129,14 @@ typedef enum planish_kind {
     PLANISH_RMS = 1    /* divide by the root mean square */
 } planish_kind;
 
+/* What follows the norm in the same pass over memory: y = f(z). */
+typedef enum planish_activation {
+    PLANISH_IDENTITY = 0,
+    PLANISH_SILU = 1, /* z / (1 + exp(-z)), also called swish. Below -87 (f64: -708), where it is
+                         less than 2e-36 (f64: 3e-305), it is taken as what it is there */
+    PLANISH_RELU = 2  /* z where it is more than 0, else 0. NaN stays, and has slope 1 */
+} planish_activation;
+
 /* A set of axes is a bit mask: bit i stands for axis i of x. */
 #define PLANISH_AXIS(i) ((uint64_t)1 << (i))
 
@@ -136,6 +149,10 @@ typedef struct planish_norm {
     uint64_t affine_axes; /* A; used only by weight, bias, dweight and dbias */
     double eps;           /* added to the variance; finite. Negative is allowed: where var + eps < 0
                              the row becomes NaN */
+    planish_activation activation; /* of y; not with PLANISH_BACKWARD_FROM_Y, without effect on
+                                      PLANISH_STATISTICS. Fast where R is groups of channels, four
+                                      elements or more to a channel; right but slow elsewhere on the
+                                      CPU, and on GPUs not there yet: UNAVAILABLE */
 } planish_norm;
 
 /*
@@ -164,7 +181,10 @@ PLANISH_API planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim
 typedef enum planish_pass {
     /* x, weight?, bias? -> y, mean?, rstd? */
     PLANISH_FORWARD = 0,
-    /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean) */
+    /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
+     * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
+     * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
+     * over x that finds what its rounding lost. */
     PLANISH_BACKWARD = 1,
     /* dy, y, rstd, weight?, bias? -> dx?, dweight?, dbias?
      * The memory-efficient backward: xhat = (y - bias) / (weight_offset + weight), so x need not be
@@ -319,8 +339,9 @@ PLANISH_API planish_status planish_channel_norm_backward(
 
 /*
  * One pass of GroupNorm of x (N, C, ...) in `groups` groups of neighbouring channels, weight_offset
- * 0. R is a group's channels and all axes after them; weight and bias vary along C. One group is
- * LayerNorm over all but axis 0 with weights of channels, C groups are InstanceNorm.
+ * 0, and the activation that follows. R is a group's channels and all axes after them; weight and
+ * bias vary along C. One group is LayerNorm over all but axis 0 with weights of channels, C groups
+ * are InstanceNorm.
  *
  *   x, y, dy, dx                   (N, C, ...), 2 to PLANISH_MAX_NDIM - 1 axes, any strides
  *   weight, bias, dweight, dbias   (C)
@@ -333,29 +354,29 @@ PLANISH_API planish_status planish_channel_norm_backward(
  *
  * eps is used by PLANISH_FORWARD only.
  */
-PLANISH_API planish_status planish_group_norm_run(int64_t groups, double eps, planish_pass pass,
+PLANISH_API planish_status planish_group_norm_run(int64_t groups, double eps,
+                                                  planish_activation activation, planish_pass pass,
                                                   const planish_tensors *tensors,
                                                   const planish_exec *exec);
 
 /* What planish_norm_workspace_bytes is to planish_norm_run. */
-PLANISH_API planish_status planish_group_norm_workspace_bytes(int64_t groups, planish_pass pass,
-                                                              const planish_tensors *tensors,
-                                                              size_t *bytes,
-                                                              const planish_exec *exec);
+PLANISH_API planish_status planish_group_norm_workspace_bytes(
+    int64_t groups, planish_activation activation, planish_pass pass,
+    const planish_tensors *tensors, size_t *bytes, const planish_exec *exec);
 
 /* PLANISH_FORWARD and PLANISH_BACKWARD of it with their tensors in line; which may be NULL is told
- * at planish_norm_forward and planish_norm_backward. */
-PLANISH_API planish_status planish_group_norm_forward(int64_t groups, double eps, const DLTensor *x,
-                                                      const DLTensor *weight, const DLTensor *bias,
-                                                      const DLTensor *y, const DLTensor *mean,
-                                                      const DLTensor *rstd,
+ * at planish_norm_forward and planish_norm_backward. Without an activation backward's bias must be
+ * NULL. */
+PLANISH_API planish_status planish_group_norm_forward(int64_t groups, double eps,
+                                                      planish_activation activation,
+                                                      const DLTensor *x, const DLTensor *weight,
+                                                      const DLTensor *bias, const DLTensor *y,
+                                                      const DLTensor *mean, const DLTensor *rstd,
                                                       const planish_exec *exec);
-PLANISH_API planish_status planish_group_norm_backward(int64_t groups, const DLTensor *dy,
-                                                       const DLTensor *x, const DLTensor *mean,
-                                                       const DLTensor *rstd, const DLTensor *weight,
-                                                       const DLTensor *dx, const DLTensor *dweight,
-                                                       const DLTensor *dbias,
-                                                       const planish_exec *exec);
+PLANISH_API planish_status planish_group_norm_backward(
+    int64_t groups, planish_activation activation, const DLTensor *dy, const DLTensor *x,
+    const DLTensor *mean, const DLTensor *rstd, const DLTensor *weight, const DLTensor *bias,
+    const DLTensor *dx, const DLTensor *dweight, const DLTensor *dbias, const planish_exec *exec);
 
 /* ---- Plans: decide once, run often -------------------------------------------------------- */
 

@@ -17,18 +17,20 @@ static uint64_t axes_from_2(int32_t ndim) {
 planish_norm planish_group_norm_op(int32_t ndim, double eps) {
     const uint64_t reduce = axes_from_2(ndim);
     const uint64_t affine = reduce ? PLANISH_AXIS(1) | PLANISH_AXIS(2) : 0;
-    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps};
+    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps,
+                          PLANISH_IDENTITY};
 }
 
 planish_norm planish_instance_norm_op(int32_t ndim, double eps) {
     const uint64_t reduce = axes_from_2(ndim);
     const uint64_t affine = reduce ? PLANISH_AXIS(1) : 0;
-    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps};
+    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps,
+                          PLANISH_IDENTITY};
 }
 
 planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim, double eps) {
     const uint64_t axes = ndim > 1 && ndim <= PLANISH_MAX_NDIM ? PLANISH_AXIS(1) : 0;
-    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps};
+    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps, PLANISH_IDENTITY};
 }
 
 planish_status planish_channel_norm_forward(planish_kind kind, double eps, const DLTensor *x,
@@ -136,36 +138,40 @@ static bool readable(const planish_tensors *tensors) {
 
 /* ---- Entries -------------------------------------------------------------------------------- */
 
-planish_status planish_group_norm_run(int64_t groups, double eps, planish_pass pass,
-                                      const planish_tensors *tensors, const planish_exec *exec) {
+planish_status planish_group_norm_run(int64_t groups, double eps, planish_activation activation,
+                                      planish_pass pass, const planish_tensors *tensors,
+                                      const planish_exec *exec) {
     split_tensors seen = {.ndim = 0};
     if (readable(tensors)) {
         planish_status status = split_all(&seen, groups, tensors, message_of(exec));
         if (status)
             return status;
     }
-    const planish_norm op = planish_group_norm_op(seen.ndim, eps);
+    planish_norm op = planish_group_norm_op(seen.ndim, eps);
+    op.activation = activation;
     return planish_norm_run(&op, pass, readable(tensors) ? &seen.tensors : tensors, exec);
 }
 
-planish_status planish_group_norm_workspace_bytes(int64_t groups, planish_pass pass,
-                                                  const planish_tensors *tensors, size_t *bytes,
-                                                  const planish_exec *exec) {
+planish_status planish_group_norm_workspace_bytes(int64_t groups, planish_activation activation,
+                                                  planish_pass pass, const planish_tensors *tensors,
+                                                  size_t *bytes, const planish_exec *exec) {
     split_tensors seen = {.ndim = 0};
     if (readable(tensors)) {
         planish_status status = split_all(&seen, groups, tensors, message_of(exec));
         if (status)
             return status;
     }
-    const planish_norm op = planish_group_norm_op(seen.ndim, 0);
+    planish_norm op = planish_group_norm_op(seen.ndim, 0);
+    op.activation = activation;
     return planish_norm_workspace_bytes(&op, pass, readable(tensors) ? &seen.tensors : tensors,
                                         bytes, exec);
 }
 
-planish_status planish_group_norm_forward(int64_t groups, double eps, const DLTensor *x,
-                                          const DLTensor *weight, const DLTensor *bias,
-                                          const DLTensor *y, const DLTensor *mean,
-                                          const DLTensor *rstd, const planish_exec *exec) {
+planish_status planish_group_norm_forward(int64_t groups, double eps, planish_activation activation,
+                                          const DLTensor *x, const DLTensor *weight,
+                                          const DLTensor *bias, const DLTensor *y,
+                                          const DLTensor *mean, const DLTensor *rstd,
+                                          const planish_exec *exec) {
     const planish_tensors tensors = {.struct_size = sizeof tensors,
                                      .x = x,
                                      .weight = weight,
@@ -173,22 +179,24 @@ planish_status planish_group_norm_forward(int64_t groups, double eps, const DLTe
                                      .y = y,
                                      .mean = mean,
                                      .rstd = rstd};
-    return planish_group_norm_run(groups, eps, PLANISH_FORWARD, &tensors, exec);
+    return planish_group_norm_run(groups, eps, activation, PLANISH_FORWARD, &tensors, exec);
 }
 
-planish_status planish_group_norm_backward(int64_t groups, const DLTensor *dy, const DLTensor *x,
+planish_status planish_group_norm_backward(int64_t groups, planish_activation activation,
+                                           const DLTensor *dy, const DLTensor *x,
                                            const DLTensor *mean, const DLTensor *rstd,
-                                           const DLTensor *weight, const DLTensor *dx,
-                                           const DLTensor *dweight, const DLTensor *dbias,
-                                           const planish_exec *exec) {
+                                           const DLTensor *weight, const DLTensor *bias,
+                                           const DLTensor *dx, const DLTensor *dweight,
+                                           const DLTensor *dbias, const planish_exec *exec) {
     const planish_tensors tensors = {.struct_size = sizeof tensors,
                                      .x = x,
                                      .weight = weight,
+                                     .bias = bias,
                                      .mean = mean,
                                      .rstd = rstd,
                                      .dy = dy,
                                      .dx = dx,
                                      .dweight = dweight,
                                      .dbias = dbias};
-    return planish_group_norm_run(groups, 0, PLANISH_BACKWARD, &tensors, exec);
+    return planish_group_norm_run(groups, 0, activation, PLANISH_BACKWARD, &tensors, exec);
 }

@@ -20,7 +20,7 @@ static planish_norm last_axes_op(planish_kind kind, int32_t ndim, int32_t normal
     uint64_t axes = 0;
     if (normalized_ndim > 0 && normalized_ndim <= ndim && ndim <= PLANISH_MAX_NDIM)
         axes = ((1ull << normalized_ndim) - 1) << (ndim - normalized_ndim);
-    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps};
+    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps, PLANISH_IDENTITY};
 }
 
 planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {

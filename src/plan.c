@@ -17,6 +17,7 @@ enum {
     STRIP_PIXEL_BYTES = 1024,   /* of a pixel of groups taken together, or more, */
     STRIP_BYTES_NEAR = 1 << 18, /* where all their pixels are less than this; */
     STRIP_LEAST_BYTES = 128,    /* or less, */
+    KEPT_BYTES = 4 << 20,       /* of what backward keeps of a row or a strip, or less */
     FEW_STRIPS = 8,             /* where all images have no more strips than this */
     JOINED_BYTES = 8192,        /* of a pixel of strips taken as one, on a CPU that fetches rows */
     GRADIENT_BLOCKS = 64,       /* most blocks where dweight or dbias is summed over them */
@@ -119,6 +120,12 @@ static void plan_channels(planish_plan *plan, size_t real_bytes) {
     plan->workspace_bytes = plan->slot_offset + (size_t)plan->blocks * plan->slot_bytes;
 }
 
+/* Whether it pays to keep what the gradient of an activation is made to be, for it is wanted twice.
+ */
+static bool keeps_gradient(const planish_plan *plan) {
+    return plan->problem.activation != PLANISH_IDENTITY && has(&plan->problem, ROLE_DX);
+}
+
 /* Cuts every run of rows into tiles of this many, and gives each block some tiles and each of
  * the threads a slot for `most_rows`, which are no fewer. */
 static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64_t most_rows,
@@ -143,25 +150,33 @@ static void plan_tiles(planish_plan *plan, int64_t run, int64_t tile_rows, int64
 /*
  * Groups of images stored by pixel: so many together that what they have of a pixel is some lines
  * of memory, or that all of theirs stays in a cache between the reads; fewer where that leaves few
- * strips for the threads. A thread that has several in turn takes up to `joined` bytes of a pixel
- * at once.
+ * strips for the threads, or would be too many to keep their gradients. A thread that has several
+ * in turn takes up to `joined` bytes of a pixel at once.
  */
 static void plan_strips(planish_plan *plan, int64_t groups, int64_t channels, int64_t pixels,
-                        int64_t joined) {
+                        int64_t joined, int64_t real_bytes) {
     const int64_t bytes = dtype_bytes(plan->problem.dtypes[ROLE_X]) * channels;
     int64_t strip = STRIP_BYTES_NEAR / pixels;
     strip = strip < STRIP_PIXEL_BYTES ? STRIP_PIXEL_BYTES : strip;
-    const int64_t most_rows = ceil_div(strip < joined ? joined : strip, bytes);
+    int64_t most_rows = ceil_div(strip < joined ? joined : strip, bytes);
     const int64_t images = plan->problem.rows / groups;
     while (strip > STRIP_LEAST_BYTES && images * ceil_div(groups * bytes, strip) < FEW_STRIPS)
+        strip /= 2;
+    const int64_t kept = channels * pixels * real_bytes;
+    while (keeps_gradient(plan) && strip > STRIP_LEAST_BYTES &&
+           ceil_div(strip, bytes) * kept > KEPT_BYTES)
         strip /= 2;
     /* Strips that end where a line does. */
     int64_t unit = LINE_BYTES;
     while (unit > 1 && bytes * (unit / 2) % LINE_BYTES == 0)
         unit /= 2;
     const int64_t tile_rows = ceil_div(ceil_div(strip, bytes), unit) * unit;
-    plan_tiles(plan, groups, tile_rows, most_rows < tile_rows ? tile_rows : most_rows,
-               channels * STRIP_BYTES);
+    most_rows = most_rows < tile_rows ? tile_rows : most_rows;
+    plan->keeps = keeps_gradient(plan) && kept * tile_rows <= KEPT_BYTES;
+    if (plan->keeps && kept * most_rows > KEPT_BYTES)
+        most_rows = KEPT_BYTES / kept;
+    plan_tiles(plan, groups, tile_rows, most_rows,
+               channels * STRIP_BYTES + (plan->keeps ? kept : 0));
 }
 
 /* Groups that are brought into planes: so many together that their channels are whole lines, where
@@ -175,6 +190,19 @@ static void plan_planes(planish_plan *plan, int64_t channels, int64_t real_bytes
     const int64_t run = p->kept[p->kept_count - 1].size;
     rows = rows < 1 ? 1 : ceil_div(run, ceil_div(run, rows));
     plan_tiles(plan, run, rows, rows, row_bytes);
+}
+
+/* A slot for each thread, of what one of its rows keeps, where that stays near the core. */
+static void plan_kept(planish_plan *plan, size_t bytes) {
+    const int64_t rows = plan->problem.rows;
+    if (bytes > KEPT_BYTES)
+        return;
+    const int64_t least = ceil_div(rows, SLOTS);
+    plan->block_rows = plan->block_rows < least ? least : plan->block_rows;
+    plan->blocks = ceil_div(rows, plan->block_rows);
+    plan->slot_bytes = round_up(bytes);
+    plan->slot_offset = plan->workspace_bytes;
+    plan->workspace_bytes += (size_t)plan->blocks * plan->slot_bytes;
 }
 
 /* Blocks of rows or tiles. Each row has its own sums of every channel, for the calling thread to
@@ -193,15 +221,19 @@ static void plan_groups(planish_plan *plan, size_t real_bytes, bool fetched) {
     plan->by_pixel = false;
     /* Rows of 16 bits wait for their conversions, as in traffic_of. */
     plan->asks_groups = !fetched || dtype_bytes(p->dtypes[ROLE_X]) == 2;
+    plan->slot_bytes = 0;
     const bool direct = group_dtypes(p);
-    if (direct && problem_has_dense_groups(p))
+    if (direct && problem_has_dense_groups(p)) {
+        if (keeps_gradient(plan))
+            plan_kept(plan, (size_t)p->cols * real_bytes + KEPT_REST);
         return;
+    }
     const int64_t by_pixel = direct ? problem_groups_by_pixel(p) : 0;
     plan->by_pixel = by_pixel > 0;
     if (by_pixel) {
         plan->asks_groups = !fetched;
         plan_strips(plan, by_pixel, channels, p->reduced[p->reduced_count - 1].size,
-                    fetched ? JOINED_BYTES : STRIP_PIXEL_BYTES);
+                    fetched ? JOINED_BYTES : STRIP_PIXEL_BYTES, (int64_t)real_bytes);
     } else {
         plan_planes(plan, channels, (int64_t)real_bytes);
     }
@@ -215,9 +247,11 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->is_double = problem_is_double(p) || p->pass == PLANISH_BACKWARD_FROM_Y;
     const int64_t elements = p->rows * p->cols;
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
-    const bool rows = problem_is_rows(p) && kernel_dtypes(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
-    const bool groups = problem_is_groups(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
-    const bool channels = problem_is_channels(p) && p->pass != PLANISH_BACKWARD_FROM_Y;
+    const bool plain = p->activation == PLANISH_IDENTITY,
+               from_y = p->pass == PLANISH_BACKWARD_FROM_Y;
+    const bool rows = plain && problem_is_rows(p) && kernel_dtypes(p) && !from_y;
+    const bool groups = problem_is_groups(p) && !from_y;
+    const bool channels = plain && problem_is_channels(p) && !from_y;
 
     plan->path = !elements  ? PATH_EMPTY
                  : rows     ? PATH_ROWS
@@ -299,14 +333,16 @@ static const char *path_name(const planish_plan *plan) {
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
+    static const char *const activations[] = {"", "+silu", "+relu"};
     if (!plan)
         return snprintf(text, bytes, "no plan");
     if (plan->path == PATH_GPU)
         return cuda_plan_describe(&plan->cuda, text, bytes);
     const problem *p = &plan->problem;
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
+    return snprintf(text, bytes, "%s/%s %s%s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
                     path_name(plan), plan->kernels->tier, p->kind == PLANISH_RMS ? "rms" : "layer",
-                    passes[p->pass], dtype_name(element), (long long)p->rows, (long long)p->cols,
-                    (long long)plan->blocks, plan->workspace_bytes);
+                    activations[p->activation], passes[p->pass], dtype_name(element),
+                    (long long)p->rows, (long long)p->cols, (long long)plan->blocks,
+                    plan->workspace_bytes);
 }

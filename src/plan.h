@@ -58,8 +58,10 @@ struct planish_plan {
     int64_t run_rows, tile_rows, run_tiles, block_tiles;
     int64_t joined_tiles; /* that a thread which has them in turn takes as one; by_pixel */
     bool by_pixel;
+    bool keeps; /* backward keeps what went into an activation; by_pixel */
     /* Each thread has one of the slots at the end of the workspace: tiles in the compute type and,
-     * for PATH_CHANNELS, weight, bias and some rows. */
+     * for PATH_CHANNELS, weight, bias and some rows; PATH_GROUPS of rows: what one of them keeps in
+     * backward, 0 bytes: nothing. */
     size_t slot_offset, slot_bytes;
     size_t weight_bytes;  /* PATH_GROUPS: of weight, and of bias, in the compute type */
     size_t row_sum_bytes; /* of a row's sums for dweight, and for dbias */

@@ -120,6 +120,16 @@ static planish_status check_op(const planish_norm *op, planish_pass pass,
     if (op->weight_offset != 0 && op->weight_offset != 1)
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->weight_offset is %d; wanted 0 or 1",
                     (int)op->weight_offset);
+    if (op->activation != PLANISH_IDENTITY && op->activation != PLANISH_SILU &&
+        op->activation != PLANISH_RELU)
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "op->activation is %d; wanted a planish_activation (0 to %d)",
+                    (int)op->activation, PLANISH_RELU);
+    if (op->activation != PLANISH_IDENTITY && pass == PLANISH_BACKWARD_FROM_Y)
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "op->activation is %d; wanted PLANISH_IDENTITY for PLANISH_BACKWARD_FROM_Y: y "
+                    "does not tell what went into another",
+                    (int)op->activation);
     if (!isfinite(op->eps))
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->eps is %g; wanted a finite number",
                     op->eps);
@@ -129,6 +139,8 @@ static planish_status check_op(const planish_norm *op, planish_pass pass,
 static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
     unsigned required = roles_of_pass(pass).required, optional = roles_of_pass(pass).optional;
+    if (op->activation != PLANISH_IDENTITY && pass == PLANISH_BACKWARD)
+        optional |= ROLE_BIT(ROLE_BIAS);
     if (op->kind == PLANISH_RMS) {
         required &= ~ROLE_BIT(ROLE_MEAN);
         optional &= ~ROLE_BIT(ROLE_MEAN);
@@ -339,6 +351,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     const DLTensor *x = t[model];
     p->pass = pass;
     p->kind = op->kind;
+    p->activation = pass == PLANISH_STATISTICS ? PLANISH_IDENTITY : op->activation;
     p->weight_offset = op->weight_offset;
     p->eps = op->eps;
     p->device = x->device;

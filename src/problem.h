@@ -30,6 +30,7 @@ typedef struct reach {
 typedef struct problem {
     planish_pass pass;
     planish_kind kind;
+    planish_activation activation;
     int weight_offset;
     double eps;
     DLDevice device;

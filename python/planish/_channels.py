@@ -107,7 +107,8 @@ class RMSNorm2d(nn.RMSNorm):
 class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm on planish, whether planish is enabled or not.
 
-    ``activation="silu"`` returns ``silu(y)``; it is not fused, see :func:`planish.group_norm`.
+    ``activation="silu"`` or ``"relu"`` returns that of y, on the CPU in the same pass over memory,
+    see :func:`planish.group_norm`.
     """
 
     activation: str | None = None  # of modules that replace() made
@@ -124,8 +125,7 @@ class GroupNorm(nn.GroupNorm):
         activation: str | None = None,
         **given: Any,
     ) -> None:
-        if activation not in (None, "silu"):
-            raise ValueError(f"GroupNorm: activation is {activation!r}; known are None and 'silu'")
+        _functional.check_activation("GroupNorm", activation)
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **given)
         self.activation = activation
 
@@ -134,7 +134,7 @@ class GroupNorm(nn.GroupNorm):
         fits = input.dim() > 1 and input.shape[1] == self.num_channels
         if not fits or not _planish_runs(input, *parameters):
             y = super().forward(input)
-            return nn.functional.silu(y) if self.activation else y
+            return _functional.activate(y, self.activation)
         return _functional.group_norm(
             input, self.num_groups, *parameters, self.eps, self.activation
         )

@@ -183,6 +183,22 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
     return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
 
 
+#: Images of fewer have no kernels of their own (planish.h, planish_norm).
+_FUSED_PIXELS = 4
+
+
+def check_activation(function: str, activation: str | None) -> None:
+    """Raises ValueError for one that is not known."""
+    if activation not in _ops.ACTIVATIONS:
+        known = ", ".join(map(repr, _ops.ACTIVATIONS))
+        raise ValueError(f"{function}: activation is {activation!r}; known are {known}")
+
+
+def activate(y: Tensor, activation: str | None) -> Tensor:
+    """torch's own."""
+    return getattr(torch.nn.functional, activation)(y) if activation else y
+
+
 def group_norm(
     x: Tensor,
     num_groups: int,
@@ -197,14 +213,14 @@ def group_norm(
     The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
     its own. Differentiable twice.
 
-    ``activation="silu"`` returns ``silu(y)``. It is not fused: torch's silu runs on the result, a
-    pass of its own over memory, and keeps y for its backward.
+    ``activation="silu"`` or ``"relu"`` returns that of y. On the CPU it is fused: no pass over
+    memory of its own, and nothing kept for the backward but what the norm keeps. Elsewhere, and for
+    images of less than four pixels, torch's own runs on the result.
 
     Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
     another dtype or device; and ValueError for another activation.
     """
-    if activation not in (None, "silu"):
-        raise ValueError(f"group_norm: activation is {activation!r}; known are None and 'silu'")
+    check_activation("group_norm", activation)
     _check_x("group_norm", x)
     if x.dim() < 2:
         raise RuntimeError(
@@ -223,11 +239,13 @@ def group_norm(
                 f"{name} of shape {list(parameter.shape)}"
             )
         _check(x, parameter, [1], "group_norm", name)
+    if activation and x.device.type == "cpu" and x.shape[2:].numel() >= _FUSED_PIXELS:
+        return _ops.group_norm(x, num_groups, weight, bias, eps, activation)
     if _enable.is_enabled("group_norm", _device_type(x)) and _torch_can_group(x, weight, bias):
         y = torch.group_norm(x, num_groups, weight, bias, eps)
     else:
         y = _ops.group_norm(x, num_groups, weight, bias, eps)
-    return torch.nn.functional.silu(y) if activation else y
+    return activate(y, activation)
 
 
 def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:

@@ -14,11 +14,21 @@ import torch
 from planish._library import library
 from torch import Tensor
 
-__all__ = ["group_norm", "norm", "norm_and_statistics", "split_channels", "statistics"]
+__all__ = [
+    "ACTIVATIONS",
+    "group_norm",
+    "norm",
+    "norm_and_statistics",
+    "split_channels",
+    "statistics",
+]
+
+#: What may follow a norm: planish_activation of planish.h.
+ACTIVATIONS = {None: 0, "silu": 1, "relu": 2}
 
 
-def _statistics_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+def _statistics_dtype(x: Tensor, activation: int = 0) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 or activation else torch.float32
 
 
 def _statistics_shape(x: Tensor, reduce: list[int]) -> list[int]:
@@ -38,8 +48,9 @@ def _forward_fake(
     eps: float,
     rms: bool,
     keep: bool,
+    activation: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x)
+    shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x, activation)
     mean = _dense(x, [0] if rms else shape, dtype)
     y = torch.empty_like(x) if keep else _dense(x, x.shape, x.dtype)
     return y, mean, _dense(x, shape, dtype)
@@ -55,6 +66,8 @@ def _backward_fake(
     affine: list[int],
     rms: bool,
     wanted: list[bool],
+    bias: Tensor | None = None,
+    activation: int = 0,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     shape = [x.shape[axis] for axis in affine]
     dtype = x.dtype if weight is None else weight.dtype
@@ -71,10 +84,10 @@ def _statistics_fake(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, bias, reduce, affine, _, rms, _ = inputs
+    x, weight, bias, reduce, affine, _, rms, _, activation = inputs
     _, mean, rstd = output
-    ctx.save_for_backward(x, weight, mean, rstd)
-    ctx.reduce, ctx.affine, ctx.rms = reduce, affine, rms
+    ctx.save_for_backward(x, weight, bias if activation else None, mean, rstd)
+    ctx.reduce, ctx.affine, ctx.rms, ctx.activation = reduce, affine, rms, activation
     ctx.weight_shape = None if weight is None else weight.shape
     ctx.bias_shape = None if bias is None else bias.shape
     ctx.bias_dtype = None if bias is None else bias.dtype
@@ -83,13 +96,14 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 def _differentiate_forward(
     ctx: Any, dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None
 ) -> tuple[Any, ...]:
-    nothing = (None,) * 5
+    nothing = (None,) * 6
     if dy is None:
         return None, None, None, *nothing
-    x, weight, mean, rstd = ctx.saved_tensors
+    x, weight, bias, mean, rstd = ctx.saved_tensors
     needed = list(ctx.needs_input_grad[:3])
+    axes = ctx.reduce, ctx.affine, ctx.rms
     dx, dweight, dbias = torch.ops.planish.norm_backward(
-        dy, x, mean, rstd, weight, ctx.reduce, ctx.affine, ctx.rms, needed
+        dy, x, mean, rstd, weight, *axes, needed, bias, ctx.activation
     )
     if dweight is not None:
         dweight = dweight.reshape(ctx.weight_shape)
@@ -99,14 +113,22 @@ def _differentiate_forward(
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    dy, x, _, rstd, weight, reduce, affine, rms, wanted = inputs
-    ctx.save_for_backward(dy, x, rstd, weight)
+    dy, x, _, rstd, weight, reduce, affine, rms, wanted, bias, activation = inputs
+    ctx.save_for_backward(dy, x, rstd, weight, bias)
     ctx.reduce, ctx.affine, ctx.rms, ctx.wanted = reduce, affine, rms, wanted
+    ctx.activation = activation
+
+
+def _slope(activation: int, z: Tensor) -> Tensor:
+    if activation == ACTIVATIONS["relu"]:
+        return (~(z <= 0)).to(z.dtype)
+    s = z.sigmoid()
+    return s * (1 + z * (1 - s))
 
 
 def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     """Double backward: the backward formula in torch's own operators, differentiated by torch."""
-    saved_dy, saved_x, rstd, saved_weight = ctx.saved_tensors
+    saved_dy, saved_x, rstd, saved_weight, saved_bias = ctx.saved_tensors
     reduce, affine = list(ctx.reduce), list(ctx.affine)
     others = [axis for axis in range(saved_x.dim()) if axis not in affine]
     with torch.enable_grad():
@@ -114,16 +136,23 @@ def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, .
         dy, x = saved_dy.detach().requires_grad_(), saved_x.detach().requires_grad_()
         inputs = [dy, x]
         wide_dy, wide_x = dy.to(dtype), x.to(dtype)
+        along = [size if axis in affine else 1 for axis, size in enumerate(x.shape)]
         scale: Tensor | float = 1.0
+        shift: Tensor | float = 0.0
         if saved_weight is not None:
             weight = saved_weight.detach().requires_grad_()
             inputs.append(weight)
-            along = [size if axis in affine else 1 for axis, size in enumerate(x.shape)]
             scale = weight.to(dtype).reshape(along)
+        if saved_bias is not None:
+            bias = saved_bias.detach().requires_grad_()
+            inputs.append(bias)
+            shift = bias.to(dtype).reshape(along)
         centred = wide_x if ctx.rms else wide_x - wide_x.mean(reduce, keepdim=True)
         variance = centred.square().mean(reduce, keepdim=True)
         eps = (rstd.pow(-2) - variance).detach()
         xhat = centred * (variance + eps).rsqrt()
+        if ctx.activation:
+            wide_dy = wide_dy * _slope(ctx.activation, xhat * scale + shift)
         g = wide_dy * scale
         inner = g - xhat * (g * xhat).mean(reduce, keepdim=True)
         if not ctx.rms:
@@ -139,14 +168,16 @@ def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, .
             if wanted and gradient is not None
         ]
         if not pairs:
-            return (None,) * 9
-        ddy, dx, *dweight = torch.autograd.grad(
+            return (None,) * 11
+        ddy, dx, *parameters = torch.autograd.grad(
             [result for result, _ in pairs],
             inputs,
             [gradient.reshape(result.shape) for result, gradient in pairs],
             allow_unused=True,
         )
-    return ddy, dx, None, None, dweight[0] if dweight else None, None, None, None, None
+    dweight = parameters.pop(0) if saved_weight is not None else None
+    dbias = parameters.pop(0) if saved_bias is not None else None
+    return ddy, dx, None, None, dweight, None, None, None, None, dbias, None
 
 
 def _save_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -235,6 +266,7 @@ class _Axes(NamedTuple):
     keep: bool = False
     #: Channels (axis 1) are seen as this many groups, and the axes are those of that view; 0: not.
     groups: int = 0
+    activation: int = 0
 
 
 def split_channels(x: Tensor, groups: int) -> Tensor:
@@ -272,6 +304,7 @@ def _run(
             eps,
             axes.rms,
             axes.keep,
+            axes.activation,
         )
         return _whole(y, x) if axes.groups else y, mean, rstd
 
@@ -280,6 +313,7 @@ def _run_backward(
     dy: Tensor,
     x: Tensor,
     weight: Tensor | None,
+    bias: Tensor | None,
     mean: Tensor,
     rstd: Tensor,
     axes: _Axes,
@@ -295,6 +329,8 @@ def _run_backward(
         axes.affine,
         axes.rms,
         wanted,
+        _seen_parameter(bias, axes),
+        axes.activation,
     )
     return [_whole(dx, x) if axes.groups and dx is not None else dx, dweight, dbias]
 
@@ -312,7 +348,7 @@ class _Norm(torch.autograd.Function):
         axes: _Axes,
     ) -> Tensor:
         y, mean, rstd = _run(x, weight, bias, eps, axes)
-        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.save_for_backward(x, weight, bias if axes.activation else None, mean, rstd)
         ctx.axes = axes
         ctx.weight_shape = None if weight is None else weight.shape
         ctx.bias_shape = None if bias is None else bias.shape
@@ -321,9 +357,9 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, weight, mean, rstd = ctx.saved_tensors
+        x, weight, bias, mean, rstd = ctx.saved_tensors
         wanted = list(ctx.needs_input_grad[:3])
-        arguments = dy, x, weight, mean, rstd, ctx.axes, wanted
+        arguments = dy, x, weight, bias, mean, rstd, ctx.axes, wanted
         if torch.is_grad_enabled() or not _is_plain(dy, x, weight):
             dx, dweight, dbias = _run_backward(*arguments)
         else:
@@ -367,10 +403,16 @@ def norm(
 
 
 def group_norm(
-    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    activation: str | None = None,
 ) -> Tensor:
     """Group norm of (N, C, ...), laid out as x; weight and bias have C elements."""
-    axes = _Axes(list(range(2, x.dim() + 1)), [1, 2], False, True, groups)
+    reduce = list(range(2, x.dim() + 1))
+    axes = _Axes(reduce, [1, 2], False, True, groups, ACTIVATIONS[activation])
     if _is_plain(x, weight, bias):
         return _plain_norm(x, weight, bias, eps, axes)
     y = torch.ops.planish.norm_forward(
@@ -382,6 +424,7 @@ def group_norm(
         eps,
         axes.rms,
         axes.keep,
+        axes.activation,
     )[0]
     if y.stride(1) == y.shape[2] * y.stride(2):
         # No view: an activation in place would make autograd copy a view's gradients.

@@ -48,6 +48,7 @@ class Norm(ctypes.Structure):
         ("reduce_axes", ctypes.c_uint64),
         ("affine_axes", ctypes.c_uint64),
         ("eps", ctypes.c_double),
+        ("activation", ctypes.c_int),
     )
 
 

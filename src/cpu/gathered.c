@@ -133,8 +133,35 @@ static void forward_row(const gathered_block *b, const row_run *run, const void 
         .given = p->pass == PLANISH_APPLY,
     };
     kernels_of(plan)->forward[p->kind](&args);
+    if (args.y && p->activation != PLANISH_IDENTITY)
+        plan->kernels->activate[plan->is_double](p->activation, args.y, p->cols);
     if (args.y)
         scatter(b, run, ROLE_Y, ROW_RESULT);
+}
+
+/* Makes a gathered dy the gradient of what went into the activation, which is the norm's y again,
+ * with the mean again: a saved one is rounded. */
+static void go_through(const gathered_block *b, const row_run *run, const void *x, void *dy,
+                       const void *weight, const void *bias) {
+    const planish_plan *plan = b->job->plan;
+    const problem *p = &plan->problem;
+    double mean = 0;
+    forward_args args = {
+        .rows = 1,
+        .cols = p->cols,
+        .x = x,
+        .weight = weight,
+        .bias = bias,
+        .weight_offset = p->weight_offset,
+        .mean = {(char *)&mean, 0, DTYPE_F64},
+    };
+    if (p->kind == PLANISH_LAYER)
+        kernels_of(plan)->forward[p->kind](&args);
+    args.y = scratch_row(b, ROW_RESULT);
+    args.rstd = run_stat(p, run, ROLE_RSTD);
+    args.given = true;
+    kernels_of(plan)->forward[p->kind](&args);
+    plan->kernels->through[plan->is_double](p->activation, dy, args.y, p->cols);
 }
 
 static void backward_row(const gathered_block *b, const row_run *run, const void *weight,
@@ -145,10 +172,13 @@ static void backward_row(const gathered_block *b, const row_run *run, const void
     void *x = gather(b, run, from_y ? ROLE_Y : ROLE_X, ROW_INPUT);
     if (from_y)
         rebuild_xhat(plan, x, weight, bias);
+    void *dy = gather(b, run, ROLE_DY, ROW_DY);
+    if (p->activation != PLANISH_IDENTITY)
+        go_through(b, run, x, dy, weight, bias);
     const backward_args args = {
         .rows = 1,
         .cols = p->cols,
-        .dy = gather(b, run, ROLE_DY, ROW_DY),
+        .dy = dy,
         .x = x,
         .dx = run->data[ROLE_DX] ? scratch_row(b, ROW_RESULT) : NULL,
         .weight = weight,

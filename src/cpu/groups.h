@@ -18,14 +18,20 @@ INLINE traffic NAME(group_traffic)(traffic t, const char *output, int64_t span) 
 #include "cpu/groups_backward.h"
 
 static void NAME(group_forward_layer)(const group_forward_args *a) {
-    NAME(group_forward)(a, false);
+    NAME(group_forward)(a, false, PLANISH_IDENTITY);
 }
 static void NAME(group_forward_rms)(const group_forward_args *a) {
-    NAME(group_forward)(a, true);
+    NAME(group_forward)(a, true, PLANISH_IDENTITY);
+}
+static void NAME(group_forward_active)(const group_forward_args *a) {
+    NAME(group_forward)(a, a->kind == PLANISH_RMS, a->activation);
 }
 static void NAME(group_backward_layer)(const group_backward_args *a) {
-    NAME(group_backward)(a, false);
+    NAME(group_backward)(a, false, PLANISH_IDENTITY);
 }
 static void NAME(group_backward_rms)(const group_backward_args *a) {
-    NAME(group_backward)(a, true);
+    NAME(group_backward)(a, true, PLANISH_IDENTITY);
+}
+static void NAME(group_backward_active)(const group_backward_args *a) {
+    NAME(group_backward)(a, a->kind == PLANISH_RMS, a->activation);
 }

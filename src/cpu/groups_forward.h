@@ -1,34 +1,20 @@
 /* Forward of rows of channels; part of cpu/groups.h. */
 
-/* Weight and bias of a channel, in every lane. */
-typedef struct NAME(channel_affine) {
-    VEC weight, bias;
-} NAME(channel_affine);
-
-INLINE NAME(channel_affine) NAME(affine_at)(const group_forward_args *a, int64_t c) {
-    const REAL *const weights = a->weight, *const biases = a->bias;
-    return (NAME(channel_affine)){
-        V(set1)(weights ? weights[c] + (REAL)a->weight_offset : 1),
-        V(set1)(biases ? biases[c] : (REAL)-0.0),
-    };
-}
-
 /* y of a vector of a row, of which `n` elements are there. */
 INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
-                                     NAME(channel_affine) of, const bool rms) {
+                                     NAME(active) of, const bool rms) {
     const VEC xhat = NAME(normalize)(NAME(load_x)(x, n), s, rms);
-    NAME(store_x)(y, V(fma)(xhat, of.weight, of.bias), n);
+    NAME(store_x)(y, NAME(activate)(of, xhat), n);
 }
 
 /* n elements of a channel's y. */
 INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
-                              NAME(channel_affine) of, int64_t ahead, const bool rms) {
+                              NAME(active) of, int64_t ahead, const bool rms) {
     int64_t i = 0;
     for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
         VEC v[2];
         LOAD_X_PAIR(x + i, v);
-        UNROLL for (int k = 0; k < 2; k++) v[k] =
-            V(fma)(NAME(normalize)(v[k], s, rms), of.weight, of.bias);
+        UNROLL for (int k = 0; k < 2; k++) v[k] = NAME(activate)(of, NAME(normalize)(v[k], s, rms));
         STORE_X_PAIR(y + i, v);
         if (ahead)
             NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
@@ -52,20 +38,20 @@ INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(
  * those that two channels share by the weights of both. Vectors that begin with each channel would
  * not lie in whole lines.
  */
-INLINE void NAME(group_apply_across)(const group_forward_args *a, NAME(row_scale) s,
-                                     const bool rms) {
+INLINE void NAME(group_apply_across)(const group_forward_args *a, NAME(row_scale) s, const bool rms,
+                                     const planish_activation f) {
     const ELEMENT_T *const x = (const ELEMENT_T *)a->x;
     ELEMENT_T *const y = (ELEMENT_T *)a->y;
-    NAME(channel_affine) of = NAME(affine_at)(a, 0);
+    NAME(active) of = NAME(active_at)(a->weight, a->bias, a->weight_offset, 0, f);
     int64_t i = 0, end = a->span;
     for (int64_t c = 1; c < a->channels; c++, end += a->span) {
-        const NAME(channel_affine) next = NAME(affine_at)(a, c);
+        const NAME(active) next = NAME(active_at)(a->weight, a->bias, a->weight_offset, c, f);
         for (; i + VEC_LANES <= end; i += VEC_LANES)
             NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
         if (i < end) {
             const int own = (int)(end - i);
-            const NAME(channel_affine)
-                both = {V(join)(of.weight, next.weight, own), V(join)(of.bias, next.bias, own)};
+            const NAME(active)
+                both = {f, V(join)(of.weight, next.weight, own), V(join)(of.bias, next.bias, own)};
             NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, both, rms);
             i += VEC_LANES;
         }
@@ -90,6 +76,7 @@ OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, bool rms) {
         .m2 = a->m2,
         .given = a->given,
         .weight_span = a->span,
+        .activation = a->activation,
     };
     wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                      DTYPE_OF(REAL_TOKEN));
@@ -119,7 +106,8 @@ INLINE bool NAME(group_scale)(const group_forward_args *a, const bool rms,
     return true;
 }
 
-INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms) {
+INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms,
+                                const planish_activation f) {
     NAME(row_scale) scale;
     if (__builtin_expect(!NAME(group_scale)(a, rms, &scale), 0)) {
         NAME(group_wide_forward)(a, rms);
@@ -127,6 +115,8 @@ INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms) {
     }
     if (!a->y)
         return;
+    /* With its mean and shift of 0 the layer's formula is RMSNorm's. */
+    const bool plain_rms = rms && f == PLANISH_IDENTITY;
     const int64_t span = a->span, all = a->channels * span;
     const traffic t = NAME(group_traffic)(a->traffic, a->y, span);
     const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || all > NAME(GROUP_AHEAD)
@@ -136,20 +126,20 @@ INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms) {
     /* Elements that are converted wait for that, not for lines. */
     if (t != TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && span > VEC_LANES &&
         span % VEC_LANES) {
-        NAME(group_apply_across)(a, scale, rms);
+        NAME(group_apply_across)(a, scale, plain_rms, f);
         return;
     }
     for (int64_t c = 0; c < a->channels; c++) {
         const ELEMENT_T *const x = (const ELEMENT_T *)a->x + c * span;
         ELEMENT_T *const y = (ELEMENT_T *)a->y + c * span;
-        const NAME(channel_affine) own = NAME(affine_at)(a, c);
+        const NAME(active) own = NAME(active_at)(a->weight, a->bias, a->weight_offset, c, f);
         if (t != TRAFFIC_STREAM) {
-            NAME(group_apply)(x, y, span, scale, own, ahead, rms);
+            NAME(group_apply)(x, y, span, scale, own, ahead, plain_rms);
             continue;
         }
         for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
             const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
-            NAME(group_apply)(x + at, piece, n, scale, own, ahead, rms);
+            NAME(group_apply)(x + at, piece, n, scale, own, ahead, plain_rms);
             stream_lines(y + at, piece, n * (int64_t)sizeof(ELEMENT_T));
         }
     }

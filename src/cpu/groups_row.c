@@ -22,34 +22,44 @@ static void forward_row(const cpu_job *job, const group_kernels *kernels, int64_
         .given = p->pass == PLANISH_APPLY,
         .asks = job->plan->asks_groups,
         .traffic = traffic,
+        .kind = p->kind,
+        .activation = p->activation,
     };
-    kernels->forward[p->kind](&args);
+    kernels->forward[group_kind(p)](&args);
 }
 
 static void backward_row(const cpu_job *job, const group_kernels *kernels, int64_t row,
-                         const row_run *run, traffic traffic) {
+                         const row_run *run, traffic traffic, void *kept) {
     const problem *p = &job->plan->problem;
+    const int64_t first = group_first_affine(p, row);
     const group_backward_args args = {
         .channels = group_channels(p),
         .span = p->reduced[p->reduced_count - 1].size,
         .dy = run->data[ROLE_DY],
         .x = run->data[ROLE_X],
         .dx = run->data[ROLE_DX],
-        .weight = group_weights_at(job, 0, group_first_affine(p, row)),
+        .weight = group_weights_at(job, 0, first),
         .weight_offset = p->weight_offset,
         .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
         .asks = job->plan->asks_groups,
         .traffic = traffic,
+        .kind = p->kind,
+        .activation = p->activation,
+        .bias = group_weights_at(job, 1, first),
+        .kept = kept,
         .dweight = group_row_sums(job, 0, row),
         .dbias = group_row_sums(job, 1, row),
     };
-    kernels->backward[p->kind](&args);
+    kernels->backward[group_kind(p)](&args);
 }
 
-void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run,
-               traffic traffic) {
+void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run, traffic traffic,
+               void *kept) {
     const planish_plan *plan = job->plan;
-    (plan->problem.pass == PLANISH_BACKWARD ? backward_row : forward_row)(
-        job, &plan->kernels->groups[element], row, run, traffic);
+    const group_kernels *kernels = &plan->kernels->groups[element];
+    if (plan->problem.pass == PLANISH_BACKWARD)
+        backward_row(job, kernels, row, run, traffic, kept);
+    else
+        forward_row(job, kernels, row, run, traffic);
 }

@@ -4,7 +4,9 @@
 
 #include "cpu/job.h"
 
-/* One row whose elements are where `run` says and of this dtype. */
-void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run, traffic traffic);
+/* One row whose elements are where `run` says and of this dtype; `kept` as in group_backward_args.
+ */
+void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run, traffic traffic,
+               void *kept);
 
 #endif

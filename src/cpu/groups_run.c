@@ -37,12 +37,16 @@ void group_blocks(void *data, int64_t begin, int64_t end) {
         return;
     }
     const int64_t last = end * plan->block_rows < p->rows ? end * plan->block_rows : p->rows;
+    const int slot = plan->slot_bytes ? slot_take(job) : -1;
+    void *const kept = slot < 0 ? NULL : slot_data(job, slot);
     for (int64_t row = begin * plan->block_rows; row < last;) {
         row_run run = row_run_at(job, row, last);
         for (const int64_t behind = row + run.rows; row < behind; row++) {
-            group_row(job, p->dtypes[ROLE_X], row, &run, plan->traffic);
+            group_row(job, p->dtypes[ROLE_X], row, &run, plan->traffic, kept);
             for (int r = 0; r < ROLE_COUNT; r++)
                 run.data[r] = run.data[r] ? run.data[r] + run.pitch[r] : NULL;
         }
     }
+    if (slot >= 0)
+        slot_return(job, slot);
 }

@@ -32,11 +32,15 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
             .rstd = rstd,
             .asks = plan->asks_groups,
             .traffic = plan->traffic,
+            .kind = p->kind,
+            .activation = p->activation,
+            .bias = group_weights_at(job, 1, first),
+            .keeps = plan->keeps,
             .dweight = group_row_sums(job, 0, row),
             .dbias = group_row_sums(job, 1, row),
             .scratch = slot_data(job, slot),
         };
-        kernels->strip_backward[p->kind](&args);
+        kernels->strip_backward[group_kind(p)](&args);
         return;
     }
     const strip_forward_args args = {
@@ -57,7 +61,9 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         .given = p->pass == PLANISH_APPLY,
         .asks = plan->asks_groups,
         .traffic = plan->traffic,
+        .kind = p->kind,
+        .activation = p->activation,
         .scratch = slot_data(job, slot),
     };
-    kernels->strip_forward[p->kind](&args);
+    kernels->strip_forward[group_kind(p)](&args);
 }

@@ -83,6 +83,7 @@ typedef struct forward_args {
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
+    planish_activation activation; /* wide.c only */
 } forward_args;
 
 typedef struct backward_args {
@@ -99,8 +100,10 @@ typedef struct backward_args {
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */
     void *dweight, *dbias;
-    int64_t weight_span; /* as in forward_args */
+    int64_t weight_span; /* this and what follows as in forward_args */
     bool by_pixel;
+    planish_activation activation;
+    const void *bias; /* where an activation follows */
 } backward_args;
 
 /* One row of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -115,6 +118,8 @@ typedef struct group_forward_args {
     bool given;
     bool asks; /* for the row that comes next */
     traffic traffic;
+    planish_kind kind; /* this and activation: of active kernels only */
+    planish_activation activation;
 } group_forward_args;
 
 typedef struct group_backward_args {
@@ -126,6 +131,11 @@ typedef struct group_backward_args {
     row_stat mean, rstd;
     bool asks;
     traffic traffic;
+    planish_kind kind; /* this and down to kept: of active kernels only */
+    planish_activation activation;
+    const void *bias;
+    void *kept; /* room for the gradient of what went into the activation, in the compute type, and
+                   KEPT_REST bytes; NULL: it is made twice */
     double *dweight, *dbias; /* of this row: sums of dy * xhat and dy over a channel */
 } group_backward_args;
 
@@ -145,6 +155,8 @@ typedef struct strip_forward_args {
     bool given;
     bool asks; /* for the pixels to come */
     traffic traffic;
+    planish_kind kind; /* as in group_forward_args */
+    planish_activation activation;
     void *scratch;
 } strip_forward_args;
 
@@ -159,18 +171,25 @@ typedef struct strip_backward_args {
     row_stat mean, rstd;
     bool asks;
     traffic traffic;
+    planish_kind kind; /* as in group_backward_args */
+    planish_activation activation;
+    const void *bias;
+    bool keeps;              /* there is room for that in scratch, behind what is told above */
     double *dweight, *dbias; /* as in group_backward_args */
     void *scratch;
 } strip_backward_args;
 
-enum { STRIP_BYTES = 18 * sizeof(double), STRIP_REST = 6 * 64 };
+enum { KEPT_REST = 64 };
+enum { STRIP_BYTES = 20 * sizeof(double), STRIP_REST = 7 * 64 };
 
-/* The kernels for one element dtype, by planish_kind. */
+/* The kernels for one element dtype, by planish_kind, and the active ones: of norms of either kind
+ * that an activation follows. */
+enum { GROUP_ACTIVE = 2, GROUP_KINDS };
 typedef struct group_kernels {
-    void (*forward[2])(const group_forward_args *);
-    void (*backward[2])(const group_backward_args *);
-    void (*strip_forward[2])(const strip_forward_args *);
-    void (*strip_backward[2])(const strip_backward_args *);
+    void (*forward[GROUP_KINDS])(const group_forward_args *);
+    void (*backward[GROUP_KINDS])(const group_backward_args *);
+    void (*strip_forward[GROUP_KINDS])(const strip_forward_args *);
+    void (*strip_backward[GROUP_KINDS])(const strip_backward_args *);
 } group_kernels;
 
 /* A tile of pixels in scratch (cpu/channels.h): channel c of pixel p at c * pitch + p. */
@@ -248,6 +267,10 @@ typedef struct cpu_kernels {
     channel_kernels channels[2]; /* in f32, in f64 */
     plane_kernels planes[2];     /* the same */
     group_kernels groups[DTYPE_NONE];
+    /* An activation of a row of z, in place; and a row of gradients of what comes out of it made
+     * that of z, in place; in f32, in f64. */
+    void (*activate[2])(planish_activation f, void *z, int64_t count);
+    void (*through[2])(planish_activation f, void *d, const void *z, int64_t count);
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);

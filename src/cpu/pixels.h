@@ -12,13 +12,20 @@ enum { NAME(PIXEL_BLOCK) = 128, NAME(QUAD) = 4 };
 /* What is known of a strip's channels, an array each, in its scratch. */
 typedef struct NAME(strip_channels) {
     double *sums[3]; /* forward: mean, m2, in range; backward: sums of xhat, dy, dy * xhat */
-    REAL *factor[6]; /* mean, rstd, shift, weight, then bias, or c1 and -c2 */
+    REAL *factor[7]; /* mean, rstd, shift, weight, then bias, or c1 and -c2, then bias */
     REAL *block[3];  /* sums of a block */
     REAL *packed;    /* the factors of a vector of channels side by side, for every vector */
+    REAL *kept;      /* of every pixel, where backward keeps it (group_backward_args); or NULL */
 } NAME(strip_channels);
 
 enum { NAME(F_MEAN), NAME(F_RSTD), NAME(F_SHIFT), NAME(F_WEIGHT), NAME(F_BIAS) };
-enum { NAME(F_C1) = NAME(F_BIAS), NAME(F_MINUS_C2), NAME(FACTORS) };
+/* Backward has one more where an activation follows, the bias. */
+enum {
+    NAME(F_C1) = NAME(F_BIAS),
+    NAME(F_MINUS_C2),
+    NAME(FACTORS),
+    NAME(F_ACTIVE_BIAS) = NAME(FACTORS)
+};
 
 INLINE NAME(strip_channels) NAME(strip_layout)(void *scratch, int64_t channels) {
     NAME(strip_channels) s;
@@ -26,19 +33,21 @@ INLINE NAME(strip_channels) NAME(strip_layout)(void *scratch, int64_t channels) 
     for (int i = 0; i < 3; i++, at += channels)
         s.sums[i] = at;
     REAL *real = (REAL *)at;
-    for (int i = 0; i < NAME(FACTORS); i++, real += channels)
+    for (int i = 0; i <= NAME(FACTORS); i++, real += channels)
         s.factor[i] = real;
     for (int i = 0; i < 3; i++, real += channels)
         s.block[i] = real;
     s.packed = real;
+    s.kept = NULL;
     return s;
 }
 
-/* Packs the factors of channels [first, last). */
-INLINE void NAME(pack_factors)(const NAME(strip_channels) * s, int64_t first, int64_t last) {
+/* Packs the first `count` factors of channels [first, last). */
+INLINE void NAME(pack_factors)(const NAME(strip_channels) * s, int64_t first, int64_t last,
+                               const int count) {
     REAL *to = s->packed;
     for (int64_t c = first; c < last; c += VEC_LANES)
-        for (int i = 0; i < NAME(FACTORS); i++, to += VEC_LANES)
+        for (int i = 0; i < count; i++, to += VEC_LANES)
             memcpy(to, s->factor[i] + c, (size_t)NAME(min)(last - c, VEC_LANES) * sizeof *to);
 }
 
@@ -52,6 +61,12 @@ INLINE int64_t NAME(pixels_ahead)(int64_t channels) {
 /* A vector of channels of which `left` are left, from and to arrays of the compute type. */
 INLINE VEC NAME(load_channels)(const REAL *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_REAL(p) : LOAD_REAL_PART(p, (int)left);
+}
+INLINE void NAME(store_channels)(REAL *p, VEC v, int64_t left) {
+    if (left >= VEC_LANES)
+        STORE_REAL(p, v);
+    else
+        STORE_REAL_PART(p, v, (int)left);
 }
 INLINE void NAME(add_to_channels)(REAL *p, VEC v, int64_t left) {
     if (left >= VEC_LANES)
@@ -86,14 +101,20 @@ INLINE bool NAME(strip_is_lines)(traffic t, const char *output, int64_t pitch, i
 #include "cpu/pixels_backward.h"
 
 static void NAME(strip_forward_layer)(const strip_forward_args *a) {
-    NAME(strip_forward)(a, false);
+    NAME(strip_forward)(a, false, PLANISH_IDENTITY);
 }
 static void NAME(strip_forward_rms)(const strip_forward_args *a) {
-    NAME(strip_forward)(a, true);
+    NAME(strip_forward)(a, true, PLANISH_IDENTITY);
+}
+static void NAME(strip_forward_active)(const strip_forward_args *a) {
+    NAME(strip_forward)(a, a->kind == PLANISH_RMS, a->activation);
 }
 static void NAME(strip_backward_layer)(const strip_backward_args *a) {
-    NAME(strip_backward)(a, false);
+    NAME(strip_backward)(a, false, PLANISH_IDENTITY);
 }
 static void NAME(strip_backward_rms)(const strip_backward_args *a) {
-    NAME(strip_backward)(a, true);
+    NAME(strip_backward)(a, true, PLANISH_IDENTITY);
+}
+static void NAME(strip_backward_active)(const strip_backward_args *a) {
+    NAME(strip_backward)(a, a->kind == PLANISH_RMS, a->activation);
 }

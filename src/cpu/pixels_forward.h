@@ -156,65 +156,69 @@ INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_cha
 
 /* y of a vector of channels of up to QUAD pixels, by its packed factors. */
 INLINE void NAME(apply_vector)(const char *x, int64_t x_pitch, char *y, int64_t y_pitch,
-                               const int count, int64_t left, const REAL *factors, const bool rms) {
+                               const int count, int64_t left, const REAL *factors, const bool rms,
+                               const planish_activation f) {
     const VEC mean = LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES);
     const VEC rstd = LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES);
     const VEC shift = LOAD_REAL(factors + NAME(F_SHIFT) * VEC_LANES);
-    const VEC weight = LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES);
-    const VEC bias = LOAD_REAL(factors + NAME(F_BIAS) * VEC_LANES);
+    const NAME(active) of = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES),
+                             LOAD_REAL(factors + NAME(F_BIAS) * VEC_LANES)};
     UNROLL for (int k = 0; k < count; k++) {
         const VEC v = NAME(load_x)((const ELEMENT_T *)(x + k * x_pitch), left);
         const VEC xhat = rms ? V(mul)(v, rstd) : V(fma)(V(sub)(v, mean), rstd, shift);
-        NAME(store_x)((ELEMENT_T *)(y + k * y_pitch), V(fma)(xhat, weight, bias), left);
+        NAME(store_x)((ELEMENT_T *)(y + k * y_pitch), NAME(activate)(of, xhat), left);
     }
 }
 
 INLINE void NAME(apply_pixels)(const char *x, int64_t x_pitch, char *y, int64_t y_pitch,
                                const int count, int64_t channels, const REAL *factors,
-                               const bool rms) {
+                               const bool rms, const planish_activation f) {
+
     const int64_t bytes = sizeof(ELEMENT_T);
     int64_t c = 0;
     for (; c + VEC_LANES <= channels; c += VEC_LANES, factors += NAME(FACTORS) * VEC_LANES)
         NAME(apply_vector)(x + c * bytes, x_pitch, y + c * bytes, y_pitch, count, VEC_LANES,
-                           factors, rms);
+                           factors, rms, f);
     if (c < channels)
         NAME(apply_vector)(x + c * bytes, x_pitch, y + c * bytes, y_pitch, count, channels - c,
-                           factors, rms);
+                           factors, rms, f);
 }
 
 /* The same of one pixel, past the cache. */
 INLINE void NAME(apply_past_cache)(const char *x, char *y, int64_t channels, const REAL *factors,
-                                   const bool rms) {
+                                   const bool rms, const planish_activation f) {
     const int64_t bytes = sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
     for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
         const int64_t n = NAME(min)(channels - c, NAME(PIECE));
         NAME(apply_pixels)(x + c * bytes, 0, (char *)piece, 0, 1, n, factors + c * NAME(FACTORS),
-                           rms);
+                           rms, f);
         stream_lines(y + c * bytes, piece, n * bytes);
     }
 }
 
 /* y of channels [first, last) of every pixel. */
 INLINE void NAME(strip_apply)(const strip_forward_args *a, const NAME(strip_channels) * s,
-                              int64_t first, int64_t last, const bool rms) {
+                              int64_t first, int64_t last, const bool rms,
+                              const planish_activation f) {
     const int64_t channels = last - first;
     const char *x = a->x + first * (int64_t)sizeof(ELEMENT_T);
     char *y = a->y + first * (int64_t)sizeof(ELEMENT_T);
     const bool lines = NAME(strip_is_lines)(a->traffic, y, a->y_pitch, channels);
     const bool asks = a->asks && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels) * a->x_pitch;
-    NAME(pack_factors)(s, first, last);
+    NAME(pack_factors)(s, first, last, NAME(FACTORS));
     for (int64_t p = 0; p < a->pixels;) {
         const int count = a->pixels - p >= NAME(QUAD) && !lines ? NAME(QUAD) : 1;
         for (int k = 0; k < count; k++)
             NAME(ask_for_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead, channels, asks, 0);
         if (lines)
-            NAME(apply_past_cache)(x, y, channels, s->packed, rms);
+            NAME(apply_past_cache)(x, y, channels, s->packed, rms, f);
         else if (count == NAME(QUAD))
-            NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, NAME(QUAD), channels, s->packed, rms);
+            NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, NAME(QUAD), channels, s->packed, rms,
+                               f);
         else
-            NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, 1, channels, s->packed, rms);
+            NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, 1, channels, s->packed, rms, f);
         p += count;
         x += count * a->x_pitch;
         y += count * a->y_pitch;
@@ -244,12 +248,15 @@ OUTLINE void NAME(strip_wide_forward)(const strip_forward_args *a, int64_t group
         .given = a->given,
         .weight_span = a->pixels,
         .by_pixel = true,
+        .activation = a->activation,
     };
     wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                      DTYPE_OF(REAL_TOKEN));
 }
 
-INLINE void NAME(strip_forward)(const strip_forward_args *a, const bool rms) {
+INLINE void NAME(strip_forward)(const strip_forward_args *a, const bool rms,
+                                const planish_activation f) {
+    const bool plain_rms = rms && f == PLANISH_IDENTITY; /* as in group_forward */
     const int64_t channels = a->groups * a->depth;
     const NAME(strip_channels) s = NAME(strip_layout)(a->scratch, channels);
     if (!a->given)
@@ -257,12 +264,12 @@ INLINE void NAME(strip_forward)(const strip_forward_args *a, const bool rms) {
     const bool in_range = NAME(strip_scales)(a, &s, rms);
     if (__builtin_expect(in_range, 1)) {
         if (a->y)
-            NAME(strip_apply)(a, &s, 0, channels, rms);
+            NAME(strip_apply)(a, &s, 0, channels, plain_rms, f);
         return;
     }
     for (int64_t g = 0; g < a->groups; g++)
         if (s.sums[2][g] == 0)
             NAME(strip_wide_forward)(a, g, rms);
         else if (a->y)
-            NAME(strip_apply)(a, &s, g * a->depth, (g + 1) * a->depth, rms);
+            NAME(strip_apply)(a, &s, g * a->depth, (g + 1) * a->depth, plain_rms, f);
 }

@@ -163,6 +163,8 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+#include "cpu/activation.h"
+
 #include "cpu/rows_forward.h"
 
 #include "cpu/rows_backward.h"

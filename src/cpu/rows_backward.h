@@ -8,13 +8,25 @@ typedef struct NAME(row_gradient) {
     REAL mean, scale, shift, rstd, c1, minus_c2;
 } NAME(row_gradient);
 
-/* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean. */
+INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
+    if (rms)
+        return V(mul)(x, V(set1)(row.scale));
+    return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
+}
+
+/* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean; where an
+ * activation follows, of the gradient of what goes into it, in place of dy. */
 typedef struct NAME(gradient_sums) {
     NAME(lanes) xhat, g, gxhat;
 } NAME(gradient_sums);
 
 INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VEC dy, VEC weight,
-                                    NAME(row_gradient) row, const bool rms, int64_t left) {
+                                    NAME(row_gradient) row, const bool rms, int64_t left,
+                                    const NAME(active) * of, REAL *kept) {
+    if (of)
+        dy = NAME(through)(*of, dy, NAME(xhat_of)(x, row, rms));
+    if (of && kept)
+        STORE_REAL(kept, dy);
     const VEC g = V(mul)(dy, weight);
     VEC xhat = V(mul)(rms ? x : V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale));
     if (!rms) {
@@ -24,11 +36,13 @@ INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VE
     sums->gxhat.part[k] = V(fma)(g, xhat, sums->gxhat.part[k]);
 }
 
-/* Those of one chain in every lane. */
+/* Those of one chain in every lane. What an activation's gradient is made to be is kept, in the
+ * order of the vectors. */
 INLINE NAME(gradient_sums)
     NAME(chain_gradient_sums)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
                               const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                              const bool rms, const bool is_short) {
+                              const bool rms, const bool is_short, const NAME(active) * of,
+                              REAL *kept) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
     VEC w = V(set1)(1);
@@ -41,7 +55,8 @@ INLINE NAME(gradient_sums)
         UNROLL for (int k = 0; k < NAME(PARTS); k++) {
             if (weight)
                 w = V(add)(ws.part[k], offset);
-            NAME(add_gradient_sums)(&sums, k, xs.part[k], dys.part[k], w, row, rms, VEC_LANES);
+            NAME(add_gradient_sums)(&sums, k, xs.part[k], dys.part[k], w, row, rms, VEC_LANES, of,
+                                    kept ? kept + i + k * VEC_LANES : NULL);
         }
     }
     NAME(lanes_in_order)(&sums.xhat);
@@ -51,7 +66,7 @@ INLINE NAME(gradient_sums)
         if (weight)
             w = V(add)(NAME(load_weight)(weight + i, n - i), offset);
         NAME(add_gradient_sums)(&sums, k, NAME(load_x)(x + i, n - i), NAME(load_x)(dy + i, n - i),
-                                w, row, rms, n - i);
+                                w, row, rms, n - i, of, kept ? kept + i : NULL);
     }
     return sums;
 }
@@ -62,7 +77,7 @@ INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, c
                                    const bool rms, const bool is_short, VEC *xhat, VEC *g,
                                    VEC *gxhat) {
     const NAME(gradient_sums) sums =
-        NAME(chain_gradient_sums)(a, x, dy, weight, n, row, rms, is_short);
+        NAME(chain_gradient_sums)(a, x, dy, weight, n, row, rms, is_short, NULL, NULL);
     *xhat = NAME(lanes_fold)(sums.xhat);
     *g = NAME(lanes_fold)(sums.g);
     *gxhat = NAME(lanes_fold)(sums.gxhat);
@@ -71,15 +86,16 @@ INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, c
 /* And of a segment: its chains, added in order. */
 INLINE void NAME(segment_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                         const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
-                                        NAME(row_gradient) row, const bool rms, VEC *xhat, VEC *g,
+                                        NAME(row_gradient) row, const bool rms,
+                                        const NAME(active) * of, REAL *kept, VEC *xhat, VEC *g,
                                         VEC *gxhat) {
     NAME(gradient_sums)
-    total =
-        NAME(chain_gradient_sums)(a, x, dy, weight, NAME(min)(n, NAME(CHAINED)), row, rms, false);
+    total = NAME(chain_gradient_sums)(a, x, dy, weight, NAME(min)(n, NAME(CHAINED)), row, rms,
+                                      false, of, kept);
     for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
-        const NAME(gradient_sums) sums =
-            NAME(chain_gradient_sums)(a, x + at, dy + at, weight ? weight + at : NULL,
-                                      NAME(min)(n - at, NAME(CHAINED)), row, rms, false);
+        const NAME(gradient_sums) sums = NAME(chain_gradient_sums)(
+            a, x + at, dy + at, weight ? weight + at : NULL, NAME(min)(n - at, NAME(CHAINED)), row,
+            rms, false, of, kept ? kept + at : NULL);
         NAME(lanes_add)(&total.gxhat, sums.gxhat);
         if (rms)
             continue;
@@ -96,9 +112,9 @@ OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                      NAME(row_gradient) row, bool rms, VEC *xhat, VEC *g,
                                      VEC *gxhat) {
     if (rms)
-        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, true, xhat, g, gxhat);
+        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, true, NULL, NULL, xhat, g, gxhat);
     else
-        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, false, xhat, g, gxhat);
+        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, false, NULL, NULL, xhat, g, gxhat);
 }
 
 INLINE void NAME(fold_gradient_sums)(VEC sums[3][GROUP], int count, bool rms,
@@ -182,12 +198,6 @@ INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) ro
     if (!rms)
         g = V(sub)(g, V(set1)(row.c1));
     return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
-}
-
-INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
-    if (rms)
-        return V(mul)(x, V(set1)(row.scale));
-    return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
 }
 
 /*

@@ -124,10 +124,14 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
     }
 #define GROUP_KERNELS(suffix)                                                                      \
     {                                                                                              \
-        {group_forward_layer_##suffix, group_forward_rms_##suffix},                                \
-            {group_backward_layer_##suffix, group_backward_rms_##suffix},                          \
-            {strip_forward_layer_##suffix, strip_forward_rms_##suffix}, {                          \
-            strip_backward_layer_##suffix, strip_backward_rms_##suffix                             \
+        {group_forward_layer_##suffix, group_forward_rms_##suffix, group_forward_active_##suffix}, \
+            {group_backward_layer_##suffix, group_backward_rms_##suffix,                           \
+             group_backward_active_##suffix},                                                      \
+            {strip_forward_layer_##suffix, strip_forward_rms_##suffix,                             \
+             strip_forward_active_##suffix},                                                       \
+        {                                                                                          \
+            strip_backward_layer_##suffix, strip_backward_rms_##suffix,                            \
+                strip_backward_active_##suffix                                                     \
         }                                                                                          \
     }
 #define ROW_KERNELS(suffix)                                                                        \
@@ -158,6 +162,8 @@ const cpu_kernels TABLE(TIER) = {
     .channels = {CHANNEL_KERNELS(f32), CHANNEL_KERNELS(f64)},
     .planes = {{channel_gather_planes_f32, channel_scatter_planes_f32},
                {channel_gather_planes_f64, channel_scatter_planes_f64}},
+    .activate = {activate_row_f32, activate_row_f64},
+    .through = {through_row_f32, through_row_f64},
     .widen = {[DTYPE_F32] = widen_span_f32,
               [DTYPE_F16] = widen_span_f16,
               [DTYPE_BF16] = widen_span_bf16},

@@ -70,6 +70,23 @@ static inline f32v f32v_mul(f32v a, f32v b) {
 static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
     return _mm256_fmadd_ps(a, b, c);
 }
+static inline f32v f32v_div(f32v a, f32v b) {
+    return _mm256_div_ps(a, b);
+}
+static inline f32v f32v_least(f32v a, f32v b) {
+    return _mm256_min_ps(a, b);
+}
+static inline f32v f32v_most(f32v a, f32v b) {
+    return _mm256_max_ps(a, b);
+}
+static inline f32v f32v_drop(f32v v, f32v a, f32v b) {
+    return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ), v);
+}
+static inline f32v f32v_power(f32v a) {
+    const __m256i one = _mm256_castps_si256(_mm256_set1_ps(1));
+    const __m256i place = _mm256_slli_epi32(_mm256_castps_si256(a), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(place, one));
+}
 static inline f32v f32v_keep(f32v a, int n) {
     return _mm256_and_ps(a, _mm256_castsi256_ps(first_lanes_32(n)));
 }
@@ -213,6 +230,23 @@ static inline f64v f64v_mul(f64v a, f64v b) {
 }
 static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
     return _mm256_fmadd_pd(a, b, c);
+}
+static inline f64v f64v_div(f64v a, f64v b) {
+    return _mm256_div_pd(a, b);
+}
+static inline f64v f64v_least(f64v a, f64v b) {
+    return _mm256_min_pd(a, b);
+}
+static inline f64v f64v_most(f64v a, f64v b) {
+    return _mm256_max_pd(a, b);
+}
+static inline f64v f64v_drop(f64v v, f64v a, f64v b) {
+    return _mm256_and_pd(_mm256_cmp_pd(a, b, _CMP_NLE_UQ), v);
+}
+static inline f64v f64v_power(f64v a) {
+    const __m256i one = _mm256_castpd_si256(_mm256_set1_pd(1));
+    const __m256i place = _mm256_slli_epi64(_mm256_castpd_si256(a), 52);
+    return _mm256_castsi256_pd(_mm256_add_epi64(place, one));
 }
 static inline f64v f64v_keep(f64v a, int n) {
     return _mm256_and_pd(a, _mm256_castsi256_pd(first_lanes_64(n)));

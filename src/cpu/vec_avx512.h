@@ -39,6 +39,23 @@ static inline f32v f32v_mul(f32v a, f32v b) {
 static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
     return _mm512_fmadd_ps(a, b, c);
 }
+static inline f32v f32v_div(f32v a, f32v b) {
+    return _mm512_div_ps(a, b);
+}
+static inline f32v f32v_least(f32v a, f32v b) {
+    return _mm512_min_ps(a, b);
+}
+static inline f32v f32v_most(f32v a, f32v b) {
+    return _mm512_max_ps(a, b);
+}
+static inline f32v f32v_drop(f32v v, f32v a, f32v b) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ), v);
+}
+static inline f32v f32v_power(f32v a) {
+    const __m512i one = _mm512_castps_si512(_mm512_set1_ps(1));
+    const __m512i place = _mm512_slli_epi32(_mm512_castps_si512(a), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(place, one));
+}
 static inline f32v f32v_keep(f32v a, int n) {
     return _mm512_maskz_mov_ps(first_lanes_32(n), a);
 }
@@ -213,6 +230,23 @@ static inline f64v f64v_mul(f64v a, f64v b) {
 }
 static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
     return _mm512_fmadd_pd(a, b, c);
+}
+static inline f64v f64v_div(f64v a, f64v b) {
+    return _mm512_div_pd(a, b);
+}
+static inline f64v f64v_least(f64v a, f64v b) {
+    return _mm512_min_pd(a, b);
+}
+static inline f64v f64v_most(f64v a, f64v b) {
+    return _mm512_max_pd(a, b);
+}
+static inline f64v f64v_drop(f64v v, f64v a, f64v b) {
+    return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(a, b, _CMP_NLE_UQ), v);
+}
+static inline f64v f64v_power(f64v a) {
+    const __m512i one = _mm512_castpd_si512(_mm512_set1_pd(1));
+    const __m512i place = _mm512_slli_epi64(_mm512_castpd_si512(a), 52);
+    return _mm512_castsi512_pd(_mm512_add_epi64(place, one));
 }
 static inline f64v f64v_keep(f64v a, int n) {
     return _mm512_maskz_mov_pd(first_lanes_64(n), a);

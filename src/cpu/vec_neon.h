@@ -48,6 +48,22 @@ static inline f32v f32v_mul(f32v a, f32v b) {
 static inline f32v f32v_fma(f32v a, f32v b, f32v c) {
     return vfmaq_f32(c, a, b);
 }
+static inline f32v f32v_div(f32v a, f32v b) {
+    return vdivq_f32(a, b);
+}
+static inline f32v f32v_least(f32v a, f32v b) {
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+}
+static inline f32v f32v_most(f32v a, f32v b) {
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+static inline f32v f32v_drop(f32v v, f32v a, f32v b) {
+    return vbslq_f32(vcleq_f32(a, b), vdupq_n_f32(0), v);
+}
+static inline f32v f32v_power(f32v a) {
+    const uint32x4_t one = vreinterpretq_u32_f32(vdupq_n_f32(1));
+    return vreinterpretq_f32_u32(vaddq_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 23), one));
+}
 static inline f32v f32v_keep(f32v a, int n) {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), first_lanes_32(n)));
 }
@@ -142,6 +158,22 @@ static inline f64v f64v_mul(f64v a, f64v b) {
 }
 static inline f64v f64v_fma(f64v a, f64v b, f64v c) {
     return vfmaq_f64(c, a, b);
+}
+static inline f64v f64v_div(f64v a, f64v b) {
+    return vdivq_f64(a, b);
+}
+static inline f64v f64v_least(f64v a, f64v b) {
+    return vbslq_f64(vcltq_f64(a, b), a, b);
+}
+static inline f64v f64v_most(f64v a, f64v b) {
+    return vbslq_f64(vcgtq_f64(a, b), a, b);
+}
+static inline f64v f64v_drop(f64v v, f64v a, f64v b) {
+    return vbslq_f64(vcleq_f64(a, b), vdupq_n_f64(0), v);
+}
+static inline f64v f64v_power(f64v a) {
+    const uint64x2_t one = vreinterpretq_u64_f64(vdupq_n_f64(1));
+    return vreinterpretq_f64_u64(vaddq_u64(vshlq_n_u64(vreinterpretq_u64_f64(a), 52), one));
 }
 static inline f64v f64v_keep(f64v a, int n) {
     return n == 1 ? vsetq_lane_f64(0, a, 1) : n ? a : vdupq_n_f64(0);

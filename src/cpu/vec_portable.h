@@ -6,6 +6,11 @@
  *     set1, add, sub, mul, fma(a, b, c) = a * b + c rounded once
  *     keep(v, n)            v with every lane from n on set to 0
  *     join(a, b, n)         the first n lanes of a and the others of b
+ *     div(a, b)             rounded once
+ *     least(a, b)           b where a is not less: NaN of b stays
+ *     most(a, b)            b where a is not greater: the same
+ *     drop(v, a, b)         v with 0 in the lanes where a <= b
+ *     power(a)              2^n, where a is 1.5 * 2^23 + n (f64: 1.5 * 2^52 + n) and 2^n is normal
  *     fold4(a, b, c, d, o)  o[0..3] = the sums of the lanes of a, b, c, d, by halves: lane j and
  *                           lane j + L/2
  *     fold8(v, o)           the same for eight vectors
@@ -52,6 +57,26 @@ static inline f32v f32v_mul(f32v a, f32v b) {
 static __attribute__((noinline)) f32v f32v_fma(f32v a, f32v b, f32v c) {
     EACH(F32V_LANES) a[i] = fma_f32(a[i], b[i], c[i]);
     return a;
+}
+static inline f32v f32v_div(f32v a, f32v b) {
+    return a / b;
+}
+static inline f32v f32v_least(f32v a, f32v b) {
+    EACH(F32V_LANES) a[i] = a[i] < b[i] ? a[i] : b[i];
+    return a;
+}
+static inline f32v f32v_most(f32v a, f32v b) {
+    EACH(F32V_LANES) a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+}
+static inline f32v f32v_drop(f32v v, f32v a, f32v b) {
+    EACH(F32V_LANES) v[i] = a[i] <= b[i] ? 0 : v[i];
+    return v;
+}
+static inline f32v f32v_power(f32v a) {
+    typedef uint32_t bits __attribute__((vector_size(16)));
+    const f32v one = f32v_set1(1);
+    return (f32v)(((bits)a << 23) + (bits)one);
 }
 static inline f32v f32v_keep(f32v a, int n) {
     EACH(F32V_LANES) a[i] = i < n ? a[i] : 0;
@@ -128,6 +153,26 @@ static inline f64v f64v_mul(f64v a, f64v b) {
 static __attribute__((noinline)) f64v f64v_fma(f64v a, f64v b, f64v c) {
     EACH(F64V_LANES) a[i] = __builtin_fma(a[i], b[i], c[i]);
     return a;
+}
+static inline f64v f64v_div(f64v a, f64v b) {
+    return a / b;
+}
+static inline f64v f64v_least(f64v a, f64v b) {
+    EACH(F64V_LANES) a[i] = a[i] < b[i] ? a[i] : b[i];
+    return a;
+}
+static inline f64v f64v_most(f64v a, f64v b) {
+    EACH(F64V_LANES) a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+}
+static inline f64v f64v_drop(f64v v, f64v a, f64v b) {
+    EACH(F64V_LANES) v[i] = a[i] <= b[i] ? 0 : v[i];
+    return v;
+}
+static inline f64v f64v_power(f64v a) {
+    typedef uint64_t bits __attribute__((vector_size(16)));
+    const f64v one = f64v_set1(1);
+    return (f64v)(((bits)a << 52) + (bits)one);
 }
 static inline f64v f64v_keep(f64v a, int n) {
     EACH(F64V_LANES) a[i] = i < n ? a[i] : 0;

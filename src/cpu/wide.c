@@ -68,6 +68,21 @@ static double weight_at(const void *weight, int offset, dtype type, int64_t i) {
     return weight ? at(weight, type, i) + offset : 1.0;
 }
 
+static double sigmoid(double z) {
+    return 1 / (1 + exp(-z));
+}
+
+/* What follows the norm, and its slope; z not past where exp leaves the range. */
+static double activated(planish_activation f, double z) {
+    return f == PLANISH_RELU   ? (z <= 0 ? 0 : z)
+           : f == PLANISH_SILU ? fmax(z, -708) * sigmoid(z)
+                               : z;
+}
+static double slope(planish_activation f, double z) {
+    const double near = z < -708 ? -708 : z, s = sigmoid(near);
+    return f == PLANISH_RELU ? !(z <= 0) : f == PLANISH_SILU ? s * (1 + near * sigmoid(-near)) : 1;
+}
+
 /* The weight that element i has. */
 static int64_t weight_of(int64_t i, int64_t span) {
     return span ? i / span : i;
@@ -106,7 +121,7 @@ void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dty
         const int64_t c = weight_of(i, a->weight_span);
         const double w = weight_at(a->weight, a->weight_offset, weight, c);
         const double b = a->bias ? at(a->bias, weight, c) : 0;
-        store(&y, i, xhat * w + b);
+        store(&y, i, activated(a->activation, xhat * w + b));
     }
 }
 
@@ -117,6 +132,16 @@ static void add_to_partial(void *partial, dtype type, int64_t i, double value) {
         ((double *)partial)[i] += value;
     else
         ((float *)partial)[i] += (float)value;
+}
+
+/* The gradient of what the norm returns for element i. */
+static double gradient_of(const backward_args *a, const places *dy, int64_t i, double xhat,
+                          double w, dtype weight) {
+    const double d = load(dy, i);
+    if (a->activation == PLANISH_IDENTITY)
+        return d;
+    const double b = a->bias ? at(a->bias, weight, weight_of(i, a->weight_span)) : 0;
+    return d * slope(a->activation, xhat * w + b);
 }
 
 static void backward(const backward_args *a, int64_t row, planish_kind kind, dtype element,
@@ -131,22 +156,24 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     const double factor = a->x_is_xhat ? 1 : rstd;
 
     compensated sum_xhat = {0}, sum_g = {0}, sum_gxhat = {0};
+    for (int64_t i = 0; i < n; i++)
+        add(&sum_xhat, (load(&x, i) - mean) * factor);
+    const double delta = centered ? total(sum_xhat) / (double)n : 0;
     for (int64_t i = 0; i < n; i++) {
         const double xhat = (load(&x, i) - mean) * factor;
         const int64_t c = weight_of(i, a->weight_span);
-        const double g = load(&dy, i) * weight_at(a->weight, a->weight_offset, weight, c);
-        add(&sum_xhat, xhat);
+        const double w = weight_at(a->weight, a->weight_offset, weight, c);
+        const double g = gradient_of(a, &dy, i, xhat - delta, w, weight) * w;
         add(&sum_g, g);
         add(&sum_gxhat, g * xhat);
     }
-    const double delta = centered ? total(sum_xhat) / (double)n : 0;
     const double c1 = kind == PLANISH_RMS ? 0 : total(sum_g) / (double)n;
     const double c2 = total(sum_gxhat) / (double)n - (centered ? delta * c1 : 0);
     for (int64_t i = 0; i < n; i++) {
-        const double d = load(&dy, i);
         const double xhat = (load(&x, i) - mean) * factor - delta;
         const int64_t c = weight_of(i, a->weight_span);
-        const double g = d * weight_at(a->weight, a->weight_offset, weight, c);
+        const double w = weight_at(a->weight, a->weight_offset, weight, c);
+        const double d = gradient_of(a, &dy, i, xhat, w, weight), g = d * w;
         /* dx may be dy or x itself: nothing of element i is read after this. */
         if (dx.data)
             store(&dx, i, rstd * (g - c1 - xhat * c2));

@@ -22,7 +22,11 @@ static bool fast_plan(cuda_plan *plan, const problem *p) {
 
 planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
                               message error) {
-    (void)error; /* nothing is refused */
+    if (p->activation != PLANISH_IDENTITY)
+        return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                    "op->activation is %d on a GPU, where there are no kernels for it yet; wanted "
+                    "PLANISH_IDENTITY",
+                    (int)p->activation);
     memset(plan, 0, offsetof(cuda_plan, axis));
     plan->limits = *limits;
     plan->rows = p->rows;

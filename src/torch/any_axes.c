@@ -4,17 +4,18 @@
  * implementations and their autograd formulas and is the only caller; it checks what a user may get
  * wrong.
  *
- *     norm_forward(x, weight?, bias?, int[] reduce, int[] affine, float eps, bool rms, bool keep)
+ *     norm_forward(x, weight?, bias?, int[] reduce, int[] affine, float eps, bool rms, bool keep,
+ *                  int activation=0)
  *         -> (y, mean, rstd)                               (RMS: mean has no elements)
- *     norm_backward(dy, x, mean, rstd, weight?, int[] reduce, int[] affine, bool rms, bool[3]
- * wanted)
+ *     norm_backward(dy, x, mean, rstd, weight?, int[] reduce, int[] affine, bool rms,
+ *                   bool[3] wanted, bias?=None, int activation=0)
  *         -> (dx, dweight, dbias)                          (undefined where not wanted)
  *     norm_statistics(x, int[] reduce)
  *         -> (mean, m2)                  the mean, and the sum of squares of what is left beside it
  *
  * dx, and y with `keep`, are laid out as torch.empty_like(x); every other result is dense. y and dx
- * have x's dtype, the statistics f32 (f64 where x is f64), dweight and dbias the dtype of weight,
- * or of x without one.
+ * have x's dtype, the statistics f32 (f64 where x is, or an activation follows, whose backward
+ * wants the mean with all its digits), dweight and dbias the dtype of weight, or of x without one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -47,7 +48,7 @@ static uint64_t read_axes(list_handle list, int32_t ndim) {
 
 /* No list of affine axes: none. */
 static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle affine, double eps,
-                     bool rms) {
+                     bool rms, planish_activation activation) {
     if (x->ndim > PLANISH_MAX_NDIM)
         torch_throw("planish: x has more than 16 axes");
     if (x->device.device_type == kDLExtDev || view_dtype(x) < 0)
@@ -58,9 +59,10 @@ static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle
         .reduce_axes = read_axes(reduce, x->ndim),
         .affine_axes = affine ? read_axes(affine, x->ndim) : 0,
         .eps = eps,
+        .activation = activation,
     };
     a->affine_ndim = 0;
-    a->statistics_dtype = view_is_double(x) ? torch.f64 : torch.f32;
+    a->statistics_dtype = view_is_double(x) || activation ? torch.f64 : torch.f32;
     for (int32_t i = 0; i < x->ndim; i++) {
         a->statistics_sizes[i] = a->op.reduce_axes & PLANISH_AXIS(i) ? 1 : x->shape[i];
         if (a->op.affine_axes & PLANISH_AXIS(i))
@@ -124,10 +126,11 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
     OWNED_LIST affine = take_list(stack[4]);
     double eps = take_double(stack[5]);
     bool rms = take_bool(stack[6]), keep = take_bool(stack[7]);
+    planish_activation activation = (planish_activation)stack[8];
 
     DLTensor x = view_input(input), w, b, y, mean, rstd;
     axes a;
-    describe(&a, &x, reduce, affine, eps, rms);
+    describe(&a, &x, reduce, affine, eps, rms, activation);
     if (weight)
         w = view_input(weight);
     if (bias)
@@ -164,16 +167,20 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     OWNED_LIST affine = take_list(stack[6]);
     bool rms = take_bool(stack[7]);
     OWNED_LIST mask = take_list(stack[8]);
+    OWNED_TENSOR bias = take_optional_tensor(stack[9]);
+    planish_activation activation = (planish_activation)stack[10];
     bool wanted[3];
     read_mask(mask, wanted, 3);
 
     DLTensor x = view_input(input), dy = view_input(grad);
     DLTensor rstd = view_input(rstd_in);
-    DLTensor mean = view_input(mean_in), w, dx, dweight, dbias;
+    DLTensor mean = view_input(mean_in), w, b, dx, dweight, dbias;
     axes a;
-    describe(&a, &x, reduce, affine, 0, rms);
+    describe(&a, &x, reduce, affine, 0, rms, activation);
     if (weight)
         w = view_input(weight);
+    if (bias)
+        b = view_input(bias);
     int32_t parameter_dtype = view_dtype(weight ? &w : &x);
     NEW_TENSOR dx_out = {NULL};
     NEW_TENSOR dweight_out = {NULL};
@@ -190,6 +197,7 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
         .struct_size = sizeof tensors,
         .x = &x,
         .weight = weight ? &w : NULL,
+        .bias = bias ? &b : NULL,
         .mean = rms ? NULL : &mean,
         .rstd = &rstd,
         .dy = &dy,
@@ -211,7 +219,7 @@ void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t retur
 
     DLTensor x = view_input(input), mean, m2;
     axes a;
-    describe(&a, &x, reduce, NULL, 0, false);
+    describe(&a, &x, reduce, NULL, 0, false, PLANISH_IDENTITY);
     NEW_TENSOR mean_out = new_statistic(&a, &x, &mean);
     NEW_TENSOR m2_out = new_statistic(&a, &x, &m2);
     planish_tensors tensors = {

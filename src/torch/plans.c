@@ -132,7 +132,7 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
         return false;
     list_tensors(tensors, list);
     memcpy(&key->eps_bits, &op->eps, sizeof key->eps_bits);
-    key->kinds = (uint64_t)op->kind << 4 | (uint64_t)pass;
+    key->kinds = (uint64_t)op->activation << 5 | (uint64_t)op->kind << 4 | (uint64_t)pass;
     for (int i = 0; i < ROLES; i++) {
         key->kinds <<= 3;
         if (list[i])

@@ -211,9 +211,10 @@ static void check_cuda(stack_value *stack, uint64_t argument_count, uint64_t ret
 planish_status planish_torch_define(char *text, size_t bytes) {
     static const char *const schemas[] = {
         "norm_forward(Tensor x, Tensor? weight, Tensor? bias, int[] reduce, int[] affine, "
-        "float eps, bool rms, bool keep) -> (Tensor, Tensor, Tensor)",
+        "float eps, bool rms, bool keep, int activation=0) -> (Tensor, Tensor, Tensor)",
         "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
-        "int[] reduce, int[] affine, bool rms, bool[3] wanted) -> (Tensor, Tensor, Tensor)",
+        "int[] reduce, int[] affine, bool rms, bool[3] wanted, Tensor? bias=None, "
+        "int activation=0) -> (Tensor, Tensor, Tensor)",
         "norm_statistics(Tensor x, int[] reduce) -> (Tensor, Tensor)",
         "check_cuda(int device) -> bool",
     };

@@ -54,8 +54,10 @@ norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, in
 }
 
 const char *case_text(const norm_case *c, char *text, size_t bytes) {
-    size_t n = (size_t)snprintf(text, bytes, "%s %s", pass_names[c->pass],
-                                c->kind == PLANISH_RMS ? "rms" : "layer");
+    static const char *const activations[] = {"", "+silu", "+relu"};
+    size_t n =
+        (size_t)snprintf(text, bytes, "%s %s%s", pass_names[c->pass],
+                         c->kind == PLANISH_RMS ? "rms" : "layer", activations[c->activation]);
     for (int i = 0; i < c->ndim && n < bytes; i++)
         n += (size_t)snprintf(text + n, bytes - n, "%s%lld", i ? "x" : " ", (long long)c->shape[i]);
     if (n < bytes)
@@ -81,7 +83,7 @@ typedef struct signature {
     unsigned required, optional, written;
 } signature;
 
-static signature signature_of(planish_pass pass, planish_kind kind) {
+static signature signature_of(planish_pass pass, planish_kind kind, planish_activation activation) {
     unsigned mean = kind == PLANISH_LAYER ? HAS(MEAN) : 0;
     unsigned gradients = HAS(DX) | HAS(DWEIGHT) | HAS(DBIAS);
     switch (pass) {
@@ -89,7 +91,8 @@ static signature signature_of(planish_pass pass, planish_kind kind) {
         return (signature){HAS(X) | HAS(Y), HAS(WEIGHT) | HAS(BIAS) | mean | HAS(RSTD),
                            HAS(Y) | mean | HAS(RSTD)};
     case PLANISH_BACKWARD:
-        return (signature){HAS(DY) | HAS(X) | mean | HAS(RSTD), HAS(WEIGHT) | gradients, gradients};
+        return (signature){HAS(DY) | HAS(X) | mean | HAS(RSTD),
+                           HAS(WEIGHT) | (activation ? HAS(BIAS) : 0) | gradients, gradients};
     case PLANISH_BACKWARD_FROM_Y:
         return (signature){HAS(DY) | HAS(Y) | HAS(RSTD), HAS(WEIGHT) | HAS(BIAS) | gradients,
                            gradients};
@@ -101,7 +104,7 @@ static signature signature_of(planish_pass pass, planish_kind kind) {
 }
 
 bool part_is_output(planish_pass pass, part p) {
-    return signature_of(pass, PLANISH_LAYER).written >> p & 1;
+    return signature_of(pass, PLANISH_LAYER, PLANISH_IDENTITY).written >> p & 1;
 }
 
 static element part_element(const norm_case *c, part p) {
@@ -192,12 +195,16 @@ static void fill_x(bundle *b, random_state *r) {
     geometry_free(&g);
 }
 
-/* Writes values by way of f32: long double is not the same width on every machine, and the last bit
- * of a double taken from it would be another one. */
-static void write_saved(const DLTensor *t, const real *values) {
+/* Writes values by way of f32, or of two where it must be nearer: long double is not the same width
+ * on every machine, and the last bit of a double taken from it would be another one. */
+static void write_saved(const DLTensor *t, const real *values, bool near) {
     cursor c = cursor_begin(t);
-    for (int64_t i = 0, count = element_count(t); i < count; i++, cursor_next(&c))
-        element_write(element_of(t->dtype), c.at, element_round(F32, values[i]));
+    for (int64_t i = 0, count = element_count(t); i < count; i++, cursor_next(&c)) {
+        real value = element_round(F32, values[i]);
+        if (near)
+            value += element_round(F32, values[i] - value);
+        element_write(element_of(t->dtype), c.at, value);
+    }
 }
 
 /* Fills what the pass reads though another pass writes it: from the reference, rounded. */
@@ -213,7 +220,7 @@ static void fill_saved(bundle *b, random_state *r) {
     const real *saved[PARTS] = {[Y] = exact.y, [MEAN] = exact.mean, [RSTD] = exact.rstd};
     for (part p = 0; p < PARTS; p++)
         if (saved[p] && *tensors_field(&b->tensors, p) && !part_is_output(b->test.pass, p))
-            write_saved(&b->tensor[p].dl, saved[p]);
+            write_saved(&b->tensor[p].dl, saved[p], p == MEAN && b->test.activation);
     reference_free(&exact);
     tensor_free(&x);
 }
@@ -226,9 +233,10 @@ void bundle_make(bundle *b, const norm_case *c) {
                            .weight_offset = c->weight_offset,
                            .reduce_axes = c->reduce_axes,
                            .affine_axes = c->affine_axes,
-                           .eps = c->eps};
+                           .eps = c->eps,
+                           .activation = c->activation};
     b->tensors.struct_size = sizeof b->tensors;
-    signature s = signature_of(c->pass, c->kind);
+    signature s = signature_of(c->pass, c->kind, c->activation);
     random_state r = {c->seed * 0x9e3779b97f4a7c15u};
     for (part p = 0; p < PARTS; p++) {
         if (!((s.required | (s.optional & c->has)) >> p & 1))

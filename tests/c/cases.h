@@ -39,6 +39,7 @@ typedef struct norm_case {
     uint64_t reduce_axes, affine_axes;
     double eps;
     int weight_offset;
+    planish_activation activation;
     element x;      /* x and dx */
     element y;      /* y and dy */
     element weight; /* weight and bias */

@@ -94,6 +94,20 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
     }
 }
 
+static real sigmoid(real z) {
+    return 1 / (1 + expl(-z));
+}
+static real activated(planish_activation f, real z) {
+    if (f == PLANISH_SILU && z != -INFINITY)
+        return z * sigmoid(z);
+    return f != PLANISH_IDENTITY && z <= 0 ? 0 : z;
+}
+static real slope(planish_activation f, real z) {
+    return f == PLANISH_SILU   ? sigmoid(z) * (1 + z * sigmoid(-z))
+           : f == PLANISH_RELU ? !(z <= 0)
+                               : 1;
+}
+
 static void apply(reference *r, const planish_norm *op, const planish_tensors *t, const real *x,
                   const real *mean, const real *rstd) {
     const geometry *g = &r->geometry;
@@ -105,8 +119,8 @@ static void apply(reference *r, const planish_norm *op, const planish_tensors *t
         int64_t row = g->row[e], c = g->channel[e];
         real xhat = (x[e] - mean[row]) * rstd[row];
         real scaled = xhat * (op->weight_offset + weight[c]);
-        r->y[e] = scaled + bias[c];
-        raise_to(&r->y_scale[row], r->y[e]);
+        r->y[e] = activated(op->activation, scaled + bias[c]);
+        raise_to(&r->y_scale[row], scaled + bias[c]);
         raise_to(&r->y_scale[row], scaled);
         raise_to(&r->y_scale[row], bias[c]);
         if (r->is_double)
@@ -142,12 +156,46 @@ static real xhat_scale(const reference *r, int64_t row, real xhat, const real *r
     return centered && r->is_double ? scale + fabsl(r->mean[row] * rstd[row]) : scale;
 }
 
+/*
+ * Takes dy, where an activation follows, to what went into it; and the magnitude that the result is
+ * known to a few ULP of: a slope is known so to a few of 1, and changes by no more than a half of
+ * what z does, which is known to a few ULP of what it is added up from. That of ReLU jumps: where z
+ * is nothing beside that of the row, either is right.
+ */
+static real *through(const reference *r, const planish_norm *op, const planish_tensors *t, real *dy,
+                     const real *xhat, const real *rstd, bool centered) {
+    const geometry *g = &r->geometry;
+    real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
+    real *bias = values(t->bias, g->channels, 0);
+    real *scale = zeros(g->elements), *row_scale = zeros(g->rows);
+    for (int64_t e = 0; e < g->elements; e++) {
+        real w = op->weight_offset + weight[g->channel[e]], b = bias[g->channel[e]];
+        scale[e] = xhat_scale(r, g->row[e], xhat[e], rstd, centered) * fabsl(w) + fabsl(b);
+        raise_to(&row_scale[g->row[e]], scale[e]);
+    }
+    for (int64_t e = 0; e < g->elements; e++) {
+        real w = op->weight_offset + weight[g->channel[e]], b = bias[g->channel[e]];
+        real z = xhat[e] * w + b, z_scale = scale[e], digits = r->is_double ? 0x1p53L : 0x1p24L;
+        scale[e] = fabsl(dy[e]);
+        if (op->activation == PLANISH_SILU)
+            scale[e] *= 1 + z_scale / 2;
+        if (op->activation == PLANISH_RELU && fabsl(z) * digits < 8 * row_scale[g->row[e]])
+            scale[e] *= digits;
+        dy[e] *= slope(op->activation, z);
+    }
+    free(weight);
+    free(bias);
+    free(row_scale);
+    return scale;
+}
+
 static void backward(reference *r, const planish_norm *op, const planish_tensors *t,
                      const real *xhat, const real *rstd) {
     const geometry *g = &r->geometry;
     const bool centered = op->kind == PLANISH_LAYER && r->mean;
     real *dy = values(t->dy, g->elements, 0);
     real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
+    real *dy_scale = through(r, op, t, dy, xhat, rstd, centered);
     real *c1 = zeros(g->rows), *c2 = zeros(g->rows);
     real *c1_scale = zeros(g->rows), *c2_scale = zeros(g->rows);
     r->dx = zeros(g->elements);
@@ -159,29 +207,31 @@ static void backward(reference *r, const planish_norm *op, const planish_tensors
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
         real gradient = dy[e] * (op->weight_offset + weight[c]) / (real)g->cols;
+        real gradient_scale = dy_scale[e] * fabsl(op->weight_offset + weight[c]) / (real)g->cols;
         if (op->kind == PLANISH_LAYER) {
             c1[row] += gradient;
-            c1_scale[row] += fabsl(gradient);
+            c1_scale[row] += gradient_scale;
         }
         c2[row] += gradient * xhat[e];
         real scale = xhat_scale(r, row, xhat[e], rstd, centered);
-        c2_scale[row] += fabsl(gradient) * scale;
+        c2_scale[row] += gradient_scale * scale;
         r->dweight[c] += dy[e] * xhat[e];
-        r->dweight_scale[c] += fabsl(dy[e]) * scale;
+        r->dweight_scale[c] += dy_scale[e] * scale;
         r->dbias[c] += dy[e];
-        r->dbias_scale[c] += fabsl(dy[e]);
+        r->dbias_scale[c] += dy_scale[e];
     }
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
         real gradient = dy[e] * (op->weight_offset + weight[c]);
         r->dx[e] = rstd[row] * (gradient - c1[row] - xhat[e] * c2[row]);
         raise_to(&r->dx_scale[row], r->dx[e]);
-        raise_to(&r->dx_scale[row], rstd[row] * gradient);
+        raise_to(&r->dx_scale[row], rstd[row] * dy_scale[e] * (op->weight_offset + weight[c]));
         raise_to(&r->dx_scale[row], rstd[row] * c1_scale[row]);
         raise_to(&r->dx_scale[row],
                  rstd[row] * xhat_scale(r, row, xhat[e], rstd, centered) * c2_scale[row]);
     }
     free(dy);
+    free(dy_scale);
     free(weight);
     free(c1);
     free(c2);

@@ -84,6 +84,8 @@ static void every_image(int step, void (*each)(const norm_case *c)) {
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
                     c.numbers = (numbers)(turn / 3 % CONSTANT);
+                    if (pass != PLANISH_BACKWARD_FROM_Y && turn % 5 % 2)
+                        c.activation = turn % 5 == 1 ? PLANISH_SILU : PLANISH_RELU;
                     c.weight_offset = turn / 3 % 2;
                     c.in = layouts[turn / 2 % 4][0];
                     c.out = layouts[turn / 2 % 4][1];
@@ -357,6 +359,7 @@ static void beyond_the_cache(int step) {
                     continue;
                 norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, 96, 128, t ? 256 : 128, 4);
                 c.in = c.out = turn % 2 ? CHANNELS_LAST : DENSE;
+                c.activation = layer != CHANNEL_NORM && t ? PLANISH_SILU : PLANISH_IDENTITY;
                 c.x = c.y = c.weight = c.grad = types[t];
                 c.seed = (uint64_t)t + 200;
                 every_slice(&c);

@@ -57,8 +57,10 @@ static planish_tensors with_channels(bundle *b, merged storage[PARTS]) {
 }
 
 /* planish_group_norm_run is the operator over the split tensors. */
-static void groups_run(planish_pass pass, element type, int64_t groups, int64_t width, layout l) {
+static void groups_run(planish_pass pass, element type, int64_t groups, int64_t width, layout l,
+                       planish_activation activation) {
     norm_case c = groups_case(pass, type, groups, width);
+    c.activation = pass == PLANISH_BACKWARD_FROM_Y ? PLANISH_IDENTITY : activation;
     c.in = c.out = l;
     char text[512], message[512] = "";
     test_case("group_norm_run, layout %s: %s", layout_name(l), case_text(&c, text, sizeof text));
@@ -69,24 +71,26 @@ static void groups_run(planish_pass pass, element type, int64_t groups, int64_t 
     planish_exec exec = {
         .struct_size = sizeof exec, .message = message, .message_bytes = sizeof message};
     size_t bytes = 0, split_bytes = 1;
-    planish_status status = planish_group_norm_workspace_bytes(groups, pass, &seen, &bytes, &exec);
+    planish_status status =
+        planish_group_norm_workspace_bytes(groups, c.activation, pass, &seen, &bytes, &exec);
     expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
     planish_norm_workspace_bytes(&b.op, pass, &b.tensors, &split_bytes, &exec);
     expect(bytes == split_bytes, "workspace %zu, that of the operator %zu", bytes, split_bytes);
     b.workspace = guarded_make(bytes, 256);
     exec.workspace = b.workspace.data;
     exec.workspace_bytes = bytes;
-    status = planish_group_norm_run(groups, c.eps, pass, &seen, &exec);
+    status = planish_group_norm_run(groups, c.eps, c.activation, pass, &seen, &exec);
     if (expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message))
         bundle_check(&b);
     bundle_free(&b);
 }
 
 /* The entries with tensors in line. */
-static void groups_in_line(int64_t groups, int64_t width) {
+static void groups_in_line(int64_t groups, int64_t width, planish_activation activation) {
     char text[512];
     for (int i = 0; i < 2; i++) {
         norm_case c = groups_case(passes[i], F32, groups, width);
+        c.activation = activation;
         test_case("group_norm_%s: %s", i ? "backward" : "forward",
                   case_text(&c, text, sizeof text));
         bundle b;
@@ -94,15 +98,15 @@ static void groups_in_line(int64_t groups, int64_t width) {
         merged storage[PARTS];
         planish_tensors t = with_channels(&b, storage);
         size_t bytes = 0;
-        planish_group_norm_workspace_bytes(groups, passes[i], &t, &bytes, NULL);
+        planish_group_norm_workspace_bytes(groups, c.activation, passes[i], &t, &bytes, NULL);
         b.workspace = guarded_make(bytes, 256);
         planish_exec exec = {
             .struct_size = sizeof exec, .workspace = b.workspace.data, .workspace_bytes = bytes};
         planish_status status =
-            i ? planish_group_norm_backward(groups, t.dy, t.x, t.mean, t.rstd, t.weight, t.dx,
-                                            t.dweight, t.dbias, &exec)
-              : planish_group_norm_forward(groups, c.eps, t.x, t.weight, t.bias, t.y, t.mean,
-                                           t.rstd, &exec);
+            i ? planish_group_norm_backward(groups, c.activation, t.dy, t.x, t.mean, t.rstd,
+                                            t.weight, t.bias, t.dx, t.dweight, t.dbias, &exec)
+              : planish_group_norm_forward(groups, c.eps, c.activation, t.x, t.weight, t.bias, t.y,
+                                           t.mean, t.rstd, &exec);
         if (expect(status == PLANISH_OK, "%s", planish_status_name(status)))
             bundle_check(&b);
         bundle_free(&b);
@@ -170,10 +174,12 @@ typedef struct call {
     merged storage[PARTS];
     planish_tensors tensors;
     int64_t groups;
+    planish_activation activation;
     bool no_tensors, no_workspace;
 } call;
 
 /* clang-format off */
+static void activation_9(call *c) { c->activation = (planish_activation)9; }
 static void groups_0(call *c) { c->groups = 0; }
 static void groups_negative(call *c) { c->groups = -2; }
 static void groups_4(call *c) { c->groups = 4; }
@@ -202,6 +208,7 @@ static const struct {
     planish_status status;
     const char *words; /* in the sentence */
 } mistakes[] = {
+    {"an activation that is none", activation_9, PLANISH_ERROR_ARGUMENT, "activation is 9"},
     {"no groups", groups_0, PLANISH_ERROR_ARGUMENT, "groups is 0"},
     {"negative groups", groups_negative, PLANISH_ERROR_ARGUMENT, "groups is -2"},
     {"groups that do not divide", groups_4, PLANISH_ERROR_ARGUMENT, "a divisor of the 6 channels of x"},
@@ -239,14 +246,14 @@ static void mistake(size_t i) {
     const planish_tensors *tensors = c.no_tensors ? NULL : &c.tensors;
     size_t bytes = 12345;
     planish_status status =
-        planish_group_norm_workspace_bytes(c.groups, pass, tensors, &bytes, &exec);
+        planish_group_norm_workspace_bytes(c.groups, c.activation, pass, tensors, &bytes, &exec);
     expect(c.no_workspace || status == mistakes[i].status, "workspace_bytes: %s",
            planish_status_name(status));
     expect(c.no_workspace == (bytes != 12345), "bytes is %zu", bytes);
     c.bundle.workspace = guarded_make(1 << 20, 256);
     exec.workspace = c.no_workspace ? NULL : c.bundle.workspace.data;
     exec.workspace_bytes = 1 << 20;
-    status = planish_group_norm_run(c.groups, 1e-5, pass, tensors, &exec);
+    status = planish_group_norm_run(c.groups, 1e-5, c.activation, pass, tensors, &exec);
     expect(status == mistakes[i].status, "%s", planish_status_name(status));
     expect(strstr(message, mistakes[i].words), "the sentence is: %s", message);
     for (part p = 0; p < PARTS; p++)
@@ -264,12 +271,14 @@ int main(void) {
     for (int g = 0; g < 4; g++)
         for (int p = 0; p < 5; p++) {
             for (int l = 0; l < 6; l++)
-                groups_run(passes[p], F32, groups[g][0], groups[g][1], layouts[l]);
+                groups_run(passes[p], F32, groups[g][0], groups[g][1], layouts[l],
+                           (planish_activation)(l % 3));
             for (int t = 1; t < 4; t++)
-                groups_run(passes[p], types[t], groups[g][0], groups[g][1], DENSE);
+                groups_run(passes[p], types[t], groups[g][0], groups[g][1], DENSE,
+                           (planish_activation)((t + g) % 3));
         }
     for (int g = 0; g < 4; g++)
-        groups_in_line(groups[g][0], groups[g][1]);
+        groups_in_line(groups[g][0], groups[g][1], (planish_activation)(g % 3));
     static const layout channel_layouts[] = {DENSE, CHANNELS_LAST, PADDED, PERMUTED};
     for (int l = 0; l < 4; l++) {
         channels_in_line(PLANISH_LAYER, channel_layouts[l]);

@@ -259,13 +259,60 @@ static void images(void) {
     each_image(GROUP_NORM, 1, 64, 20, 30, 4);
 }
 
+/* What an activation follows: layers that have kernels for it, and what goes the general way. */
+static void each_activation(norm_case c) {
+    static const layout layouts[][2] = {{DENSE, DENSE},
+                                        {CHANNELS_LAST, CHANNELS_LAST},
+                                        {DENSE, CHANNELS_LAST},
+                                        {PADDED, MISALIGNED}};
+    for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+        for (c.activation = PLANISH_SILU; c.activation <= PLANISH_RELU; c.activation++)
+            for (int t = 0; t < 4; t++) {
+                const int64_t turn = made / 2;
+                c.kind = kind;
+                set_types(&c, types[t]);
+                if (turn % 5 == 4)
+                    c.weight = c.grad = types[t] == F64 ? F64 : F32;
+                c.in = layouts[turn % 4][0];
+                c.out = layouts[turn % 4][1];
+                c.weight_offset = turn / 2 % 2;
+                c.numbers = NORMAL;
+                c.stats = turn % 3 ? c.stats : F64;
+                grid_case(c);
+                /* Subnormal f64, and what of m2 cancels, as in each_image. */
+                c.numbers = (numbers)(turn % SUBNORMAL);
+                /* One number has no variance. */
+                c.eps = c.numbers == SCALE_TINY && c.shape[c.ndim - 1] > 1 ? 0 : 1e-5;
+                c.has = rows_case(c.pass, kind, 1, 1).has;
+                c.has &= ~(turn % 3 ? 0 : turn % 2 ? HAS(WEIGHT) | HAS(BIAS) : HAS(BIAS) | HAS(DX));
+                grid_case(c);
+            }
+}
+
+static void activations(void) {
+    static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_APPLY};
+    static const int64_t channels[] = {1, 2, 12, 40, 1030};
+    static const int64_t sides[][2] = {{1, 1}, {2, 2}, {5, 3}, {7, 7}, {17, 31}};
+    for (int p = 0; p < 3; p++)
+        for (size_t i = 0; i < sizeof channels / sizeof *channels; i++)
+            for (size_t j = 0; j < sizeof sides / sizeof *sides; j++)
+                for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++) {
+                    const int64_t c = channels[i], h = sides[j][0], w = sides[j][1];
+                    if (!full && c * h * w > 3000)
+                        continue;
+                    each_activation(
+                        image_case(passes[p], PLANISH_LAYER, layer, 2, 2 * c, h, w, j % 2 ? 2 : c));
+                }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
     } tables[] = {
-        {"lengths", lengths}, {"rows", rows}, {"dtypes", dtypes},         {"subsets", subsets},
-        {"layouts", layouts}, {"axes", axes}, {"numbers", numbers_table}, {"images", images},
+        {"lengths", lengths},       {"rows", rows},       {"dtypes", dtypes},
+        {"subsets", subsets},       {"layouts", layouts}, {"axes", axes},
+        {"numbers", numbers_table}, {"images", images},   {"activations", activations},
     };
     full = flag(argc, argv, "full");
     share = atoll(argument(argc, argv, "share", "1"));

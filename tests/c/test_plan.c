@@ -180,6 +180,15 @@ static void paths(void) {
          CHANNELS_LAST,
          DENSE},
         {"GroupNorm of padded rows", "gathered", GROUP_NORM, {2, 24, 5, 7}, 6, PADDED, PADDED},
+        {"GroupNorm +silu", "groups", GROUP_NORM, {2, 24, 5, 7}, 6, DENSE, DENSE},
+        {"GroupNorm of NHWC +relu",
+         "pixels",
+         GROUP_NORM,
+         {2, 24, 5, 7},
+         6,
+         CHANNELS_LAST,
+         CHANNELS_LAST},
+        {"channel norm +silu", "gathered", CHANNEL_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
     };
     static const element types[] = {F32, F16, BF16, F64};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -191,6 +200,9 @@ static void paths(void) {
                 c.x = c.y = c.weight = c.grad = types[t];
                 c.in = table[i].in;
                 c.out = table[i].out;
+                c.activation = strstr(table[i].name, "+silu")   ? PLANISH_SILU
+                               : strstr(table[i].name, "+relu") ? PLANISH_RELU
+                                                                : PLANISH_IDENTITY;
                 test_case("%s takes the path '%s' (pass %d, %s)", table[i].name, table[i].path,
                           pass, element_name(types[t]));
                 bundle b;
@@ -199,6 +211,7 @@ static void paths(void) {
                 char line[256];
                 planish_plan_create(&b.op, pass, &b.tensors, &plan, NULL, 0);
                 planish_plan_describe(plan, line, sizeof line);
+                expect(!c.activation == !strchr(line, '+'), "%s", line);
                 line[strcspn(line, "/")] = 0;
                 expect(!strcmp(line, table[i].path), "it takes '%s'", line);
                 const bool general = !strcmp(line, "planes") || !strcmp(line, "gathered");

@@ -103,9 +103,10 @@ static void poisoned_rows(void) {
 
 /* The same where rows are pixels or groups of an image. */
 static void poisoned_image(planish_pass pass, part input, image_layer layer, layout l, element type,
-                           real poison) {
+                           planish_activation activation, real poison) {
     norm_case c = image_case(pass, PLANISH_LAYER, layer, 2, 40, 5, 9, 4);
     c.in = c.out = l;
+    c.activation = activation;
     set_types(&c, type);
     part output = pass == PLANISH_BACKWARD ? DX : Y;
     char text[512];
@@ -139,11 +140,13 @@ static void poisoned_images(void) {
     static const real poisons[] = {NAN, INFINITY};
     for (int t = 0; t < TYPES; t++)
         for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++)
-            for (int p = 0; p < 4; p++) {
+            for (int p = 0; p < 8; p++) {
                 const layout l = p % 2 ? CHANNELS_LAST : DENSE;
-                poisoned_image(PLANISH_FORWARD, X, layer, l, types[t], poisons[p / 2]);
-                poisoned_image(PLANISH_BACKWARD, X, layer, l, types[t], poisons[p / 2]);
-                poisoned_image(PLANISH_BACKWARD, DY, layer, l, types[t], poisons[p / 2]);
+                const real poison = poisons[p / 2 % 2];
+                const planish_activation f = p / 4 ? PLANISH_SILU : PLANISH_IDENTITY;
+                poisoned_image(PLANISH_FORWARD, X, layer, l, types[t], f, poison);
+                poisoned_image(PLANISH_BACKWARD, X, layer, l, types[t], f, poison);
+                poisoned_image(PLANISH_BACKWARD, DY, layer, l, types[t], f, poison);
             }
 }
 
@@ -168,6 +171,41 @@ static void constant_images(void) {
                 expect(!wrong, "%lld elements differ from bias", (long long)wrong);
                 bundle_free(&b);
             }
+}
+
+/* z is the bias alone: activations of numbers small and large, of 0 and of what is no number. */
+static void activated_numbers(void) {
+    static const real numbers[] = {0,    -0.0L, 1e-20L, -1e-20L, 1,   -1,        -1.27846454L, 5,
+                                   -5,   20,    -20,    50,      -50, 86.5L,     -86.5L,       100,
+                                   -100, 1e4L,  -1e4L,  1e30L,   NAN, -INFINITY, INFINITY,     -3};
+    enum { COUNT = sizeof numbers / sizeof *numbers };
+    for (int t = 0; t < TYPES; t++)
+        for (int f = PLANISH_SILU; f <= PLANISH_RELU; f++) {
+            norm_case c =
+                image_case(PLANISH_FORWARD, PLANISH_LAYER, INSTANCE_NORM, 1, COUNT, 3, 7, 1);
+            set_types(&c, types[t]);
+            c.activation = (planish_activation)f;
+            char text[512];
+            test_case("activations of numbers: %s", case_text(&c, text, sizeof text));
+            bundle b;
+            bundle_make(&b, &c);
+            set_all(&b, X, 1);
+            for (int i = 0; i < COUNT; i++)
+                set(&b, BIAS, i, numbers[i]);
+            run(&b);
+            for (int i = 0; i < COUNT; i++) {
+                const real z = get(&b, BIAS, i), got = get(&b, Y, i * 21 + 20);
+                const real want = f == PLANISH_RELU ? (z <= 0 ? 0 : z) : z / (1 + expl(-z));
+                /* 3 ULP, and what is left where SiLU stops falling (planish.h). */
+                const real near = 3 * fabsl((real)element_ulp(types[t], fabsl(want))) + 2e-36L;
+                expect(isnan(z)                ? isnan(got)
+                       : z < -100              ? fabsl(got) < 2e-36L
+                       : isinf(z) || want == z ? got == want
+                                               : fabsl(got - want) <= near,
+                       "f(%Lg) is %Lg; wanted %Lg", z, got, want);
+            }
+            bundle_free(&b);
+        }
 }
 
 static void constant_rows(void) {
@@ -432,6 +470,7 @@ int main(void) {
     poisoned_rows();
     poisoned_images();
     constant_images();
+    activated_numbers();
     constant_rows();
     negative_eps();
     empty();

@@ -3,15 +3,18 @@ EvoNorm2dS0, group_norm and weight_standardize."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch.nn.functional as F
 from support import GROUP, LAYER, RMS, Calls
 from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import planish
 import torch
@@ -72,8 +75,8 @@ def like(cls: type[nn.Module], *arguments: object, **given: object) -> Callable[
     return run
 
 
-def silu_of(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda norm, x: F.silu(run(norm, x))
+def then(activation: Callable[[Tensor], Tensor], run: Callable[..., Tensor]) -> Any:
+    return lambda norm, x: activation(run(norm, x))
 
 
 #: How to make it, what it is, and the operator that runs.
@@ -99,7 +102,12 @@ MODULES: dict[str, tuple[Make, Callable[..., Tensor], str]] = {
     ),
     "GroupNorm, silu": (
         lambda: planish.GroupNorm(2, 6, activation="silu"),
-        silu_of(like(nn.GroupNorm, 2, 6)),
+        then(F.silu, like(nn.GroupNorm, 2, 6)),
+        FORWARD,
+    ),
+    "GroupNorm, relu, one group, bare": (
+        lambda: planish.GroupNorm(1, 6, affine=False, activation="relu"),
+        then(F.relu, like(nn.GroupNorm, 1, 6, affine=False)),
         FORWARD,
     ),
     "InstanceNorm2d": (
@@ -408,10 +416,51 @@ def test_group_norm_differs_from_torchs(enabled: bool) -> None:
                 assert enabled or calls.on_planish(FORWARD) == 1
 
 
-def test_an_activation_is_not_applied() -> None:
+class Seen(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
+@pytest.mark.parametrize("name", ["silu", "relu"])
+def test_an_activation_is_not_applied_or_not_fused(name: str, enabled: bool) -> None:
+    activation = getattr(F, name)
+    with planish.enabled() if enabled else contextlib.nullcontext():
+        for shape, fused in (((2, 6, 4, 5), True), ((2, 6, 7), True), ((2, 6, 1, 3), False)):
+            x = torch.randn(shape)
+            with Seen() as seen:
+                y = planish.group_norm(x, 3, activation=name)
+            wanted = activation(F.group_norm(x.double(), 3)).float()
+            torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-6)
+            assert (f"aten.{name}.default" not in seen.names) == fused
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, LAST], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", ["silu", "relu"])
+def test_a_large_mean_costs_an_activations_gradient_its_digits(
+    name: str, format: torch.memory_format
+) -> None:
+    x = (torch.randn(2, 6, 9, 7) + 1e4).contiguous(memory_format=format)
+    dy = torch.randn_like(x)
+    leaves = [t.requires_grad_() for t in (x, torch.randn(6), torch.randn(6))]
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    y = planish.group_norm(leaves[0], 2, *leaves[1:], activation=name)
+    exact = getattr(F, name)(F.group_norm(wide[0], 2, *wide[1:]))
+    found = [y, *torch.autograd.grad(y, leaves, dy)]
+    wanted = [exact, *torch.autograd.grad(exact, wide, dy.double())]
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() < 1e-6 * other.abs().max()
+
+
+def test_an_unknown_activation_is_taken() -> None:
     x = torch.randn(2, 6, 4, 5)
-    silu = planish.group_norm(x, 3, activation="silu")
-    torch.testing.assert_close(silu, F.silu(F.group_norm(x, 3)), rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="gelu"):
         planish.group_norm(x, 3, activation="gelu")
     with pytest.raises(ValueError, match="gelu"):
