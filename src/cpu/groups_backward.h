@@ -67,9 +67,11 @@ INLINE void NAME(group_long_sums)(const group_backward_args *a, NAME(row_gradien
 INLINE void NAME(group_short_sums)(const group_backward_args *a, NAME(row_gradient) row,
                                    int64_t first, int64_t count, const planish_activation f,
                                    double sums[3][GROUP]) {
-    VEC lanes[3][GROUP];
-    for (int64_t i = 0; i < GROUP; i++) {
-        const int64_t c = first + NAME(min)(i, count - 1), at = c * a->span;
+    const VEC zero = V(set1)(0);
+    VEC lanes[3][GROUP] = {
+        {zero, zero, zero, zero}, {zero, zero, zero, zero}, {zero, zero, zero, zero}};
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t c = first + i, at = c * a->span;
         NAME(channel_gradient_sums)(a, (const ELEMENT_T *)a->x + at, (const ELEMENT_T *)a->dy + at,
                                     a->span, row, c, f, &lanes[0][i], &lanes[1][i], &lanes[2][i]);
     }
