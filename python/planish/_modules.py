@@ -6,6 +6,8 @@ state_dict are torch's.
 
 from __future__ import annotations
 
+import collections
+import itertools
 from typing import TypeVar
 
 import torch
@@ -79,29 +81,83 @@ _OTHERS = {
     ("torchvision.models.convnext", "LayerNorm2d"): _channels.LayerNorm2d,
 }
 
+#: A GroupNorm, then `drop`, then `act`.
+_GROUP_NORM_ACT = ("timm.layers.norm_act", "GroupNormAct")
+
+_ACTIVATIONS = {nn.Identity: None, nn.SiLU: "silu", nn.ReLU: "relu"}
+
+
+def _name(module: nn.Module) -> tuple[str, str]:
+    return type(module).__module__, type(module).__qualname__
+
+
+def _is_group_norm_act(module: nn.Module) -> bool:
+    """Whether it is timm's, with nothing in it that planish.GroupNorm has not."""
+    return (
+        _name(module) == _GROUP_NORM_ACT
+        and type(module.drop) is nn.Identity
+        and type(module.act) in _ACTIVATIONS
+    )
+
 
 def _new_type(module: nn.Module) -> type[nn.Module] | None:
     """What replaces modules of this type; subclasses are of another type."""
-    found = type(module)
     if isinstance(module, nn.LayerNorm | nn.GroupNorm):
-        other = _OTHERS.get((found.__module__, found.__qualname__))
+        other = _OTHERS.get(_name(module))
         if other is not None:
             return other
-    return _REPLACEMENTS.get(found)
+        if _is_group_norm_act(module):
+            return _channels.GroupNorm
+    return _REPLACEMENTS.get(type(module))
 
 
 def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:
     """The same state in planish's class: Parameters, hooks, flags and all else are shared."""
     new: nn.Module = new_type.__new__(new_type)
     new.__dict__ = module.__dict__
+    if _is_group_norm_act(module):
+        new.activation = _ACTIVATIONS[type(module.act)]  # type: ignore[assignment]
     return new
 
 
-def replace(model: _Module) -> _Module:
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, name, None) for name in _HOOKS)
+
+
+def _fuse_activations(model: nn.Module) -> None:
+    """Puts the activation behind a GroupNorm of a Sequential into it, and Identity in its place."""
+    places: collections.Counter[int] = collections.Counter()
+    for parent in model.modules():
+        places.update(id(child) for child in parent._modules.values())
+    for parent in model.modules():
+        if type(parent) is not nn.Sequential:
+            continue
+        for (_, norm), (name, then) in itertools.pairwise(list(parent._modules.items())):
+            if (
+                type(norm) is _channels.GroupNorm
+                and norm.activation is None
+                and places[id(norm)] == 1
+                and type(then) in (nn.SiLU, nn.ReLU)
+                and not _has_hooks(norm)
+                and not _has_hooks(then)
+            ):
+                norm.activation = _ACTIVATIONS[type(then)]
+                parent._modules[name] = nn.Identity()
+
+
+def replace(model: _Module, *, activations: bool = False) -> _Module:
     """Swaps the norms in ``model`` for planish's, in place: torch.nn's LayerNorm, RMSNorm,
-    GroupNorm and InstanceNorm1d, 2d, 3d, timm's GroupNorm, and the LayerNorm2d of timm and
-    torchvision (of these the results keep the input's memory format, where those return channels
-    last).
+    GroupNorm and InstanceNorm1d, 2d, 3d, timm's GroupNorm and (with SiLU, ReLU or no activation)
+    GroupNormAct, and the LayerNorm2d of timm and torchvision (of these the results keep the input's
+    memory format, where those return channels last).
+
+    ``activations=True``: where an nn.Sequential has nn.SiLU or nn.ReLU right behind a GroupNorm,
+    the norm does it (``activation`` of :class:`planish.GroupNorm`) and an nn.Identity takes its
+    place; not where either has hooks or the norm is in several places. What calls the norm of such
+    a Sequential by itself then gets the activation, too.
 
     The new modules hold the same Parameter objects, buffers, hooks, dtype, device and training
     flag, so optimizers and checkpoints go on as before. Subclasses of torch's modules are left
@@ -120,4 +176,6 @@ def replace(model: _Module) -> _Module:
             if id(child) not in made:
                 made[id(child)] = _replacement(child, new_type)
             parent._modules[name] = made[id(child)]
+    if activations:
+        _fuse_activations(model)
     return model

@@ -71,8 +71,8 @@ void group_planes(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         one.data[ROLE_X] = x + i * row_bytes;
         one.data[ROLE_DY] = dy + i * row_bytes;
         one.data[output] = out ? out + i * row_bytes : NULL;
-        group_row(job, plan->is_double ? DTYPE_F64 : DTYPE_F32, row + i, &one, TRAFFIC_CACHED,
-                  NULL);
+        group_rows(job, plan->is_double ? DTYPE_F64 : DTYPE_F32, row + i, 1, &one, TRAFFIC_CACHED,
+                   NULL);
     }
     if (out)
         move_planes(plan, output, run.data[output], out, rows, false);

@@ -2,16 +2,20 @@
 #include "cpu/groups_row.h"
 #include "cpu/groups_job.h"
 
-/* A row whose elements are where `run` says, of a dtype that has these kernels. */
-static void forward_row(const cpu_job *job, const group_kernels *kernels, int64_t row,
-                        const row_run *run, traffic traffic) {
+/* Rows whose elements are where `run` says, of a dtype that has these kernels. */
+static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64_t row, int count,
+                         const row_run *run, traffic traffic) {
     const problem *p = &job->plan->problem;
-    const int64_t first = group_first_affine(p, row);
+    const int64_t first = group_first_affine(p, row), channels = group_channels(p);
     const group_forward_args args = {
-        .channels = group_channels(p),
+        .rows = count,
+        .channels = channels,
         .span = p->reduced[p->reduced_count - 1].size,
         .x = run->data[ROLE_X],
+        .x_pitch = run->pitch[ROLE_X],
         .y = run->data[ROLE_Y],
+        .y_pitch = run->pitch[ROLE_Y],
+        .weight_step = p->kept[p->kept_count - 1].affine ? channels : 0,
         .weight = group_weights_at(job, 0, first),
         .bias = group_weights_at(job, 1, first),
         .weight_offset = p->weight_offset,
@@ -54,12 +58,12 @@ static void backward_row(const cpu_job *job, const group_kernels *kernels, int64
     kernels->backward[group_kind(p)](&args);
 }
 
-void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run, traffic traffic,
-               void *kept) {
+void group_rows(const cpu_job *job, dtype element, int64_t row, int count, const row_run *run,
+                traffic traffic, void *kept) {
     const planish_plan *plan = job->plan;
     const group_kernels *kernels = &plan->kernels->groups[element];
     if (plan->problem.pass == PLANISH_BACKWARD)
         backward_row(job, kernels, row, run, traffic, kept);
     else
-        forward_row(job, kernels, row, run, traffic);
+        forward_rows(job, kernels, row, count, run, traffic);
 }

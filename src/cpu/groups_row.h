@@ -4,9 +4,9 @@
 
 #include "cpu/job.h"
 
-/* One row whose elements are where `run` says and of this dtype; `kept` as in group_backward_args.
- */
-void group_row(const cpu_job *job, dtype element, int64_t row, const row_run *run, traffic traffic,
-               void *kept);
+/* `count` rows from `row` on, whose elements are where `run` says and of this dtype; of backward
+ * one, of forward up to GROUP. `kept` as in group_backward_args. */
+void group_rows(const cpu_job *job, dtype element, int64_t row, int count, const row_run *run,
+                traffic traffic, void *kept);
 
 #endif

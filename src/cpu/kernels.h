@@ -106,12 +106,16 @@ typedef struct backward_args {
     const void *bias; /* where an activation follows */
 } backward_args;
 
-/* One row of `channels` times `span` dense elements, with a weight and bias for each channel. */
+/* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
 typedef struct group_forward_args {
+    int rows; /* up to GROUP; more than one pays where they are short */
     int64_t channels, span;
     const char *x;
-    char *y;                   /* NULL: statistics only */
+    int64_t x_pitch;
+    char *y; /* NULL: statistics only */
+    int64_t y_pitch;
     const void *weight, *bias; /* in f32 or f64 as the arithmetic is; NULL: absent */
+    int64_t weight_step;       /* of both, from one row to the next */
     int weight_offset;
     double eps;
     row_stat mean, rstd, m2;
@@ -122,6 +126,7 @@ typedef struct group_forward_args {
     planish_activation activation;
 } group_forward_args;
 
+/* One such row. */
 typedef struct group_backward_args {
     int64_t channels, span;
     const char *dy, *x;

@@ -172,6 +172,8 @@ INLINE void NAME(segment_rest)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
 OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
                                    REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
     REAL total[GROUP];
+    if (count < 1) /* it never is: the compiler is to know */
+        __builtin_unreachable();
     NAME(segment_sums)(x, count, n, rms, total);
     NAME(segment_rest)(x, NULL, count, n, rms, total, center, rest, m2);
 }

@@ -343,6 +343,19 @@ class TimmGroup(nn.GroupNorm):
     __module__, __qualname__ = "timm.layers.norm", "GroupNorm"
 
 
+class TimmGroupAct(nn.GroupNorm):
+    """What timm's GroupNormAct is, under its name."""
+
+    __module__, __qualname__ = "timm.layers.norm_act", "GroupNormAct"
+
+    def __init__(self, channels: int, groups: int, act: nn.Module, drop: nn.Module) -> None:
+        super().__init__(groups, channels)
+        self.drop, self.act = drop, act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(x)))
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -391,6 +404,51 @@ def test_a_subclass_or_a_namesake_is_replaced() -> None:
     kinds = [type(module) for module in model]
     planish.replace(model)
     assert [type(module) for module in model] == kinds
+
+
+def test_a_group_norm_with_its_activation_is_not_replaced_or_another_is() -> None:
+    x, same = torch.randn(2, 6, 5, 4), nn.Identity()
+    for act, drop, name in (
+        (nn.ReLU(inplace=True), same, "relu"),
+        (nn.SiLU(), same, "silu"),
+        (nn.Identity(), same, None),
+        (nn.GELU(), same, ...),
+        (nn.ReLU(), nn.Dropout(0.0), ...),
+    ):
+        model = nn.Sequential(TimmGroupAct(6, 3, act, drop))
+        native, state = model(x), list(model.state_dict())
+        planish.replace(model)
+        assert list(model.state_dict()) == state
+        torch.testing.assert_close(model(x), native, rtol=1e-5, atol=1e-6)
+        assert type(model[0]) is (TimmGroupAct if name is ... else planish.GroupNorm)
+        assert getattr(model[0], "activation", ...) is name
+    alone = planish.replace(TimmGroupAct(6, 3, nn.SiLU(), same))
+    assert (type(alone), alone.activation) == (planish.GroupNorm, "silu")
+
+
+def test_replace_fuses_activations_unasked_or_where_it_must_not() -> None:
+    shared, hooked = nn.GroupNorm(3, 6), nn.SiLU()
+    hooked.register_forward_hook(lambda *_: None)
+    model = nn.Sequential(
+        *(nn.GroupNorm(3, 6), nn.SiLU()),
+        *(nn.GroupNorm(2, 6), nn.ReLU(), nn.ReLU()),
+        *(nn.GroupNorm(2, 6), nn.GELU()),
+        *(nn.GroupNorm(2, 6), hooked),
+        *(shared, nn.SiLU(), shared),
+    )
+    x = torch.randn(2, 6, 5, 4)
+    native = model(x)
+    planish.replace(model)
+    assert [getattr(module, "activation", None) for module in model] == [None] * len(model)
+    planish.replace(model, activations=True)
+    assert [getattr(module, "activation", None) for module in model[:4]] == [
+        *("silu", None),
+        *("relu", None),
+    ]
+    assert not any(getattr(module, "activation", None) for module in model[4:])
+    identities = [i for i, module in enumerate(model) if type(module) is nn.Identity]
+    assert identities == [1, 3]
+    torch.testing.assert_close(model(x), native, rtol=1e-5, atol=1e-6)
 
 
 # ---- Functions --------------------------------------------------------------------------------
