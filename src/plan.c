@@ -17,6 +17,8 @@ enum {
     STRIP_PIXEL_BYTES = 1024,   /* of a pixel of groups taken together, or more, */
     STRIP_BYTES_NEAR = 1 << 18, /* where all their pixels are less than this; */
     STRIP_LEAST_BYTES = 128,    /* or less, */
+    TOGETHER_BYTES = 16384,     /* the longest rows of groups that are done together, ... */
+    TOGETHER_BACKWARD = 4096,   /* ... and in backward */
     KEPT_BYTES = 4 << 20,       /* of what backward keeps of a row or a strip, or less */
     FEW_STRIPS = 8,             /* where all images have no more strips than this */
     JOINED_BYTES = 8192,        /* of a pixel of strips taken as one, on a CPU that fetches rows */
@@ -224,8 +226,10 @@ static void plan_groups(planish_plan *plan, size_t real_bytes, bool fetched) {
     plan->slot_bytes = 0;
     const bool direct = group_dtypes(p);
     if (direct && problem_has_dense_groups(p)) {
+        const int64_t bytes = p->cols * dtype_bytes(p->dtypes[ROLE_X]);
+        plan->together = bytes <= (is_backward(p) ? TOGETHER_BACKWARD : TOGETHER_BYTES) ? GROUP : 1;
         if (keeps_gradient(plan))
-            plan_kept(plan, (size_t)p->cols * real_bytes + KEPT_REST);
+            plan_kept(plan, (size_t)(plan->together * p->cols) * real_bytes + KEPT_REST);
         return;
     }
     const int64_t by_pixel = direct ? problem_groups_by_pixel(p) : 0;

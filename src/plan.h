@@ -57,6 +57,7 @@ struct planish_plan {
      * rows. */
     int64_t run_rows, tile_rows, run_tiles, block_tiles;
     int64_t joined_tiles; /* that a thread which has them in turn takes as one; by_pixel */
+    int together;         /* rows that the kernels are given at once; PATH_GROUPS without tiles */
     bool by_pixel;
     bool keeps; /* backward keeps what went into an activation; by_pixel */
     /* Each thread has one of the slots at the end of the workspace: tiles in the compute type and,

@@ -183,8 +183,10 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
     return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
 
 
-#: Images of fewer have no kernels of their own (planish.h, planish_norm).
+#: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
 _FUSED_PIXELS = 4
+#: With fewer elements a pass over them costs less than what torch's operators do for a call.
+_FUSED_ELEMENTS = 1 << 16
 
 
 def check_activation(function: str, activation: str | None) -> None:
@@ -214,8 +216,9 @@ def group_norm(
     its own. Differentiable twice.
 
     ``activation="silu"`` or ``"relu"`` returns that of y. On the CPU it is fused: no pass over
-    memory of its own, and nothing kept for the backward but what the norm keeps. Elsewhere, and for
-    images of less than four pixels, torch's own runs on the result.
+    memory of its own, and nothing kept for the backward but what the norm keeps. Elsewhere, for
+    images of less than four pixels, and while planish is enabled for less than 65536 elements,
+    torch's own runs on the result.
 
     Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
     another dtype or device; and ValueError for another activation.
@@ -239,9 +242,13 @@ def group_norm(
                 f"{name} of shape {list(parameter.shape)}"
             )
         _check(x, parameter, [1], "group_norm", name)
-    if activation and x.device.type == "cpu" and x.shape[2:].numel() >= _FUSED_PIXELS:
+    through_torch = _enable.is_enabled("group_norm", _device_type(x)) and _torch_can_group(
+        x, weight, bias
+    )
+    fuses = x.device.type == "cpu" and x.shape[2:].numel() >= _FUSED_PIXELS
+    if activation and fuses and (x.numel() >= _FUSED_ELEMENTS or not through_torch):
         return _ops.group_norm(x, num_groups, weight, bias, eps, activation)
-    if _enable.is_enabled("group_norm", _device_type(x)) and _torch_can_group(x, weight, bias):
+    if through_torch:
         y = torch.group_norm(x, num_groups, weight, bias, eps)
     else:
         y = _ops.group_norm(x, num_groups, weight, bias, eps)

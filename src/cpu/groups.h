@@ -8,9 +8,12 @@
 /* Elements of a row from which on the next one is not asked for: both would not fit a cache. */
 enum { NAME(GROUP_AHEAD) = 131072 / sizeof(ELEMENT_T) };
 
-INLINE traffic NAME(group_traffic)(traffic t, const char *output, int64_t span) {
-    const int64_t bytes = span * (int64_t)sizeof(ELEMENT_T);
-    return t == TRAFFIC_STREAM && ((uintptr_t)output | (uintptr_t)bytes) % 64 ? TRAFFIC_AHEAD : t;
+/* Past the cache only where every channel of these rows is whole lines. */
+INLINE traffic NAME(group_traffic)(traffic t, const char *output, int64_t pitch, int rows,
+                                   int64_t span) {
+    const uintptr_t bytes = (uintptr_t)span * sizeof(ELEMENT_T);
+    const uintptr_t apart = rows > 1 ? (uintptr_t)pitch : 0;
+    return t == TRAFFIC_STREAM && ((uintptr_t)output | apart | bytes) % 64 ? TRAFFIC_AHEAD : t;
 }
 
 #include "cpu/groups_forward.h"

@@ -154,7 +154,7 @@ INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms,
     /* One row's moments are a text of their own. */
     const bool in_range = a->rows == 1 ? NAME(group_scales)(a, 0, 1, rms, scale)
                                        : NAME(group_scales)(a, 0, a->rows, rms, scale);
-    const traffic t = NAME(group_traffic)(a->traffic, a->y, a->span);
+    const traffic t = NAME(group_traffic)(a->traffic, a->y, a->y_pitch, a->rows, a->span);
     /* With its mean and shift of 0 the layer's formula is RMSNorm's. */
     const bool plain_rms = rms && f == PLANISH_IDENTITY;
     for (int row = 0; row < a->rows; row++)

@@ -32,16 +32,21 @@ static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64
     kernels->forward[group_kind(p)](&args);
 }
 
-static void backward_row(const cpu_job *job, const group_kernels *kernels, int64_t row,
-                         const row_run *run, traffic traffic, void *kept) {
+static void backward_rows(const cpu_job *job, const group_kernels *kernels, int64_t row, int count,
+                          const row_run *run, traffic traffic, void *kept) {
     const problem *p = &job->plan->problem;
-    const int64_t first = group_first_affine(p, row);
+    const int64_t first = group_first_affine(p, row), channels = group_channels(p);
     const group_backward_args args = {
-        .channels = group_channels(p),
+        .rows = count,
+        .channels = channels,
         .span = p->reduced[p->reduced_count - 1].size,
         .dy = run->data[ROLE_DY],
+        .dy_pitch = run->pitch[ROLE_DY],
         .x = run->data[ROLE_X],
+        .x_pitch = run->pitch[ROLE_X],
         .dx = run->data[ROLE_DX],
+        .dx_pitch = run->pitch[ROLE_DX],
+        .weight_step = p->kept[p->kept_count - 1].affine ? channels : 0,
         .weight = group_weights_at(job, 0, first),
         .weight_offset = p->weight_offset,
         .mean = run_stat(p, run, ROLE_MEAN),
@@ -63,7 +68,7 @@ void group_rows(const cpu_job *job, dtype element, int64_t row, int count, const
     const planish_plan *plan = job->plan;
     const group_kernels *kernels = &plan->kernels->groups[element];
     if (plan->problem.pass == PLANISH_BACKWARD)
-        backward_row(job, kernels, row, run, traffic, kept);
+        backward_rows(job, kernels, row, count, run, traffic, kept);
     else
         forward_rows(job, kernels, row, count, run, traffic);
 }

@@ -4,9 +4,6 @@
 #include "cpu/groups_row.h"
 #include "cpu/groups_strip.h"
 
-/* The longest rows whose forward is done of GROUP at once. */
-enum { TOGETHER_BYTES = 16384 };
-
 /* Tiles of rows along the innermost kept axis. */
 static void group_tiles(cpu_job *job, int64_t begin, int64_t end) {
     const planish_plan *plan = job->plan;
@@ -40,15 +37,13 @@ void group_blocks(void *data, int64_t begin, int64_t end) {
         return;
     }
     const int64_t last = end * plan->block_rows < p->rows ? end * plan->block_rows : p->rows;
-    const int64_t row_bytes = p->cols * dtype_bytes(p->dtypes[ROLE_X]);
-    const int together = p->pass != PLANISH_BACKWARD && row_bytes <= TOGETHER_BYTES ? GROUP : 1;
     const int slot = plan->slot_bytes ? slot_take(job) : -1;
     void *const kept = slot < 0 ? NULL : slot_data(job, slot);
     for (int64_t row = begin * plan->block_rows; row < last;) {
         row_run run = row_run_at(job, row, last);
         const int64_t behind = row + run.rows;
         for (int count; row < behind; row += count) {
-            count = behind - row < together ? (int)(behind - row) : together;
+            count = behind - row < plan->together ? (int)(behind - row) : plan->together;
             group_rows(job, p->dtypes[ROLE_X], row, count, &run, plan->traffic, kept);
             for (int r = 0; r < ROLE_COUNT; r++)
                 run.data[r] = run.data[r] ? run.data[r] + count * run.pitch[r] : NULL;

@@ -126,12 +126,15 @@ typedef struct group_forward_args {
     planish_activation activation;
 } group_forward_args;
 
-/* One such row. */
 typedef struct group_backward_args {
+    int rows; /* as in group_forward_args */
     int64_t channels, span;
     const char *dy, *x;
+    int64_t dy_pitch, x_pitch;
     char *dx; /* NULL: not wanted */
+    int64_t dx_pitch;
     const void *weight;
+    int64_t weight_step;
     int weight_offset;
     row_stat mean, rstd;
     bool asks;
@@ -141,7 +144,7 @@ typedef struct group_backward_args {
     const void *bias;
     void *kept; /* room for the gradient of what went into the activation, in the compute type, and
                    KEPT_REST bytes; NULL: it is made twice */
-    double *dweight, *dbias; /* of this row: sums of dy * xhat and dy over a channel */
+    double *dweight, *dbias; /* of each row: sums of dy * xhat and dy over a channel */
 } group_backward_args;
 
 /* A strip of an image stored by pixel: rows beside each other, one for each group, of `depth`

@@ -208,6 +208,68 @@ static void activated_numbers(void) {
         }
 }
 
+/* Short rows of groups that go past the cache where they are dense, and lie there apart by no whole
+ * lines: the same bits. */
+static void rows_apart(planish_pass pass) {
+    enum { ROWS = 9000, CHANNELS = 4, SPAN = 64, COLS = CHANNELS * SPAN, APART = COLS + 1 };
+    test_case("groups that lie apart by no whole lines (pass %d)", pass);
+    const planish_norm op = {.struct_size = sizeof op,
+                             .reduce_axes = 6,
+                             .affine_axes = 2,
+                             .eps = 1e-5,
+                             .activation = PLANISH_RELU};
+    const bool backward = pass == PLANISH_BACKWARD;
+    int64_t shape[] = {ROWS, CHANNELS, SPAN}, strides[] = {APART, SPAN, 1};
+    int64_t rows = ROWS, channels = CHANNELS;
+    const size_t bytes = (size_t)ROWS * APART * sizeof(float);
+    float *x = aligned_alloc(64, bytes), *dense = aligned_alloc(64, bytes),
+          *apart = aligned_alloc(64, bytes);
+    float *stats = malloc(2 * ROWS * sizeof *stats), weights[2 * CHANNELS];
+    random_state r = {5};
+    for (size_t i = 0; i < (size_t)ROWS * APART; i++)
+        x[i] = (float)random_normal(&r);
+    for (int i = 0; i < 2 * CHANNELS; i++)
+        weights[i] = (float)random_normal(&r);
+    for (int i = 0; i < ROWS; i++)
+        stats[i] = 0.01f, stats[ROWS + i] = 1.5f;
+    const DLDataType f32 = {kDLFloat, 32, 1};
+    const DLDevice cpu = {kDLCPU, 0};
+    DLTensor in = {x, cpu, 3, f32, shape, strides, 0}, out = in;
+    DLTensor weight = {weights, cpu, 1, f32, &channels, NULL, 0}, bias = weight;
+    DLTensor mean = {stats, cpu, 1, f32, &rows, NULL, 0}, rstd = mean;
+    bias.data = weights + CHANNELS;
+    rstd.data = stats + ROWS;
+    const planish_tensors tensors = {.struct_size = sizeof tensors,
+                                     .x = &in,
+                                     .weight = &weight,
+                                     .bias = &bias,
+                                     .y = backward ? NULL : &out,
+                                     .mean = backward ? &mean : NULL,
+                                     .rstd = backward ? &rstd : NULL,
+                                     .dy = backward ? &in : NULL,
+                                     .dx = backward ? &out : NULL};
+    planish_exec exec = {.struct_size = sizeof exec};
+    int64_t dense_strides[] = {COLS, SPAN, 1};
+    for (int turn = 0; turn < 2; turn++) {
+        out.data = turn ? apart : dense;
+        out.strides = turn ? strides : dense_strides;
+        planish_norm_workspace_bytes(&op, pass, &tensors, &exec.workspace_bytes, NULL);
+        exec.workspace = aligned_alloc(64, (exec.workspace_bytes + 63) / 64 * 64 + 64);
+        const planish_status status = planish_norm_run(&op, pass, &tensors, &exec);
+        expect(status == PLANISH_OK, "%s", planish_status_name(status));
+        free(exec.workspace);
+    }
+    int wrong = 0;
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLS; j++)
+            wrong += apart[(size_t)i * APART + j] != dense[(size_t)i * COLS + j];
+    expect(!wrong, "%d elements differ", wrong);
+    free(x);
+    free(dense);
+    free(apart);
+    free(stats);
+}
+
 static void constant_rows(void) {
     static const real values[] = {0, 1, -3, 0.1L, 12345.678L, 1e-20L, 6e4L, 1e30L};
     static const int64_t cols[] = {1, 2, 3, 24, 33, 1000, 5000, 70000};
@@ -471,6 +533,8 @@ int main(void) {
     poisoned_images();
     constant_images();
     activated_numbers();
+    rows_apart(PLANISH_FORWARD);
+    rows_apart(PLANISH_BACKWARD);
     constant_rows();
     negative_eps();
     empty();
