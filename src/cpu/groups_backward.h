@@ -151,7 +151,7 @@ INLINE void NAME(load_group_rows)(const group_backward_args *a, const bool rms,
         rows[r].shift = 0;
         if (f == PLANISH_IDENTITY || rms)
             continue;
-        if (a->mean.type == DTYPE_F64 && sizeof(REAL) < sizeof(double))
+        if (a->mean.type == DTYPE_F64 && NAME(REAL_BYTES) < 8)
             rows[r].shift = (REAL)((rows[r].mean - mean) * rstd);
         else
             rows[r].shift = (REAL) - (NAME(group_xhat_sum)(a, r, rows) *

@@ -8,7 +8,7 @@ INLINE int NAME(gradient_factors)(const planish_activation f) {
     return NAME(FACTORS) + (f != PLANISH_IDENTITY);
 }
 INLINE int64_t NAME(gradient_bytes)(const planish_activation f) {
-    return f == KEPT_GRADIENT ? sizeof(REAL) : sizeof(ELEMENT_T);
+    return f == KEPT_GRADIENT ? NAME(REAL_BYTES) : NAME(ELEMENT_BYTES);
 }
 
 /* Takes a quad of gradients, where an activation follows, to what went into it, and keeps that.
@@ -120,7 +120,7 @@ INLINE void NAME(load_strip)(const strip_backward_args *a, const NAME(strip_chan
 /* The rests of the saved means, which an activation wants before anything is summed. */
 OUTLINE void NAME(load_shifts)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                bool rms) {
-    const bool known = rms || (a->mean.type == DTYPE_F64 && sizeof(REAL) < sizeof(double));
+    const bool known = rms || (a->mean.type == DTYPE_F64 && NAME(REAL_BYTES) < 8);
     strip_backward_args of_x = *a;
     of_x.dy = a->x;
     of_x.dy_pitch = a->x_pitch;

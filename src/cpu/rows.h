@@ -32,6 +32,7 @@
 #define DTYPE_OF_(type) DTYPE_OF_##type
 #define DTYPE_OF(type) DTYPE_OF_(type)
 
+enum { NAME(REAL_BYTES) = sizeof(REAL), NAME(ELEMENT_BYTES) = sizeof(ELEMENT_T) };
 enum { NAME(PARTS) = LANES / VEC_LANES };             /* vectors that hold the canonical lanes */
 enum { NAME(PAIRED) = V_TYPED(VEC, pairs, ELEMENT) }; /* they are loaded in pairs (vec_pairs.h) */
 /* The longest row that is short, or 0: the compiler is to see that there is none. */

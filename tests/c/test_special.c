@@ -221,7 +221,7 @@ static void rows_apart(planish_pass pass) {
     const bool backward = pass == PLANISH_BACKWARD;
     int64_t shape[] = {ROWS, CHANNELS, SPAN}, strides[] = {APART, SPAN, 1};
     int64_t rows = ROWS, channels = CHANNELS;
-    const size_t bytes = (size_t)ROWS * APART * sizeof(float);
+    const size_t bytes = ((size_t)ROWS * APART * sizeof(float) + 63) / 64 * 64;
     float *x = aligned_alloc(64, bytes), *dense = aligned_alloc(64, bytes),
           *apart = aligned_alloc(64, bytes);
     float *stats = malloc(2 * ROWS * sizeof *stats), weights[2 * CHANNELS];
