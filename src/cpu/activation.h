@@ -89,24 +89,29 @@ INLINE VEC NAME(through)(NAME(active) of, VEC d, VEC xhat) {
     return V(mul)(d, V(mul)(s, V(fma)(V(mul)(e, s), near, one)));
 }
 
-/* f of a row in place; and of a row d, f'(z) times that in place. */
-static inline void NAME(activate_row)(planish_activation f, void *row, int64_t n) {
-    REAL *const z = row;
-    const NAME(active) of = {f, V(set1)(1), V(set1)((REAL)-0.0)};
-    for (int64_t i = 0; i < n; i += VEC_LANES) {
-        const int left = (int)NAME(min)(n - i, VEC_LANES);
-        STORE_REAL_PART(z + i, NAME(activate)(of, LOAD_REAL_PART(z + i, left)), left);
-    }
+/* f of n numbers in place, up to a vector; and of n numbers d, f'(z) times that in place. */
+INLINE void NAME(activate_part)(NAME(active) of, REAL *z, int64_t n) {
+    if (n >= VEC_LANES)
+        STORE_REAL(z, NAME(activate)(of, LOAD_REAL(z)));
+    else
+        STORE_REAL_PART(z, NAME(activate)(of, LOAD_REAL_PART(z, (int)n)), (int)n);
 }
-static inline void NAME(through_row)(planish_activation f, void *row, const void *row_z,
-                                     int64_t n) {
-    REAL *const d = row;
-    const REAL *const z = row_z;
+INLINE void NAME(through_part)(NAME(active) of, REAL *d, const REAL *z, int64_t n) {
+    if (n >= VEC_LANES)
+        STORE_REAL(d, NAME(through)(of, LOAD_REAL(d), LOAD_REAL(z)));
+    else
+        STORE_REAL_PART(d, NAME(through)(of, LOAD_REAL_PART(d, (int)n), LOAD_REAL_PART(z, (int)n)),
+                        (int)n);
+}
+
+/* Of a row that was gathered. */
+static inline void NAME(activate_row)(planish_activation f, void *row, int64_t n) {
     const NAME(active) of = {f, V(set1)(1), V(set1)((REAL)-0.0)};
-    for (int64_t i = 0; i < n; i += VEC_LANES) {
-        const int left = (int)NAME(min)(n - i, VEC_LANES);
-        const VEC through =
-            NAME(through)(of, LOAD_REAL_PART(d + i, left), LOAD_REAL_PART(z + i, left));
-        STORE_REAL_PART(d + i, through, left);
-    }
+    for (int64_t i = 0; i < n; i += VEC_LANES)
+        NAME(activate_part)(of, (REAL *)row + i, n - i);
+}
+static inline void NAME(through_row)(planish_activation f, void *row, const void *z, int64_t n) {
+    const NAME(active) of = {f, V(set1)(1), V(set1)((REAL)-0.0)};
+    for (int64_t i = 0; i < n; i += VEC_LANES)
+        NAME(through_part)(of, (REAL *)row + i, (const REAL *)z + i, n - i);
 }
