@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from check_device import AFFINE, FULL, TORCH
-from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, AnyPlan, ShimError, lib
+from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, SILU, AnyPlan, ShimError, lib
 from torch.nn import functional
 
 import torch
@@ -40,19 +40,21 @@ class Shape(NamedTuple):
     groups: int
     pixels: int
     dtype: str
+    silu: bool = False  # behind groups
 
     def name(self) -> str:
         word = "fwd" if self.direction == FORWARD else "bwd"
         groups = f"/{self.groups}" if self.what == "groups" else ""
+        silu = " silu" if self.silu else ""
         return (
             f"{self.what} {word} {self.layout} "
-            f"{self.images}x{self.channels}{groups}x{self.pixels} {self.dtype}"
+            f"{self.images}x{self.channels}{groups}x{self.pixels} {self.dtype}{silu}"
         )
 
     def types(self) -> dict[str, str]:
         out = ["y", "bias"] if self.direction == FORWARD else ["dy", "dx", "dweight", "dbias"]
-        types = dict.fromkeys(["x", "weight", *out], self.dtype)
-        return types | {"mean": "f32", "rstd": "f32"}
+        types = dict.fromkeys(["x", "weight", *out] + ["bias"] * self.silu, self.dtype)
+        return types | dict.fromkeys(("mean", "rstd"), "f64" if self.silu else "f32")
 
     def plan(self, arch: int = 0, **constants: int) -> AnyPlan:
         n, c, hw, g = self.images, self.channels, self.pixels, self.groups
@@ -77,6 +79,7 @@ class Shape(NamedTuple):
             affine,
             self.types(),
             strides,
+            activation=SILU if self.silu else 0,
             arch=arch,
             **constants,
         )
@@ -100,7 +103,9 @@ class Work:
         self.y = [torch.empty_like(x) for x in self.x]
         self.weight, self.bias = (torch.randn(s.channels, dtype=t, device="cuda") for _ in range(2))
         rows = s.images * (s.pixels if s.what == "channels" else s.groups)
-        self.mean, self.rstd = torch.zeros(rows, device="cuda"), torch.ones(rows, device="cuda")
+        statistics = TORCH[s.types()["mean"]]
+        self.mean = torch.zeros(rows, dtype=statistics, device="cuda")
+        self.rstd = torch.ones(rows, dtype=statistics, device="cuda")
         self.dweight, self.dbias = (torch.empty_like(self.weight) for _ in range(2))
 
     def new(self, dtype: torch.dtype) -> torch.Tensor:
@@ -151,7 +156,8 @@ class Work:
     def forward(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         s = self.shape
         if s.what == "groups":
-            return functional.group_norm(x, s.groups, w, b)
+            y = functional.group_norm(x, s.groups, w, b)
+            return functional.silu(y) if s.silu else y
         y = functional.layer_norm(x.permute(0, 2, 3, 1), [s.channels], w, b)
         return y if s.layout == "view" else y.permute(0, 3, 1, 2)
 
@@ -174,6 +180,8 @@ class Work:
         if s.what == "groups":
             sizes = (s.images, s.channels, s.pixels, s.groups)
             mean, rstd = (t.view(s.images, s.groups).to(x.dtype) for t in (self.mean, self.rstd))
+            if s.silu:
+                dy = torch.ops.aten.silu_backward(dy, self.y[i])
             return torch.ops.aten.native_group_norm_backward(
                 dy, x, mean, rstd, self.weight, *sizes, [True] * 3
             )
@@ -213,9 +221,9 @@ def shapes_of(name: str, dtype: str) -> list[Shape]:
             out += [
                 Shape(direction, "channels", "nhwc", n, c, 1, hw, dtype) for n, c, hw in CHANNELS
             ]
-        elif name == "groups":
+        elif name in ("groups", "silu"):
             out += [
-                Shape(direction, name, layout, n, c, 32, hw, dtype)
+                Shape(direction, "groups", layout, n, c, 32, hw, dtype, name == "silu")
                 for layout in ("nchw", "nhwc")
                 for n, c, hw in GROUPS
             ]
@@ -257,7 +265,7 @@ def prepare(job: tuple[Shape, dict[str, int]]) -> str:
 def main() -> None:
     """Prints one line per shape."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("lists", nargs="+", choices=("channels", "last", "groups", "sweep"))
+    parser.add_argument("lists", nargs="+", choices=("channels", "last", "groups", "silu", "sweep"))
     parser.add_argument("--dtype", default="f16", help="with commas between them")
     parser.add_argument("--csv")
     parser.add_argument("--eager", action="store_true")

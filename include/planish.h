@@ -150,9 +150,10 @@ typedef struct planish_norm {
     double eps;           /* added to the variance; finite. Negative is allowed: where var + eps < 0
                              the row becomes NaN */
     planish_activation activation; /* of y; not with PLANISH_BACKWARD_FROM_Y, without effect on
-                                      PLANISH_STATISTICS. Fast where R is groups of channels, four
-                                      elements or more to a channel; right but slow elsewhere on the
-                                      CPU, and on GPUs not there yet: UNAVAILABLE */
+                                      PLANISH_STATISTICS. Fast where R is groups of channels, on the
+                                      CPU of four elements or more to a channel; right but slow
+                                      elsewhere, and, on a GPU, in the backward of a LayerNorm kind
+                                      with an f32 tensor whose mean was not saved in f64 */
 } planish_norm;
 
 /*

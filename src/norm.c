@@ -64,7 +64,9 @@ static planish_status make_plan(planish_plan *plan, const planish_norm *op, plan
     if (is_gpu(device)) {
         cuda_limits limits;
         status = cuda_device_limits(device.device_id, &limits, error);
-        return status ? status : plan_make_gpu(plan, &limits, error);
+        if (!status)
+            plan_make_gpu(plan, &limits);
+        return status;
     }
     const cpu_limits limits = this_cpu();
     plan_make(plan, &limits);

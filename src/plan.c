@@ -3,10 +3,13 @@
 #include <stdio.h>
 
 enum {
-    FORK_ELEMENTS = 32768,   /* less work than this is done by the calling thread */
-    NEAR_BYTES = 1 << 20,    /* more than this is not all in a core's own cache */
-    ASK_BYTES = 2 << 20,     /* of more than this y is asked for before it is made, ... */
-    ASK_BYTES_16 = 24 << 20, /* ... of 16 bits, which waits for conversions, of more than this */
+    FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
+    NEAR_BYTES = 1 << 20,     /* more than this is not all in a core's own cache */
+    ALONE_ROW_BYTES = 2048,   /* f32 rows from here on go one at a time, forward, on a CPU that */
+    FETCHED_ROW_BYTES = 4096, /* ... fetches rows itself; but those below this, of no more than */
+    FETCHED_BYTES = 6 << 20,  /* ... this, it brings in time */
+    ASK_BYTES = 2 << 20,      /* of more than this y is asked for before it is made, ... */
+    ASK_BYTES_16 = 24 << 20,  /* ... of 16 bits, which waits for conversions, of more than this */
     FAR_BYTES = 10 << 20,   /* of more than this y is made row by row, up to where it is streamed */
     BLOCK_ELEMENTS = 16384, /* forward: elements in one work item */
     CHANNEL_BYTES = 1 << 18, /* of a tile of pixels, or of two in backward */
@@ -84,6 +87,12 @@ static size_t bytes_of_elements(const problem *p) {
     return (size_t)p->rows * (size_t)p->cols * bytes;
 }
 
+/* Whether the forward takes rows one at a time where they are neither near nor left to the CPU. */
+static bool goes_alone(const problem *p, const cpu_limits *limits, plan_path path) {
+    return limits->fetches_rows && path == PATH_ROWS && !is_backward(p) &&
+           p->dtypes[ROLE_X] == DTYPE_F32 && p->cols * (int64_t)sizeof(float) >= ALONE_ROW_BYTES;
+}
+
 static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path path) {
     const size_t count = (size_t)p->rows * (size_t)p->cols, bytes = bytes_of_elements(p);
     const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
@@ -93,7 +102,9 @@ static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path 
         return TRAFFIC_STREAM;
     /* 16-bit rows wait for their conversions, and what is asked for is there in time. */
     const bool fetched =
-        limits->fetches_rows && path == PATH_ROWS && !forward && dtype_bytes(p->dtypes[ROLE_X]) > 2;
+        forward ? goes_alone(p, limits, path) && bytes <= FETCHED_BYTES &&
+                      p->cols * (int64_t)sizeof(float) < FETCHED_ROW_BYTES
+                : limits->fetches_rows && path == PATH_ROWS && dtype_bytes(p->dtypes[ROLE_X]) > 2;
     return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
@@ -194,7 +205,8 @@ static void plan_planes(planish_plan *plan, int64_t channels, int64_t real_bytes
     plan_tiles(plan, run, rows, rows, row_bytes);
 }
 
-/* A slot for each thread, of what one of its rows keeps, where that stays near the core. */
+/* A slot for each thread, of what its rows keep that are done together, where that stays near the
+ * core. */
 static void plan_kept(planish_plan *plan, size_t bytes) {
     const int64_t rows = plan->problem.rows;
     if (bytes > KEPT_BYTES)
@@ -265,6 +277,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->parallel = elements >= FORK_ELEMENTS;
     plan->traffic = traffic_of(p, limits, plan->path);
     plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
+    plan->alone = plan->traffic == TRAFFIC_AHEAD && goes_alone(p, limits, plan->path);
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);
@@ -312,11 +325,10 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->workspace_bytes = (size_t)plan->blocks * plan->block_bytes;
 }
 
-planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, message error) {
-    planish_status status = cuda_plan_make(&plan->cuda, &plan->problem, limits, error);
+void plan_make_gpu(planish_plan *plan, const cuda_limits *limits) {
+    cuda_plan_make(&plan->cuda, &plan->problem, limits);
     plan->path = PATH_GPU;
-    plan->workspace_bytes = status ? 0 : plan->cuda.workspace_bytes;
-    return status;
+    plan->workspace_bytes = plan->cuda.workspace_bytes;
 }
 
 int planish_plan_is_general(const planish_plan *plan) {

@@ -39,6 +39,7 @@ struct planish_plan {
     bool parallel; /* worth a fork */
     traffic traffic;
     bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
+    bool alone;                /* TRAFFIC_AHEAD, and rows are done one at a time */
     bool asks_groups;          /* what comes next of groups is asked for */
     bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */
     int64_t pitch[ROLE_COUNT]; /* bytes from a row to the next of the innermost kept axis */
@@ -61,8 +62,8 @@ struct planish_plan {
     bool by_pixel;
     bool keeps; /* backward keeps what went into an activation; by_pixel */
     /* Each thread has one of the slots at the end of the workspace: tiles in the compute type and,
-     * for PATH_CHANNELS, weight, bias and some rows; PATH_GROUPS of rows: what one of them keeps in
-     * backward, 0 bytes: nothing. */
+     * for PATH_CHANNELS, weight, bias and some rows; PATH_GROUPS of rows: what those done
+     * together keep in backward, 0 bytes: nothing. */
     size_t slot_offset, slot_bytes;
     size_t weight_bytes;  /* PATH_GROUPS: of weight, and of bias, in the compute type */
     size_t row_sum_bytes; /* of a row's sums for dweight, and for dbias */
@@ -70,7 +71,7 @@ struct planish_plan {
 
 /* Decide how to run plan->problem, which is made already: in CPU memory, or in that of a GPU. */
 void plan_make(planish_plan *plan, const cpu_limits *limits);
-planish_status plan_make_gpu(planish_plan *plan, const cuda_limits *limits, message error);
+void plan_make_gpu(planish_plan *plan, const cuda_limits *limits);
 
 static inline bool is_gpu(DLDevice device) {
     return device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;

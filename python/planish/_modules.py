@@ -136,15 +136,16 @@ def _fuse_activations(model: nn.Module) -> None:
         if type(parent) is not nn.Sequential:
             continue
         for (_, norm), (name, then) in itertools.pairwise(list(parent._modules.items())):
+            activation = _ACTIVATIONS.get(type(then))
             if (
-                type(norm) is _channels.GroupNorm
+                activation is not None
+                and type(norm) is _channels.GroupNorm
                 and norm.activation is None
                 and places[id(norm)] == 1
-                and type(then) in (nn.SiLU, nn.ReLU)
                 and not _has_hooks(norm)
                 and not _has_hooks(then)
             ):
-                norm.activation = _ACTIVATIONS[type(then)]
+                norm.activation = activation
                 parent._modules[name] = nn.Identity()
 
 

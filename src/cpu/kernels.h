@@ -79,6 +79,7 @@ typedef struct forward_args {
     row_stat mean, rstd, m2;
     bool given;  /* mean and rstd are inputs */
     bool far;    /* x and y are beyond a near cache, and y is not written past it */
+    bool alone;  /* rows are done one at a time, by wide vectors */
     bool asks_y; /* y is asked for before it is made */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */

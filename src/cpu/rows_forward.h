@@ -502,8 +502,10 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
 
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
-    const int64_t grouped =
-        a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES ? a->rows / GROUP * GROUP : 0;
+    const bool alone = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 && a->alone;
+    const int64_t grouped = !alone && a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES
+                                ? a->rows / GROUP * GROUP
+                                : 0;
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
     const bool lines =
         t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);

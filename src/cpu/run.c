@@ -46,6 +46,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .m2 = run_stat(p, &run, ROLE_M2),
             .given = p->pass == PLANISH_APPLY,
             .far = plan->far,
+            .alone = plan->alone,
             .asks_y = plan->asks_y,
             .traffic = plan->traffic,
         };

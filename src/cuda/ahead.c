@@ -33,10 +33,9 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
     planish_status status = limits_of(gpu, &limits, error);
     if (!status)
         status = problem_make(&p, op, pass, tensors, error);
-    if (!status)
-        status = cuda_plan_make(&plan, &p, &limits, error);
     if (status)
         return status;
+    cuda_plan_make(&plan, &p, &limits);
     void *buffers[ROLE_COUNT];
     buffers_of(tensors, buffers);
     return cuda_plan_prepare(&plan, buffers, error);

@@ -49,8 +49,7 @@ typedef struct cuda_plan {
 planish_status cuda_device_limits(int device, cuda_limits *limits, message error);
 
 /* Pure. The row kernels where they take the problem, else the general ones. */
-planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
-                              message error);
+void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits);
 
 /*
  * Queues the plan on `stream` (NULL: the default stream). `buffers` as in buffers_check,

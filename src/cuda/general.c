@@ -83,7 +83,7 @@ static bool wants_sums(const cuda_plan *plan) {
 static bool wants_delta(const cuda_plan *plan) {
     const int32_t *c = plan->main.constant;
     return c[C_PASS] == PLANISH_BACKWARD && c[C_KIND] == PLANISH_LAYER &&
-           c[C_DW_TYPE] != DTYPE_NONE;
+           (c[C_DW_TYPE] != DTYPE_NONE || c[C_ACTIVATION] != PLANISH_IDENTITY);
 }
 
 static int lanes_of_columns(const cuda_plan *plan) {
@@ -153,7 +153,7 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
             c[C_DW_TYPE] == DTYPE_NONE ? DTYPE_NONE : DTYPE_F64; /* of the partial sums */
         c[C_LANES] = lanes_of_columns(plan);
     } else {
-        c[C_PASS] = c[C_KIND] = c[C_WEIGHT_OFFSET] = 0;
+        c[C_PASS] = c[C_KIND] = c[C_WEIGHT_OFFSET] = c[C_ACTIVATION] = 0;
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
             c[types[i]] = DTYPE_NONE;
         c[C_LANES] = 1;

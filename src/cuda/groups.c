@@ -43,11 +43,12 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
         return strips_shared_bytes(spec);
     if (c[C_STAGE] == STAGE_ROW) {
         const int part = c[C_DEPTH] / c[C_CLUSTER];
+        const int weights = c[C_ACTIVATION] == PLANISH_IDENTITY ? 1 : 2; /* and biases */
         const size_t row = (size_t)part * (size_t)c[C_PIXELS];
         const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
         return round_up(row * (size_t)constant_bytes(c, C_X_TYPE)) +
                round_up(row * (size_t)constant_bytes(c, C_G_TYPE)) +
-               (size_t)(part + 3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
+               (size_t)(weights * part + 3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
     }
     if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
         return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
@@ -248,6 +249,8 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
     cuda_spec spec = *first_of(plan);
     int32_t *c = spec.constant;
     c[C_STAGE] = stage;
+    if (!is_backward(c) && (stage == STAGE_SUMS || stage == STAGE_MOMENTS))
+        c[C_ACTIVATION] = PLANISH_IDENTITY;
     if (stage == STAGE_MOMENTS) {
         const int64_t entries = c[C_DEPTH] * (is_backward(c) ? 1 : pieces_of(plan->main.constant));
         c[C_WARPS] = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;

@@ -133,7 +133,10 @@ void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cud
         plan->stride[r] = v->stride[r];
     if (p->pass != PLANISH_BACKWARD)
         return;
-    c[C_CORRECT] = p->kind == PLANISH_LAYER && !problem_hides_rounding(p);
+    /* What goes into an activation is made by the saved mean: then it has all its digits (plan.c).
+     */
+    c[C_CORRECT] =
+        p->kind == PLANISH_LAYER && !problem_hides_rounding(p) && p->activation == PLANISH_IDENTITY;
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
 }

@@ -8,25 +8,31 @@
 #include "images.h"
 #include "rows.h"
 
+/* The backward of an activation asks for the mean before the sums: but for the general kernels it
+ * has to be given with all its digits, where they show. */
+static bool misses_digits(const problem *p) {
+    return p->kind == PLANISH_LAYER && !problem_hides_rounding(p) &&
+           p->dtypes[ROLE_MEAN] != DTYPE_F64;
+}
+
 static bool fast_plan(cuda_plan *plan, const problem *p) {
     image_view v;
+    const bool plain = p->activation == PLANISH_IDENTITY;
     if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || p->cols < 1 ||
         p->cols > 1 << 30)
         return false;
-    if (rows_plan_make(plan, p) || channels_plan_make(plan, p))
+    if (!plain && p->pass == PLANISH_BACKWARD && misses_digits(p))
+        return false;
+    if ((plain || p->pass == PLANISH_FORWARD) && rows_plan_make(plan, p))
+        return true;
+    if (plain && channels_plan_make(plan, p))
         return true;
     memset(&plan->main, 0, sizeof plan->main);
     return images_of_groups(&v, p) &&
            (group_rows_plan_make(plan, p, &v) || groups_plan_make(plan, p, &v));
 }
 
-planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits,
-                              message error) {
-    if (p->activation != PLANISH_IDENTITY)
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "op->activation is %d on a GPU, where there are no kernels for it yet; wanted "
-                    "PLANISH_IDENTITY",
-                    (int)p->activation);
+void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     memset(plan, 0, offsetof(cuda_plan, axis));
     plan->limits = *limits;
     plan->rows = p->rows;
@@ -37,7 +43,6 @@ planish_status cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limi
         memset(&plan->main, 0, sizeof plan->main);
         general_plan_make(plan, p);
     }
-    return PLANISH_OK;
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {

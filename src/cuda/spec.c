@@ -26,14 +26,15 @@ const char *cuda_kernel_text(cuda_kernel kernel) {
 }
 
 static const char *const constant_names[C_COUNT] = {
-    "REAL_DOUBLE", "KIND",          "COLS",     "X_TYPE",    "Y_TYPE",     "G_TYPE",
-    "D_TYPE",      "W_TYPE",        "B_TYPE",   "MEAN_TYPE", "RSTD_TYPE",  "DW_TYPE",
-    "DB_TYPE",     "WEIGHT_OFFSET", "WIDTH",    "LANES",     "VECS",       "ROWS",
-    "WARPS",       "TEAMS",         "CLUSTER",  "GROUP",     "HOLD",       "STAGES",
-    "DELAY",       "EARLY",         "CORRECT",  "SLICES",    "MIN_BLOCKS", "WANT_DWEIGHT",
-    "WANT_DBIAS",  "X_ACCESS",      "Y_ACCESS", "G_ACCESS",  "D_ACCESS",   "W_ACCESS",
-    "B_ACCESS",    "PASS",          "M2_TYPE",  "STAGE",     "GROUPS",     "DEPTH",
-    "PIXELS",      "TILE",          "PIECE",    "PLANES",    "LAST",       "DENSE",
+    "REAL_DOUBLE",  "KIND",       "ACTIVATION",    "COLS",     "X_TYPE",    "Y_TYPE",
+    "G_TYPE",       "D_TYPE",     "W_TYPE",        "B_TYPE",   "MEAN_TYPE", "RSTD_TYPE",
+    "DW_TYPE",      "DB_TYPE",    "WEIGHT_OFFSET", "WIDTH",    "LANES",     "VECS",
+    "ROWS",         "WARPS",      "TEAMS",         "CLUSTER",  "GROUP",     "HOLD",
+    "STAGES",       "DELAY",      "EARLY",         "CORRECT",  "SLICES",    "MIN_BLOCKS",
+    "WANT_DWEIGHT", "WANT_DBIAS", "X_ACCESS",      "Y_ACCESS", "G_ACCESS",  "D_ACCESS",
+    "W_ACCESS",     "B_ACCESS",   "PASS",          "M2_TYPE",  "STAGE",     "GROUPS",
+    "DEPTH",        "PIXELS",     "TILE",          "PIECE",    "PLANES",    "LAST",
+    "DENSE",
 };
 
 size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {
@@ -51,6 +52,7 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {
 void cuda_spec_describe(cuda_spec *spec, const problem *p) {
     int32_t *c = spec->constant;
     c[C_KIND] = p->kind;
+    c[C_ACTIVATION] = p->activation;
     c[C_WEIGHT_OFFSET] = p->weight_offset;
     c[C_X_TYPE] = p->dtypes[ROLE_X];
     c[C_Y_TYPE] = p->dtypes[ROLE_Y];

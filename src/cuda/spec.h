@@ -29,6 +29,7 @@ typedef enum cuda_kernel {
 typedef enum cuda_constant {
     C_REAL_DOUBLE,
     C_KIND,
+    C_ACTIVATION,
     C_COLS,
     C_X_TYPE,
     C_Y_TYPE,
@@ -98,8 +99,8 @@ static inline size_t real_bytes(const int32_t *constant) {
     return constant[C_REAL_DOUBLE] ? 8 : 4;
 }
 
-/* Sets what every kernel knows of its problem: the kind, the weight offset, and the dtypes (m2's is
- * the general kernels' alone). */
+/* Sets what every kernel knows of its problem: the kind, the activation, the weight offset, and the
+ * dtypes (m2's is the general kernels' alone). */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
 /* The name of the kernel's entry in its text, such as "planish_forward". */

@@ -21,12 +21,15 @@ from gpu_shim import (
     FORWARD,
     FROM_Y,
     LAYER,
+    RELU,
     RMS,
+    SILU,
     STATISTICS,
     AnyPlan,
     Plan,
     ShimError,
 )
+from torch.nn import functional
 
 import torch
 
@@ -527,7 +530,8 @@ PASSES = {
 class AnyCase:
     """A problem of any axes. `order` is that of x's axes in memory, `out_order` that of y's and
     dx's, `step` the distance of the innermost elements; the buffers begin `skew` elements after an
-    aligned address; the plan's description has `kernel` in it."""
+    aligned address; the plan's description has `kernel` in it. An `activation` (SILU, RELU) follows
+    the norm."""
 
     def __init__(
         self,
@@ -543,16 +547,21 @@ class AnyCase:
         out_order: list[int] | None = None,
         skew: int = 0,
         kernel: str = "",
+        activation: int = 0,
         **constants: int,
     ) -> None:
         self.direction, self.kind, self.shape = direction, kind, shape
+        self.activation = activation
         self.reduce, self.affine, self.offset, self.step = reduce, affine, offset, step
         self.order = order or list(range(len(shape)))
         self.out_order = out_order or self.order
         self.skew, self.kernel, self.constants = skew, kernel, constants
         inputs, outputs = PASSES[direction]
+        if activation and direction == BACKWARD:
+            inputs = (*inputs, "bias")
+        self.inputs_there = inputs
         roles = [r for r in (*inputs, *outputs) if r != "mean" or kind == LAYER]
-        f64 = types["x"] == "f64" or direction in (STATISTICS, APPLY)
+        f64 = types["x"] == "f64" or direction in (STATISTICS, APPLY) or activation
         base = dict.fromkeys(FULL, types["x"]) | dict.fromkeys(AFFINE, types["x"])
         base |= dict.fromkeys(("mean", "rstd", "m2"), "f64" if f64 else "f32")
         self.types = {r: (base | types)[r] for r in roles}
@@ -566,6 +575,7 @@ class AnyCase:
         return (
             f"any {kind} {word} {self.shape} over {self.reduce:b} affine {self.affine:b} "
             f"order {self.order} {self.out_order} step {self.step} skew {self.skew} {kinds}"
+            f" activation {self.activation}"
             + "".join(f" {k}={v}" for k, v in self.constants.items())
         )
 
@@ -607,6 +617,7 @@ class AnyCase:
             self.affine,
             self.types,
             strides,
+            activation=self.activation,
             offset=self.offset,
             eps=self.eps,
             arch=arch,
@@ -647,7 +658,10 @@ class AnyCase:
         if self.direction == FROM_Y:
             y = (x - mean) * rstd * (d["weight"].double() + self.offset) + d["bias"].double()
             d["y"] = y.to(TORCH[self.types["y"]])
-        return {r: d[r] for r in PASSES[self.direction][0] if r in self.types}
+        return {r: d[r] for r in self.inputs_there if r in self.types}
+
+    def activated(self, z: torch.Tensor) -> torch.Tensor:
+        return {0: z, SILU: functional.silu(z), RELU: z.relu()}[self.activation]
 
     def reference(self, d: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         dims, layer = self.dims(), self.kind == LAYER
@@ -670,8 +684,11 @@ class AnyCase:
             xhat = (x - mean) * given
             if self.direction in (FORWARD, APPLY, STATISTICS):
                 b = d["bias"].double() if "bias" in d else 0
-                return {"y": xhat * w + b, "mean": mean, "rstd": rstd, "m2": m2}
+                return {"y": self.activated(xhat * w + b), "mean": mean, "rstd": rstd, "m2": m2}
         dy, rstd = d["dy"].double(), d["rstd"].double()
+        if self.activation:
+            z = (xhat * w + d["bias"].double()).requires_grad_()
+            dy = dy * torch.autograd.grad(self.activated(z).sum(), z)[0]
         g = dy * w
         c1 = g.mean(dims, keepdim=True) * layer
         c2 = (g * xhat).mean(dims, keepdim=True)
@@ -713,6 +730,8 @@ class AnyCase:
         got, want = self.whole(d).run(), self.reference(d)
         for r in self.outputs:
             t, v, ref = self.types[r], got[r].view.double(), want[r]
+            if self.activation and r in ("mean", "rstd") and self.types["x"] != "f64":
+                t = "f32"  # the arithmetic's
             if not got[r].outside_untouched():
                 wrong.append(f"{r}: wrote outside")
             if not torch.isfinite(v).all():
@@ -819,7 +838,9 @@ def image_cases(quick: bool) -> list[AnyCase]:
     ]  # fmt: skip
     for i, (images, g, d, hw) in enumerate(groups[::3] if quick else groups):
         for direction in (FORWARD, BACKWARD):
-            for last in (False, True):
+            for last, activation in itertools.product(
+                (False, True), (0, RELU if i % 4 == 1 else SILU)
+            ):
                 dtype = ("f16", "f32", "bf16")[(i + direction + last) % 3]
                 w = {"weight": "f32", "dweight": "f32", "bias": "f32", "dbias": "f32"}
                 out.append(
@@ -832,6 +853,7 @@ def image_cases(quick: bool) -> list[AnyCase]:
                         {"x": dtype} | (w if i % 2 else {}),
                         [0, 3, 1, 2] if last else None,
                         skew=i % 5 if i % 2 else 0,
+                        activation=activation,
                         kernel="cuda groups" if images and g * d * hw < 1 << 20 and hw > 1 else "",
                     )
                 )

@@ -17,9 +17,11 @@ ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight"
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
 LAYER, RMS = 0, 1
+SILU, RELU = 1, 2
 CONSTANTS = [
     "REAL_DOUBLE",
     "KIND",
+    "ACTIVATION",
     "COLS",
     "X_TYPE",
     "Y_TYPE",
@@ -95,7 +97,7 @@ def load() -> ctypes.CDLL:
     text = ctypes.c_char_p
     lib.shim_plan.argtypes = [p, i, i, long, long, p, p, i, ctypes.c_double, i, i, text, s]
     u = ctypes.c_uint64
-    lib.shim_problem.argtypes = [p, i, i, i, p, u, u, p, p, i, ctypes.c_double, i, i, text, s]
+    lib.shim_problem.argtypes = [p, i, i, i, i, p, u, u, p, p, i, ctypes.c_double, i, i, text, s]
     lib.shim_free.argtypes = [p]
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s
@@ -253,6 +255,7 @@ class AnyPlan(Plan):
         dtypes: Mapping[str, str],
         strides: Mapping[str, Sequence[int]],
         *,
+        activation: int = 0,
         offset: int = 0,
         eps: float = 1e-5,
         device: int = 0,
@@ -267,6 +270,7 @@ class AnyPlan(Plan):
             ctypes.byref(self.handle),
             direction,
             kind,
+            activation,
             n,
             (ctypes.c_int64 * n)(*shape),
             reduce,

@@ -37,12 +37,8 @@ static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
     *out = malloc(sizeof **out);
     if (!*out)
         return PLANISH_ERROR_OUT_OF_MEMORY;
-    status = cuda_plan_make(*out, p, &limits, error);
-    if (status) {
-        free(*out);
-        *out = NULL;
-    }
-    return status;
+    cuda_plan_make(*out, p, &limits);
+    return PLANISH_OK;
 }
 
 /* Rows one stride apart. `strides` and `dtypes` have ROLE_COUNT values. */
@@ -72,10 +68,10 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
 
 /* Any problem: every tensor has x's rank, its strides at strides[role * ndim]; an axis that a
  * tensor has not is one of size 1 there. */
-EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int ndim, const int64_t *shape,
-                        uint64_t reduce_axes, uint64_t affine_axes, const int64_t *strides,
-                        const int *dtypes, int weight_offset, double eps, int device, int arch,
-                        char *text, size_t bytes) {
+EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int activation, int ndim,
+                        const int64_t *shape, uint64_t reduce_axes, uint64_t affine_axes,
+                        const int64_t *strides, const int *dtypes, int weight_offset, double eps,
+                        int device, int arch, char *text, size_t bytes) {
     static const DLDataType types[] = {
         {kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}};
     DLTensor tensor[ROLE_COUNT];
@@ -103,7 +99,8 @@ EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int ndim, const int
                              .weight_offset = weight_offset,
                              .reduce_axes = reduce_axes,
                              .affine_axes = affine_axes,
-                             .eps = eps};
+                             .eps = eps,
+                             .activation = (planish_activation)activation};
     const planish_tensors tensors = {sizeof tensors, t[0], t[1], t[2], t[3], t[4],
                                      t[5],           t[6], t[7], t[8], t[9], t[10]};
     problem p;

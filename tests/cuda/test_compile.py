@@ -25,6 +25,7 @@ from gpu_shim import (
     FROM_Y,
     LAYER,
     RMS,
+    SILU,
     STATISTICS,
     AnyPlan,
     Plan,
@@ -173,15 +174,21 @@ def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
             name = f"channels {word} {c}x{hw} {dtype} {last}"
             plan = AnyPlan(direction, kind, (64, c, hw), 2, 2, types, strides, arch=arch)
             yield name, plan, (2, 4, 16)[i % 3] if dtype != "f32" else 16
-        for i, (g, d, hw) in enumerate(groups):
+        # Some with an activation, too.
+        works = [(i, 0) for i in range(len(groups))] + [(i, SILU) for i in (0, 1, 3, 5, 7)]
+        for i, activation in works:
+            g, d, hw = groups[i]
             types, c = same(dtype, direction, "f32" if i % 2 else None), g * d
+            if activation:
+                types |= {"bias": types["weight"], "mean": "f64", "rstd": "f64"}
+            sizes = (64, g, d, hw)
             for full in ([c * hw, d * hw, hw, 1], [c * hw, d, 1, c]):
                 strides = dict.fromkeys(("x", "y", "dy", "dx"), full)
                 strides |= {r: [g, 1, 0, 0] for r in ("mean", "rstd")}
                 strides |= {r: [0, d, 1, 0] for r in ("weight", "bias", "dweight", "dbias")}
-                name = f"groups {word} {g}x{d}x{hw} {dtype} {full}"
-                plan = AnyPlan(direction, LAYER, (64, g, d, hw), 12, 6, types, strides, arch=arch)
-                yield name, plan, 16
+                name = f"groups {word} {g}x{d}x{hw} {dtype} {full} {activation}"
+                follows = {"activation": activation, "arch": arch}
+                yield name, AnyPlan(direction, LAYER, sizes, 12, 6, types, strides, **follows), 16
 
 
 def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:

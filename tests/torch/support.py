@@ -1,4 +1,4 @@
-"""Helpers of the torch tests: who ran an operator, and how far results are apart."""
+"""Helpers of the torch tests: who ran an operator, which ran, and how far results are apart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import planish
 import torch
@@ -110,3 +111,15 @@ def dispatch_tables() -> list[str]:
     return [torch._C._dispatch_dump(f"aten::{name}") for name in REPLACED] + [
         torch._C._dispatch_dump_table(f"aten::{name}") for name in REPLACED
     ]
+
+
+class Watched(TorchDispatchMode):
+    """Changes nothing, and sees which operators run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.seen.add(str(func))
+        return func(*args, **kwargs or {})

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import torch.nn.functional as F
-from support import GROUP, LAYER, RMS, Calls
+from support import GROUP, LAYER, RMS, Calls, Watched
 from torch.autograd import gradcheck, gradgradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import planish
 import torch
@@ -474,18 +473,6 @@ def test_group_norm_differs_from_torchs(enabled: bool) -> None:
                 assert enabled or calls.on_planish(FORWARD) == 1
 
 
-class Seen(TorchDispatchMode):
-    """The names of the operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.names.append(str(func))
-        return func(*args, **kwargs or {})
-
-
 @pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
 @pytest.mark.parametrize("name", ["silu", "relu"])
 def test_an_activation_is_not_applied_or_not_fused(name: str, enabled: bool) -> None:
@@ -498,11 +485,11 @@ def test_an_activation_is_not_applied_or_not_fused(name: str, enabled: bool) -> 
             ((2, 6, 75, 75), True),
         ):
             x = torch.randn(shape)
-            with Seen() as seen:
+            with Watched() as mode:
                 y = planish.group_norm(x, 3, activation=name)
             wanted = activation(F.group_norm(x.double(), 3)).float()
             torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-6)
-            assert (f"aten.{name}.default" not in seen.names) == fused
+            assert (f"aten.{name}.default" not in mode.seen) == fused
 
 
 @pytest.mark.parametrize("format", [torch.contiguous_format, LAST], ids=["NCHW", "NHWC"])

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support import Calls
+from support import Calls, Watched
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import planish
@@ -23,18 +22,6 @@ FORWARD, BACKWARD = "planish::norm_forward", "planish::norm_backward"
 IMAGE = torch.randn(2, 6, 4, 5)
 APART = torch.randn(400).as_strided((2, 6, 2), (160, 10, 15))
 LAST = IMAGE.to(memory_format=torch.channels_last)
-
-
-class Watched(TorchDispatchMode):
-    """Changes nothing, and sees which operators run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.seen.add(str(func))
-        return func(*args, **kwargs or {})
 
 
 Norm = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -121,7 +121,7 @@ __device__ __forceinline__ void scale_row(const forward_args &args, place &p, co
 
 __device__ __forceinline__ real centred_output(real v, const row_moments &m, real scale, real offset) {
     const real xhat = NO_DELTA ? v * m.rstd : multiply_add(v, m.rstd, -m.delta * m.rstd);
-    return scaled(xhat, scale, offset);
+    return output_of(xhat, scale, offset);
 }
 
 template <int COUNT>

@@ -33,8 +33,8 @@
  * GROUPS > 0: rows are groups of channels, GROUPS of them before the first comes again; weight and bias
  * have an element for each PIXELS of the row, and the row's own.
  *
- * Constants: KIND COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH LANES
- * GROUPS PIXELS VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS, TILE, with it DENSE (1: the
+ * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
+ * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS, TILE, with it DENSE (1: the
  * rows of x follow each other without a gap, 2: those of y), and alignments in bytes: X_ACCESS Y_ACCESS
  * W_ACCESS B_ACCESS (with DENSE, of the first row).
  */
@@ -96,6 +96,7 @@ constexpr bool FOLDED = LAYER && sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && b
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
+#include "activation.cu"
 #include "forward_chunks.cu"
 #include "forward_sums.cu"
 #include "forward_moments.cu"

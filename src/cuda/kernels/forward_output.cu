@@ -52,6 +52,10 @@ __device__ __forceinline__ real scaled(real v, real scale, real offset) {
     return W_TYPE != NONE ? v * scale : B_TYPE != NONE ? v + offset : v;
 }
 
+__device__ __forceinline__ real output_of(real xhat, real scale, real offset) {
+    return activated(scaled(xhat, scale, offset));
+}
+
 /* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
 __device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
                                           const affine &early, int k, real *scale, real *offset) {
@@ -88,7 +92,7 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
                 load_channels(args, p, k, reader[u].first_channel, scale, offset);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                out[i] = scaled(normalized(element<X_TYPE>(c.word, i), m), scale[i], offset[i]);
+                out[i] = output_of(normalized(element<X_TYPE>(c.word, i), m), scale[i], offset[i]);
             }
             store_once<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
                                           pack<Y_TYPE, WIDTH>(out));

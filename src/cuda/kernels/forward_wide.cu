@@ -131,8 +131,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, wi
             m = room.moments[t & 1];
         }
         if (p.rank == 0) {
-            store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
-                                     m.pivot + m.delta);
+            store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
             store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
         }
         /* Else the converted weights stay in registers, and spill. */

@@ -16,8 +16,8 @@
  * blocks' turns and writes a row of partial sums.
  * planish_general_finish: adds those up in their order.
  *
- * Constants: PASS KIND LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE G_TYPE D_TYPE W_TYPE
- * B_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DW_TYPE DB_TYPE (NONE: absent). REAL_DOUBLE is 1.
+ * Constants: PASS KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE G_TYPE
+ * D_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DW_TYPE DB_TYPE (NONE: absent). REAL_DOUBLE is 1.
  */
 enum { X, WEIGHT, BIAS, Y, MEAN, RSTD, M2, DY, DX, DWEIGHT, DBIAS, DELTA, ROLES };
 
@@ -34,6 +34,8 @@ struct general_args {
     int outer, inner; /* axes of each list, outer ones first */
     general_axis axis[17];
 };
+
+#include "activation.cu"
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FROM_Y = PASS == 2;
@@ -211,7 +213,7 @@ __device__ __forceinline__ void forward_row(const general_args &args, const thre
             v *= weight_at(args, p);
         if (B_TYPE != NONE)
             v += read<B_TYPE>(args, p, BIAS);
-        write<Y_TYPE>(args, p, Y, v);
+        write<Y_TYPE>(args, p, Y, activated(v));
     }
 }
 
@@ -228,6 +230,14 @@ __device__ __forceinline__ double distance(const general_args &args, const place
     return w == 0 || fabs(w) <= ULP * fabs(b) ? 0 : (v - b) / w;
 }
 
+/* An element of dy as it comes to the norm, through the activation behind it. */
+__device__ __forceinline__ double gradient_at(const general_args &args, const place &p, double xhat) {
+    const double dy = read<G_TYPE>(args, p, DY);
+    if (!ACTIVE)
+        return dy;
+    return through_activation(dy, xhat * weight_at(args, p) + read<B_TYPE>(args, p, BIAS));
+}
+
 __device__ __forceinline__ void backward_row(const general_args &args, const thread_of_row &t,
                                              double (*room)[THREADS]) {
     const double n = (double)args.inner_size;
@@ -237,10 +247,18 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
         mean = read<MEAN_TYPE>(args, t.row, MEAN);
         rstd = read<RSTD_TYPE>(args, t.row, RSTD);
     }
+    /* An activation wants the exact mean before the sums; else it is found beside them. */
+    double known = 0;
+    if (ACTIVE && LAYER) {
+        for (i64 i = t.slice; i < end; i += SLICES)
+            known += distance(args, inner_place(args, t.row, i), mean);
+        add_slices<1>(room, &known);
+        known /= n;
+    }
     for (i64 i = t.slice; i < end; i += SLICES) {
         place p = inner_place(args, t.row, i);
-        double d = distance(args, p, mean);
-        double g = read<G_TYPE>(args, p, DY) * weight_at(args, p);
+        double d = distance(args, p, mean) - known;
+        double g = gradient_at(args, p, d * rstd) * weight_at(args, p);
         v[0] += g;
         v[1] = multiply_add(g, d, v[1]);
         v[2] += d;
@@ -251,13 +269,13 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
     const double c2 = multiply_add(-delta, v[0], v[1]) / n * factor;
     if (D_TYPE == NONE) {
         if (t.there && t.slice == 0)
-            write<F64>(args, t.row, DELTA, delta);
+            write<F64>(args, t.row, DELTA, known + delta);
         return;
     }
     for (i64 i = t.slice; i < end; i += SLICES) {
         place p = inner_place(args, t.row, i);
-        double xhat = (distance(args, p, mean) - delta) * factor;
-        double g = read<G_TYPE>(args, p, DY) * weight_at(args, p);
+        const double d = distance(args, p, mean) - known, xhat = (d - delta) * factor;
+        double g = gradient_at(args, p, d * rstd) * weight_at(args, p);
         write<D_TYPE>(args, p, DX, rstd * (g - c1 - xhat * c2));
     }
 }
@@ -296,14 +314,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (i64 i = (i64)blockIdx.y * SLICES + threadIdx.x / LANES; there && i < args.inner_size;
              i += turn) {
             place p = inner_place(args, outer, i);
-            double g = read<G_TYPE>(args, p, DY);
-            v[1] += g;
-            if (DW_TYPE != NONE) {
-                double d = distance(args, p, read<MEAN_TYPE>(args, p, MEAN));
+            double xhat = 0;
+            if (DW_TYPE != NONE || ACTIVE) {
+                xhat = distance(args, p, read<MEAN_TYPE>(args, p, MEAN));
                 if (LAYER && !FROM_Y)
-                    d -= read<F64>(args, p, DELTA);
-                v[0] = multiply_add(g, FROM_Y ? d : d * read<RSTD_TYPE>(args, p, RSTD), v[0]);
+                    xhat -= read<F64>(args, p, DELTA);
+                if (!FROM_Y)
+                    xhat *= read<RSTD_TYPE>(args, p, RSTD);
             }
+            const double g = gradient_at(args, p, xhat);
+            v[1] += g;
+            v[0] = multiply_add(g, xhat, v[0]);
         }
         add_slices<2>(room, v);
         if (there && threadIdx.x < LANES) {

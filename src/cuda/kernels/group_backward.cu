@@ -37,31 +37,47 @@ constexpr bool SHORT_RANGE = X_TYPE == F16;
 constexpr bool SHORT_WEIGHT = SHORT_RANGE && (W_TYPE == F16 || W_TYPE == NONE);
 
 struct saved {
-    float mean, rstd;
+    float mean, rest, rstd;
 };
 __device__ __forceinline__ saved saved_of(const groups_args &args, i64 row) {
-    return {saved_mean(args, row), saved_rstd(args, row)};
+    return {saved_mean(args, row), saved_rest(args, row), saved_rstd(args, row)};
 }
+
+/* What a channel is multiplied by, and what is added to it. */
+struct channel_affine {
+    float weight, bias;
+};
 
 /* Where a row lies in shared memory, and what its channels have in common. */
 struct row_place {
     u32 x, dy;
-    const float *weight; /* of the block's channels */
+    const float *weight, *bias; /* of the block's channels */
     saved of;
+
+    __device__ __forceinline__ channel_affine affine_of(int channel) const {
+        return {WEIGHTED ? weight[channel] : 1, BIASED ? bias[channel] : 0};
+    }
 };
 
 /* x - mean, and times rstd but for SHORT_RANGE. */
 __device__ __forceinline__ float centred(const saved &of, float x) {
-    if (LAYER)
-        x -= of.mean;
+    x = less_mean(x, of.mean, of.rest);
     return SHORT_RANGE ? x : x * of.rstd;
 }
 
-/* Sums over WIDTH neighbours: dy, dy times what is centred, and that. */
-__device__ __forceinline__ void add_chunk(const saved &of, const u32 *x, const u32 *dy, float *v) {
+/* An element of dy as it comes to the norm; `d`: what is centred of its x. */
+__device__ __forceinline__ float gradient_of_norm(const saved &of, const channel_affine &a, float d,
+                                                  float dy) {
+    return gradient_behind(dy, SHORT_RANGE ? d * of.rstd : d, a.weight, a.bias);
+}
+
+/* Sums over WIDTH neighbours of a channel: dy, dy times what is centred, and that. */
+__device__ __forceinline__ void add_chunk(const saved &of, const channel_affine &a, const u32 *x,
+                                          const u32 *dy, float *v) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        const float d = centred(of, element<X_TYPE>(x, i)), g = element<G_TYPE>(dy, i);
+        const float d = centred(of, element<X_TYPE>(x, i));
+        const float g = gradient_of_norm(of, a, d, element<G_TYPE>(dy, i));
         v[0] += g;
         v[1] = multiply_add(g, d, v[1]);
         if (CORRECT)
@@ -90,9 +106,10 @@ __device__ __forceinline__ row_factors factors_of(const saved &of, const common 
             CORRECT ? multiply_add(-c.delta, slope, constant) : constant};
 }
 
-__device__ __forceinline__ float gradient_of(const saved &of, const row_factors &f, float x,
-                                             float dy, float w) {
-    const float rest = multiply_add(centred(of, x), f.slope, f.constant);
+__device__ __forceinline__ float gradient_of(const saved &of, const row_factors &f,
+                                             const channel_affine &a, float x, float dy, float w) {
+    const float d = centred(of, x), rest = multiply_add(d, f.slope, f.constant);
+    dy = gradient_of_norm(of, a, d, dy);
     if (SHORT_WEIGHT)
         return multiply_add(dy, w, rest); /* w has been multiplied by rstd */
     return multiply_add(WEIGHTED ? dy * w : dy, of.rstd, rest);
@@ -133,6 +150,7 @@ __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
         int channel, first, end;
         float v[3] = {0, 0, 0};
         segment_of(s, channel, first, end);
+        const channel_affine a = r.affine_of(channel);
 #pragma unroll 1
         for (int c = first + lane; c < end; c += 32 * AT_ONCE) {
             chunks_at_once at;
@@ -140,7 +158,7 @@ __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
                 if (c + 32 * j < end)
-                    add_chunk(r.of, at.x[j].word, at.dy[j].word, v);
+                    add_chunk(r.of, a, at.x[j].word, at.dy[j].word, v);
         }
         __syncwarp();
         sums_of_warp(r.of, v);
@@ -196,7 +214,8 @@ __device__ __forceinline__ void write_segments(const row_place &r, const common 
     for (int s = threadIdx.x / 32; s < PART * SEGMENTS; s += WARPS) {
         int channel, first, end;
         segment_of(s, channel, first, end);
-        float w = WEIGHTED ? r.weight[channel] : 1;
+        const channel_affine a = r.affine_of(channel);
+        float w = a.weight;
         if (SHORT_WEIGHT)
             w *= r.of.rstd;
 #pragma unroll 1
@@ -210,7 +229,7 @@ __device__ __forceinline__ void write_segments(const row_place &r, const common 
                 float v[WIDTH];
 #pragma unroll
                 for (int i = 0; i < WIDTH; i++)
-                    v[i] = gradient_of(r.of, f, element<X_TYPE>(at.x[j].word, i),
+                    v[i] = gradient_of(r.of, f, a, element<X_TYPE>(at.x[j].word, i),
                                        element<G_TYPE>(at.dy[j].word, i), w);
                 store_once<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
             }
@@ -248,7 +267,7 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
                                              u32 round) {
     constexpr int DY_AT = (int)round_up(PART_ROW * bytes_of(X_TYPE));
     float *sums = (float *)(dynamic_shared + DY_AT + round_up(PART_ROW * bytes_of(G_TYPE)));
-    float *weight = sums + 3 * PART * SEGMENTS;
+    float *weight = sums + 3 * PART * SEGMENTS, *bias = weight + PART;
     const i64 image = row / GROUPS;
     const int group = (int)(row - image * GROUPS);
     const int first = group * DEPTH + (CLUSTER > 1 ? (int)cluster_rank() * PART : 0);
@@ -257,6 +276,7 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     r.x = shared_address(dynamic_shared);
     r.dy = r.x + DY_AT;
     r.weight = weight;
+    r.bias = bias;
     fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
     fill<G_TYPE, G_ACCESS>(r.dy,
                            (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
@@ -265,6 +285,9 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     if (WEIGHTED)
         for (int d = threadIdx.x; d < PART; d += THREADS)
             weight[d] = weight_of(args, first + d);
+    if (BIASED)
+        for (int d = threadIdx.x; d < PART; d += THREADS)
+            bias[d] = bias_of(args, first + d);
     copy_async_wait<0>();
     __syncthreads();
     sum_segments(r, sums);

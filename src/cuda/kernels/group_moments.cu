@@ -86,6 +86,7 @@ __device__ __forceinline__ void backward_moments(const groups_args &args, i64 ro
         to[2] = c.delta;
         to[3] = saved_mean(args, row);
         to[4] = saved_rstd(args, row);
+        to[5] = saved_rest(args, row);
     }
     if (WANT_DWEIGHT || WANT_DBIAS)
         for (int d = threadIdx.x; d < DEPTH; d += THREADS) {

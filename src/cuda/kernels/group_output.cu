@@ -2,28 +2,26 @@
 
 /* What an element's output needs of its row. */
 struct row_common {
-    float mean, rstd;
-    float a, b; /* forward: distance of the mean, -; backward: c2, delta * c2 - c1 */
+    float mean, rest, rstd;
+    float a, b; /* backward: c2, delta * c2 - c1 */
 };
 
 __device__ __forceinline__ row_common common_of_row(const groups_args &args, i64 row) {
     const float *from = args.moments + row * 8;
     if (FORWARD)
-        return {from[0], from[2], from[1], 0};
-    return {from[3], from[4], from[1],
+        return {from[0], from[1], from[2], 0, 0};
+    return {from[3], from[5], from[4], from[1],
             CORRECT ? multiply_add(from[2], from[1], -from[0]) : -from[0]};
 }
 
 __device__ __forceinline__ float output_of(float x, float dy, const row_common &c, float w, float b) {
-    if (LAYER)
-        x -= c.mean;
-    if (FORWARD) {
-        if (LAYER)
-            x -= c.a;
-        x *= c.rstd;
-        return WEIGHTED && BIASED ? multiply_add(x, w, b) : WEIGHTED ? x * w : BIASED ? x + b : x;
-    }
-    x *= c.rstd;
+    x = less_mean(x, c.mean, c.rest) * c.rstd;
+    if (FORWARD)
+        return activated(WEIGHTED && BIASED ? multiply_add(x, w, b)
+                         : WEIGHTED         ? x * w
+                         : BIASED           ? x + b
+                                            : x);
+    dy = gradient_behind(dy, x, w, b);
     const float g = WEIGHTED ? dy * w : dy;
     return (multiply_add(-x, c.a, g) + (LAYER ? c.b : 0)) * c.rstd;
 }

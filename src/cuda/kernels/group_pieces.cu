@@ -53,17 +53,18 @@ template <int TYPE> __device__ __forceinline__ i64 byte_of(int channel, int pixe
 /* Channels are dense: sums of each of a thread's WIDTH channels, then over the block's planes. */
 __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_place &p) {
     float *room = (float *)dynamic_shared; /* [3][PLANES][LANES * WIDTH] */
-    float v[3][WIDTH], mean[SAME ? 1 : WIDTH], rstd[SAME ? 1 : WIDTH];
+    float v[3][WIDTH];
+    saved of[SAME ? 1 : WIDTH];
+    channel_affine a[WIDTH];
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         v[0][i] = v[1][i] = v[2][i] = 0;
-        if (!FORWARD && p.active && !(SAME && i > 0)) {
-            const i64 row = p.image * GROUPS + (p.channel + i) / DEPTH;
-            mean[i] = saved_mean(args, row);
-            rstd[i] = saved_rstd(args, row);
-        }
+        if (!FORWARD && p.active && !(SAME && i > 0))
+            of[i] = saved_of(args, p.image * GROUPS + (p.channel + i) / DEPTH);
+        if (!FORWARD && ACTIVE && p.active)
+            a[i] = {weight_of(args, p.channel + i), bias_of(args, p.channel + i)};
     }
     const int begin = p.first_pixel + p.plane;
     constexpr int STEPS = ceil_div(PIECE, PLANES), AT_ONCE = FORWARD ? 6 : 4;
@@ -105,10 +106,10 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
                     }
                     v[2][i] = multiply_add(d, d, v[2][i]);
                 } else {
-                    const float g = element<G_TYPE>(cg[j].word, i);
-                    if (LAYER)
-                        d -= mean[SAME ? 0 : i];
-                    d *= rstd[SAME ? 0 : i];
+                    const saved &s = of[SAME ? 0 : i];
+                    d = less_mean(d, s.mean, s.rest) * s.rstd;
+                    const float g =
+                        gradient_behind(element<G_TYPE>(cg[j].word, i), d, a[i].weight, a[i].bias);
                     v[0][i] += g;
                     v[1][i] = multiply_add(g, d, v[1][i]);
                     if (CORRECT)
@@ -157,13 +158,14 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
 __device__ __forceinline__ void sum_channel(const groups_args &args, const piece_place &p) {
     const i64 row = p.image * GROUPS + p.channel / DEPTH;
     const saved of = saved_of(args, row);
+    const channel_affine a = {weight_of(args, p.channel), bias_of(args, p.channel)};
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
     float v[3] = {0, 0, 0};
 #pragma unroll 4
     for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
         add_chunk(
-            of, load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
+            of, a, load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
             load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v);
     sums_of_warp(of, v);
 #pragma unroll

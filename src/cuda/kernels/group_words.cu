@@ -2,6 +2,8 @@
  * What the kernels of groups of channels share: arguments, weights, saved moments and the arithmetic
  * of a row's moments. Included by groups.cu and strips.cu, whose constants it uses.
  */
+#include "activation.cu"
+
 struct groups_args {
     const void *x, *weight, *bias, *dy;
     void *mean, *rstd, *out;
@@ -21,7 +23,9 @@ constexpr bool FORWARD = PASS == 0;
 constexpr int THREADS = WARPS * 32;
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
 constexpr bool WEIGHTED = W_TYPE != NONE;
-constexpr bool BIASED = FORWARD && B_TYPE != NONE;
+constexpr bool BIASED = (FORWARD || ACTIVE) && B_TYPE != NONE;
+/* What goes into an activation is made again by the mean with all its digits. */
+constexpr bool EXACT_MEAN = !FORWARD && ACTIVE && LAYER && MEAN_TYPE == F64 && !SHORT_RESULTS;
 constexpr int OUT_TYPE = FORWARD ? Y_TYPE : D_TYPE;
 constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : D_ACCESS;
 constexpr i64 ROW = (i64)DEPTH * PIXELS;
@@ -45,15 +49,35 @@ __device__ __forceinline__ float bias_of(const groups_args &args, int channel) {
         return load_element<B_TYPE>(args.bias, channel);
 }
 
-/* The saved moments of a row. */
+/* The saved moments of a row; rest: what a float leaves of its mean. */
 __device__ __forceinline__ float saved_mean(const groups_args &args, i64 row) {
     if constexpr (!LAYER || MEAN_TYPE == NONE)
         return 0;
     else
         return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
 }
+__device__ __forceinline__ float saved_rest(const groups_args &args, i64 row) {
+    if constexpr (EXACT_MEAN)
+        return load_rest((const char *)args.mean + row * args.mean_stride);
+    else
+        return 0;
+}
 __device__ __forceinline__ float saved_rstd(const groups_args &args, i64 row) {
     return load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
+}
+
+/* An element of x less its row's mean. */
+__device__ __forceinline__ float less_mean(float x, float mean, float rest) {
+    if (LAYER)
+        x -= mean;
+    if (LAYER && (FORWARD || EXACT_MEAN))
+        x -= rest;
+    return x;
+}
+
+/* An element of dy as it comes to the norm, through the activation behind it. */
+__device__ __forceinline__ float gradient_behind(float dy, float xhat, float weight, float bias) {
+    return ACTIVE ? through_activation(dy, multiply_add(xhat, weight, bias)) : dy;
 }
 
 /* From sums about p + d to sums about p, of n elements. */
@@ -85,7 +109,7 @@ __device__ __forceinline__ moments moments_of(double pivot, double a, double b, 
     return {(float)mean, (float)((pivot * back - (float)mean) + delta * back), rstd};
 }
 __device__ __forceinline__ void save_moments(const groups_args &args, i64 row, const moments &m) {
-    store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0, m.mean);
+    store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.mean, m.rest);
     store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
 }
 

@@ -13,7 +13,7 @@
  * Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; rows whose
  * squares leave float's range are summed again, scaled by a power of two.
  *
- * Constants: STAGE PASS KIND GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES PLANES
+ * Constants: STAGE PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES PLANES
  * WARPS LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS
  * Y_ACCESS D_ACCESS (alignments of a row in bytes).
  */

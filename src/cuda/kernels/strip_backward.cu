@@ -2,7 +2,7 @@
 
 /* The saved moments of the thread's columns. */
 struct saved {
-    float mean[COLUMNS], rstd[COLUMNS];
+    float mean[COLUMNS], rest[EXACT_MEAN ? COLUMNS : 1], rstd[COLUMNS];
 };
 
 __device__ __forceinline__ saved saved_of(const groups_args &args, const strip_place &p) {
@@ -11,6 +11,8 @@ __device__ __forceinline__ saved saved_of(const groups_args &args, const strip_p
     for (int j = 0; j < COLUMNS; j++) {
         const i64 row = p.image * GROUPS + (p.channel + j * EACH) / DEPTH;
         out.mean[j] = p.steps ? saved_mean(args, row) : 0;
+        if (EXACT_MEAN)
+            out.rest[j] = p.steps ? saved_rest(args, row) : 0;
         out.rstd[j] = p.steps ? saved_rstd(args, row) : 0;
     }
     return out;
@@ -21,9 +23,14 @@ constexpr bool SCALES_LAST = X_TYPE == F16 && G_TYPE == F16;
 
 /* xhat, or what it is made of by rstd. */
 __device__ __forceinline__ float deviation_of(float x, const saved &s, int i) {
-    if (LAYER)
-        x -= s.mean[i / EACH];
+    x = less_mean(x, s.mean[i / EACH], EXACT_MEAN ? s.rest[i / EACH] : 0);
     return SCALES_LAST ? x : x * s.rstd[i / EACH];
+}
+
+/* An element of dy as it comes to the norm; `d`: what deviation_of gives of its x. */
+__device__ __forceinline__ float gradient_of_norm(float dy, const saved &s, const affine &w, int i,
+                                                  float d) {
+    return gradient_behind(dy, SCALES_LAST ? d * s.rstd[i / EACH] : d, w.weight[i], w.bias[i]);
 }
 
 __device__ __forceinline__ float *channel_sums(int which, int warp) {
@@ -33,8 +40,8 @@ __device__ __forceinline__ float *channel_sums(int which, int warp) {
 /* Sums of dy, dy * xhat and xhat of each of the thread's channels: parts from PART_NUMBER on, as they
  * come. */
 template <int PART_NUMBER>
-__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, int count,
-                                              float (*v)[WIDTH]) {
+__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, const affine &w,
+                                              int count, float (*v)[WIDTH]) {
     const u32 tile = shared_address(dynamic_shared);
     copy_async_wait<PARTS - 1 - PART_NUMBER>();
     const int end = least(count, (PART_NUMBER + 1) * PART);
@@ -45,7 +52,7 @@ __device__ __forceinline__ void add_gradients(const strip_place &p, const saved 
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-            const float g = element<G_TYPE>(dy.word, i);
+            const float g = gradient_of_norm(element<G_TYPE>(dy.word, i), s, w, i, d);
             v[0][i] += g;
             v[1][i] = multiply_add(g, d, v[1][i]);
             if (CORRECT)
@@ -53,16 +60,16 @@ __device__ __forceinline__ void add_gradients(const strip_place &p, const saved 
         }
     }
     if constexpr (PART_NUMBER + 1 < PARTS)
-        add_gradients<PART_NUMBER + 1>(p, s, count, v);
+        add_gradients<PART_NUMBER + 1>(p, s, w, count, v);
 }
 
 /* The same of each of the warp's channels. */
-__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s) {
+__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s, const affine &w) {
     float v[3][WIDTH];
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
         v[0][i] = v[1][i] = v[2][i] = 0;
-    add_gradients<0>(p, s, p.steps, v);
+    add_gradients<0>(p, s, w, p.steps, v);
 #pragma unroll
     for (int j = 0; j < (CORRECT ? 3 : 2); j++)
 #pragma unroll
@@ -162,8 +169,8 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-                v[i] = multiply_add(element<G_TYPE>(dy.word, i), a[i],
-                                    multiply_add(d, b[i / EACH], c[i / EACH]));
+                const float g = gradient_of_norm(element<G_TYPE>(dy.word, i), s, w, i, d);
+                v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
             }
             store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                               pack<OUT_TYPE, WIDTH>(v));
@@ -174,14 +181,18 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
 /* Returns the place in the strip `after` this, whose moments `s` becomes. */
 __device__ __forceinline__ strip_place backward_strip(const groups_args &args, const strip_place &p,
                                                       saved &s, i64 after, mailbox &m, u32 &round) {
+    affine w;
     expect_mail(m, p, round);
-    sum_channels(p, s);
+    if (ACTIVE) /* else they are asked for while the sums are on their way */
+        w = affine_of(args, p);
+    sum_channels(p, s, w);
     if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
     for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
         send_gradients(args, m, p, g + p.lane / SEND, round);
-    const affine w = affine_of(args, p);
+    if (!ACTIVE)
+        w = affine_of(args, p);
     const strip_place then = place_of(after);
     const saved next = saved_of(args, then);
     wait_for_mail(m, round);

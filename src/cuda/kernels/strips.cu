@@ -15,10 +15,10 @@
  * the others. Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; strips
  * with a row whose squares leave float's range are summed again, such rows scaled by a power of two.
  *
- * Constants: PASS KIND GROUPS DEPTH PIXELS COLS (channels of an image) TILE PIECE WIDTH LANES (chunks of a
- * pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER GROUP DELAY (the later half of GROUPs
- * begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS
- * G_ACCESS Y_ACCESS D_ACCESS (alignments of a strip in bytes).
+ * Constants: PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) TILE PIECE WIDTH LANES
+ * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER GROUP DELAY (the later half
+ * of GROUPs begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes,
+ * X_ACCESS G_ACCESS Y_ACCESS D_ACCESS (alignments of a strip in bytes).
  */
 #include "group_words.cu"
 #include "strip_tiles.cu"

@@ -220,6 +220,23 @@ template <int TYPE> __device__ __forceinline__ real load_element(const void *bas
     return element<TYPE>(load_shared_by_rows<B, B>((const char *)base + index * B).word, 0);
 }
 
+/* high + low, of which f64 keeps both. */
+template <int TYPE>
+__device__ __forceinline__ void store_pair(void *address, real high, real low) {
+    if constexpr (TYPE == F64) {
+        const u64 bits = (u64)__double_as_longlong((double)high + (double)low);
+        store_once<8, 8>(address, chunk<8>{{(u32)bits, (u32)(bits >> 32)}});
+    } else {
+        store_element<TYPE>(address, 0, high + low);
+    }
+}
+/* What a float leaves of an f64 number. */
+__device__ __forceinline__ float load_rest(const void *address) {
+    const chunk<8> c = load_shared_by_rows<8, 8>(address);
+    const double v = __hiloint2double((int)c.word[1], (int)c.word[0]);
+    return (float)(v - (double)(float)v);
+}
+
 /* Makes the compiler forget what it derived from a word (such as converted floats), so that it does
  * not keep that in registers and spill. `zero` must be 0 in a way it cannot know; the assembler sees
  * through an empty asm statement. */
@@ -243,6 +260,18 @@ template <int COUNT, typename T> __device__ __forceinline__ T tree_sum(const T *
 __device__ __forceinline__ float estimate_root(float f) {
     float r;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
+    return r;
+}
+
+/* The hardware's estimates of 2^f, and of 1 / f: off by 2^-22 of it at most, and 2^-23. */
+__device__ __forceinline__ float estimate_power(float f) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
+    return r;
+}
+__device__ __forceinline__ float estimate_inverse(float f) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
     return r;
 }
 

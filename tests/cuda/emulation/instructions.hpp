@@ -93,6 +93,12 @@ float estimate_root(float f) {
     return __uint_as_float(__float_as_uint((float)(1 / sqrt((double)f))) ^ 1);
 }
 
+/* The same, in its last two. */
+float estimate_power(float f) {
+    return __uint_as_float(__float_as_uint((float)exp2((double)f)) ^ 3);
+}
+float estimate_inverse(float f) { return __uint_as_float(__float_as_uint((float)(1 / (double)f)) ^ 1); }
+
 /* ---- Shared memory, copies and barriers ------------------------------------------------------- */
 
 void barrier(int id, int threads) { emulation_barrier(id, (unsigned)threads); }

@@ -133,7 +133,7 @@ static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm 
                                 planish_pass pass, const planish_tensors *tensors, message error) {
     planish_status status = problem_make(p, op, pass, tensors, error);
     if (!status)
-        status = cuda_plan_make(plan, p, &limits, error);
+        cuda_plan_make(plan, p, &limits);
     if (!status && without_clusters && plan->main.kernel == CUDA_STRIPS)
         share_without_clusters(plan);
     return status;
@@ -192,6 +192,14 @@ static struct variant {
     {CUDA_FINISH, C_SLICES, 1, 8, 0},
     {CUDA_FINISH, C_SLICES, 16, 32, 0},
     {CUDA_FORWARD, C_GROUPS, 2, 999, 0},
+    {CUDA_FORWARD, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_FORWARD, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_GROUPS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_GROUPS, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_STRIPS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_STRIPS, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_GENERAL_ROWS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_GENERAL_COLUMNS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
     {CUDA_CHANNELS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
     {CUDA_CHANNELS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
     {CUDA_CHANNELS, C_CLUSTER, 1, 1, 0},
@@ -931,6 +939,34 @@ static void strips_as_planned(void) {
     }
 }
 
+/* An activation behind groups, in every way they go; behind other layers, in the general one. */
+static void activations(void) {
+    static const int64_t shapes[][4] = {
+        {3, 2, 8, 64}, {2, 3, 5, 49}, {1, 16, 10, 901}, {2, 7, 3, 2}, {2, 2, 40, 1600}};
+    static const numbers of[] = {NORMAL, MEAN_1E4, MEAN_100};
+    set_device(90, 2);
+    for (int i = 0; i < 60; i++) {
+        const bool last = i / 10 % 2;
+        norm_case c = groups_of(both[i / 5 % 2], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
+                                shapes[i % 5], last, types[(i + i / 5) % 3]);
+        c.activation = i % 4 == 3 ? PLANISH_RELU : PLANISH_SILU;
+        c.stats = i % 9 == 8 ? F32 : F64; /* of f32 the general way, backward */
+        c.numbers = of[(i + i / 10) % 3];
+        c.weight_offset = i % 8 == 5;
+        if (i % 6 == 4)
+            c.weight = c.grad = F32;
+        if (i % 11 == 10)
+            c.has &= ~(i % 2 ? HAS(BIAS) : HAS(WEIGHT) | HAS(DWEIGHT));
+        emulate_case(c);
+    }
+    for (int i = 0; i < 8; i++) {
+        norm_case c = i % 2 ? channels_of(both[i / 2 % 2], PLANISH_LAYER, 2, 24, 20, types[i % 4])
+                            : rows_of(both[i / 2 % 2], PLANISH_LAYER, 9, 200, types[i / 2]);
+        c.activation = i % 3 ? PLANISH_SILU : PLANISH_RELU;
+        emulate_case(c);
+    }
+}
+
 static void every_variant(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
@@ -974,6 +1010,7 @@ int main(int argc, char **argv) {
         {"strips", strips},
         {"strips wide", strips_without_clusters},
         {"strips as planned", strips_as_planned},
+        {"activations", activations},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

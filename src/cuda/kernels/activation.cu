@@ -1,0 +1,62 @@
+/*
+ * What may follow a norm: y = f(z), with z what the norm alone would return. Included by what uses it.
+ * A further activation is a case in each of the two functions at the end.
+ *
+ * Constants: ACTIVATION (a planish_activation), and the dtypes of what is written.
+ */
+enum { IDENTITY, SILU, RELU };
+
+constexpr bool ACTIVE = ACTIVATION != IDENTITY;
+/* Results of 16 bits do not show the last digits of f32, nor those of a mean. */
+constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(D_TYPE) == 2 &&
+                               bytes_of(DW_TYPE) == 2;
+
+/* exp(-z), -87 <= z <= 40, f64 from -708 on (NaN: NaN, or any number). */
+__device__ __forceinline__ float exp_minus(float z) {
+    constexpr float LOG2_E = 0x1.715476p+0f, LN_2 = 0x1.62e43p-1f, LN_2_REST = -0x1.05c61p-29f;
+    if (SHORT_RESULTS)
+        return estimate_power(z * -LOG2_E);
+    /* A power of two, and that of a rest of at most a half, which the estimate knows to its last bits. */
+    const float shifted = multiply_add(z, -LOG2_E, 0x1.8p23f), n = shifted - 0x1.8p23f;
+    const float rest = multiply_add(n, -LN_2_REST, multiply_add(n, -LN_2, -z));
+    const float power = estimate_power(rest * LOG2_E);
+    return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
+}
+__device__ __forceinline__ double exp_minus(double z) { return exp(-z); }
+
+/* 1 / v, 1 <= v < 2^126. */
+__device__ __forceinline__ float inverse(float v) {
+    const float r = estimate_inverse(v);
+    return SHORT_RESULTS ? r : multiply_add(r, multiply_add(-v, r, 1.f), r);
+}
+__device__ __forceinline__ double inverse(double v) { return 1 / v; }
+
+/* Near enough to 0 from here on; NaN stays. */
+template <typename T> __device__ __forceinline__ T not_below(T z) {
+    constexpr T LEAST = sizeof(T) == 8 ? -708 : -87;
+    return z < LEAST ? LEAST : z;
+}
+/* Beyond 40 1 + exp(-z) is 1 in f64, too. */
+template <typename T> __device__ __forceinline__ T limited(T z) { return z > 40 ? 40 : not_below(z); }
+
+/* f(z) */
+template <typename T> __device__ __forceinline__ T activated(T z) {
+    if (ACTIVATION == SILU) {
+        const T low = not_below(z); /* of any z above the estimate is right */
+        return low * inverse(1 + exp_minus(SHORT_RESULTS ? low : limited(low)));
+    }
+    if (ACTIVATION == RELU)
+        return z < 0 ? 0 : z;
+    return z;
+}
+
+/* dy * f'(z) */
+template <typename T> __device__ __forceinline__ T through_activation(T dy, T z) {
+    if (ACTIVATION == SILU) {
+        const T near = limited(z), e = exp_minus(near), s = inverse(1 + e);
+        return dy * (s * multiply_add(e * s, near, (T)1));
+    }
+    if (ACTIVATION == RELU)
+        return z <= 0 ? 0 : dy;
+    return dy;
+}
