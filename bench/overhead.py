@@ -87,6 +87,9 @@ def own_cases(device: str) -> dict[str, tuple[Call, Call]]:
     def train(y: torch.Tensor) -> object:
         return torch.autograd.grad(y, live, dy)
 
+    def silu(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return planish.group_norm(x, 2, *parameters, activation="silu")
+
     return {
         "planish.group_norm": (
             lambda: F.group_norm(image, 2, weight, bias),
@@ -95,6 +98,14 @@ def own_cases(device: str) -> dict[str, tuple[Call, Call]]:
         "planish.group_norm, forward and backward": (
             lambda: train(F.group_norm(live[0], 2, *live[1:])),
             lambda: train(planish.group_norm(live[0], 2, *live[1:])),
+        ),
+        "planish.group_norm, silu": (
+            lambda: F.silu(F.group_norm(image, 2, weight, bias)),
+            lambda: silu(image, weight, bias),
+        ),
+        "planish.group_norm, silu, forward and backward": (
+            lambda: train(F.silu(F.group_norm(live[0], 2, *live[1:]))),
+            lambda: train(silu(*live)),
         ),
         "planish.layer_norm over channels": (
             lambda: channels(image, weight, bias),

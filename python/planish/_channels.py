@@ -107,8 +107,8 @@ class RMSNorm2d(nn.RMSNorm):
 class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm on planish, whether planish is enabled or not.
 
-    ``activation="silu"`` or ``"relu"`` returns that of y, on the CPU in the same pass over memory,
-    see :func:`planish.group_norm`.
+    ``activation="silu"`` or ``"relu"`` returns that of y, in the same pass over memory: see
+    :func:`planish.group_norm`.
     """
 
     activation: str | None = None  # of modules that replace() made

@@ -185,8 +185,16 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
 
 #: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
 _FUSED_PIXELS = 4
-#: With fewer elements a pass over them costs less than what torch's operators do for a call.
-_FUSED_ELEMENTS = 1 << 16
+#: With fewer elements a pass over them costs less than what a call of planish's own costs the host
+#: beyond one of torch's operators.
+_FUSED_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 23}
+
+
+def _is_worth_a_call(x: Tensor) -> bool:
+    if x.numel() >= _FUSED_ELEMENTS[x.device.type]:
+        return True
+    on_gpu = x.device.type == "cuda" and not torch.compiler.is_compiling()
+    return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
 def check_activation(function: str, activation: str | None) -> None:
@@ -215,10 +223,10 @@ def group_norm(
     The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
     its own. Differentiable twice.
 
-    ``activation="silu"`` or ``"relu"`` returns that of y. On the CPU it is fused: no pass over
-    memory of its own, and nothing kept for the backward but what the norm keeps. Elsewhere, for
-    images of less than four pixels, and while planish is enabled for less than 65536 elements,
-    torch's own runs on the result.
+    ``activation="silu"`` or ``"relu"`` returns that of y. It is fused: no pass over memory of its
+    own, and nothing kept for the backward but what the norm keeps. For images of less than four
+    pixels, and while planish is enabled for less than 65536 elements (on a GPU 2^23, but for calls
+    that a CUDA graph records), torch's own runs on the result.
 
     Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
     another dtype or device; and ValueError for another activation.
@@ -245,8 +253,8 @@ def group_norm(
     through_torch = _enable.is_enabled("group_norm", _device_type(x)) and _torch_can_group(
         x, weight, bias
     )
-    fuses = x.device.type == "cpu" and x.shape[2:].numel() >= _FUSED_PIXELS
-    if activation and fuses and (x.numel() >= _FUSED_ELEMENTS or not through_torch):
+    fuses = x.shape[2:].numel() >= _FUSED_PIXELS
+    if activation and fuses and (not through_torch or _is_worth_a_call(x)):
         return _ops.group_norm(x, num_groups, weight, bias, eps, activation)
     if through_torch:
         y = torch.group_norm(x, num_groups, weight, bias, eps)

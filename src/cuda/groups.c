@@ -21,6 +21,8 @@ enum {
     ROW_VECS = 6,            /* chunks of a thread, of rows read once */
     ROW_THREADS = 768,       /* in a multiprocessor, the same */
     ROW_MANY_THREADS = 1024, /* the same, of two large blocks */
+    ROW_BLOCKS = 3,          /* in a multiprocessor, of rows that take a cluster */
+    MOST_ROW_CLUSTER = 8,
     SEGMENT_COST = 2,
     LEAST_CHUNK = 4, /* bytes, of strips: what a copy to shared memory takes */
     MOST_GRID = 1 << 30
@@ -43,12 +45,12 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
         return strips_shared_bytes(spec);
     if (c[C_STAGE] == STAGE_ROW) {
         const int part = c[C_DEPTH] / c[C_CLUSTER];
-        const int weights = c[C_ACTIVATION] == PLANISH_IDENTITY ? 1 : 2; /* and biases */
         const size_t row = (size_t)part * (size_t)c[C_PIXELS];
         const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
+        const int sums = 3 * part * ceil_div(chunks, c[C_PIECE]);
         return round_up(row * (size_t)constant_bytes(c, C_X_TYPE)) +
                round_up(row * (size_t)constant_bytes(c, C_G_TYPE)) +
-               (size_t)(weights * part + 3 * part * ceil_div(chunks, c[C_PIECE])) * sizeof(float);
+               (size_t)(2 * part + sums) * sizeof(float); /* weights and biases */
     }
     if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
         return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
@@ -84,7 +86,8 @@ static void set_segments(int32_t *c, int part, int chunks, int most_warps) {
         }
 }
 
-/* A row at a time in a block or a cluster; false where shared memory does not hold it. */
+/* A row at a time in a block, or in a cluster where a block does not hold it; false where neither
+ * does. */
 static bool row_geometry(cuda_plan *plan) {
     int32_t *c = plan->main.constant;
     c[C_STAGE] = STAGE_ROW;
@@ -95,20 +98,20 @@ static bool row_geometry(cuda_plan *plan) {
     const size_t room = (size_t)plan->limits.shared_per_block - 1024;
     if (plan->cols > 1 << 20)
         return false;
-    /* Two blocks to a multiprocessor, where a cluster gives that. */
     c[C_PIECE] = 32;
-    for (int more = 2; more <= least(8, plan->limits.max_cluster); more *= 2)
-        if (c[C_DEPTH] % more == 0 && 2 * groups_shared_bytes(&plan->main) > room)
+    const bool cuts = groups_shared_bytes(&plan->main) > room;
+    for (int more = 2; cuts && more <= least(MOST_ROW_CLUSTER, plan->limits.max_cluster); more++)
+        if (c[C_DEPTH] % more == 0 && ROW_BLOCKS * groups_shared_bytes(&plan->main) > room)
             c[C_CLUSTER] = more;
-    if (groups_shared_bytes(&plan->main) > room)
+    const int fits = (int)(room / groups_shared_bytes(&plan->main));
+    if (!fits)
         return false;
-    const bool alone = 2 * groups_shared_bytes(&plan->main) > room;
     const int part = c[C_DEPTH] / c[C_CLUSTER];
     const int wanted = ceil_div(part * chunks, 32 * ROW_VECS);
-    const int many = alone ? 24 : c[C_CLUSTER] == 1 ? 16 : 12;
+    const int many = fits == 1 ? 20 : !cuts ? 16 : fits < ROW_BLOCKS ? 12 : 8;
     set_segments(c, part, chunks, most(2, least(wanted, many)));
     const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
-    const int threads = c[C_WARPS] > 12 && !alone ? ROW_MANY_THREADS : ROW_THREADS;
+    const int threads = c[C_WARPS] > 12 && fits > 1 ? ROW_MANY_THREADS : ROW_THREADS;
     c[C_MIN_BLOCKS] = most(1, least((int)fit, threads / (32 * c[C_WARPS])));
     return true;
 }

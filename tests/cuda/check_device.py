@@ -663,6 +663,17 @@ class AnyCase:
     def activated(self, z: torch.Tensor) -> torch.Tensor:
         return {0: z, SILU: functional.silu(z), RELU: z.relu()}[self.activation]
 
+    def slope_scale(
+        self, z: torch.Tensor, xhat: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+    ) -> torch.Tensor:
+        """What an activation's slope at z is known to a few ULP of: 1, and a half of z's terms.
+        That of ReLU jumps: where z is nothing beside those of the row, either is right."""
+        terms = xhat.abs().clamp_min(1) * w.abs() + b.abs()
+        if self.activation == SILU:
+            return 1 + terms / 2
+        digits = 2.0 ** BITS["f64" if self.types["x"] == "f64" else "f32"]
+        return torch.where(z.abs() * digits < 8 * terms.amax(self.dims(), True), digits, 1.0)
+
     def reference(self, d: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         dims, layer = self.dims(), self.kind == LAYER
         w = d["weight"].double() + self.offset if "weight" in d else torch.ones(1, device="cuda")
@@ -684,10 +695,17 @@ class AnyCase:
             xhat = (x - mean) * given
             if self.direction in (FORWARD, APPLY, STATISTICS):
                 b = d["bias"].double() if "bias" in d else 0
-                return {"y": self.activated(xhat * w + b), "mean": mean, "rstd": rstd, "m2": m2}
+                z = xhat * w + b
+                want = {"y": self.activated(z), "mean": mean, "rstd": rstd, "m2": m2}
+                if self.activation and z.numel():
+                    terms = z.abs().maximum((xhat * w).abs()).maximum((z * 0 + b).abs())
+                    want["y_sum"] = terms.amax(dims, keepdim=True)
+                return want
         dy, rstd = d["dy"].double(), d["rstd"].double()
+        known = dy.abs()
         if self.activation:
             z = (xhat * w + d["bias"].double()).requires_grad_()
+            known = known * self.slope_scale(z.detach(), xhat, w, d["bias"].double())
             dy = dy * torch.autograd.grad(self.activated(z).sum(), z)[0]
         g = dy * w
         c1 = g.mean(dims, keepdim=True) * layer
@@ -700,8 +718,8 @@ class AnyCase:
             "dweight": self.summed(dy * xhat),
             "dbias": self.summed(dy),
             # An xhat that cancelled is good to a few ULP of the row's spread, which is 1.
-            "dweight_sum": self.summed((dy * xhat).abs().maximum(dy.abs())),
-            "dbias_sum": self.summed(dy.abs()),
+            "dweight_sum": self.summed(known * xhat.abs().clamp_min(1)),
+            "dbias_sum": self.summed(known),
         }
 
     def place(self, d: dict[str, torch.Tensor], shape: list[int], rows: slice) -> Placed:

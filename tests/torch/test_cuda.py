@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ from support import (
     RMS,
     RMS_BACKWARD,
     Calls,
+    Watched,
     description,
     exact_norm,
     on_planish,
@@ -909,6 +911,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "LayerNorm2d": lambda: planish.LayerNorm2d(6),
     "RMSNorm2d": lambda: planish.RMSNorm2d(6),
     "GroupNorm": lambda: planish.GroupNorm(3, 6),
+    "GroupNorm, silu": lambda: planish.GroupNorm(3, 6, activation="silu"),
     "InstanceNorm2d": lambda: planish.InstanceNorm2d(6, affine=True),
     "EvoNorm2dS0": lambda: planish.EvoNorm2dS0(6, 2),
 }
@@ -940,6 +943,31 @@ def test_a_module_over_channels_differs_from_the_cpus(
     assert results[0][0].stride() == results[1][0].stride()
     for mine, theirs in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", ["silu", "relu"])
+def test_an_activation_behind_groups_is_wrong(
+    name: str, layout: torch.memory_format, dtype: torch.dtype, enabled: bool
+) -> None:
+    side = 512 if enabled else 24
+    x = (random(1, 32, side, side, dtype=torch.float64) + 3).to(dtype, memory_format=layout)
+    leaves = [x, *(random(32, dtype=dtype, seed=seed) for seed in (1, 2))]
+    dy = random(*x.shape, dtype=dtype, seed=3).to(memory_format=layout)
+    exact = [t.double().requires_grad_() for t in leaves]
+    wanted_y = getattr(F, name)(F.group_norm(exact[0], 8, *exact[1:]))
+    wanted = [wanted_y, *torch.autograd.grad(wanted_y, exact, dy.double())]
+    leaves = [t.requires_grad_() for t in leaves]
+    with planish.enabled() if enabled else contextlib.nullcontext(), Watched() as mode:
+        y = planish.group_norm(leaves[0], 8, *leaves[1:], activation=name)
+        found = [y, *torch.autograd.grad(y, leaves, dy)]
+    assert f"aten.{name}.default" not in mode.seen
+    assert y.is_contiguous(memory_format=layout)
+    for one, other in zip(found, wanted, strict=True):
+        error = (one.double() - other).abs().max()
+        assert error <= 4 * torch.finfo(dtype).eps * other.abs().max(), float(error)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

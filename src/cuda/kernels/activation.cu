@@ -11,7 +11,7 @@ constexpr bool ACTIVE = ACTIVATION != IDENTITY;
 constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(D_TYPE) == 2 &&
                                bytes_of(DW_TYPE) == 2;
 
-/* exp(-z), -87 <= z <= 40, f64 from -708 on (NaN: NaN, or any number). */
+/* exp(-z), -87 <= z <= 40, f64 from -708 on (NaN: NaN, or any number); any z of SHORT_RESULTS. */
 __device__ __forceinline__ float exp_minus(float z) {
     constexpr float LOG2_E = 0x1.715476p+0f, LN_2 = 0x1.62e43p-1f, LN_2_REST = -0x1.05c61p-29f;
     if (SHORT_RESULTS)
@@ -24,7 +24,7 @@ __device__ __forceinline__ float exp_minus(float z) {
 }
 __device__ __forceinline__ double exp_minus(double z) { return exp(-z); }
 
-/* 1 / v, 1 <= v < 2^126. */
+/* 1 / v, 1 <= v < 2^126; beyond that 0 in SHORT_RESULTS. */
 __device__ __forceinline__ float inverse(float v) {
     const float r = estimate_inverse(v);
     return SHORT_RESULTS ? r : multiply_add(r, multiply_add(-v, r, 1.f), r);
@@ -41,9 +41,11 @@ template <typename T> __device__ __forceinline__ T limited(T z) { return z > 40 
 
 /* f(z) */
 template <typename T> __device__ __forceinline__ T activated(T z) {
+    if (ACTIVATION == SILU && SHORT_RESULTS)
+        return z * inverse(1 + exp_minus(z));
     if (ACTIVATION == SILU) {
-        const T low = not_below(z); /* of any z above the estimate is right */
-        return low * inverse(1 + exp_minus(SHORT_RESULTS ? low : limited(low)));
+        const T low = not_below(z);
+        return low * inverse(1 + exp_minus(limited(low)));
     }
     if (ACTIVATION == RELU)
         return z < 0 ? 0 : z;
@@ -52,6 +54,10 @@ template <typename T> __device__ __forceinline__ T activated(T z) {
 
 /* dy * f'(z) */
 template <typename T> __device__ __forceinline__ T through_activation(T dy, T z) {
+    if (ACTIVATION == SILU && SHORT_RESULTS) {
+        const T s = inverse(1 + exp_minus(z));
+        return dy * multiply_add(s, multiply_add(-z, s, z), s);
+    }
     if (ACTIVATION == SILU) {
         const T near = limited(z), e = exp_minus(near), s = inverse(1 + e);
         return dy * (s * multiply_add(e * s, near, (T)1));

@@ -43,7 +43,7 @@ __device__ __forceinline__ saved saved_of(const groups_args &args, i64 row) {
     return {saved_mean(args, row), saved_rest(args, row), saved_rstd(args, row)};
 }
 
-/* What a channel is multiplied by, and what is added to it. */
+/* What a channel is multiplied by, rstd included for SHORT_WEIGHT, and what is added to it. */
 struct channel_affine {
     float weight, bias;
 };
@@ -55,7 +55,8 @@ struct row_place {
     saved of;
 
     __device__ __forceinline__ channel_affine affine_of(int channel) const {
-        return {WEIGHTED ? weight[channel] : 1, BIASED ? bias[channel] : 0};
+        const float w = WEIGHTED ? weight[channel] : 1;
+        return {SHORT_WEIGHT ? w * of.rstd : w, BIASED ? bias[channel] : 0};
     }
 };
 
@@ -68,7 +69,7 @@ __device__ __forceinline__ float centred(const saved &of, float x) {
 /* An element of dy as it comes to the norm; `d`: what is centred of its x. */
 __device__ __forceinline__ float gradient_of_norm(const saved &of, const channel_affine &a, float d,
                                                   float dy) {
-    return gradient_behind(dy, SHORT_RANGE ? d * of.rstd : d, a.weight, a.bias);
+    return gradient_behind(dy, SHORT_RANGE && !SHORT_WEIGHT ? d * of.rstd : d, a.weight, a.bias);
 }
 
 /* Sums over WIDTH neighbours of a channel: dy, dy times what is centred, and that. */
@@ -107,12 +108,12 @@ __device__ __forceinline__ row_factors factors_of(const saved &of, const common 
 }
 
 __device__ __forceinline__ float gradient_of(const saved &of, const row_factors &f,
-                                             const channel_affine &a, float x, float dy, float w) {
+                                             const channel_affine &a, float x, float dy) {
     const float d = centred(of, x), rest = multiply_add(d, f.slope, f.constant);
     dy = gradient_of_norm(of, a, d, dy);
     if (SHORT_WEIGHT)
-        return multiply_add(dy, w, rest); /* w has been multiplied by rstd */
-    return multiply_add(WEIGHTED ? dy * w : dy, of.rstd, rest);
+        return multiply_add(dy, a.weight, rest);
+    return multiply_add(WEIGHTED ? dy * a.weight : dy, of.rstd, rest);
 }
 
 /* Chunks of a segment at once; more take registers that blocks need. */
@@ -215,9 +216,6 @@ __device__ __forceinline__ void write_segments(const row_place &r, const common 
         int channel, first, end;
         segment_of(s, channel, first, end);
         const channel_affine a = r.affine_of(channel);
-        float w = a.weight;
-        if (SHORT_WEIGHT)
-            w *= r.of.rstd;
 #pragma unroll 1
         for (int k = first + lane; k < end; k += 32 * AT_ONCE) {
             chunks_at_once at;
@@ -230,7 +228,7 @@ __device__ __forceinline__ void write_segments(const row_place &r, const common 
 #pragma unroll
                 for (int i = 0; i < WIDTH; i++)
                     v[i] = gradient_of(r.of, f, a, element<X_TYPE>(at.x[j].word, i),
-                                       element<G_TYPE>(at.dy[j].word, i), w);
+                                       element<G_TYPE>(at.dy[j].word, i));
                 store_once<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
             }
         }
@@ -282,12 +280,11 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
                            (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
     copy_async_commit();
     r.of = saved_of(args, row);
-    if (WEIGHTED)
-        for (int d = threadIdx.x; d < PART; d += THREADS)
-            weight[d] = weight_of(args, first + d);
-    if (BIASED)
-        for (int d = threadIdx.x; d < PART; d += THREADS)
-            bias[d] = bias_of(args, first + d);
+    for (int d = threadIdx.x; d < PART; d += THREADS) {
+        const float w = WEIGHTED ? weight_of(args, first + d) : 1, b = BIASED ? bias_of(args, first + d) : 0;
+        weight[d] = w;
+        bias[d] = b;
+    }
     copy_async_wait<0>();
     __syncthreads();
     sum_segments(r, sums);

@@ -27,18 +27,12 @@ __device__ __forceinline__ float deviation_of(float x, const saved &s, int i) {
     return SCALES_LAST ? x : x * s.rstd[i / EACH];
 }
 
-/* An element of dy as it comes to the norm; `d`: what deviation_of gives of its x. */
-__device__ __forceinline__ float gradient_of_norm(float dy, const saved &s, const affine &w, int i,
-                                                  float d) {
-    return gradient_behind(dy, SCALES_LAST ? d * s.rstd[i / EACH] : d, w.weight[i], w.bias[i]);
-}
-
 __device__ __forceinline__ float *channel_sums(int which, int warp) {
     return (float *)(dynamic_shared + SUMS_AT) + (which * WARPS + warp) * TILE;
 }
 
 /* Sums of dy, dy * xhat and xhat of each of the thread's channels: parts from PART_NUMBER on, as they
- * come. */
+ * come. `w`: of what deviation_of gives. */
 template <int PART_NUMBER>
 __device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, const affine &w,
                                               int count, float (*v)[WIDTH]) {
@@ -52,7 +46,7 @@ __device__ __forceinline__ void add_gradients(const strip_place &p, const saved 
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-            const float g = gradient_of_norm(element<G_TYPE>(dy.word, i), s, w, i, d);
+            const float g = gradient_behind(element<G_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
             v[0][i] += g;
             v[1][i] = multiply_add(g, d, v[1][i]);
             if (CORRECT)
@@ -64,11 +58,14 @@ __device__ __forceinline__ void add_gradients(const strip_place &p, const saved 
 }
 
 /* The same of each of the warp's channels. */
-__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s, const affine &w) {
+__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s, affine w) {
     float v[3][WIDTH];
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++)
+    for (int i = 0; i < WIDTH; i++) {
         v[0][i] = v[1][i] = v[2][i] = 0;
+        if (ACTIVE && SCALES_LAST)
+            w.weight[i] *= s.rstd[i / EACH];
+    }
     add_gradients<0>(p, s, w, p.steps, v);
 #pragma unroll
     for (int j = 0; j < (CORRECT ? 3 : 2); j++)
@@ -169,7 +166,8 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-                const float g = gradient_of_norm(element<G_TYPE>(dy.word, i), s, w, i, d);
+                const float g = gradient_behind(element<G_TYPE>(dy.word, i), d,
+                                                SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
                 v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
             }
             store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),

@@ -226,6 +226,8 @@ static struct variant {
     {CUDA_GROUPS, C_STAGE, 3, 3, 0},
     {CUDA_GROUPS, C_LAST, 0, 0, 0},
     {CUDA_GROUPS, C_LAST, 1, 1, 0},
+    {CUDA_GROUPS, C_CLUSTER, 1, 1, 0},
+    {CUDA_GROUPS, C_CLUSTER, 5, 5, 0},
     {CUDA_GROUPS, C_CORRECT, 1, 1, 0},
     {CUDA_GROUPS, C_X_ACCESS, 2, 2, 0},
     {CUDA_STRIPS, C_PASS, 0, 0, 0},
@@ -849,6 +851,7 @@ static void groups(void) {
 
 static void groups_otherwise(void) {
     static const int64_t small[] = {5, 3, 8, 96}, odd[] = {5, 3, 5, 49}, large[] = {2, 2, 40, 1600};
+    static const int64_t fifths[] = {1, 2, 5, 6000};
     set_device(90, 2);
     for (int last = 0; last < 2; last++) {
         for (int pass = 0; pass < 2; pass++) {
@@ -869,6 +872,8 @@ static void groups_otherwise(void) {
             c.stats = F64;
             emulate_case(c);
             c = groups_of(both[pass], PLANISH_LAYER, large, last, F32);
+            emulate_case(c);
+            c = groups_of(both[pass], PLANISH_LAYER, fifths, last, F32);
             emulate_case(c);
         }
         for (numbers n = MEAN_100; n < NUMBERS_COUNT; n++)
