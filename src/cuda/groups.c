@@ -86,8 +86,8 @@ static void set_segments(int32_t *c, int part, int chunks, int most_warps) {
         }
 }
 
-/* A row at a time in a block, or in a cluster where a block does not hold it; false where neither
- * does. */
+/* A row at a time in a block, or in a cluster where a block does not hold it (or not two, of f32
+ * with an activation, whose arithmetic one block would wait for); false where neither does. */
 static bool row_geometry(cuda_plan *plan) {
     int32_t *c = plan->main.constant;
     c[C_STAGE] = STAGE_ROW;
@@ -99,16 +99,18 @@ static bool row_geometry(cuda_plan *plan) {
     if (plan->cols > 1 << 20)
         return false;
     c[C_PIECE] = 32;
-    const bool cuts = groups_shared_bytes(&plan->main) > room;
-    for (int more = 2; cuts && more <= least(MOST_ROW_CLUSTER, plan->limits.max_cluster); more++)
-        if (c[C_DEPTH] % more == 0 && ROW_BLOCKS * groups_shared_bytes(&plan->main) > room)
+    const size_t whole = groups_shared_bytes(&plan->main);
+    const bool slow = c[C_ACTIVATION] != PLANISH_IDENTITY && c[C_X_TYPE] == DTYPE_F32;
+    const size_t blocks = whole > room ? ROW_BLOCKS : slow ? 2 : 1;
+    for (int more = 2; more <= least(MOST_ROW_CLUSTER, plan->limits.max_cluster); more++)
+        if (c[C_DEPTH] % more == 0 && blocks * groups_shared_bytes(&plan->main) > room)
             c[C_CLUSTER] = more;
     const int fits = (int)(room / groups_shared_bytes(&plan->main));
     if (!fits)
         return false;
     const int part = c[C_DEPTH] / c[C_CLUSTER];
     const int wanted = ceil_div(part * chunks, 32 * ROW_VECS);
-    const int many = fits == 1 ? 20 : !cuts ? 16 : fits < ROW_BLOCKS ? 12 : 8;
+    const int many = fits == 1 ? 20 : c[C_CLUSTER] == 1 ? 16 : fits < ROW_BLOCKS ? 12 : 8;
     set_segments(c, part, chunks, most(2, least(wanted, many)));
     const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
     const int threads = c[C_WARPS] > 12 && fits > 1 ? ROW_MANY_THREADS : ROW_THREADS;
