@@ -268,18 +268,21 @@ typedef struct row_kernels {
 
 enum { WEIGHT_SAME, WEIGHT_F32, WEIGHT_DTYPES };
 
+/* The kernels for elements of one dtype: x, y, dy and dx alike. */
+typedef struct element_kernels {
+    row_kernels rows[WEIGHT_DTYPES]; /* of f32 the same twice, and of f64 */
+    group_kernels groups;
+    /* An activation of a row of z, in place; and a row of gradients of what comes out of it made
+     * that of z, in place; both in f32 or f64. */
+    void (*activate)(planish_activation f, void *z, int64_t count);
+    void (*through)(planish_activation f, void *d, const void *z, int64_t count);
+} element_kernels;
+
 typedef struct cpu_kernels {
     const char *tier;
-    /* By element dtype (x, y, dy and dx alike) and weight dtype; where both are f32 the entries
-     * agree, and f64 has weights of its own dtype only. */
-    row_kernels rows[DTYPE_NONE][WEIGHT_DTYPES];
+    const element_kernels *of[DTYPE_NONE];
     channel_kernels channels[2]; /* in f32, in f64 */
     plane_kernels planes[2];     /* the same */
-    group_kernels groups[DTYPE_NONE];
-    /* An activation of a row of z, in place; and a row of gradients of what comes out of it made
-     * that of z, in place; in f32, in f64. */
-    void (*activate[2])(planish_activation f, void *z, int64_t count);
-    void (*through[2])(planish_activation f, void *d, const void *z, int64_t count);
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);

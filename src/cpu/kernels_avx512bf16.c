@@ -2,4 +2,5 @@
 #include "cpu/vec_avx512.h"
 
 #define TIER avx512bf16
+#define TIER_BELOW avx512
 #include "cpu/tier.h"

@@ -393,11 +393,13 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
 
 #include "cpu/rows_short_backward.h"
 INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || !NAME(usual_gradients)(a, rms))
+    if (!NAME(usual_gradients)(a, rms))
         return 0;
-    return NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) && a->rows >= SHORT_ROWS
-               ? NAME(short_rows_backward)(a, rms)
-               : NAME(step_rows_backward)(a, rms);
+    if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) && a->rows >= SHORT_ROWS)
+        return NAME(short_rows_backward)(a, rms);
+    /* Longer rows of 16 bits wait for their conversions, not for what a step has once. */
+    const bool converts = DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN);
+    return converts && a->cols > 2 * NAME(SHORT_COLS) ? 0 : NAME(step_rows_backward)(a, rms);
 }
 #endif
 

@@ -494,9 +494,10 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
     /* Past the cache steps of SHORT_ROWS such rows, 4 KB, are slower than smaller ones. */
     const bool large = a->traffic == TRAFFIC_STREAM && a->cols == 2 * LANES;
-    return NAME(SHORT_COLS) && a->cols <= 2 * NAME(SHORT_COLS) && a->rows >= SHORT_ROWS && !large
-               ? NAME(short_rows)(a, rms)
-               : NAME(step_rows)(a, rms);
+    if (NAME(SHORT_COLS) && a->cols <= 2 * NAME(SHORT_COLS) && a->rows >= SHORT_ROWS && !large)
+        return NAME(short_rows)(a, rms);
+    /* Longer rows of 16 bits wait for their conversions, not for what a step has once. */
+    return DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) ? NAME(step_rows)(a, rms) : 0;
 }
 #endif
 

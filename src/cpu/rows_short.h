@@ -3,8 +3,7 @@
  * row is a few vectors, their number a constant, and costs less for its elements than for waiting:
  * y waits for the root, the root for the squares, the squares for the mean. So SHORT_ROWS rows are
  * taken through each of these together, and what a row has once is done in vectors of rows. The
- * sums are those of rows_forward.h: a lane that no element goes to holds 0. For f32 and f64: 16-bit
- * rows wait for their conversions, not for this.
+ * sums are those of rows_forward.h: a lane that no element goes to holds 0.
  */
 
 enum { NAME(SHORT_VECS) = 2 * NAME(PARTS) }; /* the most vectors of a row */
@@ -220,7 +219,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || a->given || !a->y)
+    if (a->given || !a->y)
         return 0;
     const bool lines = NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, SHORT_ROWS);
     const bool whole = a->cols % VEC_LANES == 0;

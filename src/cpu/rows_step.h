@@ -3,7 +3,7 @@
  * than for waiting: y waits for the root, the root for the squares, the squares for the mean. So
  * the rows of a step are taken through each of these together, weight and bias are loaded once for
  * all of them, and the lines of this step's y and of the next step's x are asked for between. The
- * bits are those of rows_forward.h, whose sums these are. For f32 and f64, as in rows_short.h.
+ * bits are those of rows_forward.h, whose sums these are.
  *
  * A step is STEP_ROWS rows, or GROUP where they come from memory and are more than 3 * LANES: reads
  * and writes then alternate often enough that memory does not wait for either.
@@ -113,7 +113,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
 
 INLINE int64_t NAME(step_rows)(const forward_args *a, const bool rms) {
     const int64_t n = a->cols;
-    if (DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) || n > NAME(STEP_COLS) || a->given || !a->y)
+    if (n > NAME(STEP_COLS) || a->given || !a->y)
         return 0;
     if (a->traffic != TRAFFIC_STREAM || n <= 3 * LANES)
         return NAME(steps_of)(a, rms, STEP_ROWS);

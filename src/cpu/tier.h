@@ -1,6 +1,7 @@
 /*
  * The kernel table of one tier. Included by kernels_<tier>.c after the tier's vector header, with
- * TIER set to its name; defines cpu_kernels_<tier>.
+ * TIER set to its name; defines cpu_kernels_<tier>. Where TIER_BELOW names a tier that differs in
+ * what it does to bf16 alone, rows and groups of other dtypes are that one's.
  */
 #include "cpu/exact.h"
 #include "cpu/rows_doubles.h"
@@ -36,6 +37,22 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
         stream_line((char *)to + i, (const char *)from + i);
 }
 
+#define ELEMENT bf16
+#define ELEMENT_T uint16_t
+#define WEIGHT bf16
+#define WEIGHT_T uint16_t
+#define NAME(f) f##_bf16
+#define WITH_GROUPS
+#include "cpu/compute_f32.h"
+
+#define ELEMENT bf16
+#define ELEMENT_T uint16_t
+#define WEIGHT f32
+#define WEIGHT_T float
+#define NAME(f) f##_bf16_weight_f32
+#include "cpu/compute_f32.h"
+
+#if !defined(TIER_BELOW)
 #define ELEMENT f32
 #define ELEMENT_T float
 #define WEIGHT f32
@@ -59,21 +76,6 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define NAME(f) f##_f16_weight_f32
 #include "cpu/compute_f32.h"
 
-#define ELEMENT bf16
-#define ELEMENT_T uint16_t
-#define WEIGHT bf16
-#define WEIGHT_T uint16_t
-#define NAME(f) f##_bf16
-#define WITH_GROUPS
-#include "cpu/compute_f32.h"
-
-#define ELEMENT bf16
-#define ELEMENT_T uint16_t
-#define WEIGHT f32
-#define WEIGHT_T float
-#define NAME(f) f##_bf16_weight_f32
-#include "cpu/compute_f32.h"
-
 #define ELEMENT f64
 #define ELEMENT_T double
 #define WEIGHT f64
@@ -89,6 +91,7 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
 #define NAME(f) f##_f64
 #define WITH_GROUPS
 #include "cpu/rows.h"
+#endif
 
 #define REAL float
 #define REAL_TOKEN f32
@@ -140,30 +143,41 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
             backward_layer_##suffix, backward_rms_##suffix                                         \
         }                                                                                          \
     }
+/* And those with weights of f32. */
+#define ELEMENT_KERNELS(suffix, with_f32)                                                          \
+    {{ROW_KERNELS(suffix), ROW_KERNELS(with_f32)},                                                 \
+     GROUP_KERNELS(suffix),                                                                        \
+     activate_row_##suffix,                                                                        \
+     through_row_##suffix}
 #define TABLE_(tier) cpu_kernels_##tier
 #define TABLE(tier) TABLE_(tier)
+#define OF_(dtype, tier) cpu_##dtype##_##tier
+#define OF(dtype, tier) OF_(dtype, tier)
 #define TEXT_(tier) #tier
 #define TEXT(tier) TEXT_(tier)
+
+#if defined(TIER_BELOW)
+#define REST TIER_BELOW
+extern const element_kernels OF(f32, REST), OF(f16, REST), OF(f64, REST);
+#else
+#define REST TIER
+const element_kernels OF(f32, TIER), OF(f16, TIER), OF(f64, TIER);
+const element_kernels OF(f32, TIER) = ELEMENT_KERNELS(f32, f32);
+const element_kernels OF(f16, TIER) = ELEMENT_KERNELS(f16, f16_weight_f32);
+const element_kernels OF(f64, TIER) = ELEMENT_KERNELS(f64, f64);
+#endif
+static const element_kernels bf16_kernels = ELEMENT_KERNELS(bf16, bf16_weight_f32);
 
 const cpu_kernels TABLE(TIER);
 const cpu_kernels TABLE(TIER) = {
     .tier = TEXT(TIER),
-    .rows =
-        {
-            [DTYPE_F32] = {ROW_KERNELS(f32), ROW_KERNELS(f32)},
-            [DTYPE_F16] = {ROW_KERNELS(f16), ROW_KERNELS(f16_weight_f32)},
-            [DTYPE_BF16] = {ROW_KERNELS(bf16), ROW_KERNELS(bf16_weight_f32)},
-            [DTYPE_F64] = {ROW_KERNELS(f64)},
-        },
-    .groups = {[DTYPE_F32] = GROUP_KERNELS(f32),
-               [DTYPE_F16] = GROUP_KERNELS(f16),
-               [DTYPE_BF16] = GROUP_KERNELS(bf16),
-               [DTYPE_F64] = GROUP_KERNELS(f64)},
+    .of = {[DTYPE_F32] = &OF(f32, REST),
+           [DTYPE_F16] = &OF(f16, REST),
+           [DTYPE_BF16] = &bf16_kernels,
+           [DTYPE_F64] = &OF(f64, REST)},
     .channels = {CHANNEL_KERNELS(f32), CHANNEL_KERNELS(f64)},
     .planes = {{channel_gather_planes_f32, channel_scatter_planes_f32},
                {channel_gather_planes_f64, channel_scatter_planes_f64}},
-    .activate = {activate_row_f32, activate_row_f64},
-    .through = {through_row_f32, through_row_f64},
     .widen = {[DTYPE_F32] = widen_span_f32,
               [DTYPE_F16] = widen_span_f16,
               [DTYPE_BF16] = widen_span_bf16},
