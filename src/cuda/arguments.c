@@ -93,7 +93,8 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         /* Rows within warps that fill less than half of the device: rather more threads than
          * several rows for each. The bits are the same. */
         while (c[C_LANES] <= 32 && c[C_ROWS] > 1 &&
-               2 * units_of(plan, &spec) < resident(plan, &spec))
+               2 * units_of(plan, &spec) < resident(plan, &spec) &&
+               !(tiled && cuda_spec_rows_at_a_time(&spec) % 16)) /* a tile is whole words */
             c[C_ROWS] /= 2;
         if (tiled) {
             if (c[C_DENSE] != 3 || c[C_X_ACCESS] < 4) /* more addresses, or loads, under way */
@@ -182,7 +183,7 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
     if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = (units + plan->turns - 1) / plan->turns;
-    else if (c[C_STAGES] || c[C_HOLD])
+    else if (c[C_STAGES] || (c[C_HOLD] && !c[C_TILE]))
         grid = at_once;
     if (grid > units)
         grid = units;

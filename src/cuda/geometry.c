@@ -3,6 +3,8 @@
 
 #include "channels.h"
 #include "groups.h"
+#include "integers.h"
+#include "lanes.h"
 
 unsigned cuda_spec_threads(const cuda_spec *s) {
     if (s->kernel == CUDA_FINISH)
@@ -55,8 +57,10 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
         return groups_shared_bytes(s);
     size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
     size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
-    const size_t tiles =
+    size_t tiles =
         cuda_spec_is_tiled(s) ? (size_t)cuda_spec_rows_at_a_time(s) * (size_t)c[C_COLS] * 2 : 0;
+    if (tiles && c[C_TILE] == 2) /* lanes read a run that ends behind the last row */
+        tiles = round_up(tiles + 4 * (size_t)run_words(c[C_COLS], c[C_LANES]) + 4);
     if (tiles && s->kernel == CUDA_FORWARD)
         return tiles;
     if (s->kernel == CUDA_FORWARD) {
@@ -73,6 +77,8 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
             ring += vecs * threads * w;
         size_t sums =
             (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] * real_bytes(c);
+        if (c[C_TILE] == 2)
+            sums = 2 * (size_t)c[C_PLANES] * (size_t)c[C_COLS] * real_bytes(c);
         size_t all = 32 * 8 * (size_t)c[C_WARPS]; /* where the blocks add them up themselves */
         if (sums < all)
             sums = all;

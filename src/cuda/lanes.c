@@ -54,3 +54,7 @@ int lanes_of_block(int chunks, int width, int cluster, int most_elements, int mo
     }
     return best;
 }
+
+int run_words(int cols, int lanes) {
+    return ceil_div(cols, 2 * lanes) | 1;
+}

@@ -25,4 +25,7 @@ int lanes_within_warp(int chunks, int width, int chunk_bytes, int most_elements,
 int lanes_of_block(int chunks, int width, int cluster, int most_elements, int most_lanes,
                    int *vecs);
 
+/* 4-byte words of a lane's run of a 16-bit row (kernels/row_runs.cu): an odd number. */
+int run_words(int cols, int lanes);
+
 #endif

@@ -17,10 +17,19 @@ enum {
     BACKWARD_SPREAD_COLS = 2560,  /* longest row that is left as it is by improve_spread */
     BACKWARD_HOLD_COLS = 131072,  /* longest row that is read from the ring twice */
     TILED_COLS = 72,              /* longest row in tiles (kernels/backward_tiles.cu) */
-    TILED_WHOLE_COLS = 16, /* the same, that a thread takes whole; else two take a half each */
-    TILED_WARPS = 8,       /* of a block */
+    TILED_WHOLE_COLS = 16,   /* the same, that a thread takes whole; else two take a half each */
+    TILED_WARPS = 8,         /* of a block */
+    RUNS_LEAST_COLS = 147,   /* shortest row in runs (kernels/backward_runs.cu) */
+    RUNS_QUARTER_COLS = 300, /* longest row of 8 lanes */
+    RUNS_HALF_COLS = 544,    /* the same, of 16 */
+    RUNS_WARPS = 8,          /* of a block */
+    RUNS_BYTES = 150 << 10,  /* of three blocks; else two */
+    RUNS_EACH = 4,           /* words of a row that a thread sums columns of, at most */
     BACKWARD_IN_FLIGHT = 46 << 10, /* bytes under way in a multiprocessor; more is slower */
 };
+
+/* What a thread does for a pair of rows besides its words, in words. */
+static const double RUNS_PAIR = .4;
 
 /*
  * How a row of the backward is spread: over `cluster` blocks, in each over `lanes` threads that
@@ -92,13 +101,17 @@ static spread hold_spread(int chunks) {
     return best;
 }
 
-/* 16-bit rows of chunks of 2 or 4 bytes, of which a warp's lanes would leave most idle. */
-static int is_tiled(const int32_t *c, int cols) {
+static int is_of_halves(const int32_t *c) {
     static const cuda_constant types[] = {C_X_TYPE, C_G_TYPE, C_D_TYPE};
     for (int i = 0; i < 3; i++)
         if (constant_bytes(c, types[i]) != 2 && (types[i] != C_D_TYPE || c[C_D_TYPE] != DTYPE_NONE))
             return 0;
-    return cols <= TILED_COLS && c[C_WIDTH] <= 2 && cols > c[C_WIDTH];
+    return 1;
+}
+
+/* 16-bit rows of chunks of 2 or 4 bytes, of which a warp's lanes would leave most idle. */
+static int is_tiled(const int32_t *c, int cols) {
+    return is_of_halves(c) && cols <= TILED_COLS && c[C_WIDTH] <= 2 && cols > c[C_WIDTH];
 }
 
 static void tiled_geometry(int32_t *c, int cols) {
@@ -110,6 +123,38 @@ static void tiled_geometry(int32_t *c, int cols) {
     c[C_STAGES] = 2;
 }
 
+/* Rows of an odd length, where one thread can copy whole tiles; two blocks are to fit a
+ * multiprocessor. */
+static int is_in_runs(const int32_t *c, int cols, const cuda_limits *limits) {
+    return is_of_halves(c) && limits->arch >= 90 && limits->arch < 120 && c[C_WIDTH] == 1 &&
+           cols >= RUNS_LEAST_COLS && 66 * cols + 2048 <= limits->shared_per_block / 2;
+}
+
+static void runs_geometry(int32_t *c, int cols) {
+    const int lanes = cols <= RUNS_QUARTER_COLS ? 8 : cols <= RUNS_HALF_COLS ? 16 : 32;
+    const int pairs = RUNS_WARPS * (32 / lanes) / 2, words = cols / 2;
+    double least_cost = 0;
+    int least_each = 1;
+    c[C_TILE] = 2;
+    c[C_LANES] = lanes;
+    c[C_VECS] = ceil_div(cols, lanes);
+    c[C_WARPS] = c[C_TEAMS] = RUNS_WARPS;
+    c[C_STAGES] = 2;
+    /* The planes whose threads have the least to do: words, and what the sums of two rows come to.
+     */
+    for (int planes = 1; planes <= pairs; planes *= 2) {
+        const int each = ceil_div(words * planes, 32 * RUNS_WARPS);
+        const double cost = (double)pairs / planes * (each + RUNS_PAIR);
+        if (!least_cost || (each <= RUNS_EACH && cost < least_cost)) {
+            least_cost = cost;
+            least_each = each;
+            c[C_PLANES] = planes;
+        }
+    }
+    const int stages = 2 * 4 * 2 * pairs * cols; /* bytes of a block */
+    c[C_MIN_BLOCKS] = lanes < 32 && least_each < RUNS_EACH && 3 * stages <= RUNS_BYTES ? 3 : 2;
+}
+
 int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
                       const cuda_limits *limits) {
     int bytes = most(x_bytes, g_bytes);
@@ -118,6 +163,10 @@ int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_dou
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
     if (!is_double && is_tiled(c, cols)) {
         tiled_geometry(c, cols);
+        return 1;
+    }
+    if (!is_double && is_in_runs(c, cols, limits)) {
+        runs_geometry(c, cols);
         return 1;
     }
     int most_elements = is_double ? 10 : bytes == 4 || width == 8 ? 24 : 32;

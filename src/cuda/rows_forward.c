@@ -30,11 +30,19 @@ enum {
     TILED_ELEMENTS = 40,          /* a thread holds of it */
     TILED_MOST_ELEMENTS = 66,     /* the same, of a whole row or of half of one */
     TILED_WARPS = 36,             /* in a multiprocessor, at most */
-    LANE_REGISTERS = 2048,        /* of a multiprocessor, for a lane of all its warps */
-    GROUP_ROW_CHUNKS = 1536,      /* longest row of a group in registers */
-    GROUP_ROW_THREADS = 1344,     /* in a multiprocessor, of longer ones */
-    GROUP_ROW_BLOCKS = 3,         /* in a multiprocessor, of longer ones, rather than more */
-    GROUP_ROW_VECS = 7,           /* chunks of a thread, the same */
+    RUNS_LEAST_COLS = 321,        /* shortest odd row that is in runs (forward_runs.cu) */
+    RUNS_MOST_COLS = 2111,        /* and the longest */
+    RUNS_LEAST_4_COLS = 500,      /* the same, of 8-byte chunks */
+    RUNS_MOST_4_COLS = 1020,
+    RUNS_HALF_COLS = 544,     /* the longest that half a warp takes */
+    RUNS_MOST_WORDS = 17,     /* of a lane, as f32 */
+    RUNS_TILE_ROWS = 16,      /* of a block whose warps take a row each */
+    RUNS_WARPS = 32,          /* in a multiprocessor, at most */
+    LANE_REGISTERS = 2048,    /* of a multiprocessor, for a lane of all its warps */
+    GROUP_ROW_CHUNKS = 1536,  /* longest row of a group in registers */
+    GROUP_ROW_THREADS = 1344, /* in a multiprocessor, of longer ones */
+    GROUP_ROW_BLOCKS = 3,     /* in a multiprocessor, of longer ones, rather than more */
+    GROUP_ROW_VECS = 7,       /* chunks of a thread, the same */
 };
 
 /* Lanes and chunks of 16-bit rows of whole chunks in a block, as measured; 0: too long. Full warps
@@ -105,6 +113,30 @@ static void tiled_geometry(int32_t *c, int chunks, int arch) {
     c[C_MIN_BLOCKS] = least(TILED_WARPS, LANE_REGISTERS / registers) / c[C_WARPS];
 }
 
+/* Longer ones, of an odd length or of chunks of 8 bytes, where they are faster. Three blocks or
+ * more are to fit a multiprocessor's shared memory. */
+static int is_in_runs(const int32_t *c, int cols, const cuda_limits *limits) {
+    const int odd = c[C_WIDTH] == 1 && cols >= RUNS_LEAST_COLS && cols <= RUNS_MOST_COLS;
+    const int by_8_bytes = c[C_WIDTH] == 4 && cols >= RUNS_LEAST_4_COLS && cols <= RUNS_MOST_4_COLS;
+    return constant_bytes(c, C_Y_TYPE) == 2 && (odd || by_8_bytes) &&
+           2 * RUNS_TILE_ROWS * cols <= limits->shared_per_block / 3;
+}
+
+/* A warp for a row, or half of one though its two rows meet in banks, for that takes fewer
+ * instructions. */
+static void runs_geometry(int32_t *c, int cols, int chunks, int arch) {
+    const int lanes = cols <= RUNS_HALF_COLS ? 16 : 32, words = run_words(cols, lanes);
+    c[C_TILE] = 2;
+    c[C_LANES] = lanes;
+    c[C_VECS] = ceil_div(chunks, lanes);
+    c[C_WARPS] = lanes == 16 ? 4 : 8;
+    c[C_ROWS] = lanes == 16 ? 4 : 2;
+    c[C_HOLD] = words > RUNS_MOST_WORDS;
+    int registers = c[C_HOLD] ? words + 34 : 2 * words + 30;
+    registers += arch < 90 || arch >= 120 ? 20 : arch >= 100 && c[C_HOLD] ? 30 : 0;
+    c[C_MIN_BLOCKS] = least(RUNS_WARPS, LANE_REGISTERS / registers) / c[C_WARPS];
+}
+
 void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                       const cuda_limits *limits) {
     int32_t *c = plan->main.constant;
@@ -116,6 +148,10 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
     c[C_CLUSTER] = c[C_ROWS] = 1;
     c[C_HOLD] = 0;
     if (x_bytes == 2 && !is_double && !c[C_GROUPS]) {
+        if (is_in_runs(c, cols, limits)) {
+            runs_geometry(c, cols, chunks, limits->arch);
+            return;
+        }
         if (is_tiled(c, cols, chunks)) {
             tiled_geometry(c, chunks, limits->arch);
             return;

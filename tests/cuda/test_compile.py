@@ -126,6 +126,14 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
         out.append((f"backward {cols} bf16", BACKWARD, LAYER, cols, same("bf16", BACKWARD), 16))
     for cols, dtype in itertools.product((33, 65, 130, 385, 1023), ("f16", "bf16")):
         out.append((f"forward {cols} {dtype}", FORWARD, LAYER, cols, same(dtype, FORWARD), 16))
+    # In runs of words, of every number of lanes and of words.
+    for cols, dtype in itertools.product((321, 500, 543, 900, 1087, 1537, 2111), ("f16", "bf16")):
+        out.append((f"forward {cols} {dtype}", FORWARD, LAYER, cols, same(dtype, FORWARD), 16))
+    for cols, dtype in itertools.product((147, 201, 385, 513, 1001, 1537, 1729), ("f16", "bf16")):
+        out.append((f"backward {cols} {dtype}", BACKWARD, LAYER, cols, same(dtype, BACKWARD), 16))
+    for cols, access in itertools.product((267, 1001), (2, 4, 8)):
+        types = same("bf16", BACKWARD, "f32")
+        out.append((f"backward {cols} at {access}", BACKWARD, LAYER, cols, types, access))
     return out
 
 

@@ -25,7 +25,9 @@
  * With f16 x nothing leaves float's range whichever product comes first, and rstd goes to dy:
  * dx = (dy * rstd) * w - c1 * rstd - (d - delta) * (c2 * rstd^2), an instruction less for an element.
  *
- * TILE: short rows of 16 bits through tiles (row_tiles.cu), read twice; weights in shared memory.
+ * TILE 1: short rows of 16 bits through tiles (row_tiles.cu), read twice; weights in shared memory.
+ * TILE 2: longer ones through tiles: their sums by runs of words, then the output column by column
+ * (backward_runs.cu), by PLANES parts of the block that take rows apart.
  *
  * delta mends the rounding of the saved mean (CORRECT 0 leaves it out).
  *
@@ -35,7 +37,7 @@
  *
  * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
  * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP HOLD STAGES DELAY CORRECT MIN_BLOCKS
- * WANT_DWEIGHT WANT_DBIAS, TILE, with it DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS G_ACCESS
+ * WANT_DWEIGHT WANT_DBIAS, TILE, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS G_ACCESS
  * D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
  */
 struct backward_args {
@@ -89,7 +91,9 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #include "backward_wide.cu"
 #include "backward_teams.cu"
 #include "row_tiles.cu"
+#include "row_runs.cu"
 #include "backward_tiles.cu"
+#include "backward_runs.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_backward(const backward_args args) {
@@ -114,6 +118,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
     if constexpr (WIDE)
         wide_rows(args, t);
+    else if constexpr (RUNS)
+        runs_of_rows(args, t, (int)args.turns + (block_row < args.rest));
     else if constexpr (TILED)
         tiled_rows(args, t, (int)args.turns + (block_row < args.rest));
     else

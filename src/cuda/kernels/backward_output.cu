@@ -15,32 +15,36 @@ __device__ __forceinline__ row_factors factors_of(const real *sum, real mean, re
             -delta * rstd};
 }
 
-/* dx of a chunk, whose part of the columns' sums is added. */
+/* dx of an element, whose part of its column's sums is added. */
+__device__ __forceinline__ real element_output(real d, real g, real w, const row_factors &f,
+                                               real &dweight, real &dbias) {
+    if (LAYER)
+        d -= f.mean;
+    if (LAYER && CORRECT && SHORT_RANGE)
+        d -= f.delta;
+    if (WANT_DBIAS)
+        dbias += g;
+    if (SHORT_RANGE)
+        g *= f.rstd;
+    else
+        d = LAYER && CORRECT ? multiply_add(d, f.rstd, f.back) : d * f.rstd;
+    if (WANT_DWEIGHT)
+        dweight = multiply_add(g, d, dweight);
+    const real rest = LAYER ? multiply_add(d, f.slope, f.constant) : d * f.slope;
+    const real scaled = W_TYPE == NONE ? g : g * w;
+    if (SHORT_RANGE)
+        return W_TYPE == NONE ? g + rest : multiply_add(g, w, rest);
+    return multiply_add(scaled, f.rstd, rest);
+}
+
+/* The same of a chunk. */
 __device__ __forceinline__ void chunk_output(const chunk<X_BYTES> &x, const chunk<G_BYTES> &dy,
                                              const real *w, const row_factors &f, real *dweight,
                                              real *dbias, real *out) {
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-        real d = element<X_TYPE>(x.word, i), g = element<G_TYPE>(dy.word, i);
-        if (LAYER)
-            d -= f.mean;
-        if (LAYER && CORRECT && SHORT_RANGE)
-            d -= f.delta;
-        if (WANT_DBIAS)
-            dbias[i] += g;
-        if (SHORT_RANGE)
-            g *= f.rstd;
-        else
-            d = LAYER && CORRECT ? multiply_add(d, f.rstd, f.back) : d * f.rstd;
-        if (WANT_DWEIGHT)
-            dweight[i] = multiply_add(g, d, dweight[i]);
-        const real rest = LAYER ? multiply_add(d, f.slope, f.constant) : d * f.slope;
-        const real scaled = W_TYPE == NONE ? g : g * w[i];
-        if (SHORT_RANGE)
-            out[i] = W_TYPE == NONE ? g + rest : multiply_add(g, w[i], rest);
-        else
-            out[i] = multiply_add(scaled, f.rstd, rest);
-    }
+    for (int i = 0; i < WIDTH; i++)
+        out[i] = element_output(element<X_TYPE>(x.word, i), element<G_TYPE>(dy.word, i), w[i], f,
+                                dweight[i], dbias[i]);
 }
 
 constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);

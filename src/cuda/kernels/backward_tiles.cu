@@ -50,8 +50,8 @@ struct tile_place {
     __device__ __forceinline__ i64 left(const backward_args &args, int turn) const {
         return turn < (int)args.turns ? TILE_ROWS : turn == (int)args.turns ? args.rest - first : 0;
     }
-    __device__ __forceinline__ u32 x_tile(int stage) const { return ring + 2 * stage * TILE_BYTES; }
-    __device__ __forceinline__ u32 g_tile(int stage) const { return x_tile(stage) + TILE_BYTES; }
+    __device__ __forceinline__ u32 x_tile(int stage) const { return ring + 2 * stage * TILE_ROOM; }
+    __device__ __forceinline__ u32 g_tile(int stage) const { return x_tile(stage) + TILE_ROOM; }
     __device__ __forceinline__ void bring(const backward_args &args, int turn, int stage) {
         const i64 rows = left(args, turn);
         bring_rows<(DENSE & 1) != 0, X_ACCESS>(next_x, args.x_stride, rows, x_tile(stage));
@@ -68,7 +68,7 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
     const int local = threadIdx.x % TILE_THREADS / 32 * STEP + t.lane / WARP_LANES;
     tile_place p;
     p.first = ((i64)blockIdx.x * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
-    p.ring = shared_address(dynamic_shared) + which * (2 * STAGES * TILE_BYTES);
+    p.ring = shared_address(dynamic_shared) + which * (2 * STAGES * TILE_ROOM);
     p.next_x = (const char *)args.x + p.first * args.x_stride;
     p.next_g = (const char *)args.dy + p.first * args.dy_stride;
     p.dx = (char *)args.dx + p.first * args.dx_stride;

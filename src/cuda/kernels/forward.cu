@@ -20,7 +20,8 @@
  * done again, scaled by a power of two.
  *
  * Rows of 16 bits and up to 512 columns go another way (centred_words.cu); some of them, and longer ones
- * that are no whole number of 16-byte chunks, go a third (TILE 1: tiled_words.cu).
+ * that are no whole number of 16-byte chunks, go a third (TILE 1: tiled_words.cu) or, by a warp or half of one
+ * for each, a fourth (TILE 2: forward_runs.cu; then HOLD 1 says that a row is held as it is in memory).
  *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
@@ -106,6 +107,8 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #include "centred_words.cu"
 #include "row_tiles.cu"
 #include "tiled_words.cu"
+#include "row_runs.cu"
+#include "forward_runs.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_forward(const forward_args args) {
@@ -137,6 +140,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     }
     if constexpr (WIDE)
         wide_rows(args, p);
+    else if constexpr (RUNS)
+        runs_of_rows(args, p);
     else if constexpr (TILED)
         tiled_rows(args, p);
     else if constexpr (CENTRED)

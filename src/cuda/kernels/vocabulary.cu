@@ -662,6 +662,29 @@ __device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 
                  "d"(v[0]), "d"(v[1]), "r"(in_block(barrier, rank))
                  : "memory");
 }
+/* Copies BYTES, a multiple of 16 at addresses of 16, to shared memory and tells a byte barrier there; one
+ * thread calls. */
+__device__ __forceinline__ void copy_piece_in(u32 to, const void *from, int bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+                 "[%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+/* The same to memory. What other threads wrote to it comes before a barrier, and before that their
+ * publish_to_copies(). */
+__device__ __forceinline__ void copy_piece_out(void *to, u32 from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+/* Waits until what this thread copies out has been read. */
+__device__ __forceinline__ void wait_for_copies_out() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void publish_to_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /* Waits until the kernels before this one on its stream are done and their writes are seen. */
 __device__ __forceinline__ void wait_for_stream() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -682,6 +705,10 @@ __device__ __forceinline__ void send_to_block(u32, u32, u32, const float *) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const double *) {}
 __device__ __forceinline__ void send_two_to_block(u32, u32, u32, const float *) {}
 __device__ __forceinline__ void send_two_to_block(u32, u32, u32, const double *) {}
+__device__ __forceinline__ void copy_piece_in(u32, const void *, int, u32) {}
+__device__ __forceinline__ void copy_piece_out(void *, u32, int) {}
+__device__ __forceinline__ void wait_for_copies_out() {}
+__device__ __forceinline__ void publish_to_copies() {}
 __device__ __forceinline__ void wait_for_stream() {}
 __device__ __forceinline__ void release_stream() {}
 #endif

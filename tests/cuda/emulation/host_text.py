@@ -57,11 +57,11 @@ def declare_instructions(text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
-def declare_shared(text: str) -> str:
-    """Shared variables as references to memory of the block."""
+def declare_shared(text: str, file: int) -> str:
+    """Shared variables as references to memory of the block, told apart by file and line."""
 
     def replace(match: re.Match[str]) -> str:
-        line = text.count("\n", 0, match.start()) + 1
+        line = 10000 * file + text.count("\n", 0, match.start()) + 1
         out = []
         for place, declarator in enumerate(re.split(r",\s*(?![^\[]*\])", match.group(2))):
             parts = DECLARATOR.match(declarator.strip())
@@ -77,10 +77,10 @@ def declare_shared(text: str) -> str:
     return SHARED.sub(replace, text)
 
 
-def host_text(text: str) -> str:
-    """The text of one file, for the host."""
+def host_text(text: str, file: int) -> str:
+    """The text of one file, the file-th, for the host."""
     text = UNROLL.sub("", INCLUDE.sub(r'#include "\1.inc"', text))
-    text = declare_shared(declare_instructions(text))
+    text = declare_shared(declare_instructions(text), file)
     text = DYNAMIC.sub(r"#define \1 emulation_dynamic_shared()", text)
     if "__shared__" in text or PTX.search(text):
         raise SystemExit("a shared variable or an instruction is left in the text")
@@ -90,9 +90,9 @@ def host_text(text: str) -> str:
 def main() -> None:
     """Writes one .inc for each kernel."""
     folder = pathlib.Path(sys.argv[1])
-    for name in sys.argv[2:]:
+    for file, name in enumerate(sys.argv[2:], 1):
         path = pathlib.Path(name)
-        text = f'#line 1 "{path.name}"\n' + host_text(path.read_text())
+        text = f'#line 1 "{path.name}"\n' + host_text(path.read_text(), file)
         (folder / (path.stem + ".inc")).write_text(text)
 
 

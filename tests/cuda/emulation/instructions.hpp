@@ -178,6 +178,20 @@ void send_two_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
 void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
     emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
 }
+/* In pieces that arrive in any order. */
+void copy_piece_in(u32 to, const void *from, int bytes, u32 barrier) {
+    if (bytes % 16)
+        emulation_fail("a copy of %d bytes: wanted a multiple of 16", bytes);
+    for (int i = 0; i < bytes; i += 16)
+        emulation_send(to + (u32)i, barrier, aligned<16>((const char *)from + i), 16);
+}
+void copy_piece_out(void *to, u32 from, int bytes) {
+    for (int i = 0; i < bytes; i += 16)
+        memcpy((char *)aligned<16>((char *)to + i), emulation_at(from + (u32)i, 16), 16);
+    emulation_pause();
+}
+void wait_for_copies_out() {}
+void publish_to_copies() {}
 /* Launches follow one another here. */
 void wait_for_stream() {}
 void release_stream() {}

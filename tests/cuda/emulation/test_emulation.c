@@ -171,6 +171,10 @@ static struct variant {
     {CUDA_FORWARD, C_CLUSTER, 2, 16, 0},
     {CUDA_FORWARD, C_ROWS, 2, 9, 0},
     {CUDA_FORWARD, C_REAL_DOUBLE, 1, 1, 0},
+    {CUDA_FORWARD, C_TILE, 1, 1, 0},
+    {CUDA_FORWARD, C_TILE, 2, 2, 0},
+    {CUDA_BACKWARD, C_TILE, 1, 1, 0},
+    {CUDA_BACKWARD, C_TILE, 2, 2, 0},
     {CUDA_FORWARD, C_X_ACCESS, 2, 2, 0},
     {CUDA_FORWARD, C_X_ACCESS, 4, 4, 0},
     {CUDA_FORWARD, C_X_ACCESS, 8, 8, 0},
@@ -496,6 +500,27 @@ static void tiled(void) {
         c.pass = PLANISH_BACKWARD;
         if (n == 6 || n == 33 || n == 65)
             emulate_case(c);
+    }
+}
+
+/* Rows of 16 bits whose lanes take runs of words: odd lengths, of which every second row begins
+ * inside a word, and an even one; rows that end in the first element of a run, and in the last. */
+static void runs(void) {
+    static const int64_t cols[] = {385, 769, 513, 1001, 500, 147, 387, 1023, 703, 1537};
+    static const numbers of[] = {NORMAL, SCALE_MIXED, MEAN_1E4, SCALE_BIG, OUTLIER, CONSTANT};
+    set_device(90, 1);
+    for (int i = 0; i < 20; i++) {
+        norm_case c = rows_of(PLANISH_FORWARD, i % 3 == 2 ? PLANISH_RMS : PLANISH_LAYER, 43,
+                              cols[i % 10], i < 10 ? BF16 : F16);
+        if (i % 4 == 1)
+            c.shape[0] = 150;
+        c.numbers = of[i % 6];
+        c.in = i % 5 == 3 ? PADDED : i % 5 == 4 ? MISALIGNED : DENSE;
+        if (i % 7 == 4)
+            c.weight = c.grad = F32;
+        emulate_case(c);
+        c.pass = PLANISH_BACKWARD;
+        emulate_case(c);
     }
 }
 
@@ -1001,6 +1026,7 @@ int main(int argc, char **argv) {
         {"rows", row_counts},
         {"centred", centred},
         {"tiled", tiled},
+        {"runs", runs},
         {"outputs", outputs_and_dtypes},
         {"layouts", layouts},
         {"numbers", all_numbers},

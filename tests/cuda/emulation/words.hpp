@@ -44,6 +44,12 @@ static inline float __double2float_rz(double d) {
     float f = (float)d;
     return fabs((double)f) > fabs(d) ? nextafterf(f, 0.f) : f;
 }
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
+}
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)(((unsigned long long)high << 32 | low) << (by & 31) >> 32);
+}
 static inline size_t __cvta_generic_to_shared(const void *p) { return emulation_address(p); }
 
 static inline void __syncthreads() { emulation_barrier(0, blockDim.x); }

@@ -1,0 +1,148 @@
+/*
+ * A part of forward.cu: rows that go through shared memory in runs of words (row_runs.cu), a tile
+ * for a block. A row stays in registers as f32 or, with HOLD 1, as it is in memory: the compiler is
+ * made to forget what it converted. The arithmetic is that of centred_words.cu.
+ */
+constexpr bool HELD_AS_WORDS = HOLD == 1;
+
+/* Weight and bias. */
+struct affine_runs {
+    u32 weight, bias; /* in shared memory */
+
+    __device__ __forceinline__ void take(int rank, int j, real *scale, real *offset) const {
+        const int column = least(rank, LAST_RUN) * RUN_COLS + 2 * j;
+        real w[2], b[2];
+        if constexpr (W_TYPE != NONE)
+            load_two<W_TYPE>(weight, column, w);
+        if constexpr (B_TYPE != NONE)
+            load_two<B_TYPE>(bias, column, b);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            scale[i] = W_TYPE == NONE ? 1 : plus_offset(w[i]);
+            offset[i] = B_TYPE == NONE ? 0 : b[i];
+        }
+    }
+};
+
+__device__ __forceinline__ void forget_run(const forward_args &args, u32 *word) {
+    if (HELD_AS_WORDS)
+#pragma unroll
+        for (int j = 0; j < RUN; j++)
+            forget(word[j], args.zero);
+}
+
+/* x - pivot (RMSNorm: x). */
+__device__ __forceinline__ void centred_elements(const u32 *word, const row_moments &m, real *v) {
+    run_elements<X_TYPE>(word, v);
+#pragma unroll
+    for (int i = 0; i < RUN_COLS; i++)
+        v[i] = LAYER ? v[i] - m.pivot : v[i];
+}
+
+/* The moments of a row whose squares leave float's range, from memory. */
+__device__ __forceinline__ void scale_run(const forward_args &args, place &p, i64 row,
+                                          row_moments &m) {
+    const char *x = (const char *)args.x + row * args.x_stride + p.rank * X_BYTES;
+    const bool there = row < args.rows;
+    sum_scaled(p, there, x, there ? load_element<X_TYPE>(x, 0) : 0, m, args);
+}
+
+/* Row `row` in shared memory becomes its output. */
+__device__ __forceinline__ row_moments take_run(const forward_args &args, place &p,
+                                                const affine_runs &columns, const run_place &run,
+                                                i64 row) {
+    u32 word[RUN];
+    real v[RUN_COLS];
+    centred_row moments;
+    row_moments &m = moments.m;
+    load_run(run, word);
+    m.pivot = m.delta = 0;
+    if (LAYER) {
+        run_elements<X_TYPE>(word, v);
+        centre(m, sum_over_lanes<WARP_LANES>(run_sum(run, v), p.lane));
+        forget_run(args, word);
+    }
+    centred_elements(word, m, v);
+    const real squares = sum_over_lanes<WARP_LANES>(run_products(run, v, v), p.lane);
+    find_rstd<1>(args, &moments, &squares);
+    if constexpr (WIDE_RANGE) {
+        m.beyond = leaves_range(squares, args);
+        if (__any_sync(EVERY_LANE, m.beyond != 0)) {
+            scale_run(args, p, row, m);
+            load_run(run, word); /* rather than keep it over this */
+            centred_elements(word, m, v);
+        }
+    }
+    forget_run(args, word);
+#pragma unroll
+    for (int j = 0; j < RUN; j++) {
+        real scale[2], offset[2], out[2];
+        columns.take(p.rank, j, scale, offset);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            real d = v[2 * j + i];
+            if (HELD_AS_WORDS)
+                d = element<X_TYPE>(word, 2 * j + i) - (LAYER ? m.pivot : 0);
+            out[i] = centred_output(d, m, scale[i], offset[i]);
+        }
+        word[j] = pack<Y_TYPE, 2>(out).word[0];
+    }
+    __syncwarp();
+    store_run(run, word);
+    __syncwarp();
+    return m;
+}
+
+/* The rows of a tile, of which the first is `first`. */
+__device__ __forceinline__ void runs_of_tile(const forward_args &args, place &p,
+                                             const affine_runs &columns, u32 tile, i64 first) {
+#pragma unroll 1
+    for (int u = 0; u < ROWS; u++) {
+        const int local = p.warp * STEP + u * PER_WARP + p.lane / WARP_LANES;
+        const i64 row = first + local;
+        const row_moments m =
+            take_run(args, p, columns, run_place(tile + local * (COLS * 2), p.rank), row);
+        if (row < args.rows && p.rank == 0) {
+            store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
+                                     m.pivot + m.delta);
+            store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
+        }
+    }
+}
+
+__device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p) {
+    typedef run_array<W_TYPE> weights;
+    typedef run_array<B_TYPE> biases;
+    __shared__ weights weight;
+    __shared__ biases bias;
+    const affine_runs columns = {shared_address(&weight), shared_address(&bias)};
+    const u32 tile = shared_address(dynamic_shared);
+    i64 first = (i64)blockIdx.x * TILE_ROWS;
+    const char *x = (const char *)args.x + first * args.x_stride;
+    char *y = (char *)args.y + first * args.y_stride;
+    wait_for_stream();
+    release_stream();
+    const array_end<W_TYPE> weight_end(args.weight);
+    const array_end<B_TYPE> bias_end(args.bias);
+    bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first, tile);
+    bring_array<W_TYPE, W_ACCESS>(args.weight, columns.weight);
+    bring_array<B_TYPE, B_ACCESS>(args.bias, columns.bias);
+    copy_async_commit();
+    weight_end.store(columns.weight);
+    bias_end.store(columns.bias);
+    for (; first < args.rows; first += args.row_turn) {
+        copy_async_wait<0>();
+        __syncthreads();
+        runs_of_tile(args, p, columns, tile, first);
+        __syncthreads();
+        send_rows<(DENSE & 2) != 0, Y_ACCESS>(y, args.y_stride, args.rows - first, tile);
+        if (args.rows - first <= args.row_turn)
+            break;
+        __syncthreads();
+        x += args.x_turn;
+        y += args.y_turn;
+        bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first - args.row_turn,
+                                               tile);
+        copy_async_commit();
+    }
+}
