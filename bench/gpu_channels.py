@@ -202,6 +202,10 @@ class Work:
 CHANNELS = [(64, 128, 3136), (64, 96, 3136), (64, 256, 784), (8, 320, 4096)]
 CHANNELS += [(64, 512, 196), (64, 1024, 49), (32, 1200, 196)]
 GROUPS = [(64, 256, 3136), (64, 64, 12544), (8, 320, 4096), (2, 1280, 1024)]
+# Channels last: small images, and groups of few channels.
+SMALL = [(256, 32, 49), (512, 512, 49), (256, 32, 196), (256, 256, 196), (100, 20, 196)]
+SMALL += [(256, 32, 784), (256, 256, 784), (96, 32, 784), (96, 96, 3136)]
+SMALL += [(64, 32, 3136), (2048, 32, 49), (128, 1, 196)]
 SWEEP_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3025, 3136)
 SWEEP_CHANNELS = (24, 33, 96, 100, 257, 512, 1000, 2048, 4096)
 
@@ -226,6 +230,11 @@ def shapes_of(name: str, dtype: str) -> list[Shape]:
                 Shape(direction, "groups", layout, n, c, 32, hw, dtype, name == "silu")
                 for layout in ("nchw", "nhwc")
                 for n, c, hw in GROUPS
+            ]
+        elif name == "small":
+            out += [
+                Shape(direction, "groups", "nhwc", (25 << 20) // (c * hw), c, g, hw, dtype)
+                for c, g, hw in SMALL
             ]
         elif name == "sweep":
             pairs = [(256, hw) for hw in SWEEP_PIXELS] + [(c, 196) for c in SWEEP_CHANNELS]
@@ -265,7 +274,9 @@ def prepare(job: tuple[Shape, dict[str, int]]) -> str:
 def main() -> None:
     """Prints one line per shape."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("lists", nargs="+", choices=("channels", "last", "groups", "silu", "sweep"))
+    parser.add_argument(
+        "lists", nargs="+", choices=("channels", "last", "groups", "silu", "small", "sweep")
+    )
     parser.add_argument("--dtype", default="f16", help="with commas between them")
     parser.add_argument("--csv")
     parser.add_argument("--eager", action="store_true")

@@ -1,8 +1,9 @@
 /*
  * A strip is some groups wide, so that what it has of a pixel is whole sectors of memory and not
- * fewer than two; a cluster of blocks has its pixels, several blocks to a multiprocessor where that
- * holds. Where that does not, blocks anywhere on the device have them, which live on (kernels/
- * strips.cu) and so read one strip while they write another.
+ * fewer than two. One block has its pixels where a multiprocessor holds several such; else a
+ * cluster of blocks, of the fewest where a strip has many groups, several blocks to a
+ * multiprocessor where that holds. Where that does not, blocks anywhere on the device have them,
+ * which live on (kernels/ strips.cu) and so read one strip while they write another.
  *
  * Which it is and how pixels are cut follows from an image and the device. Only where a cluster
  * cuts them as blocks anywhere do, which gives the same bits, does the number of images choose.
@@ -16,9 +17,9 @@ enum {
     LANES = 32,
     MOST_WARPS = 16,
     SECTOR = 32,
-    LINE_BYTES = 128,  /* of a pixel in a strip, where a cluster holds that; else */
-    STRIP_BYTES = 64,  /* or more: shorter pieces are slow to read */
-    LEAST_PIXELS = 64, /* of an image; below, a block is too little work */
+    LINE_BYTES = 128, /* of a pixel in a strip, where a cluster holds that; else */
+    STRIP_BYTES = 64, /* or more: shorter pieces are slow to read */
+    LEAST_PIXELS = 2,
     SOME_CLUSTER = 8,
     MOST_CLUSTER = 16, /* of devices whose blocks have room for large strips */
     FEW_GROUPS = 8,    /* of a strip over so many small blocks: messages */
@@ -28,6 +29,14 @@ enum {
     FEWER_WARPS = 8,
     LEAST_HELD = 4, /* strips at once, of blocks anywhere */
     LEAST_BLOCK_BYTES = 16 << 10,
+    ALONE_BYTES = 8 << 10, /* of a whole strip, rather */
+    FEW_SQUARES = 16,      /* of a channel, that a thread adds up */
+    MOST_BLOCKS = 32,      /* of a multiprocessor */
+    FEW_WARPS = 8,         /* of one of few blocks at most, and steps of a thread at least: */
+    FORWARD_STEPS = 12,
+    BACKWARD_STEPS = 4,
+    COLUMN_STEPS = 18, /* the same, of chunks with a column for each channel */
+    COLUMN_BACKWARD_STEPS = 9,
     BLOCK_RESERVE = 1 << 10 /* of shared memory, that a block takes beside its own */
 };
 
@@ -65,8 +74,10 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
     const size_t sums =
         round_up((size_t)(kinds * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
     const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]), boxes = sums_again(c) ? 2 : 1;
-    const size_t mail = c[C_GROUP] > 1 ? 0 : boxes * message_bytes(c) * (size_t)c[C_CLUSTER];
-    return tiles + sums + groups * (mail + 4 * sizeof(float));
+    const size_t mail = c[C_CLUSTER] == 1 ? 0 : boxes * message_bytes(c) * (size_t)c[C_CLUSTER];
+    const bool staged = c[C_GROUP] <= 1 && (c[C_CLUSTER] == 1 || channels_together(c) == 1);
+    const size_t staging = staged ? 2 * (size_t)c[C_TILE] + (is_backward(c) ? 3 * groups : 0) : 0;
+    return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
 }
 
 /* Channels of a strip: the fewest that are whole groups and chunks and `bytes` of a pixel, best
@@ -128,6 +139,59 @@ static bool is_large(const cuda_spec *spec, const struct cuda_limits *limits) {
     const int tile = tile_of(made.constant, LINE_BYTES);
     return limits->max_cluster >= MOST_CLUSTER && tile &&
            cut(&made, tile, SOME_CLUSTER) > room_of(limits) / 4;
+}
+
+/* Channels of strips over few blocks: a line wide or little less, in whole sectors; several lines
+ * where that is little work for a block. */
+static int small_tile_of(const int32_t *c) {
+    const int each = constant_bytes(c, C_X_TYPE);
+    const int64_t pixels = (int64_t)c[C_PIXELS] * each * (is_backward(c) ? 2 : 1);
+    int tile = tile_of(c, LINE_BYTES);
+    const int narrow = tile * each > LINE_BYTES ? tile_of(c, STRIP_BYTES) : tile;
+    if (narrow * each % SECTOR == 0)
+        tile = narrow;
+    for (int bytes = 2 * LINE_BYTES; tile && tile * pixels < ALONE_BYTES; bytes *= 2) {
+        const int wider = tile_of(c, bytes), planes = LANES * c[C_WIDTH] / most(wider, 1);
+        /* Not where a warp would add up too many squares of a channel one after the other. */
+        const bool few = channels_together(c) > 1 || c[C_PIXELS] <= FEW_SQUARES * planes;
+        if (wider <= tile || !few)
+            break;
+        tile = wider;
+    }
+    return tile;
+}
+
+/* Warps of a block of few: as many as leave a thread enough steps for what a warp costs, which is
+ * most where chunks have a column for each channel. */
+static int few_warps(const int32_t *c) {
+    const bool columns = 4 * channels_together(c) < c[C_WIDTH];
+    const int steps = is_backward(c) ? columns ? COLUMN_BACKWARD_STEPS : BACKWARD_STEPS
+                      : columns      ? COLUMN_STEPS
+                                     : FORWARD_STEPS;
+    const int warps = most(1, least(FEW_WARPS, c[C_PIECE] / (steps * c[C_PLANES])));
+    return !columns ? warps : warps >= 8 ? 8 : warps >= 4 ? 4 : least(warps, 2);
+}
+
+/* The fewest blocks of which a multiprocessor has several: messages go from each to each for every
+ * group, and so decide where a strip has many groups, or few channels of a chunk are of one. */
+static bool cut_few(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    const int tile = small_tile_of(c);
+    if (!tile)
+        return false;
+    const bool alone = channels_together(c) == 1, many = alone || tile / c[C_DEPTH] > FEW_GROUPS;
+    const int wanted = !many ? 1 + is_backward(c) : alone || !is_backward(c) ? SOME_CLUSTER : 4;
+    const int few = least(wanted, limits->max_cluster);
+    for (int cluster = 1; cluster <= few; cluster *= 2) {
+        if (!cut(spec, tile, cluster))
+            return false;
+        c[C_WARPS] = few_warps(c);
+        const int fit = least(MOST_BLOCKS, room_of(limits) / block_bytes(spec));
+        c[C_MIN_BLOCKS] = least(fit, most_warps(c, limits->arch) / c[C_WARPS]);
+        if (fit >= (many || is_backward(c) ? 2 : 4))
+            return true;
+    }
+    return false;
 }
 
 /* Clusters of 16, of which a multiprocessor has four or five blocks: the forward of 16 bits. */
@@ -197,13 +261,15 @@ static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-/* As measured (docs/notebook-gpu.md, runs 16, 17 and 20). */
+/* As measured (docs/notebook-gpu.md, runs 16, 17, 20 and 29). */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     if (spec->constant[C_PIXELS] < LEAST_PIXELS)
         return false;
     const bool large = is_large(spec, limits);
-    cuda_spec small = *spec, shared = *spec, made = *spec;
-    if (large && cut_small(&small, limits))
+    cuda_spec few = *spec, small = *spec, shared = *spec, made = *spec;
+    if (cut_few(&few, limits))
+        made = few;
+    else if (large && cut_small(&small, limits))
         made = small;
     else if (large && cut_shared(&shared, limits) && cluster_of_shared(&shared, limits))
         made = shared;
@@ -215,8 +281,9 @@ bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
 }
 
 bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_limits *limits) {
-    cuda_spec small = *spec, shared = *spec;
-    if (!is_large(spec, limits) || cut_small(&small, limits) || !cut_shared(&shared, limits))
+    cuda_spec few = *spec, small = *spec, shared = *spec;
+    if (cut_few(&few, limits) || !is_large(spec, limits) || cut_small(&small, limits) ||
+        !cut_shared(&shared, limits))
         return false;
     cuda_spec cluster = shared;
     const bool same = cluster_of_shared(&cluster, limits); /* is `spec`, then */

@@ -672,7 +672,7 @@ class AnyCase:
     ) -> torch.Tensor:
         """What an activation's slope at z is known to a few ULP of: 1, and a half of z's terms.
         That of ReLU jumps: where z is nothing beside those of the row, either is right."""
-        terms = xhat.abs().clamp_min(1) * w.abs() + b.abs()
+        terms = xhat.abs().clamp_min(float(self.kind == LAYER)) * w.abs() + b.abs()
         if self.activation == SILU:
             return 1 + terms / 2
         digits = 2.0 ** BITS["f64" if self.types["x"] == "f64" else "f32"]
@@ -698,18 +698,19 @@ class AnyCase:
                 mean = d["mean"].double()
             xhat = (x - mean) * given
             if self.direction in (FORWARD, APPLY, STATISTICS):
-                b = d["bias"].double() if "bias" in d else 0
+                b = d["bias"].double() if "bias" in d else torch.zeros_like(xhat)
+                # As docs/numerics.md has it, magnitudes are those of z and its terms.
                 z = xhat * w + b
-                want = {"y": self.activated(z), "mean": mean, "rstd": rstd, "m2": m2}
-                if self.activation and z.numel():
-                    terms = z.abs().maximum((xhat * w).abs()).maximum((z * 0 + b).abs())
-                    want["y_sum"] = terms.amax(dims, keepdim=True)
-                return want
+                most = z.abs().maximum((xhat * w).abs()).maximum(b.abs().expand_as(z))
+                most = most.amax(dims, keepdim=True) if most.numel() else most
+                y = {"y": self.activated(z), "y_sum": most}
+                return y | {"mean": mean, "rstd": rstd, "m2": m2}
         dy, rstd = d["dy"].double(), d["rstd"].double()
         known = dy.abs()
         if self.activation:
-            z = (xhat * w + d["bias"].double()).requires_grad_()
-            known = known * self.slope_scale(z.detach(), xhat, w, d["bias"].double())
+            b = d["bias"].double()
+            z = (xhat * w + b).requires_grad_()
+            known = known * self.slope_scale(z.detach(), xhat, w, b)
             dy = dy * torch.autograd.grad(self.activated(z).sum(), z)[0]
         g = dy * w
         c1 = g.mean(dims, keepdim=True) * layer
@@ -856,7 +857,8 @@ def image_cases(quick: bool) -> list[AnyCase]:
         (7, 32, 8, 196), (5, 1, 24, 49), (3, 24, 1, 3136), (2, 32, 10, 4096), (3, 32, 8, 3136),
         (2, 1, 256, 784), (9, 3, 11, 225), (2, 32, 40, 1024), (3, 2, 33, 1), (1, 32, 64, 64),
         (4, 7, 5, 25), (2, 4, 8, 12544), (1, 1, 4096, 49), (2, 1000, 1, 49), (0, 4, 8, 64),
-        (3, 3, 1, 65536), (64, 16, 2, 9),
+        (3, 3, 1, 65536), (64, 16, 2, 9), (41, 32, 8, 49), (33, 256, 1, 196), (5, 96, 1, 3136),
+        (9, 37, 8, 49), (7, 32, 3, 784), (6, 20, 5, 196), (5, 64, 2, 784), (300, 512, 1, 4),
     ]  # fmt: skip
     for i, (images, g, d, hw) in enumerate(groups[::3] if quick else groups):
         for direction in (FORWARD, BACKWARD):

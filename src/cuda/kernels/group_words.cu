@@ -34,31 +34,46 @@ constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
-__device__ __forceinline__ float weight_of(const groups_args &args, int channel) {
+/* An element as it is in memory: nothing waits for it before it is made a float. */
+template <int TYPE>
+__device__ __forceinline__ chunk<bytes_of(TYPE)> load_as_is(const void *base, i64 index) {
+    constexpr int B = bytes_of(TYPE);
+    return load_shared_by_rows<B, B>((const char *)base + index * B);
+}
+
+__device__ __forceinline__ float weight_from(const chunk<bytes_of(W_TYPE)> &c) {
     if constexpr (!WEIGHTED) {
         return 1;
     } else {
-        const float w = load_element<W_TYPE>(args.weight, channel);
+        const float w = element<W_TYPE>(c.word, 0);
         return WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 would change -0 */
     }
 }
-__device__ __forceinline__ float bias_of(const groups_args &args, int channel) {
+__device__ __forceinline__ float weight_of(const groups_args &args, i64 channel) {
+    if constexpr (!WEIGHTED)
+        return 1;
+    else
+        return weight_from(load_as_is<W_TYPE>(args.weight, channel));
+}
+__device__ __forceinline__ float bias_of(const groups_args &args, i64 channel) {
     if constexpr (!BIASED)
         return 0;
     else
-        return load_element<B_TYPE>(args.bias, channel);
+        return element<B_TYPE>(load_as_is<B_TYPE>(args.bias, channel).word, 0);
 }
+
+constexpr bool MEANS_SAVED = LAYER && MEAN_TYPE != NONE;
 
 /* The saved moments of a row; rest: what a float leaves of its mean. */
 __device__ __forceinline__ float saved_mean(const groups_args &args, i64 row) {
-    if constexpr (!LAYER || MEAN_TYPE == NONE)
+    if constexpr (!MEANS_SAVED)
         return 0;
     else
         return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
 }
 __device__ __forceinline__ float saved_rest(const groups_args &args, i64 row) {
     if constexpr (EXACT_MEAN)
-        return load_rest((const char *)args.mean + row * args.mean_stride);
+        return rest_of(load_as_is<F64>((const char *)args.mean + row * args.mean_stride, 0));
     else
         return 0;
 }

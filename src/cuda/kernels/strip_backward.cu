@@ -8,13 +8,20 @@ struct saved {
 __device__ __forceinline__ saved saved_of(const groups_args &args, const strip_place &p) {
     saved out;
 #pragma unroll
-    for (int j = 0; j < COLUMNS; j++) {
-        const i64 row = p.image * GROUPS + (p.channel + j * EACH) / DEPTH;
-        out.mean[j] = p.steps ? saved_mean(args, row) : 0;
-        if (EXACT_MEAN)
-            out.rest[j] = p.steps ? saved_rest(args, row) : 0;
-        out.rstd[j] = p.steps ? saved_rstd(args, row) : 0;
-    }
+    for (int j = 0; j < COLUMNS; j++)
+        if constexpr (STAGED) {
+            const int g = (p.chunk * WIDTH + j * EACH) / DEPTH;
+            out.mean[j] = staged_rows(0)[g];
+            if (EXACT_MEAN)
+                out.rest[j] = staged_rows(1)[g];
+            out.rstd[j] = staged_rows(2)[g];
+        } else {
+            const i64 row = p.image * GROUPS + (p.channel + j * EACH) / DEPTH;
+            out.mean[j] = p.steps ? saved_mean(args, row) : 0;
+            if (EXACT_MEAN)
+                out.rest[j] = p.steps ? saved_rest(args, row) : 0;
+            out.rstd[j] = p.steps ? saved_rstd(args, row) : 0;
+        }
     return out;
 }
 
@@ -73,10 +80,15 @@ __device__ __forceinline__ void sum_channels(const strip_place &p, const saved &
         for (int i = 0; i < WIDTH; i++) {
             if (SCALES_LAST && j > 0)
                 v[j][i] *= s.rstd[i / EACH];
-            const float sum = sum_over_planes<LANES, PLANES>(v[j][i], p.lane);
-            if (p.lane < LANES)
-                channel_sums(j, p.warp)[p.chunk * WIDTH + i] = sum;
+            v[j][i] = sum_over_planes<LANES, PLANES>(v[j][i], p.lane);
         }
+    if (p.lane >= LANES)
+        return;
+#pragma unroll
+    for (int j = 0; j < (CORRECT ? 3 : 2); j++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            channel_sums(j, p.warp)[p.chunk * WIDTH + i] = v[j][i];
 }
 
 /* One of a channel's sums over the block. */
@@ -88,14 +100,24 @@ __device__ __forceinline__ float sum_of_warps(int which, int channel) {
     return v;
 }
 
-/* SEND lanes add up a group of the block's and send that. */
+/* What a group's elements have in common, from its sums. */
+__device__ __forceinline__ void found_common(int group, const double *v) {
+    const common c = common_of(v);
+    float *found = found_of(group);
+    found[0] = c.c1;
+    found[1] = c.c2;
+    found[2] = c.delta;
+}
+
+/* SEND lanes add up a group of the block's and send that; where nobody else has a part of the strip, they
+ * are done. */
 __device__ __forceinline__ void send_gradients(const groups_args &args, mailbox &m,
                                                const strip_place &p, int group, u32 round) {
     const int rank = p.lane % SEND;
     double v[3] = {0, 0, 0};
     for (int d = rank; d < DEPTH && group < p.groups; d += SEND) {
         const int channel = group * DEPTH + d;
-        const float w = weight_of(args, p.group * DEPTH + channel);
+        const float w = STAGED ? staged_channels(0)[channel] : weight_of(args, p.group * DEPTH + channel);
         v[0] += (double)(w * sum_of_warps(0, channel));
         v[1] += (double)(w * sum_of_warps(1, channel));
         if (CORRECT)
@@ -105,8 +127,13 @@ __device__ __forceinline__ void send_gradients(const groups_args &args, mailbox 
     for (int j = 0; j < 3; j++)
         if (j < 2 || CORRECT)
             v[j] = sum_over_lanes<SEND>(v[j], p.lane);
-    if (group < p.groups)
-        send_mail(args, m, p, group, round, rank, v[0], v[1], v[2]);
+    if constexpr (BLOCKS > 1) {
+        if (group < p.groups)
+            send_mail(args, m, p, group, round, rank, v[0], v[1], v[2]);
+    } else if (group < p.groups && rank == 0) {
+        const double all[3] = {(message)v[0], (message)v[1], (message)v[2]};
+        found_common(group, all);
+    }
 }
 
 /* MERGE lanes find what a group's elements have in common. */
@@ -115,13 +142,8 @@ __device__ __forceinline__ void merge_gradients(const groups_args &args, const s
     const int lane = p.lane % MERGE;
     const taken t(args, p, group, round, lane);
     const double v[3] = {t.sum(0, p.lane), t.sum(1, p.lane), CORRECT ? t.sum(2, p.lane) : 0};
-    if (lane != 0 || group >= p.groups)
-        return;
-    const common c = common_of(v);
-    float *found = found_of(group);
-    found[0] = c.c1;
-    found[1] = c.c2;
-    found[2] = c.delta;
+    if (lane == 0 && group < p.groups)
+        found_common(group, v);
 }
 
 /* The block's part of dweight and dbias. */
@@ -189,15 +211,19 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     __syncthreads();
     for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
         send_gradients(args, m, p, g + p.lane / SEND, round);
-    if (!ACTIVE)
+    if (!STAGED && !ACTIVE)
         w = affine_of(args, p);
     const strip_place then = place_of(after);
-    const saved next = saved_of(args, then);
-    wait_for_mail(m, round);
-    for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
-        merge_gradients(args, p, g + p.lane / MERGE, round);
+    const saved next = WIDE ? saved_of(args, then) : s;
+    if constexpr (BLOCKS > 1) {
+        wait_for_mail(m, round);
+        for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+            merge_gradients(args, p, g + p.lane / MERGE, round);
+    }
     __syncthreads();
     round++;
+    if (STAGED) /* again, if there is an activation: in between others take their registers */
+        w = affine_of(args, p);
     write_backward(args, p, s, w, filling(args, then));
     if (WANT_DWEIGHT || WANT_DBIAS) {
         write_partials(args, p);

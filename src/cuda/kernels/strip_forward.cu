@@ -4,6 +4,13 @@ constexpr float BACK = 0x1p100f; /* squares of what is left of any row beyond fl
 
 /* ---- Sums ----------------------------------------------------------------------------------------- */
 
+/* Whether a mean of pivots is made by a product, as of 2^n of them it is the same. */
+constexpr bool SHARES = EACH == 1 || (PLANES & (PLANES - 1)) == 0;
+
+/* Where nothing else is added up with a channel's squares, each part's have a sum of their own: one
+ * after the other 25 may be off by 6 ULP. */
+constexpr bool APART = EACH == 1 && PARTS > 1;
+
 /* Sums of a column about its pivot. */
 struct column {
     float pivot, a, b;
@@ -44,6 +51,10 @@ template <bool SCALED> struct thread_sums {
         if (PART_NUMBER == 0 && LAYER)
             find_pivots(count);
         const int end = least(count, (PART_NUMBER + 1) * PART);
+        float own[WIDTH], *const squares = APART ? own : b;
+#pragma unroll
+        for (int i = 0; APART && i < WIDTH; i++)
+            own[i] = 0;
 #pragma unroll 2
         for (int k = PART_NUMBER * PART; k < end; k++) {
             const auto c = load(k);
@@ -56,9 +67,12 @@ template <bool SCALED> struct thread_sums {
                     d -= out[i / EACH].pivot;
                     a[i] += d;
                 }
-                b[i] = multiply_add(d, d, b[i]);
+                squares[i] = multiply_add(d, d, squares[i]);
             }
         }
+#pragma unroll
+        for (int i = 0; APART && i < WIDTH; i++)
+            b[i] += own[i];
         if constexpr (PART_NUMBER + 1 < PARTS)
             add_parts<PART_NUMBER + 1>(count);
     }
@@ -78,30 +92,54 @@ __device__ __forceinline__ void sum_thread(const strip_place &p, const float *sc
     }
 }
 
-/* The warp's columns, about the mean of the pixels' pivots, of which any one may be far off. */
+/* The warp's columns, about the mean of the pixels' pivots, of which any one may be far off. All columns'
+ * shuffles are under way at once: nothing here branches. */
 __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
     float *sums = (float *)(dynamic_shared + SUMS_AT) + p.warp * STRIP_COLUMNS * 3;
     const int planes = most(1, least(p.pixels - p.warp * PLANES, PLANES)); /* that have a pixel */
     const int count = p.steps;
+    const float share = 1 / (float)planes;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         column &c = own[j];
         if (LAYER) {
-            const float pivot = sum_over_planes<LANES, PLANES>(c.pivot, p.lane) / (float)planes;
+            const float all = sum_over_planes<LANES, PLANES>(c.pivot, p.lane);
+            const float pivot = SHARES ? all * share : all / (float)planes;
             shift(count ? c.pivot - pivot : 0, (float)(count * EACH), c.a, c.b);
             c.pivot = pivot;
             c.a = sum_over_planes<LANES, PLANES>(c.a, p.lane);
         }
         c.b = sum_over_planes<LANES, PLANES>(c.b, p.lane);
-        if (p.lane < LANES) {
-            float *to = sums + (p.chunk * COLUMNS + j) * 3;
-            to[0] = c.pivot;
-            to[1] = c.a;
-            to[2] = c.b;
-        }
+    }
+    if (p.lane >= LANES)
+        return;
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        float *to = sums + (p.chunk * COLUMNS + j) * 3;
+        to[0] = own[j].pivot;
+        to[1] = own[j].a;
+        to[2] = own[j].b;
     }
 }
 
+/* A group's moments from its sums about `pivot`. */
+template <bool SCALED>
+__device__ __forceinline__ void found_moments(const groups_args &args, const strip_place &p,
+                                              int group, double pivot, double a, double b) {
+    float *found = found_of(group);
+    const moments f = moments_of(pivot, a, b, SCALED ? 1 / (double)found[3] : 1, args.eps);
+    found[0] = f.mean;
+    found[1] = f.rest;
+    found[2] = f.rstd;
+    if (!SCALED) /* what the elements are to be scaled by */
+        found[3] = !leaves_range(args, b) ? 1 : b < 1 ? BACK : 1 / BACK;
+    if (p.rank == 0)
+        save_moments(args, p.image * GROUPS + p.group + group, f);
+}
+
+/* SEND lanes add up a group of the block's and send that; where nobody else has a part of the strip, they
+ * are done. */
+template <bool SCALED>
 __device__ __forceinline__ void send_group(const groups_args &args, mailbox &m, const strip_place &p,
                                            int group, u32 round) {
     const int rank = p.lane % SEND, filled = GROUP_COLUMNS * least(WARPS, ceil_div(p.pixels, PLANES));
@@ -131,8 +169,12 @@ __device__ __forceinline__ void send_group(const groups_args &args, mailbox &m, 
     if (LAYER)
         v[0] = sum_over_lanes<SEND>(v[0], p.lane);
     v[1] = sum_over_lanes<SEND>(v[1], p.lane);
-    if (there)
-        send_mail(args, m, p, group, round, rank, pivot, v[0], v[1]);
+    if constexpr (BLOCKS > 1) {
+        if (there)
+            send_mail(args, m, p, group, round, rank, pivot, v[0], v[1]);
+    } else if (there && rank == 0) {
+        found_moments<SCALED>(args, p, group, pivot, (message)v[0], (message)v[1]);
+    }
 }
 
 /* MERGE lanes find a group's moments, which go to `found`. */
@@ -157,15 +199,7 @@ __device__ __forceinline__ void merge_group(const groups_args &args, const strip
     v[2] = sum_over_lanes<MERGE>(v[2], p.lane);
     if (lane != 0 || group >= p.groups)
         return;
-    float *found = found_of(group);
-    const moments f = moments_of(pivot, v[1], v[2], SCALED ? 1 / (double)found[3] : 1, args.eps);
-    found[0] = f.mean;
-    found[1] = f.rest;
-    found[2] = f.rstd;
-    if (!SCALED) /* what the elements are to be scaled by */
-        found[3] = !leaves_range(args, v[2]) ? 1 : v[2] < 1 ? BACK : 1 / BACK;
-    if (p.rank == 0)
-        save_moments(args, p.image * GROUPS + p.group + group, f);
+    found_moments<SCALED>(args, p, group, pivot, v[1], v[2]);
 }
 
 /* The strip's moments; weights are asked for while the sums are on their way. */
@@ -184,12 +218,14 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
         cluster_wait();
     __syncthreads();
     for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
-        send_group(args, m, p, g + p.lane / SEND, round);
-    if (!SCALED)
-        w = affine_of(args, p);
-    wait_for_mail(m, round);
-    for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
-        merge_group<SCALED>(args, p, g + p.lane / MERGE, round);
+        send_group<SCALED>(args, m, p, g + p.lane / SEND, round);
+    if constexpr (BLOCKS > 1) {
+        if (!STAGED && !SCALED)
+            w = affine_of(args, p);
+        wait_for_mail(m, round);
+        for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+            merge_group<SCALED>(args, p, g + p.lane / MERGE, round);
+    }
     __syncthreads();
 }
 
@@ -238,6 +274,8 @@ __device__ __forceinline__ strip_place forward_strip(const groups_args &args, co
         if (again)
             find_moments<true>(args, p, m, round++, w);
     }
+    if (STAGED)
+        w = affine_of(args, p);
     const strip_place then = place_of(after);
     write_forward(args, p, w, filling(args, then));
     return then;

@@ -90,10 +90,6 @@ __device__ __forceinline__ void send_mail(const groups_args &args, mailbox &m, c
     if constexpr (WIDE) {
         if (lane == 0)
             post_mail(post_of(args, round, group, p.rank), round, mine);
-    } else if constexpr (CLUSTER == 1) {
-        message *const to = entries_of(round, group)[0];
-        if (lane == 0)
-            to[0] = mine[0], to[1] = mine[1], to[2] = mine[2];
     } else {
         message *const to = entries_of(round, group)[p.rank];
         for (int block = lane; block < CLUSTER; block += SEND)
@@ -104,8 +100,6 @@ __device__ __forceinline__ void send_mail(const groups_args &args, mailbox &m, c
 __device__ __forceinline__ void wait_for_mail(mailbox &m, u32 round) {
     if (CLUSTER > 1)
         byte_barrier_wait(shared_address(m.byte_barriers + (round & 1)), round >> 1 & 1);
-    else if (!WIDE)
-        __syncthreads();
 }
 
 /* MERGE lanes add up what the blocks sent of a group. */

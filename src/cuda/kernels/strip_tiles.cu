@@ -37,7 +37,7 @@ template <> struct message_of<false> {
 };
 typedef message_of<X_TYPE == F32>::type message;
 constexpr int MESSAGE_BYTES = 4 * sizeof(message);
-constexpr int FOUND_AT = MAIL_AT + (WIDE ? 0 : BOXES * STRIP_GROUPS * CLUSTER * MESSAGE_BYTES);
+constexpr int FOUND_AT = MAIL_AT + (CLUSTER == 1 ? 0 : BOXES * STRIP_GROUPS * CLUSTER * MESSAGE_BYTES);
 
 /* What a thread does in a strip. Pixels are those of the block. */
 struct strip_place {
@@ -137,18 +137,95 @@ __device__ __forceinline__ float *found_of(int group) {
     return (float *)(dynamic_shared + FOUND_AT) + 4 * group;
 }
 
+/* ---- What many threads want of channels and rows --------------------------------------------------- */
+
+/* Where chunks are of many groups, or nothing is to wait for but shared memory, each number comes there
+ * once, and not to every thread. */
+constexpr bool STAGED = !WIDE && (CLUSTER == 1 || EACH == 1);
+constexpr int STAGED_AT = FOUND_AT + STRIP_GROUPS * 16;
+
+/* Weights and biases of the strip's channels, and its rows' means, what these leave, and rstds. */
+__device__ __forceinline__ float *staged_channels(int which) {
+    return (float *)(dynamic_shared + STAGED_AT) + which * TILE;
+}
+__device__ __forceinline__ float *staged_rows(int which) {
+    return staged_channels(2) + which * STRIP_GROUPS;
+}
+
+/* What a thread brings there: asked for ahead of the copies, behind which it would come last, and looked at
+ * after them, which need not wait for it. */
+struct staging {
+    static constexpr int CHANNELS = ceil_div(TILE, THREADS), ROWS = ceil_div(STRIP_GROUPS, THREADS);
+    chunk<bytes_of(W_TYPE)> weight[CHANNELS];
+    chunk<bytes_of(B_TYPE)> bias[CHANNELS];
+    chunk<bytes_of(MEAN_TYPE)> mean[ROWS];
+    chunk<bytes_of(RSTD_TYPE)> rstd[ROWS];
+
+    __device__ __forceinline__ staging(const groups_args &args, const strip_place &p) {
+#pragma unroll
+        for (int e = 0; STAGED && e < CHANNELS; e++) {
+            const int c = threadIdx.x + e * THREADS;
+            const i64 at = p.group * DEPTH + c;
+            weight[e] = zero_chunk<bytes_of(W_TYPE)>();
+            bias[e] = zero_chunk<bytes_of(B_TYPE)>();
+            if (WEIGHTED && c < p.groups * DEPTH)
+                weight[e] = load_as_is<W_TYPE>(args.weight, at);
+            if (BIASED && c < p.groups * DEPTH)
+                bias[e] = load_as_is<B_TYPE>(args.bias, at);
+        }
+#pragma unroll
+        for (int e = 0; STAGED && !FORWARD && e < ROWS; e++) {
+            const int g = threadIdx.x + e * THREADS;
+            const i64 row = p.image * GROUPS + p.group + g;
+            mean[e] = zero_chunk<bytes_of(MEAN_TYPE)>();
+            rstd[e] = zero_chunk<bytes_of(RSTD_TYPE)>();
+            if (MEANS_SAVED && g < p.groups)
+                mean[e] = load_as_is<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
+            if (g < p.groups)
+                rstd[e] = load_as_is<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
+        }
+    }
+    __device__ __forceinline__ void store() const {
+#pragma unroll
+        for (int e = 0; STAGED && e < CHANNELS; e++) {
+            const int c = threadIdx.x + e * THREADS;
+            if (c >= TILE)
+                break;
+            staged_channels(0)[c] = weight_from(weight[e]);
+            if (BIASED)
+                staged_channels(1)[c] = element<B_TYPE>(bias[e].word, 0);
+        }
+#pragma unroll
+        for (int e = 0; STAGED && !FORWARD && e < ROWS; e++) {
+            const int g = threadIdx.x + e * THREADS;
+            if (g >= STRIP_GROUPS)
+                break;
+            staged_rows(0)[g] = MEANS_SAVED ? element<MEAN_TYPE>(mean[e].word, 0) : 0;
+            if (EXACT_MEAN)
+                staged_rows(1)[g] = rest_of(mean[e]);
+            staged_rows(2)[g] = element<RSTD_TYPE>(rstd[e].word, 0);
+        }
+    }
+};
+
 /* Weights of the thread's channels, or what stands for them. */
 struct affine {
     float weight[WIDTH], bias[WIDTH];
 };
 
+/* A thread without a pixel takes the first ones: without a predicate all lie behind one address. */
 __device__ __forceinline__ affine affine_of(const groups_args &args, const strip_place &p) {
+    const i64 first = p.steps ? p.channel : 0;
     affine out;
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-        out.weight[i] = p.steps ? weight_of(args, p.channel + i) : 0;
-        out.bias[i] = p.steps ? bias_of(args, p.channel + i) : 0;
-    }
+    for (int i = 0; i < WIDTH; i++)
+        if constexpr (STAGED) {
+            out.weight[i] = staged_channels(0)[p.chunk * WIDTH + i];
+            out.bias[i] = BIASED ? staged_channels(1)[p.chunk * WIDTH + i] : 0;
+        } else {
+            out.weight[i] = weight_of(args, first + i);
+            out.bias[i] = bias_of(args, first + i);
+        }
     return out;
 }
 

@@ -6,7 +6,7 @@
  * over warps by shared memory, over the strip's blocks by messages. Forward (PASS 0) or backward (1).
  *
  * GROUP 1: the blocks are a cluster of CLUSTER, which store into each other's shared memory, and take one
- * strip; as others write, new ones start to read. GROUP > 1 (then CLUSTER 1, a cooperative launch): they
+ * strip; as others write, new ones start to read. Of one block there are no messages. GROUP > 1 (then CLUSTER 1, a cooperative launch): they
  * are GROUP blocks anywhere on the device, which tell each other through the L2 and live on: where a
  * thread has written a chunk it asks for that of its next strip. More strips are under way so than
  * clusters find room for, at the price of a barrier of the grid. Both give the same bits.
@@ -48,7 +48,11 @@ __device__ __forceinline__ void take_one(const groups_args &args, mailbox &m) {
     u32 round = 0;
     for (i64 unit = blockIdx.x / CLUSTER; unit < all; unit += step) {
         const strip_place p = place_of(unit);
+        const staging first(args, p);
         fill_all(args, p);
+        first.store();
+        if (STAGED && !FORWARD)
+            __syncthreads();
         saved s = known_of(args, p);
         take_strip(args, p, s, NO_STRIP, m, round);
         /* Nobody is to send what belongs to the next strip before all are done with this one. After the

@@ -230,11 +230,14 @@ __device__ __forceinline__ void store_pair(void *address, real high, real low) {
         store_element<TYPE>(address, 0, high + low);
     }
 }
-/* What a float leaves of an f64 number. */
-__device__ __forceinline__ float load_rest(const void *address) {
-    const chunk<8> c = load_shared_by_rows<8, 8>(address);
-    const double v = __hiloint2double((int)c.word[1], (int)c.word[0]);
-    return (float)(v - (double)(float)v);
+/* What a float leaves of an f64 number; nothing of others. */
+template <int BYTES> __device__ __forceinline__ float rest_of(const chunk<BYTES> &c) {
+    if constexpr (BYTES != 8) {
+        return 0;
+    } else {
+        const double v = __hiloint2double((int)c.word[1], (int)c.word[0]);
+        return (float)(v - (double)(float)v);
+    }
 }
 
 /* Makes the compiler forget what it derived from a word (such as converted floats), so that it does

@@ -237,7 +237,8 @@ static struct variant {
     {CUDA_STRIPS, C_PASS, 0, 0, 0},
     {CUDA_STRIPS, C_PASS, 1, 1, 0},
     {CUDA_STRIPS, C_CLUSTER, 1, 1, 0},
-    {CUDA_STRIPS, C_CLUSTER, 2, 16, 0},
+    {CUDA_STRIPS, C_CLUSTER, 2, 2, 0},
+    {CUDA_STRIPS, C_CLUSTER, 4, 16, 0},
     {CUDA_STRIPS, C_GROUP, 2, 16, 0},
     {CUDA_STRIPS, C_DELAY, 1, 1, 0},
     {CUDA_STRIPS, C_CORRECT, 1, 1, 0},
@@ -941,6 +942,49 @@ static void strips(void) {
     emulate_case(c);
 }
 
+/* Strips that one block holds, or a few where groups are many: small images, groups of a few
+ * channels of which a chunk has several or parts, last strips that are cut, few pixels. */
+static void strips_over_few(void) {
+    static const int64_t shapes[][4] = {
+        {3, 32, 8, 49}, {5, 48, 1, 49},  {2, 32, 3, 100},  {2, 24, 5, 60},  {2, 37, 8, 33},
+        {7, 16, 2, 4},  {2, 134, 1, 30}, {1, 96, 1, 1900}, {3, 3, 128, 30}, {4, 300, 1, 9},
+    };
+    static const numbers of[] = {NORMAL, OUTLIER, MEAN_1E4, MEAN_100};
+    for (int i = 0; i < 40; i++) {
+        norm_case c = groups_of(both[i / 20], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
+                                shapes[i % 10], true, types[(i + i / 10) % 3]);
+        set_device(i % 10 == 2 ? 80 : 90, 2);
+        c.numbers = of[i % 4];
+        c.weight_offset = i == 4;
+        if (i % 3 == 1)
+            c.weight = c.grad = F32;
+        if (i % 4 == 2) {
+            c.activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
+            c.stats = F64;
+        }
+        if (i % 11 == 5)
+            c.has &= ~(HAS(BIAS) | HAS(DBIAS));
+        if (i % 9 == 7)
+            c.in = c.out = i % 2 ? PADDED : MISALIGNED;
+        emulate_case(c);
+    }
+    /* Rows beyond float's range beside others, so that a strip is summed again. */
+    for (int i = 0; i < 4; i++) {
+        norm_case c =
+            groups_of(PLANISH_FORWARD, PLANISH_LAYER, shapes[i], true, i % 2 ? F32 : BF16);
+        c.numbers = i < 2 ? SCALE_MIXED : i == 2 ? SCALE_BIG : SCALE_TINY;
+        c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+        emulate_case(c);
+    }
+    static const int64_t many[] = {300, 128, 1, 4}; /* rows, of which some err more than most */
+    for (int i = 0; i < 2; i++) {
+        norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, many, true, F32);
+        c.activation = i ? PLANISH_SILU : PLANISH_IDENTITY;
+        c.stats = F64;
+        emulate_case(c);
+    }
+}
+
 static void strips_without_clusters(void) {
     without_clusters = true;
     strips();
@@ -1039,6 +1083,7 @@ int main(int argc, char **argv) {
         {"groups", groups},
         {"groups otherwise", groups_otherwise},
         {"strips", strips},
+        {"strips over few", strips_over_few},
         {"strips wide", strips_without_clusters},
         {"strips as planned", strips_as_planned},
         {"activations", activations},
