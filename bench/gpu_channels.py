@@ -207,6 +207,10 @@ SMALL = [(256, 32, 49), (512, 512, 49), (256, 32, 196), (256, 256, 196), (100, 2
 SMALL += [(256, 32, 784), (256, 256, 784), (96, 32, 784), (96, 96, 3136)]
 SMALL += [(64, 32, 3136), (2048, 32, 49), (128, 1, 196)]
 SWEEP_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3025, 3136)
+# Channels and groups of odd and of few pixels.
+PIXELS_GROUPS = [(256, 32, 49), (1024, 32, 49), (256, 32, 225), (1000, 8, 225), (320, 32, 3025)]
+PIXELS_GROUPS += [(512, 32, 196), (256, 256, 49), (256, 256, 196), (256, 256, 784), (64, 64, 3025)]
+PIXELS_CHANNELS = [(256, 49), (256, 225), (256, 3025), (96, 3025)]
 SWEEP_CHANNELS = (24, 33, 96, 100, 257, 512, 1000, 2048, 4096)
 
 
@@ -235,6 +239,13 @@ def shapes_of(name: str, dtype: str) -> list[Shape]:
             out += [
                 Shape(direction, "groups", "nhwc", (25 << 20) // (c * hw), c, g, hw, dtype)
                 for c, g, hw in SMALL
+            ]
+        elif name == "pixels":
+            works = [("groups", *work) for work in PIXELS_GROUPS]
+            works += [("channels", c, 1, hw) for c, hw in PIXELS_CHANNELS]
+            out += [
+                Shape(direction, what, "nchw", max(1, (25 << 20) // (c * hw)), c, g, hw, dtype)
+                for what, c, g, hw in works
             ]
         elif name == "sweep":
             pairs = [(256, hw) for hw in SWEEP_PIXELS] + [(c, 196) for c in SWEEP_CHANNELS]
@@ -275,7 +286,9 @@ def main() -> None:
     """Prints one line per shape."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "lists", nargs="+", choices=("channels", "last", "groups", "silu", "small", "sweep")
+        "lists",
+        nargs="+",
+        choices=("channels", "last", "groups", "silu", "small", "pixels", "sweep"),
     )
     parser.add_argument("--dtype", default="f16", help="with commas between them")
     parser.add_argument("--csv")

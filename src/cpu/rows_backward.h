@@ -389,6 +389,13 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
     return 0;
 }
 #else
+/* Rows of a step of which one leaves the range of REAL. */
+INLINE void NAME(rows_one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {
+    NAME(pair_sums)(a, true);
+    for (int r = 0; r < count; r++)
+        NAME(backward_row)(a, row + r, rms, TRAFFIC_CACHED);
+    NAME(pair_sums)(a, false);
+}
 #include "cpu/rows_step_backward.h"
 
 #include "cpu/rows_short_backward.h"

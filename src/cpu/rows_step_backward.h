@@ -155,8 +155,7 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         NAME(saved_of)(a, done, count, rms, &rows);
         if (__builtin_expect(!NAME(step_constants)(a, x, dy, dx, count, rms, asks && !lines, &rows),
                              0)) {
-            for (int r = 0; r < count; r++)
-                NAME(backward_row)(a, done + r, rms, TRAFFIC_CACHED);
+            NAME(rows_one_by_one)(a, done, count, rms);
             continue;
         }
         int64_t i = 0;

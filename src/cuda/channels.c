@@ -33,8 +33,15 @@ enum {
     MANY_CHANNELS = 64, /* fewest of a tile with twice the threads (backward) */
     MANY_EACH = 10,     /* of its channels a thread sums in 128 registers */
     LIGHT_THREADS = 832,
+    SHIFTED_TILE = 96,  /* fewest pixels of a shifted tile (forward); rather so many (backward) */
+    SHIFTED_PLANES = 8, /* of such a tile (backward) */
+    SHIFTED_THREADS = 768,
+    SHIFTED_FORWARD_THREADS = 1280, /* in a multiprocessor */
     MOST_GRID = 1 << 30
 };
+
+/* What a channel of a shifted tile costs beside its pixels, in pixels. */
+static const double SHIFT_COST = 24;
 
 /* Bytes of an element that is held in shared memory. */
 static int held_bytes(const int32_t *c) {
@@ -42,10 +49,20 @@ static int held_bytes(const int32_t *c) {
            (c[C_PASS] == PLANISH_BACKWARD ? constant_bytes(c, C_G_TYPE) : 0);
 }
 
+/* Whether each channel of a tile lies as far within 16 bytes as it does in memory. As the kernel
+ * has it. */
+static bool is_shifted(const int32_t *c) {
+    return c[C_TILE] != c[C_PIXELS] && !c[C_LAST] && c[C_PIXELS] % 2 &&
+           constant_bytes(c, C_X_TYPE) == 2 &&
+           (c[C_PASS] == PLANISH_FORWARD ? c[C_X_TYPE] == DTYPE_F16 && c[C_TILE] >= SHIFTED_TILE
+                                         : constant_bytes(c, C_G_TYPE) == 2);
+}
+
 static size_t tile_bytes(const int32_t *c, int element_bytes) {
     const size_t gap = c[C_LAST] && c[C_TILE] != c[C_PIXELS] ? 16 : 0;
-    return round_up((size_t)c[C_DEPTH] * (size_t)c[C_TILE] * (size_t)element_bytes +
-                    (size_t)(c[C_DEPTH] / 8) * gap);
+    const size_t pixels = (size_t)c[C_TILE] * (size_t)element_bytes;
+    const size_t channel = is_shifted(c) ? round_up(pixels + 14) : pixels;
+    return round_up((size_t)c[C_DEPTH] * channel + (size_t)(c[C_DEPTH] / 8) * gap);
 }
 
 /* As the kernel lays it out. */
@@ -198,13 +215,17 @@ static double cost_of_tile(const int32_t *c) {
                         : has_many(c) && c[C_STAGES] == 2 ? MANY_BYTES
                                                           : BACKWARD_BYTES;
     const bool narrow = tile * constant_bytes(c, C_X_TYPE) < 2 * SECTOR;
+    if (is_shifted(c)) /* the pieces at a channel's ends */
+        return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
+               (1 + SHIFT_COST / tile);
+    const bool by_elements = pixels * constant_bytes(c, C_X_TYPE) % 4;
     return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
-           (narrow ? 1.4 : 1) * (tile == 64 ? 1 : 1.1);
+           (narrow ? 1.4 : 1) * (tile == 64 ? 1 : 1.1) * (by_elements ? 1.4 : 1);
 }
 
 /* Some pixels of an image in a block. */
 static bool some_pixels(cuda_plan *plan, int each) {
-    static const int tiles[] = {64, 32, 112, 96, 80, 48, 16, 8, 4};
+    static const int tiles[] = {64, 32, 112, 96, 80, 48, 16, 8, 4, 128}; /* 128: shifted alone */
     int32_t *c = plan->main.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     double best_cost = 0;
@@ -218,9 +239,11 @@ static bool some_pixels(cuda_plan *plan, int each) {
         const bool eight = backward && tiles[i] == 32 && constant_bytes(c, C_X_TYPE) == 2;
         c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
+        const bool shifted = is_shifted(c), wide = backward && shifted && tiles[i] == SHIFTED_TILE;
         const int threads = has_many(c) ? 2 * THREADS : THREADS;
-        if (tiles[i] == c[C_PIXELS] ||
-            !set_planes(c, most(1, threads * c[C_WIDTH] / tiles[i]), c[C_COLS], each, MOST_THREADS))
+        const int planes = wide ? SHIFTED_PLANES : most(1, threads * c[C_WIDTH] / tiles[i]);
+        if (tiles[i] == c[C_PIXELS] || (tiles[i] == 128 && !shifted) ||
+            !set_planes(c, planes, c[C_COLS], each, wide ? SHIFTED_THREADS : MOST_THREADS))
             continue;
         if (!fits(plan))
             c[C_STAGES] = 1;
@@ -291,7 +314,7 @@ static int threads_of(const cuda_plan *plan) {
     const bool light = whole && ceil_div(c[C_DEPTH] / c[C_ROWS], c[C_PLANES]) <= LIGHT_EACH &&
                        (c[C_ROWS] == 1 || plan->limits.arch == 90);
     if (c[C_PASS] == PLANISH_FORWARD)
-        return FORWARD_THREADS;
+        return is_shifted(c) ? SHIFTED_FORWARD_THREADS : FORWARD_THREADS;
     if (has_many(c) && c[C_CLUSTER] == 1 && ceil_div(c[C_DEPTH], c[C_PLANES]) <= MANY_EACH)
         return BACKWARD_MANY_THREADS;
     return light ? LIGHT_THREADS : BACKWARD_THREADS;
@@ -351,6 +374,20 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     return common_alignment(bits);
 }
 
+/* Whether the output has x's layout, elements of its size, and is as far from a multiple of 16
+ * bytes in every image. */
+static bool lies_as_x(const cuda_plan *plan, void *const *buffers) {
+    const int32_t *c = plan->main.constant;
+    const bool backward = c[C_PASS] == PLANISH_BACKWARD;
+    const role out = backward ? ROLE_DX : ROLE_Y;
+    const int bytes = constant_bytes(c, C_X_TYPE);
+    const uint64_t apart = (uint64_t)(uintptr_t)buffers[ROLE_X] - (uint64_t)(uintptr_t)buffers[out];
+    const uint64_t each = (uint64_t)((plan->stride[ROLE_X] - plan->stride[out]) * bytes);
+    const bool one = plan->rows == c[C_PIXELS];
+    return buffers[out] && constant_bytes(c, backward ? C_D_TYPE : C_Y_TYPE) == bytes &&
+           (apart | (one ? 0 : each)) % 16 == 0;
+}
+
 int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                           cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     cuda_spec *spec = &launches[0].spec;
@@ -360,6 +397,8 @@ int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT]
     c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, constant_bytes(c, C_Y_TYPE), c[C_LAST]);
     c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, constant_bytes(c, C_G_TYPE), false);
     c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, constant_bytes(c, C_D_TYPE), false);
+    if (is_shifted(c))
+        c[C_HOLD] = lies_as_x(plan, buffers);
     if (plan->finish.kernel < 0)
         return 1;
     launches[1].spec = plan->finish;

@@ -1,15 +1,18 @@
 /*
  * In one read: images stored by pixel whose strips fit a cluster of blocks (strips.c), and the
- * backward of rows that fit a block's shared memory, x and dy. Everything else in two. Pieces and
+ * backward of rows that fit a block's shared memory, x and dy, alone or several (tiles.c).
+ * Everything else in two. Pieces and
  * segments follow from the sizes of an image and the dtypes alone.
  */
 #include "groups.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "finish.h"
 #include "integers.h"
 #include "strips.h"
+#include "tiles.h"
 
 enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
 
@@ -43,6 +46,8 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
     if (spec->kernel == CUDA_STRIPS)
         return strips_shared_bytes(spec);
+    if (c[C_STAGE] == STAGE_TILE)
+        return tiles_shared_bytes(spec);
     if (c[C_STAGE] == STAGE_ROW) {
         const int part = c[C_DEPTH] / c[C_CLUSTER];
         const size_t row = (size_t)part * (size_t)c[C_PIXELS];
@@ -155,8 +160,12 @@ static void piece_geometry(cuda_plan *plan) {
     }
 }
 
+static bool reads_once(const int32_t *c) {
+    return c[C_STAGE] == STAGE_ROW || c[C_STAGE] == STAGE_TILE;
+}
+
 static int64_t pieces_of(const int32_t *c) {
-    return c[C_STAGE] == STAGE_ROW ? 0 : ceil_div(c[C_PIXELS], c[C_PIECE]);
+    return reads_once(c) ? 0 : ceil_div(c[C_PIXELS], c[C_PIECE]);
 }
 
 static size_t sums_bytes(const cuda_plan *plan) {
@@ -165,7 +174,7 @@ static size_t sums_bytes(const cuda_plan *plan) {
 }
 
 static size_t moments_bytes(const cuda_plan *plan) {
-    return plan->main.constant[C_STAGE] == STAGE_ROW ? 0 : (size_t)plan->rows * 8 * sizeof(float);
+    return reads_once(plan->main.constant) ? 0 : (size_t)plan->rows * 8 * sizeof(float);
 }
 
 /* The kernel that runs where the device holds it. */
@@ -173,8 +182,11 @@ static const cuda_spec *first_of(const cuda_plan *plan) {
     return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
 }
 
-/* Of dweight and dbias: one of each image, or of each of its blocks. */
+/* Of dweight and dbias: one of each image, or of each of its blocks; of tiles, of those images that
+ * have blocks of their own. */
 static int64_t partial_rows(const cuda_plan *plan, const cuda_spec *spec) {
+    if (spec->constant[C_STAGE] == STAGE_TILE)
+        return tiles_images_at_once(spec, images_of(plan), &plan->limits);
     return images_of(plan) * (spec->kernel == CUDA_STRIPS ? strips_blocks(spec) : 1);
 }
 
@@ -200,7 +212,8 @@ void groups_plan_size(cuda_plan *plan) {
                                 (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
 }
 
-bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+/* Describes the problem; false where it is none for these kernels. */
+static bool describe(cuda_plan *plan, const problem *p, const image_view *v) {
     if (problem_is_double(p) || v->images > MOST_GRID)
         return false;
     int32_t *c = plan->main.constant;
@@ -209,6 +222,26 @@ bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     c[C_DEPTH] = (int)v->depth;
     c[C_LAST] |= v->pixels == 1;
     c[C_CLUSTER] = 1;
+    return true;
+}
+
+bool group_tiles_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+    if (describe(plan, p, v) && !plan->main.constant[C_LAST] &&
+        tiles_geometry(&plan->main, &plan->limits)) {
+        const int32_t *c = plan->main.constant;
+        groups_plan_size(plan);
+        if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
+            cuda_plan_finish(plan, p, c[C_COLS], plan->partials);
+        return true;
+    }
+    memset(&plan->main, 0, sizeof plan->main);
+    return false;
+}
+
+bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+    if (!describe(plan, p, v))
+        return false;
+    const int32_t *c = plan->main.constant;
     const bool once = c[C_LAST] ? strip_geometry(plan) : is_backward(c) && row_geometry(plan);
     if (!once)
         piece_geometry(plan);
@@ -229,8 +262,11 @@ int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
                     "pieces of %d, %d warps, cluster %d, group %d",
                     is_backward(c) ? "backward" : "forward", images_of(plan), c[C_GROUPS],
                     c[C_DEPTH], c[C_PIXELS], c[C_LAST] ? " channels last" : "",
-                    c[C_STAGE] == STAGE_ROW ? "one read" : "two reads", c[C_WIDTH], c[C_LANES],
-                    c[C_PLANES], c[C_PIECE], c[C_WARPS], c[C_CLUSTER], c[C_GROUP]);
+                    c[C_STAGE] == STAGE_TILE  ? "tiles"
+                    : c[C_STAGE] == STAGE_ROW ? "one read"
+                                              : "two reads",
+                    c[C_WIDTH], c[C_LANES], c[C_PLANES], c[C_PIECE], c[C_WARPS], c[C_CLUSTER],
+                    c[C_GROUP]);
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------
@@ -241,6 +277,8 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     const int32_t *c = first_of(plan)->constant;
     uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes);
     const int64_t run = c[C_LAST] ? c[C_COLS]
+                        : c[C_STAGE] == STAGE_TILE
+                            ? (int64_t)(c[C_CLUSTER] > 1 ? 1 : c[C_ROWS] * c[C_DEPTH]) * c[C_PIXELS]
                         : c[C_STAGE] == STAGE_ROW
                             ? (int64_t)(c[C_DEPTH] / c[C_CLUSTER]) * c[C_PIXELS]
                             : c[C_PIXELS];
@@ -248,6 +286,14 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     if (plan->main.kernel == CUDA_STRIPS)
         bits |= (uint64_t)(c[C_TILE] * bytes);
     return common_alignment(bits);
+}
+
+/* Whether two tensors of equal elements are as far from a multiple of 16 bytes in every image. */
+static bool lie_alike(const cuda_plan *plan, void *const *buffers, role a, role b) {
+    const uint64_t bytes = (uint64_t)constant_bytes(plan->main.constant, C_X_TYPE);
+    const uint64_t apart = (uint64_t)(uintptr_t)buffers[a] - (uint64_t)(uintptr_t)buffers[b];
+    const uint64_t each = (uint64_t)(plan->stride[a] - plan->stride[b]) * bytes;
+    return (apart | (images_of(plan) > 1 ? each : 0)) % 16 == 0;
 }
 
 static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
@@ -270,6 +316,8 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
     c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, constant_bytes(c, C_Y_TYPE));
     c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, constant_bytes(c, C_G_TYPE));
     c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, constant_bytes(c, C_D_TYPE));
+    if (stage == STAGE_TILE)
+        c[C_HOLD] = lie_alike(plan, buffers, ROLE_X, is_backward(c) ? ROLE_DX : ROLE_Y);
     return spec;
 }
 
@@ -277,8 +325,8 @@ int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                         cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     const int32_t *c = plan->main.constant;
     int count = 0;
-    if (c[C_STAGE] == STAGE_ROW) {
-        launches[count++].spec = stage_of(plan, buffers, STAGE_ROW);
+    if (reads_once(c)) {
+        launches[count++].spec = stage_of(plan, buffers, c[C_STAGE]);
     } else {
         launches[count++].spec = stage_of(plan, buffers, STAGE_SUMS);
         launches[count++].spec = stage_of(plan, buffers, STAGE_MOMENTS);
@@ -304,6 +352,8 @@ static int64_t grid_of(const cuda_plan *plan, const int32_t *c, int resident) {
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(plan->main.constant);
     int64_t grid =
         plan->main.kernel == CUDA_STRIPS ? strips_grid(plan, resident) : plan->rows * c[C_CLUSTER];
+    if (c[C_STAGE] == STAGE_TILE)
+        return plan->partials * tiles_of_image(first_of(plan)) * c[C_CLUSTER];
     if (c[C_STAGE] == STAGE_SUMS || c[C_STAGE] == STAGE_APPLY)
         grid = c[C_LAST] ? pieces * ceil_div(ceil_div(c[C_COLS], c[C_WIDTH]), c[C_LANES])
                          : (pieces * c[C_COLS] + c[C_WARPS] - 1) / c[C_WARPS];

@@ -12,6 +12,9 @@
  * not a problem for them. */
 bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v);
 
+/* The same where rows go in tiles, forward and backward (tiles.h). */
+bool group_tiles_plan_make(cuda_plan *plan, const problem *p, const image_view *v);
+
 size_t groups_shared_bytes(const cuda_spec *spec);
 
 /* As cuda_plan_describe, cuda_launch_specs and cuda_launch_arguments. */

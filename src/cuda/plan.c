@@ -29,7 +29,8 @@ static bool fast_plan(cuda_plan *plan, const problem *p) {
         return true;
     memset(&plan->main, 0, sizeof plan->main);
     return images_of_groups(&v, p) &&
-           (group_rows_plan_make(plan, p, &v) || groups_plan_make(plan, p, &v));
+           (group_tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
+            groups_plan_make(plan, p, &v));
 }
 
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {

@@ -165,12 +165,16 @@ def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
         (256, 225, ""),
         (4096, 784, ""),
         (4096, 196, "last"),
+        (256, 3025, ""),
+        (96, 3025, ""),
+        (1000, 1521, ""),
     ]
     groups = [(32, 8, 3136), (32, 10, 4096), (1, 256, 784), (64, 1, 12544), (9, 3, 225), (2, 8, 1)]
     groups += [(32, 2, 12544), (32, 40, 1024), (8, 40, 9216)]
-    # Strips over few blocks: small images, and groups of a few channels.
+    # Small images, groups of a few channels, odd numbers of pixels.
     few = [(32, 8, 49), (512, 1, 49), (256, 1, 196), (20, 5, 196), (256, 1, 784), (32, 3, 784)]
     few += [(96, 1, 3136), (32, 2, 3136), (4096, 1, 4), (1, 128, 196)]
+    few += [(32, 32, 49), (8, 125, 225), (16, 8, 3025), (64, 1, 3025)]
     groups += few
     for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32")):
         word = "forward" if direction == FORWARD else "backward"
@@ -187,9 +191,8 @@ def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
             plan = AnyPlan(direction, kind, (64, c, hw), 2, 2, types, strides, arch=arch)
             yield name, plan, (2, 4, 16)[i % 3] if dtype != "f32" else 16
         # Some with an activation, too.
-        works = [(i, 0) for i in range(len(groups))] + [
-            (i, SILU) for i in (0, 1, 3, 5, 7, *range(len(groups) - len(few), len(groups)))
-        ]
+        some = (0, 1, 3, 5, 7, *range(len(groups) - len(few), len(groups), 3))
+        works = [(i, 0) for i in range(len(groups))] + [(i, SILU) for i in some]
         for i, activation in works:
             g, d, hw = groups[i]
             types, c = same(dtype, direction, "f32" if i % 2 else None), g * d

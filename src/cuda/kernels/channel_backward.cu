@@ -227,7 +227,9 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             const auto packed = pack<D_TYPE, WIDTH>(v);
             if constexpr (HOLD)
                 store_to_shared<WIDTH * B>(
-                    p.room + X_AT + channel_at<B>(line * ROWS) + p.lane * (WIDTH * B), packed);
+                    p.room + X_AT + channel_at<B>(line * ROWS) +
+                        shift_of<B>(p.x_shift, line * ROWS) + p.lane * (WIDTH * B),
+                    packed);
             else
                 store_once<WIDTH * B, D_ACCESS>(
                     out + next_lines<D_TYPE>(e), packed);
@@ -297,6 +299,7 @@ __device__ __forceinline__ void backward_units(const channels_args &args, place 
         if (STAGES > 1)
             fill_stage(args, first, unit + step, next);
         set_unit(p, unit);
+        set_shifts(args, p);
         p.room = first.room + stage * STAGE_BYTES;
         p.saved = first.saved + stage * (2 * TILE);
         backward_unit(args, p, sums, unit + step);

@@ -264,7 +264,9 @@ __device__ __forceinline__ void write_channels(const channels_args &args, const 
         const auto y = pack<Y_TYPE, WIDTH>(v);
         if constexpr (HOLD)
             store_to_shared<WIDTH * B>(
-                p.room + X_AT + channel_at<B>(line * ROWS) + p.lane * (WIDTH * B), y);
+                p.room + X_AT + channel_at<B>(line * ROWS) +
+                    shift_of<B>(p.x_shift, line * ROWS) + p.lane * (WIDTH * B),
+                y);
         else
             store_once<WIDTH * B, Y_ACCESS>(
                 out + next_lines<Y_TYPE>(e), y);
@@ -350,6 +352,7 @@ __device__ __forceinline__ void forward_units(const channels_args &args, place &
     if (WEIGHTS_FIRST)
         store_affine(args, p, a);
     set_unit(p, unit);
+    set_shifts(args, p);
     fill_forward(args, p);
     if (!WEIGHTS_FIRST)
         store_affine(args, p, a); /* in the loop it would be made ready before the copies */
@@ -362,6 +365,7 @@ __device__ __forceinline__ void forward_units(const channels_args &args, place &
             break;
         __syncthreads(); /* the next tile takes this one's place */
         set_unit(p, unit);
+        set_shifts(args, p);
         fill_forward(args, p);
     }
 }

@@ -28,6 +28,11 @@ constexpr bool CROWDED =
     !FORWARD && (EACH > (ROWS > 1 ? 12 : 16) || THREADS * MIN_BLOCKS > 65536 / 80);
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
+/* Tiles of an odd number of 16-bit pixels: every channel begins elsewhere within 16 bytes. Each lies in
+ * shared memory as it does in memory, so that it comes and goes in whole 16-byte pieces; in the forward
+ * short ones, and bf16, do better by elements. */
+constexpr bool SHIFTED = !FLAT && !LAST && PIXELS % 2 == 1 && HALF &&
+                         (FORWARD ? X_TYPE == F16 && TILE >= 96 : bytes_of(G_TYPE) == 2);
 constexpr bool WEIGHTED = W_TYPE != NONE;
 constexpr bool BIASED = FORWARD && B_TYPE != NONE;
 
@@ -45,9 +50,15 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
 /* 16 bytes after every 8 channels, so that threads that gather channels meet other banks. */
 constexpr int GAP = LAST && !FLAT ? 16 : 0;
+/* 16-byte pieces of a channel of a shifted tile, wherever it begins. */
+constexpr int PIECES = ceil_div(TILE * 2 + 14, 16);
+/* Bytes from channel to channel of a tile. */
+__device__ constexpr int channel_bytes(int element_bytes) {
+    return SHIFTED ? PIECES * 16 : TILE * element_bytes;
+}
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ constexpr int tile_bytes(int element_bytes) {
-    return round_up(DEPTH * TILE * element_bytes + DEPTH / 8 * GAP);
+    return round_up(DEPTH * channel_bytes(element_bytes) + DEPTH / 8 * GAP);
 }
 constexpr int X_AT = 0;
 constexpr int G_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
@@ -81,6 +92,7 @@ struct place {
     i64 image;
     bool active, has; /* a lane and plane; pixels of this tile */
     u32 room;         /* shared memory */
+    u32 x_shift, dy_shift; /* SHIFTED: where the first channel of the tile begins within 16 bytes */
     u32 round;        /* exchanges so far */
     u64 *byte_barriers;
     float *parts, *weight, *bias;
@@ -89,7 +101,12 @@ struct place {
 };
 
 template <int BYTES> __device__ __forceinline__ u32 channel_at(int channel) {
-    return channel * (TILE * BYTES) + channel / 8 * GAP;
+    return channel * channel_bytes(BYTES) + channel / 8 * GAP;
+}
+
+/* Where a channel begins within 16 bytes whose tile's first does at `first`. */
+template <int BYTES> __device__ __forceinline__ u32 shift_of(u32 first, int channel) {
+    return SHIFTED ? (first + channel * (PIXELS * BYTES % 16)) & 15 : 0;
 }
 
 /* Element `lane` * WIDTH and on of a line. */
@@ -97,6 +114,7 @@ template <int TYPE>
 __device__ __forceinline__ chunk<WIDTH * bytes_of(TYPE)> elements_of(const place &p, int at, int line) {
     constexpr int B = bytes_of(TYPE);
     return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(line * ROWS) +
+                                       shift_of<B>(at == X_AT ? p.x_shift : p.dy_shift, line * ROWS) +
                                        p.lane * (WIDTH * B));
 }
 
@@ -140,6 +158,85 @@ __device__ __forceinline__ void fill_channels(const place &p, u32 to, const char
                              true);
 }
 
+/* Bytes from a tensor's image to the tile, by element. */
+__device__ __forceinline__ i64 element_of_tile(const place &p) {
+    return (i64)p.first * PIXELS + p.first_pixel;
+}
+
+/* A 16-byte piece of a channel of a shifted tile. */
+struct shifted_piece {
+    int channel;
+    int begin, end; /* of its bytes those of the tile's pixels; whole: 0, 16 */
+    i64 at;         /* bytes from the tile's first element */
+    u32 room;       /* from the tile's in shared memory */
+
+    __device__ __forceinline__ shifted_piece(const place &p, int number, u32 first) {
+        channel = number / PIECES;
+        const int k = number - channel * PIECES, shift = (int)shift_of<2>(first, channel);
+        begin = k == 0 ? shift : 0;
+        end = least(16, p.pixels * 2 + shift - 16 * k);
+        at = (i64)channel * (PIXELS * 2) + 16 * k - shift;
+        room = channel_at<2>(channel) + 16 * k;
+    }
+};
+
+/* Brings a shifted tile: whole pieces, with what a neighbouring tile has of them, but where a piece would
+ * leave the image. */
+__device__ __forceinline__ void fill_shifted(const place &p, u32 to, const char *from) {
+    const u32 first = (u32)(u64)from & 15;
+    const i64 image = -element_of_tile(p) * 2, image_end = image + (i64)COLS * PIXELS * 2;
+#pragma unroll(CROWDED ? 1 : 4)
+    for (int i = threadIdx.x; i < p.channels * PIECES; i += THREADS) {
+        const shifted_piece c(p, i, first);
+        if (c.begin >= c.end)
+            continue;
+        if (c.at >= image && c.at + 16 <= image_end)
+            copy_async<16, 16>(to + c.room, from + c.at, true);
+        else
+#pragma unroll 1
+            for (int b = c.begin; b < c.end; b += 2)
+                copy_in<2, 2>(to + c.room + b, from + c.at + b, true);
+    }
+}
+
+/* Writes the output of a shifted tile that is held in the place of x. */
+template <int TYPE> __device__ __forceinline__ void write_shifted(const place &p, char *out) {
+#pragma unroll 2
+    for (int i = threadIdx.x; i < p.channels * PIECES; i += THREADS) {
+        const shifted_piece c(p, i, p.x_shift);
+        const u32 from = p.room + X_AT + c.room;
+        char *to = out + c.at;
+        int b = c.begin;
+        if (b == 0 && c.end == 16) {
+            store_once<16, 16>(to, load_from_shared<16>(from));
+            continue;
+        }
+        /* Up to each multiple of 2, 4, 8 bytes, and back from 8. */
+#pragma unroll
+        for (int size = 2; size <= 8; size *= 2)
+            if ((b & size) && b + size <= c.end) {
+                if (size == 2)
+                    store_once<2, 2>(to + b, load_from_shared<2>(from + b));
+                else if (size == 4)
+                    store_once<4, 4>(to + b, load_from_shared<4>(from + b));
+                else
+                    store_once<8, 8>(to + b, load_from_shared<8>(from + b));
+                b += size;
+            }
+#pragma unroll
+        for (int size = 8; size >= 2; size /= 2)
+            if (b + size <= c.end && b % size == 0) {
+                if (size == 8)
+                    store_once<8, 8>(to + b, load_from_shared<8>(from + b));
+                else if (size == 4)
+                    store_once<4, 4>(to + b, load_from_shared<4>(from + b));
+                else
+                    store_once<2, 2>(to + b, load_from_shared<2>(from + b));
+                b += size;
+            }
+    }
+}
+
 /* Brings channels [begin, end) of a tile to shared memory: `from` is the first pixel of the block's
  * first channel. Tiles of some pixels come whole. */
 template <int TYPE, int ACCESS>
@@ -148,6 +245,10 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
     constexpr int STEP = THREADS / most(RUN, 1), TURNS = ceil_div(DEPTH, most(STEP, 1));
     constexpr bool EVEN = !FLAT && A >= 4 && RUN > 0 && STEP * RUN == THREADS && TURNS <= 16 &&
                           !(FORWARD && PIXELS * B % 2048 == 0); /* as measured, run 23 */
+    if constexpr (SHIFTED) {
+        fill_shifted(p, to, from);
+        return;
+    }
     if constexpr (EVEN && (GAP == 0 || (STEP % 8 == 0 && PIXELS % TILE == 0))) {
         fill_channels<B, A, STEP, TURNS>(p, to, from);
         return;
@@ -190,9 +291,14 @@ __device__ __forceinline__ void set_unit(place &p, i64 unit) {
     p.has = p.active && (FLAT || p.lane * WIDTH < p.pixels);
 }
 
-/* Bytes from a tensor's image to the tile, by element. */
-__device__ __forceinline__ i64 element_of_tile(const place &p) {
-    return (i64)p.first * PIXELS + p.first_pixel;
+/* Where the present tile's channels begin within 16 bytes. */
+__device__ __forceinline__ void set_shifts(const channels_args &args, place &p) {
+    if (!SHIFTED)
+        return;
+    const u32 at = (u32)(((i64)p.first * PIXELS + p.first_pixel) * 2);
+    p.x_shift = (u32)((u64)args.x + (u64)(p.image * args.x_image)) + at & 15;
+    if (!FORWARD)
+        p.dy_shift = (u32)((u64)args.dy + (u64)(p.image * args.dy_image)) + at & 15;
 }
 
 /* A block's weights and biases on their way to shared memory: asked for before the copies of its first
@@ -267,6 +373,10 @@ template <int TYPE> __device__ __forceinline__ constexpr i64 next_lines(int e) {
 /* Writes the output of a tile that is held in the place of x, in as wide stores as it allows. */
 template <int TYPE, int ACCESS>
 __device__ __forceinline__ void write_held(const place &p, char *out) {
+    if constexpr (SHIFTED) {
+        write_shifted<TYPE>(p, out);
+        return;
+    }
     constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B);
     const int count = p.channels * PIXELS * B / A;
 #pragma unroll 4

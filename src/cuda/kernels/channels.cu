@@ -23,7 +23,8 @@
  * room at once. Where a chunk is of two channels, what the second adds is kept in shared memory.
  *
  * LAST (forward): y is dense over channels, then pixels. HOLD: the output goes through shared memory,
- * where a thread's pixels are too few bytes for a store of their own.
+ * where a thread's pixels are too few bytes for a store of their own; in tiles of an odd number of 16-bit
+ * pixels only where x and the output lie alike to 16 bytes.
  *
  * Constants: PASS KIND COLS PIXELS TILE DEPTH ROWS WIDTH LANES PLANES WARPS CLUSTER STAGES LAST HOLD
  * CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS
@@ -47,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     p.first = p.block * DEPTH;
     p.channels = p.block < CLUSTER - 1 ? DEPTH : FEWEST;
     p.room = shared_address(dynamic_shared);
+    p.x_shift = p.dy_shift = 0;
     p.round = 0;
     p.byte_barriers = byte_barriers;
     p.parts = (float *)(dynamic_shared + PARTS_AT);

@@ -43,10 +43,14 @@ __device__ __forceinline__ saved saved_of(const groups_args &args, i64 row) {
     return {saved_mean(args, row), saved_rest(args, row), saved_rstd(args, row)};
 }
 
-/* What a channel is multiplied by, rstd included for SHORT_WEIGHT, and what is added to it. */
+/* What a channel is multiplied by, and what is added to it. */
 struct channel_affine {
     float weight, bias;
 };
+/* The same behind what is centred: with rstd for SHORT_WEIGHT. */
+__device__ __forceinline__ channel_affine affine_behind(const saved &of, float weight, float bias) {
+    return {SHORT_WEIGHT ? weight * of.rstd : weight, bias};
+}
 
 /* Where a row lies in shared memory, and what its channels have in common. */
 struct row_place {
@@ -55,8 +59,7 @@ struct row_place {
     saved of;
 
     __device__ __forceinline__ channel_affine affine_of(int channel) const {
-        const float w = WEIGHTED ? weight[channel] : 1;
-        return {SHORT_WEIGHT ? w * of.rstd : w, BIASED ? bias[channel] : 0};
+        return affine_behind(of, WEIGHTED ? weight[channel] : 1, BIASED ? bias[channel] : 0);
     }
 };
 
@@ -187,8 +190,9 @@ struct __align__(16) cluster_room {
     u64 byte_barriers[2];
 };
 
-/* Adds up the cluster's sums, in the order of its blocks; `round` counts the rows of the block. */
-__device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluster, u32 round) {
+/* What every block of the cluster has, by block; `round` counts the exchanges. */
+__device__ __forceinline__ const double (*exchange_in_cluster(const double *v, cluster_room &cluster,
+                                                              u32 round))[4] {
     double(*const entries)[4] = cluster.entries[round & 1];
     const u32 bar = shared_address(cluster.byte_barriers + (round & 1));
     if (threadIdx.x == 0)
@@ -198,6 +202,12 @@ __device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluste
         send_to_block(shared_address(entries[cluster_rank()]), bar, threadIdx.x, mine);
     }
     byte_barrier_wait(bar, round >> 1 & 1);
+    return entries;
+}
+
+/* Adds up the cluster's sums, in the order of its blocks; `round` counts the rows of the block. */
+__device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluster, u32 round) {
+    const double(*const entries)[4] = exchange_in_cluster(v, cluster, round);
 #pragma unroll
     for (int j = 0; j < 3; j++) {
         v[j] = 0;

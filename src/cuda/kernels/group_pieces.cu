@@ -158,7 +158,8 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
 __device__ __forceinline__ void sum_channel(const groups_args &args, const piece_place &p) {
     const i64 row = p.image * GROUPS + p.channel / DEPTH;
     const saved of = saved_of(args, row);
-    const channel_affine a = {weight_of(args, p.channel), bias_of(args, p.channel)};
+    const channel_affine a =
+        affine_behind(of, weight_of(args, p.channel), bias_of(args, p.channel));
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
     float v[3] = {0, 0, 0};

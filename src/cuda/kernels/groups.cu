@@ -7,6 +7,8 @@
  * and dy, into shared memory.
  * STAGE 1, 2, 3, each tensor read twice, for rows of any length: sums of every channel over PIECE
  * pixels at a time; what those of a group come to; the output. Forward (PASS 0) or backward (1).
+ * STAGE 4, in one read, too (pixels dense): several rows in a block, or one in a cluster, as they lie
+ * in memory (group_tiles.cu).
  * LAST: channels are dense, pixels COLS apart; else pixels are dense.
  *
  * Pieces are cut by COLS, PIXELS and the dtypes alone, so that a row does not depend on the others.
@@ -14,7 +16,7 @@
  * squares leave float's range are summed again, scaled by a power of two.
  *
  * Constants: STAGE PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES PLANES
- * WARPS LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS
+ * WARPS CLUSTER ROWS HOLD (of tiles) LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS
  * Y_ACCESS D_ACCESS (alignments of a row in bytes).
  */
 #include "group_words.cu"
@@ -49,12 +51,22 @@ __device__ __forceinline__ void sum_over_block(T *v, T (*room)[COUNT]) {
 #include "group_pieces.cu"
 #include "group_moments.cu"
 #include "group_output.cu"
+#include "group_tiles.cu"
+#include "group_tile_forward.cu"
+#include "group_tile_backward.cu"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_groups(const groups_args args) {
     const i64 rows = args.images * GROUPS;
     if constexpr (STAGE == 0) {
         backward_rows(args);
+        return;
+    }
+    if constexpr (STAGE == 4) {
+        if constexpr (FORWARD)
+            forward_tiles(args);
+        else
+            backward_tiles(args);
         return;
     }
     wait_for_stream();

@@ -95,9 +95,12 @@ float estimate_root(float f) {
 
 /* The same, in its last two. */
 float estimate_power(float f) {
-    return __uint_as_float(__float_as_uint((float)exp2((double)f)) ^ 3);
+    const float exact = (float)exp2((double)f);
+    return exact == 0 || isinf(exact) ? exact : __uint_as_float(__float_as_uint(exact) ^ 3);
 }
-float estimate_inverse(float f) { return __uint_as_float(__float_as_uint((float)(1 / (double)f)) ^ 1); }
+float estimate_inverse(float f) {
+    return isinf(f) ? 0 : __uint_as_float(__float_as_uint((float)(1 / (double)f)) ^ 1);
+}
 
 /* ---- Shared memory, copies and barriers ------------------------------------------------------- */
 

@@ -1,0 +1,25 @@
+#ifndef EMULATED_H
+#define EMULATED_H
+
+#include <stdbool.h>
+
+#include "cuda/backend.h"
+#include "device.h"
+
+/* The device that plans are made for. */
+extern cuda_limits limits;
+/* Where specialisations are written, in place of being run; and where they are, compiled. */
+extern const char *write_folder, *unit_folder;
+extern schedule order;
+extern unsigned char fill; /* of what nobody has written yet */
+extern int units_written, launches_run;
+/* Strips of clusters are shared by as many blocks anywhere on the device instead. */
+extern bool without_clusters;
+
+/* Few multiprocessors give each block several rows; 132 of them give most one or none. */
+void set_device(int arch, int multiprocessors);
+
+/* Prints each kind of kernel that no launch so far was of. */
+void name_missing_variants(void);
+
+#endif
