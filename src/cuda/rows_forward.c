@@ -243,8 +243,9 @@ void group_rows_geometry(cuda_plan *plan, int x_bytes) {
     if (c[C_WIDTH] * x_bytes != 16 || chunks <= GROUP_ROW_CHUNKS || 16 * chunks > room - (8 << 10))
         return;
     const int fit = least(room / (16 * chunks + 2048), GROUP_ROW_BLOCKS);
-    /* The scaled sums of bf16 take registers of their own. */
-    const int threads = c[C_X_TYPE] == DTYPE_BF16 ? FORWARD_THREADS : GROUP_ROW_THREADS;
+    /* The scaled sums of bf16 take registers of their own, as do addresses before Hopper. */
+    const bool few = c[C_X_TYPE] == DTYPE_BF16 || plan->limits.arch < 90;
+    const int threads = few ? FORWARD_THREADS : GROUP_ROW_THREADS;
     const int most_lanes = least(FORWARD_MOST_LANES, threads / fit / 32 * 32);
     int vecs = GROUP_ROW_VECS;
     while (in_warps(chunks, vecs) > most_lanes)

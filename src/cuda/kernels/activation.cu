@@ -31,6 +31,13 @@ __device__ __forceinline__ float inverse(float v) {
 }
 __device__ __forceinline__ double inverse(double v) { return 1 / v; }
 
+/* n / v, 1 <= v < 2^126: the step that would mend the inverse mends the quotient. */
+__device__ __forceinline__ float quotient(float n, float v) {
+    const float r = estimate_inverse(v), q = n * r;
+    return multiply_add(multiply_add(-v, q, n), r, q);
+}
+__device__ __forceinline__ double quotient(double n, double v) { return n / v; }
+
 /* Near enough to 0 from here on; NaN stays. */
 template <typename T> __device__ __forceinline__ T not_below(T z) {
     constexpr T LEAST = sizeof(T) == 8 ? -708 : -87;
@@ -45,7 +52,7 @@ template <typename T> __device__ __forceinline__ T activated(T z) {
         return z * inverse(1 + exp_minus(z));
     if (ACTIVATION == SILU) {
         const T low = not_below(z);
-        return low * inverse(1 + exp_minus(limited(low)));
+        return quotient(low, 1 + exp_minus(limited(low)));
     }
     if (ACTIVATION == RELU)
         return z < 0 ? 0 : z;

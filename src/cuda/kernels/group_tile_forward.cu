@@ -1,6 +1,6 @@
 /*
  * A part of groups.cu: the forward of rows in tiles (group_tiles.cu). Each lane of a channel takes sums
- * about a pivot of its own, the mean of its first elements; a row's are merged in f64.
+ * about a pivot of its own; a row's are merged in f64.
  */
 
 /* f32 shows what is lost in a sum of f32, element after element. */
@@ -19,18 +19,31 @@ struct lane_sums {
     bool begun;
 };
 
-/* Adds a run's elements; `at`: the first of them in the tile. The first run makes the pivot: of a power
- * of two of its elements, so that equal ones give it exactly. */
+__device__ __forceinline__ float middle_of(float a, float b, float c) {
+    return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
+}
+
+/* What a lane's sums are about: of pairs' means, of which one may have met an outlier, the middle.
+ * Equal elements give it exactly. */
+template <int COUNT> __device__ __forceinline__ float pivot_of(const float *v) {
+    if constexpr (COUNT >= 6)
+        return middle_of((v[0] + v[1]) * .5f, (v[2] + v[3]) * .5f, (v[4] + v[5]) * .5f);
+    else if constexpr (COUNT >= 3)
+        return middle_of(v[0], v[1], v[2]);
+    else
+        return v[0];
+}
+
+/* Adds a run's elements; `at`: the first of them in the tile. The first run makes the pivot. */
 template <int COUNT>
 __device__ __forceinline__ void add_run(const tile_place &p, int at, lane_sums &s) {
-    constexpr int PIVOTS = power_of_two_up_to(COUNT);
     const auto x = read_run<X_TYPE, X_ACCESS, COUNT>(p.x + at * bytes_of(X_TYPE));
     float v[COUNT], sum = 0, squares = 0;
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         v[i] = element<X_TYPE>(x.word, i);
     if (LAYER && !s.begun)
-        s.pivot = tree_sum<PIVOTS>(v) * (1.f / PIVOTS);
+        s.pivot = pivot_of<COUNT>(v);
     s.begun = true;
     if constexpr (WIDE_SUMS) {
         float square[COUNT];
