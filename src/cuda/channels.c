@@ -374,18 +374,14 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     return common_alignment(bits);
 }
 
-/* Whether the output has x's layout, elements of its size, and is as far from a multiple of 16
- * bytes in every image. */
+/* Whether the output has elements of x's size and lies as x does. */
 static bool lies_as_x(const cuda_plan *plan, void *const *buffers) {
     const int32_t *c = plan->main.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const role out = backward ? ROLE_DX : ROLE_Y;
-    const int bytes = constant_bytes(c, C_X_TYPE);
-    const uint64_t apart = (uint64_t)(uintptr_t)buffers[ROLE_X] - (uint64_t)(uintptr_t)buffers[out];
-    const uint64_t each = (uint64_t)((plan->stride[ROLE_X] - plan->stride[out]) * bytes);
-    const bool one = plan->rows == c[C_PIXELS];
-    return buffers[out] && constant_bytes(c, backward ? C_D_TYPE : C_Y_TYPE) == bytes &&
-           (apart | (one ? 0 : each)) % 16 == 0;
+    return buffers[out] &&
+           constant_bytes(c, backward ? C_D_TYPE : C_Y_TYPE) == constant_bytes(c, C_X_TYPE) &&
+           images_lie_as_x(plan, buffers, plan->rows / c[C_PIXELS], out);
 }
 
 int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],

@@ -1,8 +1,8 @@
 /*
  * In one read: images stored by pixel whose strips fit a cluster of blocks (strips.c), and the
  * backward of rows that fit a block's shared memory, x and dy, alone or several (tiles.c).
- * Everything else in two. Pieces and
- * segments follow from the sizes of an image and the dtypes alone.
+ * Everything else in two. Pieces and segments follow from the sizes of an image and the dtypes
+ * alone.
  */
 #include "groups.h"
 
@@ -288,14 +288,6 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     return common_alignment(bits);
 }
 
-/* Whether two tensors of equal elements are as far from a multiple of 16 bytes in every image. */
-static bool lie_alike(const cuda_plan *plan, void *const *buffers, role a, role b) {
-    const uint64_t bytes = (uint64_t)constant_bytes(plan->main.constant, C_X_TYPE);
-    const uint64_t apart = (uint64_t)(uintptr_t)buffers[a] - (uint64_t)(uintptr_t)buffers[b];
-    const uint64_t each = (uint64_t)(plan->stride[a] - plan->stride[b]) * bytes;
-    return (apart | (images_of(plan) > 1 ? each : 0)) % 16 == 0;
-}
-
 static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
     cuda_spec spec = *first_of(plan);
     int32_t *c = spec.constant;
@@ -317,7 +309,8 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
     c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, constant_bytes(c, C_G_TYPE));
     c[C_D_ACCESS] = access_of(plan, buffers, ROLE_DX, constant_bytes(c, C_D_TYPE));
     if (stage == STAGE_TILE)
-        c[C_HOLD] = lie_alike(plan, buffers, ROLE_X, is_backward(c) ? ROLE_DX : ROLE_Y);
+        c[C_HOLD] =
+            images_lie_as_x(plan, buffers, images_of(plan), is_backward(c) ? ROLE_DX : ROLE_Y);
     return spec;
 }
 

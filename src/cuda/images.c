@@ -140,3 +140,10 @@ void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cud
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
 }
+
+bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images, role r) {
+    const uint64_t bytes = (uint64_t)constant_bytes(plan->main.constant, C_X_TYPE);
+    const uint64_t apart = (uint64_t)(uintptr_t)buffers[ROLE_X] - (uint64_t)(uintptr_t)buffers[r];
+    const uint64_t each = (uint64_t)(plan->stride[ROLE_X] - plan->stride[r]) * bytes;
+    return (apart | (images > 1 ? each : 0)) % 16 == 0;
+}

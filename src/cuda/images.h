@@ -23,4 +23,8 @@ bool images_of_groups(image_view *v, const problem *p);
 /* Sets what every kernel for images knows of its problem. */
 void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cuda_kernel kernel);
 
+/* Whether a tensor with elements of x's size is as far from a multiple of 16 bytes as x in each of
+ * so many images. */
+bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images, role r);
+
 #endif

@@ -97,7 +97,7 @@ __device__ __forceinline__ real warp_pivot(const place &p, real own) {
         const real b = from_lane(own, first + APART), c = from_lane(own, first + 2 * APART);
         /* Of the row's last warp, which may hold next to nothing, the first. */
         const bool all = !RAGGED || VECS > 1 || p.rank - p.lane % WARP_LANES + WARP_LANES <= CHUNKS;
-        return all ? fmaxf(fminf(a, b), fminf(fmaxf(a, b), c)) : a;
+        return all ? middle_of(a, b, c) : a;
     }
     return a;
 }

@@ -190,6 +190,22 @@ struct __align__(16) cluster_room {
     u64 byte_barriers[2];
 };
 
+/* The exchange between the blocks of a cluster, and its end. */
+__device__ __forceinline__ void begin_cluster(cluster_room &cluster) {
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(cluster.byte_barriers + threadIdx.x));
+        cluster_arrive();
+        cluster_wait();
+    }
+}
+__device__ __forceinline__ void end_cluster() {
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}
+
 /* What every block of the cluster has, by block; `round` counts the exchanges. */
 __device__ __forceinline__ const double (*exchange_in_cluster(const double *v, cluster_room &cluster,
                                                               u32 round))[4] {
@@ -320,12 +336,7 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
 /* A row to a block or a cluster at a time. */
 __device__ __forceinline__ void backward_rows(const groups_args &args) {
     __shared__ cluster_room cluster;
-    if (CLUSTER > 1) {
-        if (threadIdx.x < 2)
-            byte_barrier_init(shared_address(cluster.byte_barriers + threadIdx.x));
-        cluster_arrive();
-        cluster_wait();
-    }
+    begin_cluster(cluster);
     wait_for_stream();
     release_stream();
     u32 round = 0;
@@ -333,8 +344,5 @@ __device__ __forceinline__ void backward_rows(const groups_args &args) {
         backward_row(args, row, cluster, round++);
         __syncthreads(); /* the next row takes this one's place */
     }
-    if (CLUSTER > 1) {
-        cluster_arrive();
-        cluster_wait();
-    }
+    end_cluster();
 }

@@ -19,10 +19,6 @@ struct lane_sums {
     bool begun;
 };
 
-__device__ __forceinline__ float middle_of(float a, float b, float c) {
-    return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
-}
-
 /* What a lane's sums are about: of pairs' means, of which one may have met an outlier, the middle.
  * Equal elements give it exactly. */
 template <int COUNT> __device__ __forceinline__ float pivot_of(const float *v) {

@@ -90,11 +90,6 @@ template <int TYPE, int ACCESS> __device__ constexpr bool in_words() {
     return bytes_of(TYPE) == 4 || (PIXELS % 2 == 0 && ACCESS >= 4);
 }
 
-/* The word that begins `shift` bits within the first of two. */
-__device__ __forceinline__ u32 word_across(u32 first, u32 second, u32 shift) {
-    return (u32)(((u64)second << 32 | first) >> shift);
-}
-
 /* Up to an element is read before and behind the run: other lanes may be writing there, and what is
  * read of it is not used. */
 template <int TYPE, int ACCESS, int COUNT>
@@ -111,7 +106,7 @@ __device__ __forceinline__ run_of<TYPE, COUNT> read_run(u32 at) {
 #pragma unroll
         for (int i = 0; i < WORDS; i++) {
             const u32 next = load_from_shared<4>(from + 4 * i + 4).word[0];
-            r.word[i] = word_across(held, next, shift);
+            r.word[i] = __funnelshift_r(held, next, shift);
             held = next;
         }
     }
@@ -142,7 +137,7 @@ __device__ __forceinline__ void write_run(u32 at, const run_of<TYPE, COUNT> &r) 
 #pragma unroll
         for (int i = 1; i < WORDS; i++)
             store_to_shared<4>(from + 4 * i,
-                               chunk<4>{{word_across(r.word[i - 1], r.word[i], 32 - 16 * inside)}});
+                               chunk<4>{{__funnelshift_l(r.word[i - 1], r.word[i], 16 * inside)}});
     }
 }
 
@@ -239,22 +234,6 @@ __device__ __forceinline__ void put_run(u32 at, const MAKE &element_at) {
         out.word[k] = pack<OUT_TYPE, EACH>(v).word[0];
     }
     write_run<OUT_TYPE, X_ACCESS, COUNT>(at, out);
-}
-
-/* The exchange between the blocks of a cluster, and its end. */
-__device__ __forceinline__ void begin_cluster(cluster_room &cluster) {
-    if (CLUSTER > 1) {
-        if (threadIdx.x < 2)
-            byte_barrier_init(shared_address(cluster.byte_barriers + threadIdx.x));
-        cluster_arrive();
-        cluster_wait();
-    }
-}
-__device__ __forceinline__ void end_cluster() {
-    if (CLUSTER > 1) {
-        cluster_arrive();
-        cluster_wait();
-    }
 }
 
 /* Threads that share a row's COUNT numbers; a row that a cluster shares is the first warp's. */

@@ -27,6 +27,9 @@ constexpr bool TIGHT = __CUDA_ARCH__ >= 1000;
 __device__ constexpr int bytes_of(int type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ float middle_of(float a, float b, float c) {
+    return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
+}
 __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __device__ constexpr int power_of_two_up_to(int n) { return n < 2 ? 1 : 2 * power_of_two_up_to(n / 2); }
 
