@@ -225,7 +225,7 @@ static void backward(reference *r, const planish_norm *op, const planish_tensors
         real gradient = dy[e] * (op->weight_offset + weight[c]);
         r->dx[e] = rstd[row] * (gradient - c1[row] - xhat[e] * c2[row]);
         raise_to(&r->dx_scale[row], r->dx[e]);
-        raise_to(&r->dx_scale[row], rstd[row] * dy_scale[e] * (op->weight_offset + weight[c]));
+        raise_to(&r->dx_scale[row], rstd[row] * dy_scale[e] * fabsl(op->weight_offset + weight[c]));
         raise_to(&r->dx_scale[row], rstd[row] * c1_scale[row]);
         raise_to(&r->dx_scale[row],
                  rstd[row] * xhat_scale(r, row, xhat[e], rstd, centered) * c2_scale[row]);

@@ -715,7 +715,10 @@ class AnyCase:
         g = dy * w
         c1 = g.mean(dims, keepdim=True) * layer
         c2 = (g * xhat).mean(dims, keepdim=True)
-        terms = rstd * (g.abs() + c1.abs() + (xhat * c2).abs())
+        # As in docs/numerics.md: dy known to a few ULP of itself or, behind an activation, of more.
+        size, spread = known * w.abs(), xhat.abs().clamp_min(float(layer))
+        c1_size = size.mean(dims, keepdim=True) * layer
+        terms = rstd * (size + c1_size + spread * (size * spread).mean(dims, keepdim=True))
         return {
             "dx": rstd * (g - c1 - xhat * c2),
             # Where the terms cancel (few columns) their own rounding is what is left.
@@ -723,7 +726,7 @@ class AnyCase:
             "dweight": self.summed(dy * xhat),
             "dbias": self.summed(dy),
             # An xhat that cancelled is good to a few ULP of the row's spread, which is 1.
-            "dweight_sum": self.summed(known * xhat.abs().clamp_min(1)),
+            "dweight_sum": self.summed(known * spread),
             "dbias_sum": self.summed(known),
         }
 

@@ -62,11 +62,8 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const row_moments m = moments[u] = moments_of(p, reader[u], row + u * PER_WARP, args);
-            if (reader[u].there && p.rank == 0) {
-                const i64 at = row + u * PER_WARP;
-                store_pair<MEAN_TYPE>((char *)args.mean + at * args.mean_stride, m.pivot, m.delta);
-                store_element<RSTD_TYPE>((char *)args.rstd + at * args.rstd_stride, 0, m.rstd);
-            }
+            if (reader[u].there && p.rank == 0)
+                save_moments(args, row + u * PER_WARP, m);
         }
         apply(args, p, y, early, reader, moments);
         y += args.y_turn;

@@ -102,11 +102,8 @@ __device__ __forceinline__ void runs_of_tile(const forward_args &args, place &p,
         const i64 row = first + local;
         const row_moments m =
             take_run(args, p, columns, run_place(tile + local * (COLS * 2), p.rank), row);
-        if (row < args.rows && p.rank == 0) {
-            store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
-                                     m.pivot + m.delta);
-            store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
-        }
+        if (row < args.rows && p.rank == 0)
+            save_moments(args, row, m);
     }
 }
 

@@ -130,10 +130,8 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, wi
             barrier(2, ALL_THREADS);
             m = room.moments[t & 1];
         }
-        if (p.rank == 0) {
-            store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
-            store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
-        }
+        if (p.rank == 0)
+            save_moments(args, row, m);
         /* Else the converted weights stay in registers, and spill. */
 #pragma unroll
         for (int k = 0; k < (EARLY ? VECS : 1); k++) {

@@ -68,11 +68,8 @@ __device__ __forceinline__ void take_tile(const forward_args &args, place &p,
         const char *x = (const char *)args.x + row * args.x_stride + p.rank * X_BYTES;
         const row_moments m = take_row(args, p, columns, x, there,
                                        tile + local * (TILE_COLS * 2) + p.rank * X_BYTES);
-        if (there && p.rank == 0) {
-            store_element<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, 0,
-                                     m.pivot + m.delta);
-            store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
-        }
+        if (there && p.rank == 0)
+            save_moments(args, row, m);
     }
 }
 
