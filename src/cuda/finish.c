@@ -1,8 +1,11 @@
 #include "finish.h"
 
+#include "integers.h"
+
 enum {
-    FINISH_ROWS = 10,      /* partial rows a lane has under way at once */
-    FINISH_FEW_COLS = 1536 /* most columns whose lanes are to have half of them */
+    FINISH_ROWS = 10,       /* partial rows a lane has under way at once */
+    FINISH_FEW_COLS = 1536, /* most columns whose lanes are to have half of them */
+    FINISH_THREADS = 256    /* of a block, rather, where each multiprocessor has one then */
 };
 
 void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials) {
@@ -18,15 +21,20 @@ void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t parti
     const int each = cols <= FINISH_FEW_COLS ? FINISH_ROWS / 2 : FINISH_ROWS;
     while (f[C_SLICES] < 32 && f[C_SLICES] * each < partials)
         f[C_SLICES] *= 2;
+    f[C_LANES] = 32;
+    while (f[C_LANES] * f[C_SLICES] < FINISH_THREADS &&
+           cols / (2 * f[C_LANES]) >= plan->limits.multiprocessors)
+        f[C_LANES] *= 2;
     f[C_GROUP] = 1;
 }
 
 void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
                            int64_t count, cuda_launch *l) {
     const int32_t *c = plan->main.constant;
-    const int64_t cols = plan->finish.constant[C_COLS];
+    const int32_t *f = plan->finish.constant;
+    const int64_t cols = f[C_COLS];
     size_t bytes = (size_t)(plan->partials * cols) * real_bytes(c);
-    l->blocks_x = (cols + 31) / 32;
+    l->blocks_x = ceil_div(f[C_COLS], f[C_LANES]);
     l->blocks_y = (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
     l->args.finish = (cuda_finish_args){.partial_weight = partials,
                                         .partial_bias = partials + (c[C_WANT_DWEIGHT] ? bytes : 0),

@@ -8,7 +8,7 @@
 
 unsigned cuda_spec_threads(const cuda_spec *s) {
     if (s->kernel == CUDA_FINISH)
-        return 32u * (unsigned)s->constant[C_SLICES];
+        return (unsigned)(s->constant[C_LANES] * s->constant[C_SLICES]);
     const int exchanges =
         s->constant[C_GROUP] > 1 && s->kernel != CUDA_STRIPS; /* a warp of its own */
     return 32u * (unsigned)(s->constant[C_WARPS] + exchanges);

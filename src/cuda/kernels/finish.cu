@@ -1,9 +1,10 @@
 /*
- * Adds up the partial rows of dweight and dbias in their order and rounds once. A warp's lanes take
- * neighbouring columns, SLICES warps every SLICES-th row, ROWS of a lane under way at once; then the
- * slices are added in order. blockIdx.y 0 is dweight, 1 dbias.
+ * Adds up the partial rows of dweight and dbias in their order and rounds once. A block has LANES
+ * columns, neighbouring lanes neighbouring ones, and for each SLICES lanes, which take every
+ * SLICES-th row, ROWS of them under way at once; then the slices are added in order. blockIdx.y 0
+ * is dweight, 1 dbias.
  *
- * Constants: COLS ROWS DW_TYPE DB_TYPE SLICES (a NONE type: that one is not wanted).
+ * Constants: COLS LANES SLICES ROWS DW_TYPE DB_TYPE (a NONE type: that one is not wanted).
  */
 struct finish_args {
     const real *partial_weight, *partial_bias; /* [count][COLS] */
@@ -24,10 +25,10 @@ __device__ __forceinline__ void add_rows(const real *from, int row, int count, d
         sum += v[j];
 }
 
-extern "C" __global__ void __launch_bounds__(32 * SLICES) planish_finish(const finish_args args) {
-    __shared__ double room[SLICES][32];
-    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32, count = (int)args.count;
-    const int column = blockIdx.x * 32 + lane;
+extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_finish(const finish_args args) {
+    __shared__ double room[SLICES][LANES];
+    const int lane = threadIdx.x % LANES, slice = threadIdx.x / LANES, count = (int)args.count;
+    const int column = blockIdx.x * LANES + lane;
     const bool weight = DW_TYPE != NONE && (DB_TYPE == NONE || blockIdx.y == 0);
     double sum = 0;
     release_stream();
