@@ -22,6 +22,7 @@ enum {
     THREADS = 128,             /* of a block, rather: many small blocks hide each other's merges */
     WHOLE_PLANES = 8,          /* of a block with a whole image */
     MOST_THREADS = 512,        /* of a block, rather */
+    MOST_TILE = 112,           /* pixels of a tile that is not shifted */
     MOST_EACH = 16,            /* channels whose sums a thread keeps in registers */
     FORWARD_EACH = 64,         /* channels of a thread, where threads are left */
     SHARED_EACH = 32,          /* of a cluster's thread (forward) */
@@ -33,15 +34,16 @@ enum {
     MANY_CHANNELS = 64, /* fewest of a tile with twice the threads (backward) */
     MANY_EACH = 10,     /* of its channels a thread sums in 128 registers */
     LIGHT_THREADS = 832,
-    SHIFTED_TILE = 96,  /* fewest pixels of a shifted tile (forward); rather so many (backward) */
-    SHIFTED_PLANES = 8, /* of such a tile (backward) */
-    SHIFTED_THREADS = 768,
-    SHIFTED_FORWARD_THREADS = 1280, /* in a multiprocessor */
+    ALIKE = 8,            /* channels of a shifted tile, of which every eighth begins alike */
+    SHIFTED_TILE = 64,    /* pixels of such a tile at most; twice as many in the forward of */
+    SHIFTED_MANY = 128,   /* more channels than these */
+    SHIFTED_FORWARD = 32, /* channels of a thread of it (forward) */
+    SHIFTED_FORWARD_THREADS = 1536, /* in a multiprocessor */
     MOST_GRID = 1 << 30
 };
 
 /* What a channel of a shifted tile costs beside its pixels, in pixels. */
-static const double SHIFT_COST = 24;
+static const double SHIFT_COST = 10;
 
 /* Bytes of an element that is held in shared memory. */
 static int held_bytes(const int32_t *c) {
@@ -54,8 +56,7 @@ static int held_bytes(const int32_t *c) {
 static bool is_shifted(const int32_t *c) {
     return c[C_TILE] != c[C_PIXELS] && !c[C_LAST] && c[C_PIXELS] % 2 &&
            constant_bytes(c, C_X_TYPE) == 2 &&
-           (c[C_PASS] == PLANISH_FORWARD ? c[C_X_TYPE] == DTYPE_F16 && c[C_TILE] >= SHIFTED_TILE
-                                         : constant_bytes(c, C_G_TYPE) == 2);
+           (c[C_PASS] == PLANISH_FORWARD || constant_bytes(c, C_G_TYPE) == 2);
 }
 
 static size_t tile_bytes(const int32_t *c, int element_bytes) {
@@ -124,6 +125,16 @@ static bool set_planes(int32_t *c, int planes, int fewest, int each, int threads
     c[C_PLANES] = planes;
     c[C_WARPS] = ceil_div(lanes * planes, 32);
     return c[C_WARPS] <= threads / 32;
+}
+
+/* Neighbouring pixels of a thread of a tile: two that are shifted. */
+static int tile_width(const int32_t *c, int wanted) {
+    return is_shifted(c) ? 2 : width_of(c[C_PIXELS], wanted);
+}
+
+/* Planes over channels that begin alike. */
+static int shifted_planes(const int32_t *c, int each) {
+    return ceil_div(ceil_div(c[C_DEPTH], each), ALIKE) * ALIKE;
 }
 
 /* Lines of as many channels as make whole chunks of pixels for the threads of an image. */
@@ -207,15 +218,23 @@ static bool has_many(const int32_t *c) {
            constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
 }
 
+/* The most pixels of a tile that are of use, as measured. */
+static int most_pixels(const int32_t *c) {
+    if (!is_shifted(c))
+        return MOST_TILE;
+    const bool wide = c[C_PASS] == PLANISH_FORWARD && c[C_COLS] > SHIFTED_MANY;
+    return wide ? 2 * SHIFTED_TILE : SHIFTED_TILE;
+}
+
 /* Idle lanes, more than fits several times, and segments below full speed. */
 static double cost_of_tile(const int32_t *c) {
     const int tile = c[C_TILE], pixels = c[C_PIXELS];
     const double bytes = (double)c[C_STAGES] * c[C_COLS] * tile * held_bytes(c);
-    const double room = c[C_PASS] == PLANISH_FORWARD      ? FORWARD_BYTES
-                        : has_many(c) && c[C_STAGES] == 2 ? MANY_BYTES
-                                                          : BACKWARD_BYTES;
+    const bool shifted = is_shifted(c), forward = c[C_PASS] == PLANISH_FORWARD;
+    const bool many = (has_many(c) || shifted) && c[C_STAGES] == 2;
+    const double room = forward ? FORWARD_BYTES : many ? MANY_BYTES : BACKWARD_BYTES;
     const bool narrow = tile * constant_bytes(c, C_X_TYPE) < 2 * SECTOR;
-    if (is_shifted(c)) /* the pieces at a channel's ends */
+    if (shifted) /* the pieces at a channel's ends */
         return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
                (1 + SHIFT_COST / tile);
     const bool by_elements = pixels * constant_bytes(c, C_X_TYPE) % 4;
@@ -225,7 +244,7 @@ static double cost_of_tile(const int32_t *c) {
 
 /* Some pixels of an image in a block. */
 static bool some_pixels(cuda_plan *plan, int each) {
-    static const int tiles[] = {64, 32, 112, 96, 80, 48, 16, 8, 4, 128}; /* 128: shifted alone */
+    static const int tiles[] = {64, 32, 112, 96, 80, 48, 16, 8, 4, 128};
     int32_t *c = plan->main.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     double best_cost = 0;
@@ -237,13 +256,15 @@ static bool some_pixels(cuda_plan *plan, int each) {
         c[C_TILE] = tiles[i];
         /* Fewer threads of more pixels, so that each has few channels to sum. */
         const bool eight = backward && tiles[i] == 32 && constant_bytes(c, C_X_TYPE) == 2;
-        c[C_WIDTH] = width_of(c[C_PIXELS], eight ? 8 : 4);
+        c[C_WIDTH] = tile_width(c, eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
-        const bool shifted = is_shifted(c), wide = backward && shifted && tiles[i] == SHIFTED_TILE;
+        const bool shifted = is_shifted(c);
         const int threads = has_many(c) ? 2 * THREADS : THREADS;
-        const int planes = wide ? SHIFTED_PLANES : most(1, threads * c[C_WIDTH] / tiles[i]);
-        if (tiles[i] == c[C_PIXELS] || (tiles[i] == 128 && !shifted) ||
-            !set_planes(c, planes, c[C_COLS], each, wide ? SHIFTED_THREADS : MOST_THREADS))
+        const int planes = shifted ? shifted_planes(c, backward ? each : SHIFTED_FORWARD)
+                                   : most(1, threads * c[C_WIDTH] / tiles[i]);
+        if (tiles[i] == c[C_PIXELS] || tiles[i] > most_pixels(c) ||
+            !set_planes(c, planes, c[C_COLS], each, MOST_THREADS) ||
+            (shifted && c[C_PLANES] % ALIKE && c[C_COLS] >= ALIKE))
             continue;
         if (!fits(plan))
             c[C_STAGES] = 1;
@@ -273,7 +294,7 @@ static bool shared_pixels(cuda_plan *plan) {
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const bool ring = backward && c[C_PIXELS] * constant_bytes(c, C_X_TYPE) % SECTOR == 0;
     c[C_TILE] = shared_tile(c, ring ? 32 : 64);
-    c[C_WIDTH] = width_of(c[C_PIXELS], 4);
+    c[C_WIDTH] = tile_width(c, 4);
     c[C_STAGES] = ring ? 2 : 1;
     if (c[C_TILE] >= c[C_PIXELS])
         return false;
@@ -315,7 +336,8 @@ static int threads_of(const cuda_plan *plan) {
                        (c[C_ROWS] == 1 || plan->limits.arch == 90);
     if (c[C_PASS] == PLANISH_FORWARD)
         return is_shifted(c) ? SHIFTED_FORWARD_THREADS : FORWARD_THREADS;
-    if (has_many(c) && c[C_CLUSTER] == 1 && ceil_div(c[C_DEPTH], c[C_PLANES]) <= MANY_EACH)
+    const bool many = has_many(c) && ceil_div(c[C_DEPTH], c[C_PLANES]) <= MANY_EACH;
+    if ((many || is_shifted(c)) && c[C_CLUSTER] == 1)
         return BACKWARD_MANY_THREADS;
     return light ? LIGHT_THREADS : BACKWARD_THREADS;
 }

@@ -28,7 +28,7 @@ enum {
     FEW_STEPS = 8,     /* where a thread had no more of these */
     FEWER_WARPS = 8,
     LEAST_HELD = 4, /* strips at once, of blocks anywhere */
-    LEAST_BLOCK_BYTES = 16 << 10,
+    LEAST_BLOCK_BYTES = 18 << 10,
     ALONE_BYTES = 8 << 10, /* of a whole strip, rather */
     FEW_SQUARES = 16,      /* of a channel, that a thread adds up */
     MOST_BLOCKS = 32,      /* of a multiprocessor */
@@ -194,19 +194,48 @@ static bool cut_few(cuda_spec *spec, const struct cuda_limits *limits) {
     return false;
 }
 
-/* Clusters of 16, of which a multiprocessor has four or five blocks: the forward of 16 bits. */
+/* Forward, clusters of 16, of which a multiprocessor has four or five blocks; four of f32. */
 static bool cut_small(cuda_spec *spec, const struct cuda_limits *limits) {
     int32_t *c = spec->constant;
     const int tile = tile_of(c, LINE_BYTES);
-    if (is_backward(c) || constant_bytes(c, C_X_TYPE) != 2 || tile / c[C_DEPTH] > FEW_GROUPS)
+    if (is_backward(c) || tile / c[C_DEPTH] > FEW_GROUPS)
         return false;
     const int bytes = cut(spec, tile, MOST_CLUSTER);
     if (!bytes || bytes > room_of(limits) / 4)
         return false;
-    c[C_WARPS] = 4;
+    c[C_WARPS] = constant_bytes(c, C_X_TYPE) == 2 ? 4 : 8;
     c[C_MIN_BLOCKS] =
         least(room_of(limits) / block_bytes(spec), most_warps(c, limits->arch) / c[C_WARPS]);
     return true;
+}
+
+/* Forward, half a line of a pixel, in clusters of which a multiprocessor has three blocks; two of
+ * bf16, which may tell each other twice. */
+static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    const bool twice = c[C_X_TYPE] == DTYPE_BF16;
+    const int tile = tile_of(c, STRIP_BYTES), blocks = twice ? 2 : 3;
+    const int bytes = tile ? cut(spec, tile, twice ? SOME_CLUSTER : MOST_CLUSTER) : 0;
+    if (is_backward(c) || !bytes || bytes > room_of(limits) / blocks)
+        return false;
+    c[C_WARPS] = twice ? 12 : 8;
+    c[C_MIN_BLOCKS] = least(blocks, most_warps(c, limits->arch) / c[C_WARPS]);
+    return true;
+}
+
+/* In one of the ways above, of which the last two are for large strips. */
+static bool cut_small_blocks(cuda_spec *spec, const struct cuda_limits *limits) {
+    static bool (*const ways[])(cuda_spec *, const struct cuda_limits *) = {cut_few, cut_small,
+                                                                            cut_narrow};
+    const int count = is_large(spec, limits) ? 3 : 1;
+    for (int i = 0; i < count; i++) {
+        cuda_spec made = *spec;
+        if (ways[i](&made, limits)) {
+            *spec = made;
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Blocks anywhere on the device, two to a multiprocessor; one, where 16 are too large for that. */
@@ -261,29 +290,26 @@ static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-/* As measured (docs/notebook-gpu.md, runs 16, 17, 20 and 29). */
+/* As measured (docs/notebook-gpu.md, runs 16, 17, 20, 29 and 31). */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     if (spec->constant[C_PIXELS] < LEAST_PIXELS)
         return false;
-    const bool large = is_large(spec, limits);
-    cuda_spec few = *spec, small = *spec, shared = *spec, made = *spec;
-    if (cut_few(&few, limits))
-        made = few;
-    else if (large && cut_small(&small, limits))
-        made = small;
-    else if (large && cut_shared(&shared, limits) && cluster_of_shared(&shared, limits))
-        made = shared;
-    else if (!cut_cluster(&made, limits))
-        return false;
+    cuda_spec shared = *spec, made = *spec;
+    if (!cut_small_blocks(&made, limits)) {
+        if (is_large(spec, limits) && cut_shared(&shared, limits) &&
+            cluster_of_shared(&shared, limits))
+            made = shared;
+        else if (!cut_cluster(&made, limits))
+            return false;
+    }
     made.kernel = CUDA_STRIPS;
     *spec = made;
     return true;
 }
 
 bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_limits *limits) {
-    cuda_spec few = *spec, small = *spec, shared = *spec;
-    if (cut_few(&few, limits) || !is_large(spec, limits) || cut_small(&small, limits) ||
-        !cut_shared(&shared, limits))
+    cuda_spec small = *spec, shared = *spec;
+    if (cut_small_blocks(&small, limits) || !is_large(spec, limits) || !cut_shared(&shared, limits))
         return false;
     cuda_spec cluster = shared;
     const bool same = cluster_of_shared(&cluster, limits); /* is `spec`, then */

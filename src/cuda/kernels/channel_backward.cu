@@ -188,7 +188,6 @@ __device__ __forceinline__ void set_factors(const place &p, const pixel_gradient
 __device__ __forceinline__ void write_gradients(const place &p, const pixel_gradients &t,
                                                 const pixel_factors &f, char *out, gradients &sums,
                                                 int begin, int end) {
-    constexpr int B = bytes_of(D_TYPE);
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         int line;
@@ -205,7 +204,8 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             if (CORRECT)
                 xhat -= f.delta[i];
             const float both = SHORT_RANGE ? dy * t.rstd[i] : dy;
-            if (is_first(p, i)) {
+            if (!is_there(p, i)) {
+            } else if (is_first(p, i)) {
                 if (WANT_DWEIGHT)
                     sums.weight[e] = multiply_add(both, xhat, sums.weight[e]);
                 if (WANT_DBIAS)
@@ -226,13 +226,9 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
         if constexpr (D_TYPE != NONE) {
             const auto packed = pack<D_TYPE, WIDTH>(v);
             if constexpr (HOLD)
-                store_to_shared<WIDTH * B>(
-                    p.room + X_AT + channel_at<B>(line * ROWS) +
-                        shift_of<B>(p.x_shift, line * ROWS) + p.lane * (WIDTH * B),
-                    packed);
+                hold_output<D_TYPE>(p, line, packed);
             else
-                store_once<WIDTH * B, D_ACCESS>(
-                    out + next_lines<D_TYPE>(e), packed);
+                write_output<D_TYPE, D_ACCESS>(p, out + next_lines<D_TYPE>(e), packed);
         }
     }
 }

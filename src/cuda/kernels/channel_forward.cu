@@ -244,7 +244,6 @@ __device__ __forceinline__ float output_of(float x, const four_floats &m, float 
 
 /* The output in x's own layout; `out`: of the thread's first line. */
 __device__ __forceinline__ void write_channels(const channels_args &args, const place &p, char *out) {
-    constexpr int B = bytes_of(Y_TYPE);
     four_floats m[WIDTH];
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
@@ -263,13 +262,9 @@ __device__ __forceinline__ void write_channels(const channels_args &args, const 
             v[i] = output_of(element<X_TYPE>(c.word, i), m[i], w.at(p, i), b.at(p, i));
         const auto y = pack<Y_TYPE, WIDTH>(v);
         if constexpr (HOLD)
-            store_to_shared<WIDTH * B>(
-                p.room + X_AT + channel_at<B>(line * ROWS) +
-                    shift_of<B>(p.x_shift, line * ROWS) + p.lane * (WIDTH * B),
-                y);
+            hold_output<Y_TYPE>(p, line, y);
         else
-            store_once<WIDTH * B, Y_ACCESS>(
-                out + next_lines<Y_TYPE>(e), y);
+            write_output<Y_TYPE, Y_ACCESS>(p, out + next_lines<Y_TYPE>(e), y);
     }
 }
 

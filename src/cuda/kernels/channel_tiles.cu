@@ -29,10 +29,11 @@ constexpr bool CROWDED =
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
 /* Tiles of an odd number of 16-bit pixels: every channel begins elsewhere within 16 bytes. Each lies in
- * shared memory as it does in memory, so that it comes and goes in whole 16-byte pieces; in the forward
- * short ones, and bf16, do better by elements. */
-constexpr bool SHIFTED = !FLAT && !LAST && PIXELS % 2 == 1 && HALF &&
-                         (FORWARD ? X_TYPE == F16 && TILE >= 96 : bytes_of(G_TYPE) == 2);
+ * shared memory as it does in memory, so that it comes and goes in whole 16-byte pieces; a thread has two
+ * pixels, which may lie in two words. Every eighth channel begins alike. */
+constexpr bool SHIFTED =
+    !FLAT && !LAST && PIXELS % 2 == 1 && HALF && (FORWARD || bytes_of(G_TYPE) == 2);
+constexpr int ALIKE = 8;
 constexpr bool WEIGHTED = W_TYPE != NONE;
 constexpr bool BIASED = FORWARD && B_TYPE != NONE;
 
@@ -104,18 +105,68 @@ template <int BYTES> __device__ __forceinline__ u32 channel_at(int channel) {
     return channel * channel_bytes(BYTES) + channel / 8 * GAP;
 }
 
-/* Where a channel begins within 16 bytes whose tile's first does at `first`. */
-template <int BYTES> __device__ __forceinline__ u32 shift_of(u32 first, int channel) {
-    return SHIFTED ? (first + channel * (PIXELS * BYTES % 16)) & 15 : 0;
+/* Where a channel of a shifted tile begins within 16 bytes, whose first does at `first`. */
+__device__ __forceinline__ u32 shift_of(u32 first, int channel) {
+    return (first + channel * (PIXELS * 2 % 16)) & 15;
 }
+
+/* Where a thread's two pixels of a line of a shifted tile lie, x from X_AT on: a whole word, or the second
+ * half of one and the first of the next. */
+struct two_pixels {
+    u32 at, shift; /* the word; bits that are not theirs */
+    __device__ __forceinline__ two_pixels(const place &p, u32 first, int line) {
+        const u32 byte = shift_of(first, PLANES % ALIKE ? line : p.plane) + p.lane * 4;
+        at = p.room + (byte & ~3u) + channel_at<2>(line);
+        shift = (byte & 2) * 8;
+    }
+};
 
 /* Element `lane` * WIDTH and on of a line. */
 template <int TYPE>
 __device__ __forceinline__ chunk<WIDTH * bytes_of(TYPE)> elements_of(const place &p, int at, int line) {
     constexpr int B = bytes_of(TYPE);
-    return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(line * ROWS) +
-                                       shift_of<B>(at == X_AT ? p.x_shift : p.dy_shift, line * ROWS) +
-                                       p.lane * (WIDTH * B));
+    if constexpr (SHIFTED) {
+        const two_pixels two(p, at == X_AT ? p.x_shift : p.dy_shift, line);
+        const u32 first = load_from_shared<4>(two.at + at).word[0];
+        return {{__funnelshift_r(first, load_from_shared<4>(two.at + at + 4).word[0], two.shift)}};
+    } else {
+        return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(line * ROWS) +
+                                           p.lane * (WIDTH * B));
+    }
+}
+
+/* Puts a thread's output of a line in the place of x. */
+template <int TYPE>
+__device__ __forceinline__ void hold_output(const place &p, int line,
+                                            const chunk<WIDTH * bytes_of(TYPE)> &v) {
+    constexpr int B = bytes_of(TYPE);
+    if constexpr (SHIFTED) {
+        const two_pixels two(p, p.x_shift, line);
+        if (two.shift) {
+            store_to_shared<2>(two.at + X_AT + 2, chunk<2>{{v.word[0]}});
+            store_to_shared<2>(two.at + X_AT + 4, chunk<2>{{v.word[0] >> 16}});
+        } else {
+            store_to_shared<4>(two.at + X_AT, v);
+        }
+    } else {
+        store_to_shared<WIDTH * B>(p.room + X_AT + channel_at<B>(line * ROWS) + p.lane * (WIDTH * B), v);
+    }
+}
+
+/* Whether element `i` of a thread that has pixels of this tile is one of them. */
+__device__ __forceinline__ bool is_there(const place &p, int i) {
+    return !SHIFTED || i == 0 || p.lane * WIDTH + i < p.pixels;
+}
+
+/* Writes a thread's output of a line to memory. */
+template <int TYPE, int ACCESS>
+__device__ __forceinline__ void write_output(const place &p, char *out,
+                                             const chunk<WIDTH * bytes_of(TYPE)> &v) {
+    constexpr int B = bytes_of(TYPE);
+    if (is_there(p, WIDTH - 1))
+        store_once<WIDTH * B, ACCESS>(out, v);
+    else if constexpr (SHIFTED)
+        store_once<B, B>(out, chunk<B>{{v.word[0]}});
 }
 
 /* Whether a thread's element `i` is of the same channel as its first. */
@@ -163,77 +214,88 @@ __device__ __forceinline__ i64 element_of_tile(const place &p) {
     return (i64)p.first * PIXELS + p.first_pixel;
 }
 
-/* A 16-byte piece of a channel of a shifted tile. */
+/* A 16-byte piece of every channel of a shifted tile that begins as one of its first ALIKE does. */
 struct shifted_piece {
-    int channel;
     int begin, end; /* of its bytes those of the tile's pixels; whole: 0, 16 */
-    i64 at;         /* bytes from the tile's first element */
-    u32 room;       /* from the tile's in shared memory */
+    int at;         /* bytes from the tile's first pixel of the channel */
+    u32 room;       /* the same in shared memory, from the channel's first piece */
 
-    __device__ __forceinline__ shifted_piece(const place &p, int number, u32 first) {
-        channel = number / PIECES;
-        const int k = number - channel * PIECES, shift = (int)shift_of<2>(first, channel);
-        begin = k == 0 ? shift : 0;
-        end = least(16, p.pixels * 2 + shift - 16 * k);
-        at = (i64)channel * (PIXELS * 2) + 16 * k - shift;
-        room = channel_at<2>(channel) + 16 * k;
-    }
+    __device__ __forceinline__ shifted_piece(const place &p, int number, u32 shift)
+        : begin(number == 0 ? shift : 0), end(least(16, p.pixels * 2 + shift - 16 * number)),
+          at(16 * number - (int)shift), room(16 * number) {}
+    __device__ __forceinline__ bool is_whole() const { return begin == 0 && end == 16; }
 };
+
+/* Channels at once, if a thread each takes `threads` of one: those of a thread begin alike. */
+__device__ constexpr int alike_at_once(int threads) {
+    return most(THREADS / threads / ALIKE, 1) * ALIKE;
+}
 
 /* Brings a shifted tile: whole pieces, with what a neighbouring tile has of them, but where a piece would
  * leave the image. */
 __device__ __forceinline__ void fill_shifted(const place &p, u32 to, const char *from) {
+    constexpr int STEP = alike_at_once(PIECES), TURNS = ceil_div(DEPTH, STEP);
     const u32 first = (u32)(u64)from & 15;
-    const i64 image = -element_of_tile(p) * 2, image_end = image + (i64)COLS * PIXELS * 2;
-#pragma unroll(CROWDED ? 1 : 4)
-    for (int i = threadIdx.x; i < p.channels * PIECES; i += THREADS) {
-        const shifted_piece c(p, i, first);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < STEP * PIECES; i += THREADS) {
+        const int channel = i / PIECES;
+        const shifted_piece c(p, i - channel * PIECES, shift_of(first, channel));
+        const u32 room = to + channel_at<2>(channel) + c.room;
+        const char *source = from + (i64)channel * (PIXELS * 2) + c.at;
         if (c.begin >= c.end)
             continue;
-        if (c.at >= image && c.at + 16 <= image_end)
-            copy_async<16, 16>(to + c.room, from + c.at, true);
-        else
+        /* The turn whose piece leaves the image: of its first channel, or of its last. */
+        const int last = COLS - 1 - p.first - channel;
+        const bool before = p.first + channel == 0 && p.first_pixel * 2 + c.at < 0;
+        const bool behind = last >= 0 && last % STEP == 0 && p.first_pixel * 2 + c.at + 16 > PIXELS * 2;
+        const int apart = before ? 0 : behind ? last / STEP : -1;
+#pragma unroll(TURNS <= 8 ? TURNS : 4)
+        for (int turn = 0; turn < TURNS; turn++)
+            if (turn != apart && channel + turn * STEP < p.channels)
+                copy_async<16, 16>(room + channel_at<2>(turn * STEP),
+                                   source + (i64)turn * (STEP * PIXELS * 2), true);
+        if (apart >= 0 && channel + apart * STEP < p.channels)
 #pragma unroll 1
             for (int b = c.begin; b < c.end; b += 2)
-                copy_in<2, 2>(to + c.room + b, from + c.at + b, true);
+                copy_in<2, 2>(room + channel_at<2>(apart * STEP) + b,
+                              source + (i64)apart * (STEP * PIXELS * 2) + b, true);
     }
 }
 
-/* Writes the output of a shifted tile that is held in the place of x. */
+/* Writes the output of a shifted tile that is held in the place of x: pieces that are its alone, then the
+ * others by two bytes. */
 template <int TYPE> __device__ __forceinline__ void write_shifted(const place &p, char *out) {
-#pragma unroll 2
-    for (int i = threadIdx.x; i < p.channels * PIECES; i += THREADS) {
-        const shifted_piece c(p, i, p.x_shift);
-        const u32 from = p.room + X_AT + c.room;
-        char *to = out + c.at;
-        int b = c.begin;
-        if (b == 0 && c.end == 16) {
-            store_once<16, 16>(to, load_from_shared<16>(from));
+    constexpr int STEP = alike_at_once(PIECES), ENDS = alike_at_once(16);
+    const u32 tile = p.room + X_AT;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < STEP * PIECES; i += THREADS) {
+        const int channel = i / PIECES;
+        const shifted_piece c(p, i - channel * PIECES, shift_of(p.x_shift, channel));
+        if (!c.is_whole())
             continue;
-        }
-        /* Up to each multiple of 2, 4, 8 bytes, and back from 8. */
-#pragma unroll
-        for (int size = 2; size <= 8; size *= 2)
-            if ((b & size) && b + size <= c.end) {
-                if (size == 2)
-                    store_once<2, 2>(to + b, load_from_shared<2>(from + b));
-                else if (size == 4)
-                    store_once<4, 4>(to + b, load_from_shared<4>(from + b));
-                else
-                    store_once<8, 8>(to + b, load_from_shared<8>(from + b));
-                b += size;
-            }
-#pragma unroll
-        for (int size = 8; size >= 2; size /= 2)
-            if (b + size <= c.end && b % size == 0) {
-                if (size == 8)
-                    store_once<8, 8>(to + b, load_from_shared<8>(from + b));
-                else if (size == 4)
-                    store_once<4, 4>(to + b, load_from_shared<4>(from + b));
-                else
-                    store_once<2, 2>(to + b, load_from_shared<2>(from + b));
-                b += size;
-            }
+        const u32 room = tile + channel_at<2>(channel) + c.room;
+        char *to = out + (i64)channel * (PIXELS * 2) + c.at;
+#pragma unroll 4
+        for (int turn = 0; turn < ceil_div(DEPTH, STEP); turn++)
+            if (channel + turn * STEP < p.channels)
+                store_once<16, 16>(to + (i64)turn * (STEP * PIXELS * 2),
+                                   load_from_shared<16>(room + channel_at<2>(turn * STEP)));
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < ENDS * 16; i += THREADS) {
+        const int channel = i / 16, byte = i % 8 * 2;
+        const u32 shift = shift_of(p.x_shift, channel);
+        const int last = (p.pixels * 2 + shift - 1) / 16;
+        const shifted_piece c(p, i % 16 < 8 ? 0 : last, shift);
+        if (c.is_whole() || byte < c.begin || byte >= c.end)
+            continue;
+        const u32 room = tile + channel_at<2>(channel) + c.room + byte;
+        char *to = out + (i64)channel * (PIXELS * 2) + c.at + byte;
+#pragma unroll 4
+        for (int turn = 0; turn < ceil_div(DEPTH, ENDS); turn++)
+            if (channel + turn * ENDS < p.channels)
+                store_once<2, 2>(to + (i64)turn * (ENDS * PIXELS * 2),
+                                 load_from_shared<2>(room + channel_at<2>(turn * ENDS)));
     }
 }
 
