@@ -1,13 +1,11 @@
-/* A part of forward.cu: the moments of a row, again from scaled values where squares leave float's
- * range. */
+/* A part of forward.cu: the moments of a row, again from scaled values where squares leave float's range. */
 
 struct row_moments {
     real pivot, delta, rstd;
     int beyond; /* float's range: 1 above, -1 below, and then to be summed again, scaled */
 };
 
-__device__ __forceinline__ void save_moments(const forward_args &args, i64 row,
-                                             const row_moments &m) {
+__device__ __forceinline__ void save_moments(const forward_args &args, i64 row, const row_moments &m) {
     store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
     store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
 }
@@ -22,11 +20,11 @@ __device__ __forceinline__ row_moments moments_from(real pivot, total a, total b
                                                     const forward_args &args) {
     total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
     total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
-    row_moments m = {
-        pivot, (real)delta,
-        reciprocal_root((variance < 0 ? 0 : variance) +
-                        (sizeof(total) == 4 ? (total)args.eps_rounded : (total)args.eps)),
-        0};
+    row_moments m = {pivot, (real)delta,
+                     reciprocal_root((variance < 0 ? 0 : variance) +
+                                     (sizeof(total) == 4 ? (total)args.eps_rounded
+                                                         : (total)args.eps)),
+                     0};
     if constexpr (WIDE_RANGE && sizeof(real) == 4)
         m.beyond = leaves_range(b, args);
     return m;
@@ -45,9 +43,9 @@ __device__ __forceinline__ void correct_moments(row_moments &m, total a, total b
     m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
 }
 
-/* The moments of a row whose first chunk of this thread is at x, from scaled values about a pivot
- * of the thread, if m.beyond says so. From memory: to keep the row in registers for this would cost
- * every row. */
+/* The moments of a row whose first chunk of this thread is at x, from scaled values about a pivot of
+ * the thread, if m.beyond says so. From memory: to keep the row in registers for this would cost every
+ * row. */
 __device__ __forceinline__ void sum_scaled(place &p, bool there, const char *x, real own,
                                            row_moments &m, const forward_args &args) {
     const real scale = scale_of(m);
@@ -87,9 +85,8 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
         if (WITHIN_WARP ? __any_sync(EVERY_LANE, m.beyond) : m.beyond)
-            sum_scaled(p, r.there,
-                       (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES, own, m,
-                       args);
+            sum_scaled(p, r.there, (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES,
+                       own, m, args);
     }
     return m;
 }
