@@ -1,7 +1,7 @@
 /*
  * A part of channels.cu: its arguments, what follows from its constants, and what both passes do with
- * a tile: where it lies in shared memory, how it comes there, which of it a thread has, and how the
- * blocks of a cluster tell each other their parts of a pixel's sums.
+ * a tile: where it lies in shared memory, which of it a thread has, and how the blocks of a cluster tell
+ * each other their parts of a pixel's sums.
  */
 struct channels_args {
     const void *x, *weight, *bias, *dy;
@@ -194,155 +194,9 @@ template <bool THERE> struct of_channels {
     }
 };
 
-/* Brings the channels of a tile whose threads each have a place in every STEP-th of them, of TURNS. */
-template <int B, int A, int STEP, int TURNS>
-__device__ __forceinline__ void fill_channels(const place &p, u32 to, const char *from) {
-    const int channel = threadIdx.x / (THREADS / STEP), byte = threadIdx.x % (THREADS / STEP) * A;
-    if (byte >= p.pixels * B)
-        return;
-    to += channel_at<B>(channel) + byte;
-    from += (i64)channel * (PIXELS * B) + byte;
-#pragma unroll
-    for (int turn = 0; turn < TURNS; turn++)
-        if (turn < FEWEST / STEP || channel + turn * STEP < p.channels)
-            copy_async<A, A>(to + channel_at<B>(turn * STEP), from + (i64)turn * (STEP * PIXELS * B),
-                             true);
-}
-
 /* Bytes from a tensor's image to the tile, by element. */
 __device__ __forceinline__ i64 element_of_tile(const place &p) {
     return (i64)p.first * PIXELS + p.first_pixel;
-}
-
-/* A 16-byte piece of every channel of a shifted tile that begins as one of its first ALIKE does. */
-struct shifted_piece {
-    int begin, end; /* of its bytes those of the tile's pixels; whole: 0, 16 */
-    int at;         /* bytes from the tile's first pixel of the channel */
-    u32 room;       /* the same in shared memory, from the channel's first piece */
-
-    __device__ __forceinline__ shifted_piece(const place &p, int number, u32 shift)
-        : begin(number == 0 ? shift : 0), end(least(16, p.pixels * 2 + shift - 16 * number)),
-          at(16 * number - (int)shift), room(16 * number) {}
-    __device__ __forceinline__ bool is_whole() const { return begin == 0 && end == 16; }
-};
-
-/* Channels at once, if a thread each takes `threads` of one: those of a thread begin alike. */
-__device__ constexpr int alike_at_once(int threads) {
-    return most(THREADS / threads / ALIKE, 1) * ALIKE;
-}
-
-/* Brings a shifted tile: whole pieces, with what a neighbouring tile has of them, but where a piece would
- * leave the image. */
-__device__ __forceinline__ void fill_shifted(const place &p, u32 to, const char *from) {
-    constexpr int STEP = alike_at_once(PIECES), TURNS = ceil_div(DEPTH, STEP);
-    const u32 first = (u32)(u64)from & 15;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < STEP * PIECES; i += THREADS) {
-        const int channel = i / PIECES;
-        const shifted_piece c(p, i - channel * PIECES, shift_of(first, channel));
-        const u32 room = to + channel_at<2>(channel) + c.room;
-        const char *source = from + (i64)channel * (PIXELS * 2) + c.at;
-        if (c.begin >= c.end)
-            continue;
-        /* The turn whose piece leaves the image: of its first channel, or of its last. */
-        const int last = COLS - 1 - p.first - channel;
-        const bool before = p.first + channel == 0 && p.first_pixel * 2 + c.at < 0;
-        const bool behind = last >= 0 && last % STEP == 0 && p.first_pixel * 2 + c.at + 16 > PIXELS * 2;
-        const int apart = before ? 0 : behind ? last / STEP : -1;
-#pragma unroll(TURNS <= 8 ? TURNS : 4)
-        for (int turn = 0; turn < TURNS; turn++)
-            if (turn != apart && channel + turn * STEP < p.channels)
-                copy_async<16, 16>(room + channel_at<2>(turn * STEP),
-                                   source + (i64)turn * (STEP * PIXELS * 2), true);
-        if (apart >= 0 && channel + apart * STEP < p.channels)
-#pragma unroll 1
-            for (int b = c.begin; b < c.end; b += 2)
-                copy_in<2, 2>(room + channel_at<2>(apart * STEP) + b,
-                              source + (i64)apart * (STEP * PIXELS * 2) + b, true);
-    }
-}
-
-/* Writes the output of a shifted tile that is held in the place of x: pieces that are its alone, then the
- * others by two bytes. */
-template <int TYPE> __device__ __forceinline__ void write_shifted(const place &p, char *out) {
-    constexpr int STEP = alike_at_once(PIECES), ENDS = alike_at_once(16);
-    const u32 tile = p.room + X_AT;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < STEP * PIECES; i += THREADS) {
-        const int channel = i / PIECES;
-        const shifted_piece c(p, i - channel * PIECES, shift_of(p.x_shift, channel));
-        if (!c.is_whole())
-            continue;
-        const u32 room = tile + channel_at<2>(channel) + c.room;
-        char *to = out + (i64)channel * (PIXELS * 2) + c.at;
-#pragma unroll 4
-        for (int turn = 0; turn < ceil_div(DEPTH, STEP); turn++)
-            if (channel + turn * STEP < p.channels)
-                store_once<16, 16>(to + (i64)turn * (STEP * PIXELS * 2),
-                                   load_from_shared<16>(room + channel_at<2>(turn * STEP)));
-    }
-#pragma unroll 1
-    for (int i = threadIdx.x; i < ENDS * 16; i += THREADS) {
-        const int channel = i / 16, byte = i % 8 * 2;
-        const u32 shift = shift_of(p.x_shift, channel);
-        const int last = (p.pixels * 2 + shift - 1) / 16;
-        const shifted_piece c(p, i % 16 < 8 ? 0 : last, shift);
-        if (c.is_whole() || byte < c.begin || byte >= c.end)
-            continue;
-        const u32 room = tile + channel_at<2>(channel) + c.room + byte;
-        char *to = out + (i64)channel * (PIXELS * 2) + c.at + byte;
-#pragma unroll 4
-        for (int turn = 0; turn < ceil_div(DEPTH, ENDS); turn++)
-            if (channel + turn * ENDS < p.channels)
-                store_once<2, 2>(to + (i64)turn * (ENDS * PIXELS * 2),
-                                 load_from_shared<2>(room + channel_at<2>(turn * ENDS)));
-    }
-}
-
-/* Brings channels [begin, end) of a tile to shared memory: `from` is the first pixel of the block's
- * first channel. Tiles of some pixels come whole. */
-template <int TYPE, int ACCESS>
-__device__ __forceinline__ void fill(const place &p, u32 to, const char *from, int begin, int end) {
-    constexpr int B = bytes_of(TYPE), A = least(ACCESS, 16), RUN = FLAT ? 1 : TILE * B / A;
-    constexpr int STEP = THREADS / most(RUN, 1), TURNS = ceil_div(DEPTH, most(STEP, 1));
-    constexpr bool EVEN = !FLAT && A >= 4 && RUN > 0 && STEP * RUN == THREADS && TURNS <= 16 &&
-                          !(FORWARD && PIXELS * B % 2048 == 0); /* as measured, run 23 */
-    if constexpr (SHIFTED) {
-        fill_shifted(p, to, from);
-        return;
-    }
-    if constexpr (EVEN && (GAP == 0 || (STEP % 8 == 0 && PIXELS % TILE == 0))) {
-        fill_channels<B, A, STEP, TURNS>(p, to, from);
-        return;
-    }
-    const int first = FLAT ? ceil_div(begin * PIXELS * B, A) : begin * RUN;
-    const int last = FLAT ? ceil_div(end * PIXELS * B, A) : end * RUN;
-    constexpr int AT_ONCE = A < 4 ? 8 : 1;
-    constexpr int UNROLL = A < 4 || CROWDED ? 1 : !FLAT ? 4 : FORWARD || STAGES > 1 ? 1 : 2;
-#pragma unroll(UNROLL)
-    for (int i = first + threadIdx.x; i < last; i += AT_ONCE * THREADS) {
-        chunk<2> held[AT_ONCE];
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            const int n = i + j * THREADS, channel = FLAT ? 0 : n / RUN, byte = (n - channel * RUN) * A;
-            const char *source = from + (i64)channel * (PIXELS * B) + byte;
-            const bool there = n < last && (FLAT || byte < p.pixels * B);
-            if constexpr (A >= 4) {
-                if (there)
-                    copy_async<A, A>(to + channel_at<B>(channel) + byte, source, true);
-            } else { /* without a predicate: eight of them are more than there are registers for */
-                held[j] = load_once<2, 2>(there ? source : from);
-            }
-        }
-        if constexpr (A < 4)
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                const int n = i + j * THREADS, channel = FLAT ? 0 : n / RUN;
-                const int byte = (n - channel * RUN) * A;
-                if (n < last && (FLAT || byte < p.pixels * B))
-                    store_to_shared<2>(to + channel_at<B>(channel) + byte, held[j]);
-            }
-    }
 }
 
 /* Sets the tile that unit `unit` is. */
@@ -351,16 +205,6 @@ __device__ __forceinline__ void set_unit(place &p, i64 unit) {
     p.first_pixel = (int)(unit - p.image * TILES) * TILE;
     p.pixels = FLAT ? PIXELS : least(TILE, PIXELS - p.first_pixel);
     p.has = p.active && (FLAT || p.lane * WIDTH < p.pixels);
-}
-
-/* Where the present tile's channels begin within 16 bytes. */
-__device__ __forceinline__ void set_shifts(const channels_args &args, place &p) {
-    if (!SHIFTED)
-        return;
-    const u32 at = (u32)(((i64)p.first * PIXELS + p.first_pixel) * 2);
-    p.x_shift = (u32)((u64)args.x + (u64)(p.image * args.x_image)) + at & 15;
-    if (!FORWARD)
-        p.dy_shift = (u32)((u64)args.dy + (u64)(p.image * args.dy_image)) + at & 15;
 }
 
 /* A block's weights and biases on their way to shared memory: asked for before the copies of its first
@@ -430,20 +274,6 @@ template <int TYPE> __device__ __forceinline__ i64 first_line(const place &p) {
 }
 template <int TYPE> __device__ __forceinline__ constexpr i64 next_lines(int e) {
     return (i64)e * PLANES * ROWS * PIXELS * bytes_of(TYPE);
-}
-
-/* Writes the output of a tile that is held in the place of x, in as wide stores as it allows. */
-template <int TYPE, int ACCESS>
-__device__ __forceinline__ void write_held(const place &p, char *out) {
-    if constexpr (SHIFTED) {
-        write_shifted<TYPE>(p, out);
-        return;
-    }
-    constexpr int B = bytes_of(TYPE), A = most(least(ACCESS, 16), B);
-    const int count = p.channels * PIXELS * B / A;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < count; i += THREADS)
-        store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
 }
 
 /* Writes a thread's parts of its pixels' sums. */

@@ -31,6 +31,8 @@
  * (alignments of the parts of an image and their rows, in bytes).
  */
 #include "channel_tiles.cu"
+#include "channel_shifted.cu"
+#include "channel_copies.cu"
 #include "channel_forward.cu"
 #include "channel_backward.cu"
 
