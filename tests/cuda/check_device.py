@@ -715,10 +715,13 @@ class AnyCase:
         g = dy * w
         c1 = g.mean(dims, keepdim=True) * layer
         c2 = (g * xhat).mean(dims, keepdim=True)
-        # As in docs/numerics.md: dy known to a few ULP of itself or, behind an activation, of more.
         size, spread = known * w.abs(), xhat.abs().clamp_min(float(layer))
-        c1_size = size.mean(dims, keepdim=True) * layer
-        terms = rstd * (size + c1_size + spread * (size * spread).mean(dims, keepdim=True))
+        terms = size + c1.abs() + (xhat * c2).abs()
+        if self.activation:
+            # Slopes that are near 0 are not known to their own last digits: means of magnitudes.
+            c1_size = size.mean(dims, keepdim=True) * layer
+            terms = size + c1_size + spread * (size * spread).mean(dims, keepdim=True)
+        terms = terms * rstd
         return {
             "dx": rstd * (g - c1 - xhat * c2),
             # Where the terms cancel (few columns) their own rounding is what is left.

@@ -204,15 +204,14 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             if (CORRECT)
                 xhat -= f.delta[i];
             const float both = SHORT_RANGE ? dy * t.rstd[i] : dy;
-            if (!is_there(p, i)) {
-            } else if (is_first(p, i)) {
+            if (!is_first(p, i)) {
+                cut_weight = multiply_add(both, xhat, cut_weight);
+                cut_bias += dy;
+            } else if (is_there(p, i)) {
                 if (WANT_DWEIGHT)
                     sums.weight[e] = multiply_add(both, xhat, sums.weight[e]);
                 if (WANT_DBIAS)
                     sums.bias[e] += dy;
-            } else {
-                cut_weight = multiply_add(both, xhat, cut_weight);
-                cut_bias += dy;
             }
             const float rest = multiply_add(xhat, f.slope[i], f.constant[i]);
             const float w = WEIGHTED ? w_of.at(p, i) : 1;
