@@ -52,7 +52,8 @@ static cpu_limits this_cpu(void) {
                         .rows_bytes = share < least  ? least
                                       : share > most ? most
                                                      : share,
-                        .fetches_rows = cpu_fetches_rows()};
+                        .fetches_rows = cpu_fetches_rows(),
+                        .fetches_short_rows = cpu_fetches_short_rows()};
 }
 
 static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,

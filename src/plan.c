@@ -108,6 +108,16 @@ static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path 
     return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
+/* Whether the next step's rows are asked for. On a CPU that fetches short rows of f32 from memory,
+ * it gains nothing but where they fill four lines, and in backward where they fill three or four
+ * (bench/results/zen4/asks.txt). 16-bit rows make no difference. */
+static bool asks_steps(const problem *p, const cpu_limits *limits, traffic t) {
+    if (t != TRAFFIC_STREAM || !limits->fetches_short_rows || p->dtypes[ROLE_X] != DTYPE_F32)
+        return t != TRAFFIC_CACHED;
+    const int64_t bytes = p->cols * (int64_t)sizeof(float);
+    return is_backward(p) ? bytes > 128 && bytes <= 256 : bytes == 256;
+}
+
 /*
  * Tiles of pixels that stay near a core between their sweeps, all of a run's about the same size,
  * and blocks of them. As the sums of dweight and dbias are cut so too, this is a function of the
@@ -278,6 +288,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->traffic = traffic_of(p, limits, plan->path);
     plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
     plan->alone = plan->traffic == TRAFFIC_AHEAD && goes_alone(p, limits, plan->path);
+    plan->asks_steps = asks_steps(p, limits, plan->traffic);
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);

@@ -109,6 +109,14 @@ bool cpu_fetches_rows(void) {
 #endif
 }
 
+bool cpu_fetches_short_rows(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 const char *planish_cpu_tier(void) {
     return cpu_kernels_chosen()->tier;
 }

@@ -12,8 +12,10 @@ const cpu_kernels *cpu_kernels_chosen(void);
 bool cpu_kernels_tier(int i, const cpu_kernels **kernels);
 
 /* Bytes of the cache that cores share, as the system tells it, or 0; and whether this CPU fetches
- * the rows that come next by itself, so that asking for them is in the way: Intel's. */
+ * the rows that come next by itself, so that asking for them is in the way: Intel's, and AMD's with
+ * AVX-512 where they are short and from memory. */
 size_t cpu_shared_cache(void);
 bool cpu_fetches_rows(void);
+bool cpu_fetches_short_rows(void);
 
 #endif

@@ -190,7 +190,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
     _Alignas(64) ELEMENT_T piece[SHORT_ROWS * 2 * LANES + VEC_LANES];
     const int64_t n = a->cols, x_pitch = a->x_pitch;
     const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
-    const bool in_place = n % VEC_LANES == 0 && !lines, asks = a->traffic != TRAFFIC_CACHED;
+    const bool in_place = n % VEC_LANES == 0 && !lines;
     /* Where y fits the cache it comes soon enough by itself. */
     const bool writes = a->traffic == TRAFFIC_STREAM && !lines;
     const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
@@ -201,7 +201,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
         NAME(row_scales) scales;
         NAME(ask_for_rows)(y, 0, a->y_pitch, n, SHORT_ROWS, writes, 1);
         NAME(short_moments)(x, x_pitch, n, vecs, last, rms, mean, m2);
-        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks, 0);
+        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, a->asks_steps, 0);
         if (!NAME(finish_step)(a, row, SHORT_ROWS, rms, mean, m2, &scales))
             continue;
         NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, vecs, last, &scales, rms);

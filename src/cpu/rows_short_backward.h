@@ -86,7 +86,7 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
     const int64_t n = a->cols, x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
     const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
     const int64_t made_pitch = whole ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
-    const bool asks = a->traffic != TRAFFIC_CACHED;
+    const bool asks = a->asks_steps;
     const WEIGHT_T *const weights = a->weight;
     const VEC offset = V(set1)((REAL)a->weight_offset);
     VEC weight[NAME(PARTS)];

@@ -102,7 +102,7 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const bool asks = a->traffic != TRAFFIC_CACHED;
+    const bool asks = a->asks_steps;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -141,7 +141,7 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
     /* As in rows_step.h. */
     const bool lines =
         count * n >= 16 * LANES && NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, GROUP);
-    const bool asks = a->traffic != TRAFFIC_CACHED;
+    const bool asks = a->asks_steps;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
         const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS];

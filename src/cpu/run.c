@@ -48,6 +48,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .far = plan->far,
             .alone = plan->alone,
             .asks_y = plan->asks_y,
+            .asks_steps = plan->asks_steps,
             .traffic = plan->traffic,
         };
         kernels->forward[p->kind](&args);
@@ -74,6 +75,7 @@ static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dw
             .weight_offset = p->weight_offset,
             .mean = run_stat(p, &run, ROLE_MEAN),
             .rstd = run_stat(p, &run, ROLE_RSTD),
+            .asks_steps = job->plan->asks_steps,
             .traffic = job->plan->traffic,
             .dweight = dweight,
             .dbias = dbias,
