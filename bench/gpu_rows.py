@@ -27,13 +27,22 @@ from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ROLES, Plan, ShimError, lib
 import torch
 
 ROTATE_BYTES = 400 << 20
+OTHER_BYTES = 256 << 20
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 Run = Callable[[int], object]
+
+
+@functools.cache
+def other_data() -> torch.Tensor:
+    """More than an L2 holds. Read before each trial, for some kernels are slower after others' data
+    and stay so (docs/notebook-gpu.md, run 32)."""
+    return torch.zeros(OTHER_BYTES // 4, device="cuda")
 
 
 def graph_us(run: Run, sets: int, trials: int = 7) -> float:
     """Median microseconds of one run; run(i) works on buffer set i."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for i in range(min(sets, 3)):
             run(i)
@@ -53,6 +62,8 @@ def graph_us(run: Run, sets: int, trials: int = 7) -> float:
     replays = max(2, min(50, int(15.0 / max(start.elapsed_time(end), 1e-3))))
     times = []
     for _ in range(trials):
+        other_data().sum()
+        graph.replay()
         start.record()
         for _ in range(replays):
             graph.replay()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from planish.bench import allocator, main, plots, report, sweeps
-from planish.bench.command import parser, run
+from planish.bench.command import parse, run
 from planish.bench.measure import Result
 from planish.bench.sweeps import SWEEPS, Sweep, cases_of, fit
 from planish.bench.timing import Effort
@@ -34,11 +34,13 @@ def test_sweep_writes_csv_json_and_pictures(name, monkeypatch, tmp_path, capsys)
     tiny(monkeypatch, name)
     monkeypatch.setattr("planish.bench.command.QUICK", Effort(3, 0.0, 0.5))
     arguments = [name, "--quick", "--providers", NAMES, "--threads", "1", "--out", str(tmp_path)]
-    assert run(parser().parse_args(arguments)) == 0
+    assert run(parse(arguments)) == 0
     printed = capsys.readouterr().out
     comments, rows = read_csv(tmp_path / f"{name}.csv")
     for wanted in ("machine.cpu", "versions.unfused", "settings.quick"):
         assert any(line.startswith(f"# {wanted}: ") for line in comments)
+    command = json.dumps("planish bench " + " ".join(arguments))
+    assert f"# settings.command: {command}" in comments
     body = json.loads((tmp_path / f"{name}.json").read_text())
     assert body["machine"]["threads"] == 1
     assert len(body["results"]) == len(rows)
@@ -65,7 +67,7 @@ def test_sweep_writes_csv_json_and_pictures(name, monkeypatch, tmp_path, capsys)
 
 def test_accuracy_sweep_shows_what_cancellation_does(tmp_path, capsys):
     arguments = ["accuracy", "--quick", "--providers", "torch,planish", "--out", str(tmp_path)]
-    assert run(parser().parse_args([*arguments, "--direction", "forward"])) == 0
+    assert run(parse([*arguments, "--direction", "forward"])) == 0
     body = json.loads((tmp_path / "accuracy.json").read_text())
     by_name = {
         r["provider"]: r
@@ -87,7 +89,7 @@ def test_missing_peers_are_named_with_their_reason(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("PLANISH_BENCH_ONEDNN", str(tmp_path / "no-such-library.so"))
     names = "unfused,onednn,liger"
     arguments = ["rows", "--quick", "--providers", names, "--out", str(tmp_path), "--threads", "1"]
-    assert run(parser().parse_args(arguments)) == 0
+    assert run(parse(arguments)) == 0
     printed = capsys.readouterr().out
     assert "missing: onednn: " in printed
     assert "missing: liger: " in printed
@@ -99,11 +101,11 @@ def test_missing_peers_are_named_with_their_reason(tmp_path, monkeypatch, capsys
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path):
     for option in ("--dtype", "--providers", "--kind", "--direction"):
         with pytest.raises(SystemExit, match="is none of"):
-            run(parser().parse_args(["rows", option, "nonsense", "--out", str(tmp_path)]))
+            run(parse(["rows", option, "nonsense", "--out", str(tmp_path)]))
 
 
 def test_list_names_every_provider(capsys):
-    assert run(parser().parse_args(["--list"])) == 0
+    assert run(parse(["--list"])) == 0
     printed = capsys.readouterr().out
     for name in ("copy", "onednn", "planish-torch-kept", "apex"):
         assert name in printed

@@ -90,6 +90,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options that the words give, and the words."""
+    return parser().parse_args(words, argparse.Namespace(words=list(words)))
+
+
 def _words(text: str | None, allowed: Sequence[str], option: str) -> list[str]:
     words = [word for word in (text or "").split(",") if word]
     for word in words:
@@ -191,7 +196,7 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
         "machine": machine.describe(),
         "versions": machine.versions(providers),
         "settings": {
-            "command": "planish bench " + " ".join(sys.argv[1:]),
+            "command": " ".join(["planish", "bench", *arguments.words]),
             "device": arguments.device,
             "quick": arguments.quick,
             "scale": arguments.scale,
@@ -255,7 +260,7 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the bench in a process of its own, whose malloc keeps its pages (allocator.py)."""
-    arguments = parser().parse_args(argv)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     if arguments.markdown:
         print(report.markdown(arguments.markdown))
         return 0
@@ -263,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit("planish bench: --clock cpu counts all threads' seconds: use --threads 1")
     if allocator.keeps_pages() or arguments.device == "cuda":
         return run(arguments)
-    command = [sys.executable, "-m", "planish.bench", *(sys.argv[1:] if argv is None else argv)]
+    command = [sys.executable, "-m", "planish.bench", *arguments.words]
     environment = allocator.keeping(os.environ, arguments.threads)
     environment[CLOCK_VARIABLE] = arguments.clock
     return subprocess.run(command, env=environment, check=False).returncode
