@@ -35,6 +35,7 @@
 enum { NAME(REAL_BYTES) = sizeof(REAL), NAME(ELEMENT_BYTES) = sizeof(ELEMENT_T) };
 enum { NAME(PARTS) = LANES / VEC_LANES };             /* vectors that hold the canonical lanes */
 enum { NAME(PAIRED) = V_TYPED(VEC, pairs, ELEMENT) }; /* they are loaded in pairs (vec_pairs.h) */
+enum { NAME(CONVERTS) = DTYPE_OF(ELEMENT) != DTYPE_OF(REAL_TOKEN) };
 /* The longest row that is short, or 0: the compiler is to see that there is none. */
 enum { NAME(SHORT_COLS) = (int)NAME(PARTS) <= (int)SHORT_PARTS ? LANES : 0 };
 enum { NAME(CHAINED) = CHAIN * LANES }; /* elements of a chain in every lane */

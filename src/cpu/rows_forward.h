@@ -492,12 +492,13 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 #include "cpu/rows_short.h"
 #include "cpu/rows_step.h"
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
-    /* Past the cache steps of SHORT_ROWS such rows, 4 KB, are slower than smaller ones. */
-    const bool large = a->traffic == TRAFFIC_STREAM && a->cols == 2 * LANES;
-    if (NAME(SHORT_COLS) && a->cols <= 2 * NAME(SHORT_COLS) && a->rows >= SHORT_ROWS && !large)
+    /* Past the cache steps of such rows are slower than smaller ones. */
+    const bool large = a->traffic == TRAFFIC_STREAM && a->cols == (NAME(CONVERTS) ? 4 : 2) * LANES;
+    if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_VECS) * VEC_LANES && a->rows >= SHORT_ROWS &&
+        !large)
         return NAME(short_rows)(a, rms);
     /* Longer rows of 16 bits wait for their conversions, not for what a step has once. */
-    return DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) ? NAME(step_rows)(a, rms) : 0;
+    return NAME(CONVERTS) ? 0 : NAME(step_rows)(a, rms);
 }
 #endif
 

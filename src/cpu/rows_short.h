@@ -1,12 +1,16 @@
 /*
- * Forward of rows with no more elements than twice the canonical lanes; part of cpu/rows.h. Such a
- * row is a few vectors, their number a constant, and costs less for its elements than for waiting:
- * y waits for the root, the root for the squares, the squares for the mean. So SHORT_ROWS rows are
- * taken through each of these together, and what a row has once is done in vectors of rows. The
- * sums are those of rows_forward.h: a lane that no element goes to holds 0.
+ * Forward of rows with no more elements than twice the canonical lanes, or of 16 bits and no more
+ * than eight vectors; part of cpu/rows.h. Such a row is a few vectors, their number a constant, and
+ * costs less for its elements than for waiting: y waits for the root, the root for the squares, the
+ * squares for the mean. So SHORT_ROWS rows, or half of them, are taken through each of these
+ * together, and what a row has once is done in vectors of rows. The sums are those of
+ * rows_forward.h: a lane that no element goes to holds 0.
  */
 
-enum { NAME(SHORT_VECS) = 2 * NAME(PARTS) }; /* the most vectors of a row */
+/* The most vectors of a row. */
+enum { NAME(SHORT_VECS) = NAME(CONVERTS) ? 2 * SHORT_PARTS : 2 * NAME(PARTS) };
+/* The most bytes of 16-bit rows that are taken together past the cache. */
+enum { NAME(SHORT_STEP_BYTES) = 2048 };
 
 /* What normalises the rows of a step, as row_scale for each of them. */
 typedef struct NAME(row_scales) {
@@ -113,32 +117,32 @@ INLINE void NAME(short_centered)(const char *x, int64_t pitch, const int vecs, i
     V(fold8)(squares, total);
 }
 
-INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, const int vecs, int last,
-                                const bool rms, double mean[], double m2[]) {
+INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int count, const int vecs,
+                                int last, const bool rms, double mean[], double m2[]) {
     const double inverse = 1.0 / (double)n;
     REAL total[SHORT_ROWS], center[SHORT_ROWS], deviation[SHORT_ROWS];
-    for (int r = 0; r < SHORT_ROWS; r += FOLD_ROWS)
+    for (int r = 0; r < count; r += FOLD_ROWS)
         NAME(short_totals)(x + r * pitch, pitch, vecs, last, rms, total + r);
     if (rms) {
-        for (int r = 0; r < SHORT_ROWS; r++)
+        for (int r = 0; r < count; r++)
             m2[r] = total[r];
         return;
     }
-    for (int r = 0; r < SHORT_ROWS; r += GROUP)
+    for (int r = 0; r < count; r += GROUP)
         NAME(scale_totals)(total + r, inverse, center + r);
-    for (int r = 0; r < SHORT_ROWS; r += FOLD_ROWS)
+    for (int r = 0; r < count; r += FOLD_ROWS)
         NAME(short_centered)(x + r * pitch, pitch, vecs, last, center + r, deviation + r,
                              total + r);
-    for (int r = 0; r < SHORT_ROWS; r += GROUP) {
+    for (int r = 0; r < count; r += GROUP) {
         double rest[GROUP];
         NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
         NAME(mean_of)(center + r, rest, mean + r);
     }
 }
 
-/* y of SHORT_ROWS rows, whole vectors: the last one of a row may reach into the next. */
+/* y of `count` rows, whole vectors: the last one of a row may reach into the next. */
 INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int64_t y_pitch,
-                              const int vecs, int last, const NAME(row_scales) * scales,
+                              int count, const int vecs, int last, const NAME(row_scales) * scales,
                               const bool rms) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
@@ -150,7 +154,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
             weights ? V(add)(NAME(load_weight)(weights + k * VEC_LANES, left), offset) : V(set1)(1);
         bias[k] = biases ? NAME(load_weight)(biases + k * VEC_LANES, left) : V(set1)((REAL)-0.0);
     }
-    for (int r = 0; r < SHORT_ROWS; r++) {
+    for (int r = 0; r < count; r++) {
         const NAME(row_scale) scale = NAME(scale_at)(scales, r);
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
@@ -183,32 +187,33 @@ INLINE void NAME(ask_for_rows)(const char *rows, int64_t ahead, int64_t pitch, i
         NAME(ask_for_row)((const ELEMENT_T *)rows, ahead + r * pitch, n, wanted, to_write);
 }
 
-/* Rows [0, rows), a multiple of SHORT_ROWS. y is made in place where its rows are whole vectors.
+/* Rows [0, rows), in steps of `count`. y is made in place where its rows are whole vectors.
  * Where `lines`, the rows of a step are whole lines, written past the cache. */
-INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool rms, const int vecs,
-                                const bool whole, bool lines) {
-    _Alignas(64) ELEMENT_T piece[SHORT_ROWS * 2 * LANES + VEC_LANES];
+INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, const bool rms,
+                                const int vecs, const bool whole, bool lines) {
+    _Alignas(64) ELEMENT_T piece[(SHORT_ROWS * NAME(SHORT_VECS) + 1) * VEC_LANES];
     const int64_t n = a->cols, x_pitch = a->x_pitch;
     const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
     const bool in_place = n % VEC_LANES == 0 && !lines;
     /* Where y fits the cache it comes soon enough by itself. */
     const bool writes = a->traffic == TRAFFIC_STREAM && !lines;
     const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
-    for (int64_t row = 0; row < rows; row += SHORT_ROWS) {
+    for (int64_t row = 0; row < rows; row += count) {
         const char *const x = a->x + row * x_pitch;
         char *const y = a->y + row * a->y_pitch;
         double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;
-        NAME(ask_for_rows)(y, 0, a->y_pitch, n, SHORT_ROWS, writes, 1);
-        NAME(short_moments)(x, x_pitch, n, vecs, last, rms, mean, m2);
-        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, a->asks_steps, 0);
-        if (!NAME(finish_step)(a, row, SHORT_ROWS, rms, mean, m2, &scales))
+        NAME(ask_for_rows)(y, 0, a->y_pitch, n, count, writes, 1);
+        NAME(short_moments)(x, x_pitch, n, count, vecs, last, rms, mean, m2);
+        NAME(ask_for_rows)(x, 2 * count * x_pitch, x_pitch, n, count, a->asks_steps, 0);
+        if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
-        NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, vecs, last, &scales, rms);
+        NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, count, vecs, last,
+                          &scales, rms);
         if (lines)
-            stream_lines(y, piece, SHORT_ROWS * made_pitch);
+            stream_lines(y, piece, count * made_pitch);
         else if (!in_place)
-            NAME(place_rows)(y, a->y_pitch, piece, n, SHORT_ROWS);
+            NAME(place_rows)(y, a->y_pitch, piece, n, count);
     }
     if (lines)
         VEC_FENCE();
@@ -217,17 +222,21 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, const bool 
 /* Does what it can of the rows, and returns how many. Whole vectors are constants where they are
  * few: with more, a mask costs less than it takes to compile both. */
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
-    const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
+    const int64_t bytes = SHORT_ROWS * a->cols * (int64_t)sizeof(ELEMENT_T);
+    const bool half =
+        NAME(CONVERTS) && a->traffic == TRAFFIC_STREAM && bytes > NAME(SHORT_STEP_BYTES);
+    const int count = half ? FOLD_ROWS : SHORT_ROWS;
+    const int64_t rows = a->rows / count * count;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     if (a->given || !a->y)
         return 0;
-    const bool lines = NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, SHORT_ROWS);
+    const bool lines = NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, count);
     const bool whole = a->cols % VEC_LANES == 0;
     UNROLL for (int v = 1; v <= NAME(SHORT_VECS); v++) if (v == vecs) {
         if (whole && v <= NAME(PARTS))
-            NAME(short_rows_of)(a, rows, rms, v, true, lines);
+            NAME(short_rows_of)(a, rows, count, rms, v, true, lines);
         else
-            NAME(short_rows_of)(a, rows, rms, v, false, lines);
+            NAME(short_rows_of)(a, rows, count, rms, v, false, lines);
     }
     return rows;
 }
