@@ -404,11 +404,11 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms
         return 0;
     if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) && a->rows >= SHORT_ROWS)
         return NAME(short_rows_backward)(a, rms);
-    /* Longer rows of 16 bits wait for their conversions, not for what a step has once. */
+    /* Longer rows of 16 bits wait for their conversions, not for what a step has once; past the
+     * cache those of `most` do. */
     const int64_t most = 4 * NAME(SHORT_COLS);
-    if (NAME(CONVERTS) && a->cols >= most + (a->traffic != TRAFFIC_STREAM))
-        return 0;
-    return NAME(step_rows_backward)(a, rms);
+    const bool large = a->cols > most || (a->cols == most && a->traffic == TRAFFIC_STREAM);
+    return NAME(CONVERTS) && large ? 0 : NAME(step_rows_backward)(a, rms);
 }
 #endif
 
