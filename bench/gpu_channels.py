@@ -22,11 +22,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from check_device import AFFINE, FULL, TORCH
-from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, SILU, AnyPlan, ShimError, lib
+from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, SILU, AnyPlan, ShimError
 from torch.nn import functional
 
 import torch
-from gpu_rows import ROTATE_BYTES, SIZE, graph_us
+from gpu_rows import ROTATE_BYTES, SIZE, ceiling_us, graph_us
 
 
 class Shape(NamedTuple):
@@ -115,21 +115,7 @@ class Work:
         return t.to(memory_format=torch.channels_last) if s.layout == "nhwc" else t
 
     def ceiling(self) -> float:
-        call = lib().shim_ceiling
-        call.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int, ctypes.c_int]
-        call.argtypes += [ctypes.c_void_p]
-        size = self.x[0].nbytes // 16 * 16
-
-        def run(threads: int, unroll: int, i: int) -> None:
-            z = self.dy[i].data_ptr() if self.dy else None
-            stream = torch.cuda.current_stream().cuda_stream
-            failed = call(
-                self.x[i].data_ptr(), z, self.y[i].data_ptr(), size, threads, unroll, stream
-            )
-            assert not failed, failed
-
-        shapes = ((256, 4), (256, 2), (512, 4), (1024, 1))
-        return min(graph_us(functools.partial(run, t, u), self.sets, 5) for t, u in shapes)
+        return ceiling_us(self.x, self.dy, self.y, 5)
 
     def ours(self, **constants: int) -> float:
         plan = self.shape.plan(**constants)

@@ -69,8 +69,8 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
                 auto cx = zero_chunk<X_BYTES>();
                 auto cg = zero_chunk<G_BYTES>();
                 if (has) {
-                    cx = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
-                    cg = load_once<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
+                    cx = load_chunk<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+                    cg = load_chunk<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
                 }
                 if constexpr (RINGED) {
                     store_to_shared<X_BYTES>(t.x_slot(stage, u, k), cx);
@@ -129,7 +129,7 @@ struct thread_weights {
             for (int k = 0; k < VECS; k++) {
                 chunk<W_BYTES> w = zero_chunk<W_BYTES>();
                 if (!t.idle && t.has(k))
-                    w = load_shared_by_rows<W_BYTES, W_ACCESS>(
+                    w = load_chunk<W_BYTES, W_ACCESS>(
                         (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
                 if constexpr (AGAIN)
                     store_to_shared<W_BYTES>(t.w_slot(k), w);

@@ -31,8 +31,8 @@ constexpr int PIECES = ceil_div(COLS, LONG_PIECE);
 
 __device__ __forceinline__ void weights_at(const long_args &args, int chunk_index, real *w) {
     if constexpr (W_TYPE != NONE) {
-        auto c = load_shared_by_rows<W_BYTES, W_ACCESS>((const char *)args.weight +
-                                                        (i64)chunk_index * W_BYTES);
+        auto c = load_chunk<W_BYTES, W_ACCESS>((const char *)args.weight +
+                                               (i64)chunk_index * W_BYTES);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             w[i] = element<W_TYPE>(c.word, i);
@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
         real sum[3] = {0, 0, 0};
 #pragma unroll 4
         for (int c = first + threadIdx.x; c < last; c += THREADS) {
-            auto xs = load_once<X_BYTES, X_ACCESS>(x + (i64)c * X_BYTES);
-            auto gs = load_once<G_BYTES, G_ACCESS>(dy + (i64)c * G_BYTES);
+            auto xs = load_chunk<X_BYTES, X_ACCESS>(x + (i64)c * X_BYTES);
+            auto gs = load_chunk<G_BYTES, G_ACCESS>(dy + (i64)c * G_BYTES);
             real w[WIDTH], g[WIDTH], d[WIDTH], product[WIDTH];
             weights_at(args, c, w);
 #pragma unroll
@@ -114,10 +114,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
         auto xs = zero_chunk<X_BYTES>();
         auto gs = zero_chunk<G_BYTES>();
         if (has) {
-            xs = load_once<X_BYTES, X_ACCESS>((const char *)args.x + row * args.x_stride +
-                                              (i64)c * X_BYTES);
-            gs = load_once<G_BYTES, G_ACCESS>((const char *)args.dy + row * args.dy_stride +
-                                              (i64)c * G_BYTES);
+            xs = load_chunk<X_BYTES, X_ACCESS>((const char *)args.x + row * args.x_stride +
+                                               (i64)c * X_BYTES);
+            gs = load_chunk<G_BYTES, G_ACCESS>((const char *)args.dy + row * args.dy_stride +
+                                               (i64)c * G_BYTES);
         }
         const real mean = mean_of(args, row);
         const real rstd =
@@ -147,9 +147,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
         if constexpr (WANT_DX) {
             constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
             if (has)
-                store_once<D_BYTES, D_ACCESS>((char *)args.dx + row * args.dx_stride +
-                                                  (i64)c * D_BYTES,
-                                              pack<D_TYPE, WIDTH>(out));
+                store_chunk<D_BYTES, D_ACCESS>((char *)args.dx + row * args.dx_stride +
+                                                   (i64)c * D_BYTES,
+                                               pack<D_TYPE, WIDTH>(out));
         }
     }
     if (has) {

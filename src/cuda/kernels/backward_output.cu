@@ -55,7 +55,7 @@ struct dx_in_memory {
     bool there;
 
     __device__ __forceinline__ void put(int k, const chunk<D_BYTES> &c) const {
-        store_once<D_BYTES, D_ACCESS>(first + (i64)k * (SPREAD * D_BYTES), c);
+        store_chunk<D_BYTES, D_ACCESS>(first + (i64)k * (SPREAD * D_BYTES), c);
     }
 };
 

@@ -31,7 +31,7 @@ __device__ __forceinline__ void load_row(const place &p, const char *x, centred_
     for (int k = 0; k < VECS; k++) {
         c[k] = zero_chunk<X_BYTES>();
         if (!p.idle && p.has(k))
-            c[k] = load_once<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+            c[k] = load_chunk<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
     }
 #pragma unroll
     for (int k = 0; k < VECS; k++)
@@ -139,8 +139,8 @@ __device__ __forceinline__ void write_rows(const forward_args &args, const place
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
                 out[i] = centred_output(rows[u].v[k][i], rows[u].m, scale[i], offset[i]);
-            store_once<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
-                                          pack<Y_TYPE, WIDTH>(out));
+            store_chunk<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
+                                           pack<Y_TYPE, WIDTH>(out));
         }
     }
 }

@@ -47,7 +47,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
                 if (there)
                     copy_async<A, A>(to + channel_at<B>(channel) + byte, source, true);
             } else { /* without a predicate: eight of them are more than there are registers for */
-                held[j] = load_once<2, 2>(there ? source : from);
+                held[j] = load_chunk<2, 2>(there ? source : from);
             }
         }
         if constexpr (A < 4)
@@ -72,5 +72,5 @@ __device__ __forceinline__ void write_held(const place &p, char *out) {
     const int count = p.channels * PIXELS * B / A;
 #pragma unroll 4
     for (int i = threadIdx.x; i < count; i += THREADS)
-        store_once<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
+        store_chunk<A, A>(out + (i64)i * A, load_from_shared<A>(p.room + X_AT + i * A));
 }

@@ -286,8 +286,8 @@ __device__ __forceinline__ void write_pixels(const channels_args &args, const pl
             v[j] = output_of(element<X_TYPE>(c.word, 0), m, WEIGHTED ? p.weight[channel + j] : 1,
                              BIASED ? p.bias[channel + j] : 0);
         }
-        store_once<STEP * B, STEP * B>(out + ((i64)pixel * COLS + channel) * B,
-                                       pack<Y_TYPE, STEP>(v));
+        store_chunk<STEP * B, STEP * B>(out + ((i64)pixel * COLS + channel) * B,
+                                        pack<Y_TYPE, STEP>(v));
     }
 }
 

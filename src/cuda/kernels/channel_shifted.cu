@@ -74,8 +74,8 @@ template <int TYPE> __device__ __forceinline__ void write_shifted(const place &p
 #pragma unroll 4
         for (int turn = 0; turn < ceil_div(DEPTH, STEP); turn++)
             if (channel + turn * STEP < p.channels)
-                store_once<16, 16>(to + (i64)turn * (STEP * PIXELS * 2),
-                                   load_from_shared<16>(room + channel_at<2>(turn * STEP)));
+                store_chunk<16, 16>(to + (i64)turn * (STEP * PIXELS * 2),
+                                    load_from_shared<16>(room + channel_at<2>(turn * STEP)));
     }
 #pragma unroll 1
     for (int i = threadIdx.x; i < ENDS * 16; i += THREADS) {
@@ -90,7 +90,7 @@ template <int TYPE> __device__ __forceinline__ void write_shifted(const place &p
 #pragma unroll 4
         for (int turn = 0; turn < ceil_div(DEPTH, ENDS); turn++)
             if (channel + turn * ENDS < p.channels)
-                store_once<2, 2>(to + (i64)turn * (ENDS * PIXELS * 2),
-                                 load_from_shared<2>(room + channel_at<2>(turn * ENDS)));
+                store_chunk<2, 2>(to + (i64)turn * (ENDS * PIXELS * 2),
+                                  load_from_shared<2>(room + channel_at<2>(turn * ENDS)));
     }
 }

@@ -164,9 +164,9 @@ __device__ __forceinline__ void write_output(const place &p, char *out,
                                              const chunk<WIDTH * bytes_of(TYPE)> &v) {
     constexpr int B = bytes_of(TYPE);
     if (is_there(p, WIDTH - 1))
-        store_once<WIDTH * B, ACCESS>(out, v);
+        store_chunk<WIDTH * B, ACCESS>(out, v);
     else if constexpr (SHIFTED)
-        store_once<B, B>(out, chunk<B>{{v.word[0]}});
+        store_chunk<B, B>(out, chunk<B>{{v.word[0]}});
 }
 
 /* Whether a thread's element `i` is of the same channel as its first. */
@@ -218,7 +218,7 @@ struct affine {
 template <int TYPE>
 __device__ __forceinline__ chunk<bytes_of(TYPE)> raw_number(const void *from, int at) {
     constexpr int B = bytes_of(TYPE);
-    return load_shared_by_rows<B, B>((const char *)from + (i64)at * B);
+    return load_chunk<B, B>((const char *)from + (i64)at * B);
 }
 
 __device__ __forceinline__ void load_affine(const channels_args &args, const place &p, affine &a) {

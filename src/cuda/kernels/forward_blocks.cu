@@ -43,7 +43,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
                         r.held[k] = zero_chunk<X_BYTES>();
                         if (r.there && p.has(k))
                             r.held[k] =
-                                load_once<X_BYTES, X_ACCESS>(r.first + k * (SPREAD * X_BYTES));
+                                load_chunk<X_BYTES, X_ACCESS>(r.first + k * (SPREAD * X_BYTES));
                     }
                 }
             }

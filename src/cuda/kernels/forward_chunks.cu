@@ -40,7 +40,7 @@ struct row_reader {
             return load_from_shared<X_BYTES>(slot + k * (THREADS * X_BYTES));
         else
             return there && p.has(k)
-                       ? load_once<X_BYTES, X_ACCESS>(first + (i64)k * (SPREAD * X_BYTES))
+                       ? load_chunk<X_BYTES, X_ACCESS>(first + (i64)k * (SPREAD * X_BYTES))
                        : zero_chunk<X_BYTES>();
     }
 };

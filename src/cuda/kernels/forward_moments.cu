@@ -54,7 +54,7 @@ __device__ __forceinline__ void sum_scaled(place &p, bool there, const char *x, 
 #pragma unroll 1
     for (int k = 0; k < VECS; k++)
         if (there && p.has(k))
-            chunk_sums<true>(load_once<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)), true,
+            chunk_sums<true>(load_chunk<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)), true,
                              own, scale, a, b);
     merge<true>(p, pivot, scale, a, b);
     if (m.beyond) {

@@ -35,9 +35,9 @@ __device__ __forceinline__ void load_affine(const forward_args &args, const plac
         return;
     const i64 index = p.rank + k * SPREAD;
     if constexpr (W_TYPE != NONE)
-        weight = load_shared_by_rows<W_BYTES, W_ACCESS>((const char *)args.weight + index * W_BYTES);
+        weight = load_chunk<W_BYTES, W_ACCESS>((const char *)args.weight + index * W_BYTES);
     if constexpr (B_TYPE != NONE)
-        bias = load_shared_by_rows<B_BYTES, B_ACCESS>((const char *)args.bias + index * B_BYTES);
+        bias = load_chunk<B_BYTES, B_ACCESS>((const char *)args.bias + index * B_BYTES);
 }
 
 __device__ __forceinline__ real normalized(real x, const row_moments &m) {
@@ -94,8 +94,8 @@ __device__ __forceinline__ void apply(const forward_args &args, const place &p, 
             for (int i = 0; i < WIDTH; i++) {
                 out[i] = output_of(normalized(element<X_TYPE>(c.word, i), m), scale[i], offset[i]);
             }
-            store_once<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
-                                          pack<Y_TYPE, WIDTH>(out));
+            store_chunk<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
+                                           pack<Y_TYPE, WIDTH>(out));
         }
     }
 }

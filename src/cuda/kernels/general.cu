@@ -97,7 +97,7 @@ __device__ __forceinline__ double read(const general_args &args, const place &p,
     } else {
         constexpr int B = bytes_of(TYPE);
         const char *from = (const char *)args.data[role] + p.at[role];
-        return element<TYPE>(load_once<B, B>(from).word, 0);
+        return element<TYPE>(load_chunk<B, B>(from).word, 0);
     }
 }
 

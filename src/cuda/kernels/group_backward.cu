@@ -22,7 +22,7 @@ template <int TYPE, int ACCESS> __device__ __forceinline__ void fill(u32 to, con
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
                 if (i + j * THREADS < COUNT)
-                    held[j] = load_once<A, A>(from + (i64)(i + j * THREADS) * A);
+                    held[j] = load_chunk<A, A>(from + (i64)(i + j * THREADS) * A);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
                 if (i + j * THREADS < COUNT)
@@ -255,7 +255,7 @@ __device__ __forceinline__ void write_segments(const row_place &r, const common 
                 for (int i = 0; i < WIDTH; i++)
                     v[i] = gradient_of(r.of, f, a, element<X_TYPE>(at.x[j].word, i),
                                        element<G_TYPE>(at.dy[j].word, i));
-                store_once<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
+                store_chunk<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
             }
         }
     }

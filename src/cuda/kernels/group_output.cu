@@ -54,9 +54,9 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
             const int at = pixel + j * step;
             if (at >= p.end)
                 continue;
-            cx[j] = load_once<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, at));
+            cx[j] = load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, at));
             if constexpr (!FORWARD)
-                cg[j] = load_once<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, at));
+                cg[j] = load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, at));
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -69,8 +69,8 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
                 v[i] = output_of(element<X_TYPE>(cx[j].word, i),
                                  FORWARD ? 0 : element<G_TYPE>(cg[j].word, i), c[SAME ? 0 : i],
                                  w[LAST ? i : 0], b[LAST ? i : 0]);
-            store_once<OUT_BYTES, OUT_ACCESS>(out + byte_of<OUT_TYPE>(p.channel, at),
-                                              pack<OUT_TYPE, WIDTH>(v));
+            store_chunk<OUT_BYTES, OUT_ACCESS>(out + byte_of<OUT_TYPE>(p.channel, at),
+                                               pack<OUT_TYPE, WIDTH>(v));
         }
     }
 }

@@ -72,7 +72,7 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
         /* Pivots: means of the thread's first pixels, up to 4 and a power of two of them. */
         const int pivots = begin + 3 * PLANES < p.end ? 4 : begin + PLANES < p.end ? 2 : 1;
         for (int k = 0; k < pivots && begin < p.end; k++) {
-            const auto c = load_shared_by_rows<X_BYTES, X_ACCESS>(
+            const auto c = load_chunk<X_BYTES, X_ACCESS>(
                 x + byte_of<X_TYPE>(p.channel, begin + k * PLANES));
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
@@ -88,9 +88,9 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
             const int pixel = begin + (k + j) * PLANES;
             if (!p.active || pixel >= p.end)
                 continue;
-            cx[j] = load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel));
+            cx[j] = load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel));
             if constexpr (!FORWARD)
-                cg[j] = load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel));
+                cg[j] = load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel));
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -166,8 +166,8 @@ __device__ __forceinline__ void sum_channel(const groups_args &args, const piece
 #pragma unroll 4
     for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
         add_chunk(
-            of, a, load_shared_by_rows<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
-            load_shared_by_rows<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v);
+            of, a, load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
+            load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v);
     sums_of_warp(of, v);
 #pragma unroll
     for (int j = 0; j < 3; j++)

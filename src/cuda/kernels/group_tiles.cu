@@ -68,13 +68,13 @@ __device__ __forceinline__ void send_tile(char *to, u32 from, int bytes) {
     const pieces p = HOLD ? pieces_of<ACCESS>(to, bytes) : pieces{bytes, bytes};
 #pragma unroll 4
     for (int i = p.head + threadIdx.x * 16; i < p.end; i += THREADS * 16)
-        store_once<16, 16>(to + i, load_from_shared<16>(from + i));
+        store_chunk<16, 16>(to + i, load_from_shared<16>(from + i));
 #pragma unroll 1
     for (int i = threadIdx.x * B; i < p.head; i += THREADS * B)
-        store_once<B, B>(to + i, load_from_shared<B>(from + i));
+        store_chunk<B, B>(to + i, load_from_shared<B>(from + i));
     if (p.end + threadIdx.x * B < bytes)
-        store_once<B, B>(to + p.end + threadIdx.x * B,
-                         load_from_shared<B>(from + p.end + threadIdx.x * B));
+        store_chunk<B, B>(to + p.end + threadIdx.x * B,
+                          load_from_shared<B>(from + p.end + threadIdx.x * B));
 }
 
 /* ---- Runs --------------------------------------------------------------------------------------- */

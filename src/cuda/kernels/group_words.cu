@@ -38,7 +38,7 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 template <int TYPE>
 __device__ __forceinline__ chunk<bytes_of(TYPE)> load_as_is(const void *base, i64 index) {
     constexpr int B = bytes_of(TYPE);
-    return load_shared_by_rows<B, B>((const char *)base + index * B);
+    return load_chunk<B, B>((const char *)base + index * B);
 }
 
 __device__ __forceinline__ float weight_from(const chunk<bytes_of(W_TYPE)> &c) {

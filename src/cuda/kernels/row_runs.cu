@@ -96,7 +96,7 @@ template <int TYPE> struct array_end {
 
     __device__ __forceinline__ array_end(const void *from) {
         if (PIECES + (int)threadIdx.x * 2 < BYTES)
-            c = load_shared_by_rows<2, 2>((const char *)from + PIECES + threadIdx.x * 2);
+            c = load_chunk<2, 2>((const char *)from + PIECES + threadIdx.x * 2);
     }
     __device__ __forceinline__ void store(u32 to) const {
         if (PIECES + (int)threadIdx.x * 2 < BYTES)

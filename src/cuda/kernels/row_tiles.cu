@@ -49,7 +49,7 @@ __device__ __forceinline__ void bring_rows(const char *from, i64 stride, i64 lef
         for (int at = thread * 16; at <= bytes - 16; at += TILE_THREADS * 16)
             copy_in<16, ACCESS>(to + at, from + at, true);
         if (last < bytes)
-            store_to_shared<2>(to + last, load_once<2, 2>(from + last));
+            store_to_shared<2>(to + last, load_chunk<2, 2>(from + last));
     } else {
 #pragma unroll 4
         for (int c = thread; c < TILE_CHUNKS; c += TILE_THREADS)
@@ -66,24 +66,24 @@ __device__ __forceinline__ void send_rows(char *to, i64 stride, i64 left, u32 fr
         const int at = thread * 16;
 #pragma unroll STEPS_AT_ONCE
         for (int i = 0; i < STEPS; i++)
-            store_once<16, ACCESS>(to + at + i * TILE_STEP,
-                                   load_from_shared<16>(from + at + i * TILE_STEP));
+            store_chunk<16, ACCESS>(to + at + i * TILE_STEP,
+                                    load_from_shared<16>(from + at + i * TILE_STEP));
         if (STEPS * TILE_STEP + at < TILE_BYTES)
-            store_once<16, ACCESS>(to + at + STEPS * TILE_STEP,
-                                   load_from_shared<16>(from + at + STEPS * TILE_STEP));
+            store_chunk<16, ACCESS>(to + at + STEPS * TILE_STEP,
+                                    load_from_shared<16>(from + at + STEPS * TILE_STEP));
     } else if (ALL_DENSE) {
         const int bytes = left > 0 ? (int)left * (TILE_COLS * 2) : 0;
         const int last = bytes / 16 * 16 + thread * 2;
 #pragma unroll 1
         for (int at = thread * 16; at <= bytes - 16; at += TILE_THREADS * 16)
-            store_once<16, ACCESS>(to + at, load_from_shared<16>(from + at));
+            store_chunk<16, ACCESS>(to + at, load_from_shared<16>(from + at));
         if (last < bytes)
-            store_once<2, 2>(to + last, load_from_shared<2>(from + last));
+            store_chunk<2, 2>(to + last, load_from_shared<2>(from + last));
     } else {
 #pragma unroll 4
         for (int c = thread; c < TILE_CHUNKS; c += TILE_THREADS)
             if (c / ROW_CHUNKS < left)
-                store_once<CHUNK_BYTES, ACCESS>(to + chunk_place(c, stride),
-                                                load_from_shared<CHUNK_BYTES>(from + c * CHUNK_BYTES));
+                store_chunk<CHUNK_BYTES, ACCESS>(to + chunk_place(c, stride),
+                                                 load_from_shared<CHUNK_BYTES>(from + c * CHUNK_BYTES));
     }
 }

@@ -192,8 +192,8 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
                                                 SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
                 v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
             }
-            store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                              pack<OUT_TYPE, WIDTH>(v));
+            store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                               pack<OUT_TYPE, WIDTH>(v));
         }
     });
 }

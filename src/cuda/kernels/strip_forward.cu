@@ -256,8 +256,8 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
                 x -= mean[i / EACH];
             v[i] = activated(LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i]);
         }
-        store_once<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                          pack<OUT_TYPE, WIDTH>(v));
+        store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
+                                           pack<OUT_TYPE, WIDTH>(v));
     });
 }
 

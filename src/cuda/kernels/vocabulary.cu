@@ -47,47 +47,12 @@ template <int BYTES> __device__ __forceinline__ chunk<BYTES> zero_chunk() {
     return c;
 }
 
-/* Reads a chunk that is used once. ACCESS is the alignment of the address, at most 16. */
+/* Reads a chunk. ACCESS is the alignment of the address, at most 16. Not by the read-only path (ld.global.nc):
+ * a kernel starts while the one before it still writes, and the assembler moves such loads ahead of
+ * wait_for_stream(). Nor with L1::no_allocate: the L2 gives such lines up first, as it does those of streaming
+ * stores, and what others left there stays. The whole was 2 to 6% slower (docs/notebook-gpu.md, run 33). */
 template <int BYTES, int ACCESS>
-__device__ __forceinline__ chunk<BYTES> load_once(const void *address) {
-    constexpr int A = least(BYTES, ACCESS);
-    chunk<BYTES> c;
-    const char *p = (const char *)address;
-    if constexpr (A == 16) {
-#pragma unroll
-        for (int i = 0; i < BYTES / 16; i++)
-            asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(c.word[4 * i]), "=r"(c.word[4 * i + 1]), "=r"(c.word[4 * i + 2]),
-                           "=r"(c.word[4 * i + 3])
-                         : "l"(p + 16 * i));
-    } else if constexpr (A == 8) {
-#pragma unroll
-        for (int i = 0; i < BYTES / 8; i++)
-            asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
-                         : "=r"(c.word[2 * i]), "=r"(c.word[2 * i + 1])
-                         : "l"(p + 8 * i));
-    } else if constexpr (A == 4) {
-#pragma unroll
-        for (int i = 0; i < BYTES / 4; i++)
-            asm volatile("ld.global.u32 %0, [%1];" : "=r"(c.word[i]) : "l"(p + 4 * i));
-    } else {
-        u16 low, high;
-#pragma unroll
-        for (int i = 0; i < BYTES / 2; i += 2) {
-            asm volatile("ld.global.u16 %0, [%1];" : "=h"(low) : "l"(p + 2 * i));
-            high = 0;
-            if (i + 1 < BYTES / 2)
-                asm volatile("ld.global.u16 %0, [%1];" : "=h"(high) : "l"(p + 2 * i + 2));
-            c.word[i / 2] = low | (u32)high << 16;
-        }
-    }
-    return c;
-}
-
-/* Reads a chunk of a tensor that every row uses. Not by the read-only path (ld.global.nc): a kernel starts
- * while the one before it still writes, and the assembler moves such loads ahead of wait_for_stream(). */
-template <int BYTES, int ACCESS>
-__device__ __forceinline__ chunk<BYTES> load_shared_by_rows(const void *address) {
+__device__ __forceinline__ chunk<BYTES> load_chunk(const void *address) {
     constexpr int A = least(BYTES, ACCESS);
     chunk<BYTES> c;
     const char *p = (const char *)address;
@@ -122,28 +87,29 @@ __device__ __forceinline__ chunk<BYTES> load_shared_by_rows(const void *address)
     return c;
 }
 
-/* Writes a chunk that nobody here reads again (streaming: 5 to 10% faster than a plain store). */
+/* Writes a chunk, which stays in the L2 for what comes next: with streaming stores the two together take up to
+ * 7% longer. */
 template <int BYTES, int ACCESS>
-__device__ __forceinline__ void store_once(void *address, const chunk<BYTES> &c) {
+__device__ __forceinline__ void store_chunk(void *address, const chunk<BYTES> &c) {
     constexpr int A = least(BYTES, ACCESS);
     char *p = (char *)address;
     if constexpr (A == 16) {
 #pragma unroll
         for (int i = 0; i < BYTES / 16; i++)
-            asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p + 16 * i),
+            asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p + 16 * i),
                          "r"(c.word[4 * i]), "r"(c.word[4 * i + 1]), "r"(c.word[4 * i + 2]),
                          "r"(c.word[4 * i + 3])
                          : "memory");
     } else if constexpr (A == 8) {
 #pragma unroll
         for (int i = 0; i < BYTES / 8; i++)
-            asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(p + 8 * i),
+            asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p + 8 * i),
                          "r"(c.word[2 * i]), "r"(c.word[2 * i + 1])
                          : "memory");
     } else if constexpr (A == 4) {
 #pragma unroll
         for (int i = 0; i < BYTES / 4; i++)
-            asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(p + 4 * i), "r"(c.word[i]) : "memory");
+            asm volatile("st.global.u32 [%0], %1;" ::"l"(p + 4 * i), "r"(c.word[i]) : "memory");
     } else {
 #pragma unroll
         for (int i = 0; i < BYTES / 2; i++)
@@ -214,13 +180,13 @@ __device__ __forceinline__ chunk<COUNT * bytes_of(TYPE)> pack(const real *v) {
 
 template <int TYPE> __device__ __forceinline__ void store_element(void *base, i64 index, real v) {
     if constexpr (TYPE != NONE)
-        store_once<bytes_of(TYPE), bytes_of(TYPE)>((char *)base + index * bytes_of(TYPE),
-                                                   pack<TYPE, 1>(&v));
+        store_chunk<bytes_of(TYPE), bytes_of(TYPE)>((char *)base + index * bytes_of(TYPE),
+                                                    pack<TYPE, 1>(&v));
 }
 
 template <int TYPE> __device__ __forceinline__ real load_element(const void *base, i64 index) {
     constexpr int B = bytes_of(TYPE);
-    return element<TYPE>(load_shared_by_rows<B, B>((const char *)base + index * B).word, 0);
+    return element<TYPE>(load_chunk<B, B>((const char *)base + index * B).word, 0);
 }
 
 /* high + low, of which f64 keeps both. */
@@ -228,7 +194,7 @@ template <int TYPE>
 __device__ __forceinline__ void store_pair(void *address, real high, real low) {
     if constexpr (TYPE == F64) {
         const u64 bits = (u64)__double_as_longlong((double)high + (double)low);
-        store_once<8, 8>(address, chunk<8>{{(u32)bits, (u32)(bits >> 32)}});
+        store_chunk<8, 8>(address, chunk<8>{{(u32)bits, (u32)(bits >> 32)}});
     } else {
         store_element<TYPE>(address, 0, high + low);
     }
@@ -443,7 +409,7 @@ __device__ __forceinline__ void copy_in(u32 to, const char *from, bool there) {
     if constexpr (ACCESS >= 4 && BYTES >= 4)
         copy_async<BYTES, ACCESS>(to, from, there);
     else
-        store_to_shared<BYTES>(to, there ? load_once<BYTES, ACCESS>(from) : zero_chunk<BYTES>());
+        store_to_shared<BYTES>(to, there ? load_chunk<BYTES, ACCESS>(from) : zero_chunk<BYTES>());
 }
 
 /* ---- Blocks that run at the same time (cooperative launch) ------------------------------------- */

@@ -11,7 +11,7 @@ template <int A> static inline const char *aligned(const void *address) {
 
 /* ---- Global memory ---------------------------------------------------------------------------- */
 
-template <int BYTES, int ACCESS> chunk<BYTES> load_once(const void *address) {
+template <int BYTES, int ACCESS> chunk<BYTES> load_chunk(const void *address) {
     constexpr int A = least(BYTES, ACCESS);
     chunk<BYTES> c = zero_chunk<BYTES>();
     emulation_pause();
@@ -20,11 +20,7 @@ template <int BYTES, int ACCESS> chunk<BYTES> load_once(const void *address) {
     return c;
 }
 
-template <int BYTES, int ACCESS> chunk<BYTES> load_shared_by_rows(const void *address) {
-    return load_once<BYTES, ACCESS>(address);
-}
-
-template <int BYTES, int ACCESS> void store_once(void *address, const chunk<BYTES> &c) {
+template <int BYTES, int ACCESS> void store_chunk(void *address, const chunk<BYTES> &c) {
     constexpr int A = least(BYTES, ACCESS);
     emulation_pause();
     for (int i = 0; i < BYTES; i += A)
