@@ -21,7 +21,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from check_device import AFFINE, FULL, TORCH
+from axes_cases import AFFINE, FULL
+from device_buffers import TORCH
 from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, SILU, AnyPlan, ShimError
 from torch.nn import functional
 

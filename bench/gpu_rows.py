@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 
-from check_device import TORCH, types_of
+from device_buffers import TORCH
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ROLES, Plan, ShimError, lib
+from row_cases import types_of
 
 import torch
 

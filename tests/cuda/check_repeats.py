@@ -15,21 +15,15 @@ import math
 import random
 import sys
 
-from check_device import (
-    AnyCase,
-    Case,
-    Placed,
-    any_cases,
-    cases,
-    image_cases,
-    prepare_all,
-    wide_cases,
-)
+from axes_cases import AnyCase, any_cases, image_cases
+from check_device import prepare_all
+from device_buffers import Placed
 from gpu_shim import ShimError
+from row_cases import Case, cases, wide_cases
 
 import torch
 
-# Larger ones are in check_device.py; here what counts is how often.
+# check_device.py has larger ones; here what counts is how often.
 LARGEST = 4 << 20
 
 
