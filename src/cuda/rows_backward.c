@@ -155,11 +155,117 @@ static void runs_geometry(int32_t *c, int cols) {
     c[C_MIN_BLOCKS] = lanes < 32 && least_each < RUNS_EACH && 3 * stages <= RUNS_BYTES ? 3 : 2;
 }
 
+/* A row as its geometry sees it. */
+typedef struct backward_row {
+    int cols, chunks, width;
+    int bytes;     /* of an element of x or dy, whichever is larger */
+    int all_bytes; /* of one of each */
+    int is_double;
+    const cuda_limits *limits;
+} backward_row;
+
+/* Within warps; 0: too long. */
+static int warps_geometry(int32_t *c, const backward_row *r) {
+    const int most_elements = r->is_double ? 10 : r->bytes == 4 || r->width == 8 ? 24 : 32;
+    int vecs = 1;
+    c[C_LANES] = lanes_within_warp(r->chunks, r->width, r->width * r->bytes, most_elements,
+                                   r->bytes == 2 ? 16 : 8, 60, 14, &vecs);
+    if (!c[C_LANES])
+        return 0;
+    const int held = vecs * r->width *
+                     (r->is_double              ? 4
+                      : r->bytes == 4           ? 2
+                      : r->width * r->bytes < 4 ? 3
+                                                : 1);
+    c[C_VECS] = vecs;
+    c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && r->limits->arch < 100 ? 12 : 8;
+    c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
+    c[C_TEAMS] = c[C_WARPS];
+    const int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * r->width * r->all_bytes;
+    c[C_ROWS] = most(1, least(2, BACKWARD_IN_FLIGHT / row));
+    c[C_STAGES] = c[C_ROWS] == 1 ? 2 : 1;
+    return 1;
+}
+
+/* Columns that a thread can sum without a spill, with 512 threads in a multiprocessor. */
+static int elements_of_thread(const int32_t *c, const backward_row *r) {
+    const int wide_weight = constant_bytes(c, C_W_TYPE) == 4;
+    return r->is_double ? 4 : r->bytes == 4 || wide_weight ? 8 : BACKWARD_ELEMENTS;
+}
+
+/* Over whole warps, of one block or of the fewest that hold a row; lanes 0: none do. */
+static spread even_spread(const backward_row *r, int elements) {
+    const cuda_limits *limits = r->limits;
+    const int longest = least(BACKWARD_CLUSTER_COLS - 1, BACKWARD_THREADS * elements);
+    int block_cols = r->is_double ? BACKWARD_BLOCK_COLS / 2 : BACKWARD_BLOCK_COLS;
+    if (elements == BACKWARD_ELEMENTS &&
+        (r->cols <= BACKWARD_CLUSTER_COLS || r->cols > 2 * BACKWARD_CLUSTER_COLS))
+        block_cols *= 2; /* in between that would leave threads without columns */
+    spread s = {.cluster = 1, .vecs = 1, .threads = BACKWARD_THREADS};
+    if (r->cols > longest)
+        while (s.cluster < limits->max_cluster && s.cluster * block_cols < r->cols)
+            s.cluster *= 2;
+    if (s.cluster == 1 && !r->is_double &&
+        (r->bytes == 4 ||
+         (r->width == 8 && r->chunks > 320 && r->chunks <= 384 && limits->arch < 100))) {
+        /* Fewer threads of more columns each. */
+        s.lanes = lanes_of_block(r->chunks, r->width, 1, r->bytes == 4 ? 16 : 24,
+                                 r->bytes == 4 ? 192 : 128, &s.vecs);
+        if (s.lanes)
+            s.threads = BACKWARD_FEW_THREADS;
+    }
+    if (!s.lanes)
+        s.lanes =
+            lanes_of_block(r->chunks, r->width, s.cluster, elements, BACKWARD_THREADS, &s.vecs);
+    if (!s.lanes && r->bytes == 2)
+        s.lanes = lanes_of_block(r->chunks, r->width, s.cluster, BACKWARD_MOST_ELEMENTS,
+                                 BACKWARD_FEW_THREADS, &s.vecs);
+    return s;
+}
+
+/* Over blocks and clusters of them; 0: too long. */
+static int blocks_geometry(int32_t *c, const backward_row *r) {
+    const cuda_limits *limits = r->limits;
+    const int elements = elements_of_thread(c, r);
+    const int halves = elements == BACKWARD_ELEMENTS && r->width == 8; /* in whole chunks */
+    spread s = even_spread(r, elements);
+    if (!s.lanes)
+        return 0;
+    if (halves && r->cols > BACKWARD_SPREAD_COLS && r->cols < 2 * BACKWARD_CLUSTER_COLS &&
+        limits->arch >= 90 && limits->arch < 100) {
+        improve_spread(&s, r->chunks, limits->max_cluster, (dtype)c[C_X_TYPE]);
+        if (limits->max_cluster >= 8)
+            many_teams(&s, r->chunks);
+    }
+    if (halves && r->cols > 2 * BACKWARD_CLUSTER_COLS && r->cols <= BACKWARD_HOLD_COLS &&
+        limits->max_cluster >= 16 && limits->arch < 100) {
+        s = hold_spread(r->chunks);
+        c[C_HOLD] = 1;
+    }
+    /* More columns in a thread need more registers: one team of fewer threads. */
+    c[C_TEAMS] = s.threads == BACKWARD_THREADS && s.vecs * r->width > elements && !c[C_HOLD]
+                     ? 1
+                     : least(8, most(1, s.threads / s.lanes));
+    c[C_WARPS] = c[C_TEAMS] * s.lanes / 32;
+    c[C_CLUSTER] = s.cluster;
+    c[C_LANES] = s.lanes;
+    c[C_VECS] = s.vecs;
+    const int stage = 32 * c[C_WARPS] * s.vecs * r->width * r->all_bytes;
+    const bool small = stage <= 32 << 10 && s.threads == BACKWARD_THREADS && s.lanes > 64;
+    c[C_STAGES] = c[C_HOLD] || small ? 2 : 1;
+    return 1;
+}
+
 int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
                       const cuda_limits *limits) {
-    int bytes = most(x_bytes, g_bytes);
-    int width = chunk_width(cols, bytes, is_double ? 2 : 8), chunks = cols / width, vecs = 1;
-    c[C_WIDTH] = width;
+    backward_row r = {.cols = cols,
+                      .bytes = most(x_bytes, g_bytes),
+                      .all_bytes = x_bytes + g_bytes,
+                      .is_double = is_double,
+                      .limits = limits};
+    r.width = chunk_width(cols, r.bytes, is_double ? 2 : 8);
+    r.chunks = cols / r.width;
+    c[C_WIDTH] = r.width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
     if (!is_double && is_tiled(c, cols)) {
         tiled_geometry(c, cols);
@@ -169,71 +275,5 @@ int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_dou
         runs_geometry(c, cols);
         return 1;
     }
-    int most_elements = is_double ? 10 : bytes == 4 || width == 8 ? 24 : 32;
-    int lanes = lanes_within_warp(chunks, width, width * bytes, most_elements, bytes == 2 ? 16 : 8,
-                                  60, 14, &vecs);
-    if (lanes) {
-        int held = vecs * width * (is_double ? 4 : bytes == 4 ? 2 : width * bytes < 4 ? 3 : 1);
-        c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && limits->arch < 100 ? 12 : 8;
-        c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
-        c[C_TEAMS] = c[C_WARPS];
-        int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * width * (x_bytes + g_bytes);
-        c[C_ROWS] = most(1, least(2, BACKWARD_IN_FLIGHT / row));
-        c[C_STAGES] = c[C_ROWS] == 1 ? 2 : 1;
-    } else {
-        /* Columns a thread can sum without a spill, with 512 threads in a multiprocessor. */
-        int wide_weight = constant_bytes(c, C_W_TYPE) == 4;
-        int elements = is_double ? 4 : bytes == 4 || wide_weight ? 8 : BACKWARD_ELEMENTS;
-        int cluster = 1;
-        int longest = least(BACKWARD_CLUSTER_COLS - 1, BACKWARD_THREADS * elements);
-        int block_cols = is_double ? BACKWARD_BLOCK_COLS / 2 : BACKWARD_BLOCK_COLS;
-        if (elements == BACKWARD_ELEMENTS &&
-            (cols <= BACKWARD_CLUSTER_COLS || cols > 2 * BACKWARD_CLUSTER_COLS))
-            block_cols *= 2; /* in between that would leave threads without columns */
-        if (cols > longest)
-            while (cluster < limits->max_cluster && cluster * block_cols < cols)
-                cluster *= 2;
-        int threads = BACKWARD_THREADS;
-        if (cluster == 1 && !is_double &&
-            (bytes == 4 || (width == 8 && chunks > 320 && chunks <= 384 && limits->arch < 100))) {
-            /* Fewer threads of more columns each. */
-            lanes = lanes_of_block(chunks, width, 1, bytes == 4 ? 16 : 24, bytes == 4 ? 192 : 128,
-                                   &vecs);
-            if (lanes)
-                threads = BACKWARD_FEW_THREADS;
-        }
-        if (!lanes)
-            lanes = lanes_of_block(chunks, width, cluster, elements, BACKWARD_THREADS, &vecs);
-        if (!lanes && bytes == 2)
-            lanes = lanes_of_block(chunks, width, cluster, BACKWARD_MOST_ELEMENTS,
-                                   BACKWARD_FEW_THREADS, &vecs);
-        if (!lanes)
-            return 0;
-        if (elements == BACKWARD_ELEMENTS && width == 8 && cols > BACKWARD_SPREAD_COLS &&
-            cols < 2 * BACKWARD_CLUSTER_COLS && limits->arch >= 90 && limits->arch < 100) {
-            spread s = {cluster, lanes, vecs, threads};
-            improve_spread(&s, chunks, limits->max_cluster, (dtype)c[C_X_TYPE]);
-            if (limits->max_cluster >= 8)
-                many_teams(&s, chunks);
-            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs, threads = s.threads;
-        }
-        if (elements == BACKWARD_ELEMENTS && width == 8 && cols > 2 * BACKWARD_CLUSTER_COLS &&
-            cols <= BACKWARD_HOLD_COLS && limits->max_cluster >= 16 && limits->arch < 100) {
-            spread s = hold_spread(chunks);
-            cluster = s.cluster, lanes = s.lanes, vecs = s.vecs, threads = s.threads;
-            c[C_HOLD] = 1;
-        }
-        /* More columns in a thread need more registers: one team of fewer threads. */
-        c[C_TEAMS] = threads == BACKWARD_THREADS && vecs * width > elements && !c[C_HOLD]
-                         ? 1
-                         : least(8, most(1, threads / lanes));
-        c[C_WARPS] = c[C_TEAMS] * lanes / 32;
-        c[C_CLUSTER] = cluster;
-        int stage = 32 * c[C_WARPS] * vecs * width * (x_bytes + g_bytes);
-        c[C_STAGES] =
-            c[C_HOLD] || (stage <= 32 << 10 && threads == BACKWARD_THREADS && lanes > 64) ? 2 : 1;
-    }
-    c[C_LANES] = lanes;
-    c[C_VECS] = vecs;
-    return 1;
+    return warps_geometry(c, &r) || blocks_geometry(c, &r);
 }

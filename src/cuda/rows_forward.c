@@ -137,95 +137,103 @@ static void runs_geometry(int32_t *c, int cols, int chunks, int arch) {
     c[C_MIN_BLOCKS] = least(RUNS_WARPS, LANE_REGISTERS / registers) / c[C_WARPS];
 }
 
-void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
-                      const cuda_limits *limits) {
+/* A row as its geometry sees it. */
+typedef struct forward_row {
+    int chunks, width, x_bytes;
+    int elements; /* a thread holds of it */
+    int is_double, wide_range;
+    const cuda_limits *limits;
+} forward_row;
+
+/* In whole 16-byte chunks of 16-bit elements. */
+static int is_whole(const forward_row *r) {
+    return r->x_bytes == 2 && r->width == 8;
+}
+
+/* Long rows in one block that wait in shared memory, which leaves registers for more blocks. */
+static int is_in_shared(const forward_row *r) {
+    int vecs;
+    return is_whole(r) && !r->is_double && !r->wide_range && r->chunks < 4 * FORWARD_SHORT_LANES &&
+           lanes_of_short_row(r->chunks, &vecs) > FORWARD_THREE_LANES;
+}
+
+/* Lanes within warps; 0: too long. */
+static int warps_lanes(int32_t *c, const forward_row *r, int *vecs) {
+    int lanes = lanes_within_warp(r->chunks, r->width, r->width * r->x_bytes, r->elements,
+                                  r->elements, 40, 8, vecs);
+    if (!lanes)
+        return 0;
+    if (lanes == 8 && *vecs == 4 && r->x_bytes == 2)
+        lanes = ceil_div(r->chunks, *vecs); /* 7: no lane without a chunk */
+    c[C_WARPS] = FORWARD_WARPS;
+    /* Several rows at once until each thread has its share of loads under way. */
+    /* The scaled sums of types that leave float's range take registers of their own. */
+    c[C_ROWS] = most(1, least(r->wide_range ? 2 : 4, r->elements / (*vecs * r->width)));
+    return lanes;
+}
+
+/* Lanes, whole warps, of as few blocks as hold a row; where none do, of those that read it in
+ * parts. */
+static int blocks_lanes(int32_t *c, const forward_row *r, int *vecs) {
+    const cuda_limits *limits = r->limits;
+    int lanes = is_whole(r) && !r->is_double ? lanes_of_short_row(r->chunks, vecs) : 0;
+    int cluster = 1;
+    if (is_in_shared(r)) {
+        c[C_HOLD] = 1;
+        lanes = r->chunks <= 5 * FORWARD_THREE_LANES ? FORWARD_THREE_LANES : FORWARD_SHORT_LANES;
+        *vecs = ceil_div(r->chunks, lanes);
+    }
+    if (!lanes)
+        lanes = lanes_of_block(r->chunks, r->width, 1, r->elements, FORWARD_MOST_LANES, vecs);
+    while (!lanes && cluster < limits->max_cluster)
+        lanes = lanes_of_block(r->chunks, r->width, cluster *= 2, r->elements, FORWARD_MOST_LANES,
+                               vecs);
+    if (!lanes) {
+        lanes = 512;
+        *vecs = ceil_div(r->chunks, cluster * lanes);
+        const int chunk_bytes = r->width * r->x_bytes;
+        const int room = limits->shared_per_block - (20 << 10); /* less the exchange's */
+        c[C_HOLD] = chunk_bytes >= 4 && *vecs <= room / (lanes * chunk_bytes) ? 1 : 2;
+    }
+    c[C_WARPS] = lanes / 32;
+    c[C_CLUSTER] = cluster;
+    return lanes;
+}
+
+/* As many blocks as registers allow without a spill: what is exposed of a row's exchange is hidden
+ * by other rows, so this is worth more than anything else here. And a ring where few rows are under
+ * way in a multiprocessor; else its slots cost more than the wait they save. */
+static void ring_and_blocks(cuda_plan *plan, const forward_row *r) {
     int32_t *c = plan->main.constant;
-    int wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
-    int elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
-    int width = chunk_width(cols, x_bytes, is_double ? 4 : 8), chunks = cols / width, vecs = 1;
-    int in_shared = 0;
-    c[C_WIDTH] = width;
-    c[C_CLUSTER] = c[C_ROWS] = 1;
-    c[C_HOLD] = 0;
-    if (x_bytes == 2 && !is_double && !c[C_GROUPS]) {
-        if (is_in_runs(c, cols, limits)) {
-            runs_geometry(c, cols, chunks, limits->arch);
-            return;
-        }
-        if (is_tiled(c, cols, chunks)) {
-            tiled_geometry(c, chunks, limits->arch);
-            return;
-        }
-        if (cols <= CENTRED_COLS) {
-            centred_geometry(c, chunks, limits->arch);
-            return;
-        }
-    }
-    int lanes = lanes_within_warp(chunks, width, width * x_bytes, elements, elements, 40, 8, &vecs);
-    if (lanes) {
-        if (lanes == 8 && vecs == 4 && x_bytes == 2)
-            lanes = ceil_div(chunks, vecs); /* 7: no lane without a chunk */
-        c[C_WARPS] = FORWARD_WARPS;
-        /* Several rows at once until each thread has its share of loads under way. */
-        /* The scaled sums of types that leave float's range take registers of their own. */
-        c[C_ROWS] = most(1, least(wide_range ? 2 : 4, elements / (vecs * width)));
-    } else {
-        int cluster = 1;
-        if (x_bytes == 2 && width == 8 && !is_double)
-            lanes = lanes_of_short_row(chunks, &vecs);
-        if (lanes > FORWARD_THREE_LANES && chunks < 4 * FORWARD_SHORT_LANES && !wide_range) {
-            /* In shared memory, which leaves registers for more blocks. */
-            c[C_HOLD] = in_shared = 1;
-            lanes = chunks <= 5 * FORWARD_THREE_LANES ? FORWARD_THREE_LANES : FORWARD_SHORT_LANES;
-            vecs = ceil_div(chunks, lanes);
-        }
-        if (!lanes)
-            lanes = lanes_of_block(chunks, width, 1, elements, FORWARD_MOST_LANES, &vecs);
-        while (!lanes && cluster < limits->max_cluster)
-            lanes =
-                lanes_of_block(chunks, width, cluster *= 2, elements, FORWARD_MOST_LANES, &vecs);
-        if (!lanes) {
-            lanes = 512;
-            vecs = ceil_div(chunks, cluster * lanes);
-            int room = limits->shared_per_block - (20 << 10); /* less the exchange's */
-            c[C_HOLD] = width * x_bytes >= 4 && vecs <= room / (lanes * width * x_bytes) ? 1 : 2;
-        }
-        c[C_WARPS] = lanes / 32;
-        c[C_CLUSTER] = cluster;
-    }
-    c[C_LANES] = lanes;
-    c[C_VECS] = vecs;
-    /* As many blocks as registers allow without a spill: what is exposed of a row's exchange is
-     * hidden by other rows, so this is worth more than anything else here. */
-    int threads = FORWARD_THREADS;
-    const int halves = x_bytes == 2 && width == 8 && !wide_range; /* in whole chunks */
-    const int whole_warp = limits->arch >= 90 && lanes == 32 && halves;
+    const int arch = r->limits->arch, lanes = c[C_LANES], vecs = c[C_VECS];
+    const int held = vecs * r->width, chunk_bytes = r->width * r->x_bytes;
+    const int halves = is_whole(r) && !r->wide_range;
+    const int whole_warp = arch >= 90 && lanes == 32 && halves;
     /* Rows of 104 to 256 and of 512 columns do better without a ring, and those of 128, 256 and
      * 512, where no lane waits for another's chunks, in more blocks. */
-    const int full = halves && vecs * lanes == chunks && !(lanes & (lanes - 1));
-    const int quarter = lanes >= 4 && lanes <= (full ? 16 : 8) && x_bytes == 2 && width == 8 &&
-                        vecs * width == elements && limits->arch >= 89 && limits->arch < 100;
-    const int even = quarter && full;
-    if (x_bytes == 2 && width == 8 && lanes > 32 && vecs <= 2)
+    const int full = halves && vecs * lanes == r->chunks && !(lanes & (lanes - 1));
+    const int quarter = lanes >= 4 && lanes <= (full ? 16 : 8) && is_whole(r) &&
+                        held == r->elements && arch >= 89 && arch < 100;
+    const int even = quarter && full, in_shared = is_in_shared(r);
+    int threads = FORWARD_THREADS;
+    if (is_whole(r) && lanes > 32 && vecs <= 2)
         threads = FORWARD_MANY_THREADS;
     else if (in_shared)
         threads = lanes == FORWARD_SHORT_LANES ? FORWARD_MANY_THREADS : 4 * lanes;
-    else if (even || (vecs == 1 && lanes < 32 && halves && limits->arch < 100))
+    else if (even || (vecs == 1 && lanes < 32 && halves && arch < 100))
         threads = FORWARD_THREADS;
-    else if (c[C_HOLD] || is_double || width * x_bytes < 4)
+    else if (c[C_HOLD] || r->is_double || chunk_bytes < 4)
         threads = 512;
-    else if (width * x_bytes < 16)
+    else if (chunk_bytes < 16)
         threads = 640;
-    else if (vecs * width > elements || (lanes <= 32 && !whole_warp))
+    else if (held > r->elements || (lanes <= 32 && !whole_warp))
         threads = FORWARD_NARROW_THREADS;
-    /* A ring where few rows are under way in a multiprocessor; else its slots cost more than the
-     * wait they save. */
-    const int direct = x_bytes == 2 && width == 8 ? FORWARD_SHORT_LANES : FORWARD_DIRECT_LANES;
+    const int direct = is_whole(r) ? FORWARD_SHORT_LANES : FORWARD_DIRECT_LANES;
     c[C_STAGES] =
-        c[C_HOLD] == 0 && width * x_bytes >= 4 && !is_double &&
-        (lanes > direct || (lanes <= 32 && vecs * width >= elements && !whole_warp && !quarter));
+        c[C_HOLD] == 0 && chunk_bytes >= 4 && !r->is_double &&
+        (lanes > direct || (lanes <= 32 && held >= r->elements && !whole_warp && !quarter));
     /* Without Hopper's addressing the ring takes a few registers more. */
-    if (limits->arch < 90 && lanes > FORWARD_DIRECT_LANES) {
+    if (arch < 90 && lanes > FORWARD_DIRECT_LANES) {
         threads = 512;
         c[C_STAGES] = c[C_STAGES] && lanes <= 512;
     }
@@ -234,6 +242,40 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                   : c[C_STAGES] && c[C_CLUSTER] == 1 && lanes <= 512 ? FORWARD_TURNS
                                                                      : 0;
     c[C_MIN_BLOCKS] = most(1, least(16, threads / (32 * c[C_WARPS])));
+}
+
+/* Rows of 16 bits that have kernels of their own. */
+static int is_special(int32_t *c, int cols, int chunks, const cuda_limits *limits) {
+    if (is_in_runs(c, cols, limits))
+        runs_geometry(c, cols, chunks, limits->arch);
+    else if (is_tiled(c, cols, chunks))
+        tiled_geometry(c, chunks, limits->arch);
+    else if (cols <= CENTRED_COLS)
+        centred_geometry(c, chunks, limits->arch);
+    else
+        return 0;
+    return 1;
+}
+
+void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
+                      const cuda_limits *limits) {
+    int32_t *c = plan->main.constant;
+    forward_row r = {.x_bytes = x_bytes, .is_double = is_double, .limits = limits};
+    int vecs = 1;
+    r.wide_range = c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16;
+    r.elements = is_double ? 8 : x_bytes == 4 ? FORWARD_ELEMENTS / 2 : FORWARD_ELEMENTS;
+    r.width = chunk_width(cols, x_bytes, is_double ? 4 : 8);
+    r.chunks = cols / r.width;
+    c[C_WIDTH] = r.width;
+    c[C_CLUSTER] = c[C_ROWS] = 1;
+    c[C_HOLD] = 0;
+    if (x_bytes == 2 && !is_double && !c[C_GROUPS] && is_special(c, cols, r.chunks, limits))
+        return;
+    c[C_LANES] = warps_lanes(c, &r, &vecs);
+    if (!c[C_LANES])
+        c[C_LANES] = blocks_lanes(c, &r, &vecs);
+    c[C_VECS] = vecs;
+    ring_and_blocks(plan, &r);
 }
 
 void group_rows_geometry(cuda_plan *plan, int x_bytes) {
