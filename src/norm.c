@@ -1,5 +1,6 @@
 /* The public entry points: check the arguments, make the problem, make the plan, run it. */
 #include "buffers.h"
+#include "cpu/caches.h"
 #include "cpu/dispatch.h"
 #include "cpu/run.h"
 #include "plan.h"
@@ -44,10 +45,12 @@ static planish_status check_exec(const planish_exec *exec) {
 }
 
 /* Of a cache that many cores share a twelfth is taken for this one, within bounds: where writing
- * past it began to pay on a Xeon with 480 MB, and on an EPYC with 32. */
+ * past it began to pay on a Xeon with 480 MB, and on an EPYC with 32 (bench/results/zen4/past.txt).
+ */
 static cpu_limits this_cpu(void) {
-    const size_t share = cpu_shared_cache() / 12, least = (size_t)16 << 20, most = (size_t)40 << 20;
+    const size_t share = cpu_shared_cache() / 12, least = (size_t)12 << 20, most = (size_t)40 << 20;
     return (cpu_limits){.kernels = cpu_kernels_chosen(),
+                        .first_bytes = cpu_first_cache(),
                         .cache_bytes = (size_t)8 << 20,
                         .rows_bytes = share < least  ? least
                                       : share > most ? most

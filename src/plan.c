@@ -108,6 +108,15 @@ static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path 
     return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
+/* Whether a group's y waits for the next group's first sums. Both groups, two rows of y, weight and
+ * bias are to stay in the first-level cache, or all but those two rows where a core's own cache has
+ * everything (bench/results/zen4/turns.txt). */
+static bool goes_in_turn(const problem *p, const cpu_limits *limits) {
+    const size_t row = (size_t)p->cols * (size_t)dtype_bytes(p->dtypes[ROLE_X]);
+    const size_t rows = bytes_of_elements(p) > NEAR_BYTES ? 12 : 10;
+    return !limits->first_bytes || row <= limits->first_bytes / rows;
+}
+
 /* Whether the next step's rows are asked for. On a CPU that fetches short rows of f32 from memory,
  * it gains nothing but where they fill four lines, and in backward where they fill three or four
  * (bench/results/zen4/asks.txt). 16-bit rows make no difference. */
@@ -288,6 +297,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->traffic = traffic_of(p, limits, plan->path);
     plan->far = plan->traffic == TRAFFIC_AHEAD && bytes_of_elements(p) > FAR_BYTES;
     plan->alone = plan->traffic == TRAFFIC_AHEAD && goes_alone(p, limits, plan->path);
+    plan->in_turn = goes_in_turn(p, limits);
     plan->asks_steps = asks_steps(p, limits, plan->traffic);
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >

@@ -24,6 +24,7 @@ enum { SLOTS = 64 };
 /* What the caller's machine offers. No result depends on it, only speed. */
 typedef struct cpu_limits {
     const cpu_kernels *kernels;
+    size_t first_bytes;      /* of a core's first-level cache, 0 where it is not known */
     size_t cache_bytes;      /* outputs larger than this are written past the cache, ... */
     size_t rows_bytes;       /* ... but y of rows only where it and x are larger than this */
     bool fetches_rows;       /* the CPU fetches the next rows by itself, ... */
@@ -43,6 +44,7 @@ struct planish_plan {
     bool alone;                /* TRAFFIC_AHEAD, and rows are done one at a time */
     bool asks_steps;           /* the next step's rows are asked for, where rows go in steps */
     bool asks_groups;          /* what comes next of groups is asked for */
+    bool in_turn;              /* the next rows' first sums come before these rows' y */
     bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */
     int64_t pitch[ROLE_COUNT]; /* bytes from a row to the next of the innermost kept axis */
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:

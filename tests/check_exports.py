@@ -33,6 +33,7 @@ MAY_ALLOCATE = {
 MAY_WRITE_FILES = re.compile(r"(^|_)cuda_.*\.c|src_cuda_")
 # Writable globals by object and symbol, with what each is.
 MAY_KEEP = {
+    (r"src_cpu_caches\.c", r".*"): "bytes of caches, set once",
     (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
     (
         r"src_(cuda|torch)_.*\.c",

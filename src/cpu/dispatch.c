@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 extern const cpu_kernels cpu_kernels_portable;
 #if defined(PLANISH_HAVE_AVX2)
@@ -84,21 +83,6 @@ const cpu_kernels *cpu_kernels_chosen(void) {
             kernels = tiers[i].kernels;
     atomic_store_explicit(&chosen, kernels, memory_order_release);
     return kernels;
-}
-
-size_t cpu_shared_cache(void) {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    static _Atomic long known = -1;
-    long bytes = atomic_load_explicit(&known, memory_order_relaxed);
-    if (bytes < 0) {
-        bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-        bytes = bytes < 0 ? 0 : bytes;
-        atomic_store_explicit(&known, bytes, memory_order_relaxed);
-    }
-    return (size_t)bytes;
-#else
-    return 0;
-#endif
 }
 
 bool cpu_fetches_rows(void) {

@@ -1,4 +1,4 @@
-/* What this CPU gets: its kernel table, and what plans want to know of its caches. */
+/* What this CPU gets: its kernel table, and what plans want to know of how it fetches. */
 #ifndef PLANISH_CPU_DISPATCH_H
 #define PLANISH_CPU_DISPATCH_H
 
@@ -11,10 +11,8 @@ const cpu_kernels *cpu_kernels_chosen(void);
  * NULL in *kernels where this CPU does not run it. For tests, which compare tiers. */
 bool cpu_kernels_tier(int i, const cpu_kernels **kernels);
 
-/* Bytes of the cache that cores share, as the system tells it, or 0; and whether this CPU fetches
- * the rows that come next by itself, so that asking for them is in the way: Intel's, and AMD's with
- * AVX-512 where they are short and from memory. */
-size_t cpu_shared_cache(void);
+/* Whether this CPU fetches the rows that come next by itself, so that asking for them is in the
+ * way: Intel's, and AMD's with AVX-512 where they are short and from memory. */
 bool cpu_fetches_rows(void);
 bool cpu_fetches_short_rows(void);
 

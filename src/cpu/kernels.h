@@ -80,6 +80,7 @@ typedef struct forward_args {
     bool given;      /* mean and rstd are inputs */
     bool far;        /* x and y are beyond a near cache, and y is not written past it */
     bool alone;      /* rows are done one at a time, by wide vectors */
+    bool in_turn;    /* the next rows' first sums come before these rows' y */
     bool asks_y;     /* y is asked for before it is made */
     bool asks_steps; /* the next step's rows are asked for, where rows go in steps */
     traffic traffic;

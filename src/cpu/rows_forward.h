@@ -514,7 +514,7 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns)(a, rms);
     if (a->cols <= NAME(SEGMENT) && a->cols * (int64_t)sizeof(ELEMENT_T) <= TURN_ROW_BYTES &&
-        !a->given)
+        a->in_turn && !a->given)
         row = NAME(forward_groups)(a, row, grouped, rms, t, lines ? piece : NULL);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);

@@ -47,6 +47,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .given = p->pass == PLANISH_APPLY,
             .far = plan->far,
             .alone = plan->alone,
+            .in_turn = plan->in_turn,
             .asks_y = plan->asks_y,
             .asks_steps = plan->asks_steps,
             .traffic = plan->traffic,

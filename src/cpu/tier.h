@@ -22,8 +22,8 @@ enum { WRITE_AHEAD = 4096 };
 /* What was tuned on CPUs with AVX-512, and is left off where it was not timed. */
 enum { WIDE_VECTORS = sizeof(f32v) == 64 };
 
-/* The longest rows whose y is asked for a group at a time, and those of which two groups and a y
- * are in the first-level cache, of 48 KB with AVX-512. */
+/* The longest rows whose y is asked for a group at a time, and those that are taken in turn at
+ * most: two groups and a y are in a first-level cache of 48 KB. */
 enum { ASKED_ROW_BYTES = 3072, TURN_ROW_BYTES = WIDE_VECTORS ? 4096 : 2048 };
 
 /*
