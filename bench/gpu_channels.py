@@ -27,7 +27,7 @@ from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, SILU, AnyPlan, ShimError
 from torch.nn import functional
 
 import torch
-from gpu_rows import ROTATE_BYTES, SIZE, ceiling_us, graph_us
+from gpu_rows import ROTATE_BYTES, ceiling_us, graph_us
 
 
 class Shape(NamedTuple):
@@ -92,7 +92,7 @@ class Work:
     def __init__(self, shape: Shape) -> None:
         self.shape = s = shape
         count = s.images * s.channels * s.pixels
-        self.bytes = (2 if s.direction == FORWARD else 3) * count * SIZE[s.dtype]
+        self.bytes = (2 if s.direction == FORWARD else 3) * count * TORCH[s.dtype].itemsize
         self.sets = max(1, min(64, -(-ROTATE_BYTES // self.bytes)))
         self.side = math.isqrt(s.pixels)
         t = TORCH[s.dtype]

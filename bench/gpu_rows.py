@@ -29,7 +29,6 @@ import torch
 
 ROTATE_BYTES = 400 << 20
 OTHER_BYTES = 256 << 20
-SIZE = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 Run = Callable[[int], object]
 
 
@@ -109,7 +108,7 @@ class Work:
             dtype,
         )
         big = 2 if direction == FORWARD else 3
-        self.bytes = big * rows * cols * SIZE[dtype]
+        self.bytes = big * rows * cols * TORCH[dtype].itemsize
         self.sets = max(1, min(64, -(-ROTATE_BYTES // self.bytes)))
         t = TORCH[dtype]
         new = functools.partial(torch.randn, rows, cols, dtype=t, device="cuda")

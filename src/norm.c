@@ -45,8 +45,7 @@ static planish_status check_exec(const planish_exec *exec) {
 }
 
 /* Of a cache that many cores share a twelfth is taken for this one, within bounds: where writing
- * past it began to pay on a Xeon with 480 MB, and on an EPYC with 32 (bench/results/zen4/past.txt).
- */
+ * past it began to pay on a Xeon with 480 MB and an EPYC with 32 (bench/results/zen4/past.txt). */
 static cpu_limits this_cpu(void) {
     const size_t share = cpu_shared_cache() / 12, least = (size_t)12 << 20, most = (size_t)40 << 20;
     return (cpu_limits){.kernels = cpu_kernels_chosen(),

@@ -133,9 +133,8 @@ class AnyCase:
 
     def prepare(self) -> str:
         try:
-            size = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
             self.plan(self.shape, 90).prepare(
-                {r: 4096 + self.skew * size[t] for r, t in self.types.items()}
+                {r: 4096 + self.skew * TORCH[t].itemsize for r, t in self.types.items()}
             )
         except ShimError as e:
             return str(e)

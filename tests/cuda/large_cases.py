@@ -29,12 +29,11 @@ def large_slices(rows: int, cols: int, kind: int, direction: int) -> list[str]:
 
     def run(first: int, count: int, out: dict[str, torch.Tensor]) -> None:
         plan = Plan(direction, kind, count, cols, types)
-        size = {"f16": 2, "f32": 4}
         plan.run(
             {
                 r: out[r].data_ptr()
                 if r in out
-                else full[r].data_ptr() + first * full[r].shape[1] * size[t]
+                else full[r].data_ptr() + first * full[r].shape[1] * TORCH[t].itemsize
                 for r, t in types.items()
             },
             torch.cuda.current_stream().cuda_stream,

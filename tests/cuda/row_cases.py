@@ -73,9 +73,8 @@ class Case:
     def prepare(self) -> str:
         """Compiles to disk what the runs below need; runs in a process without the GPU."""
         try:
-            size = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
             for skew in {self.skew, self.skew + 1}:
-                full = {r: 4096 + skew * size[t] for r, t in self.types.items()}
+                full = {r: 4096 + skew * TORCH[t].itemsize for r, t in self.types.items()}
                 self.plan(self.rows, 90).prepare(full)
         except ShimError as e:
             return str(e)
