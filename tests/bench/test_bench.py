@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from planish._library import library
 from planish.bench import allocator, main, plots, report, sweeps
 from planish.bench.command import parse, run
 from planish.bench.measure import Result
@@ -191,3 +192,22 @@ def test_floats_are_short_and_json_has_no_infinity():
         "c": 3,
         "d": None,
     }
+
+
+def test_another_build_is_measured_beside_this_one_at_the_shapes_given(tmp_path, monkeypatch):
+    monkeypatch.setattr("planish.bench.command.QUICK", Effort(3, 0.0, 0.5))
+    arguments = ["rows", "--quick", "--providers", "planish", "--shapes", "3x40,5x64",
+                 "--before", str(library().path), "--threads", "1", "--out", str(tmp_path)]  # fmt: skip
+    assert run(parse(arguments)) == 0
+    results = json.loads((tmp_path / "rows.json").read_text())["results"]
+    assert {(r["rows"], r["cols"]) for r in results} == {(3, 40), (5, 64)}
+    for direction in ("forward", "backward"):
+        there = [r["provider"] for r in results if r["direction"] == direction]
+        assert there == 2 * ["planish", "planish-before"]
+    assert all(r["status"] == "ok" and r["microseconds"] > 0 for r in results)
+
+
+@pytest.mark.parametrize("text", ["4096", "3x", "0x4", "axb", "1x2x3"])
+def test_shapes_that_are_none_are_named(text, tmp_path):
+    with pytest.raises(SystemExit, match=text):
+        run(parse(["rows", "--shapes", text, "--providers", "planish", "--out", str(tmp_path)]))

@@ -20,6 +20,7 @@ from .ahead import compile_ahead
 from .case import DTYPE_BYTES, Case, make_data
 from .measure import Result, measure
 from .providers import Provider, UnsupportedError, all_providers, gpu_providers
+from .providers.planish_c import PlanishBefore
 from .providers.processes import Workers
 from .providers.textbook import textbook_providers
 from .sweeps import SWEEPS, accuracy_cases, cases_of
@@ -64,6 +65,12 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--quick", action="store_true", help="fewer shapes and trials: under a minute")
     p.add_argument("--providers", help="comma-separated names; see --list")
+    p.add_argument(
+        "--before", metavar="LIBRARY", help="another libplanish.so, to be measured beside this one"
+    )
+    p.add_argument(
+        "--shapes", metavar="MxN,...", help="rows x columns in place of the sweep's own shapes"
+    )
     p.add_argument("--dtype", help="comma-separated: f16, bf16, f32, f64")
     p.add_argument("--kind", default="layer", help="comma-separated: layer, rms")
     p.add_argument("--direction", default="forward,backward", help="comma-separated")
@@ -110,6 +117,17 @@ def choose(providers: Sequence[Provider], names: str | None, quick: bool) -> lis
         wanted = _words(names, [p.name for p in providers], "--providers")
         return [p for p in providers if p.name in wanted]
     return [p for p in providers if not (quick and p.name in SLOW_TO_PREPARE)]
+
+
+def shapes_of(text: str) -> list[tuple[int, int]]:
+    """The rows and columns of --shapes."""
+    try:
+        pairs = [tuple(map(int, word.split("x"))) for word in text.split(",")]
+        if all(len(pair) == 2 and min(pair) > 0 for pair in pairs):
+            return [(rows, cols) for rows, cols in pairs]
+    except ValueError:
+        pass
+    raise SystemExit(f"planish bench: --shapes: {text!r} is not like 4096x1024,16x8192")
 
 
 def print_missing(providers: Sequence[Provider]) -> dict[str, str]:
@@ -176,6 +194,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         known = all_providers(workers) if arguments.device == "cpu" else gpu_providers()
         providers = choose(known, arguments.providers, arguments.quick)
+        if arguments.before:
+            providers.append(PlanishBefore(arguments.before))
         if arguments.list:
             for provider in providers:
                 print(f"{provider.name:20}{provider.missing() or provider.what}")
@@ -235,8 +255,11 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
         textbook = textbook_providers() if arguments.device == "cpu" else []
         records = run_accuracy(cases, distinct + textbook)
     else:
+        sweep = SWEEPS[name]
+        if arguments.shapes:
+            sweep = sweep.with_shapes(shapes_of(arguments.shapes))
         groups = cases_of(
-            SWEEPS[name],
+            sweep,
             quick=arguments.quick,
             dtypes=dtypes,
             kinds=kinds,

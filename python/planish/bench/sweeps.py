@@ -39,6 +39,10 @@ class Sweep:
     gpu_shapes: Shapes = ()  # on a GPU, beside the others
     sides: Sequence[int] = ()  # where rows are the pixels of images: each shape's height and width
 
+    def with_shapes(self, shapes: Shapes) -> Sweep:
+        """The same of these rows, which are no images."""
+        return replace(self, shapes=shapes, quick=shapes, gpu_shapes=(), sides=())
+
 
 SWEEPS: dict[str, Sweep] = {
     sweep.name: sweep

@@ -66,11 +66,12 @@ class Buffers(ctypes.Structure):
 
 
 @cache
-def load() -> ctypes.CDLL:
-    """The shared library that the planish package uses, with the signatures needed here."""
+def load(path: str = "") -> ctypes.CDLL:
+    """A libplanish with the signatures needed here; the one that the planish package uses where no
+    path is given."""
     from planish._library import library
 
-    lib = ctypes.CDLL(str(library().path))
+    lib = ctypes.CDLL(path or str(library().path))
     lib.planish_plan_create.argtypes = [
         POINTER(Norm), c_int, POINTER(Tensors), POINTER(c_void_p), c_char_p, c_size_t,
     ]  # fmt: skip
@@ -102,8 +103,13 @@ def dl_tensor(tensor: torch.Tensor) -> DLTensor:
 class Plan:
     """A plan with its buffers, ready to be run again and again."""
 
-    def __init__(self, case: Case, direction: int, tensors: dict[str, torch.Tensor | None]) -> None:
-        lib = load()
+    def __init__(
+        self,
+        lib: ctypes.CDLL,
+        case: Case,
+        direction: int,
+        tensors: dict[str, torch.Tensor | None],
+    ) -> None:
         present = {name: t for name, t in tensors.items() if t is not None}
         descriptors = {name: dl_tensor(t) for name, t in present.items()}
         op = Norm(ctypes.sizeof(Norm), int(case.kind == "rms"), 0, 1 << 1, 1 << 1, case.eps)
@@ -157,11 +163,12 @@ class PlanishC(Provider):
     what = "planish through its C API: a plan, caller-owned memory, OpenMP threads"
     role: Role = "planish"
     images = True
+    path = ""
 
     def missing(self) -> str | None:
         """Whether libplanish is there."""
         try:
-            load()
+            load(self.path)
         except (ImportError, OSError) as error:
             return f"libplanish does not load: {error}"
         return None
@@ -170,9 +177,10 @@ class PlanishC(Provider):
         """The library's version and the CPU tier it chose."""
         if self.missing():
             return None
-        number = load().planish_version()
+        lib = load(self.path)
+        number = lib.planish_version()
         text = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-        return f"{text} ({load().planish_cpu_tier().decode()})"
+        return f"{text} ({lib.planish_cpu_tier().decode()})"
 
     def prepare(self, case: Case, data: Data) -> Run:
         """All cases."""
@@ -182,7 +190,9 @@ class PlanishC(Provider):
         stat_shape = (case.rows,) if case.image is None else (x.shape[0], *case.image)
         rstd = torch.empty(stat_shape, dtype=stat_dtype, device=case.device)
         mean = torch.empty_like(rstd) if case.kind == "layer" else None
+        lib = load(self.path)
         forward = Plan(
+            lib,
             case,
             FORWARD,
             {
@@ -208,6 +218,7 @@ class PlanishC(Provider):
         if data.bias is not None:
             gradients["dbias"] = torch.empty_like(data.bias)
         backward = Plan(
+            lib,
             case,
             BACKWARD,
             {
@@ -226,3 +237,17 @@ class PlanishC(Provider):
 
         run = run_of(backward.run, backward_outputs)
         return dataclasses.replace(run, close=backward.close)
+
+
+class PlanishBefore(PlanishC):
+    """Another build of planish, to compare this one with."""
+
+    name = "planish-before"
+    what = "planish through its C API, another build: --before names its libplanish"
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def missing(self) -> str | None:
+        """Whether a library was named and loads."""
+        return super().missing() if self.path else "--before names no libplanish"
