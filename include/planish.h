@@ -30,7 +30,7 @@
  *     dy is f'(z) times the gradient that comes in, wherever the formulas of backward have it
  *
  * Sources: Ba, Kiros, Hinton 2016 (LayerNorm); Zhang, Sennrich 2019 (RMSNorm); Wu, He 2018
- * (GroupNorm); Chan, Golub, LeVeque 1983 (the corrected two-pass sums).
+ * (GroupNorm); Chan, Golub, LeVeque 1983 (corrected sums of squares).
  *
  * What holds for every function here:
  *

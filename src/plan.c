@@ -108,7 +108,7 @@ static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path 
     return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
-/* Whether a group's y waits for the next group's first sums. Both groups, two rows of y, weight and
+/* Whether a group's y waits for the next group's moments. Both groups, two rows of y, weight and
  * bias are to stay in the first-level cache, or all but those two rows where a core's own cache has
  * everything (bench/results/zen4/turns.txt). */
 static bool goes_in_turn(const problem *p, const cpu_limits *limits) {
@@ -299,6 +299,8 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->alone = plan->traffic == TRAFFIC_AHEAD && goes_alone(p, limits, plan->path);
     plan->in_turn = goes_in_turn(p, limits);
     plan->asks_steps = asks_steps(p, limits, plan->traffic);
+    /* A CPU that fetches them by itself was not timed so. */
+    plan->asks_sums = plan->traffic == TRAFFIC_STREAM && !limits->fetches_rows;
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);

@@ -43,8 +43,9 @@ struct planish_plan {
     bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
     bool alone;                /* TRAFFIC_AHEAD, and rows are done one at a time */
     bool asks_steps;           /* the next step's rows are asked for, where rows go in steps */
+    bool asks_sums;            /* the next rows are asked for while these are summed */
     bool asks_groups;          /* what comes next of groups is asked for */
-    bool in_turn;              /* the next rows' first sums come before these rows' y */
+    bool in_turn;              /* the next rows' moments come before these rows' y */
     bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */
     int64_t pitch[ROLE_COUNT]; /* bytes from a row to the next of the innermost kept axis */
     /* Rows are cut into blocks, one work item each. Each block owns a slice of the workspace:

@@ -1,18 +1,39 @@
 /* Forward of a tile of pixels; part of cpu/channels.h, whose parameters and helpers it uses. */
 
+/* The moments of a vector of pixels, from pixel p on, about their centers. Returns a bit for each
+ * that is far from its mean, as center_moments of cpu/rows_moments.h. */
+INLINE unsigned NAME(center_pixels)(const channel_tile *t, const REAL *x, int64_t n, int64_t p,
+                                    const REAL center[], double rest[], double m2[]) {
+    const double inverse = 1.0 / (double)n;
+    _Alignas(64) REAL deviation[VEC_LANES], squares[VEC_LANES];
+    const NAME(column) col = {.x = x + p, .pitch = t->pitch, .mean = LOAD_REAL(center + p)};
+    const NAME(trio) sums = NAME(column_sums)(&col, n, NAME(CENTERED));
+    unsigned far = 0;
+    STORE_REAL(deviation, sums.a);
+    STORE_REAL(squares, sums.b);
+    for (int k = 0; k < VEC_LANES; k++) {
+        const double delta = deviation[k] * inverse, taken = deviation[k] * delta;
+        const double corrected = squares[k] - taken;
+        rest[p + k] = delta;
+        m2[p + k] = corrected < 0 ? 0 : corrected;
+        far |= (unsigned)(corrected < taken) << k;
+    }
+    return far;
+}
+
 /* Mean (center + rest) and sum of squared deviations of every pixel over `n` channels, up to a
  * segment; center is as aligned as a tile. */
 OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64_t n,
                                      const bool rms, REAL center[], double rest[], double m2[]) {
-    const double inverse = 1.0 / (double)n;
-    _Alignas(64) REAL deviation[TILE_PIXELS], squares[TILE_PIXELS];
+    const int64_t first = rms || n < LANES ? n : LANES; /* as summed_first of cpu/rows_moments.h */
+    _Alignas(64) REAL squares[TILE_PIXELS];
     NAME(column) col = {.pitch = t->pitch};
     for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
         col.x = x + p;
         if (rms)
             STORE_REAL(squares + p, NAME(column_sums)(&col, n, NAME(SQUARES)).b);
         else
-            STORE_REAL(center + p, NAME(column_sums)(&col, n, NAME(SUM)).a);
+            STORE_REAL(center + p, NAME(column_sums)(&col, first, NAME(SUM)).a);
     }
     if (rms) {
         for (int64_t p = 0; p < t->padded; p++)
@@ -20,19 +41,15 @@ OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64
         return;
     }
     for (int64_t p = 0; p < t->padded; p++)
-        center[p] = (REAL)(center[p] * inverse);
+        center[p] = (REAL)(center[p] * (1.0 / (double)first));
     for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
-        col.x = x + p;
-        col.mean = LOAD_REAL(center + p);
-        const NAME(trio) sums = NAME(column_sums)(&col, n, NAME(CENTERED));
-        STORE_REAL(deviation + p, sums.a);
-        STORE_REAL(squares + p, sums.b);
-    }
-    for (int64_t p = 0; p < t->padded; p++) {
-        const double delta = deviation[p] * inverse;
-        const double corrected = squares[p] - deviation[p] * delta;
-        rest[p] = delta;
-        m2[p] = corrected < 0 ? 0 : corrected;
+        const unsigned far = NAME(center_pixels)(t, x, n, p, center, rest, m2);
+        if (__builtin_expect(far == 0, 1))
+            continue;
+        for (int k = 0; k < VEC_LANES; k++)
+            if (far >> k & 1)
+                center[p + k] = (REAL)(center[p + k] + rest[p + k]);
+        NAME(center_pixels)(t, x, n, p, center, rest, m2);
     }
 }
 

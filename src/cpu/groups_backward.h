@@ -62,7 +62,7 @@ OUTLINE void NAME(active_gradient_sums)(const group_backward_args *a, NAME(chann
     const backward_args none = {0};
     const NAME(active) of = NAME(active_of)(a, p, a->activation);
     NAME(segment_gradient_sums)(&none, NAME(x_at)(a, p, at), NAME(dy_at)(a, p, at), NULL, n, row,
-                                false, &of, NAME(kept_at)(a, p, at), xhat, g, gxhat);
+                                false, &of, NAME(kept_at)(a, p, at), 0, xhat, g, gxhat);
 }
 INLINE void NAME(part_gradient_sums)(const group_backward_args *a, NAME(channel_place) p,
                                      int64_t at, int64_t n, NAME(row_gradient) row,
@@ -70,7 +70,7 @@ INLINE void NAME(part_gradient_sums)(const group_backward_args *a, NAME(channel_
     const backward_args none = {0};
     if (f == PLANISH_IDENTITY)
         NAME(row_gradient_sums)(&none, NAME(x_at)(a, p, at), NAME(dy_at)(a, p, at), NULL, n, row,
-                                false, xhat, g, gxhat);
+                                false, 0, xhat, g, gxhat);
     else
         NAME(active_gradient_sums)(a, p, at, n, row, xhat, g, gxhat);
 }

@@ -105,7 +105,7 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
         if (!NAME(given_moments)(&row, first, count, rms, mean, rstd))
             return false;
     } else {
-        NAME(moments)(x, count, row.cols, rms, mean, m2);
+        NAME(moments)(x, count, row.cols, 0, rms, mean, m2);
         for (int r = count; r < GROUP; r++)
             m2[r] = m2[0];
         if (!NAME(finish_moments)(&row, m2, rstd))

@@ -80,9 +80,10 @@ typedef struct forward_args {
     bool given;      /* mean and rstd are inputs */
     bool far;        /* x and y are beyond a near cache, and y is not written past it */
     bool alone;      /* rows are done one at a time, by wide vectors */
-    bool in_turn;    /* the next rows' first sums come before these rows' y */
+    bool in_turn;    /* the next rows' moments come before these rows' y */
     bool asks_y;     /* y is asked for before it is made */
     bool asks_steps; /* the next step's rows are asked for, where rows go in steps */
+    bool asks_sums;  /* the next rows are asked for while these are summed, and not only later */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
@@ -99,7 +100,7 @@ typedef struct backward_args {
     int weight_offset;
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
-    bool asks_steps;
+    bool asks_steps, asks_sums;
     traffic traffic;
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */

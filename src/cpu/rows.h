@@ -13,7 +13,7 @@
  * The sums of a row are the same bits on every tier: element i of a segment goes to canonical lane
  * i mod LANES, whatever the width of a vector; a lane is summed by chains of CHAIN elements, and
  * the chains in order; lanes fold by halves; segments are merged in order, in double. Statistics
- * are corrected two-pass, the mean a pair m + delta (docs/numerics.md).
+ * are about a center and corrected, the mean a pair (docs/numerics.md).
  */
 
 #define LOAD_X(p) V_TYPED(VEC, load, ELEMENT)(p)
@@ -161,13 +161,23 @@ INLINE void NAME(ask_for_row)(const ELEMENT_T *p, int64_t ahead, int64_t n, bool
     }
 }
 
+/* Asks for the elements of a chain, `ahead` bytes on and from memory; 0: nothing. */
+INLINE void NAME(ask_for_chain)(const ELEMENT_T *p, int64_t ahead, int64_t n) {
+    for (int64_t i = 0; ahead && i < n; i += 64 / (int64_t)sizeof(ELEMENT_T))
+        NAME(ask_for)(p + i, ahead, TRAFFIC_AHEAD);
+}
+
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
 #include "cpu/activation.h"
 
+#include "cpu/rows_moments.h"
+
 #include "cpu/rows_forward.h"
+
+#include "cpu/rows_gradient_sums.h"
 
 #include "cpu/rows_backward.h"
 

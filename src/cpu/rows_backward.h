@@ -2,171 +2,6 @@
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
-/* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
- * dx = (dy * weight - c1 - xhat * c2) * rstd. */
-typedef struct NAME(row_gradient) {
-    REAL mean, scale, shift, rstd, c1, minus_c2;
-} NAME(row_gradient);
-
-INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
-    if (rms)
-        return V(mul)(x, V(set1)(row.scale));
-    return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
-}
-
-/* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean; where an
- * activation follows, of the gradient of what goes into it, in place of dy. */
-typedef struct NAME(gradient_sums) {
-    NAME(lanes) xhat, g, gxhat;
-} NAME(gradient_sums);
-
-INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VEC dy, VEC weight,
-                                    NAME(row_gradient) row, const bool rms, int64_t left,
-                                    const NAME(active) * of, REAL *kept) {
-    if (of)
-        dy = NAME(through)(*of, dy, NAME(xhat_of)(x, row, rms));
-    if (of && kept)
-        STORE_REAL(kept, dy);
-    const VEC g = V(mul)(dy, weight);
-    VEC xhat = V(mul)(rms ? x : V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale));
-    if (!rms) {
-        sums->xhat.part[k] = V(add)(sums->xhat.part[k], NAME(keep)(xhat, left));
-        sums->g.part[k] = V(add)(sums->g.part[k], g);
-    }
-    sums->gxhat.part[k] = V(fma)(g, xhat, sums->gxhat.part[k]);
-}
-
-/* Those of one chain in every lane. What an activation's gradient is made to be is kept, in the
- * order of the vectors. */
-INLINE NAME(gradient_sums)
-    NAME(chain_gradient_sums)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
-                              const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                              const bool rms, const bool is_short, const NAME(active) * of,
-                              REAL *kept) {
-    const VEC offset = V(set1)((REAL)a->weight_offset);
-    NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
-    VEC w = V(set1)(1);
-    int64_t i = 0;
-    for (; !is_short && i + LANES <= n; i += LANES) {
-        const NAME(lanes) xs = NAME(load_lanes)(x + i), dys = NAME(load_lanes)(dy + i);
-        NAME(lanes) ws;
-        if (weight)
-            ws = NAME(load_weight_lanes)(weight + i);
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
-            if (weight)
-                w = V(add)(ws.part[k], offset);
-            NAME(add_gradient_sums)(&sums, k, xs.part[k], dys.part[k], w, row, rms, VEC_LANES, of,
-                                    kept ? kept + i + k * VEC_LANES : NULL);
-        }
-    }
-    NAME(lanes_in_order)(&sums.xhat);
-    NAME(lanes_in_order)(&sums.g);
-    NAME(lanes_in_order)(&sums.gxhat);
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
-        if (weight)
-            w = V(add)(NAME(load_weight)(weight + i, n - i), offset);
-        NAME(add_gradient_sums)(&sums, k, NAME(load_x)(x + i, n - i), NAME(load_x)(dy + i, n - i),
-                                w, row, rms, n - i, of, kept ? kept + i : NULL);
-    }
-    return sums;
-}
-
-/* The sums of a row that is one chain. */
-INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
-                                   const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                                   const bool rms, const bool is_short, VEC *xhat, VEC *g,
-                                   VEC *gxhat) {
-    const NAME(gradient_sums) sums =
-        NAME(chain_gradient_sums)(a, x, dy, weight, n, row, rms, is_short, NULL, NULL);
-    *xhat = NAME(lanes_fold)(sums.xhat);
-    *g = NAME(lanes_fold)(sums.g);
-    *gxhat = NAME(lanes_fold)(sums.gxhat);
-}
-
-/* And of a segment: its chains, added in order. */
-INLINE void NAME(segment_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
-                                        const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
-                                        NAME(row_gradient) row, const bool rms,
-                                        const NAME(active) * of, REAL *kept, VEC *xhat, VEC *g,
-                                        VEC *gxhat) {
-    NAME(gradient_sums)
-    total = NAME(chain_gradient_sums)(a, x, dy, weight, NAME(min)(n, NAME(CHAINED)), row, rms,
-                                      false, of, kept);
-    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
-        const NAME(gradient_sums) sums = NAME(chain_gradient_sums)(
-            a, x + at, dy + at, weight ? weight + at : NULL, NAME(min)(n - at, NAME(CHAINED)), row,
-            rms, false, of, kept ? kept + at : NULL);
-        NAME(lanes_add)(&total.gxhat, sums.gxhat);
-        if (rms)
-            continue;
-        NAME(lanes_add)(&total.xhat, sums.xhat);
-        NAME(lanes_add)(&total.g, sums.g);
-    }
-    *xhat = NAME(lanes_fold)(total.xhat);
-    *g = NAME(lanes_fold)(total.g);
-    *gxhat = NAME(lanes_fold)(total.gxhat);
-}
-
-OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
-                                     const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
-                                     NAME(row_gradient) row, bool rms, VEC *xhat, VEC *g,
-                                     VEC *gxhat) {
-    if (rms)
-        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, true, NULL, NULL, xhat, g, gxhat);
-    else
-        NAME(segment_gradient_sums)(a, x, dy, weight, n, row, false, NULL, NULL, xhat, g, gxhat);
-}
-
-INLINE void NAME(fold_gradient_sums)(VEC sums[3][GROUP], int count, bool rms,
-                                     double total[3][GROUP]) {
-    REAL folded[3][GROUP];
-    for (int s = rms ? 2 : 0; s < 3; s++)
-        NAME(fold_rows)(sums[s], count, folded[s]);
-    for (int s = rms ? 2 : 0; s < 3; s++)
-        for (int r = 0; r < GROUP; r++)
-            total[s][r] = folded[s][r];
-}
-
-/* Adds the segments after the first. */
-OUTLINE void NAME(add_segments)(const backward_args *a, const ELEMENT_T *const x[],
-                                const ELEMENT_T *const dy[], int count, bool rms,
-                                const NAME(row_gradient) row[], double total[3][GROUP]) {
-    double rest[3][GROUP] = {{0}}, segment[3][GROUP] = {{0}};
-    for (int64_t at = NAME(SEGMENT); at < a->cols; at += NAME(SEGMENT)) {
-        const int64_t n = NAME(min)(a->cols - at, NAME(SEGMENT));
-        const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
-        VEC sums[3][GROUP];
-        for (int r = 0; r < count; r++)
-            NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms, &sums[0][r],
-                                    &sums[1][r], &sums[2][r]);
-        NAME(fold_gradient_sums)(sums, count, rms, segment);
-        for (int s = 0; s < 3; s++)
-            for (int r = 0; r < GROUP; r++)
-                exact_add(&total[s][r], &rest[s][r], segment[s][r]);
-    }
-    for (int s = 0; s < 3; s++)
-        for (int r = 0; r < GROUP; r++)
-            total[s][r] += rest[s][r];
-}
-
-/* The sums of xhat, g and g * xhat of up to GROUP rows; with RMSNorm the last alone. */
-INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
-                                  const ELEMENT_T *const dy[], int count, bool rms,
-                                  const NAME(row_gradient) row[], double total[3][GROUP]) {
-    const int64_t n = NAME(min)(a->cols, NAME(SEGMENT));
-    VEC sums[3][GROUP];
-    for (int r = 0; r < count; r++)
-        if (n < LANES && !rms)
-            NAME(gradient_sums_as)(a, x[r], dy[r], a->weight, n, row[r], false, true, &sums[0][r],
-                                   &sums[1][r], &sums[2][r]);
-        else
-            NAME(row_gradient_sums)(a, x[r], dy[r], a->weight, n, row[r], rms, &sums[0][r],
-                                    &sums[1][r], &sums[2][r]);
-    NAME(fold_gradient_sums)(sums, count, rms, total);
-    if (a->cols > NAME(SEGMENT))
-        NAME(add_segments)(a, x, dy, count, rms, row, total);
-}
-
 /* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
 OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *const x[],
                                       const ELEMENT_T *const dy[], int count, bool rms,
@@ -318,25 +153,31 @@ INLINE void NAME(pair_sums)(const backward_args *a, const bool in_pairs) {
         }
 }
 
+/* One or two rows, or past the cache up to GROUP: a piece of all of them at a time, for which
+ * weight and the sums of dweight and dbias come from a further cache once. */
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
                            const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
                            const NAME(row_gradient) row[], const bool rms, int64_t group,
-                           traffic t) {
+                           const traffic t) {
     ELEMENT_T *const dx0 = dx[0], *const dx1 = dx[count - 1];
     const int64_t n = a->cols;
     if (t == TRAFFIC_CACHED) {
         NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_CACHED);
-    } else if (t == TRAFFIC_AHEAD || !a->dx) {
+        return;
+    }
+    if (t == TRAFFIC_AHEAD) {
         NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_AHEAD);
-    } else {
-        _Alignas(64) ELEMENT_T piece[2][NAME(PIECE)];
-        for (int64_t at = 0; at < n; at += NAME(PIECE)) {
-            const int64_t length = NAME(min)(n - at, NAME(PIECE));
-            NAME(gradient_as)(a, x, dy, piece[0], piece[1], count, at, length, row, rms, group,
-                              TRAFFIC_STREAM);
-            for (int r = 0; r < count; r++)
-                stream_lines(dx[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
-        }
+        return;
+    }
+    const int pair = count > 1 ? 2 : 1;
+    _Alignas(64) ELEMENT_T piece[GROUP][NAME(PIECE)];
+    for (int64_t at = 0; at < n; at += NAME(PIECE)) {
+        const int64_t length = NAME(min)(n - at, NAME(PIECE));
+        for (int r = 0; r < count; r += pair)
+            NAME(gradient_as)(a, x + r, dy + r, piece[r], piece[r + pair - 1], pair, at, length,
+                              row + r, rms, group, TRAFFIC_STREAM);
+        for (int r = 0; r < count; r++)
+            stream_lines(dx[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
     }
 }
 
@@ -368,10 +209,12 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         }
         return;
     }
-    if (count == 1)
-        NAME(gradient)(a, x, dy, dx, 1, row, rms, count, t);
-    for (int r = 0; r + 1 < count; r += 2)
-        NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, t);
+    const traffic to = a->dx || t != TRAFFIC_STREAM ? t : TRAFFIC_AHEAD;
+    if (count == 1 || (to == TRAFFIC_STREAM && !NAME(CONVERTS)))
+        NAME(gradient)(a, x, dy, dx, count, row, rms, count, to);
+    else
+        for (int r = 0; r < count; r += 2)
+            NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, to);
     if (piece)
         stream_lines(a->dx + first * a->dx_pitch, piece, GROUP * a->dx_pitch);
 }
@@ -415,11 +258,12 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms
 INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols);
     const int64_t row_bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
-    /* From memory rows go alone, its reads and writes then alternate; 16-bit ones wait for their
-     * conversions, which a group has fewer of. */
-    const bool alone = a->traffic != TRAFFIC_CACHED && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN);
-    const int64_t grouped =
-        row_bytes <= BACKWARD_GROUP_BYTES && !alone ? a->rows / GROUP * GROUP : 0;
+    /* From memory rows of a segment go alone, its reads and writes then alternate. The weights and
+     * sums of longer ones are further away, and 16-bit ones wait for their conversions: a group has
+     * fewer of both. */
+    const bool alone = a->traffic != TRAFFIC_CACHED && !NAME(CONVERTS) && a->cols <= NAME(SEGMENT);
+    const int64_t most = NAME(CONVERTS) ? BACKWARD_GROUP_BYTES : BACKWARD_LONG_BYTES;
+    const int64_t grouped = row_bytes <= most && !alone ? a->rows / GROUP * GROUP : 0;
     const bool lines = !alone && t != TRAFFIC_STREAM &&
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];

@@ -26,4 +26,12 @@ static inline bool group_all(const group_mask *m) {
     return all != 0;
 }
 
+/* A bit for each row. */
+static inline unsigned group_bits(const group_mask *m) {
+    unsigned bits = 0;
+    for (int r = 0; r < GROUP; r++)
+        bits |= (unsigned)((*m)[r] & 1) << r;
+    return bits;
+}
+
 #endif

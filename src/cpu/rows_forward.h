@@ -2,216 +2,6 @@
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-/*
- * The sum of one chain in every lane. A short row has fewer elements than there are canonical
- * lanes, so that each part takes one vector at most; its sums are made in line, without the loop.
- */
-INLINE NAME(lanes) NAME(chain_sum)(const ELEMENT_T *x, int64_t n, const bool is_short) {
-    NAME(lanes) sum = NAME(lanes_zero)();
-    int64_t i = 0;
-    for (; !is_short && i + LANES <= n; i += LANES)
-        NAME(lanes_add)(&sum, NAME(load_lanes)(x + i));
-    NAME(lanes_in_order)(&sum);
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) sum.part[k] =
-        V(add)(sum.part[k], NAME(load_x)(x + i, n - i));
-    return sum;
-}
-
-/* The sums of x - center and of its square. */
-typedef struct NAME(centered_sums) {
-    NAME(lanes) deviations, squares;
-} NAME(centered_sums);
-
-INLINE NAME(centered_sums)
-    NAME(chain_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, const bool is_short) {
-    const VEC m = V(set1)(center);
-    NAME(lanes) sum = NAME(lanes_zero)(), sum_squares = NAME(lanes_zero)();
-    int64_t i = 0;
-    for (; !is_short && i + LANES <= n; i += LANES) {
-        const NAME(lanes) v = NAME(load_lanes)(x + i);
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
-            const VEC d = V(sub)(v.part[k], m);
-            sum.part[k] = V(add)(sum.part[k], d);
-            sum_squares.part[k] = V(fma)(d, d, sum_squares.part[k]);
-        }
-    }
-    NAME(lanes_in_order)(&sum);
-    NAME(lanes_in_order)(&sum_squares);
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
-        const VEC d = NAME(keep)(V(sub)(NAME(load_x)(x + i, n - i), m), n - i);
-        sum.part[k] = V(add)(sum.part[k], d);
-        sum_squares.part[k] = V(fma)(d, d, sum_squares.part[k]);
-    }
-    return (NAME(centered_sums)){sum, sum_squares};
-}
-
-INLINE NAME(lanes) NAME(chain_squares)(const ELEMENT_T *x, int64_t n) {
-    NAME(lanes) sum = NAME(lanes_zero)();
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const NAME(lanes) v = NAME(load_lanes)(x + i);
-        UNROLL for (int k = 0; k < NAME(PARTS); k++) sum.part[k] =
-            V(fma)(v.part[k], v.part[k], sum.part[k]);
-    }
-    NAME(lanes_in_order)(&sum);
-    UNROLL for (int k = 0; k < NAME(PARTS) && i < n; k++, i += VEC_LANES) {
-        const VEC v = NAME(load_x)(x + i, n - i);
-        sum.part[k] = V(fma)(v, v, sum.part[k]);
-    }
-    return sum;
-}
-
-/* The same over a segment: its chains, added in order. */
-OUTLINE VEC NAME(row_sum)(const ELEMENT_T *x, int64_t n) {
-    NAME(lanes) total = NAME(chain_sum)(x, NAME(min)(n, NAME(CHAINED)), false);
-    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED))
-        NAME(lanes_add)(&total, NAME(chain_sum)(x + at, NAME(min)(n - at, NAME(CHAINED)), false));
-    return NAME(lanes_fold)(total);
-}
-OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
-                                     VEC *squares) {
-    NAME(centered_sums)
-    total = NAME(chain_centered_sums)(x, NAME(min)(n, NAME(CHAINED)), center, false);
-    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
-        const NAME(centered_sums) sums =
-            NAME(chain_centered_sums)(x + at, NAME(min)(n - at, NAME(CHAINED)), center, false);
-        NAME(lanes_add)(&total.deviations, sums.deviations);
-        NAME(lanes_add)(&total.squares, sums.squares);
-    }
-    *deviations = NAME(lanes_fold)(total.deviations);
-    *squares = NAME(lanes_fold)(total.squares);
-}
-OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n) {
-    NAME(lanes) total = NAME(chain_squares)(x, NAME(min)(n, NAME(CHAINED)));
-    for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED))
-        NAME(lanes_add)(&total, NAME(chain_squares)(x + at, NAME(min)(n - at, NAME(CHAINED))));
-    return NAME(lanes_fold)(total);
-}
-
-/* The sums of a row that is one chain. */
-INLINE VEC NAME(row_sum_as)(const ELEMENT_T *x, int64_t n, const bool is_short) {
-    return NAME(lanes_fold)(NAME(chain_sum)(x, n, is_short));
-}
-INLINE void NAME(row_centered_sums_as)(const ELEMENT_T *x, int64_t n, REAL center, VEC *deviations,
-                                       VEC *squares, const bool is_short) {
-    const NAME(centered_sums) sums = NAME(chain_centered_sums)(x, n, center, is_short);
-    *deviations = NAME(lanes_fold)(sums.deviations);
-    *squares = NAME(lanes_fold)(sums.squares);
-}
-INLINE VEC NAME(row_squares_as)(const ELEMENT_T *x, int64_t n) {
-    return NAME(lanes_fold)(NAME(chain_squares)(x, n));
-}
-
-/* Sums to means. Lanes start from 0 or are left out: no sum may be -0. */
-INLINE void NAME(scale_totals)(const REAL total[GROUP], double inverse, REAL center[GROUP]) {
-    NAME(group_real) sum;
-    memcpy(&sum, total, sizeof sum);
-    const group_f64 mean = __builtin_convertvector(sum + 0, group_f64) * inverse;
-    const NAME(group_real) near = __builtin_convertvector(mean, NAME(group_real));
-    memcpy(center, &near, sizeof near);
-}
-
-/* Moments from the sums about a center: the mean's rest is what the deviations sum to. */
-INLINE void NAME(center_moments)(const REAL deviation[GROUP], const REAL squares[GROUP],
-                                 double inverse, double rest[GROUP], double m2[GROUP]) {
-    NAME(group_real) deviations, sum;
-    memcpy(&deviations, deviation, sizeof deviations);
-    memcpy(&sum, squares, sizeof sum);
-    const group_f64 d = __builtin_convertvector(deviations, group_f64), delta = d * inverse;
-    const group_f64 corrected = __builtin_convertvector(sum, group_f64) - d * delta;
-    const group_mask not_below_0 = ~(corrected < 0), kept = (group_mask)corrected & not_below_0;
-    memcpy(rest, &delta, sizeof delta);
-    memcpy(m2, &kept, sizeof kept);
-}
-INLINE void NAME(mean_of)(const REAL center[GROUP], const double rest[GROUP], double mean[GROUP]) {
-    NAME(group_real) about;
-    group_f64 delta;
-    memcpy(&about, center, sizeof about);
-    memcpy(&delta, rest, sizeof delta);
-    const group_f64 means = __builtin_convertvector(about, group_f64) + delta;
-    memcpy(mean, &means, sizeof means);
-}
-
-/* The first sums of one segment of up to GROUP rows: of x, or with RMSNorm of its square. */
-INLINE void NAME(segment_sums)(const ELEMENT_T *const x[], const int count, int64_t n,
-                               const bool rms, REAL total[GROUP]) {
-    VEC sums[GROUP];
-    for (int r = 0; r < count; r++)
-        sums[r] = rms         ? NAME(row_squares)(x[r], n)
-                  : n < LANES ? NAME(row_sum_as)(x[r], n, true)
-                              : NAME(row_sum)(x[r], n);
-    NAME(fold_rows)(sums, count, total);
-}
-
-/* And what follows from them: mean (center + rest) and sum of squared deviations. The rows y, where
- * given, are asked for between: no memory is read there. */
-INLINE void NAME(segment_rest)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
-                               int64_t n, const bool rms, const REAL total[GROUP],
-                               REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
-    const double inverse = 1.0 / (double)n;
-    VEC sums[GROUP], squares[GROUP];
-    REAL deviation[GROUP], squared[GROUP];
-    if (rms) {
-        for (int r = 0; r < GROUP; r++)
-            m2[r] = total[r];
-        return;
-    }
-    NAME(scale_totals)(total, inverse, center);
-    for (int r = 0; r < count; r++) {
-        if (n < LANES)
-            NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
-        else
-            NAME(row_centered_sums)(x[r], n, center[r], &sums[r], &squares[r]);
-        NAME(ask_for_row)(y ? y[r] : NULL, 0, n, y != NULL, 1);
-    }
-    NAME(fold_rows)(sums, count, deviation);
-    NAME(fold_rows)(squares, count, squared);
-    NAME(center_moments)(deviation, squared, inverse, rest, m2);
-}
-
-OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
-                                   REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
-    REAL total[GROUP];
-    if (count < 1) /* it never is: the compiler is to know */
-        __builtin_unreachable();
-    NAME(segment_sums)(x, count, n, rms, total);
-    NAME(segment_rest)(x, NULL, count, n, rms, total, center, rest, m2);
-}
-
-/*
- * Mean and sum of squared deviations of up to GROUP rows: their segments, merged in order. The mean
- * on the way is a distance from the first segment's center: in f64 the digits that squares are made
- * of would be lost in the mean itself.
- */
-OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, const bool rms,
-                           double mean[GROUP], double m2[GROUP]) {
-    REAL pivot[GROUP];
-    double distance[GROUP], m2_rest[GROUP] = {0};
-    NAME(segment_moments)(x, count, NAME(min)(n, NAME(SEGMENT)), rms, pivot, distance, m2);
-    for (int64_t at = NAME(SEGMENT); at < n; at += NAME(SEGMENT)) {
-        const int64_t length = NAME(min)(n - at, NAME(SEGMENT)), total = at + length;
-        const ELEMENT_T *segment[GROUP];
-        REAL center[GROUP];
-        double rest[GROUP], segment_m2[GROUP];
-        for (int r = 0; r < count; r++)
-            segment[r] = x[r] + at;
-        NAME(segment_moments)(segment, count, length, rms, center, rest, segment_m2);
-        const double share = (double)length / (double)total;
-        for (int r = 0; r < count; r++) {
-            exact_add(&m2[r], &m2_rest[r], segment_m2[r]);
-            if (rms)
-                continue;
-            const double step = ((double)center[r] - pivot[r]) + rest[r] - distance[r];
-            distance[r] += step * share;
-            exact_add(&m2[r], &m2_rest[r], step * step * ((double)at * share));
-        }
-    }
-    if (!rms)
-        NAME(mean_of)(pivot, distance, mean);
-    for (int r = 0; r < GROUP && n > NAME(SEGMENT); r++)
-        m2[r] += m2_rest[r];
-}
-
 /* What normalises a row: xhat = (x - mean) * rstd + shift, the shift the rest of the mean. */
 typedef struct NAME(row_scale) {
     REAL mean, rstd, shift;
@@ -319,29 +109,57 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
     STORE_X_PART(y1 + i, v1, left);
 }
 
-/* The usual cases without a test in the loop. `ahead` is from these rows to the next ones. */
+/* The usual cases without a test in the loop: a layer with weight and bias, or RMSNorm with weight.
+ */
+INLINE bool NAME(usual_weights)(const forward_args *a, const bool rms) {
+    return a->weight && !a->bias == rms;
+}
+
+/* y of one or two rows. `ahead` is from these rows to the next ones. */
 INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEMENT_T *const y[],
                         const int count, const NAME(row_scale) scale[], const bool rms,
                         int64_t ahead, const traffic t) {
     ELEMENT_T *const y0 = y[0], *const y1 = y[count - 1];
     const int64_t n = a->cols;
-    if (!a->weight || !a->bias != rms) {
+    if (!NAME(usual_weights)(a, rms))
         NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, a->weight, a->bias, ahead,
                        TRAFFIC_AHEAD);
-    } else if (t == TRAFFIC_CACHED) {
+    else if (t == TRAFFIC_CACHED)
         NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_CACHED);
-    } else if (t == TRAFFIC_AHEAD) {
+    else
         NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD);
-    } else {
-        _Alignas(64) ELEMENT_T piece[2][NAME(PIECE)];
-        for (int64_t at = 0; at < n; at += NAME(PIECE)) {
-            const int64_t length = NAME(min)(n - at, NAME(PIECE));
-            NAME(apply_as)(a, x, piece[0], piece[1], count, at, length, scale, rms, true, !rms,
-                           ahead, TRAFFIC_STREAM);
-            for (int r = 0; r < count; r++)
-                stream_lines(y[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
-        }
+}
+
+/* The same of up to GROUP rows with the usual weights, past the cache: 4 KB of all of them at once,
+ * or one of one. */
+INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[],
+                               ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
+                               const bool rms, int64_t ahead) {
+    const int pair = count > 1 ? 2 : 1, most = (count == 2 ? 2 : 1) * NAME(PIECE);
+    _Alignas(64) ELEMENT_T pieces[4 * NAME(PIECE)];
+    for (int64_t at = 0; at < a->cols; at += most) {
+        const int64_t length = NAME(min)(a->cols - at, most);
+        ELEMENT_T *piece[GROUP];
+        for (int r = 0; r < count; r++)
+            piece[r] = pieces + r * most;
+        for (int r = 0; r < count; r += pair)
+            NAME(apply_as)(a, x + r, piece[r], piece[r + pair - 1], pair, at, length, scale + r,
+                           rms, true, !rms, ahead, TRAFFIC_STREAM);
+        for (int r = 0; r < count; r++)
+            stream_lines(y[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
     }
+}
+
+/* Rows longer than a segment are taken all at once, for their weight and bias come from a further
+ * cache; shorter ones two at a time, which is fewer places to write to. */
+INLINE void NAME(apply_past)(const forward_args *a, const ELEMENT_T *const x[],
+                             ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
+                             const bool rms, int64_t ahead) {
+    if (count == 1 || a->cols > NAME(SEGMENT))
+        NAME(apply_pieces)(a, x, y, count, scale, rms, ahead);
+    else
+        for (int r = 0; r < count; r += 2)
+            NAME(apply_pieces)(a, x + r, y + r, 2, scale + r, rms, ahead);
 }
 
 /* Mean and rstd of GROUP rows from their moments. False where one is out of the compute type's
@@ -404,7 +222,9 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
         y[r] = piece ? piece + r * a->cols : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
     NAME(row_scale) scale[GROUP];
     NAME(scale_rows)(scale, count, mean, rstd);
-    if (count == 1)
+    if (t == TRAFFIC_STREAM && NAME(usual_weights)(a, rms))
+        NAME(apply_past)(a, x, y, count, scale, rms, ahead);
+    else if (count == 1)
         NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
     else if (a->far && !piece && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN))
         for (int r = 0; r < count; r++)
@@ -426,52 +246,65 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
                                 const traffic t, ELEMENT_T *piece) {
     const ELEMENT_T *x[GROUP];
     double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
+    const int64_t ahead = count * a->x_pitch;
     bool in_range;
     NAME(rows_of_x)(a, row, count, x);
     if (a->given) {
         in_range = NAME(given_moments)(a, row, count, rms, mean, rstd);
     } else {
-        NAME(moments)(x, count, a->cols, rms, mean, m2);
+        NAME(moments)(x, count, a->cols, a->asks_sums ? ahead : 0, rms, mean, m2);
         for (int r = count; r < GROUP; r++)
             m2[r] = m2[0];
         in_range = NAME(finish_moments)(a, m2, rstd);
     }
-    NAME(finish_group)(a, row, count, rms, t, piece, x, in_range, mean, m2, rstd,
-                       count * a->x_pitch);
+    NAME(finish_group)(a, row, count, rms, t, piece, x, in_range, mean, m2, rstd, ahead);
+}
+
+/* A group of rows on the way from its moments to its y. */
+typedef struct NAME(group_moments) {
+    const ELEMENT_T *x[GROUP];
+    double mean[GROUP], m2[GROUP], rstd[GROUP];
+    bool in_range;
+} NAME(group_moments);
+
+/* Those of rows of one segment. The rows y, where given, are asked for on the way. */
+INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *const y[],
+                               int64_t ahead, const bool rms, NAME(group_moments) * g) {
+    REAL total[GROUP], center[GROUP];
+    double rest[GROUP];
+    NAME(rows_of_x)(a, row, GROUP, g->x);
+    NAME(segment_sums)(g->x, GROUP, a->cols, ahead, rms, total);
+    NAME(segment_rest)(g->x, y, GROUP, a->cols, ahead, rms, total, center, rest, g->m2);
+    if (rms)
+        memset(g->mean, 0, sizeof g->mean);
+    else
+        NAME(mean_of)(center, rest, g->mean);
+    g->in_range = NAME(finish_moments)(a, g->m2, g->rstd);
 }
 
 /*
- * The groups of rows [row, end), which have one segment; returns where they end. The first sums
- * of the next group are made between a group's root and its y, which waits for it.
+ * The groups of rows [row, end), which have one segment; returns where they end. A group's moments
+ * are found before y of the group before it is made, which needs not wait for their root.
  */
 INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
                                     const traffic t, ELEMENT_T *piece) {
     const int64_t n = a->cols, ahead = 2 * GROUP * a->x_pitch;
+    const int64_t sums_ahead = a->asks_sums ? ahead : 0;
     /* Longer rows leave the first-level cache. */
     const bool asks = WIDE_VECTORS && a->asks_y && a->y && !piece &&
                       n * (int64_t)sizeof(ELEMENT_T) <= ASKED_ROW_BYTES;
-    const ELEMENT_T *x[GROUP], *next[GROUP];
-    REAL total[GROUP];
-    if (row < end) {
-        NAME(rows_of_x)(a, row, GROUP, next);
-        NAME(segment_sums)(next, GROUP, n, rms, total);
-    }
+    NAME(group_moments) group, next;
+    if (row < end)
+        NAME(find_moments)(a, row, NULL, sums_ahead, rms, &next);
     for (; row < end; row += GROUP) {
         ELEMENT_T *y[GROUP];
-        REAL center[GROUP];
-        double rest[GROUP], mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
-        memcpy(x, next, sizeof x);
+        group = next;
         for (int r = 0; r < GROUP && asks; r++)
             y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-        NAME(segment_rest)(x, asks ? y : NULL, GROUP, n, rms, total, center, rest, m2);
-        if (!rms)
-            NAME(mean_of)(center, rest, mean);
-        const bool in_range = NAME(finish_moments)(a, m2, rstd);
-        if (row + GROUP < end) {
-            NAME(rows_of_x)(a, row + GROUP, GROUP, next);
-            NAME(segment_sums)(next, GROUP, n, rms, total);
-        }
-        NAME(finish_group)(a, row, GROUP, rms, t, piece, x, in_range, mean, m2, rstd, ahead);
+        if (row + GROUP < end)
+            NAME(find_moments)(a, row + GROUP, asks ? y : NULL, sums_ahead, rms, &next);
+        NAME(finish_group)(a, row, GROUP, rms, t, piece, group.x, group.in_range, group.mean,
+                           group.m2, group.rstd, ahead);
     }
     return row;
 }
@@ -503,12 +336,12 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
 #endif
 
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
-    /* A group's rows stay in the first-level cache between the sweeps, or go alone. */
-    const bool alone = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 && a->alone;
-    const int64_t grouped = !alone && a->cols * (int64_t)sizeof(ELEMENT_T) <= GROUP_ROW_BYTES
-                                ? a->rows / GROUP * GROUP
-                                : 0;
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
+    /* A group's rows stay in a near cache between the sweeps, or go alone. */
+    const bool alone = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 && a->alone;
+    const int64_t most = t == TRAFFIC_STREAM ? PAST_ROW_BYTES : GROUP_ROW_BYTES;
+    const int64_t grouped =
+        !alone && a->cols * (int64_t)sizeof(ELEMENT_T) <= most ? a->rows / GROUP * GROUP : 0;
     const bool lines =
         t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];

@@ -4,7 +4,7 @@
  * costs less for its elements than for waiting: y waits for the root, the root for the squares, the
  * squares for the mean. So SHORT_ROWS rows, or half of them, are taken through each of these
  * together, and what a row has once is done in vectors of rows. The sums are those of
- * rows_forward.h: a lane that no element goes to holds 0.
+ * rows_moments.h: a lane that no element goes to holds 0.
  */
 
 /* The most vectors of a row. */
@@ -77,21 +77,22 @@ INLINE void NAME(short_add_square)(VEC part[], int k, VEC v) {
     part[k % NAME(PARTS)] = k < NAME(PARTS) ? V(mul)(v, v) : V(fma)(v, v, part[k % NAME(PARTS)]);
 }
 
-/* The sums of FOLD_ROWS rows, or of their squares. */
+/* The first sums of FOLD_ROWS rows, as segment_sums. */
 INLINE void NAME(short_totals)(const char *x, int64_t pitch, const int vecs, int last,
                                const bool rms, REAL total[]) {
+    const int summed = rms || vecs < NAME(PARTS) ? vecs : NAME(PARTS);
     VEC sums[FOLD_ROWS];
     for (int r = 0; r < FOLD_ROWS; r++) {
         const ELEMENT_T *const row = (const ELEMENT_T *)(x + r * pitch);
         VEC part[NAME(PARTS)];
-        UNROLL for (int k = 0; k < vecs; k++) {
+        UNROLL for (int k = 0; k < summed; k++) {
             const VEC v = NAME(load_x)(row + k * VEC_LANES, NAME(short_left)(k, vecs, last));
             if (rms)
                 NAME(short_add_square)(part, k, v);
             else
                 NAME(short_add)(part, k, v);
         }
-        sums[r] = NAME(short_fold)(part, vecs);
+        sums[r] = NAME(short_fold)(part, summed);
     }
     V(fold8)(sums, total);
 }
@@ -129,13 +130,19 @@ INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int cou
         return;
     }
     for (int r = 0; r < count; r += GROUP)
-        NAME(scale_totals)(total + r, inverse, center + r);
+        NAME(scale_totals)(total + r, 1.0 / (double)NAME(summed_first)(n, false), center + r);
     for (int r = 0; r < count; r += FOLD_ROWS)
         NAME(short_centered)(x + r * pitch, pitch, vecs, last, center + r, deviation + r,
                              total + r);
     for (int r = 0; r < count; r += GROUP) {
         double rest[GROUP];
-        NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
+        const unsigned far = NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
+        if (__builtin_expect(far != 0, 0)) {
+            const ELEMENT_T *rows[GROUP];
+            for (int k = 0; k < GROUP; k++)
+                rows[k] = (const ELEMENT_T *)(x + (r + k) * pitch);
+            NAME(recenter)(far, rows, n, center + r, rest, m2 + r);
+        }
         NAME(mean_of)(center + r, rest, mean + r);
     }
 }

@@ -3,7 +3,7 @@
  * than for waiting: y waits for the root, the root for the squares, the squares for the mean. So
  * the rows of a step are taken through each of these together, weight and bias are loaded once for
  * all of them, and the lines of this step's y and of the next step's x are asked for between. The
- * bits are those of rows_forward.h, whose sums these are.
+ * bits are those of rows_moments.h, whose sums these are.
  *
  * A step is STEP_ROWS rows, or GROUP where they come from memory and are more than 3 * LANES: reads
  * and writes then alternate often enough that memory does not wait for either.
@@ -22,12 +22,14 @@ INLINE void NAME(fold_step)(const VEC sums[], const int count, REAL out[]) {
 INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
                                int64_t n, const bool rms, int64_t x_ahead, bool asks_x, bool asks_y,
                                double mean[], double m2[]) {
-    const double inverse = 1.0 / (double)n;
+    const double inverse = 1.0 / (double)n, first = (double)NAME(summed_first)(n, false);
     VEC sums[STEP_ROWS], squares[STEP_ROWS];
     REAL total[STEP_ROWS], center[STEP_ROWS], deviation[STEP_ROWS];
     double rest[GROUP];
     for (int r = 0; r < count; r++) {
-        sums[r] = rms ? NAME(row_squares_as)(x[r], n) : NAME(row_sum_as)(x[r], n, false);
+        sums[r] = rms         ? NAME(row_squares_as)(x[r], n)
+                  : n < LANES ? NAME(row_sum_as)(x[r], n, true)
+                              : NAME(row_sum_as)(x[r], LANES, false);
         NAME(ask_for_row)(y[r], 0, n, asks_y, 1);
         NAME(ask_for_row)(x[r], x_ahead, n, asks_x && rms, 0);
     }
@@ -36,7 +38,7 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
         if (rms)
             m2[r] = total[r];
     for (int r = 0; r < count && !rms; r += GROUP)
-        NAME(scale_totals)(total + r, inverse, center + r);
+        NAME(scale_totals)(total + r, 1.0 / first, center + r);
     for (int r = 0; r < count && !rms; r++) {
         NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], false);
         NAME(ask_for_row)(x[r], x_ahead, n, asks_x, 0);
@@ -46,7 +48,9 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
         NAME(fold_step)(squares, count, total);
     }
     for (int r = 0; r < count && !rms; r += GROUP) {
-        NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
+        const unsigned far = NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
+        if (__builtin_expect(far != 0, 0))
+            NAME(recenter)(far, x + r, n, center + r, rest, m2 + r);
         NAME(mean_of)(center + r, rest, mean + r);
     }
 }

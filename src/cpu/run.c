@@ -50,6 +50,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .in_turn = plan->in_turn,
             .asks_y = plan->asks_y,
             .asks_steps = plan->asks_steps,
+            .asks_sums = plan->asks_sums,
             .traffic = plan->traffic,
         };
         kernels->forward[p->kind](&args);
@@ -77,6 +78,7 @@ static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dw
             .mean = run_stat(p, &run, ROLE_MEAN),
             .rstd = run_stat(p, &run, ROLE_RSTD),
             .asks_steps = job->plan->asks_steps,
+            .asks_sums = job->plan->asks_sums,
             .traffic = job->plan->traffic,
             .dweight = dweight,
             .dbias = dbias,

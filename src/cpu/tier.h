@@ -12,8 +12,17 @@
 #include <math.h>
 #include <stddef.h>
 
-/* Rows up to these sizes are taken in groups, by the forward and the backward kernel. */
-enum { GROUP_ROW_BYTES = 16384, BACKWARD_GROUP_BYTES = 32768 };
+/*
+ * Rows up to these sizes are taken in groups: by the forward, which finds x in a near cache again;
+ * by the forward where y is written past the cache; by the backward where elements are converted,
+ * and where not.
+ */
+enum {
+    GROUP_ROW_BYTES = 16384,
+    PAST_ROW_BYTES = 131072,
+    BACKWARD_GROUP_BYTES = 32768,
+    BACKWARD_LONG_BYTES = 262144
+};
 
 /* How many bytes on y is asked for where it goes through the cache: fewer come too late, with more
  * x leaves the first-level cache. */

@@ -196,8 +196,8 @@ def test_floats_are_short_and_json_has_no_infinity():
 
 def test_another_build_is_measured_beside_this_one_at_the_shapes_given(tmp_path, monkeypatch):
     monkeypatch.setattr("planish.bench.command.QUICK", Effort(3, 0.0, 0.5))
-    arguments = ["rows", "--quick", "--providers", "planish", "--shapes", "3x40,5x64",
-                 "--before", str(library().path), "--threads", "1", "--out", str(tmp_path)]  # fmt: skip
+    words = f"rows --quick --providers planish --shapes 3x40,5x64 --threads 1 --out {tmp_path}"
+    arguments = [*words.split(), "--before", str(library().path)]
     assert run(parse(arguments)) == 0
     results = json.loads((tmp_path / "rows.json").read_text())["results"]
     assert {(r["rows"], r["cols"]) for r in results} == {(3, 40), (5, 64)}

@@ -9,7 +9,7 @@
 
 static const char *const numbers_names[NUMBERS_COUNT] = {
     "normal",   "mean 100", "mean 1e4",  "scale big",   "scale tiny",
-    "constant", "outlier",  "subnormal", "scale mixed",
+    "constant", "outlier",  "subnormal", "scale mixed", "beginning",
 };
 static const char *const part_names[PARTS] = {
     "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
@@ -171,6 +171,8 @@ static double draw(numbers n, element type, int64_t row, int64_t element, random
         return sign * (double)(1 + row % 5) / 3;
     case OUTLIER:
         return element == 0 ? sign * 1000 : normal;
+    case BEGINNING:
+        return normal + (element < 40 ? sign * 100 * (double)(row % 3) : 0);
     case SUBNORMAL:
         return (double)element_ulp(type, 0) * (double)random_below(r, 1000) * sign;
     default:

@@ -19,6 +19,7 @@ typedef enum numbers {
     OUTLIER,     /* one element of the row 1000 times the others */
     SUBNORMAL,   /* no element is a normal number of its type */
     SCALE_MIXED, /* every fifth row as SCALE_BIG */
+    BEGINNING,   /* the first 40 elements of two rows of three far from the others */
     NUMBERS_COUNT
 } numbers;
 

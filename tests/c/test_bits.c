@@ -30,6 +30,11 @@ static const struct {
     {BF16, BF16, F32, F32, BF16},
 };
 
+static numbers numbers_of(int turn) {
+    static const numbers of[] = {NORMAL, MEAN_100, MEAN_1E4, SCALE_BIG, SCALE_TINY, BEGINNING};
+    return of[turn % (int)(sizeof of / sizeof *of)];
+}
+
 /* Calls `each` for every pass, kind, shape and mix of dtypes: every `step`th of them. */
 static void every_case(int step, void (*each)(const norm_case *c)) {
     int turn = 0;
@@ -45,7 +50,7 @@ static void every_case(int step, void (*each)(const norm_case *c)) {
                     c.weight = mixes[m].weight;
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
-                    c.numbers = (numbers)(turn % CONSTANT);
+                    c.numbers = numbers_of(turn);
                     c.weight_offset = turn / 3 % 2;
                     c.seed = (uint64_t)turn;
                     each(&c);
@@ -83,7 +88,7 @@ static void every_image(int step, void (*each)(const norm_case *c)) {
                     c.weight = mixes[m].weight;
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
-                    c.numbers = (numbers)(turn / 3 % CONSTANT);
+                    c.numbers = numbers_of(turn / 3);
                     if (pass != PLANISH_BACKWARD_FROM_Y && turn % 5 % 2)
                         c.activation = turn % 5 == 1 ? PLANISH_SILU : PLANISH_RELU;
                     c.weight_offset = turn / 3 % 2;
