@@ -5,7 +5,7 @@ Knows how many bytes the work has to move. Does not know who does the work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -89,12 +89,20 @@ def by_pixel(case: Case, t: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Data:
-    """The input of a case. ``dy`` is there for backward only, ``bias`` for LayerNorm only."""
+    """The input of a case. ``dy`` is there for backward only, ``bias`` for LayerNorm only.
+
+    ``result`` is where y or dx goes with all who write to the caller's memory. It is the same for
+    all of them: where a buffer lies in memory can make half of the difference between two cells.
+    """
 
     x: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None
     dy: torch.Tensor | None
+    result: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", torch.empty_like(self.x))
 
 
 def make_data(case: Case) -> Data:

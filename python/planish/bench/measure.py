@@ -108,7 +108,8 @@ def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[R
                     runs.append(provider.prepare(case, one))
                     stack.callback(runs[-1].close)
                 kept += runs
-                outputs[provider.name] = runs[0].outputs()
+                # The next provider may write to the same memory.
+                outputs[provider.name] = {k: v.clone() for k, v in runs[0].outputs().items()}
                 works[provider.name] = _clock(case, runs)
             except UnsupportedError as error:
                 results[provider.name] = _result(case, provider, "unsupported", str(error))

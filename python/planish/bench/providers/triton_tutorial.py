@@ -130,7 +130,7 @@ class TritonTutorial(Provider):
         if block * x.element_size() > MOST_BYTES:
             raise UnsupportedError("the tutorial takes rows of up to 64 KiB")
         warps = min(max(block // 256, 1), 8)
-        y, dx = torch.empty_like(x), torch.empty_like(x)
+        y = dx = data.result
         mean = torch.empty(case.rows, device=x.device)
         rstd = torch.empty_like(mean)
 
