@@ -79,9 +79,6 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
             (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] * real_bytes(c);
         if (c[C_TILE] == 2)
             sums = 2 * (size_t)c[C_PLANES] * (size_t)c[C_COLS] * real_bytes(c);
-        size_t all = 32 * 8 * (size_t)c[C_WARPS]; /* where the blocks add them up themselves */
-        if (sums < all)
-            sums = all;
         if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
             sums = 0;
         return ring > sums ? ring : sums;
