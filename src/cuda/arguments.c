@@ -221,8 +221,8 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .rest = (uint32_t)(plan->rows % turn)};
 }
 
-/* What follows a backward that leaves `count` partial rows from `sums` on, in planes of `room` rows:
- * nothing where there is only one, for then it is the result. */
+/* What follows a backward that leaves `count` partial rows from `sums` on, in planes of `room`
+ * rows: nothing where there is only one, for then it is the result. */
 static void finish_arguments(const cuda_plan *plan, void *const *b, char *sums, int64_t room,
                              int64_t count, cuda_launch *backward) {
     if (plan->finish.kernel < 0)

@@ -14,8 +14,8 @@
  * reads back only the bytes it copied itself, so the ring needs no barrier; a slot is refilled as
  * soon as its row is in registers. STAGES 0 loads straight to registers: for elements that
  * asynchronous copies cannot move (alignment below 4 bytes). HOLD 1: a row stays in the ring for its
- * output and is read again, and the weights wait in shared memory too, so that a thread has registers
- * for the sums of more columns.
+ * output and is read again, and the weights wait in shared memory too, converted once for all rows, so
+ * that a thread has registers for the sums of more columns.
  *
  *     g = dy * w    d = x - mean    delta = mean of d    c1 = mean of g
  *     xhat = (d - delta) * rstd     c2 = mean of g * xhat

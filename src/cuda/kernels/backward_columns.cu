@@ -14,8 +14,6 @@ __device__ __forceinline__ real sum_over_rows(real v, int lane) {
     return v;
 }
 
-/* Columns that are moved at once. */
-constexpr int COLUMNS = least(WIDTH, 16 / (int)sizeof(real));
 struct __align__(COLUMNS * sizeof(real)) columns {
     real v[COLUMNS];
 };
@@ -25,7 +23,6 @@ struct __align__(COLUMNS * sizeof(real)) columns {
 template <int TYPE>
 __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[WIDTH], real *to,
                                               void *result, u32 block_rank) {
-    constexpr int PIECES = WIDTH / COLUMNS;    /* of a chunk */
     columns *room = (columns *)dynamic_shared; /* [TEAMS][TEAM_COLS / COLUMNS] */
     const int own = WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES;
     barrier(0, THREADS);

@@ -256,8 +256,8 @@ static void rows_wide(void) {
     emulate_case(c);
 }
 
-/* The same of shorter rows, as no plan has them: rings and delays of every kind, more members than a warp
- * looks at at once, one group and several, fewer rows than a ring holds. */
+/* The same of shorter rows, as no plan has them: rings and delays of every kind, more members than
+ * a warp has lanes, one group and several, fewer rows than a ring holds. */
 static void rows_shared(void) {
     static const struct {
         sharing how;
