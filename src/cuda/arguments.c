@@ -137,11 +137,8 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
     if (cuda_spec_is_groups(&plan->main))
         return groups_launch_specs(plan, buffers, launches);
     int count = 0;
-    if (plan->wide.kernel >= 0) {
-        launches[0].spec = spec_for(plan, &plan->wide, buffers);
-        return 1;
-    }
-    cuda_spec main = spec_for(plan, &plan->main, buffers);
+    const cuda_spec *which = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+    cuda_spec main = spec_for(plan, which, buffers);
     if (main.kernel == CUDA_APPLY) {
         launches[count].spec = main;
         launches[count++].spec.kernel = CUDA_SUMS;
@@ -224,6 +221,19 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .rest = (uint32_t)(plan->rows % turn)};
 }
 
+/* What follows a backward that leaves `count` partial rows from `sums` on, in planes of `room`
+ * rows: nothing where there is only one, for then it is the result. */
+static void finish_arguments(const cuda_plan *plan, void *const *b, char *sums, int64_t room,
+                             int64_t count, cuda_launch *backward) {
+    if (plan->finish.kernel < 0)
+        return;
+    cuda_finish_arguments(plan, b, sums, room, count, backward + 1);
+    if (count == 1) {
+        backward->args.backward.alone = 1;
+        backward[1].blocks_x = 0;
+    }
+}
+
 static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
                                int resident_clusters, cuda_launch *l) {
     const int32_t *c = l->spec.constant;
@@ -238,13 +248,7 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
     l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
-    if (plan->finish.kernel < 0)
-        return;
-    cuda_finish_arguments(plan, b, workspace, grid, l + 1);
-    if (grid == 1) {
-        l->args.backward.alone = 1;
-        l[1].blocks_x = 0;
-    }
+    finish_arguments(plan, b, workspace, plan->partials, grid, l);
 }
 
 /* Rows too long for one read: sums, apply, finish. */
@@ -277,7 +281,7 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
                          .mean_stride = row_bytes(plan, ROLE_MEAN),
                          .rstd_stride = row_bytes(plan, ROLE_RSTD)};
     if (plan->finish.kernel >= 0)
-        cuda_finish_arguments(plan, b, partials, plan->partials, l + 2);
+        cuda_finish_arguments(plan, b, partials, plan->partials, plan->partials, l + 2);
 }
 
 /* Rows over groups of blocks, of which the device holds `resident`. */
@@ -295,7 +299,7 @@ static void wide_arguments(const cuda_plan *plan, void *const *b, char *workspac
         char *sums = workspace + (size_t)groups * cuda_spec_mail_bytes(&l->spec);
         l->args.backward = backward_args_of(plan, b, groups, sums, groups);
         l->args.backward.mail = workspace;
-        l->args.backward.together = 1;
+        finish_arguments(plan, b, sums, groups, groups, l);
     }
 }
 

@@ -464,5 +464,5 @@ void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_C
         .eps = plan->eps,
         .eps_is_small = plan->eps < 1e-30};
     if (plan->finish.kernel >= 0)
-        cuda_finish_arguments(plan, buffers, workspace, grid, &launches[1]);
+        cuda_finish_arguments(plan, buffers, workspace, plan->partials, grid, &launches[1]);
 }

@@ -29,11 +29,11 @@ void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t parti
 }
 
 void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], char *partials,
-                           int64_t count, cuda_launch *l) {
+                           int64_t room, int64_t count, cuda_launch *l) {
     const int32_t *c = plan->main.constant;
     const int32_t *f = plan->finish.constant;
     const int64_t cols = f[C_COLS];
-    size_t bytes = (size_t)(plan->partials * cols) * real_bytes(c);
+    size_t bytes = (size_t)(room * cols) * real_bytes(c);
     l->blocks_x = ceil_div(f[C_COLS], f[C_LANES]);
     l->blocks_y = (unsigned)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
     l->args.finish = (cuda_finish_args){.partial_weight = partials,

@@ -69,19 +69,15 @@ size_t cuda_spec_shared_bytes(const cuda_spec *s) {
     }
     if (s->kernel == CUDA_BACKWARD) {
         size_t g = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_G_TYPE);
-        size_t w = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_W_TYPE);
         size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
         if (tiles)
             ring = 2 * (size_t)c[C_STAGES] * tiles;
-        if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1)
-            ring += vecs * threads * w;
+        if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1) /* the weights, converted */
+            ring += vecs * threads * (size_t)c[C_WIDTH] * real_bytes(c);
         size_t sums =
             (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] * real_bytes(c);
         if (c[C_TILE] == 2)
             sums = 2 * (size_t)c[C_PLANES] * (size_t)c[C_COLS] * real_bytes(c);
-        size_t all = 32 * 8 * (size_t)c[C_WARPS]; /* where the blocks add them up themselves */
-        if (sums < all)
-            sums = all;
         if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
             sums = 0;
         return ring > sums ? ring : sums;

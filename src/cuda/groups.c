@@ -389,6 +389,6 @@ void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
             .eps_is_small = plan->eps < 1e-30};
     }
     if (plan->finish.kernel >= 0)
-        cuda_finish_arguments(plan, buffers, (char *)partials, partial_rows(plan, first),
-                              &launches[count]);
+        cuda_finish_arguments(plan, buffers, (char *)partials, plan->partials,
+                              partial_rows(plan, first), &launches[count]);
 }

@@ -27,7 +27,7 @@ typedef struct cuda_backward_args {
     void *partial_weight, *partial_bias, *dweight, *dbias;
     int64_t x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
     int64_t x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
-    uint32_t turns, rest, zero, together, alone;
+    uint32_t turns, rest, zero, alone;
     void *mail;
 } cuda_backward_args;
 

@@ -50,6 +50,6 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     c[C_GROUP] = group;
     c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
     c[C_STAGES] = stages;
-    c[C_DELAY] = !forward && bytes == 4 ? stages - 1 : stages / 2;
+    c[C_DELAY] = stages / 2;
     c[C_MIN_BLOCKS] = blocks;
 }

@@ -1,9 +1,8 @@
 /*
  * Backward of dense rows in one read: dx, and the sums for dweight and dbias, from a single pass
  * over x and dy. Persistent: a fixed share of the rows for each team of threads, each keeping the
- * sums of its columns in registers; at the end a block writes one row of partial sums. In a
- * cooperative launch (args.together) the blocks then meet and add them up, each for some columns;
- * else finish.cu does. Where one block or cluster takes all rows (args.alone) its sums are the
+ * sums of its columns in registers; at the end a block writes one row of partial sums, which
+ * finish.cu adds up. Where one block, cluster or group takes all rows (args.alone) its sums are the
  * result. No atomics: the order of every sum is fixed by the launch.
  *
  * Chunks, LANES, VECS, CLUSTER and ROWS are as in forward.cu. A team is a warp (LANES up to 32; it
@@ -15,8 +14,8 @@
  * reads back only the bytes it copied itself, so the ring needs no barrier; a slot is refilled as
  * soon as its row is in registers. STAGES 0 loads straight to registers: for elements that
  * asynchronous copies cannot move (alignment below 4 bytes). HOLD 1: a row stays in the ring for its
- * output and is read again, and the weights wait in shared memory too, so that a thread has registers
- * for the sums of more columns.
+ * output and is read again, and the weights wait in shared memory too, converted once for all rows, so
+ * that a thread has registers for the sums of more columns.
  *
  *     g = dy * w    d = x - mean    delta = mean of d    c1 = mean of g
  *     xhat = (d - delta) * rstd     c2 = mean of g * xhat
@@ -44,12 +43,11 @@ struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
     real *partial_weight, *partial_bias; /* [gridDim.x / SHARERS][COLS] */
-    void *dweight, *dbias;               /* together */
+    void *dweight, *dbias;               /* alone */
     i64 x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
     i64 x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
     u32 turns, rest; /* of the rows: whole turns, and rows of the last */
     u32 zero;     /* 0, which the compiler cannot know */
-    u32 together; /* a cooperative launch, which adds up the partial sums */
     u32 alone;    /* no other block has rows */
     u64 *mail;    /* GROUP > 1: a line for each group */
 };

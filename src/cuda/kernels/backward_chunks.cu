@@ -3,6 +3,13 @@
  * hand, the saved statistics and the weights, and how they come to it.
  */
 
+/* Columns whose numbers of `real` are moved at once, a piece of a chunk. In shared memory a piece lies beside those of
+ * the other threads, so that they meet in no bank. */
+constexpr int COLUMNS = least(WIDTH, 16 / (int)sizeof(real));
+constexpr int PIECES = WIDTH / COLUMNS;
+constexpr int PIECE_BYTES = COLUMNS * (int)sizeof(real);
+constexpr int REAL_TYPE = sizeof(real) == 4 ? F32 : F64;
+
 struct team_state {
     int lane, team, rank; /* rank in the row: also this thread's first chunk */
     bool idle, has_last;
@@ -22,9 +29,10 @@ struct team_state {
                ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) +
                threadIdx.x * (G_BYTES - X_BYTES);
     }
-    __device__ __forceinline__ u32 w_slot(int k) const {
+    __device__ __forceinline__ u32 w_slot(int k, int piece) const {
         return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + G_BYTES) +
-               k * (THREADS * W_BYTES) + threadIdx.x * (W_BYTES - X_BYTES);
+               (k * PIECES + piece) * (THREADS * PIECE_BYTES) +
+               threadIdx.x * (PIECE_BYTES - X_BYTES);
     }
 };
 
@@ -119,7 +127,7 @@ __device__ __forceinline__ real plus_offset(real w) {
     return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }
 
-/* A thread's weights: in registers as they are in memory, or in shared memory. */
+/* A thread's weights: in registers as they are in memory, or converted in shared memory. */
 struct thread_weights {
     chunk<W_BYTES> held[AGAIN ? 1 : VECS];
 
@@ -131,10 +139,17 @@ struct thread_weights {
                 if (!t.idle && t.has(k))
                     w = load_chunk<W_BYTES, W_ACCESS>(
                         (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
-                if constexpr (AGAIN)
-                    store_to_shared<W_BYTES>(t.w_slot(k), w);
-                else
+                if constexpr (AGAIN) {
+#pragma unroll
+                    for (int i = 0; i < PIECES; i++) {
+                        real converted[COLUMNS];
+                        convert(w, i, converted);
+                        store_to_shared<PIECE_BYTES>(t.w_slot(k, i),
+                                                     pack<REAL_TYPE, COLUMNS>(converted));
+                    }
+                } else {
                     held[k] = w;
+                }
             }
     }
     /* Else the converted weights stay in registers, and spill. */
@@ -145,14 +160,21 @@ struct thread_weights {
                 for (u32 &w : held[k].word)
                     forget(w, zero);
     }
-    __device__ __forceinline__ void take(const team_state &t, int k, real *w) const {
-        chunk<W_BYTES> c;
-        if constexpr (AGAIN && W_TYPE != NONE)
-            c = load_from_shared<W_BYTES>(t.w_slot(k));
-        else
-            c = held[AGAIN ? 0 : k];
+    /* A piece of the weights of chunk k: all at once would take registers. */
+    __device__ __forceinline__ void take(const team_state &t, int k, int piece, real *w) const {
+        if constexpr (AGAIN && W_TYPE != NONE) {
+            const auto c = load_from_shared<PIECE_BYTES>(t.w_slot(k, piece));
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            w[i] = W_TYPE == NONE ? (real)1 : plus_offset(element<W_TYPE>(c.word, i));
+            for (int i = 0; i < COLUMNS; i++)
+                w[i] = element<REAL_TYPE>(c.word, i);
+        } else {
+            convert(held[AGAIN ? 0 : k], piece, w);
+        }
+    }
+    __device__ __forceinline__ static void convert(const chunk<W_BYTES> &c, int piece, real *w) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            w[i] = W_TYPE == NONE ? (real)1
+                                  : plus_offset(element<W_TYPE>(c.word, piece * COLUMNS + i));
     }
 };

@@ -37,16 +37,6 @@ __device__ __forceinline__ real element_output(real d, real g, real w, const row
     return multiply_add(scaled, f.rstd, rest);
 }
 
-/* The same of a chunk. */
-__device__ __forceinline__ void chunk_output(const chunk<X_BYTES> &x, const chunk<G_BYTES> &dy,
-                                             const real *w, const row_factors &f, real *dweight,
-                                             real *dbias, real *out) {
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        out[i] = element_output(element<X_TYPE>(x.word, i), element<G_TYPE>(dy.word, i), w[i], f,
-                                dweight[i], dbias[i]);
-}
-
 constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
 
 /* A row of dx in memory, from this thread's first chunk on. */
@@ -67,11 +57,16 @@ __device__ __forceinline__ void row_output(const team_state &t, const row_source
                                            const dx_place &dx) {
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
-        real w[WIDTH], out[WIDTH];
+        real w[COLUMNS], out[WIDTH];
         const auto x = row.x(k);
         const auto g = row.g(k);
-        weights.take(t, k, w);
-        chunk_output(x, g, w, f, dweight[k], dbias[k], out);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            if (i % COLUMNS == 0)
+                weights.take(t, k, i / COLUMNS, w);
+            out[i] = element_output(element<X_TYPE>(x.word, i), element<G_TYPE>(g.word, i),
+                                    w[i % COLUMNS], f, dweight[k][i], dbias[k][i]);
+        }
         if constexpr (WANT_DX)
             if (dx.there && t.has(k))
                 dx.put(k, pack<D_TYPE, WIDTH>(out));

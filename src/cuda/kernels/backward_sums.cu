@@ -15,18 +15,19 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const row_sourc
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
-        real w[WIDTH], g[WIDTH], d[WIDTH];
+        real w[COLUMNS], g[WIDTH], d[WIDTH];
         const auto x = row.x(k);
         const auto dy = row.g(k);
-        weights.take(t, k, w);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
+            if (i % COLUMNS == 0)
+                weights.take(t, k, i / COLUMNS, w);
             d[i] = element<X_TYPE>(x.word, i);
             if (LAYER)
                 d[i] -= mean;
             g[i] = element<G_TYPE>(dy.word, i);
             if (W_TYPE != NONE)
-                g[i] *= w[i];
+                g[i] *= w[i % COLUMNS];
         }
 #pragma unroll
         for (int i = 0; i < HALF; i++) {

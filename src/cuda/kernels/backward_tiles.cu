@@ -12,10 +12,10 @@ struct __align__(16) shared_weights {
             for (int c = threadIdx.x; c < TILE_COLS; c += THREADS)
                 weight[c] = plus_offset(load_element<W_TYPE>(args.weight, c));
     }
-    __device__ __forceinline__ void take(const team_state &t, int k, real *w) const {
-        const int column = (t.rank + (t.has(k) ? k : 0) * SPREAD) * WIDTH;
+    __device__ __forceinline__ void take(const team_state &t, int k, int piece, real *w) const {
+        const int column = (t.rank + (t.has(k) ? k : 0) * SPREAD) * WIDTH + piece * COLUMNS;
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
+        for (int i = 0; i < COLUMNS; i++)
             w[i] = W_TYPE == NONE ? (real)1 : weight[W_TYPE == NONE ? 0 : column + i];
     }
 };

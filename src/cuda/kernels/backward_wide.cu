@@ -1,6 +1,8 @@
 /* A part of backward.cu: rows over GROUP blocks. */
 
-constexpr int LINE = 2 * DELAY + 2; /* as in forward_wide.cu */
+/* As in forward_wide.cu. */
+constexpr int LINE = 2 * DELAY + 2;
+constexpr int AHEAD = most(STAGES - DELAY, 1);
 typedef mail<real, GROUP, LINE> group_mail;
 
 struct wide_room {
@@ -15,15 +17,15 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &r
     for (int turn = 0; turn < turns + DELAY; turn++) {
         if (turn >= DELAY) {
             real sum[3] = {0, 0, 0};
+            m.wait(line, turn - DELAY, t.lane);
 #pragma unroll
             for (int e = 0; e < group_mail::EACH; e++) {
                 real v[3] = {0, 0, 0};
-                m.take(line, turn - DELAY, e, t.lane, v);
+                m.take(e, t.lane, v);
 #pragma unroll
                 for (int j = 0; j < 3; j++)
                     sum[j] += v[j];
             }
-            __syncwarp();
             sum_in_warp(t, sum);
             if (t.lane == 0)
                 room.sums[turn & 1] = {sum[0], sum[1], sum[2], 0};
@@ -48,7 +50,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
     const char *old_mean = t.next_mean, *old_rstd = t.next_rstd;
     operands o;
-    int newest = 0, oldest = 0; /* slots */
+    int newest = 0, next = AHEAD % most(STAGES, 1); /* slots; the next is that of the row put out */
     thread_weights weights;
     weights.load(args, t);
     real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
@@ -64,7 +66,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             t.next_mean += args.mean_turn;
             if (LAYER && turn + 1 < turns)
                 next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
-            copy_async_wait<most(STAGES - 1 - DELAY, 0)>();
+            copy_async_wait<AHEAD - 1>();
             take(t, newest, o);
             thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
             store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
@@ -76,21 +78,21 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             rstd = load_element<RSTD_TYPE>(old_rstd, 0);
         }
         barrier(1, ALL_THREADS);
-        if (turn < DELAY)
-            continue;
-        const entry s = room.sums[turn & 1];
-        const row_factors f = factors_of(s.sum, mean, rstd);
-        old_mean += args.mean_turn;
-        old_rstd += args.rstd_turn;
-        if (turn + 1 < turns + DELAY) {
-            if (LAYER)
-                mean = load_element<MEAN_TYPE>(old_mean, 0);
-            rstd = load_element<RSTD_TYPE>(old_rstd, 0);
+        if (turn >= DELAY) {
+            const entry s = room.sums[turn & 1];
+            const row_factors f = factors_of(s.sum, mean, rstd);
+            old_mean += args.mean_turn;
+            old_rstd += args.rstd_turn;
+            if (turn + 1 < turns + DELAY) {
+                if (LAYER)
+                    mean = load_element<MEAN_TYPE>(old_mean, 0);
+                rstd = load_element<RSTD_TYPE>(old_rstd, 0);
+            }
+            row_output(t, row_in_ring{t, next}, weights, f, dweight, dbias, dx_in_memory{dx, true});
+            dx += args.dx_turn;
         }
-        row_output(t, row_in_ring{t, oldest}, weights, f, dweight, dbias, dx_in_memory{dx, true});
-        fetch(args, t, turn - DELAY + STAGES, oldest, o);
-        oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
-        dx += args.dx_turn;
+        fetch(args, t, turn + AHEAD, next, o);
+        next = next + 1 == STAGES ? 0 : next + 1;
     }
     copy_async_wait<0>();
     write_column_sums(args, t, dweight, dbias, member);
@@ -111,7 +113,7 @@ __device__ __forceinline__ void wide_rows(const backward_args &args, team_state 
     } else {
         operands o;
 #pragma unroll 1
-        for (int s = 0; s < STAGES; s++)
+        for (int s = 0; s < AHEAD; s++)
             fetch(args, t, s, s, o);
         row_turns(args, t, room, member, group);
     }

@@ -3,6 +3,9 @@
 /* Turns a line has room for. A block that sends turn t has taken turn t - DELAY from every other,
  * and each of those had taken turn t - 2 DELAY before it sent that. */
 constexpr int LINE = 2 * DELAY + 2;
+/* Rows asked for before the first is summed. Each turn asks for one more, into the slot of the row that it
+ * puts out, if it does: so a row is waited for no longer than it takes, from the first on. */
+constexpr int AHEAD = most(STAGES - DELAY, 1);
 typedef mail<total, GROUP, LINE> group_mail;
 
 struct wide_room {
@@ -16,11 +19,11 @@ __device__ __forceinline__ void merge_mail(const place &p, group_mail &m, u64 *l
                                            real scale, real &pivot, total &a, total &b) {
     total first = 0;
     a = b = 0;
+    m.wait(line, turn, p.lane);
 #pragma unroll
     for (int e = 0; e < group_mail::EACH; e++) {
         total v[3] = {0, 0, 0};
-        const bool there = m.take(line, turn, e, p.lane, v);
-        __syncwarp();
+        const bool there = m.take(e, p.lane, v);
         if (e == 0)
             first = from_lane(v[0], 0);
         if (there && LAYER) {
@@ -50,9 +53,9 @@ __device__ __forceinline__ void send_block(const place &p, const entry *slots, u
 
 /* The extra warp: the moments of the rows whose output is next, and the sums of the newest row. */
 __device__ __forceinline__ void exchange_turns(const forward_args &args, place &p, wide_room &room,
-                                               u64 *line, i64 turns) {
+                                               u64 *line, int turns) {
     group_mail m;
-    for (i64 t = 0; t < turns + DELAY; t++) {
+    for (int t = 0; t < turns + DELAY; t++) {
         row_moments now = {0, 0, 0, 0};
         if (t >= DELAY) {
             real pivot;
@@ -101,57 +104,57 @@ __device__ __forceinline__ void sum_slot(const place &p, const row_reader &r, re
 
 /* The other warps: the sums of the newest row, and the output of an older one. */
 __device__ __forceinline__ void row_turns(const forward_args &args, place &p, wide_room &room,
-                                          i64 row, i64 turns) {
+                                          i64 row, int turns) {
     char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
-    int newest = 0, oldest = 0; /* slots */
+    int newest = 0, next = AHEAD % most(STAGES, 1); /* slots; the next is that of the row put out */
     affine early;
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if (p.has(k))
             load_affine(args, p, k, early.weight[EARLY ? k : 0], early.bias[EARLY ? k : 0]);
-    for (i64 t = 0; t < turns + DELAY; t++) {
+    for (int t = 0; t < turns + DELAY; t++) {
         row_reader r;
         r.there = true;
         if (t < turns) {
-            copy_async_wait<STAGES - 1 - DELAY>();
+            copy_async_wait<AHEAD - 1>();
             r.slot = p.slot(newest, 0, 0);
             sum_slot<false>(p, r, 1, room.slots[t & 1]);
             newest = newest + 1 == STAGES ? 0 : newest + 1;
         }
         barrier(1, ALL_THREADS);
-        if (t < DELAY)
-            continue;
-        r.slot = p.slot(oldest, 0, 0);
-        r.first_channel = first_channel_of(row);
-        row_moments m = room.moments[t & 1];
-        if (WIDE_RANGE && m.beyond) {
-            sum_slot<true>(p, r, scale_of(m), room.scaled_slots);
-            barrier(2, ALL_THREADS);
-            barrier(2, ALL_THREADS);
-            m = room.moments[t & 1];
-        }
-        if (p.rank == 0)
-            save_moments(args, row, m);
-        /* Else the converted weights stay in registers, and spill. */
+        if (t >= DELAY) {
+            r.slot = p.slot(next, 0, 0);
+            r.first_channel = first_channel_of(row);
+            row_moments m = room.moments[t & 1];
+            if (WIDE_RANGE && m.beyond) {
+                sum_slot<true>(p, r, scale_of(m), room.scaled_slots);
+                barrier(2, ALL_THREADS);
+                barrier(2, ALL_THREADS);
+                m = room.moments[t & 1];
+            }
+            if (p.rank == 0)
+                save_moments(args, row, m);
+            /* Else the converted weights stay in registers, and spill. */
 #pragma unroll
-        for (int k = 0; k < (EARLY ? VECS : 1); k++) {
-            for (u32 &w : early.weight[k].word)
-                forget(w, args.zero);
-            for (u32 &w : early.bias[k].word)
-                forget(w, args.zero);
+            for (int k = 0; k < (EARLY ? VECS : 1); k++) {
+                for (u32 &w : early.weight[k].word)
+                    forget(w, args.zero);
+                for (u32 &w : early.bias[k].word)
+                    forget(w, args.zero);
+            }
+            apply(args, p, y, early, &r, &m);
+            y += args.y_turn;
+            row += args.row_turn;
         }
-        apply(args, p, y, early, &r, &m);
-        fill(args, p, oldest);
-        oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
-        y += args.y_turn;
-        row += args.row_turn;
+        fill(args, p, next);
+        next = next + 1 == STAGES ? 0 : next + 1;
     }
 }
 
 __device__ __forceinline__ void wide_rows(const forward_args &args, place &p) {
     __shared__ wide_room room;
     const i64 group = blockIdx.x / GROUP, groups = gridDim.x / GROUP;
-    const i64 turns = group < args.rows ? (args.rows - group + groups - 1) / groups : 0;
+    const int turns = group < args.rows ? (int)((args.rows - group + groups - 1) / groups) : 0;
     u64 *line = args.mail + group * 2 * group_mail::ALL_WORDS;
     p.next_row = group;
     p.next_x = (const char *)args.x + group * args.x_stride + (i64)p.rank * X_BYTES;
@@ -164,7 +167,7 @@ __device__ __forceinline__ void wide_rows(const forward_args &args, place &p) {
         exchange_turns(args, p, room, line, turns);
     } else {
 #pragma unroll 1
-        for (int s = 0; s < STAGES; s++)
+        for (int s = 0; s < AHEAD; s++)
             fill(args, p, s);
         row_turns(args, p, room, group, turns);
     }

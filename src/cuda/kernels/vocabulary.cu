@@ -470,18 +470,6 @@ __device__ __forceinline__ void look_at_words(const u64 *address, u64 &a, u64 &b
                  : "l"(address)
                  : "memory");
 }
-/* What another block wrote before a grid barrier. */
-__device__ __forceinline__ float load_of_others(const float *address) {
-    float v;
-    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(address) : "memory");
-    return v;
-}
-__device__ __forceinline__ double load_of_others(const double *address) {
-    double v;
-    asm volatile("ld.relaxed.gpu.global.f64 %0, [%1];" : "=d"(v) : "l"(address) : "memory");
-    return v;
-}
-
 /* Half a value and its turn in one word. */
 __device__ __forceinline__ void post(u64 *to, u32 turn, float v) {
     post_word(to, (u64)turn << 32 | __float_as_uint(v));
@@ -500,7 +488,8 @@ __device__ __forceinline__ void posted(const u64 *word, double &v) {
 
 /*
  * A line that three values of each of COUNT blocks go through, turn after turn: room for LINE turns,
- * one entry of a turn for each block. A lane takes every 32nd entry.
+ * one entry of a turn for each block. A lane takes every 32nd entry. The first two words of all
+ * entries lie together, then the next two, so that a warp which looks at them reads whole sectors.
  */
 template <typename T, int COUNT, int LINE> struct mail {
     static constexpr int WORDS = sizeof(T) == 4 ? 4 : 6; /* of an entry; whole pairs */
@@ -511,26 +500,28 @@ template <typename T, int COUNT, int LINE> struct mail {
     u64 word[EACH][WORDS];
 
     __device__ __forceinline__ static u64 *entry(u64 *line, i64 turn, int block) {
-        return line + ((i64)((u32)turn % LINE) * COUNT + block) * WORDS;
+        return line + (i64)((u32)turn % LINE) * (COUNT * WORDS) + 2 * block;
     }
+    /* Of a word, from its entry on. */
+    __device__ __forceinline__ static int place(int word) { return word / 2 * (2 * COUNT) + word % 2; }
     __device__ __forceinline__ static u32 mark(i64 turn) { return (u32)turn + 1; }
 
     /* Before the grid's first barrier: no mark of an earlier launch is left. One warp calls. */
     __device__ __forceinline__ static void clear(u64 *line, int block, int lane) {
         for (int i = lane; i < LINE * WORDS; i += 32)
-            post_word(entry(line, i / WORDS, block) + i % WORDS, 0);
+            post_word(entry(line, i / WORDS, block) + place(i % WORDS), 0);
     }
     __device__ __forceinline__ static void send(u64 *line, i64 turn, int block, const T *v) {
         u64 *to = entry(line, turn, block);
 #pragma unroll
         for (int j = 0; j < 3; j++)
-            post(to + j * HALVES, mark(turn), v[j]);
+            post(to + place(j * HALVES), mark(turn), v[j]);
     }
     __device__ __forceinline__ void look_at(u64 *line, i64 turn, int e, int lane) {
         u64 *from = entry(line, turn, e * 32 + lane);
 #pragma unroll
         for (int j = 0; j < WORDS; j += 2)
-            look_at_words(from + j, word[e][j], word[e][j + 1]);
+            look_at_words(from + place(j), word[e][j], word[e][j + 1]);
     }
     /* Asks for a turn's entries; nothing waits for them yet. */
     __device__ __forceinline__ void ask(u64 *line, i64 turn, int lane) {
@@ -539,19 +530,36 @@ template <typename T, int COUNT, int LINE> struct mail {
             if (e * 32 + lane < COUNT)
                 look_at(line, turn, e, lane);
     }
-    /* Takes entry e of this lane, asking again until it has come; false past the last. */
-    __device__ __forceinline__ bool take(u64 *line, i64 turn, int e, int lane, T *v) {
+    /* Whether entry e of this lane has come, if there is one. */
+    __device__ __forceinline__ bool has_come(i64 turn, int e, int lane) const {
+        bool all = true;
+#pragma unroll
+        for (int j = 0; j < 3 * HALVES; j++)
+            all = all && (u32)(word[e][j] >> 32) == mark(turn);
+        return all || e * 32 + lane >= COUNT;
+    }
+    /* Waits for this lane's entries. All that have not come are looked at again at once: a look takes a trip to the
+     * L2, behind what the multiprocessor asked for before. */
+    __device__ __forceinline__ void wait(u64 *line, i64 turn, int lane) {
+        for (bool all = false; !all;) {
+            bool come[EACH];
+            all = true;
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                come[e] = has_come(turn, e, lane);
+                all = all && come[e];
+            }
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                if (!come[e])
+                    look_at(line, turn, e, lane);
+        }
+        __syncwarp();
+    }
+    /* Takes entry e of this lane, which has come; false past the last. */
+    __device__ __forceinline__ bool take(int e, int lane, T *v) const {
         if (e * 32 + lane >= COUNT)
             return false;
-        for (;;) {
-            bool all = true;
-#pragma unroll
-            for (int j = 0; j < 3 * HALVES; j++)
-                all = all && (u32)(word[e][j] >> 32) == mark(turn);
-            if (all)
-                break;
-            look_at(line, turn, e, lane);
-        }
 #pragma unroll
         for (int j = 0; j < 3; j++)
             posted(word[e] + j * HALVES, v[j]);

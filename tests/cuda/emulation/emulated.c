@@ -24,6 +24,7 @@ schedule order;
 unsigned char fill;
 int units_written, launches_run;
 bool without_clusters;
+sharing sharing_of_rows;
 
 void set_device(int arch, int multiprocessors) {
     limits = (cuda_limits){.arch = arch,
@@ -119,6 +120,21 @@ static void share_without_clusters(cuda_plan *plan) {
     groups_plan_size(plan);
 }
 
+static void share_rows(cuda_plan *plan) {
+    const sharing *s = &sharing_of_rows;
+    int32_t *c = plan->wide.constant;
+    plan->wide = plan->main;
+    plan->wide.kernel = plan->main.kernel == CUDA_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
+    c[C_GROUP] = s->group;
+    c[C_LANES] = s->lanes;
+    c[C_WARPS] = s->lanes / 32;
+    c[C_VECS] = s->vecs;
+    c[C_STAGES] = s->stages;
+    c[C_DELAY] = s->delay;
+    c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = c[C_MIN_BLOCKS] = 1;
+    plan->workspace_bytes = cuda_plan_workspace(plan);
+}
+
 static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm *op,
                                 planish_pass pass, const planish_tensors *tensors, message error) {
     planish_status status = problem_make(p, op, pass, tensors, error);
@@ -126,6 +142,8 @@ static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm 
         cuda_plan_make(plan, p, &limits);
     if (!status && without_clusters && plan->main.kernel == CUDA_STRIPS)
         share_without_clusters(plan);
+    if (!status && sharing_of_rows.group)
+        share_rows(plan);
     return status;
 }
 
@@ -181,6 +199,10 @@ static struct variant {
     {CUDA_BACKWARD, C_ROWS, 2, 9, 0},
     {CUDA_BACKWARD, C_G_ACCESS, 2, 2, 0},
     {CUDA_BACKWARD, C_REAL_DOUBLE, 1, 1, 0},
+    {CUDA_FORWARD, C_GROUP, 2, 32, 0},
+    {CUDA_FORWARD, C_GROUP, 33, 999, 0},
+    {CUDA_BACKWARD, C_GROUP, 2, 32, 0},
+    {CUDA_BACKWARD, C_GROUP, 33, 999, 0},
     {CUDA_SUMS, C_WARPS, 1, 32, 0},
     {CUDA_APPLY, C_WARPS, 1, 32, 0},
     {CUDA_FINISH, C_SLICES, 1, 8, 0},

@@ -15,6 +15,12 @@ extern unsigned char fill; /* of what nobody has written yet */
 extern int units_written, launches_run;
 /* Strips of clusters are shared by as many blocks anywhere on the device instead. */
 extern bool without_clusters;
+/* How rows are shared by a group of blocks anywhere on the device, whatever their plan is. */
+typedef struct sharing {
+    int group; /* 0: as planned */
+    int lanes, vecs, stages, delay;
+} sharing;
+extern sharing sharing_of_rows;
 
 /* Few multiprocessors give each block several rows; 132 of them give most one or none. */
 void set_device(int arch, int multiprocessors);

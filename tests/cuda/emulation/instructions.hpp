@@ -152,8 +152,6 @@ void look_at_words(const u64 *address, u64 &a, u64 &b) {
     a = address[0];
     b = address[1];
 }
-float load_of_others(const float *address) { return *address; }
-double load_of_others(const double *address) { return *address; }
 
 /* ---- Clusters and the stream ------------------------------------------------------------------ */
 

@@ -242,6 +242,51 @@ static void long_rows(void) {
     emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_RMS, 4, 8195, F32));
 }
 
+/* Rows over groups of blocks anywhere on the device, as planned. */
+static void rows_wide(void) {
+    set_device(90, 12);
+    limits.cooperative = 1;
+    emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 7, 20000, F32));
+    emulate_case(rows_of(PLANISH_FORWARD, PLANISH_RMS, 9, 33800, BF16));
+    emulate_case(rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 7, 65540, F32)); /* one group */
+    set_device(90, 34);
+    limits.cooperative = 1;
+    norm_case c = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 9, 131080, F16); /* two groups */
+    c.numbers = MEAN_100;
+    emulate_case(c);
+}
+
+/* The same of shorter rows, as no plan has them: rings and delays of every kind, more members than
+ * a warp has lanes, one group and several, fewer rows than a ring holds. */
+static void rows_shared(void) {
+    static const struct {
+        sharing how;
+        int chunks, groups;
+    } works[] = {
+        {{5, 64, 2, 3, 1}, 325, 2},   {{3, 96, 3, 4, 2}, 850, 3},   {{40, 64, 1, 4, 3}, 2531, 1},
+        {{33, 64, 1, 6, 3}, 2112, 2}, {{70, 64, 1, 4, 1}, 4420, 1}, {{2, 160, 2, 5, 4}, 640, 1},
+    };
+    static const numbers of[] = {NORMAL, MEAN_1E4, SCALE_BIG, SCALE_MIXED, MEAN_100, CONSTANT};
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < 18; i++) {
+            const element type = types[(i + i / 6) % 3];
+            const int w = i % 6, width = type == F32 ? 4 : 8;
+            norm_case c = rows_of(both[pass], i % 5 == 3 ? PLANISH_RMS : PLANISH_LAYER,
+                                  i % 7 == 2 ? 2 : 11 + i, (int64_t)works[w].chunks * width, type);
+            set_device(i % 4 == 1 ? 80 : 90, works[w].how.group * works[w].groups);
+            sharing_of_rows = works[w].how;
+            c.numbers = of[(i + pass) % 6];
+            if (i % 8 == 5)
+                c.in = c.out = i % 2 ? PADDED : MISALIGNED;
+            if (i % 9 == 4)
+                c.has &= ~(pass ? HAS(DBIAS) : HAS(BIAS));
+            if (i % 6 == 1)
+                c.weight = c.grad = F32;
+            emulate_case(c);
+        }
+    sharing_of_rows.group = 0;
+}
+
 /* An outlier in a row's first chunk, in rows of every way to share them. */
 static void outliers(void) {
     static const int64_t cols[] = {64, 100, 264, 512, 768, 1096, 2048, 4096, 8192, 16384};
@@ -820,6 +865,8 @@ int main(int argc, char **argv) {
     } tables[] = {
         {"lengths", lengths},
         {"long", long_rows},
+        {"rows wide", rows_wide},
+        {"rows shared", rows_shared},
         {"outliers", outliers},
         {"rows", row_counts},
         {"centred", centred},
