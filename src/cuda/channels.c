@@ -13,6 +13,7 @@
 
 enum {
     SECTOR = 32,               /* bytes: tiles begin and end on one */
+    LINE = 128,                /* bytes: in shared memory they begin on one */
     FEW_PIXELS = 256,          /* images below this are taken whole where they fit */
     ALONE_BYTES = 64 << 10,    /* of such an image in one block, or of a part that is not alone */
     WHOLE_BYTES = 160 << 10,   /* of its part in a block of a cluster (forward) */
@@ -63,7 +64,8 @@ static size_t tile_bytes(const int32_t *c, int element_bytes) {
     const size_t gap = c[C_LAST] && c[C_TILE] != c[C_PIXELS] ? 16 : 0;
     const size_t pixels = (size_t)c[C_TILE] * (size_t)element_bytes;
     const size_t channel = is_shifted(c) ? round_up(pixels + 14) : pixels;
-    return round_up((size_t)c[C_DEPTH] * channel + (size_t)(c[C_DEPTH] / 8) * gap);
+    const size_t bytes = (size_t)c[C_DEPTH] * channel + (size_t)(c[C_DEPTH] / 8) * gap;
+    return (bytes + LINE - 1) / LINE * LINE;
 }
 
 /* As the kernel lays it out. */

@@ -47,7 +47,9 @@ typedef total_of<HALF && WHOLE >= 4>::type total;
 
 /* ---- Shared memory ----------------------------------------------------------------------------- */
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
+/* On a line of 128 bytes: copies of whole sectors to the middle of others are slower, and where this began
+ * was decided by the size of a kernel's other shared variables. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* 16 bytes after every 8 channels, so that threads that gather channels meet other banks. */
 constexpr int GAP = LAST && !FLAT ? 16 : 0;
@@ -59,7 +61,7 @@ __device__ constexpr int channel_bytes(int element_bytes) {
 }
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ constexpr int tile_bytes(int element_bytes) {
-    return round_up(DEPTH * channel_bytes(element_bytes) + DEPTH / 8 * GAP);
+    return (DEPTH * channel_bytes(element_bytes) + DEPTH / 8 * GAP + 127) / 128 * 128;
 }
 constexpr int X_AT = 0;
 constexpr int G_AT = X_AT + tile_bytes(bytes_of(X_TYPE));

@@ -32,7 +32,9 @@ constexpr i64 ROW = (i64)DEPTH * PIXELS;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
 constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
+/* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the middle
+ * of others are slower. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* An element as it is in memory: nothing waits for it before it is made a float. */
 template <int TYPE>
