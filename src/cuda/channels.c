@@ -61,11 +61,9 @@ static bool is_shifted(const int32_t *c) {
 }
 
 static size_t tile_bytes(const int32_t *c, int element_bytes) {
-    const size_t gap = c[C_LAST] && c[C_TILE] != c[C_PIXELS] ? 16 : 0;
     const size_t pixels = (size_t)c[C_TILE] * (size_t)element_bytes;
     const size_t channel = is_shifted(c) ? round_up(pixels + 14) : pixels;
-    const size_t bytes = (size_t)c[C_DEPTH] * channel + (size_t)(c[C_DEPTH] / 8) * gap;
-    return (bytes + LINE - 1) / LINE * LINE;
+    return ((size_t)c[C_DEPTH] * channel + LINE - 1) / LINE * LINE;
 }
 
 /* As the kernel lays it out. */

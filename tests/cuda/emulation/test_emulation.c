@@ -511,6 +511,31 @@ static void channels_shifted(void) {
     emulate_case(mixed);
 }
 
+/* Tiles whose output has the channels of a pixel side by side: pixels that fill lines, half lines and
+ * neither, chunks of every size, tiles that end early. */
+static void channels_to_last(void) {
+    static const struct {
+        int64_t images, channels, pixels;
+        element x, y;
+    } shapes[] = {
+        {2, 136, 336, F16, F16},  {1, 1024, 320, F16, F16}, {2, 72, 304, BF16, F32},
+        {2, 45, 336, F32, F32},   {1, 40, 1041, F32, F16},  {1, 256, 784, BF16, BF16},
+        {1, 600, 272, F32, F32},
+    };
+    set_device(90, 2);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        norm_case c = channels_of(PLANISH_FORWARD, i == 4 ? PLANISH_RMS : PLANISH_LAYER,
+                                  shapes[i].images, shapes[i].channels, shapes[i].pixels,
+                                  shapes[i].x);
+        c.y = shapes[i].y;
+        c.numbers = i % 2 ? MEAN_1E4 : OUTLIER;
+        c.out = CHANNELS_LAST;
+        if (i % 3 == 1)
+            c.has &= ~HAS(BIAS);
+        emulate_case(c);
+    }
+}
+
 static void channels_otherwise(void) {
     set_device(90, 2);
     for (int pass = 0; pass < 2; pass++) {
@@ -834,6 +859,7 @@ int main(int argc, char **argv) {
         {"channels", channels},
         {"channels in clusters", channels_in_clusters},
         {"channels shifted", channels_shifted},
+        {"channels to last", channels_to_last},
         {"channels otherwise", channels_otherwise},
         {"groups", groups},
         {"groups otherwise", groups_otherwise},
