@@ -94,6 +94,9 @@ struct pixel_moments {
     total pivot, sum, squares;
 };
 
+/* What a block's sums are about is told to the others as a float. */
+__device__ __forceinline__ total told(total pivot) { return CLUSTER > 1 ? (float)pivot : pivot; }
+
 /* `from`: an element of a line. */
 __device__ __forceinline__ pixel_moments merge_planes(const place &p, const float *from) {
     total away = 0;
@@ -101,7 +104,7 @@ __device__ __forceinline__ pixel_moments merge_planes(const place &p, const floa
 #pragma unroll 8
         for (int r = 1; r < PLANES; r++)
             away += (total)from[r * LINE] - (total)from[0];
-    pixel_moments m = {(total)from[0] + away * (total)(1.0 / PLANES), 0, 0};
+    pixel_moments m = {told((total)from[0] + away * (total)(1.0 / PLANES)), 0, 0};
 #pragma unroll 1
     for (int first = 0; first < PLANES; first += CHAIN) {
         total sum = 0, squares = 0;
@@ -129,7 +132,7 @@ __device__ __forceinline__ pixel_moments merge_rows(const place &p, pixel_moment
     if (ROWS == 1)
         return m;
     if (LAYER) {
-        const total pivot = sum_over_rows(m.pivot) * (total)(1.0 / ROWS);
+        const total pivot = told(sum_over_rows(m.pivot) * (total)(1.0 / ROWS));
         shift(m.pivot - pivot, (total)((CLUSTER > 1 ? p.channels : DEPTH) / ROWS), m.sum, m.squares);
         m.pivot = pivot;
     }
@@ -144,14 +147,14 @@ __device__ __forceinline__ pixel_moments merge_blocks(const place &p, int pixel)
     if (LAYER)
 #pragma unroll
         for (int b = 1; b < CLUSTER; b++)
-            away += entries_of(p, b, pixel)->value[0] - first;
+            away += (total)entries_of(p, b, pixel)->value[0] - first;
     pixel_moments m = {first + away * (total)(1.0 / CLUSTER), 0, 0};
 #pragma unroll
     for (int b = 0; b < CLUSTER; b++) {
         const entry e = *entries_of(p, b, pixel);
         total sum = e.value[1], squares = e.value[2];
         if (LAYER)
-            shift(e.value[0] - m.pivot, (total)(b < CLUSTER - 1 ? DEPTH : FEWEST), sum, squares);
+            shift((total)e.value[0] - m.pivot, (total)(b < CLUSTER - 1 ? DEPTH : FEWEST), sum, squares);
         m.sum += sum;
         m.squares += squares;
     }

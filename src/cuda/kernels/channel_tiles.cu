@@ -76,8 +76,9 @@ constexpr int BIAS_AT = WEIGHT_AT + (WEIGHTED ? round_up(DEPTH * 4) : 0);
 constexpr int CUT_AT = BIAS_AT + (BIASED ? round_up(DEPTH * 4) : 0);
 constexpr int BLOCKS_AT = CUT_AT + (FORWARD ? 0 : round_up((ROWS - 1) * LINES * 8));
 
-struct __align__(least(16, (PARTS + 1) / 2 * 2 * sizeof(total))) entry {
-    total value[(PARTS + 1) / 2 * 2];
+/* What a block tells the others of a pixel: sums of floats, as floats, and forward the float they are about. */
+struct __align__(PARTS > 2 ? 16 : 8) entry {
+    float value[(PARTS + 1) / 2 * 2];
 };
 struct __align__(16) four_floats {
     float x, y, z, w;
@@ -308,7 +309,8 @@ __device__ __forceinline__ void expect_blocks(const place &p) {
     byte_barrier_expect(shared_address(p.byte_barriers + (p.round & 1)),
                         CLUSTER * TILE * sizeof(entry));
 }
-__device__ __forceinline__ void send_to_blocks(const place &p, int pixel, const total *v) {
+__device__ __forceinline__ void send_to_blocks(const place &p, int pixel, const total *sums) {
+    const float v[4] = {(float)sums[0], (float)sums[1], (float)sums[2], 0};
     const u32 to = shared_address(entries_of(p, p.block, pixel));
     const u32 bar = shared_address(p.byte_barriers + (p.round & 1));
 #pragma unroll
