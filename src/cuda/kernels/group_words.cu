@@ -97,6 +97,10 @@ __device__ __forceinline__ float gradient_behind(float dy, float xhat, float wei
     return ACTIVE ? through_activation(dy, multiply_add(xhat, weight, bias)) : dy;
 }
 
+/* Whether that takes the place of dy in shared memory once it is found, for dx to find it there: where its dtype
+ * takes no digit from dx, nor range. */
+constexpr bool KEPT = ACTIVATION == SILU && D_TYPE == G_TYPE && (G_TYPE == F32 || G_TYPE == BF16);
+
 /* From sums about p + d to sums about p, of n elements. */
 template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {
     T shifted = multiply_add(n, d, a);

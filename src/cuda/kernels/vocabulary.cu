@@ -178,6 +178,15 @@ __device__ __forceinline__ chunk<COUNT * bytes_of(TYPE)> pack(const real *v) {
     return c;
 }
 
+/* The larger magnitudes of two pairs of f16, each half for itself; of NaN and a number this. */
+__device__ __forceinline__ u32 larger_halves(u32 a, u32 b) {
+    u32 larger;
+    asm("{.reg .b32 x, y; abs.f16x2 x, %1; abs.f16x2 y, %2; max.f16x2 %0, x, y;}"
+        : "=r"(larger)
+        : "r"(a), "r"(b));
+    return larger;
+}
+
 template <int TYPE> __device__ __forceinline__ void store_element(void *base, i64 index, real v) {
     if constexpr (TYPE != NONE)
         store_chunk<bytes_of(TYPE), bytes_of(TYPE)>((char *)base + index * bytes_of(TYPE),

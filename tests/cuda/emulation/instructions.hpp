@@ -56,6 +56,12 @@ static inline u32 narrow_bf16(float f) {
     return f != f ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
 
+static inline u32 larger_half(u32 a, u32 b) {
+    a &= 0x7fff, b &= 0x7fff;
+    return a > 0x7c00 ? b : b > 0x7c00 ? a : a > b ? a : b;
+}
+u32 larger_halves(u32 a, u32 b) { return larger_half(a, b) | larger_half(a >> 16, b >> 16) << 16; }
+
 template <int TYPE> real element(const u32 *word, int i) {
     if constexpr (TYPE == F32)
         return __uint_as_float(word[i]);
