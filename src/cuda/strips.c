@@ -74,8 +74,8 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
     const int kinds = is_backward(c) && !c[C_CORRECT] ? 2 : 3;
     const size_t sums =
         round_up((size_t)(kinds * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
-    const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]), boxes = sums_again(c) ? 2 : 1;
-    const size_t mail = c[C_CLUSTER] == 1 ? 0 : boxes * message_bytes(c) * (size_t)c[C_CLUSTER];
+    const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]);
+    const size_t mail = c[C_CLUSTER] == 1 ? 0 : message_bytes(c) * (size_t)c[C_CLUSTER];
     const bool staged = c[C_GROUP] <= 1 && (c[C_CLUSTER] == 1 || channels_together(c) == 1);
     const size_t staging = staged ? 2 * (size_t)c[C_TILE] + (is_backward(c) ? 3 * groups : 0) : 0;
     return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
