@@ -13,6 +13,7 @@
 
 enum {
     SECTOR = 32,               /* bytes: tiles begin and end on one */
+    LINE = 128,                /* bytes: in shared memory they begin on one */
     FEW_PIXELS = 256,          /* images below this are taken whole where they fit */
     ALONE_BYTES = 64 << 10,    /* of such an image in one block, or of a part that is not alone */
     WHOLE_BYTES = 160 << 10,   /* of its part in a block of a cluster (forward) */
@@ -60,10 +61,20 @@ static bool is_shifted(const int32_t *c) {
 }
 
 static size_t tile_bytes(const int32_t *c, int element_bytes) {
-    const size_t gap = c[C_LAST] && c[C_TILE] != c[C_PIXELS] ? 16 : 0;
     const size_t pixels = (size_t)c[C_TILE] * (size_t)element_bytes;
     const size_t channel = is_shifted(c) ? round_up(pixels + 14) : pixels;
-    return round_up((size_t)c[C_DEPTH] * channel + (size_t)(c[C_DEPTH] / 8) * gap);
+    return ((size_t)c[C_DEPTH] * channel + LINE - 1) / LINE * LINE;
+}
+
+/* Sums of a pixel. */
+static int parts_of(const int32_t *c) {
+    return c[C_PASS] == PLANISH_FORWARD || c[C_CORRECT] ? 3 : 2;
+}
+
+/* What the blocks of a cluster tell one of them of a tile. */
+static int64_t message_bytes(const int32_t *c) {
+    const int64_t entry = (parts_of(c) == 3 ? 4 : 2) * (int64_t)sizeof(float);
+    return c[C_CLUSTER] > 1 ? c[C_CLUSTER] * entry * c[C_TILE] : 0;
 }
 
 /* As the kernel lays it out. */
@@ -71,11 +82,8 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const size_t tile = (size_t)c[C_TILE], depth = (size_t)c[C_DEPTH];
-    const int fewest = c[C_COLS] - (c[C_CLUSTER] - 1) * c[C_DEPTH];
-    const bool floats = constant_bytes(c, C_X_TYPE) == 2 && fewest / c[C_ROWS] / c[C_PLANES] >= 4;
     const size_t rows = (size_t)c[C_ROWS], stages = (size_t)c[C_STAGES];
-    const size_t parts = !backward || c[C_CORRECT] ? 3 : 2;
-    const size_t entry = (parts == 3 ? 4 : 2) * (floats ? sizeof(float) : sizeof(double));
+    const size_t parts = (size_t)parts_of(c);
     size_t bytes = tile_bytes(c, constant_bytes(c, C_X_TYPE));
     if (backward)
         bytes += tile_bytes(c, constant_bytes(c, C_G_TYPE));
@@ -89,9 +97,7 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
         bytes += round_up(depth * 4);
     if (backward)
         bytes += round_up((rows - 1) * (depth / rows) * 8);
-    if (c[C_CLUSTER] > 1)
-        bytes += 2 * (size_t)c[C_CLUSTER] * tile * entry;
-    return bytes;
+    return bytes + 2 * (size_t)message_bytes(c);
 }
 
 /* ---- Geometry ----------------------------------------------------------------------------------
@@ -177,11 +183,14 @@ static bool set_backward_planes(int32_t *c, int fewest, int each) {
 }
 
 /* Whether a block takes as much of a whole image as it may: forward blocks are the more in number
- * the less each has; a backward block has what it can hold, but for lines of several channels. */
+ * the less each has; a backward block has what it can hold, but for lines of several channels. Not
+ * where messages would be much beside it. */
 static bool may_hold(const int32_t *c) {
     const bool forward = c[C_PASS] == PLANISH_FORWARD;
     if (c[C_CLUSTER] == 1)
         return part_bytes(c) <= ALONE_BYTES || (!forward && c[C_ROWS] == 1);
+    if (3 * message_bytes(c) > part_bytes(c))
+        return false;
     return !forward || part_bytes(c) <= WHOLE_BYTES;
 }
 

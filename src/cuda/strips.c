@@ -37,7 +37,8 @@ enum {
     BACKWARD_STEPS = 4,
     COLUMN_STEPS = 18, /* the same, of chunks with a column for each channel */
     COLUMN_BACKWARD_STEPS = 9,
-    BLOCK_RESERVE = 1 << 10 /* of shared memory, that a block takes beside its own */
+    BLOCK_RESERVE = 1 << 10, /* of shared memory, that a block takes beside its own */
+    MAILBOX_BYTES = 128      /* its place in a cluster's blocks, whose tiles begin on a line */
 };
 
 static int gcd(int a, int b) {
@@ -73,8 +74,8 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
     const int kinds = is_backward(c) && !c[C_CORRECT] ? 2 : 3;
     const size_t sums =
         round_up((size_t)(kinds * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
-    const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]), boxes = sums_again(c) ? 2 : 1;
-    const size_t mail = c[C_CLUSTER] == 1 ? 0 : boxes * message_bytes(c) * (size_t)c[C_CLUSTER];
+    const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]);
+    const size_t mail = c[C_CLUSTER] == 1 ? 0 : message_bytes(c) * (size_t)c[C_CLUSTER];
     const bool staged = c[C_GROUP] <= 1 && (c[C_CLUSTER] == 1 || channels_together(c) == 1);
     const size_t staging = staged ? 2 * (size_t)c[C_TILE] + (is_backward(c) ? 3 * groups : 0) : 0;
     return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
@@ -99,8 +100,15 @@ static int tile_of(const int32_t *c, int bytes) {
     return found;
 }
 
-/* Cuts strips of `tile` channels into `cluster` pieces. Returns a block's bytes of shared memory,
- * with what it takes beside its own; 0 where a block would be without a pixel. */
+/* What a block takes of its multiprocessor's shared memory. */
+static int block_bytes(const cuda_spec *spec) {
+    const size_t mailbox = spec->constant[C_CLUSTER] > 1 ? MAILBOX_BYTES : 0;
+    const size_t bytes = strips_shared_bytes(spec) + mailbox + BLOCK_RESERVE;
+    return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
+}
+
+/* Cuts strips of `tile` channels into `cluster` pieces. Returns a block's bytes of shared memory; 0
+ * where a block would be without a pixel. */
 static int cut(cuda_spec *spec, int tile, int cluster) {
     int32_t *c = spec->constant;
     c[C_TILE] = tile;
@@ -110,8 +118,8 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
     c[C_GROUP] = 1;
     c[C_PIECE] = ceil_div(c[C_PIXELS], cluster);
     c[C_WARPS] = MOST_WARPS;
-    const size_t bytes = strips_shared_bytes(spec) + BLOCK_RESERVE;
-    return (cluster - 1) * c[C_PIECE] < c[C_PIXELS] && bytes < INT32_MAX ? (int)bytes : 0;
+    const int bytes = block_bytes(spec);
+    return (cluster - 1) * c[C_PIECE] < c[C_PIXELS] && bytes < INT32_MAX ? bytes : 0;
 }
 
 /* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
@@ -126,11 +134,6 @@ static int most_warps(const int32_t *c, int arch) {
 
 static int room_of(const struct cuda_limits *limits) {
     return limits->shared_per_block + BLOCK_RESERVE;
-}
-
-static int block_bytes(const cuda_spec *spec) {
-    const size_t bytes = strips_shared_bytes(spec) + BLOCK_RESERVE;
-    return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
 }
 
 /* A strip of whole lines over eight blocks that leaves no room for four of them. */

@@ -63,12 +63,12 @@ const char *case_text(const norm_case *c, char *text, size_t bytes) {
     if (n < bytes)
         snprintf(text + n, bytes - n,
                  " R=%llx A=%llx eps=%g offset=%d x=%s y=%s w=%s dw=%s stats=%s has=%x in=%s "
-                 "out=%s params=%s%s numbers=%s seed=%llu",
+                 "out=%s params=%s%s numbers=%s dy=%g+-%g seed=%llu",
                  (unsigned long long)c->reduce_axes, (unsigned long long)c->affine_axes, c->eps,
                  c->weight_offset, element_name(c->x), element_name(c->y), element_name(c->weight),
                  element_name(c->grad), element_name(c->stats), c->has, layout_name(c->in),
                  layout_name(c->out), layout_name(c->params), c->full_rank ? " full rank" : "",
-                 numbers_name(c->numbers), (unsigned long long)c->seed);
+                 numbers_name(c->numbers), c->dy_center, c->dy_spread, (unsigned long long)c->seed);
     return text;
 }
 
@@ -249,6 +249,8 @@ void bundle_make(bundle *b, const norm_case *c) {
             fill_x(b, &r);
         else if (p == WEIGHT)
             fill(t, 1 - c->weight_offset, .5, &r);
+        else if (p == DY && c->dy_spread > 0)
+            fill(t, c->dy_center, c->dy_spread, &r);
         else if (p == BIAS || p == DY)
             fill(t, 0, 1, &r);
     }

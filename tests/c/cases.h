@@ -52,6 +52,7 @@ typedef struct norm_case {
     layout params;  /* weight, bias, dweight, dbias */
     bool full_rank; /* weight, bias and statistics have x's rank, with ones */
     numbers numbers;
+    double dy_center, dy_spread; /* its mean and standard deviation; of spread 0: 0 and 1 */
     uint64_t seed;
 } norm_case;
 

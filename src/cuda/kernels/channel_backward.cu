@@ -152,7 +152,7 @@ __device__ __forceinline__ void merge_gradients(place &p) {
             for (int b = 0; b < CLUSTER; b++)
 #pragma unroll
                 for (int j = 0; j < PARTS; j++)
-                    v[j] += entries_of(p, b, pixel)->value[j];
+                    v[j] += (total)entries_of(p, b, pixel)->value[j];
             set_common(p, pixel, v);
         }
     }

@@ -6,13 +6,13 @@ __device__ __forceinline__ void fill_channels(const place &p, u32 to, const char
     const int channel = threadIdx.x / (THREADS / STEP), byte = threadIdx.x % (THREADS / STEP) * A;
     if (byte >= p.pixels * B)
         return;
-    to += channel_at<B>(channel) + byte;
+    to += channel_at<B>(channel);
     from += (i64)channel * (PIXELS * B) + byte;
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++)
         if (turn < FEWEST / STEP || channel + turn * STEP < p.channels)
-            copy_async<A, A>(to + channel_at<B>(turn * STEP), from + (i64)turn * (STEP * PIXELS * B),
-                             true);
+            copy_async<A, A>(to + place_of_byte(channel + turn * STEP, byte) + channel_at<B>(turn * STEP),
+                             from + (i64)turn * (STEP * PIXELS * B), true);
 }
 
 /* Brings channels [begin, end) of a tile to shared memory: `from` is the first pixel of the block's
@@ -27,7 +27,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
         fill_shifted(p, to, from);
         return;
     }
-    if constexpr (EVEN && (GAP == 0 || (STEP % 8 == 0 && PIXELS % TILE == 0))) {
+    if constexpr (EVEN) {
         fill_channels<B, A, STEP, TURNS>(p, to, from);
         return;
     }
@@ -45,7 +45,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
             const bool there = n < last && (FLAT || byte < p.pixels * B);
             if constexpr (A >= 4) {
                 if (there)
-                    copy_async<A, A>(to + channel_at<B>(channel) + byte, source, true);
+                    copy_async<A, A>(to + channel_at<B>(channel) + place_of_byte(channel, byte), source, true);
             } else { /* without a predicate: eight of them are more than there are registers for */
                 held[j] = load_chunk<2, 2>(there ? source : from);
             }
@@ -56,7 +56,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
                 const int n = i + j * THREADS, channel = FLAT ? 0 : n / RUN;
                 const int byte = (n - channel * RUN) * A;
                 if (n < last && (FLAT || byte < p.pixels * B))
-                    store_to_shared<2>(to + channel_at<B>(channel) + byte, held[j]);
+                    store_to_shared<2>(to + channel_at<B>(channel) + place_of_byte(channel, byte), held[j]);
             }
     }
 }

@@ -94,6 +94,9 @@ struct pixel_moments {
     total pivot, sum, squares;
 };
 
+/* What a block's sums are about is told to the others as a float. */
+__device__ __forceinline__ total told(total pivot) { return CLUSTER > 1 ? (float)pivot : pivot; }
+
 /* `from`: an element of a line. */
 __device__ __forceinline__ pixel_moments merge_planes(const place &p, const float *from) {
     total away = 0;
@@ -101,7 +104,7 @@ __device__ __forceinline__ pixel_moments merge_planes(const place &p, const floa
 #pragma unroll 8
         for (int r = 1; r < PLANES; r++)
             away += (total)from[r * LINE] - (total)from[0];
-    pixel_moments m = {(total)from[0] + away * (total)(1.0 / PLANES), 0, 0};
+    pixel_moments m = {told((total)from[0] + away * (total)(1.0 / PLANES)), 0, 0};
 #pragma unroll 1
     for (int first = 0; first < PLANES; first += CHAIN) {
         total sum = 0, squares = 0;
@@ -129,7 +132,7 @@ __device__ __forceinline__ pixel_moments merge_rows(const place &p, pixel_moment
     if (ROWS == 1)
         return m;
     if (LAYER) {
-        const total pivot = sum_over_rows(m.pivot) * (total)(1.0 / ROWS);
+        const total pivot = told(sum_over_rows(m.pivot) * (total)(1.0 / ROWS));
         shift(m.pivot - pivot, (total)((CLUSTER > 1 ? p.channels : DEPTH) / ROWS), m.sum, m.squares);
         m.pivot = pivot;
     }
@@ -144,14 +147,14 @@ __device__ __forceinline__ pixel_moments merge_blocks(const place &p, int pixel)
     if (LAYER)
 #pragma unroll
         for (int b = 1; b < CLUSTER; b++)
-            away += entries_of(p, b, pixel)->value[0] - first;
+            away += (total)entries_of(p, b, pixel)->value[0] - first;
     pixel_moments m = {first + away * (total)(1.0 / CLUSTER), 0, 0};
 #pragma unroll
     for (int b = 0; b < CLUSTER; b++) {
         const entry e = *entries_of(p, b, pixel);
         total sum = e.value[1], squares = e.value[2];
         if (LAYER)
-            shift(e.value[0] - m.pivot, (total)(b < CLUSTER - 1 ? DEPTH : FEWEST), sum, squares);
+            shift((total)e.value[0] - m.pivot, (total)(b < CLUSTER - 1 ? DEPTH : FEWEST), sum, squares);
         m.sum += sum;
         m.squares += squares;
     }
@@ -182,7 +185,7 @@ __device__ __forceinline__ int set_moments(const channels_args &args, const plac
                                                                    : 0;
     const real rstd = reciprocal_root(variance + (wide)args.eps);
     const float mean = (float)(pivot + delta);
-    p.moments[pixel] = {mean, (float)((pivot - mean) + delta), rstd,
+    p.moments[pixel] = {mean, -(float)((pivot - mean) + delta) * rstd, rstd,
                         SCALED ? scale : (float)beyond};
     if (p.block == 0 && pixel < p.pixels && (SCALED || !beyond)) {
         const i64 at = p.first_pixel + pixel;
@@ -233,10 +236,9 @@ __device__ __forceinline__ void merge_pixels(const channels_args &args, place &p
     __syncthreads();
 }
 
+/* Of moments: the mean, what its rest adds to xhat, rstd. */
 __device__ __forceinline__ float output_of(float x, const four_floats &m, float weight, float bias) {
-    if (LAYER)
-        x = (x - m.x) - m.y;
-    x *= m.z;
+    x = LAYER ? multiply_add(x - m.x, m.z, m.y) : x * m.z;
     if (WEIGHTED && BIASED)
         return multiply_add(x, weight, bias);
     return WEIGHTED ? x * weight : BIASED ? x + bias : x;
@@ -268,26 +270,50 @@ __device__ __forceinline__ void write_channels(const channels_args &args, const 
     }
 }
 
-/* The output with the channels of a pixel side by side: in a warp 8 pixels by 4 chunks of them. */
+/* Neighbouring pixels of a thread that writes channels side by side: a channel's come by one read of shared
+ * memory, and its weight serves both. */
+constexpr int NEAR = TILE % 2 ? 1 : 2;
+
+/* COUNT neighbouring channels' numbers. */
+template <int COUNT> __device__ __forceinline__ chunk<COUNT * 4> numbers_of(const float *first) {
+    return load_from_shared<COUNT * 4>(shared_address(first));
+}
+
+/* The output with the channels of a pixel side by side: in a warp 8 neighbourhoods of pixels by 4 chunks of
+ * channels. */
 __device__ __forceinline__ void write_pixels(const channels_args &args, const place &p, char *out) {
-    constexpr int B = bytes_of(Y_TYPE), XB = bytes_of(X_TYPE), STEP = Y_ACCESS / B;
-    constexpr int QUADS = ceil_div(ceil_div(DEPTH, STEP), 4), OCTETS = ceil_div(TILE, 8);
+    constexpr int B = bytes_of(Y_TYPE), XB = bytes_of(X_TYPE);
+    constexpr int QUADS = ceil_div(ceil_div(DEPTH, CHUNK), 4), OCTETS = ceil_div(TILE, 8 * NEAR);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int i = threadIdx.x / 32; i < QUADS * OCTETS; i += WARPS) {
-        const int channel = (i % QUADS * 4 + lane % 4) * STEP, pixel = i / QUADS * 8 + lane / 4;
+        const int channel = (i % QUADS * 4 + lane % 4) * CHUNK, pixel = (i / QUADS * 8 + lane / 4) * NEAR;
         if (channel >= p.channels || pixel >= p.pixels)
             continue;
-        const four_floats m = p.moments[pixel];
-        float v[STEP];
+        four_floats m[NEAR];
 #pragma unroll
-        for (int j = 0; j < STEP; j++) {
-            const auto c = load_from_shared<XB>(p.room + X_AT + channel_at<XB>(channel + j) + pixel * XB);
-            v[j] = output_of(element<X_TYPE>(c.word, 0), m, WEIGHTED ? p.weight[channel + j] : 1,
-                             BIASED ? p.bias[channel + j] : 0);
+        for (int n = 0; n < NEAR; n++)
+            m[n] = p.moments[pixel + n];
+        chunk<CHUNK * 4> weight = {}, bias = {};
+        if constexpr (WEIGHTED)
+            weight = numbers_of<CHUNK>(p.weight + channel);
+        if constexpr (BIASED)
+            bias = numbers_of<CHUNK>(p.bias + channel);
+        float v[NEAR][CHUNK];
+#pragma unroll
+        for (int j = 0; j < CHUNK; j++) {
+            const u32 at = channel_at<XB>(channel + j) + place_of_byte(channel, pixel * XB);
+            const auto c = load_from_shared<NEAR * XB>(p.room + X_AT + at);
+#pragma unroll
+            for (int n = 0; n < NEAR; n++)
+                v[n][j] = output_of(element<X_TYPE>(c.word, n), m[n], __uint_as_float(weight.word[j]),
+                                    __uint_as_float(bias.word[j]));
         }
-        store_chunk<STEP * B, STEP * B>(out + ((i64)pixel * COLS + channel) * B,
-                                        pack<Y_TYPE, STEP>(v));
+#pragma unroll
+        for (int n = 0; n < NEAR; n++)
+            if (pixel + n < p.pixels)
+                store_chunk<CHUNK * B, CHUNK * B>(out + ((i64)(pixel + n) * COLS + channel) * B,
+                                                  pack<Y_TYPE, CHUNK>(v[n]));
     }
 }
 

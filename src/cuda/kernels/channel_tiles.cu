@@ -47,10 +47,10 @@ typedef total_of<HALF && WHOLE >= 4>::type total;
 
 /* ---- Shared memory ----------------------------------------------------------------------------- */
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
+/* On a line of 128 bytes: copies of whole sectors to the middle of others are slower, and where this began
+ * was decided by the size of a kernel's other shared variables. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-/* 16 bytes after every 8 channels, so that threads that gather channels meet other banks. */
-constexpr int GAP = LAST && !FLAT ? 16 : 0;
 /* 16-byte pieces of a channel of a shifted tile, wherever it begins. */
 constexpr int PIECES = ceil_div(TILE * 2 + 14, 16);
 /* Bytes from channel to channel of a tile. */
@@ -59,7 +59,7 @@ __device__ constexpr int channel_bytes(int element_bytes) {
 }
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ constexpr int tile_bytes(int element_bytes) {
-    return round_up(DEPTH * channel_bytes(element_bytes) + DEPTH / 8 * GAP);
+    return (DEPTH * channel_bytes(element_bytes) + 127) / 128 * 128;
 }
 constexpr int X_AT = 0;
 constexpr int G_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
@@ -76,8 +76,9 @@ constexpr int BIAS_AT = WEIGHT_AT + (WEIGHTED ? round_up(DEPTH * 4) : 0);
 constexpr int CUT_AT = BIAS_AT + (BIASED ? round_up(DEPTH * 4) : 0);
 constexpr int BLOCKS_AT = CUT_AT + (FORWARD ? 0 : round_up((ROWS - 1) * LINES * 8));
 
-struct __align__(least(16, (PARTS + 1) / 2 * 2 * sizeof(total))) entry {
-    total value[(PARTS + 1) / 2 * 2];
+/* What a block tells the others of a pixel: sums of floats, as floats, and forward the float they are about. */
+struct __align__(PARTS > 2 ? 16 : 8) entry {
+    float value[(PARTS + 1) / 2 * 2];
 };
 struct __align__(16) four_floats {
     float x, y, z, w;
@@ -102,7 +103,19 @@ struct place {
 };
 
 template <int BYTES> __device__ __forceinline__ u32 channel_at(int channel) {
-    return channel * channel_bytes(BYTES) + channel / 8 * GAP;
+    return channel * channel_bytes(BYTES);
+}
+
+/* Where y's channels lie side by side, a warp gathers 4 chunks of them at once, from one sector of the pixels of
+ * each channel. In a tile the sectors of a channel's pixels change places, chunk by chunk otherwise, so that those
+ * are in other banks: all 4 of a line, where pixels fill lines. */
+constexpr int CHUNK = Y_ACCESS / bytes_of(Y_TYPE);
+constexpr int PIXEL_BYTES = TILE * bytes_of(X_TYPE);
+constexpr int PLACES = !LAST || FLAT ? 1 : PIXEL_BYTES % 128 == 0 ? 4 : PIXEL_BYTES % 64 == 0 ? 2 : 1;
+
+/* Where byte `byte` of a channel's pixels lies behind channel_at(). */
+__device__ __forceinline__ int place_of_byte(int channel, int byte) {
+    return PLACES == 1 ? byte : byte ^ (int)((u32)channel / CHUNK % PLACES * 32);
 }
 
 /* Where a channel of a shifted tile begins within 16 bytes, whose first does at `first`. */
@@ -131,7 +144,7 @@ __device__ __forceinline__ chunk<WIDTH * bytes_of(TYPE)> elements_of(const place
         return {{__funnelshift_r(first, load_from_shared<4>(two.at + at + 4).word[0], two.shift)}};
     } else {
         return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(line * ROWS) +
-                                           p.lane * (WIDTH * B));
+                                           place_of_byte(line * ROWS, p.lane * (WIDTH * B)));
     }
 }
 
@@ -296,7 +309,8 @@ __device__ __forceinline__ void expect_blocks(const place &p) {
     byte_barrier_expect(shared_address(p.byte_barriers + (p.round & 1)),
                         CLUSTER * TILE * sizeof(entry));
 }
-__device__ __forceinline__ void send_to_blocks(const place &p, int pixel, const total *v) {
+__device__ __forceinline__ void send_to_blocks(const place &p, int pixel, const total *sums) {
+    const float v[4] = {(float)sums[0], (float)sums[1], (float)sums[2], 0};
     const u32 to = shared_address(entries_of(p, p.block, pixel));
     const u32 bar = shared_address(p.byte_barriers + (p.round & 1));
 #pragma unroll

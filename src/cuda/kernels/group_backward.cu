@@ -75,15 +75,16 @@ __device__ __forceinline__ float gradient_of_norm(const saved &of, const channel
     return gradient_behind(dy, SHORT_RANGE && !SHORT_WEIGHT ? d * of.rstd : d, a.weight, a.bias);
 }
 
-/* Sums over WIDTH neighbours of a channel: dy, dy times what is centred, and that. */
+/* Sums over WIDTH neighbours of a channel: dy as it comes to the norm, which goes to `g`, that times what is
+ * centred, and this. */
 __device__ __forceinline__ void add_chunk(const saved &of, const channel_affine &a, const u32 *x,
-                                          const u32 *dy, float *v) {
+                                          const u32 *dy, float *v, float *g) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float d = centred(of, element<X_TYPE>(x, i));
-        const float g = gradient_of_norm(of, a, d, element<G_TYPE>(dy, i));
-        v[0] += g;
-        v[1] = multiply_add(g, d, v[1]);
+        g[i] = gradient_of_norm(of, a, d, element<G_TYPE>(dy, i));
+        v[0] += g[i];
+        v[1] = multiply_add(g[i], d, v[1]);
         if (CORRECT)
             v[2] += d;
     }
@@ -110,13 +111,13 @@ __device__ __forceinline__ row_factors factors_of(const saved &of, const common 
             CORRECT ? multiply_add(-c.delta, slope, constant) : constant};
 }
 
+/* Of what is centred of x, and dy as it comes to the norm. */
 __device__ __forceinline__ float gradient_of(const saved &of, const row_factors &f,
-                                             const channel_affine &a, float x, float dy) {
-    const float d = centred(of, x), rest = multiply_add(d, f.slope, f.constant);
-    dy = gradient_of_norm(of, a, d, dy);
+                                             const channel_affine &a, float d, float g) {
+    const float rest = multiply_add(d, f.slope, f.constant);
     if (SHORT_WEIGHT)
-        return multiply_add(dy, a.weight, rest);
-    return multiply_add(WEIGHTED ? dy * a.weight : dy, of.rstd, rest);
+        return multiply_add(g, a.weight, rest);
+    return multiply_add(WEIGHTED ? g * a.weight : g, of.rstd, rest);
 }
 
 /* Chunks of a segment at once; more take registers that blocks need. */
@@ -145,7 +146,21 @@ __device__ __forceinline__ void segment_of(int s, int &channel, int &first, int 
     first += channel * CHUNKS;
 }
 
-/* Sums of every segment, to sums[3][PART * SEGMENTS]. */
+/* What is KEPT of f16 is kept for a segment at a time, where f16 holds it: none is too large, and those below
+ * its range are small beside the largest, or come to less than two of f16's smallest number in dx. */
+constexpr bool KEPT_IF_HELD = ACTIVATION == SILU && G_TYPE == F16 && D_TYPE == F16;
+
+/* Whether f16 holds a segment's, of which `largest` has a lane's largest magnitudes, to be multiplied by
+ * `factor`. Whole warps call. */
+__device__ __forceinline__ bool halves_hold(u32 largest, float factor) {
+    constexpr u32 INFINITE = 0x7c00, NORMAL = 0x0400;
+    const u32 found = most(largest & 0xffff, largest >> 16);
+    const bool large = __any_sync(EVERY_LANE, found >= INFINITE), some = __any_sync(EVERY_LANE, found >= NORMAL);
+    return !large && (some || fabsf(factor) <= 2);
+}
+
+/* Sums of every segment, to sums[3][PART * SEGMENTS]. The third, of which an activation has no need, is whether
+ * dy is KEPT_IF_HELD. */
 __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
     constexpr int ALL = PART * SEGMENTS;
     const int lane = threadIdx.x % 32;
@@ -153,6 +168,7 @@ __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
     for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
         int channel, first, end;
         float v[3] = {0, 0, 0};
+        u32 largest = 0;
         segment_of(s, channel, first, end);
         const channel_affine a = r.affine_of(channel);
 #pragma unroll 1
@@ -161,11 +177,22 @@ __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
             load_chunks(r, c, end, at);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
-                if (c + 32 * j < end)
-                    add_chunk(r.of, a, at.x[j].word, at.dy[j].word, v);
+                if (c + 32 * j < end) {
+                    float g[WIDTH];
+                    add_chunk(r.of, a, at.x[j].word, at.dy[j].word, v, g);
+                    if constexpr (KEPT || KEPT_IF_HELD) { /* for the same lane */
+                        const auto kept = pack<G_TYPE, WIDTH>(g);
+                        store_to_shared<G_BYTES>(r.dy + (c + 32 * j) * G_BYTES, kept);
+#pragma unroll
+                        for (const u32 word : kept.word)
+                            largest = KEPT_IF_HELD ? larger_halves(largest, word) : 0;
+                    }
+                }
         }
         __syncwarp();
         sums_of_warp(r.of, v);
+        if (KEPT_IF_HELD)
+            v[2] = halves_hold(largest, SHORT_WEIGHT ? a.weight : a.weight * r.of.rstd);
 #pragma unroll
         for (int j = 0; j < 3; j++)
             if (lane == 0)
@@ -233,31 +260,47 @@ __device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluste
     }
 }
 
-__device__ __forceinline__ void write_segments(const row_place &r, const common &c, char *out) {
-    const row_factors f = factors_of(r.of, c);
+/* dx of chunks [first, end) of the block's part; `dy`: in memory, for what is not kept of it. */
+template <bool IS_KEPT>
+__device__ __forceinline__ void write_segment(const row_place &r, const row_factors &f,
+                                              const channel_affine &a, int first, int end,
+                                              const char *dy, char *out) {
     constexpr int B = WIDTH * bytes_of(D_TYPE);
-    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int s = threadIdx.x / 32; s < PART * SEGMENTS; s += WARPS) {
+    for (int k = first + threadIdx.x % 32; k < end; k += 32 * AT_ONCE) {
+        chunks_at_once at;
+        load_chunks(r, k, end, at);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (k + 32 * j >= end)
+                continue;
+            if constexpr (KEPT_IF_HELD && !IS_KEPT)
+                at.dy[j] = load_chunk<G_BYTES, G_ACCESS>(dy + (i64)(k + 32 * j) * G_BYTES);
+            float v[WIDTH];
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                const float d = centred(r.of, element<X_TYPE>(at.x[j].word, i));
+                const float g = element<G_TYPE>(at.dy[j].word, i);
+                v[i] = gradient_of(r.of, f, a, d, IS_KEPT ? g : gradient_of_norm(r.of, a, d, g));
+            }
+            store_chunk<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
+        }
+    }
+}
+
+__device__ __forceinline__ void write_segments(const row_place &r, const float *sums, const common &c,
+                                               const char *dy, char *out) {
+    constexpr int ALL = PART * SEGMENTS;
+    const row_factors f = factors_of(r.of, c);
+#pragma unroll 1
+    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
         int channel, first, end;
         segment_of(s, channel, first, end);
         const channel_affine a = r.affine_of(channel);
-#pragma unroll 1
-        for (int k = first + lane; k < end; k += 32 * AT_ONCE) {
-            chunks_at_once at;
-            load_chunks(r, k, end, at);
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                if (k + 32 * j >= end)
-                    continue;
-                float v[WIDTH];
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++)
-                    v[i] = gradient_of(r.of, f, a, element<X_TYPE>(at.x[j].word, i),
-                                       element<G_TYPE>(at.dy[j].word, i));
-                store_chunk<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
-            }
-        }
+        if (KEPT_IF_HELD && sums[2 * ALL + s] != 0)
+            write_segment<true>(r, f, a, first, end, dy, out);
+        else
+            write_segment<KEPT>(r, f, a, first, end, dy, out);
     }
 }
 
@@ -302,8 +345,8 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     r.weight = weight;
     r.bias = bias;
     fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
-    fill<G_TYPE, G_ACCESS>(r.dy,
-                           (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE));
+    const char *dy = (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE);
+    fill<G_TYPE, G_ACCESS>(r.dy, dy);
     copy_async_commit();
     r.of = saved_of(args, row);
     for (int d = threadIdx.x; d < PART; d += THREADS) {
@@ -321,7 +364,8 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
         sum_over_cluster(total, cluster, round);
     const common c = common_of(total);
     if constexpr (D_TYPE != NONE)
-        write_segments(r, c, (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
+        write_segments(r, sums, c, dy,
+                       (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
     for (int d = threadIdx.x; d < PART; d += THREADS) {
         float v[2];
         sum_of_channel<2>(sums, d, v);

@@ -162,12 +162,12 @@ __device__ __forceinline__ void sum_channel(const groups_args &args, const piece
         affine_behind(of, weight_of(args, p.channel), bias_of(args, p.channel));
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
-    float v[3] = {0, 0, 0};
+    float v[3] = {0, 0, 0}, g[WIDTH];
 #pragma unroll 4
     for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
         add_chunk(
             of, a, load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
-            load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v);
+            load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v, g);
     sums_of_warp(of, v);
 #pragma unroll
     for (int j = 0; j < 3; j++)

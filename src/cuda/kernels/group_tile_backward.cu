@@ -126,7 +126,8 @@ __device__ __forceinline__ void put_gradients(const tile_place &p, const saved &
     const auto x = read_run<X_TYPE, X_ACCESS, COUNT>(x_at);
     const auto dy = read_run<G_TYPE, G_ACCESS, COUNT>(p.dy + at * bytes_of(G_TYPE));
     put_run<COUNT>(x_at, [&](int i) {
-        return gradient_of(of, f, a, element<X_TYPE>(x.word, i), element<G_TYPE>(dy.word, i));
+        const float d = centred(of, element<X_TYPE>(x.word, i));
+        return gradient_of(of, f, a, d, gradient_of_norm(of, a, d, element<G_TYPE>(dy.word, i)));
     });
 }
 

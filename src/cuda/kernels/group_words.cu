@@ -32,7 +32,9 @@ constexpr i64 ROW = (i64)DEPTH * PIXELS;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
 constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
+/* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the middle
+ * of others are slower. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* An element as it is in memory: nothing waits for it before it is made a float. */
 template <int TYPE>
@@ -94,6 +96,10 @@ __device__ __forceinline__ float less_mean(float x, float mean, float rest) {
 __device__ __forceinline__ float gradient_behind(float dy, float xhat, float weight, float bias) {
     return ACTIVE ? through_activation(dy, multiply_add(xhat, weight, bias)) : dy;
 }
+
+/* Whether that takes the place of dy in shared memory once it is found, for dx to find it there: where its dtype
+ * takes no digit from dx, nor range. */
+constexpr bool KEPT = ACTIVATION == SILU && D_TYPE == G_TYPE && (G_TYPE == F32 || G_TYPE == BF16);
 
 /* From sums about p + d to sums about p, of n elements. */
 template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {

@@ -46,19 +46,22 @@ __device__ __forceinline__ void add_gradients(const strip_place &p, const saved 
     const u32 tile = shared_address(dynamic_shared);
     copy_async_wait<PARTS - 1 - PART_NUMBER>();
     const int end = least(count, (PART_NUMBER + 1) * PART);
-#pragma unroll 2
+#pragma unroll(TIGHT && KEPT ? 1 : 2)
     for (int k = PART_NUMBER * PART; k < end; k++) {
         const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
         const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+        float g[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-            const float g = gradient_behind(element<G_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
-            v[0][i] += g;
-            v[1][i] = multiply_add(g, d, v[1][i]);
+            g[i] = gradient_behind(element<G_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
+            v[0][i] += g[i];
+            v[1][i] = multiply_add(g[i], d, v[1][i]);
             if (CORRECT)
                 v[2][i] += d;
         }
+        if constexpr (KEPT)
+            store_to_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k), pack<G_TYPE, WIDTH>(g));
     }
     if constexpr (PART_NUMBER + 1 < PARTS)
         add_gradients<PART_NUMBER + 1>(p, s, w, count, v);
@@ -188,8 +191,9 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-                const float g = gradient_behind(element<G_TYPE>(dy.word, i), d,
-                                                SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
+                float g = element<G_TYPE>(dy.word, i);
+                if (!KEPT)
+                    g = gradient_behind(g, d, SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
                 v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
             }
             store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),

@@ -55,7 +55,7 @@ template <bool SCALED> struct thread_sums {
 #pragma unroll
         for (int i = 0; APART && i < WIDTH; i++)
             own[i] = 0;
-#pragma unroll 2
+#pragma unroll(SCALED ? 1 : 2)
         for (int k = PART_NUMBER * PART; k < end; k++) {
             const auto c = load(k);
 #pragma unroll
@@ -214,7 +214,7 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
     expect_mail(m, p, round);
     sum_thread<SCALED>(p, scale, own);
     sum_warp(p, own);
-    if (CLUSTER > 1 && !SCALED)
+    if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
     for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
@@ -271,8 +271,11 @@ __device__ __forceinline__ strip_place forward_strip(const groups_args &args, co
         bool again = false;
         for (int g = 0; g < p.groups; g++)
             again |= found_of(g)[3] != 1;
-        if (again)
+        if (again) {
+            if (CLUSTER > 1) /* all have taken what came, before anybody sends again */
+                cluster_arrive();
             find_moments<true>(args, p, m, round++, w);
+        }
     }
     if (STAGED)
         w = affine_of(args, p);

@@ -6,10 +6,10 @@ struct mailbox {
     u64 byte_barriers[2];
 };
 
-/* A round's entries of a group, one of each block: in a cluster, in shared memory. */
-__device__ __forceinline__ message (*entries_of(u32 round, int group))[4] {
+/* Entries of a group, one of each block: in a cluster, in shared memory. The next round's take their place. */
+__device__ __forceinline__ message (*entries_of(int group))[4] {
     message(*all)[4] = (message(*)[4])(dynamic_shared + MAIL_AT);
-    return all + (round % BOXES * STRIP_GROUPS + group) * CLUSTER;
+    return all + group * CLUSTER;
 }
 
 /* Blocks anywhere on the device post theirs in global memory. A word has 32 bits of the last two
@@ -91,7 +91,7 @@ __device__ __forceinline__ void send_mail(const groups_args &args, mailbox &m, c
         if (lane == 0)
             post_mail(post_of(args, round, group, p.rank), round, mine);
     } else {
-        message *const to = entries_of(round, group)[p.rank];
+        message *const to = entries_of(group)[p.rank];
         for (int block = lane; block < CLUSTER; block += SEND)
             send_to_block(shared_address(to), shared_address(m.byte_barriers + (round & 1)), block, mine);
     }
@@ -122,7 +122,7 @@ struct taken {
             } else {
 #pragma unroll
                 for (int j = 0; j < 3; j++)
-                    v[e][j] = entries_of(round, group)[block][j];
+                    v[e][j] = entries_of(group)[block][j];
             }
         }
     }

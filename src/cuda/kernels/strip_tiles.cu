@@ -23,7 +23,6 @@ constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
 constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * G_BYTES));
 constexpr int SUM_COUNT = (FORWARD || CORRECT ? 3 : 2) * WARPS * (FORWARD ? STRIP_COLUMNS : TILE);
 constexpr int MAIL_AT = SUMS_AT + round_up(4 * SUM_COUNT);
-constexpr int BOXES = WIDE_RANGE ? 2 : 1; /* a strip is summed so often, at most */
 
 /* Blocks of a strip, and what they tell each other of a group: three values. Those of 16-bit tensors
  * are rounded to floats, which are sums of floats over one block. */
@@ -37,7 +36,7 @@ template <> struct message_of<false> {
 };
 typedef message_of<X_TYPE == F32>::type message;
 constexpr int MESSAGE_BYTES = 4 * sizeof(message);
-constexpr int FOUND_AT = MAIL_AT + (CLUSTER == 1 ? 0 : BOXES * STRIP_GROUPS * CLUSTER * MESSAGE_BYTES);
+constexpr int FOUND_AT = MAIL_AT + (CLUSTER == 1 ? 0 : STRIP_GROUPS * CLUSTER * MESSAGE_BYTES);
 
 /* What a thread does in a strip. Pixels are those of the block. */
 struct strip_place {

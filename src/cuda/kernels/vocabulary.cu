@@ -178,6 +178,15 @@ __device__ __forceinline__ chunk<COUNT * bytes_of(TYPE)> pack(const real *v) {
     return c;
 }
 
+/* The larger magnitudes of two pairs of f16, each half for itself; of NaN and a number this. */
+__device__ __forceinline__ u32 larger_halves(u32 a, u32 b) {
+    u32 larger;
+    asm("{.reg .b32 x, y; abs.f16x2 x, %1; abs.f16x2 y, %2; max.f16x2 %0, x, y;}"
+        : "=r"(larger)
+        : "r"(a), "r"(b));
+    return larger;
+}
+
 template <int TYPE> __device__ __forceinline__ void store_element(void *base, i64 index, real v) {
     if constexpr (TYPE != NONE)
         store_chunk<bytes_of(TYPE), bytes_of(TYPE)>((char *)base + index * bytes_of(TYPE),
@@ -636,12 +645,6 @@ __device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 
                  "f"(v[0]), "f"(v[1]), "r"(in_block(barrier, rank))
                  : "memory");
 }
-__device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, "
-                 "[%3];" ::"r"(in_block(address, rank)),
-                 "d"(v[0]), "d"(v[1]), "r"(in_block(barrier, rank))
-                 : "memory");
-}
 /* Copies BYTES, a multiple of 16 at addresses of 16, to shared memory and tells a byte barrier there; one
  * thread calls. */
 __device__ __forceinline__ void copy_piece_in(u32 to, const void *from, int bytes, u32 barrier) {
@@ -684,7 +687,6 @@ __device__ __forceinline__ void byte_barrier_wait(u32, u32) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const float *) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const double *) {}
 __device__ __forceinline__ void send_two_to_block(u32, u32, u32, const float *) {}
-__device__ __forceinline__ void send_two_to_block(u32, u32, u32, const double *) {}
 __device__ __forceinline__ void copy_piece_in(u32, const void *, int, u32) {}
 __device__ __forceinline__ void copy_piece_out(void *, u32, int) {}
 __device__ __forceinline__ void wait_for_copies_out() {}

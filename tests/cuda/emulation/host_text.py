@@ -14,7 +14,7 @@ import sys
 PTX = re.compile(r"\basm\s*(?:volatile\s*)?\(")
 INCLUDE = re.compile(r'^#include "(\w+)\.cu"$', re.MULTILINE)
 UNROLL = re.compile(r"^[ \t]*#pragma unroll.*$", re.MULTILINE)
-DYNAMIC = re.compile(r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\];")
+DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\];")
 SHARED = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\d+\)\s+)?(\w+)\s+([^;]+);")
 DECLARATOR = re.compile(r"(\w+)((?:\[[^\]]*\])*)$")
 # A function of a file's top level: from the start of a line to the brace that closes at a line's

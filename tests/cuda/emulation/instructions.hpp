@@ -56,6 +56,12 @@ static inline u32 narrow_bf16(float f) {
     return f != f ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
 
+static inline u32 larger_half(u32 a, u32 b) {
+    a &= 0x7fff, b &= 0x7fff;
+    return a > 0x7c00 ? b : b > 0x7c00 ? a : a > b ? a : b;
+}
+u32 larger_halves(u32 a, u32 b) { return larger_half(a, b) | larger_half(a >> 16, b >> 16) << 16; }
+
 template <int TYPE> real element(const u32 *word, int i) {
     if constexpr (TYPE == F32)
         return __uint_as_float(word[i]);
@@ -171,9 +177,6 @@ void send_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
 }
 void send_two_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
     emulation_send(in_block(address, rank), in_block(barrier, rank), v, 8);
-}
-void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
-    emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
 }
 /* In pieces that arrive in any order. */
 void copy_piece_in(u32 to, const void *from, int bytes, u32 barrier) {

@@ -556,6 +556,31 @@ static void channels_shifted(void) {
     emulate_case(mixed);
 }
 
+/* Tiles whose output has the channels of a pixel side by side: pixels that fill lines, half lines
+ * and neither, chunks of every size, tiles that end early. */
+static void channels_to_last(void) {
+    static const struct {
+        int64_t images, channels, pixels;
+        element x, y;
+    } shapes[] = {
+        {2, 136, 336, F16, F16},  {1, 1024, 320, F16, F16}, {2, 72, 304, BF16, F32},
+        {2, 45, 336, F32, F32},   {1, 40, 1041, F32, F16},  {1, 256, 784, BF16, BF16},
+        {1, 600, 272, F32, F32},
+    };
+    set_device(90, 2);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        norm_case c = channels_of(PLANISH_FORWARD, i == 4 ? PLANISH_RMS : PLANISH_LAYER,
+                                  shapes[i].images, shapes[i].channels, shapes[i].pixels,
+                                  shapes[i].x);
+        c.y = shapes[i].y;
+        c.numbers = i % 2 ? MEAN_1E4 : OUTLIER;
+        c.out = CHANNELS_LAST;
+        if (i % 3 == 1)
+            c.has &= ~HAS(BIAS);
+        emulate_case(c);
+    }
+}
+
 static void channels_otherwise(void) {
     set_device(90, 2);
     for (int pass = 0; pass < 2; pass++) {
@@ -834,6 +859,24 @@ static void activations(void) {
         c.numbers = OUTLIER;
         emulate_case(c);
     }
+    /* dy behind SiLU that f16 does not hold, or only as subnormal numbers. */
+    static const struct {
+        numbers x;
+        double center, spread;
+    } dys[] = {{SCALE_TINY, 0, 1e-6},
+               {SCALE_BIG, 6.2e4, 500},
+               {NORMAL, 0, 1e-6},
+               {OUTLIER, 0, 1e-7}};
+    for (int i = 0; i < 8; i++) {
+        norm_case c = groups_of(PLANISH_BACKWARD, PLANISH_LAYER, shapes[i % 2 * 4], false, F16);
+        c.activation = PLANISH_SILU;
+        c.stats = F64;
+        c.numbers = dys[i / 2].x;
+        c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+        c.dy_center = dys[i / 2].center;
+        c.dy_spread = dys[i / 2].spread;
+        emulate_case(c);
+    }
     limits.shared_per_block = 1280; /* no block holds a row */
     limits.max_cluster = 1;
     for (int t = 0; t < 2; t++) {
@@ -881,6 +924,7 @@ int main(int argc, char **argv) {
         {"channels", channels},
         {"channels in clusters", channels_in_clusters},
         {"channels shifted", channels_shifted},
+        {"channels to last", channels_to_last},
         {"channels otherwise", channels_otherwise},
         {"groups", groups},
         {"groups otherwise", groups_otherwise},
