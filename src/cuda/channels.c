@@ -16,10 +16,12 @@ enum {
     LINE = 128,                /* bytes: in shared memory they begin on one */
     FEW_PIXELS = 256,          /* images below this are taken whole where they fit */
     ALONE_BYTES = 64 << 10,    /* of such an image in one block, or of a part that is not alone */
-    WHOLE_BYTES = 160 << 10,   /* of its part in a block of a cluster (forward) */
+    WHOLE_BYTES = 160 << 10,   /* of its part in a block of a cluster (forward), of 16 bits; */
+    LARGE_BYTES = 200 << 10,   /* of f32, also alone */
     FORWARD_BYTES = 64 << 10,  /* of a tile, rather */
     BACKWARD_BYTES = 84 << 10, /* of a ring of tiles, rather */
-    MANY_BYTES = 200 << 10,    /* the same, of many threads */
+    MANY_BYTES = 200 << 10,    /* the same, of many threads; */
+    WIDE_BYTES = 196 << 10,    /* of f32 */
     THREADS = 128,             /* of a block, rather: many small blocks hide each other's merges */
     WHOLE_PLANES = 8,          /* of a block with a whole image */
     MOST_THREADS = 512,        /* of a block, rather */
@@ -149,7 +151,6 @@ static void set_lines(int32_t *c) {
     while (rows * c[C_PIXELS] % 4)
         rows *= 2;
     c[C_ROWS] = c[C_PIXELS] >= 4 && c[C_COLS] % rows == 0 ? rows : 1;
-    c[C_WIDTH] = width_of(c[C_ROWS] * c[C_PIXELS], 4);
 }
 
 /* Shares the channels between the blocks of a cluster; returns the fewest a block has. */
@@ -164,8 +165,15 @@ static int64_t part_bytes(const int32_t *c) {
     return (int64_t)c[C_DEPTH] * c[C_TILE] * held_bytes(c);
 }
 
+/* Whether a block has a part of f32 to itself that leaves little room beside it (forward). */
+static bool is_large(const int32_t *c) {
+    return c[C_PASS] == PLANISH_FORWARD && part_bytes(c) > WHOLE_BYTES;
+}
+
 /* Planes over a whole image's part in a forward block. */
 static bool set_forward_planes(int32_t *c, int fewest) {
+    if (is_large(c))
+        return set_planes(c, WHOLE_PLANES / 2, fewest, 0, MOST_THREADS);
     const int lines = c[C_DEPTH] / c[C_ROWS], wanted = ceil_div(lines, SHARED_EACH);
     if (c[C_CLUSTER] > 1 && wanted > WHOLE_PLANES)
         return set_planes(c, ceil_div(wanted, 4) * 4, fewest, 0, 2 * MOST_THREADS);
@@ -187,11 +195,12 @@ static bool set_backward_planes(int32_t *c, int fewest, int each) {
  * where messages would be much beside it. */
 static bool may_hold(const int32_t *c) {
     const bool forward = c[C_PASS] == PLANISH_FORWARD;
+    const bool large = forward && constant_bytes(c, C_X_TYPE) == 4;
     if (c[C_CLUSTER] == 1)
-        return part_bytes(c) <= ALONE_BYTES || (!forward && c[C_ROWS] == 1);
+        return part_bytes(c) <= (large ? LARGE_BYTES : ALONE_BYTES) || (!forward && c[C_ROWS] == 1);
     if (3 * message_bytes(c) > part_bytes(c))
         return false;
-    return !forward || part_bytes(c) <= WHOLE_BYTES;
+    return !forward || part_bytes(c) <= (large ? LARGE_BYTES : WHOLE_BYTES);
 }
 
 /* The whole image in a block or in the smallest cluster that may hold it; single blocks of the
@@ -208,6 +217,8 @@ static bool whole_image(cuda_plan *plan, int each) {
         const int fewest = share_channels(c, clusters[i]);
         if (fewest < least(8, c[C_COLS]) || !may_hold(c))
             continue;
+        /* Fewer planes of more threads have fewer sums. */
+        c[C_WIDTH] = width_of(c[C_ROWS] * c[C_PIXELS], is_large(c) ? 2 : 4);
         if (!(backward ? set_backward_planes(c, fewest, each) : set_forward_planes(c, fewest)) ||
             !fits(plan))
             continue;
@@ -227,6 +238,13 @@ static bool has_many(const int32_t *c) {
            constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
 }
 
+/* Whether it is of f32 in the backward, where a ring of two lines of all channels fits: such do best
+ * with all of a multiprocessor's memory. */
+static bool is_wide(const int32_t *c) {
+    return c[C_PASS] == PLANISH_BACKWARD && held_bytes(c) == 2 * (int)sizeof(float) &&
+           2 * LINE / (int)sizeof(float) * c[C_COLS] * held_bytes(c) <= WIDE_BYTES;
+}
+
 /* The most pixels of a tile that are of use, as measured. */
 static int most_pixels(const int32_t *c) {
     if (!is_shifted(c))
@@ -241,19 +259,27 @@ static double cost_of_tile(const int32_t *c) {
     const double bytes = (double)c[C_STAGES] * c[C_COLS] * tile * held_bytes(c);
     const bool shifted = is_shifted(c), forward = c[C_PASS] == PLANISH_FORWARD;
     const bool many = (has_many(c) || shifted) && c[C_STAGES] == 2;
-    const double room = forward ? FORWARD_BYTES : many ? MANY_BYTES : BACKWARD_BYTES;
-    const bool narrow = tile * constant_bytes(c, C_X_TYPE) < 2 * SECTOR;
+    const double room = forward      ? FORWARD_BYTES
+                        : is_wide(c) ? WIDE_BYTES
+                        : many       ? MANY_BYTES
+                                     : BACKWARD_BYTES;
+    const bool narrow =
+        tile * constant_bytes(c, C_X_TYPE) < (is_wide(c) ? LINE : 2 * SECTOR);
     if (shifted) /* the pieces at a channel's ends */
         return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
                (1 + SHIFT_COST / tile);
     const bool by_elements = pixels * constant_bytes(c, C_X_TYPE) % 4;
+    /* Lines of f32 are nearly as good as two of them; of the backward's other tiles, the larger. */
+    const bool line = forward && tile == 32 && constant_bytes(c, C_X_TYPE) == 4;
+    const double shape = tile == 64 ? 1 : line ? 1.03 : is_wide(c) && tile >= 32 ? 1.1 - tile * .0005 : 1.1;
+    const bool single = is_wide(c) && c[C_STAGES] == 1;
     return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
-           (narrow ? 1.4 : 1) * (tile == 64 ? 1 : 1.1) * (by_elements ? 1.4 : 1);
+           (narrow ? 1.4 : 1) * shape * (by_elements ? 1.4 : 1) * (single ? 1.5 : 1);
 }
 
 /* Some pixels of an image in a block. */
 static bool some_pixels(cuda_plan *plan, int each) {
-    static const int tiles[] = {64, 32, 112, 96, 80, 48, 16, 8, 4, 128};
+    static const int tiles[] = {64, 32, 112, 96, 80, 48, 40, 16, 8, 4, 128};
     int32_t *c = plan->main.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     double best_cost = 0;
@@ -269,9 +295,11 @@ static bool some_pixels(cuda_plan *plan, int each) {
         c[C_STAGES] = backward ? 2 : 1;
         const bool shifted = is_shifted(c);
         const int threads = has_many(c) ? 2 * THREADS : THREADS;
-        const int planes = shifted ? shifted_planes(c, backward ? each : SHIFTED_FORWARD)
-                                   : most(1, threads * c[C_WIDTH] / tiles[i]);
-        if (tiles[i] == c[C_PIXELS] || tiles[i] > most_pixels(c) ||
+        const int planes = shifted      ? shifted_planes(c, backward ? each : SHIFTED_FORWARD)
+                           : is_wide(c) ? ceil_div(c[C_DEPTH], LIGHT_EACH)
+                                        : most(1, threads * c[C_WIDTH] / tiles[i]);
+        const bool sectors = tiles[i] != 40 || constant_bytes(c, C_X_TYPE) == 4;
+        if (tiles[i] == c[C_PIXELS] || tiles[i] > most_pixels(c) || !sectors ||
             !set_planes(c, planes, c[C_COLS], each, MOST_THREADS) ||
             (shifted && c[C_PLANES] % ALIKE && c[C_COLS] >= ALIKE))
             continue;

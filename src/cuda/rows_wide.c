@@ -11,8 +11,9 @@ enum {
     WIDE_SUMMED_VECS = 2,       /* chunks a thread sums columns of, 16 bits */
     WIDE_F32_VECS = 3,          /* the same, f32 */
     WIDE_THREADS = 512,         /* in a multiprocessor */
-    WIDE_STAGES = 6,            /* rows in a ring */
-    WIDE_FEW_STAGES = 4,        /* the same, where an exchange takes two turns */
+    WIDE_STAGES = 7,            /* rows in a ring, */
+    WIDE_FEW_STAGES = 5,        /* of 16 bits in the forward, */
+    WIDE_SUMMED_STAGES = 6,     /* in the backward */
 };
 
 void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
@@ -38,7 +39,10 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     int slot = lanes * vecs * 16 * inputs;
     /* Less what every block takes of a multiprocessor, and the exchange. */
     int room = (limits->shared_per_block + 1024) / blocks - 2048;
-    int stages = least(bytes == 2 && forward ? WIDE_FEW_STAGES : WIDE_STAGES, room / slot);
+    const int useful = !forward     ? WIDE_SUMMED_STAGES
+                       : bytes == 2 ? WIDE_FEW_STAGES
+                                    : WIDE_STAGES;
+    int stages = least(useful, room / slot);
     if (!lanes || stages < 3)
         return;
     plan->wide = plan->main;
@@ -50,6 +54,7 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     c[C_GROUP] = group;
     c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
     c[C_STAGES] = stages;
-    c[C_DELAY] = stages / 2;
+    /* As measured; an exchange of f32 backward rows takes three turns. */
+    c[C_DELAY] = forward ? (stages + 1) / 2 : bytes == 4 ? stages - 1 : stages / 2;
     c[C_MIN_BLOCKS] = blocks;
 }

@@ -226,11 +226,28 @@ static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-/* In one of the ways above, of which the last two are for large strips. */
+/* Backward, two blocks to a multiprocessor: a line of a pixel in clusters of eight, or half a line in
+ * clusters of 16 if that is whole sectors. */
+static bool cut_pairs(cuda_spec *spec, const struct cuda_limits *limits) {
+    int32_t *c = spec->constant;
+    int bytes = cut(spec, tile_of(c, LINE_BYTES), SOME_CLUSTER);
+    if (!bytes || bytes > room_of(limits) / 2) {
+        const int tile = tile_of(c, STRIP_BYTES);
+        const bool whole = tile * constant_bytes(c, C_X_TYPE) % SECTOR == 0;
+        bytes = tile && whole ? cut(spec, tile, MOST_CLUSTER) : 0;
+    }
+    if (!is_backward(c) || !bytes || bytes > room_of(limits) / 2)
+        return false;
+    c[C_WARPS] = least(SHARED_WARPS, most_warps(c, limits->arch) / 2);
+    c[C_MIN_BLOCKS] = 2;
+    return true;
+}
+
+/* In one of the ways above, of which all but the first are for large strips. */
 static bool cut_small_blocks(cuda_spec *spec, const struct cuda_limits *limits) {
     static bool (*const ways[])(cuda_spec *, const struct cuda_limits *) = {cut_few, cut_small,
-                                                                            cut_narrow};
-    const int count = is_large(spec, limits) ? 3 : 1;
+                                                                            cut_narrow, cut_pairs};
+    const int count = is_large(spec, limits) ? 4 : 1;
     for (int i = 0; i < count; i++) {
         cuda_spec made = *spec;
         if (ways[i](&made, limits)) {

@@ -57,6 +57,9 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
     parser.add_argument("--names", action="store_true", help="print each case before it runs")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument(
+        "--share", default="0/1", help="I/N: every Nth case from the Ith on, for N processes at once"
+    )
     parser.add_argument("--json", help="where to write every case's worst errors")
     arguments = parser.parse_args()
     found: list[Case | AnyCase] = [*cases(arguments.quick), *any_cases(arguments.quick)]
@@ -67,7 +70,8 @@ def main() -> int:
         found += image_cases(arguments.quick)
     if arguments.small and not arguments.images:
         found = small_cases()
-    todo = [c for c in found if arguments.only in c.name()]
+    first, step = map(int, arguments.share.split("/"))
+    todo = [c for c in found if arguments.only in c.name()][first::step]
     if arguments.processes:
         prepare_all(todo, arguments.processes)
     failures = refused = 0
@@ -85,7 +89,7 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
-    for problem in [] if arguments.images else at_once():
+    for problem in [] if arguments.images or first else at_once():
         failures += 1
         print(f"WRONG {problem}")
     for name, wrong in large() if arguments.large else []:

@@ -80,7 +80,9 @@ constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
 constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
                               (SHORT_RANGE || (WIDE && !TIGHT));
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
+/* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the
+ * middle of others are slower. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 #include "backward_chunks.cu"
 #include "backward_sums.cu"

@@ -95,7 +95,9 @@ constexpr bool CENTRED = WITHIN_WARP && HOLD == 0 && STAGES == 0 && !GROUPED &&
  * that results of 16 bits do not show. */
 constexpr bool FOLDED = LAYER && sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2;
 
-extern __shared__ __align__(16) unsigned char dynamic_shared[];
+/* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the
+ * middle of others are slower. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 #include "activation.cu"
 #include "forward_chunks.cu"
