@@ -21,7 +21,8 @@ enum {
     FORWARD_BYTES = 64 << 10,  /* of a tile, rather */
     BACKWARD_BYTES = 84 << 10, /* of a ring of tiles, rather */
     MANY_BYTES = 200 << 10,    /* the same, of many threads; */
-    WIDE_BYTES = 196 << 10,    /* of f32 */
+    WIDE_BYTES = 196 << 10,    /* of f32, */
+    WIDE_PLANES = 26,          /* of threads in a block of it that is alone, or more */
     THREADS = 128,             /* of a block, rather: many small blocks hide each other's merges */
     WHOLE_PLANES = 8,          /* of a block with a whole image */
     MOST_THREADS = 512,        /* of a block, rather */
@@ -165,9 +166,10 @@ static int64_t part_bytes(const int32_t *c) {
     return (int64_t)c[C_DEPTH] * c[C_TILE] * held_bytes(c);
 }
 
-/* Whether a block has a part of f32 to itself that leaves little room beside it (forward). */
+/* Whether a block has a large part of f32, of which a multiprocessor holds one or two (forward). */
 static bool is_large(const int32_t *c) {
-    return c[C_PASS] == PLANISH_FORWARD && part_bytes(c) > WHOLE_BYTES;
+    return c[C_PASS] == PLANISH_FORWARD && c[C_ROWS] == 1 &&
+           part_bytes(c) > (c[C_CLUSTER] == 1 ? ALONE_BYTES : WHOLE_BYTES);
 }
 
 /* Planes over a whole image's part in a forward block. */
@@ -195,7 +197,7 @@ static bool set_backward_planes(int32_t *c, int fewest, int each) {
  * where messages would be much beside it. */
 static bool may_hold(const int32_t *c) {
     const bool forward = c[C_PASS] == PLANISH_FORWARD;
-    const bool large = forward && constant_bytes(c, C_X_TYPE) == 4;
+    const bool large = forward && constant_bytes(c, C_X_TYPE) == 4 && c[C_ROWS] == 1;
     if (c[C_CLUSTER] == 1)
         return part_bytes(c) <= (large ? LARGE_BYTES : ALONE_BYTES) || (!forward && c[C_ROWS] == 1);
     if (3 * message_bytes(c) > part_bytes(c))
@@ -238,11 +240,19 @@ static bool has_many(const int32_t *c) {
            constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
 }
 
-/* Whether it is of f32 in the backward, where a ring of two lines of all channels fits: such do best
- * with all of a multiprocessor's memory. */
+/* Whether it is of f32 in the backward, of many channels, of which a ring of two lines fits: such
+ * do best with all of a multiprocessor's memory. */
 static bool is_wide(const int32_t *c) {
     return c[C_PASS] == PLANISH_BACKWARD && held_bytes(c) == 2 * (int)sizeof(float) &&
+           c[C_COLS] >= MANY_CHANNELS &&
            2 * LINE / (int)sizeof(float) * c[C_COLS] * held_bytes(c) <= WIDE_BYTES;
+}
+
+/* Planes of such a tile: more where its block has the multiprocessor alone. */
+static int wide_planes(const int32_t *c) {
+    const int each = ceil_div(c[C_DEPTH], LIGHT_EACH);
+    const int bytes = 2 * c[C_TILE] * c[C_DEPTH] * held_bytes(c);
+    return 2 * bytes > WIDE_BYTES ? most(each, WIDE_PLANES) : each;
 }
 
 /* The most pixels of a tile that are of use, as measured. */
@@ -263,15 +273,16 @@ static double cost_of_tile(const int32_t *c) {
                         : is_wide(c) ? WIDE_BYTES
                         : many       ? MANY_BYTES
                                      : BACKWARD_BYTES;
-    const bool narrow =
-        tile * constant_bytes(c, C_X_TYPE) < (is_wide(c) ? LINE : 2 * SECTOR);
+    const bool narrow = tile * constant_bytes(c, C_X_TYPE) < (is_wide(c) ? LINE : 2 * SECTOR);
     if (shifted) /* the pieces at a channel's ends */
         return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
                (1 + SHIFT_COST / tile);
     const bool by_elements = pixels * constant_bytes(c, C_X_TYPE) % 4;
     /* Lines of f32 are nearly as good as two of them; of the backward's other tiles, the larger. */
-    const bool line = forward && tile == 32 && constant_bytes(c, C_X_TYPE) == 4;
-    const double shape = tile == 64 ? 1 : line ? 1.03 : is_wide(c) && tile >= 32 ? 1.1 - tile * .0005 : 1.1;
+    const bool line =
+        forward && tile == 32 && constant_bytes(c, C_X_TYPE) == 4 && c[C_COLS] >= MANY_CHANNELS;
+    const double wide = 1.1 - .001 * least(tile, 64);
+    const double shape = tile == 64 ? 1 : line ? 1.03 : is_wide(c) && !narrow ? wide : 1.1;
     const bool single = is_wide(c) && c[C_STAGES] == 1;
     return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
            (narrow ? 1.4 : 1) * shape * (by_elements ? 1.4 : 1) * (single ? 1.5 : 1);
@@ -296,7 +307,7 @@ static bool some_pixels(cuda_plan *plan, int each) {
         const bool shifted = is_shifted(c);
         const int threads = has_many(c) ? 2 * THREADS : THREADS;
         const int planes = shifted      ? shifted_planes(c, backward ? each : SHIFTED_FORWARD)
-                           : is_wide(c) ? ceil_div(c[C_DEPTH], LIGHT_EACH)
+                           : is_wide(c) ? wide_planes(c)
                                         : most(1, threads * c[C_WIDTH] / tiles[i]);
         const bool sectors = tiles[i] != 40 || constant_bytes(c, C_X_TYPE) == 4;
         if (tiles[i] == c[C_PIXELS] || tiles[i] > most_pixels(c) || !sectors ||

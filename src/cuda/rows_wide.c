@@ -39,9 +39,7 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     int slot = lanes * vecs * 16 * inputs;
     /* Less what every block takes of a multiprocessor, and the exchange. */
     int room = (limits->shared_per_block + 1024) / blocks - 2048;
-    const int useful = !forward     ? WIDE_SUMMED_STAGES
-                       : bytes == 2 ? WIDE_FEW_STAGES
-                                    : WIDE_STAGES;
+    const int useful = !forward ? WIDE_SUMMED_STAGES : bytes == 2 ? WIDE_FEW_STAGES : WIDE_STAGES;
     int stages = least(useful, room / slot);
     if (!lanes || stages < 3)
         return;

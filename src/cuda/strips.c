@@ -226,15 +226,16 @@ static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-/* Backward, two blocks to a multiprocessor: a line of a pixel in clusters of eight, or half a line in
- * clusters of 16 if that is whole sectors. */
+/* Backward, two blocks to a multiprocessor: a line of a pixel in clusters of eight, or less in
+ * clusters of 16, if that is whole sectors (of 16 bits, no more than a line). */
 static bool cut_pairs(cuda_spec *spec, const struct cuda_limits *limits) {
     int32_t *c = spec->constant;
     int bytes = cut(spec, tile_of(c, LINE_BYTES), SOME_CLUSTER);
     if (!bytes || bytes > room_of(limits) / 2) {
         const int tile = tile_of(c, STRIP_BYTES);
-        const bool whole = tile * constant_bytes(c, C_X_TYPE) % SECTOR == 0;
-        bytes = tile && whole ? cut(spec, tile, MOST_CLUSTER) : 0;
+        const int each = constant_bytes(c, C_X_TYPE);
+        const bool good = tile * each % SECTOR == 0 && (each == 4 || tile * each <= LINE_BYTES);
+        bytes = tile && good ? cut(spec, tile, MOST_CLUSTER) : 0;
     }
     if (!is_backward(c) || !bytes || bytes > room_of(limits) / 2)
         return false;

@@ -103,11 +103,29 @@ __device__ __forceinline__ void find_rstd(const forward_args &args, centred_row 
                 rows[u].m.rstd = reciprocal_root((double)v[u]);
 }
 
+/* The mean of a lane's elements of a row, of which no sum may leave float's range. An element in its
+ * place may be far from the others, and their squares about it would have few digits of the variance. */
+__device__ __forceinline__ real lane_mean(const place &p, const char *x) {
+    real mean = 0, count = 0;
+#pragma unroll 1
+    for (int k = 0; k < VECS; k++) {
+        if (!p.has(k))
+            continue;
+        const chunk<X_BYTES> c = load_chunk<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+        const real share = 1 / (count + 1);
+        mean *= count * share;
+        count += 1;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            mean = multiply_add(element<X_TYPE>(c.word, i), share * (real)(1.0 / WIDTH), mean);
+    }
+    return mean;
+}
+
 /* The moments of a row whose squares leave float's range, from memory. */
 __device__ __forceinline__ void scale_row(const forward_args &args, place &p, const char *x,
                                           bool there, centred_row &row) {
-    /* About an element, for the sum may have left the range. */
-    const real own = there && !p.idle ? load_element<X_TYPE>(x, 0) : 0;
+    const real own = there && !p.idle ? lane_mean(p, x) : 0;
     sum_scaled(p, there && !p.idle, x, own, row.m, args);
     if (row.m.beyond && there) {
         load_row(p, x, row);

@@ -44,7 +44,7 @@ __device__ __forceinline__ void scale_run(const forward_args &args, place &p, i6
                                           row_moments &m) {
     const char *x = (const char *)args.x + row * args.x_stride + p.rank * X_BYTES;
     const bool there = row < args.rows;
-    sum_scaled(p, there, x, there ? load_element<X_TYPE>(x, 0) : 0, m, args);
+    sum_scaled(p, there, x, there ? lane_mean(p, x) : 0, m, args);
 }
 
 /* Row `row` in shared memory becomes its output. */
