@@ -58,7 +58,9 @@ def main() -> int:
     parser.add_argument("--names", action="store_true", help="print each case before it runs")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument(
-        "--share", default="0/1", help="I/N: every Nth case from the Ith on, for N processes at once"
+        "--share",
+        default="0/1",
+        help="I/N: every Nth case from the Ith on, for N processes at once",
     )
     parser.add_argument("--json", help="where to write every case's worst errors")
     arguments = parser.parse_args()
