@@ -66,18 +66,19 @@ INLINE void NAME(strip_moments)(const strip_forward_args *a, const NAME(strip_ch
                 m2[c] += squares[c];
             continue;
         }
-        const double inverse = 1.0 / (double)n, share = (double)n / (double)(p + n);
+        const double share = (double)n / (double)(p + n);
         const double spread = (double)p * share;
         NAME(sum_block)(x, pitch, n, channels, s, ahead, NAME(OF_X));
         for (int64_t c = 0; c < channels; c++)
-            center[c] = sum[c] * (REAL)inverse;
+            center[c] = sum[c] * (REAL)(1.0 / (double)n);
         if (p == 0) {
             memcpy(s->factor[NAME(F_MEAN)], center, (size_t)channels * sizeof *center);
             memset(distance, 0, (size_t)channels * sizeof *distance);
         }
         NAME(sum_block)(x, pitch, n, channels, s, 0, NAME(ABOUT_CENTER));
+        /* Divided, not times the inverse: equal pixels are to have exactly their mean. */
         for (int64_t c = 0; c < channels; c++) {
-            const double rest = sum[c] * inverse;
+            const double rest = sum[c] / (double)n;
             const double step =
                 ((double)center[c] - s->factor[NAME(F_MEAN)][c]) + rest - distance[c];
             distance[c] += step * share;
