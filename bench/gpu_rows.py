@@ -345,11 +345,11 @@ def main() -> None:
                 out.append([work.name(), label, f"{us:.3f}", f"{ceiling / us:.4f}"])
             del work
             torch.cuda.empty_cache()
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["work", "provider", "us", "share"])
-            writer.writerows(out)
+            if arguments.csv:
+                with open(arguments.csv, "w", newline="") as file:
+                    writer = csv.writer(file)
+                    writer.writerow(["work", "provider", "us", "share"])
+                    writer.writerows(out)
 
 
 if __name__ == "__main__":

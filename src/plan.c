@@ -301,6 +301,8 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->asks_steps = asks_steps(p, limits, plan->traffic);
     /* A CPU that fetches them by itself was not timed so. */
     plan->asks_sums = plan->traffic == TRAFFIC_STREAM && !limits->fetches_rows;
+    /* Those of AMD's CPUs with AVX-512, the only ones timed so (bench/results/zen4/lines.txt). */
+    plan->by_line = limits->fetches_short_rows;
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);

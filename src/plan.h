@@ -44,6 +44,7 @@ struct planish_plan {
     bool alone;                /* TRAFFIC_AHEAD, and rows are done one at a time */
     bool asks_steps;           /* the next step's rows are asked for, where rows go in steps */
     bool asks_sums;            /* the next rows are asked for while these are summed */
+    bool by_line;              /* what goes past the cache may go each line as it is made */
     bool asks_groups;          /* what comes next of groups is asked for */
     bool in_turn;              /* the next rows' moments come before these rows' y */
     bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */

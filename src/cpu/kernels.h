@@ -64,7 +64,8 @@ static inline void stat_load_rows(const row_stat *s, int64_t row, int count, dou
 typedef enum traffic {
     TRAFFIC_CACHED, /* in a near cache */
     TRAFFIC_AHEAD,  /* beyond: the next rows are asked for while these are written */
-    TRAFFIC_STREAM  /* and the output is larger than the cache: it is written past it */
+    TRAFFIC_STREAM, /* and the output is larger than the cache: it is written past it */
+    TRAFFIC_LINES   /* the same, each line as it is made: a kernel's own choice */
 } traffic;
 
 typedef struct forward_args {
@@ -84,6 +85,7 @@ typedef struct forward_args {
     bool asks_y;     /* y is asked for before it is made */
     bool asks_steps; /* the next step's rows are asked for, where rows go in steps */
     bool asks_sums;  /* the next rows are asked for while these are summed, and not only later */
+    bool by_line;    /* what goes past the cache may go each line as it is made */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
@@ -100,7 +102,7 @@ typedef struct backward_args {
     int weight_offset;
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
-    bool asks_steps, asks_sums;
+    bool asks_steps, asks_sums, by_line;
     traffic traffic;
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */

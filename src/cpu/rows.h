@@ -115,6 +115,13 @@ INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
     else
         STORE_X_PART(p, v, (int)left);
 }
+/* The same, or a line past the cache. */
+INLINE void NAME(store_as)(ELEMENT_T *p, VEC v, int64_t left, const traffic t) {
+    if (t == TRAFFIC_LINES)
+        stream_line(p, &v);
+    else
+        NAME(store_x)(p, v, left);
+}
 INLINE VEC NAME(keep)(VEC v, int64_t left) {
     return left >= VEC_LANES ? v : V(keep)(v, (int)left);
 }
@@ -135,6 +142,12 @@ INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, in
     const int64_t bytes = cols * (int64_t)sizeof(ELEMENT_T);
     const bool whole = ((uintptr_t)output | (uintptr_t)pitch | (uintptr_t)bytes) % 64 == 0;
     return t == TRAFFIC_STREAM && !whole ? TRAFFIC_AHEAD : t;
+}
+
+/* Whether short rows of this traffic_to go past the cache by line: where a vector is one. f64 was
+ * not timed. */
+INLINE bool NAME(goes_by_line)(bool by_line, traffic t) {
+    return by_line && t == TRAFFIC_STREAM && WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32;
 }
 
 /*

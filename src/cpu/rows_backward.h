@@ -100,9 +100,10 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
         const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
         const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
         if (wants_dx) {
-            STORE_X(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms));
+            NAME(store_as)(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms), VEC_LANES, t);
             if (count == 2)
-                STORE_X(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms));
+                NAME(store_as)(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms), VEC_LANES,
+                               t);
         }
         if (dweight) {
             const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
@@ -167,6 +168,10 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
     }
     if (t == TRAFFIC_AHEAD) {
         NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_AHEAD);
+        return;
+    }
+    if (count == 1 && n <= NAME(SEGMENT) && NAME(goes_by_line)(a->by_line, t)) {
+        NAME(gradient_as)(a, x, dy, dx0, dx1, 1, 0, n, row, rms, group, TRAFFIC_LINES);
         return;
     }
     const int pair = count > 1 ? 2 : 1;

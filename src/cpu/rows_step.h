@@ -58,7 +58,8 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
 /* `vecs` vectors of y of every row, from element i on; the last has `last` elements. */
 INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
                              ELEMENT_T *const y[], const int count, int64_t i, const int vecs,
-                             int last, const NAME(row_scales) * scales, const bool rms) {
+                             int last, const NAME(row_scales) * scales, const bool rms,
+                             const traffic t) {
     const WEIGHT_T *const weights = a->weight ? (const WEIGHT_T *)a->weight + i : NULL;
     const WEIGHT_T *const biases = a->bias ? (const WEIGHT_T *)a->bias + i : NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
@@ -74,19 +75,20 @@ INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
             const int left = NAME(short_left)(k, vecs, last);
             const int64_t at = i + k * VEC_LANES;
             const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + at, left), scale, rms);
-            NAME(store_x)(y[r] + at, V(fma)(xhat, weight[k], bias[k]), left);
+            NAME(store_as)(y[r] + at, V(fma)(xhat, weight[k], bias[k]), left, t);
         }
     }
 }
 
 /* Does what it can of the rows, in steps of `count`, and returns how many. */
-INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int count) {
+INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int count,
+                              const traffic t) {
     const int64_t n = a->cols;
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(STEP_COLS)];
     /* Fewer bytes at once than 2 KB are slower past the cache. */
-    const bool lines =
-        n >= 2 * LANES && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
-    const bool asks_y = a->traffic != TRAFFIC_CACHED && !lines;
+    const bool lines = t != TRAFFIC_LINES && n >= 2 * LANES &&
+                       NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
+    const bool asks_y = t != TRAFFIC_LINES && a->traffic != TRAFFIC_CACHED && !lines;
     int64_t row = 0;
     for (; row + count <= a->rows; row += count) {
         const ELEMENT_T *x[STEP_ROWS];
@@ -103,15 +105,15 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
             continue;
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            NAME(step_apply)(a, x, y, count, i, NAME(PARTS), VEC_LANES, &scales, rms);
+            NAME(step_apply)(a, x, y, count, i, NAME(PARTS), VEC_LANES, &scales, rms, t);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
         UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-            NAME(step_apply)(a, x, y, count, i, v, last, &scales, rms);
+            NAME(step_apply)(a, x, y, count, i, v, last, &scales, rms, t);
         if (lines)
             stream_lines(a->y + row * a->y_pitch, piece, count * a->y_pitch);
     }
-    if (lines)
+    if (lines || t == TRAFFIC_LINES)
         VEC_FENCE();
     return row;
 }
@@ -120,7 +122,10 @@ INLINE int64_t NAME(step_rows)(const forward_args *a, const bool rms) {
     const int64_t n = a->cols;
     if (n > NAME(STEP_COLS) || a->given || !a->y)
         return 0;
-    if (a->traffic != TRAFFIC_STREAM || n <= 3 * LANES)
-        return NAME(steps_of)(a, rms, STEP_ROWS);
-    return NAME(steps_of)(a, rms, GROUP);
+    const bool large = a->traffic != TRAFFIC_STREAM || n <= 3 * LANES;
+    if (NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->y, a->y_pitch, n)))
+        return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_LINES)
+                     : NAME(steps_of)(a, rms, GROUP, TRAFFIC_LINES);
+    return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
+                 : NAME(steps_of)(a, rms, GROUP, TRAFFIC_STREAM);
 }

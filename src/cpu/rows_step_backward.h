@@ -97,7 +97,7 @@ INLINE void NAME(store_real)(REAL *p, VEC v, int64_t left) {
 INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x[],
                                 const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
                                 int64_t i, const int vecs, int last, const bool rms,
-                                const NAME(row_gradients) * rows) {
+                                const NAME(row_gradients) * rows, const traffic t) {
     const WEIGHT_T *const weights = (const WEIGHT_T *)a->weight + i;
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
@@ -118,7 +118,7 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
             const int64_t at = i + k * VEC_LANES;
             const VEC d = NAME(load_x)(dy[r] + at, left);
             const VEC xhat = NAME(xhat_of)(NAME(load_x)(x[r] + at, left), row, rms);
-            NAME(store_x)(dx[r] + at, NAME(gradient_of)(d, weight[k], xhat, row, rms), left);
+            NAME(store_as)(dx[r] + at, NAME(gradient_of)(d, weight[k], xhat, row, rms), left, t);
             dweight[k] = V(fma)(d, xhat, dweight[k]);
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
@@ -135,12 +135,13 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
 }
 
 /* Does what it can of the rows, in steps of `count`, and returns how many. */
-INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, const int count) {
+INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, const int count,
+                                       const traffic t) {
     const int64_t n = a->cols;
     _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
     /* As in rows_step.h. */
-    const bool lines =
-        count * n >= 16 * LANES && NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, GROUP);
+    const bool lines = t != TRAFFIC_LINES && count * n >= 16 * LANES &&
+                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, GROUP);
     const bool asks = a->asks_steps;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
@@ -153,22 +154,23 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
             dx[r] = lines ? piece + r * n : (ELEMENT_T *)(a->dx + (done + r) * a->dx_pitch);
         }
         NAME(saved_of)(a, done, count, rms, &rows);
-        if (__builtin_expect(!NAME(step_constants)(a, x, dy, dx, count, rms, asks && !lines, &rows),
+        if (__builtin_expect(!NAME(step_constants)(a, x, dy, dx, count, rms,
+                                                   asks && !lines && t != TRAFFIC_LINES, &rows),
                              0)) {
             NAME(rows_one_by_one)(a, done, count, rms);
             continue;
         }
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            NAME(step_gradient)(a, x, dy, dx, count, i, NAME(PARTS), VEC_LANES, rms, &rows);
+            NAME(step_gradient)(a, x, dy, dx, count, i, NAME(PARTS), VEC_LANES, rms, &rows, t);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
         UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-            NAME(step_gradient)(a, x, dy, dx, count, i, v, last, rms, &rows);
+            NAME(step_gradient)(a, x, dy, dx, count, i, v, last, rms, &rows, t);
         if (lines)
             stream_lines(a->dx + done * a->dx_pitch, piece, count * a->dx_pitch);
     }
-    if (lines)
+    if (lines || t == TRAFFIC_LINES)
         VEC_FENCE();
     return done;
 }
@@ -186,7 +188,10 @@ INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) 
     const int64_t most = fewer ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
     if (a->cols > most)
         return 0;
-    if (a->traffic != TRAFFIC_STREAM || a->cols <= LANES)
-        return NAME(steps_of_backward)(a, rms, STEP_ROWS);
-    return NAME(steps_of_backward)(a, rms, GROUP);
+    const bool large = a->traffic != TRAFFIC_STREAM || a->cols <= LANES;
+    if (NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
+        return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_LINES)
+                     : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_LINES);
+    return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
+                 : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_STREAM);
 }

@@ -51,6 +51,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .asks_y = plan->asks_y,
             .asks_steps = plan->asks_steps,
             .asks_sums = plan->asks_sums,
+            .by_line = plan->by_line,
             .traffic = plan->traffic,
         };
         kernels->forward[p->kind](&args);
@@ -79,6 +80,7 @@ static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dw
             .rstd = run_stat(p, &run, ROLE_RSTD),
             .asks_steps = job->plan->asks_steps,
             .asks_sums = job->plan->asks_sums,
+            .by_line = job->plan->by_line,
             .traffic = job->plan->traffic,
             .dweight = dweight,
             .dbias = dbias,

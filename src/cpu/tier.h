@@ -37,9 +37,9 @@ enum { ASKED_ROW_BYTES = 3072, TURN_ROW_BYTES = WIDE_VECTORS ? 4096 : 2048 };
 
 /*
  * Writes whole lines past the cache. Results are made in a piece of the stack and then written at
- * once: on AMD's Zen 3 a load waits for a store past the cache that is on its way to the same place
- * of another page, so that with loads between the stores a norm took six times longer wherever y
- * lay a little behind x or weight, modulo 4096 bytes.
+ * once, but for TRAFFIC_LINES: on AMD's Zen 3 a load waits for a store past the cache that is on
+ * its way to the same place of another page, so that with loads between the stores a norm took six
+ * times longer wherever y lay a little behind x or weight, modulo 4096 bytes.
  */
 static inline void stream_lines(void *to, const void *from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64)
