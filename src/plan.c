@@ -301,7 +301,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->asks_steps = asks_steps(p, limits, plan->traffic);
     /* A CPU that fetches them by itself was not timed so. */
     plan->asks_sums = plan->traffic == TRAFFIC_STREAM && !limits->fetches_rows;
-    /* Those of AMD's CPUs with AVX-512, the only ones timed so (bench/results/zen4/lines.txt). */
+    /* Those of AMD's CPUs with AVX-512, the only ones timed so (bench/results/zen4-2/lines.txt). */
     plan->by_line = limits->fetches_short_rows;
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
@@ -322,7 +322,8 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
         return;
     }
     if (plan->path == PATH_GROUPS) {
-        plan_groups(plan, real_bytes, limits->fetches_rows);
+        /* Both gain by not being asked (bench/results/zen4-2/groups-asks.txt). */
+        plan_groups(plan, real_bytes, limits->fetches_rows || limits->fetches_short_rows);
         return;
     }
 

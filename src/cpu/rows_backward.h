@@ -154,6 +154,17 @@ INLINE void NAME(pair_sums)(const backward_args *a, const bool in_pairs) {
         }
 }
 
+/* Two rows that lie beyond a near cache, apart from all others' code: there the compiler reads what
+ * is one number in a vector anew for every vector. */
+OUTLINE void NAME(gradient_ahead)(const backward_args *a, const ELEMENT_T *const x[],
+                                  const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
+                                  const NAME(row_gradient) row[], bool rms, int64_t group) {
+    if (rms)
+        NAME(gradient_as)(a, x, dy, dx[0], dx[1], 2, 0, a->cols, row, true, group, TRAFFIC_AHEAD);
+    else
+        NAME(gradient_as)(a, x, dy, dx[0], dx[1], 2, 0, a->cols, row, false, group, TRAFFIC_AHEAD);
+}
+
 /* One or two rows, or past the cache up to GROUP: a piece of all of them at a time, for which
  * weight and the sums of dweight and dbias come from a further cache once. */
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
@@ -164,6 +175,10 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
     const int64_t n = a->cols;
     if (t == TRAFFIC_CACHED) {
         NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_CACHED);
+        return;
+    }
+    if (t == TRAFFIC_AHEAD && count == 2) {
+        NAME(gradient_ahead)(a, x, dy, dx, row, rms, group);
         return;
     }
     if (t == TRAFFIC_AHEAD) {
