@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import csv
 import ctypes
 import functools
 import math
@@ -27,7 +26,7 @@ from gpu_shim import BACKWARD, FORWARD, LAYER, ROLES, SILU, AnyPlan, ShimError
 from torch.nn import functional
 
 import torch
-from gpu_rows import ROTATE_BYTES, ceiling_us, graph_us
+from gpu_rows import ROTATE_BYTES, ceiling_us, graph_us, write_csv
 
 
 class Shape(NamedTuple):
@@ -325,11 +324,7 @@ def main() -> None:
         out += [[shape.name(), label, f"{us:.3f}", f"{ceiling / us:.4f}"] for label, us in line]
         del work
         torch.cuda.empty_cache()
-        if arguments.csv:
-            with open(arguments.csv, "w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(["work", "provider", "us", "share"])
-                writer.writerows(out)
+        write_csv(arguments.csv, out)
 
 
 if __name__ == "__main__":

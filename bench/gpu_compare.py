@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import csv
 import os
 import pathlib
 import sys
@@ -143,6 +142,7 @@ def main() -> None:
     with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
         for error in filter(None, pool.map(prepare, jobs, chunksize=2)):
             print(f"not prepared: {error[:200]}")
+    import gpu_rows
     import torch
 
     lines = []
@@ -163,11 +163,7 @@ def main() -> None:
         print(text, flush=True)
         del made
         torch.cuda.empty_cache()
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["work", "provider", "us", "share"])
-            writer.writerows(lines)
+        gpu_rows.write_csv(arguments.csv, lines)
 
 
 if __name__ == "__main__":

@@ -286,6 +286,15 @@ def prepare(job: tuple[int, int, int, int, str, dict[str, int]]) -> str:
     return ""
 
 
+def write_csv(path: str | None, lines: list[list[str]]) -> None:
+    """What was timed so far, where a file is wanted."""
+    if path:
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["work", "provider", "us", "share"])
+            writer.writerows(lines)
+
+
 def main() -> None:
     """Prints one line per shape and provider."""
     parser = argparse.ArgumentParser()
@@ -345,11 +354,7 @@ def main() -> None:
                 out.append([work.name(), label, f"{us:.3f}", f"{ceiling / us:.4f}"])
             del work
             torch.cuda.empty_cache()
-            if arguments.csv:
-                with open(arguments.csv, "w", newline="") as file:
-                    writer = csv.writer(file)
-                    writer.writerow(["work", "provider", "us", "share"])
-                    writer.writerows(out)
+            write_csv(arguments.csv, out)
 
 
 if __name__ == "__main__":
