@@ -236,6 +236,7 @@ def shapes_of(name: str, dtype: str) -> list[Shape]:
         elif name == "sweep":
             pairs = [(256, hw) for hw in SWEEP_PIXELS] + [(c, 196) for c in SWEEP_CHANNELS]
             pairs += [(c, 784) for c in SWEEP_CHANNELS]
+            pairs += [(512, 3136), (1024, 256), (1024, 1024)]
             out += [
                 Shape(
                     direction, "channels", "nchw", max(1, (25 << 20) // (c * hw)), c, 1, hw, dtype

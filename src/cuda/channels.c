@@ -35,13 +35,15 @@ enum {
     FORWARD_THREADS = 1024,    /* in a multiprocessor: 64 registers each */
     BACKWARD_THREADS = 448,    /* up to 144 registers each */
     BACKWARD_MANY_THREADS = 512,
-    MANY_CHANNELS = 64, /* fewest of a tile with twice the threads (backward) */
-    MANY_EACH = 10,     /* of its channels a thread sums in 128 registers */
+    MANY_CHANNELS = 64,  /* fewest of a tile with twice the threads (backward) */
+    MANY_EACH = 10,      /* of its channels a thread sums in 128 registers */
+    LINE_CHANNELS = 256, /* of a block in a cluster whose tiles are lines of 16 bits (backward) */
     LIGHT_THREADS = 832,
-    ALIKE = 8,            /* channels of a shifted tile, of which every eighth begins alike */
-    SHIFTED_TILE = 64,    /* pixels of such a tile at most; twice as many in the forward of */
-    SHIFTED_MANY = 128,   /* more channels than these */
-    SHIFTED_FORWARD = 32, /* channels of a thread of it (forward) */
+    SPANNING_CHANNELS = 128, /* fewest of forward tiles that go on in the next image */
+    ALIKE = 8,               /* channels of a shifted tile, of which every eighth begins alike */
+    SHIFTED_TILE = 64,       /* pixels of such a tile at most; twice as many in the forward of */
+    SHIFTED_MANY = 128,      /* more channels than these */
+    SHIFTED_FORWARD = 32,    /* channels of a thread of it (forward) */
     SHIFTED_FORWARD_THREADS = 1536, /* in a multiprocessor */
     MOST_GRID = 1 << 30
 };
@@ -61,6 +63,15 @@ static bool is_shifted(const int32_t *c) {
     return c[C_TILE] != c[C_PIXELS] && !c[C_LAST] && c[C_PIXELS] % 2 &&
            constant_bytes(c, C_X_TYPE) == 2 &&
            (c[C_PASS] == PLANISH_FORWARD || constant_bytes(c, C_G_TYPE) == 2);
+}
+
+/* Whether a tile goes on in the next image where one ends. As the kernel has it. */
+static bool is_spanning(const int32_t *c) {
+    const int bytes = constant_bytes(c, C_X_TYPE);
+    const bool few = c[C_PASS] == PLANISH_FORWARD && c[C_COLS] < SPANNING_CHANNELS;
+    return !few && c[C_PIXELS] > c[C_TILE] && c[C_PIXELS] % c[C_TILE] && c[C_CLUSTER] == 1 &&
+           !c[C_LAST] && !is_shifted(c) && c[C_PIXELS] * bytes % SECTOR == 0 &&
+           c[C_TILE] * bytes % SECTOR == 0;
 }
 
 static size_t tile_bytes(const int32_t *c, int element_bytes) {
@@ -240,6 +251,12 @@ static bool has_many(const int32_t *c) {
            constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
 }
 
+/* Planes of such a tile, in warps that a multiprocessor's four schedulers share alike. */
+static int many_planes(const int32_t *c, int each) {
+    const int lanes = c[C_TILE] / c[C_WIDTH], step = most(1, THREADS / lanes);
+    return ceil_div(most(2 * step, ceil_div(c[C_COLS], each)), step) * step;
+}
+
 /* Whether it is of f32 in the backward, of many channels, of which a ring of two lines fits: such
  * do best with all of a multiprocessor's memory. */
 static bool is_wide(const int32_t *c) {
@@ -284,8 +301,11 @@ static double cost_of_tile(const int32_t *c) {
     const double wide = 1.1 - .001 * least(tile, 64);
     const double shape = tile == 64 ? 1 : line ? 1.03 : is_wide(c) && !narrow ? wide : 1.1;
     const bool single = is_wide(c) && c[C_STAGES] == 1;
-    return (double)ceil_div(pixels, tile) * tile / pixels * (bytes > room ? bytes / room : 1) *
-           (narrow ? 1.4 : 1) * shape * (by_elements ? 1.4 : 1) * (single ? 1.5 : 1);
+    /* Lines of f32 that go on are no better for it, as measured. */
+    const bool spanning = is_spanning(c) && constant_bytes(c, C_X_TYPE) == 2;
+    const double idle = spanning ? 1 : (double)ceil_div(pixels, tile) * tile / pixels;
+    return idle * (bytes > room ? bytes / room : 1) * (narrow ? 1.4 : 1) * shape *
+           (by_elements ? 1.4 : 1) * (single ? 1.5 : 1);
 }
 
 /* Some pixels of an image in a block. */
@@ -305,10 +325,10 @@ static bool some_pixels(cuda_plan *plan, int each) {
         c[C_WIDTH] = tile_width(c, eight ? 8 : 4);
         c[C_STAGES] = backward ? 2 : 1;
         const bool shifted = is_shifted(c);
-        const int threads = has_many(c) ? 2 * THREADS : THREADS;
-        const int planes = shifted      ? shifted_planes(c, backward ? each : SHIFTED_FORWARD)
-                           : is_wide(c) ? wide_planes(c)
-                                        : most(1, threads * c[C_WIDTH] / tiles[i]);
+        const int planes = shifted       ? shifted_planes(c, backward ? each : SHIFTED_FORWARD)
+                           : is_wide(c)  ? wide_planes(c)
+                           : has_many(c) ? many_planes(c, each)
+                                         : most(1, THREADS * c[C_WIDTH] / tiles[i]);
         const bool sectors = tiles[i] != 40 || constant_bytes(c, C_X_TYPE) == 4;
         if (tiles[i] == c[C_PIXELS] || tiles[i] > most_pixels(c) || !sectors ||
             !set_planes(c, planes, c[C_COLS], each, MOST_THREADS) ||
@@ -336,12 +356,20 @@ static int shared_tile(const int32_t *c, int wanted) {
     return ceil_div(ceil_div(pixels, ceil_div(pixels, wanted)), unit) * unit;
 }
 
+/* Whether blocks of a cluster have rings of whole lines of 16-bit pixels, of equal parts of many
+ * channels (backward). */
+static bool share_lines(const int32_t *c) {
+    const int parts = c[C_COLS] / LINE_CHANNELS;
+    return c[C_PASS] == PLANISH_BACKWARD && held_bytes(c) == 4 && c[C_COLS] % LINE_CHANNELS == 0 &&
+           (parts == 2 || parts == 4 || parts == 8) && c[C_PIXELS] * 2 % SECTOR == 0;
+}
+
 /* Some pixels of an image in the smallest cluster whose blocks have small parts of them. */
 static bool shared_pixels(cuda_plan *plan) {
     int32_t *c = plan->main.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const bool ring = backward && c[C_PIXELS] * constant_bytes(c, C_X_TYPE) % SECTOR == 0;
-    c[C_TILE] = shared_tile(c, ring ? 32 : 64);
+    c[C_TILE] = shared_tile(c, ring && !share_lines(c) ? 32 : 64);
     c[C_WIDTH] = tile_width(c, 4);
     c[C_STAGES] = ring ? 2 : 1;
     if (c[C_TILE] >= c[C_PIXELS])
@@ -359,6 +387,8 @@ static bool shared_pixels(cuda_plan *plan) {
 /* Tiles of fewer pixels than make two sectors (one in the backward) are shared instead. */
 static bool tiles(cuda_plan *plan, int each) {
     const int32_t *c = plan->main.constant;
+    if (share_lines(c) && shared_pixels(plan))
+        return true;
     const bool found = some_pixels(plan, each);
     if (found && c[C_TILE] >= (c[C_PASS] == PLANISH_FORWARD ? 32 : 16))
         return true;
@@ -476,7 +506,9 @@ void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_C
                                cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     const int32_t *c = launches[0].spec.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
-    const int64_t units = plan->rows / c[C_PIXELS] * ceil_div(c[C_PIXELS], c[C_TILE]);
+    const int64_t images = plan->rows / c[C_PIXELS];
+    const int64_t units = is_spanning(c) ? (plan->rows + c[C_TILE] - 1) / c[C_TILE]
+                                         : images * ceil_div(c[C_PIXELS], c[C_TILE]);
     int64_t grid = units;
     if (grid > MOST_GRID / c[C_CLUSTER])
         grid = MOST_GRID / c[C_CLUSTER];
@@ -503,6 +535,7 @@ void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_C
         .partial_weight = partials,
         .partial_bias = partials + (c[C_WANT_DWEIGHT] ? plan->partials * c[C_COLS] : 0),
         .units = units,
+        .images = images,
         .x_image = plan->stride[ROLE_X] * constant_bytes(c, C_X_TYPE),
         .dy_image = plan->stride[ROLE_DY] * constant_bytes(c, C_G_TYPE),
         .out_image = backward ? plan->stride[ROLE_DX] * constant_bytes(c, C_D_TYPE)

@@ -49,7 +49,7 @@ typedef struct cuda_channels_args {
     const void *x, *weight, *bias, *dy;
     void *mean, *rstd, *out;
     float *partial_weight, *partial_bias;
-    int64_t units;
+    int64_t units, images;
     int64_t x_image, dy_image, out_image, mean_image, rstd_image;
     double eps;
     uint32_t eps_is_small;

@@ -32,7 +32,7 @@
  *
  * GROUP > 1 (a cooperative launch): GROUP blocks anywhere on the device share each row, as in
  * forward.cu: a row's output comes DELAY turns after its sums, and an extra warp of each block
- * exchanges the sums in between.
+ * exchanges the sums in between. HOLD 2: the row that is put out next waits in registers.
  *
  * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
  * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP HOLD STAGES DELAY CORRECT MIN_BLOCKS

@@ -2,7 +2,9 @@
 
 /* As in forward_wide.cu. */
 constexpr int LINE = 2 * DELAY + 2;
-constexpr int AHEAD = most(STAGES - DELAY, 1);
+/* The row that is put out next waits in registers, so that its slot is filled a turn earlier. */
+constexpr bool HELD = HOLD == 2;
+constexpr int AHEAD = most(STAGES - DELAY + HELD, 1);
 typedef mail<real, GROUP, LINE> group_mail;
 
 struct wide_room {
@@ -42,54 +44,58 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &r
     }
 }
 
+/* The saved statistics of a group's row of turn `turn`: addresses made anew take no registers between turns. */
+__device__ __forceinline__ void statistics_of_turn(const backward_args &args, i64 row, int turn, real *mean,
+                                                   real *rstd) {
+    if (LAYER)
+        *mean = load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride + turn * args.mean_turn,
+                                        0);
+    if (rstd)
+        *rstd = load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride + turn * args.rstd_turn,
+                                        0);
+}
+
 /* The other warps: the sums of the newest row, and the output of an older one. */
 __device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, wide_room &room,
                                           int member, i64 row) {
     const int turns = t.turns[0];
-    char *dx = (char *)args.dx + row * args.dx_stride +
-               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
-    const char *old_mean = t.next_mean, *old_rstd = t.next_rstd;
-    operands o;
+    operands o, held;
     int newest = 0, next = AHEAD % most(STAGES, 1); /* slots; the next is that of the row put out */
     thread_weights weights;
     weights.load(args, t);
     real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
     /* Statistics come a turn before they are used. */
     real next_mean = 0, mean = 0, rstd = 0;
-    if (LAYER && turns > 0)
-        next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
+    if (turns > 0)
+        statistics_of_turn(args, row, 0, &next_mean, nullptr);
     for (int turn = 0; turn < turns + DELAY; turn++) {
         weights.forget_all(args.zero);
         if (turn < turns) {
             real sum[4];
             const real now = next_mean;
-            t.next_mean += args.mean_turn;
-            if (LAYER && turn + 1 < turns)
-                next_mean = load_element<MEAN_TYPE>(t.next_mean, 0);
+            if (turn + 1 < turns)
+                statistics_of_turn(args, row, turn + 1, &next_mean, nullptr);
             copy_async_wait<AHEAD - 1>();
             take(t, newest, o);
             thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
             store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
             newest = newest + 1 == STAGES ? 0 : newest + 1;
         }
-        if (turn + 1 == DELAY && turns > 0) {
-            if (LAYER)
-                mean = load_element<MEAN_TYPE>(old_mean, 0);
-            rstd = load_element<RSTD_TYPE>(old_rstd, 0);
-        }
         barrier(1, ALL_THREADS);
         if (turn >= DELAY) {
             const entry s = room.sums[turn & 1];
             const row_factors f = factors_of(s.sum, mean, rstd);
-            old_mean += args.mean_turn;
-            old_rstd += args.rstd_turn;
-            if (turn + 1 < turns + DELAY) {
-                if (LAYER)
-                    mean = load_element<MEAN_TYPE>(old_mean, 0);
-                rstd = load_element<RSTD_TYPE>(old_rstd, 0);
-            }
-            row_output(t, row_in_ring{t, next}, weights, f, dweight, dbias, dx_in_memory{dx, true});
-            dx += args.dx_turn;
+            char *dx = (char *)args.dx + row * args.dx_stride + (turn - DELAY) * args.dx_turn +
+                       (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
+            if constexpr (HELD)
+                row_output(t, row_in_registers{held, 0}, weights, f, dweight, dbias, dx_in_memory{dx, true});
+            else
+                row_output(t, row_in_ring{t, next}, weights, f, dweight, dbias, dx_in_memory{dx, true});
+        }
+        if (turn + 1 >= DELAY && turn + 1 < turns + DELAY) {
+            statistics_of_turn(args, row, turn + 1 - DELAY, &mean, &rstd);
+            if (HELD)
+                take(t, next, held);
         }
         fetch(args, t, turn + AHEAD, next, o);
         next = next + 1 == STAGES ? 0 : next + 1;

@@ -20,20 +20,20 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
     const i64 at = element_of_tile(p);
     fill<X_TYPE, X_ACCESS>(p, room + X_AT,
                            (const char *)args.x + p.image * args.x_image + at * bytes_of(X_TYPE),
-                           phase_begin(p, phase), phase_begin(p, phase + 1));
+                           args.x_image, phase_begin(p, phase), phase_begin(p, phase + 1));
     fill<G_TYPE, G_ACCESS>(p, room + G_AT,
                            (const char *)args.dy + p.image * args.dy_image + at * bytes_of(G_TYPE),
-                           phase_begin(p, phase), phase_begin(p, phase + 1));
+                           args.dy_image, phase_begin(p, phase), phase_begin(p, phase + 1));
     if (phase == 0)
-#pragma unroll(CROWDED ? 1 : 4)
+#pragma unroll(CROWDED || TILE <= THREADS ? 1 : 4)
         for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS) {
+            const char *mean = (const char *)args.mean + p.image * args.mean_image;
+            const char *rstd = (const char *)args.rstd + p.image * args.rstd_image;
+            mean += in_next_image(p, pixel, args.mean_image, PIXELS * bytes_of(MEAN_TYPE));
+            rstd += in_next_image(p, pixel, args.rstd_image, PIXELS * bytes_of(RSTD_TYPE));
             if constexpr (LAYER && MEAN_TYPE != NONE)
-                copy_float<MEAN_TYPE>(saved + pixel,
-                                      (const char *)args.mean + p.image * args.mean_image,
-                                      p.first_pixel + pixel);
-            copy_float<RSTD_TYPE>(saved + TILE + pixel,
-                                  (const char *)args.rstd + p.image * args.rstd_image,
-                                  p.first_pixel + pixel);
+                copy_float<MEAN_TYPE>(saved + pixel, mean, p.first_pixel + pixel);
+            copy_float<RSTD_TYPE>(saved + TILE + pixel, rstd, p.first_pixel + pixel);
         }
 }
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
 __device__ __forceinline__ void fill_stage(const channels_args &args, place p, i64 unit, int stage) {
     const bool there = unit < args.units;
     if (there)
-        set_unit(p, unit);
+        set_unit(args, p, unit);
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (there)
@@ -253,10 +253,11 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     merge_gradients(p);
     if (p.has)
         set_factors(p, t, f);
-    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(D_TYPE);
+    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(D_TYPE) +
+                in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(D_TYPE));
     const bool more = ROLLING && next < args.units;
     if (more)
-        set_unit(p, next);
+        set_unit(args, p, next);
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (p.has)
@@ -293,7 +294,7 @@ __device__ __forceinline__ void backward_units(const channels_args &args, place 
         const int next = STAGES > 1 ? stage ^ 1 : 0;
         if (STAGES > 1)
             fill_stage(args, first, unit + step, next);
-        set_unit(p, unit);
+        set_unit(args, p, unit);
         set_shifts(args, p);
         p.room = first.room + stage * STAGE_BYTES;
         p.saved = first.saved + stage * (2 * TILE);

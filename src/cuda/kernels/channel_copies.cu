@@ -2,12 +2,12 @@
 
 /* Brings the channels of a tile whose threads each have a place in every STEP-th of them, of TURNS. */
 template <int B, int A, int STEP, int TURNS>
-__device__ __forceinline__ void fill_channels(const place &p, u32 to, const char *from) {
+__device__ __forceinline__ void fill_channels(const place &p, u32 to, const char *from, i64 image) {
     const int channel = threadIdx.x / (THREADS / STEP), byte = threadIdx.x % (THREADS / STEP) * A;
     if (byte >= p.pixels * B)
         return;
     to += channel_at<B>(channel);
-    from += (i64)channel * (PIXELS * B) + byte;
+    from += (i64)channel * (PIXELS * B) + byte + in_next_image(p, byte / B, image, PIXELS * B);
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++)
         if (turn < FEWEST / STEP || channel + turn * STEP < p.channels)
@@ -16,9 +16,9 @@ __device__ __forceinline__ void fill_channels(const place &p, u32 to, const char
 }
 
 /* Brings channels [begin, end) of a tile to shared memory: `from` is the first pixel of the block's
- * first channel. Tiles of some pixels come whole. */
+ * first channel, `image` bytes lie from image to image. Tiles of some pixels come whole. */
 template <int TYPE, int ACCESS>
-__device__ __forceinline__ void fill(const place &p, u32 to, const char *from, int begin, int end) {
+__device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i64 image, int begin, int end) {
     constexpr int B = bytes_of(TYPE), A = least(ACCESS, 16), RUN = FLAT ? 1 : TILE * B / A;
     constexpr int STEP = THREADS / most(RUN, 1), TURNS = ceil_div(DEPTH, most(STEP, 1));
     constexpr bool EVEN = !FLAT && A >= 4 && RUN > 0 && STEP * RUN == THREADS && TURNS <= 16 &&
@@ -28,7 +28,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
         return;
     }
     if constexpr (EVEN) {
-        fill_channels<B, A, STEP, TURNS>(p, to, from);
+        fill_channels<B, A, STEP, TURNS>(p, to, from, image);
         return;
     }
     const int first = FLAT ? ceil_div(begin * PIXELS * B, A) : begin * RUN;
@@ -41,7 +41,8 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const int n = i + j * THREADS, channel = FLAT ? 0 : n / RUN, byte = (n - channel * RUN) * A;
-            const char *source = from + (i64)channel * (PIXELS * B) + byte;
+            const char *source = from + (i64)channel * (PIXELS * B) + byte +
+                                 in_next_image(p, byte / B, image, PIXELS * B);
             const bool there = n < last && (FLAT || byte < p.pixels * B);
             if constexpr (A >= 4) {
                 if (there)

@@ -189,9 +189,12 @@ __device__ __forceinline__ int set_moments(const channels_args &args, const plac
                         SCALED ? scale : (float)beyond};
     if (p.block == 0 && pixel < p.pixels && (SCALED || !beyond)) {
         const i64 at = p.first_pixel + pixel;
-        store_element<MEAN_TYPE>((char *)args.mean + p.image * args.mean_image, at,
-                                 (real)((double)pivot + (double)delta));
-        store_element<RSTD_TYPE>((char *)args.rstd + p.image * args.rstd_image, at, rstd);
+        const i64 mean_at = p.image * args.mean_image +
+                            in_next_image(p, pixel, args.mean_image, PIXELS * bytes_of(MEAN_TYPE));
+        const i64 rstd_at = p.image * args.rstd_image +
+                            in_next_image(p, pixel, args.rstd_image, PIXELS * bytes_of(RSTD_TYPE));
+        store_element<MEAN_TYPE>((char *)args.mean + mean_at, at, (real)((double)pivot + (double)delta));
+        store_element<RSTD_TYPE>((char *)args.rstd + rstd_at, at, rstd);
     }
     return beyond;
 }
@@ -321,7 +324,7 @@ __device__ __forceinline__ void fill_forward(const channels_args &args, const pl
     const char *x = (const char *)args.x + p.image * args.x_image;
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
-        fill<X_TYPE, X_ACCESS>(p, p.room + X_AT, x + element_of_tile(p) * bytes_of(X_TYPE),
+        fill<X_TYPE, X_ACCESS>(p, p.room + X_AT, x + element_of_tile(p) * bytes_of(X_TYPE), args.x_image,
                                phase_begin(p, phase), phase_begin(p, phase + 1));
         copy_async_commit();
     }
@@ -355,7 +358,9 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
     } else {
         char *out = y + element_of_tile(p) * bytes_of(Y_TYPE);
         if (p.has)
-            write_channels(args, p, out + first_line<Y_TYPE>(p));
+            write_channels(args, p,
+                           out + first_line<Y_TYPE>(p) +
+                               in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(Y_TYPE)));
         if constexpr (HOLD) {
             __syncthreads();
             write_held<Y_TYPE, Y_ACCESS>(p, out);
@@ -372,7 +377,7 @@ __device__ __forceinline__ void forward_units(const channels_args &args, place &
     load_affine(args, p, a);
     if (WEIGHTS_FIRST)
         store_affine(args, p, a);
-    set_unit(p, unit);
+    set_unit(args, p, unit);
     set_shifts(args, p);
     fill_forward(args, p);
     if (!WEIGHTS_FIRST)
@@ -385,7 +390,7 @@ __device__ __forceinline__ void forward_units(const channels_args &args, place &
         if (unit >= args.units)
             break;
         __syncthreads(); /* the next tile takes this one's place */
-        set_unit(p, unit);
+        set_unit(args, p, unit);
         set_shifts(args, p);
         fill_forward(args, p);
     }

@@ -7,7 +7,7 @@ struct channels_args {
     const void *x, *weight, *bias, *dy;
     void *mean, *rstd, *out;
     float *partial_weight, *partial_bias; /* [gridDim.x / CLUSTER][COLS] */
-    i64 units;                            /* tiles of all images */
+    i64 units, images;                    /* tiles of all images */
     i64 x_image, dy_image, out_image, mean_image, rstd_image; /* bytes from image to image */
     double eps;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
@@ -34,6 +34,10 @@ constexpr bool HALF = bytes_of(X_TYPE) == 2;
 constexpr bool SHIFTED =
     !FLAT && !LAST && PIXELS % 2 == 1 && HALF && (FORWARD || bytes_of(G_TYPE) == 2);
 constexpr int ALIKE = 8;
+/* A tile goes on in the next image where one ends: images that are no whole number of tiles would each end in
+ * one that is nearly empty. Forward tiles of few channels are many, and no faster for it. */
+constexpr bool SPANS = !FLAT && !LAST && !SHIFTED && CLUSTER == 1 && (!FORWARD || COLS >= 128) && PIXELS > TILE && PIXELS % TILE &&
+                       PIXELS * bytes_of(X_TYPE) % 32 == 0 && TILE * bytes_of(X_TYPE) % 32 == 0;
 constexpr bool WEIGHTED = W_TYPE != NONE;
 constexpr bool BIASED = FORWARD && B_TYPE != NONE;
 
@@ -212,11 +216,24 @@ __device__ __forceinline__ i64 element_of_tile(const place &p) {
     return (i64)p.first * PIXELS + p.first_pixel;
 }
 
+/* How much further than in the tile's first image a pixel of it lies: of a tensor's images and of what an image
+ * takes of it. */
+__device__ __forceinline__ i64 in_next_image(const place &p, int pixel, i64 image, i64 taken) {
+    return SPANS && p.first_pixel + pixel >= PIXELS ? image - taken : 0;
+}
+
 /* Sets the tile that unit `unit` is. */
-__device__ __forceinline__ void set_unit(place &p, i64 unit) {
-    p.image = unit / TILES;
-    p.first_pixel = (int)(unit - p.image * TILES) * TILE;
-    p.pixels = FLAT ? PIXELS : least(TILE, PIXELS - p.first_pixel);
+__device__ __forceinline__ void set_unit(const channels_args &args, place &p, i64 unit) {
+    if constexpr (SPANS) {
+        p.image = unit * TILE / PIXELS;
+        p.first_pixel = (int)(unit * TILE - p.image * PIXELS);
+        const bool last = p.image == args.images - 1;
+        p.pixels = last ? least(TILE, PIXELS - p.first_pixel) : TILE;
+    } else {
+        p.image = unit / TILES;
+        p.first_pixel = (int)(unit - p.image * TILES) * TILE;
+        p.pixels = FLAT ? PIXELS : least(TILE, PIXELS - p.first_pixel);
+    }
     p.has = p.active && (FLAT || p.lane * WIDTH < p.pixels);
 }
 

@@ -889,6 +889,28 @@ static void activations(void) {
     }
 }
 
+/* Tiles that go on in the next image, with room between images and without, the last of them cut;
+ * and lines that the blocks of a cluster share. */
+static void channels_spanning(void) {
+    static const int64_t shapes[][3] = {
+        {3, 136, 336}, {2, 260, 784}, {5, 33, 272}, {1, 130, 304}, {2, 512, 336}};
+    static const layout outs[] = {DENSE, PADDED};
+    set_device(90, 2);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < 5; i++)
+            for (int t = 0; t < 3; t++) {
+                norm_case c = channels_of(both[pass], i == 2 ? PLANISH_RMS : PLANISH_LAYER,
+                                          shapes[i][0], shapes[i][1], shapes[i][2], types[t]);
+                c.numbers = (i + t) % 2 ? MEAN_100 : OUTLIER;
+                c.in = c.out = outs[(i + t) % 2];
+                if (t == 1)
+                    c.weight = c.grad = F32;
+                if (i == 3)
+                    c.stats = F64;
+                emulate_case(c);
+            }
+}
+
 int main(int argc, char **argv) {
     plain_f64_sums = true;
     const char *only = argument(argc, argv, "table", "");
@@ -933,6 +955,7 @@ int main(int argc, char **argv) {
         {"strips wide", strips_without_clusters},
         {"strips as planned", strips_as_planned},
         {"activations", activations},
+        {"channels spanning", channels_spanning},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))
