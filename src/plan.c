@@ -118,13 +118,13 @@ static bool goes_in_turn(const problem *p, const cpu_limits *limits) {
 }
 
 /* Whether the next step's rows are asked for. On a CPU that fetches short rows of f32 from memory,
- * it gains nothing but where they fill four lines, and in backward where they fill three or four
- * (bench/results/zen4/asks.txt). 16-bit rows make no difference. */
+ * it gains nothing but in forward where they fill four lines (bench/results/zen4/asks.txt,
+ * bench/results/zen4-3). 16-bit rows make no difference. */
 static bool asks_steps(const problem *p, const cpu_limits *limits, traffic t) {
     if (t != TRAFFIC_STREAM || !limits->fetches_short_rows || p->dtypes[ROLE_X] != DTYPE_F32)
         return t != TRAFFIC_CACHED;
     const int64_t bytes = p->cols * (int64_t)sizeof(float);
-    return is_backward(p) ? bytes > 128 && bytes <= 256 : bytes == 256;
+    return !is_backward(p) && bytes == 256;
 }
 
 /*

@@ -265,7 +265,7 @@ INLINE void NAME(rows_one_by_one)(const backward_args *a, int64_t row, int count
 INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
     if (!NAME(usual_gradients)(a, rms))
         return 0;
-    if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_COLS) && a->rows >= SHORT_ROWS)
+    if (NAME(SHORT_COLS) && a->cols <= NAME(short_gradient_cols)(a) && a->rows >= SHORT_ROWS)
         return NAME(short_rows_backward)(a, rms);
     /* Longer rows of 16 bits wait for their conversions, not for what a step has once; past the
      * cache those of `most` do. */

@@ -1,8 +1,14 @@
 /*
- * Backward of rows with no more elements than there are canonical lanes; part of cpu/rows.h, and to
- * rows_step_backward.h what rows_short.h is to rows_step.h: SHORT_ROWS rows at a time, each a
- * constant number of vectors.
+ * Backward of rows with no more elements than there are canonical lanes, or than twice these where
+ * that was timed; part of cpu/rows.h, and to rows_step_backward.h what rows_short.h is to
+ * rows_step.h: SHORT_ROWS rows at a time, each a constant number of vectors.
  */
+
+/* The most vectors of a row. */
+enum {
+    NAME(SHORT_GRADIENTS) = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 ? 2 * NAME(PARTS)
+                                                                           : NAME(PARTS)
+};
 
 /* The sums of xhat, g = dy * weight and g * xhat of FOLD_ROWS rows, from row `first` on. */
 INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, const char *dy,
@@ -15,6 +21,7 @@ INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, con
         const ELEMENT_T *const row_x = (const ELEMENT_T *)(x + (first + r) * x_pitch);
         const ELEMENT_T *const row_dy = (const ELEMENT_T *)(dy + (first + r) * dy_pitch);
         const VEC mean = V(set1)(rows->mean[first + r]), scale = V(set1)(rows->scale[first + r]);
+        const int parts = vecs < NAME(PARTS) ? vecs : NAME(PARTS);
         VEC xhat[NAME(PARTS)], g[NAME(PARTS)], gxhat[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
@@ -22,15 +29,17 @@ INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, con
             if (!rms)
                 v = V(sub)(v, mean);
             v = V(mul)(v, scale);
-            g[k] = V(mul)(NAME(load_x)(row_dy + k * VEC_LANES, left), weight[k]);
-            gxhat[k] = V(mul)(g[k], v);
-            xhat[k] = NAME(keep)(v, left);
+            const VEC d = V(mul)(NAME(load_x)(row_dy + k * VEC_LANES, left), weight[k]);
+            const int lane = k % NAME(PARTS);
+            gxhat[lane] = k < NAME(PARTS) ? V(mul)(d, v) : V(fma)(d, v, gxhat[lane]);
+            NAME(short_add)(xhat, k, NAME(keep)(v, left));
+            NAME(short_add)(g, k, d);
         }
-        gxhats[r] = NAME(short_fold)(gxhat, vecs);
+        gxhats[r] = NAME(short_fold)(gxhat, parts);
         if (rms)
             continue;
-        xhats[r] = NAME(short_fold)(xhat, vecs);
-        gs[r] = NAME(short_fold)(g, vecs);
+        xhats[r] = NAME(short_fold)(xhat, parts);
+        gs[r] = NAME(short_fold)(g, parts);
     }
     V(fold8)(gxhats, sum_gxhat + first);
     if (rms)
@@ -39,14 +48,15 @@ INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, con
     V(fold8)(gs, sum_g + first);
 }
 
-/* dx of SHORT_ROWS rows, whole vectors: the last one of a row may reach into the next; and what the
- * rows add to dweight and dbias. */
+/* dx of SHORT_ROWS rows, and what these add to dweight and dbias. Where a row is not `exact` it is
+ * whole vectors, of which the last one may reach into the next row. */
 INLINE void NAME(short_gradient)(const backward_args *a, const char *x, const char *dy, char *dx,
                                  int64_t dx_pitch, const int vecs, int last, const bool rms,
-                                 const VEC weight[], const NAME(row_gradients) * rows) {
+                                 const VEC weight[], const NAME(row_gradients) * rows,
+                                 const bool exact, const traffic t) {
     const int64_t x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
     REAL *const dweights = a->dweight, *const dbiases = a->dbias;
-    VEC dweight[NAME(PARTS)], dbias[NAME(PARTS)];
+    VEC dweight[NAME(SHORT_GRADIENTS)], dbias[NAME(SHORT_GRADIENTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
         dweight[k] = NAME(load_real)(dweights + at, left);
@@ -62,7 +72,8 @@ INLINE void NAME(short_gradient)(const backward_args *a, const char *x, const ch
             const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
             const VEC d = NAME(load_x)(row_dy + at, left);
             const VEC xhat = NAME(xhat_of)(NAME(load_x)(row_x + at, left), row, rms);
-            STORE_X(row_dx + at, NAME(gradient_of)(d, weight[k], xhat, row, rms));
+            NAME(store_as)(row_dx + at, NAME(gradient_of)(d, weight[k], xhat, row, rms),
+                           exact ? left : VEC_LANES, t);
             dweight[k] = V(fma)(d, xhat, dweight[k]);
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
@@ -76,20 +87,31 @@ INLINE void NAME(short_gradient)(const backward_args *a, const char *x, const ch
     }
 }
 
-/* Rows [0, rows), a multiple of SHORT_ROWS. dx is made in place where its rows are whole vectors.
+/*
+ * Whether rows that are not whole vectors are made in place. In a piece of the stack the lines wait
+ * for stores that lie across them, which costs more than to store a part of a vector where that
+ * takes a mask (bench/results/zen4-3). Parts of 16 bits were not timed.
  */
+INLINE bool NAME(stores_parts)(void) {
+    return WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32;
+}
+
+/* Rows [0, rows), a multiple of SHORT_ROWS. dx is made in place where its rows are whole vectors,
+ * or parts are stored. */
 INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, const bool rms,
-                                         const int vecs, const bool whole) {
-    _Alignas(64) ELEMENT_T piece[SHORT_ROWS * LANES + VEC_LANES];
-    const bool lines = WIDE_VECTORS && !whole &&
+                                         const int vecs, const bool whole, const traffic t) {
+    _Alignas(64) ELEMENT_T piece[(SHORT_ROWS * NAME(SHORT_GRADIENTS) + 1) * VEC_LANES];
+    const bool in_place = whole || NAME(stores_parts)();
+    const bool lines = WIDE_VECTORS && !in_place &&
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, SHORT_ROWS);
     const int64_t n = a->cols, x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
-    const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
-    const int64_t made_pitch = whole ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
+    /* A remainder, so that the compiler sees that such a vector is not whole. */
+    const int last = whole ? VEC_LANES : (int)(n % VEC_LANES);
+    const int64_t made_pitch = in_place ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
     const bool asks = a->asks_steps;
     const WEIGHT_T *const weights = a->weight;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    VEC weight[NAME(PARTS)];
+    VEC weight[NAME(SHORT_GRADIENTS)];
     UNROLL for (int k = 0; k < vecs; k++) weight[k] =
         V(add)(NAME(load_weight)(weights + k * VEC_LANES, NAME(short_left)(k, vecs, last)), offset);
     for (int64_t first = 0; first < rows; first += SHORT_ROWS) {
@@ -114,14 +136,14 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
             NAME(rows_one_by_one)(a, first, SHORT_ROWS, rms);
             continue;
         }
-        NAME(short_gradient)(a, x, dy, whole ? dx : (char *)piece, made_pitch, vecs, last, rms,
-                             weight, &constants);
+        NAME(short_gradient)(a, x, dy, in_place ? dx : (char *)piece, made_pitch, vecs, last, rms,
+                             weight, &constants, in_place, t);
         if (lines)
             stream_lines(dx, piece, SHORT_ROWS * a->dx_pitch);
-        else if (!whole)
+        else if (!in_place)
             NAME(place_rows)(dx, a->dx_pitch, piece, n, SHORT_ROWS);
     }
-    if (lines)
+    if (lines || t == TRAFFIC_LINES)
         VEC_FENCE();
 }
 
@@ -130,11 +152,21 @@ INLINE int64_t NAME(short_rows_backward)(const backward_args *a, const bool rms)
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     const bool whole = a->cols % VEC_LANES == 0;
-    UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) {
-        if (whole)
-            NAME(short_rows_backward_of)(a, rows, rms, v, true);
+    const bool by_line =
+        NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols));
+    UNROLL for (int v = 1; v <= NAME(SHORT_GRADIENTS); v++) if (v == vecs) {
+        if (whole && by_line && v > NAME(PARTS))
+            NAME(short_rows_backward_of)(a, rows, rms, v, true, TRAFFIC_LINES);
+        else if (whole)
+            NAME(short_rows_backward_of)(a, rows, rms, v, true, TRAFFIC_CACHED);
         else
-            NAME(short_rows_backward_of)(a, rows, rms, v, false);
+            NAME(short_rows_backward_of)(a, rows, rms, v, false, TRAFFIC_CACHED);
     }
     return rows;
+}
+
+/* The most columns of such rows: more than the lanes only on a CPU whose lines go past the cache
+ * one by one, the others were not timed. */
+INLINE int64_t NAME(short_gradient_cols)(const backward_args *a) {
+    return a->by_line ? NAME(SHORT_GRADIENTS) * VEC_LANES : NAME(SHORT_COLS);
 }
