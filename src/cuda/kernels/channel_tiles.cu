@@ -36,8 +36,9 @@ constexpr bool SHIFTED =
 constexpr int ALIKE = 8;
 /* A tile goes on in the next image where one ends: images that are no whole number of tiles would each end in
  * one that is nearly empty. Forward tiles of few channels are many, and no faster for it. */
-constexpr bool SPANS = !FLAT && !LAST && !SHIFTED && CLUSTER == 1 && (!FORWARD || COLS >= 128) && PIXELS > TILE && PIXELS % TILE &&
-                       PIXELS * bytes_of(X_TYPE) % 32 == 0 && TILE * bytes_of(X_TYPE) % 32 == 0;
+constexpr bool SPANS = !FLAT && !LAST && !SHIFTED && CLUSTER == 1 && (!FORWARD || COLS >= 128) &&
+                       PIXELS > TILE && PIXELS % TILE && PIXELS * bytes_of(X_TYPE) % 32 == 0 &&
+                       TILE * bytes_of(X_TYPE) % 32 == 0;
 constexpr bool WEIGHTED = W_TYPE != NONE;
 constexpr bool BIASED = FORWARD && B_TYPE != NONE;
 
