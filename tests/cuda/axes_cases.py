@@ -361,6 +361,12 @@ def image_cases(quick: bool) -> list[AnyCase]:
                     kernel=kernel,
                 )
             )
+    # Tiles that go on in the next image, and lines that the blocks of a cluster share.
+    for c, hw in [] if quick else [(256, 784), (512, 784), (1024, 400), (2048, 336)]:
+        for direction, dtype in itertools.product((FORWARD, BACKWARD), ("f16", "bf16", "f32")):
+            out.append(
+                AnyCase(direction, LAYER, [5, c, hw], 2, 2, {"x": dtype}, kernel="cuda channels")
+            )
     groups = [
         (7, 32, 8, 196), (5, 1, 24, 49), (3, 24, 1, 3136), (2, 32, 10, 4096), (3, 32, 8, 3136),
         (2, 1, 256, 784), (9, 3, 11, 225), (2, 32, 40, 1024), (3, 2, 33, 1), (1, 32, 64, 64),

@@ -25,7 +25,7 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
                            (const char *)args.dy + p.image * args.dy_image + at * bytes_of(G_TYPE),
                            args.dy_image, phase_begin(p, phase), phase_begin(p, phase + 1));
     if (phase == 0)
-#pragma unroll(CROWDED || TILE <= THREADS ? 1 : 4)
+#pragma unroll(CROWDED || SPANS ? 1 : 4)
         for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS) {
             const char *mean = (const char *)args.mean + p.image * args.mean_image;
             const char *rstd = (const char *)args.rstd + p.image * args.rstd_image;
