@@ -159,6 +159,21 @@ INLINE void NAME(load_group_rows)(const group_backward_args *a, const bool rms,
     }
 }
 
+INLINE VEC NAME(group_gradient_of)(VEC dy, NAME(active) of, VEC xhat, NAME(row_gradient) row,
+                                   const bool rms) {
+    return NAME(gradient_of)(NAME(through)(of, dy, xhat), of.weight, xhat, row, rms);
+}
+
+/* dx of a vector of a row, of which `n` elements are there. */
+INLINE void NAME(group_gradient_vector)(const ELEMENT_T *x, const ELEMENT_T *dy, ELEMENT_T *dx,
+                                        int64_t n, NAME(row_gradient) row, NAME(active) of,
+                                        const bool rms) {
+    const VEC d = NAME(load_x)(dy, n), xhat = NAME(xhat_of)(NAME(load_x)(x, n), row, rms);
+    NAME(store_x)(dx, NAME(group_gradient_of)(d, of, xhat, row, rms), n);
+}
+
+#include "cpu/groups_across.h"
+
 /* The constants of the rows and their sums for dweight and dbias; which of them left the range. */
 INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
                                   const planish_activation f, const bool alone,
@@ -169,7 +184,10 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
     double delta[GROUP] = {0}, c1[GROUP] = {0}, c2[GROUP] = {0};
     NAME(channel_place) p = {0, 0};
     NAME(load_group_rows)(a, rms, f, rows);
-    for (int64_t first = 0; first < all; first += GROUP) {
+    const bool across = f == PLANISH_IDENTITY && NAME(sums_across)(a);
+    for (int r = 0; r < a->rows && across; r++)
+        NAME(group_sums_across)(a, r, rows[r], &delta[r], &c1[r], &c2[r]);
+    for (int64_t first = 0; first < all && !across; first += GROUP) {
         const int64_t count = NAME(min)(all - first, GROUP);
         double sums[3][GROUP];
         NAME(channels_sums)(a, rows, p, count, alone, f, sums);
@@ -196,11 +214,6 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
         rows[r].minus_c2 = (REAL)-c2[r];
         in_range[r] = fabs(delta[r]) < BIG && fabs(c1[r]) < BIG && fabs(c2[r]) < BIG;
     }
-}
-
-INLINE VEC NAME(group_gradient_of)(VEC dy, NAME(active) of, VEC xhat, NAME(row_gradient) row,
-                                   const bool rms) {
-    return NAME(gradient_of)(NAME(through)(of, dy, xhat), of.weight, xhat, row, rms);
 }
 
 /* n elements of a channel's dx. What was kept of the gradient is taken in place of dy. */
@@ -268,6 +281,11 @@ INLINE void NAME(group_dx)(const group_backward_args *a, int r, NAME(row_gradien
                               ? 0
                               : a->rows * all * (int64_t)sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
+    if (t != TRAFFIC_STREAM && f == PLANISH_IDENTITY && !NAME(CONVERTS) && span > VEC_LANES &&
+        span % VEC_LANES) {
+        NAME(group_gradient_across)(a, r, row, rms);
+        return;
+    }
     for (int64_t c = 0; c < a->channels; c++) {
         const NAME(channel_place) p = {r, c};
         ELEMENT_T *const dx = (ELEMENT_T *)(a->dx + r * a->dx_pitch) + c * span;

@@ -65,16 +65,18 @@ void group_sums(const cpu_job *job) {
     const planish_plan *plan = job->plan;
     const problem *p = &plan->problem;
     const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
-    const int64_t channels = group_channels(p);
+    /* Rows beside each other with weights of their own have these beside each other. */
+    const axis *const inner = p->kept_count ? &p->kept[p->kept_count - 1] : NULL;
+    const int64_t channels = group_channels(p), run = inner && inner->affine ? inner->size : 1;
     for (int which = 0; which < 2; which++) {
         if (!has(p, outputs[which]))
             continue;
         double *total = total_sums(job, which);
         memset(total, 0, plan->sum_bytes);
-        for (int64_t row = 0; row < p->rows; row++) {
+        for (int64_t row = 0; row < p->rows; row += run) {
             double *to = total + group_first_affine(p, row);
             const double *sums = group_row_sums(job, which, row);
-            for (int64_t c = 0; c < channels; c++)
+            for (int64_t c = 0; c < run * channels; c++)
                 to[c] += sums[c];
         }
         const bool dense = affine_is_dense(p, outputs[which]);

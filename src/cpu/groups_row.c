@@ -52,6 +52,7 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
         .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
         .asks = job->plan->asks_groups,
+        .asks_dx = job->plan->by_line && traffic == TRAFFIC_AHEAD && run->data[ROLE_DX],
         .traffic = traffic,
         .kind = p->kind,
         .activation = p->activation,

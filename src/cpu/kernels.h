@@ -144,7 +144,7 @@ typedef struct group_backward_args {
     int64_t weight_step;
     int weight_offset;
     row_stat mean, rstd;
-    bool asks;
+    bool asks, asks_dx; /* for dx: before it is made */
     traffic traffic;
     planish_kind kind; /* this and down to kept: of active kernels only */
     planish_activation activation;
@@ -195,7 +195,7 @@ typedef struct strip_backward_args {
 } strip_backward_args;
 
 enum { KEPT_REST = 64 };
-enum { STRIP_BYTES = 20 * sizeof(double), STRIP_REST = 7 * 64 };
+enum { STRIP_BYTES = 26 * sizeof(double), STRIP_REST = 7 * 64 };
 
 /* The kernels for one element dtype, by planish_kind, and the active ones: of norms of either kind
  * that an activation follows. */

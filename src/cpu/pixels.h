@@ -11,11 +11,12 @@ enum { NAME(PIXEL_BLOCK) = 128, NAME(QUAD) = 4 };
 
 /* What is known of a strip's channels, an array each, in its scratch. */
 typedef struct NAME(strip_channels) {
-    double *sums[3]; /* forward: mean, m2, in range; backward: sums of xhat, dy, dy * xhat */
-    REAL *factor[7]; /* mean, rstd, shift, weight, then bias, or c1 and -c2, then bias */
-    REAL *block[3];  /* sums of a block */
-    REAL *packed;    /* the factors of a vector of channels side by side, for every vector */
-    REAL *kept;      /* of every pixel, where backward keeps it (group_backward_args); or NULL */
+    double *sums[3];  /* forward: mean, m2, in range; backward: sums of xhat, dy, dy * xhat */
+    REAL *factor[7];  /* mean, rstd, shift, weight, then bias, or c1 and -c2, then bias */
+    REAL *block[3];   /* sums of a block */
+    REAL *half[2][3]; /* backward: of the halves of a quad */
+    REAL *packed;     /* the factors of a vector of channels side by side, for every vector */
+    REAL *kept;       /* of every pixel, where backward keeps it (group_backward_args); or NULL */
 } NAME(strip_channels);
 
 enum { NAME(F_MEAN), NAME(F_RSTD), NAME(F_SHIFT), NAME(F_WEIGHT), NAME(F_BIAS) };
@@ -37,6 +38,8 @@ INLINE NAME(strip_channels) NAME(strip_layout)(void *scratch, int64_t channels) 
         s.factor[i] = real;
     for (int i = 0; i < 3; i++, real += channels)
         s.block[i] = real;
+    for (int i = 0; i < 6; i++, real += channels)
+        s.half[i / 3][i % 3] = real;
     s.packed = real;
     s.kept = NULL;
     return s;

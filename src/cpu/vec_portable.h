@@ -95,6 +95,10 @@ static inline void f32v_fold4(f32v a, f32v b, f32v c, f32v d, float out[4]) {
     out[2] = f32v_fold(c);
     out[3] = f32v_fold(d);
 }
+static inline void f32v_fold8(const f32v v[8], float out[8]) {
+    for (int i = 0; i < 8; i++)
+        out[i] = f32v_fold(v[i]);
+}
 static __attribute__((noinline)) f32v f32v_load_part_f32(const float *p, int n) {
     f32v r = f32v_set1(0);
     EACH(n) r[i] = p[i];
@@ -190,6 +194,10 @@ static inline void f64v_fold4(f64v a, f64v b, f64v c, f64v d, double out[4]) {
     out[1] = f64v_fold(b);
     out[2] = f64v_fold(c);
     out[3] = f64v_fold(d);
+}
+static inline void f64v_fold8(const f64v v[8], double out[8]) {
+    for (int i = 0; i < 8; i++)
+        out[i] = f64v_fold(v[i]);
 }
 static inline f64v f64v_load_part_f64(const double *p, int n) {
     f64v r = f64v_set1(0);

@@ -257,6 +257,8 @@ static void images(void) {
     each_image(GROUP_NORM, 0, 8, 4, 4, 2);
     each_image(CHANNEL_NORM, 1, 40, 20, 30, 1);
     each_image(GROUP_NORM, 1, 64, 20, 30, 4);
+    /* Beyond a core's own cache, pixels of some lines and no whole number of fours. */
+    each_image(GROUP_NORM, 1, 136, 31, 27, 2);
 }
 
 /* What an activation follows: layers that have kernels for it, and what goes the general way. */
@@ -303,6 +305,7 @@ static void activations(void) {
                     each_activation(
                         image_case(passes[p], PLANISH_LAYER, layer, 2, 2 * c, h, w, j % 2 ? 2 : c));
                 }
+    each_activation(image_case(PLANISH_BACKWARD, PLANISH_LAYER, GROUP_NORM, 1, 136, 31, 27, 2));
 }
 
 int main(int argc, char **argv) {
