@@ -197,6 +197,9 @@ SWEEP_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3025, 3136)
 PIXELS_GROUPS = [(256, 32, 49), (1024, 32, 49), (256, 32, 225), (1000, 8, 225), (320, 32, 3025)]
 PIXELS_GROUPS += [(512, 32, 196), (256, 256, 49), (256, 256, 196), (256, 256, 784), (64, 64, 3025)]
 PIXELS_CHANNELS = [(256, 49), (256, 225), (256, 3025), (96, 3025)]
+# Channels in lines of several that one block has all of (backward).
+LINES = [(c, 49) for c in (64, 128, 192, 256, 384, 512)] + [(256, 25), (512, 25), (128, 81), (256, 81)]
+LINES += [(512, 9), (64, 121), (128, 98), (256, 50), (64, 225), (32, 225)]
 SWEEP_CHANNELS = (24, 33, 96, 100, 257, 512, 1000, 2048, 4096)
 
 
@@ -232,6 +235,11 @@ def shapes_of(name: str, dtype: str) -> list[Shape]:
             out += [
                 Shape(direction, what, "nchw", max(1, (25 << 20) // (c * hw)), c, g, hw, dtype)
                 for what, c, g, hw in works
+            ]
+        elif name == "lines" and direction == BACKWARD:
+            out += [
+                Shape(direction, "channels", "nchw", (25 << 20) // (c * hw), c, 1, hw, dtype)
+                for c, hw in LINES
             ]
         elif name == "sweep":
             pairs = [(256, hw) for hw in SWEEP_PIXELS] + [(c, 196) for c in SWEEP_CHANNELS]
@@ -275,7 +283,7 @@ def main() -> None:
     parser.add_argument(
         "lists",
         nargs="+",
-        choices=("channels", "last", "groups", "silu", "small", "pixels", "sweep"),
+        choices=("channels", "last", "groups", "silu", "small", "pixels", "lines", "sweep"),
     )
     parser.add_argument("--dtype", default="f16", help="with commas between them")
     parser.add_argument("--csv")

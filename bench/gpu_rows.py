@@ -96,6 +96,12 @@ def ceiling_us(
     return min(best, *(us(*shape, hint) for shape in ((256, 2), (512, 4), (1024, 1))))
 
 
+def timed_types(direction: int, kind: int, dtype: str) -> dict[str, str]:
+    """The tensors of a work: RMSNorm has no bias, as everywhere."""
+    types = types_of(direction, kind, dtype)
+    return {r: t for r, t in types.items() if kind == LAYER or r not in ("bias", "dbias")}
+
+
 class Work:
     """One shape in one direction: buffer sets, and what runs over them."""
 
@@ -130,7 +136,7 @@ class Work:
         return ceiling_us(self.x, self.dy if self.direction == BACKWARD else [], self.y)
 
     def types(self) -> dict[str, str]:
-        return types_of(self.direction, self.kind, self.dtype)
+        return timed_types(self.direction, self.kind, self.dtype)
 
     def pointers(self, i: int) -> dict[str, int]:
         p = {
@@ -217,6 +223,16 @@ FORWARD_LARGE = [
     (64, 802816, "f32"),
 ]
 FORWARD_OTHER = [(16384, 4096, "bf16"), (8192, 769, "bf16"), (16384, 2880, "f32")]
+# Rows of a few thousand tokens: blocks that all run at once.
+FORWARD_TOKENS = [
+    (rows, n, "f16")
+    for rows in (1024, 2048, 4096, 8192)
+    for n in (256, 512, 768, 1024, 1536, 2048, 4096)
+]
+FORWARD_TOKENS += [(16384, 128, "bf16"), (16384, 256, "bf16"), (4096, 768, "bf16")]
+FORWARD_TOKENS += [(4096, 256, "f32"), (2048, 1024, "f32")]
+FORWARD_TWO_BLOCKS = [(2048, 32768, "bf16"), (2340, 28672, "bf16"), (2520, 26624, "bf16")]
+FORWARD_TWO_BLOCKS += [(rows, 32768, "bf16") for rows in (1, 16, 128)]
 FORWARD_DECODE = [(1, 4096, "bf16"), (16, 8192, "bf16"), (128, 4096, "bf16")]
 BACKWARD_ALL = [(4096, n, "f16") for n in (1024, 3072, 4096, 8192, 15872)]
 BACKWARD_ALL += [(401408, n, "f16") for n in (24, 96, 128, 200, 512)]
@@ -224,6 +240,7 @@ BACKWARD_ALL += [
     (16384, 4096, "bf16"),
     (100352, 1000, "f16"),
     (2048, 32768, "bf16"),
+    (1024, 65536, "bf16"),
     (512, 131072, "bf16"),
     (64, 802816, "f32"),
     (8192, 769, "bf16"),
@@ -256,6 +273,8 @@ def sweep(name: str) -> Iterator[tuple[int, int, int, int, str]]:
         "narrow": [(FORWARD, s) for s in FORWARD_NARROW],
         "odd": [(FORWARD, s) for s in FORWARD_ODD],
         "short": [(FORWARD, s) for s in FORWARD_SMALL + FORWARD_TABLE[:4]],
+        "tokens": [(FORWARD, s) for s in FORWARD_TOKENS],
+        "two-blocks": [(FORWARD, s) for s in FORWARD_TWO_BLOCKS],
         "backward": [(BACKWARD, s) for s in BACKWARD_ALL],
         "backward-odd": [(BACKWARD, s) for s in BACKWARD_ODD],
         "backward-table": [(BACKWARD, s) for s in FORWARD_TABLE],
@@ -276,7 +295,7 @@ def no_variants(direction: int, rows: int, cols: int, dtype: str) -> list[dict[s
 def prepare(job: tuple[int, int, int, int, str, dict[str, int]]) -> str:
     """Compiles one geometry to the disk cache; needs no GPU, so many run in parallel."""
     direction, kind, rows, cols, dtype, constants = job
-    types = types_of(direction, kind, dtype)
+    types = timed_types(direction, kind, dtype)
     try:
         Plan(direction, kind, rows, cols, types, arch=90, **constants).prepare(
             dict.fromkeys(types, 4096)

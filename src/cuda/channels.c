@@ -39,6 +39,10 @@ enum {
     MANY_EACH = 10,      /* of its channels a thread sums in 128 registers */
     LINE_CHANNELS = 256, /* of a block in a cluster whose tiles are lines of 16 bits (backward) */
     LIGHT_THREADS = 832,
+    LINES_SUMMED = 13,   /* lines of several channels that a thread sums (backward); */
+    LINES_FEW = 10,      /* by other assemblers than those of sm_90 and sm_100, */
+    LINES_THREADS = 512, /* in a multiprocessor: 128 registers each, */
+    LIGHT_LINES_THREADS = 768, /* of fewer lines of 16 bits */
     SPANNING_CHANNELS = 128, /* fewest of forward tiles that go on in the next image */
     ALIKE = 8,               /* channels of a shifted tile, of which every eighth begins alike */
     SHIFTED_TILE = 64,       /* pixels of such a tile at most; twice as many in the forward of */
@@ -196,8 +200,61 @@ static bool set_forward_planes(int32_t *c, int fewest) {
     return set_planes(c, planes, fewest, 0, MOST_THREADS);
 }
 
+/* Whether a tile has twice the threads: whole lines of 16-bit pixels in the backward, which has few
+ * blocks to a multiprocessor. */
+static bool has_many(const int32_t *c) {
+    return c[C_PASS] == PLANISH_BACKWARD && c[C_TILE] == 64 && c[C_TILE] != c[C_PIXELS] &&
+           constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
+}
+
+/* Threads of a multiprocessor, by the registers they need. */
+static int threads_of(const int32_t *c) {
+    const int each = ceil_div(c[C_DEPTH] / c[C_ROWS], c[C_PLANES]);
+    if (c[C_PASS] == PLANISH_FORWARD)
+        return is_shifted(c) ? SHIFTED_FORWARD_THREADS : FORWARD_THREADS;
+    if (((has_many(c) && each <= MANY_EACH) || is_shifted(c)) && c[C_CLUSTER] == 1)
+        return BACKWARD_MANY_THREADS;
+    if (c[C_ROWS] > 1)
+        return each < LIGHT_EACH && constant_bytes(c, C_X_TYPE) == 2 ? LIGHT_LINES_THREADS
+                                                                     : LINES_THREADS;
+    return c[C_TILE] == c[C_PIXELS] && each <= LIGHT_EACH ? LIGHT_THREADS : BACKWARD_THREADS;
+}
+
+/* Blocks of a multiprocessor that has so many threads. */
+static int blocks_of(const cuda_plan *plan, int threads) {
+    const int room = plan->limits.shared_per_block + 1024;
+    const int fit = room / ((int)channels_shared_bytes(&plan->main) + 1280);
+    return most(1, least(fit, threads / (32 * plan->main.constant[C_WARPS])));
+}
+
+/* Planes over lines of several channels in a block that has them all (backward): the fewest of those
+ * with the most threads in a multiprocessor that have something to do. */
+static bool set_planes_of_lines(cuda_plan *plan) {
+    int32_t *c = plan->main.constant;
+    const int lanes = lanes_of(c), lines = c[C_DEPTH] / c[C_ROWS];
+    const int largest = least(lines, MOST_THREADS / lanes), arch = plan->limits.arch;
+    const int summed = arch == 90 || arch == 100 ? LINES_SUMMED : LINES_FEW;
+    int best = 0, best_planes = 0;
+    c[C_LANES] = lanes;
+    for (int planes = ceil_div(lines, summed); planes <= largest; planes++) {
+        c[C_PLANES] = planes;
+        c[C_WARPS] = ceil_div(lanes * planes, 32);
+        const int busy = blocks_of(plan, LINES_THREADS) * lanes * planes;
+        if (busy > best && fits(plan)) {
+            best = busy;
+            best_planes = planes;
+        }
+    }
+    c[C_PLANES] = best_planes;
+    c[C_WARPS] = ceil_div(lanes * best_planes, 32);
+    return best > 0;
+}
+
 /* The same in the backward: a large part has its multiprocessor alone. */
-static bool set_backward_planes(int32_t *c, int fewest, int each) {
+static bool set_backward_planes(cuda_plan *plan, int fewest, int each) {
+    int32_t *c = plan->main.constant;
+    if (c[C_CLUSTER] == 1 && c[C_ROWS] > 1)
+        return set_planes_of_lines(plan);
     if (c[C_CLUSTER] == 1 && part_bytes(c) <= ALONE_BYTES)
         return set_planes(c, WHOLE_PLANES, fewest, each, MOST_THREADS);
     return set_planes(c, MOST_THREADS / lanes_of(c), fewest, 2 * MOST_EACH, MOST_THREADS);
@@ -210,7 +267,7 @@ static bool may_hold(const int32_t *c) {
     const bool forward = c[C_PASS] == PLANISH_FORWARD;
     const bool large = forward && constant_bytes(c, C_X_TYPE) == 4 && c[C_ROWS] == 1;
     if (c[C_CLUSTER] == 1)
-        return part_bytes(c) <= (large ? LARGE_BYTES : ALONE_BYTES) || (!forward && c[C_ROWS] == 1);
+        return part_bytes(c) <= (large ? LARGE_BYTES : ALONE_BYTES) || !forward;
     if (3 * message_bytes(c) > part_bytes(c))
         return false;
     return !forward || part_bytes(c) <= (large ? LARGE_BYTES : WHOLE_BYTES);
@@ -232,7 +289,7 @@ static bool whole_image(cuda_plan *plan, int each) {
             continue;
         /* Fewer planes of more threads have fewer sums. */
         c[C_WIDTH] = width_of(c[C_ROWS] * c[C_PIXELS], is_large(c) ? 2 : 4);
-        if (!(backward ? set_backward_planes(c, fewest, each) : set_forward_planes(c, fewest)) ||
+        if (!(backward ? set_backward_planes(plan, fewest, each) : set_forward_planes(c, fewest)) ||
             !fits(plan))
             continue;
         c[C_STAGES] = backward && clusters[i] == 1 && c[C_ROWS] == 1 ? 2 : 1;
@@ -242,13 +299,6 @@ static bool whole_image(cuda_plan *plan, int each) {
     }
     c[C_ROWS] = 1;
     return false;
-}
-
-/* Whether a tile has twice the threads: whole lines of 16-bit pixels in the backward, which has few
- * blocks to a multiprocessor. */
-static bool has_many(const int32_t *c) {
-    return c[C_PASS] == PLANISH_BACKWARD && c[C_TILE] == 64 && c[C_TILE] != c[C_PIXELS] &&
-           constant_bytes(c, C_X_TYPE) == 2 && c[C_COLS] >= MANY_CHANNELS;
 }
 
 /* Planes of such a tile, in warps that a multiprocessor's four schedulers share alike. */
@@ -405,21 +455,6 @@ static bool set_geometry(cuda_plan *plan, int each) {
     return (few && whole_image(plan, each)) || tiles(plan, each) || whole_image(plan, each);
 }
 
-/* Threads of a multiprocessor, by the registers they need: but on sm_90 the compiler makes lines of
- * several channels need more than light threads have. */
-static int threads_of(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    const bool whole = c[C_TILE] == c[C_PIXELS];
-    const bool light = whole && ceil_div(c[C_DEPTH] / c[C_ROWS], c[C_PLANES]) <= LIGHT_EACH &&
-                       (c[C_ROWS] == 1 || plan->limits.arch == 90);
-    if (c[C_PASS] == PLANISH_FORWARD)
-        return is_shifted(c) ? SHIFTED_FORWARD_THREADS : FORWARD_THREADS;
-    const bool many = has_many(c) && ceil_div(c[C_DEPTH], c[C_PLANES]) <= MANY_EACH;
-    if ((many || is_shifted(c)) && c[C_CLUSTER] == 1)
-        return BACKWARD_MANY_THREADS;
-    return light ? LIGHT_THREADS : BACKWARD_THREADS;
-}
-
 bool channels_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
     if (problem_is_double(p) || !images_of_channels(&v, p))
@@ -433,10 +468,7 @@ bool channels_plan_make(cuda_plan *plan, const problem *p) {
     const int bytes = constant_bytes(c, C_X_TYPE);
     const int out = constant_bytes(c, backward ? C_D_TYPE : C_Y_TYPE);
     c[C_HOLD] = c[C_TILE] == c[C_PIXELS] && c[C_WIDTH] * bytes < 8 && out == bytes && !c[C_LAST];
-    const int threads = 32 * c[C_WARPS];
-    const int room = plan->limits.shared_per_block + 1024;
-    const int fit = room / ((int)channels_shared_bytes(&plan->main) + 1280);
-    c[C_MIN_BLOCKS] = most(1, least(fit, threads_of(plan) / threads));
+    c[C_MIN_BLOCKS] = blocks_of(plan, threads_of(c));
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
         cuda_plan_finish(plan, p, c[C_COLS],
                          most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]));

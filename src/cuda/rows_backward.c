@@ -83,13 +83,13 @@ static void improve_spread(spread *s, int chunks, int max_cluster, dtype x) {
         }
 }
 
-/* The spread of a long 16-bit row that is read from the ring twice: three or four chunks a thread,
- * whichever leaves fewer threads without, three if neither does. */
-static spread hold_spread(int chunks) {
+/* The spread of a long 16-bit row that is read from the ring twice: three or `most_vecs` chunks a
+ * thread, whichever leaves fewer threads without, three if neither does. */
+static spread hold_spread(int chunks, int most_vecs) {
     const int cluster = chunks <= 8 * 128 * 3 ? 8 : 16; /* of four teams at least */
     spread best = {0};
     double most_busy = 0;
-    for (int vecs = 3; vecs <= 4; vecs++) {
+    for (int vecs = 3; vecs <= most_vecs; vecs++) {
         const int lanes = most(64, in_warps(ceil_div(chunks, cluster), vecs));
         const int threads = BACKWARD_THREADS / lanes * lanes;
         const double busy = (double)threads * chunks / (cluster * lanes * vecs);
@@ -239,7 +239,8 @@ static int blocks_geometry(int32_t *c, const backward_row *r) {
     }
     if (halves && r->cols > 2 * BACKWARD_CLUSTER_COLS && r->cols <= BACKWARD_HOLD_COLS &&
         limits->max_cluster >= 16 && limits->arch < 100) {
-        s = hold_spread(r->chunks);
+        /* RMSNorm with dbias has no registers for four. */
+        s = hold_spread(r->chunks, c[C_KIND] == PLANISH_RMS && c[C_WANT_DBIAS] ? 3 : 4);
         c[C_HOLD] = 1;
     }
     /* More columns in a thread need more registers: one team of fewer threads. */

@@ -6,7 +6,8 @@
 #include "rows_forward.h"
 
 enum {
-    WIDE_BACKWARD_COLS = 65537, /* shortest row for groups of blocks */
+    WIDE_BACKWARD_COLS = 65537, /* shortest row for groups of blocks; */
+    WIDE_CHUNKS = 3328,         /* the same, in the forward of 16 bits */
     WIDE_VECS = 8,              /* chunks a thread holds weights of, */
     WIDE_RMS_VECS = 16,         /* RMSNorm of f32 whose groups had more blocks than */
     WIDE_FEW_BLOCKS = 64,
@@ -23,9 +24,9 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     const int32_t *m = plan->main.constant;
     const int forward = plan->main.kernel == CUDA_FORWARD;
     const int inputs = forward ? 1 : 2, width = m[C_WIDTH], chunks = (int)plan->cols / width;
-    const int in_a_block = FORWARD_MOST_LANES * (FORWARD_ELEMENTS / 8);
+    const int fewest = bytes == 2 ? WIDE_CHUNKS : FORWARD_MOST_LANES * (FORWARD_ELEMENTS / 8) + 1;
     if (m[C_REAL_DOUBLE] || !limits->cooperative || width * bytes != 16 ||
-        (forward ? chunks <= in_a_block : m[C_HOLD] || plan->cols < WIDE_BACKWARD_COLS))
+        (forward ? chunks < fewest : m[C_HOLD] || plan->cols < WIDE_BACKWARD_COLS))
         return;
     int most_vecs = forward ? WIDE_VECS : bytes == 4 ? WIDE_F32_VECS : WIDE_SUMMED_VECS;
     /* In the backward of 16 bits two blocks hide what each other waits for; f32 rows take so much

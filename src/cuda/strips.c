@@ -124,10 +124,11 @@ static int cut(cuda_spec *spec, int tile, int cluster) {
 
 /* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
  * own for every channel, with weights and biases for an activation even more, or may be summed
- * again, and by assemblers other than sm_90's. */
+ * again by lanes that a warp is no multiple of, and by assemblers other than sm_90's. */
 static int most_warps(const int32_t *c, int arch) {
     const bool alone = channels_together(c) == 1, many = is_backward(c) || alone;
-    const bool again = sums_again(c) && (c[C_X_TYPE] == DTYPE_BF16 || arch != 90);
+    const bool uneven = c[C_X_TYPE] == DTYPE_BF16 && 32 % c[C_LANES];
+    const bool again = sums_again(c) && (uneven || arch != 90);
     const bool held = is_backward(c) && alone && c[C_ACTIVATION] != PLANISH_IDENTITY;
     return (many ? 24 : 32) - 4 * (again + (held || arch != 90));
 }

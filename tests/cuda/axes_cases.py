@@ -367,6 +367,12 @@ def image_cases(quick: bool) -> list[AnyCase]:
             out.append(
                 AnyCase(direction, LAYER, [5, c, hw], 2, 2, {"x": dtype}, kernel="cuda channels")
             )
+    # Lines of several channels that one block has all of.
+    for c, hw in [] if quick else [(384, 49), (256, 25), (128, 81), (64, 121), (512, 9), (128, 98)]:
+        for dtype in ("f16", "bf16", "f32"):
+            out.append(
+                AnyCase(BACKWARD, LAYER, [300, c, hw], 2, 2, {"x": dtype}, kernel="cuda channels")
+            )
     groups = [
         (7, 32, 8, 196), (5, 1, 24, 49), (3, 24, 1, 3136), (2, 32, 10, 4096), (3, 32, 8, 3136),
         (2, 1, 256, 784), (9, 3, 11, 225), (2, 32, 40, 1024), (3, 2, 33, 1), (1, 32, 64, 64),

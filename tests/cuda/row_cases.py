@@ -277,6 +277,12 @@ def wide_cases(quick: bool) -> list[Case]:
             left = {r: t for r, t in f16.items() if r not in drop}
             out.append(Case(direction, LAYER, 40, 16384, left, **even))
     if not quick:
+        # Rows over two blocks, and blocks that all run at once.
+        for kind in (LAYER, RMS):
+            types = [types_of(FORWARD, kind, t) for t in ("f16", "bf16", "f32")]
+            out += [Case(FORWARD, kind, 301, 28672, t) for t in types]
+            out += [Case(FORWARD, kind, r, n, t) for t in types for r, n in ((2048, 1024), (4096, 768))]
+        out.append(Case(BACKWARD, RMS, 301, 32768, types_of(BACKWARD, RMS, "bf16")))
         # What runs where the device does not hold a group's blocks at once.
         out += [
             Case(direction, LAYER, 5, n, types_of(direction, LAYER, t), GROUP=1)

@@ -23,11 +23,11 @@ constexpr int LINES = DEPTH / ROWS; /* of a block */
 constexpr int EACH = ceil_div(LINES, PLANES);
 constexpr int FEWEST = COLS - (CLUSTER - 1) * DEPTH; /* channels of the last block of a cluster */
 constexpr int WHOLE = FEWEST / ROWS / PLANES;        /* lines that every thread has */
-/* Sums of so many channels, or so many threads, leave a thread few registers for anything else. */
-constexpr bool CROWDED =
-    !FORWARD && (EACH > (ROWS > 1 ? 12 : 16) || THREADS * MIN_BLOCKS > 65536 / 80);
-constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
+/* Sums of so many channels, or so many threads, leave a thread few registers for anything else. */
+constexpr int ROOMY_EACH = ROWS == 1 ? 16 : !HALF ? 8 : CLUSTER > 1 ? 12 : 13;
+constexpr bool CROWDED = !FORWARD && (EACH > ROOMY_EACH || THREADS * MIN_BLOCKS > 65536 / 80);
+constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 /* Tiles of an odd number of 16-bit pixels: every channel begins elsewhere within 16 bytes. Each lies in
  * shared memory as it does in memory, so that it comes and goes in whole 16-byte pieces; a thread has two
  * pixels, which may lie in two words. Every eighth channel begins alike. */
@@ -361,7 +361,11 @@ __device__ __forceinline__ total sum_over_rows(total v) {
 
 /* A whole image that has no ring comes in PHASES, and is summed as it comes. */
 constexpr int PHASES = FLAT && STAGES == 1 && WHOLE >= (FORWARD ? 8 : 4) ? 4 : 1;
-constexpr int PHASE_EACH = ceil_div(EACH, PHASES); /* lines of a thread in a phase */
+/* Lines of a thread in a phase. In the backward the next image's come while later phases are still to be
+ * put out: none may end within a 16-byte piece, so that odd numbers of 8 bytes are made even. */
+constexpr int PHASE_LINES = ceil_div(EACH, PHASES);
+constexpr int PHASE_BYTES = PHASE_LINES * PLANES * LINE * least(bytes_of(X_TYPE), FORWARD ? 8 : bytes_of(G_TYPE));
+constexpr int PHASE_EACH = PHASE_LINES + (!FORWARD && PHASES > 1 && PHASE_BYTES % 16 != 0);
 __device__ __forceinline__ int phase_begin(const place &p, int phase) {
     return phase == 0 ? 0 : least(p.channels, phase * PHASE_EACH * PLANES * ROWS);
 }

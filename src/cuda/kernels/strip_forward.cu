@@ -11,9 +11,14 @@ constexpr bool SHARES = EACH == 1 || (PLANES & (PLANES - 1)) == 0;
  * after the other 25 may be off by 6 ULP. */
 constexpr bool APART = EACH == 1 && PARTS > 1;
 
+constexpr bool FEW = STEPS <= 4;
+/* In a row of few f32 numbers there is little but the roundings of their sums. */
+typedef message_of<X_TYPE == F32 && (i64)PIXELS * DEPTH <= 256>::type thread_sum;
+
 /* Sums of a column about its pivot. */
 struct column {
-    float pivot, a, b;
+    float pivot;
+    thread_sum a, b;
 };
 
 /* Sums of the thread's channels about its columns' pivots; SCALED: of elements times scale[column]. */
@@ -21,28 +26,37 @@ template <bool SCALED> struct thread_sums {
     const strip_place &p;
     const float *scale;
     column *out;
-    float a[WIDTH], b[WIDTH];
+    thread_sum a[WIDTH], b[WIDTH];
 
     __device__ __forceinline__ chunk<X_BYTES> load(int k) const {
         return load_from_shared<X_BYTES>(chunk_at<X_BYTES>(shared_address(dynamic_shared), p, k));
     }
 
-    /* Pivots: means of the first pixels, up to 4 and a power of two of them. */
-    __device__ __forceinline__ void find_pivots(int count) {
-        const int pivots = count >= 4 && PART >= 4 ? 4 : count >= 2 && PART >= 2 ? 2 : least(count, 1);
-        const float each = pivots == 4 ? .25f : pivots == 2 ? .5f : 1;
-        for (int k = 0; k < pivots; k++) {
-            const auto c = load(k);
+    /* Pivots: of few pixels the mean of a power of two of them, of more the mean of the first four's middle
+     * two, for any one may be far off. */
+    __device__ __forceinline__ void find_pivots(int count) const {
+        if (count == 0)
+            return;
+        float sums[4][COLUMNS];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const auto c = load(least(k, count - 1));
+            float v[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
-                a[i] += element<X_TYPE>(c.word, i) * (SCALED ? scale[i / EACH] * each : each);
+                v[i] = element<X_TYPE>(c.word, i) * (SCALED ? scale[i / EACH] : 1);
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+                sums[k][j] = tree_sum<EACH>(v + j * EACH) * (.5f / EACH);
         }
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++)
-            out[j].pivot = tree_sum<EACH>(a + j * EACH) * (1.f / EACH);
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            a[i] = 0;
+        for (int j = 0; j < COLUMNS; j++) {
+            const float s0 = sums[0][j], s1 = sums[1][j], s2 = sums[2][j], s3 = sums[3][j];
+            if (FEW)
+                out[j].pivot = count < 4 ? s0 + s1 : ((s0 + s1) + (s2 + s3)) * .5f;
+            else
+                out[j].pivot = fmaxf(fminf(s0, s1), fminf(s2, s3)) + fminf(fmaxf(s0, s1), fmaxf(s2, s3));
+        }
     }
 
     /* Parts from PART_NUMBER on, as they come. */
@@ -51,7 +65,7 @@ template <bool SCALED> struct thread_sums {
         if (PART_NUMBER == 0 && LAYER)
             find_pivots(count);
         const int end = least(count, (PART_NUMBER + 1) * PART);
-        float own[WIDTH], *const squares = APART ? own : b;
+        thread_sum own[WIDTH], *const squares = APART ? own : b;
 #pragma unroll
         for (int i = 0; APART && i < WIDTH; i++)
             own[i] = 0;
@@ -60,9 +74,8 @@ template <bool SCALED> struct thread_sums {
             const auto c = load(k);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
-                float d = element<X_TYPE>(c.word, i);
-                if (SCALED)
-                    d *= scale[i / EACH];
+                const float x = element<X_TYPE>(c.word, i);
+                thread_sum d = SCALED ? x * scale[i / EACH] : x;
                 if (LAYER) {
                     d -= out[i / EACH].pivot;
                     a[i] += d;
@@ -102,14 +115,16 @@ __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         column &c = own[j];
+        thread_sum b = c.b;
         if (LAYER) {
             const float all = sum_over_planes<LANES, PLANES>(c.pivot, p.lane);
             const float pivot = SHARES ? all * share : all / (float)planes;
-            shift(count ? c.pivot - pivot : 0, (float)(count * EACH), c.a, c.b);
+            thread_sum a = c.a;
+            shift(count ? (thread_sum)c.pivot - (thread_sum)pivot : 0, (thread_sum)(count * EACH), a, b);
             c.pivot = pivot;
-            c.a = sum_over_planes<LANES, PLANES>(c.a, p.lane);
+            c.a = (float)sum_over_planes<LANES, PLANES>(a, p.lane);
         }
-        c.b = sum_over_planes<LANES, PLANES>(c.b, p.lane);
+        c.b = (float)sum_over_planes<LANES, PLANES>(b, p.lane);
     }
     if (p.lane >= LANES)
         return;

@@ -6,8 +6,9 @@ constexpr int STRIPS = ceil_div(COLS, TILE);
 constexpr int STRIP_GROUPS = TILE / DEPTH;
 constexpr int STEP = WARPS * PLANES;
 constexpr int STEPS = ceil_div(PIECE, STEP);
-/* Parts of a thread's steps, each summed while the next ones are on their way. */
-constexpr int PARTS = STEPS >= 8 ? 4 : 1;
+/* Parts of a thread's steps, each summed while the next ones are on their way; the first has the four
+ * that pivots are found from. */
+constexpr int PARTS = STEPS >= 13 ? 4 : STEPS >= 10 ? 3 : STEPS >= 8 ? 2 : 1;
 constexpr int PART = ceil_div(STEPS, PARTS);
 
 /* A chunk's columns: neighbours of one group, which have one pivot and one sum. */

@@ -1,7 +1,7 @@
 """Builds the emulation of the GPU kernels with the sanitizers and runs it: run.py BUILD_FOLDER.
 
 Needs clang, or what CC and CXX name; no GPU and nothing of CUDA. What follows the folder goes to
-test_emulation, such as --table=long or --share=3.
+test_emulation, such as --table=long, --share=3 or --numbers=N (other ones in every case).
 """
 
 from __future__ import annotations

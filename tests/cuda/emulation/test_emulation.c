@@ -116,13 +116,13 @@ static void check_in_place(bundle *b, unsigned char *const *kept) {
                    "%s: other bits with dx in place of dy", part_name(p));
 }
 
-static int64_t share = 1, parts = 1, part_number, made;
+static int64_t share = 1, parts = 1, part_number, made, other_numbers;
 
 static void emulate_case(norm_case c) {
     char text[512];
     if (made++ % share || made % parts != part_number)
         return;
-    c.seed = (uint64_t)made;
+    c.seed = (uint64_t)(made + other_numbers);
     /* An unmapped page before the buffers of one case, after those of the next. */
     guard_side = made % 2 ? GUARD_END : GUARD_START;
     test_case("sm_%d x %d: %s", limits.arch, limits.multiprocessors,
@@ -911,6 +911,46 @@ static void channels_spanning(void) {
             }
 }
 
+/* An outlier among the few pixels of a strip, whose pivot is far from all others'. */
+static void strips_outliers(void) {
+    static const int64_t shapes[][4] = {
+        {5, 48, 1, 49}, {5, 48, 1, 196}, {5, 8, 4, 49}, {4, 3, 16, 25}, {2, 32, 8, 81}};
+    set_device(90, 2);
+    for (int i = 0; i < 5; i++)
+        for (int t = 0; t < 3; t++)
+            for (int again = 0; again < 4; again++) {
+                norm_case c =
+                    groups_of(PLANISH_FORWARD, PLANISH_LAYER, shapes[i], true, types[t]);
+                c.numbers = OUTLIER;
+                emulate_case(c);
+            }
+}
+
+/* Lines of several channels that one block has all of (backward), and rows over two blocks (forward). */
+static void lines_and_halves(void) {
+    static const struct {
+        int64_t channels, pixels;
+        element type;
+    } shapes[] = {
+        {256, 49, F16},  {512, 49, BF16}, {256, 25, F32},  {128, 81, F16},
+        {64, 121, BF16}, {512, 9, F32},   {128, 98, BF16}, {32, 225, F16},
+    };
+    set_device(90, 2);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        norm_case c = channels_of(PLANISH_BACKWARD, i == 6 ? PLANISH_RMS : PLANISH_LAYER, 11,
+                                  shapes[i].channels, shapes[i].pixels, shapes[i].type);
+        if (i % 3 == 1)
+            c.weight = c.grad = F32;
+        c.numbers = i % 2 ? OUTLIER : NORMAL;
+        emulate_case(c);
+    }
+    for (int i = 0; i < 4; i++) {
+        norm_case c = rows_of(PLANISH_FORWARD, i == 1 ? PLANISH_RMS : PLANISH_LAYER, i == 3 ? 1 : 5,
+                              i == 2 ? 26632 : 32768, i % 2 ? BF16 : F16);
+        emulate_case(c);
+    }
+}
+
 int main(int argc, char **argv) {
     plain_f64_sums = true;
     const char *only = argument(argc, argv, "table", "");
@@ -919,6 +959,7 @@ int main(int argc, char **argv) {
     share = atoll(argument(argc, argv, "share", "1"));
     parts = atoll(argument(argc, argv, "parts", "1"));
     part_number = atoll(argument(argc, argv, "part", "0"));
+    other_numbers = atoll(argument(argc, argv, "numbers", "0"));
     if (!write_folder == !unit_folder) {
         fprintf(stderr, "wanted --write=FOLDER or --units=FOLDER\n");
         return 2;
@@ -956,6 +997,8 @@ int main(int argc, char **argv) {
         {"strips as planned", strips_as_planned},
         {"activations", activations},
         {"channels spanning", channels_spanning},
+        {"strips outliers", strips_outliers},
+        {"lines and halves", lines_and_halves},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))
