@@ -55,7 +55,8 @@ static cpu_limits this_cpu(void) {
                                       : share > most ? most
                                                      : share,
                         .fetches_rows = cpu_fetches_rows(),
-                        .fetches_short_rows = cpu_fetches_short_rows()};
+                        .fetches_short_rows = cpu_fetches_short_rows(),
+                        .writes_lines = cpu_writes_lines()};
 }
 
 static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,

@@ -117,14 +117,17 @@ static bool goes_in_turn(const problem *p, const cpu_limits *limits) {
     return !limits->first_bytes || row <= limits->first_bytes / rows;
 }
 
-/* Whether the next step's rows are asked for. On a CPU that fetches short rows of f32 from memory,
- * it gains nothing but in forward where they fill four lines (bench/results/zen4/asks.txt,
- * bench/results/zen4-3). 16-bit rows make no difference. */
+/* Whether the next step's rows are asked for. Of f32 rows from memory, as measured: on Zen 4 it
+ * gains nothing but in forward where they fill four lines (bench/results/zen4/asks.txt, zen4-3), on
+ * Zen 5 much but in backward where they are fewer (bench/results/zen5/asks.txt). 16-bit rows make
+ * no difference. */
 static bool asks_steps(const problem *p, const cpu_limits *limits, traffic t) {
-    if (t != TRAFFIC_STREAM || !limits->fetches_short_rows || p->dtypes[ROLE_X] != DTYPE_F32)
+    if (t != TRAFFIC_STREAM || !limits->writes_lines || p->dtypes[ROLE_X] != DTYPE_F32)
         return t != TRAFFIC_CACHED;
     const int64_t bytes = p->cols * (int64_t)sizeof(float);
-    return !is_backward(p) && bytes == 256;
+    if (limits->fetches_short_rows)
+        return !is_backward(p) && bytes == 256;
+    return !is_backward(p) || bytes == 256 || bytes >= 384;
 }
 
 /*
@@ -299,10 +302,11 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->alone = plan->traffic == TRAFFIC_AHEAD && goes_alone(p, limits, plan->path);
     plan->in_turn = goes_in_turn(p, limits);
     plan->asks_steps = asks_steps(p, limits, plan->traffic);
+    /* As measured on Zen 5; the other CPUs were timed with one (bench/results/zen5/asks.txt). */
+    plan->steps_ahead = limits->writes_lines && !limits->fetches_short_rows ? 4 : 1;
     /* A CPU that fetches them by itself was not timed so. */
     plan->asks_sums = plan->traffic == TRAFFIC_STREAM && !limits->fetches_rows;
-    /* Those of AMD's CPUs with AVX-512, the only ones timed so (bench/results/zen4-2/lines.txt). */
-    plan->by_line = limits->fetches_short_rows;
+    plan->by_line = limits->writes_lines; /* bench/results/zen4-2/lines.txt */
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);

@@ -29,6 +29,7 @@ typedef struct cpu_limits {
     size_t rows_bytes;       /* ... but y of rows only where it and x are larger than this */
     bool fetches_rows;       /* the CPU fetches the next rows by itself, ... */
     bool fetches_short_rows; /* ... or short ones that come from memory */
+    bool writes_lines;       /* what goes past the cache may go each line as it is made */
 } cpu_limits;
 
 struct planish_plan {
@@ -43,6 +44,7 @@ struct planish_plan {
     bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
     bool alone;                /* TRAFFIC_AHEAD, and rows are done one at a time */
     bool asks_steps;           /* the next step's rows are asked for, where rows go in steps */
+    int steps_ahead;           /* how many steps before they are taken (backward) */
     bool asks_sums;            /* the next rows are asked for while these are summed */
     bool by_line;              /* what goes past the cache may go each line as it is made */
     bool asks_groups;          /* what comes next of groups is asked for */

@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 extern const cpu_kernels cpu_kernels_portable;
 #if defined(PLANISH_HAVE_AVX2)
-#include <cpuid.h>
 extern const cpu_kernels cpu_kernels_avx2;
 /* clang 14's __builtin_cpu_supports does not know the name. */
 static bool has_f16c(void) {
@@ -93,9 +96,21 @@ bool cpu_fetches_rows(void) {
 #endif
 }
 
-bool cpu_fetches_short_rows(void) {
+bool cpu_writes_lines(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
+bool cpu_fetches_short_rows(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    if (!cpu_writes_lines() || !__get_cpuid(1, &a, &b, &c, &d))
+        return false;
+    const unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
+    return family == 0x19; /* 0x1a, Zen 5, does not */
 #else
     return false;
 #endif

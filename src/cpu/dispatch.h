@@ -12,8 +12,12 @@ const cpu_kernels *cpu_kernels_chosen(void);
 bool cpu_kernels_tier(int i, const cpu_kernels **kernels);
 
 /* Whether this CPU fetches the rows that come next by itself, so that asking for them is in the
- * way: Intel's, and AMD's with AVX-512 where they are short and from memory. */
+ * way: Intel's, and AMD's Zen 4 where they are short and from memory. */
 bool cpu_fetches_rows(void);
 bool cpu_fetches_short_rows(void);
+
+/* Whether lines may go past the cache one by one, as they are made: AMD's with AVX-512, the only
+ * ones timed so. */
+bool cpu_writes_lines(void);
 
 #endif

@@ -103,6 +103,8 @@ typedef struct backward_args {
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
     bool asks_steps, asks_sums, by_line;
+    int steps_ahead; /* how many steps before they are taken rows are asked for
+                        (rows_step_backward.h) */
     traffic traffic;
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */

@@ -103,6 +103,7 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const bool asks = a->asks_steps;
+    const int64_t ahead = (int64_t)a->steps_ahead * count;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -123,8 +124,8 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
         }
-        NAME(ask_for_row)(x[r] + i, count * a->x_pitch, vecs * VEC_LANES, asks, 0);
-        NAME(ask_for_row)(dy[r] + i, count * a->dy_pitch, vecs * VEC_LANES, asks, 0);
+        NAME(ask_for_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, asks, 0);
+        NAME(ask_for_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, asks, 0);
     }
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;

@@ -79,6 +79,7 @@ static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dw
             .mean = run_stat(p, &run, ROLE_MEAN),
             .rstd = run_stat(p, &run, ROLE_RSTD),
             .asks_steps = job->plan->asks_steps,
+            .steps_ahead = job->plan->steps_ahead,
             .asks_sums = job->plan->asks_sums,
             .by_line = job->plan->by_line,
             .traffic = job->plan->traffic,

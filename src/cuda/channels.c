@@ -39,15 +39,15 @@ enum {
     MANY_EACH = 10,      /* of its channels a thread sums in 128 registers */
     LINE_CHANNELS = 256, /* of a block in a cluster whose tiles are lines of 16 bits (backward) */
     LIGHT_THREADS = 832,
-    LINES_SUMMED = 13,   /* lines of several channels that a thread sums (backward); */
-    LINES_FEW = 10,      /* by other assemblers than those of sm_90 and sm_100, */
-    LINES_THREADS = 512, /* in a multiprocessor: 128 registers each, */
+    LINES_SUMMED = 13,         /* lines of several channels that a thread sums (backward); */
+    LINES_FEW = 10,            /* by other assemblers than those of sm_90 and sm_100, */
+    LINES_THREADS = 512,       /* in a multiprocessor: 128 registers each, */
     LIGHT_LINES_THREADS = 768, /* of fewer lines of 16 bits */
-    SPANNING_CHANNELS = 128, /* fewest of forward tiles that go on in the next image */
-    ALIKE = 8,               /* channels of a shifted tile, of which every eighth begins alike */
-    SHIFTED_TILE = 64,       /* pixels of such a tile at most; twice as many in the forward of */
-    SHIFTED_MANY = 128,      /* more channels than these */
-    SHIFTED_FORWARD = 32,    /* channels of a thread of it (forward) */
+    SPANNING_CHANNELS = 128,   /* fewest of forward tiles that go on in the next image */
+    ALIKE = 8,                 /* channels of a shifted tile, of which every eighth begins alike */
+    SHIFTED_TILE = 64,         /* pixels of such a tile at most; twice as many in the forward of */
+    SHIFTED_MANY = 128,        /* more channels than these */
+    SHIFTED_FORWARD = 32,      /* channels of a thread of it (forward) */
     SHIFTED_FORWARD_THREADS = 1536, /* in a multiprocessor */
     MOST_GRID = 1 << 30
 };
@@ -227,8 +227,8 @@ static int blocks_of(const cuda_plan *plan, int threads) {
     return most(1, least(fit, threads / (32 * plan->main.constant[C_WARPS])));
 }
 
-/* Planes over lines of several channels in a block that has them all (backward): the fewest of those
- * with the most threads in a multiprocessor that have something to do. */
+/* Planes over lines of several channels in a block that has them all (backward): the fewest of
+ * those with the most threads in a multiprocessor that have something to do. */
 static bool set_planes_of_lines(cuda_plan *plan) {
     int32_t *c = plan->main.constant;
     const int lanes = lanes_of(c), lines = c[C_DEPTH] / c[C_ROWS];

@@ -279,9 +279,10 @@ def wide_cases(quick: bool) -> list[Case]:
     if not quick:
         # Rows over two blocks, and blocks that all run at once.
         for kind in (LAYER, RMS):
-            types = [types_of(FORWARD, kind, t) for t in ("f16", "bf16", "f32")]
-            out += [Case(FORWARD, kind, 301, 28672, t) for t in types]
-            out += [Case(FORWARD, kind, r, n, t) for t in types for r, n in ((2048, 1024), (4096, 768))]
+            for dtype in ("f16", "bf16", "f32"):
+                types = types_of(FORWARD, kind, dtype)
+                for rows, cols in ((301, 28672), (2048, 1024), (4096, 768)):
+                    out.append(Case(FORWARD, kind, rows, cols, types))
         out.append(Case(BACKWARD, RMS, 301, 32768, types_of(BACKWARD, RMS, "bf16")))
         # What runs where the device does not hold a group's blocks at once.
         out += [

@@ -919,14 +919,14 @@ static void strips_outliers(void) {
     for (int i = 0; i < 5; i++)
         for (int t = 0; t < 3; t++)
             for (int again = 0; again < 4; again++) {
-                norm_case c =
-                    groups_of(PLANISH_FORWARD, PLANISH_LAYER, shapes[i], true, types[t]);
+                norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, shapes[i], true, types[t]);
                 c.numbers = OUTLIER;
                 emulate_case(c);
             }
 }
 
-/* Lines of several channels that one block has all of (backward), and rows over two blocks (forward). */
+/* Lines of several channels that one block has all of (backward), and rows over two blocks
+ * (forward). */
 static void lines_and_halves(void) {
     static const struct {
         int64_t channels, pixels;
