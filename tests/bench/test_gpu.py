@@ -5,11 +5,19 @@ import json
 
 import pytest
 
+import planish
 import torch
 from planish.bench import report
 from planish.bench.case import Case, make_data
 from planish.bench.gpu import MOST_SETS, ROTATE_BYTES, data_sets
-from planish.bench.models import chosen, compiled, gpu_busy, losses_side_by_side, makers_of
+from planish.bench.models import (
+    captured,
+    chosen,
+    compiled,
+    gpu_busy,
+    losses_side_by_side,
+    makers_of,
+)
 from planish.bench.providers import elsewhere
 from planish.bench.sweeps import SWEEPS, cases_of
 from planish.models import RESNET_NORMS, Workload, resnet50
@@ -181,3 +189,25 @@ def test_share_of_norms():
     )
     assert milliseconds > 0.0 and 0.0 < all_norms < 1.0
     assert gpu_busy(lambda: float((x * 2).sum()), contextlib.nullcontext)[1:] == (0.0, 0.0)
+
+
+@pytest.mark.skipif(not CUDA, reason="torch sees no CUDA GPU")
+def test_a_captured_step_trains_as_the_step_does():
+    def make():
+        torch.manual_seed(0)
+        layers = torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)
+        model = torch.nn.Sequential(*layers).cuda()
+        x, wanted = torch.randn(16, 64, device="cuda"), torch.randn(16, 8, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = lambda: torch.nn.functional.mse_loss(model(x), wanted)  # noqa: E731
+        return Workload("small", "16 x 64", model, loss, optimizer, 16)
+
+    def enter():
+        return planish.enabled(devices="cuda")
+
+    plain = make()
+    with enter():
+        losses = [plain.training_step() for _ in range(6)]
+    replay = captured(make().train, enter)  # three steps are taken before
+    assert [float(replay()) for _ in range(3)] == losses[3:]
+    assert losses[5] < losses[3]

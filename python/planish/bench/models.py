@@ -122,6 +122,41 @@ def with_modules(make: Callable[[], Workload], providers: Sequence[Provider]) ->
     return workload if any(isinstance(m, ours) for m in workload.model.modules()) else None
 
 
+Step = Callable[[], torch.Tensor]
+
+
+def captured(step: Step, enter: Way) -> Step:
+    """The step as one CUDA graph, captured after some that are not. A replay does all that the step
+    does on the GPU and asks next to nothing of the host."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with enter():
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            loss = step()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def with_captured(steps: dict[str, tuple[Step, Way]]) -> dict[str, tuple[Step, Way]]:
+    """Those steps, and each of them as a CUDA graph; one that cannot be captured is named."""
+    found = dict(steps)
+    for name, (step, enter) in steps.items():
+        if name in ("torch", "planish-torch", "planish-modules"):
+            try:
+                found[f"{name}-graph"] = captured(step, enter), contextlib.nullcontext
+            except RuntimeError as error:
+                print(f"missing: {name}-graph: {error}", flush=True)
+    return found
+
+
 def run_workload(
     make: Callable[[], Workload], providers: Sequence[Provider], effort: Effort
 ) -> list[ModelResult]:
@@ -139,6 +174,8 @@ def run_workload(
             name: (which.infer if direction == "forward" else which.train, enter)
             for name, (which, enter) in ways_taken.items()
         }
+        if gpu:
+            steps = with_captured(steps)
         works = {
             name: _timed(step, enter, losses, name, warm=gpu)
             for name, (step, enter) in steps.items()
@@ -216,7 +253,7 @@ def losses_side_by_side(
 
 
 def _timed(
-    step: Callable[[], torch.Tensor], enter: Way, losses: dict[str, float], name: str, warm: bool
+    step: Step, enter: Way, losses: dict[str, float], name: str, warm: bool
 ) -> Timed:
     """Times steps that follow each other as in training: nothing waits for a loss but the last."""
 
