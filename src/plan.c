@@ -25,6 +25,10 @@ enum {
     KEPT_BYTES = 4 << 20,       /* of what backward keeps of a row or a strip, or less */
     FEW_STRIPS = 8,             /* where all images have no more strips than this */
     JOINED_BYTES = 8192,        /* of a pixel of strips taken as one, on a CPU that fetches rows */
+    ASKED_AHEAD = 2048,         /* elements of rows that are asked for before they are taken, */
+    MOST_AHEAD = 32,            /* and how many rows at most */
+    RUNS_FORWARD = 64 << 20,    /* more x and y than this goes past the cache by_run, */
+    RUNS_BACKWARD = 32 << 20,   /* or more dy, x and dx than this: nearer it is slower */
     GRADIENT_BLOCKS = 64,       /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128   /* fewest rows in one of them, where there are many rows */
 };
@@ -128,6 +132,25 @@ static bool asks_steps(const problem *p, const cpu_limits *limits, traffic t) {
     if (limits->fetches_short_rows)
         return !is_backward(p) && bytes == 256;
     return !is_backward(p) || bytes == 256 || bytes >= 384;
+}
+
+static bool is_zen5(const cpu_limits *limits) {
+    return limits->writes_lines && !limits->fetches_short_rows;
+}
+
+/* How many rows before they are taken they are asked for, 0: a step. As measured on Zen 5, the
+ * others were timed with a step (bench/results/zen5-2/asks.txt). */
+static int rows_ahead(const problem *p, const cpu_limits *limits, traffic t) {
+    if (!is_zen5(limits) || !p->cols || (!is_backward(p) && t != TRAFFIC_STREAM))
+        return 0;
+    const int64_t rows = ASKED_AHEAD / p->cols;
+    return rows < 2 ? 2 : rows > MOST_AHEAD ? MOST_AHEAD : (int)rows;
+}
+
+/* Measured on Zen 5 (bench/results/zen5-2/runs.txt). */
+static bool goes_by_run(const problem *p, const cpu_limits *limits) {
+    return is_zen5(limits) &&
+           bytes_of_elements(p) > (is_backward(p) ? RUNS_BACKWARD : RUNS_FORWARD);
 }
 
 /*
@@ -302,11 +325,11 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->alone = plan->traffic == TRAFFIC_AHEAD && goes_alone(p, limits, plan->path);
     plan->in_turn = goes_in_turn(p, limits);
     plan->asks_steps = asks_steps(p, limits, plan->traffic);
-    /* As measured on Zen 5; the other CPUs were timed with one (bench/results/zen5/asks.txt). */
-    plan->steps_ahead = limits->writes_lines && !limits->fetches_short_rows ? 4 : 1;
+    plan->rows_ahead = rows_ahead(p, limits, plan->traffic);
     /* A CPU that fetches them by itself was not timed so. */
     plan->asks_sums = plan->traffic == TRAFFIC_STREAM && !limits->fetches_rows;
     plan->by_line = limits->writes_lines; /* bench/results/zen4-2/lines.txt */
+    plan->by_run = goes_by_run(p, limits);
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);

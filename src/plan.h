@@ -44,9 +44,10 @@ struct planish_plan {
     bool far;                  /* TRAFFIC_AHEAD, and near TRAFFIC_STREAM */
     bool alone;                /* TRAFFIC_AHEAD, and rows are done one at a time */
     bool asks_steps;           /* the next step's rows are asked for, where rows go in steps */
-    int steps_ahead;           /* how many steps before they are taken (backward) */
+    int rows_ahead;            /* how many rows before they are taken; 0: a step */
     bool asks_sums;            /* the next rows are asked for while these are summed */
-    bool by_line;              /* what goes past the cache may go each line as it is made */
+    bool by_line;              /* what goes past the cache may go each line as it is made, */
+    bool by_run;               /* or a few lines */
     bool asks_groups;          /* what comes next of groups is asked for */
     bool in_turn;              /* the next rows' moments come before these rows' y */
     bool asks_y;               /* TRAFFIC_AHEAD, and y is asked for before it is made */

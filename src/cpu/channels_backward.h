@@ -231,8 +231,6 @@ INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel
                 NAME(write_out)(t, strip, made, &a->dx, c, channels, 0, t->pixels, stream);
         }
     }
-    if (stream)
-        VEC_FENCE();
 }
 
 INLINE void NAME(backward_tile)(const channel_backward_args *a, const bool rms) {

@@ -232,8 +232,6 @@ INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_sca
                           made, rms);
         NAME(write_out)(t, strip, made, &a->y, c, channels, 0, t->pixels, stream);
     }
-    if (stream)
-        VEC_FENCE();
 }
 
 INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {

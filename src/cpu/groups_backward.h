@@ -316,6 +316,4 @@ INLINE void NAME(group_backward)(const group_backward_args *a, const bool rms,
             NAME(group_wide_backward)(a, r, rms);
         else if (a->dx)
             NAME(group_dx)(a, r, rows[r], t, plain_rms, f);
-    if (t == TRAFFIC_STREAM)
-        VEC_FENCE();
 }

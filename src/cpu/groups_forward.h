@@ -163,6 +163,4 @@ INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms,
             NAME(group_wide_forward)(a, row, rms);
         else if (a->y)
             NAME(group_make)(a, row, scale[row], t, plain_rms, f);
-    if (t == TRAFFIC_STREAM)
-        VEC_FENCE();
 }

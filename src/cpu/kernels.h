@@ -85,7 +85,9 @@ typedef struct forward_args {
     bool asks_y;     /* y is asked for before it is made */
     bool asks_steps; /* the next step's rows are asked for, where rows go in steps */
     bool asks_sums;  /* the next rows are asked for while these are summed, and not only later */
-    bool by_line;    /* what goes past the cache may go each line as it is made */
+    bool by_line;    /* what goes past the cache may go each line as it is made, */
+    bool by_run;     /* and where two rows are made at once, RUN_BYTES of each as they are made */
+    int rows_ahead;  /* how many rows before they are taken steps ask for them; 0: a step */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
@@ -102,9 +104,8 @@ typedef struct backward_args {
     int weight_offset;
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
-    bool asks_steps, asks_sums, by_line;
-    int steps_ahead; /* how many steps before they are taken rows are asked for
-                        (rows_step_backward.h) */
+    bool asks_steps, asks_sums, by_line, by_run;
+    int rows_ahead; /* likewise, and of rows that go alone or in groups */
     traffic traffic;
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */
@@ -294,6 +295,8 @@ typedef struct cpu_kernels {
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);
+    /* Adds a chunk's sums of dweight or dbias, in f32, in f64, to a block's and sets them to 0. */
+    void (*flush[2])(double *sum, void *chunk, int64_t count);
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows.h). */
@@ -313,6 +316,9 @@ enum { GROUP = 4, FOLD_ROWS = 8, STEP_ROWS = FOLD_ROWS, SHORT_ROWS = 2 * FOLD_RO
 
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */
 enum { CHUNK_ROWS = 32 };
+
+/* What is written past the cache by_run: two lines of one row and two of another. */
+enum { RUN_BYTES = 128 };
 
 /* ---- Rows in f64, element by element: what the kernels fall back on where f32 or f64 arithmetic
  * would leave its range though the result does not (cpu/wide.c). Same for every tier. ---- */

@@ -310,8 +310,6 @@ INLINE void NAME(strip_gradient)(const strip_backward_args *a, const NAME(strip_
         dy += count * dy_pitch;
         dx += count * a->dx_pitch;
     }
-    if (lines)
-        VEC_FENCE();
 }
 
 OUTLINE void NAME(strip_wide_backward)(const strip_backward_args *a, int64_t group, bool rms) {

@@ -224,8 +224,6 @@ INLINE void NAME(strip_apply)(const strip_forward_args *a, const NAME(strip_chan
         x += count * a->x_pitch;
         y += count * a->y_pitch;
     }
-    if (lines)
-        VEC_FENCE();
 }
 
 /* A group whose arithmetic would leave the range. */

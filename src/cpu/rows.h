@@ -131,6 +131,21 @@ INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
 /* Elements of a row that are made before they are written past the cache (stream_lines). */
 enum { NAME(PIECE) = 1024 / sizeof(ELEMENT_T) };
 
+/* The same, of one of two rows that go by_run. Rows that are converted wait for that, longer pieces
+ * of them are faster. */
+enum { NAME(RUN) = RUN_BYTES / sizeof(ELEMENT_T) };
+INLINE bool NAME(goes_by_run)(bool by_run) {
+    return WIDE_VECTORS && !NAME(CONVERTS) && by_run;
+}
+
+/* Writes elements [at, at + n) of the last `together` rows of `done`, where there are as many, past
+ * the cache. They were made in pieces, `room` elements for each row. */
+INLINE void NAME(stream_rows)(ELEMENT_T *const to[], const ELEMENT_T *pieces, int64_t room,
+                              int done, int together, int64_t at, int64_t n) {
+    for (int r = done % together ? done : done - together; r < done; r++)
+        stream_lines(to[r] + at, pieces + r * room, n * (int64_t)sizeof(ELEMENT_T));
+}
+
 /* Asks for the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
 INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
     if (t != TRAFFIC_CACHED)

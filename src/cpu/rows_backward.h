@@ -189,15 +189,16 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
         NAME(gradient_as)(a, x, dy, dx0, dx1, 1, 0, n, row, rms, group, TRAFFIC_LINES);
         return;
     }
-    const int pair = count > 1 ? 2 : 1;
+    const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->by_run) ? pair : count;
+    const int64_t most = NAME(goes_by_run)(a->by_run) ? NAME(RUN) : NAME(PIECE);
     _Alignas(64) ELEMENT_T piece[GROUP][NAME(PIECE)];
-    for (int64_t at = 0; at < n; at += NAME(PIECE)) {
-        const int64_t length = NAME(min)(n - at, NAME(PIECE));
-        for (int r = 0; r < count; r += pair)
+    for (int64_t at = 0; at < n; at += most) {
+        const int64_t length = NAME(min)(n - at, most);
+        for (int r = 0; r < count; r += pair) {
             NAME(gradient_as)(a, x + r, dy + r, piece[r], piece[r + pair - 1], pair, at, length,
                               row + r, rms, group, TRAFFIC_STREAM);
-        for (int r = 0; r < count; r++)
-            stream_lines(dx[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
+            NAME(stream_rows)(dx, piece[0], NAME(PIECE), r + pair, together, at, length);
+        }
     }
 }
 
@@ -229,12 +230,13 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         }
         return;
     }
+    const int64_t ahead = a->rows_ahead > count ? a->rows_ahead : count;
     const traffic to = a->dx || t != TRAFFIC_STREAM ? t : TRAFFIC_AHEAD;
     if (count == 1 || (to == TRAFFIC_STREAM && !NAME(CONVERTS)))
-        NAME(gradient)(a, x, dy, dx, count, row, rms, count, to);
+        NAME(gradient)(a, x, dy, dx, count, row, rms, ahead, to);
     else
         for (int r = 0; r < count; r += 2)
-            NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, count, to);
+            NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, ahead, to);
     if (piece)
         stream_lines(a->dx + first * a->dx_pitch, piece, GROUP * a->dx_pitch);
 }
@@ -294,8 +296,6 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
     for (; row < a->rows; row++)
         NAME(backward_row)(a, row, rms, t);
     NAME(pair_sums)(a, false);
-    if (lines || t == TRAFFIC_STREAM)
-        VEC_FENCE();
 }
 
 static void NAME(backward_layer)(const backward_args *a) {

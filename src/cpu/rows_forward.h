@@ -131,22 +131,22 @@ INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEME
 }
 
 /* The same of up to GROUP rows with the usual weights, past the cache: 4 KB of all of them at once,
- * or one of one. */
+ * or one of one, or by_run. */
 INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[],
                                ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
                                const bool rms, int64_t ahead) {
-    const int pair = count > 1 ? 2 : 1, most = (count == 2 ? 2 : 1) * NAME(PIECE);
+    const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->by_run) ? pair : count;
+    const int64_t room = (count == 2 ? 2 : 1) * NAME(PIECE);
+    const int64_t most = NAME(goes_by_run)(a->by_run) ? NAME(RUN) : room;
     _Alignas(64) ELEMENT_T pieces[4 * NAME(PIECE)];
     for (int64_t at = 0; at < a->cols; at += most) {
         const int64_t length = NAME(min)(a->cols - at, most);
-        ELEMENT_T *piece[GROUP];
-        for (int r = 0; r < count; r++)
-            piece[r] = pieces + r * most;
-        for (int r = 0; r < count; r += pair)
-            NAME(apply_as)(a, x + r, piece[r], piece[r + pair - 1], pair, at, length, scale + r,
+        for (int r = 0; r < count; r += pair) {
+            ELEMENT_T *const piece = pieces + r * room;
+            NAME(apply_as)(a, x + r, piece, piece + (pair - 1) * room, pair, at, length, scale + r,
                            rms, true, !rms, ahead, TRAFFIC_STREAM);
-        for (int r = 0; r < count; r++)
-            stream_lines(y[r] + at, piece[r], length * (int64_t)sizeof(ELEMENT_T));
+            NAME(stream_rows)(y, pieces, room, r + pair, together, at, length);
+        }
     }
 }
 
@@ -353,8 +353,6 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)
         NAME(forward_row)(a, row, rms, t);
-    if (lines || t == TRAFFIC_STREAM)
-        VEC_FENCE();
 }
 
 static void NAME(forward_layer)(const forward_args *a) {

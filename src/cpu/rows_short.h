@@ -147,10 +147,11 @@ INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int cou
     }
 }
 
-/* y of `count` rows, whole vectors: the last one of a row may reach into the next. */
+/* y of `count` rows from row `first` of a step on, whole vectors: the last one of a row may reach
+ * into the next. */
 INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int64_t y_pitch,
-                              int count, const int vecs, int last, const NAME(row_scales) * scales,
-                              const bool rms) {
+                              int first, int count, const int vecs, int last,
+                              const NAME(row_scales) * scales, const bool rms) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
     const int64_t x_pitch = a->x_pitch;
@@ -161,7 +162,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
             weights ? V(add)(NAME(load_weight)(weights + k * VEC_LANES, left), offset) : V(set1)(1);
         bias[k] = biases ? NAME(load_weight)(biases + k * VEC_LANES, left) : V(set1)((REAL)-0.0);
     }
-    for (int r = 0; r < count; r++) {
+    for (int r = first; r < first + count; r++) {
         const NAME(row_scale) scale = NAME(scale_at)(scales, r);
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
@@ -205,6 +206,9 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     /* Where y fits the cache it comes soon enough by itself. */
     const bool writes = a->traffic == TRAFFIC_STREAM && !lines;
     const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
+    /* Fewer lines at once past the cache, as by_run says. */
+    const bool halves = lines && NAME(goes_by_run)(a->by_run) && FOLD_ROWS * made_pitch % 64 == 0;
+    const int at_once = halves ? FOLD_ROWS : count;
     for (int64_t row = 0; row < rows; row += count) {
         const char *const x = a->x + row * x_pitch;
         char *const y = a->y + row * a->y_pitch;
@@ -215,15 +219,18 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
         NAME(ask_for_rows)(x, 2 * count * x_pitch, x_pitch, n, count, a->asks_steps, 0);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
-        NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, count, vecs, last,
-                          &scales, rms);
+        for (int r = 0; r < count; r += at_once) {
+            NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, r, at_once, vecs,
+                              last, &scales, rms);
+            if (lines)
+                stream_lines(y + r * made_pitch, (char *)piece + r * made_pitch,
+                             at_once * made_pitch);
+        }
         if (lines)
-            stream_lines(y, piece, count * made_pitch);
-        else if (!in_place)
+            continue;
+        if (!in_place)
             NAME(place_rows)(y, a->y_pitch, piece, n, count);
     }
-    if (lines)
-        VEC_FENCE();
 }
 
 /* Does what it can of the rows, and returns how many. Whole vectors are constants where they are

@@ -143,8 +143,6 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
         else if (!in_place)
             NAME(place_rows)(dx, a->dx_pitch, piece, n, SHORT_ROWS);
     }
-    if (lines || t == TRAFFIC_LINES)
-        VEC_FENCE();
 }
 
 /* Does what it can of the rows, and returns how many. */

@@ -88,6 +88,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     /* Fewer bytes at once than 2 KB are slower past the cache. */
     const bool lines = t != TRAFFIC_LINES && n >= 2 * LANES &&
                        NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
+    const int64_t ahead = (a->rows_ahead ? a->rows_ahead : count) * a->x_pitch;
     const bool asks_y = t != TRAFFIC_LINES && a->traffic != TRAFFIC_CACHED && !lines;
     int64_t row = 0;
     for (; row + count <= a->rows; row += count) {
@@ -99,8 +100,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
             x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         }
-        NAME(step_moments)(x, y, count, n, rms, count * a->x_pitch, a->asks_steps, asks_y, mean,
-                           m2);
+        NAME(step_moments)(x, y, count, n, rms, ahead, a->asks_steps, asks_y, mean, m2);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
         int64_t i = 0;
@@ -113,8 +113,6 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
         if (lines)
             stream_lines(a->y + row * a->y_pitch, piece, count * a->y_pitch);
     }
-    if (lines || t == TRAFFIC_LINES)
-        VEC_FENCE();
     return row;
 }
 

@@ -103,7 +103,7 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const bool asks = a->asks_steps;
-    const int64_t ahead = (int64_t)a->steps_ahead * count;
+    const int64_t ahead = a->rows_ahead ? a->rows_ahead : count;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -171,8 +171,6 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         if (lines)
             stream_lines(a->dx + done * a->dx_pitch, piece, count * a->dx_pitch);
     }
-    if (lines || t == TRAFFIC_LINES)
-        VEC_FENCE();
     return done;
 }
 

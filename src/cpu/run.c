@@ -52,6 +52,8 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .asks_steps = plan->asks_steps,
             .asks_sums = plan->asks_sums,
             .by_line = plan->by_line,
+            .by_run = plan->by_run,
+            .rows_ahead = plan->rows_ahead,
             .traffic = plan->traffic,
         };
         kernels->forward[p->kind](&args);
@@ -59,35 +61,65 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
     }
 }
 
-static void backward_rows(const cpu_job *job, int64_t row, int64_t end, void *dweight,
-                          void *dbias) {
-    const problem *p = &job->plan->problem;
-    const row_kernels *kernels = kernels_of(job->plan);
-    while (row < end) {
-        const row_run run = row_run_at(job, row, end);
-        const backward_args args = {
-            .rows = run.rows,
-            .cols = p->cols,
-            .dy = run.data[ROLE_DY],
-            .dy_pitch = run.pitch[ROLE_DY],
-            .x = run.data[ROLE_X],
-            .x_pitch = run.pitch[ROLE_X],
-            .dx = run.data[ROLE_DX],
-            .dx_pitch = run.pitch[ROLE_DX],
-            .weight = run.data[ROLE_WEIGHT],
-            .weight_offset = p->weight_offset,
-            .mean = run_stat(p, &run, ROLE_MEAN),
-            .rstd = run_stat(p, &run, ROLE_RSTD),
-            .asks_steps = job->plan->asks_steps,
-            .steps_ahead = job->plan->steps_ahead,
-            .asks_sums = job->plan->asks_sums,
-            .by_line = job->plan->by_line,
-            .traffic = job->plan->traffic,
-            .dweight = dweight,
-            .dbias = dbias,
-        };
-        kernels->backward[p->kind](&args);
-        row += run.rows;
+/* For the longest run from `row` on that ends before `end`. */
+static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t end, void *dweight,
+                                      void *dbias) {
+    const planish_plan *plan = job->plan;
+    const row_run run = row_run_at(job, row, end);
+    return (backward_args){
+        .rows = run.rows,
+        .cols = plan->problem.cols,
+        .dy = run.data[ROLE_DY],
+        .dy_pitch = run.pitch[ROLE_DY],
+        .x = run.data[ROLE_X],
+        .x_pitch = run.pitch[ROLE_X],
+        .dx = run.data[ROLE_DX],
+        .dx_pitch = run.pitch[ROLE_DX],
+        .weight = run.data[ROLE_WEIGHT],
+        .weight_offset = plan->problem.weight_offset,
+        .mean = run_stat(&plan->problem, &run, ROLE_MEAN),
+        .rstd = run_stat(&plan->problem, &run, ROLE_RSTD),
+        .asks_steps = plan->asks_steps,
+        .rows_ahead = plan->rows_ahead,
+        .asks_sums = plan->asks_sums,
+        .by_line = plan->by_line,
+        .by_run = plan->by_run,
+        .traffic = plan->traffic,
+        .dweight = dweight,
+        .dbias = dbias,
+    };
+}
+
+/* Leaves the first rows out. */
+static void skip_rows(backward_args *args, int64_t rows) {
+    args->rows -= rows;
+    args->x += rows * args->x_pitch;
+    args->dy += rows * args->dy_pitch;
+    args->dx = args->dx ? args->dx + rows * args->dx_pitch : NULL;
+    args->mean = stat_at(&args->mean, rows);
+    args->rstd = stat_at(&args->rstd, rows);
+}
+
+/* The rows of a block, whose sums go to space->sum a chunk at a time. */
+static void backward_block(const cpu_job *job, int64_t row, int64_t end, const block_space *space) {
+    const planish_plan *plan = job->plan;
+    const row_kernels *kernels = kernels_of(plan);
+    const int64_t chunk_rows = plan->sums ? CHUNK_ROWS : end - row;
+    backward_args left = {0};
+    for (int64_t chunk_end = row; row < end;) {
+        if (!left.rows)
+            left = backward_args_at(job, row, end, space->chunk[0], space->chunk[1]);
+        if (row == chunk_end)
+            chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
+        const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
+        left.rows = taken;
+        kernels->backward[plan->problem.kind](&left);
+        left.rows = rows;
+        skip_rows(&left, taken);
+        row += taken;
+        for (int i = 0; i < 2 && row == chunk_end && !blocks_are_chunks(plan); i++)
+            if (space->chunk[i])
+                flush_dense(plan, space->chunk[i], space->sum[i]);
     }
 }
 
@@ -95,28 +127,37 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
     const planish_plan *plan = job->plan;
     for (int64_t block = begin; block < end; block++) {
-        const int64_t last = block_end(plan, block + 1);
-        int64_t row = block * plan->block_rows;
-        if (!plan->sums) {
-            backward_rows(job, row, last, NULL, NULL);
-            continue;
-        }
-        const block_space space = block_space_of(job, block);
+        block_space space = {0};
+        if (plan->sums)
+            space = block_space_of(job, block);
         for (int i = 0; i < 2; i++)
             if (space.chunk[i]) {
                 memset(space.chunk[i], 0, plan->chunk_bytes);
                 if (!blocks_are_chunks(plan))
                     memset(space.sum[i], 0, plan->sum_bytes);
             }
-        while (row < last) {
-            const int64_t next = row + CHUNK_ROWS < last ? row + CHUNK_ROWS : last;
-            backward_rows(job, row, next, space.chunk[0], space.chunk[1]);
-            for (int i = 0; i < 2; i++)
-                if (space.chunk[i] && !blocks_are_chunks(plan))
-                    flush_dense(plan, space.chunk[i], space.sum[i]);
-            row = next;
-        }
+        backward_block(job, block * plan->block_rows, block_end(plan, block + 1), &space);
     }
+}
+
+/* ---- Work items of any path --------------------------------------------------------------------
+ */
+
+static void blocks_of_path(void *data, int64_t begin, int64_t end) {
+    const planish_plan *plan = ((const cpu_job *)data)->plan;
+    const bool backward =
+        plan->problem.pass == PLANISH_BACKWARD || plan->problem.pass == PLANISH_BACKWARD_FROM_Y;
+    const planish_task blocks = plan->path == PATH_GATHERED   ? gathered_blocks
+                                : plan->path == PATH_CHANNELS ? channel_blocks
+                                : plan->path == PATH_GROUPS   ? group_blocks
+                                : backward                    ? backward_blocks
+                                                              : forward_blocks;
+    blocks(data, begin, end);
+#if defined(__SSE2__)
+    /* Once, not in kernels: it waits until what is on its way past the cache has arrived. */
+    if (plan->traffic == TRAFFIC_STREAM)
+        __builtin_ia32_sfence();
+#endif
 }
 
 /* ---- The run ------------------------------------------------------------------------------------
@@ -157,15 +198,9 @@ void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const pl
         fill_empty(&job);
         return;
     }
-    const bool backward = p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
     if (plan->path == PATH_GROUPS)
         group_weights(&job);
-    fork_join(&job, exec, plan->parallel, plan->blocks,
-              plan->path == PATH_GATHERED   ? gathered_blocks
-              : plan->path == PATH_CHANNELS ? channel_blocks
-              : plan->path == PATH_GROUPS   ? group_blocks
-              : backward                    ? backward_blocks
-                                            : forward_blocks);
+    fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
     if (plan->sums && plan->path == PATH_GROUPS)
         group_sums(&job);
     else if (plan->sums)

@@ -80,6 +80,22 @@ static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t
             element_store((char *)to + i * dtype_bytes(type), type, from[i]);
 }
 
+/* Adds a chunk's sums to a block's and sets them to 0. */
+static void flush_span_f32(double *restrict sum, void *restrict chunk, int64_t count) {
+    float *restrict values = chunk;
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += (double)values[i];
+        values[i] = 0;
+    }
+}
+static void flush_span_f64(double *restrict sum, void *restrict chunk, int64_t count) {
+    double *restrict values = chunk;
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += values[i];
+        values[i] = 0;
+    }
+}
+
 /* A vector to memory of a dtype that is known where this is called. */
 static inline void store_vector_f32(void *to, f32v v, dtype type) {
     if (type == DTYPE_F32)

@@ -8,17 +8,7 @@
 #include <math.h>
 
 void flush_dense(const planish_plan *plan, void *chunk, double *sum) {
-    const int64_t n = plan->problem.cols;
-    if (plan->is_double) {
-        const double *values = chunk;
-        for (int64_t i = 0; i < n; i++)
-            sum[i] += values[i];
-    } else {
-        const float *values = chunk;
-        for (int64_t i = 0; i < n; i++)
-            sum[i] += (double)values[i];
-    }
-    memset(chunk, 0, plan->chunk_bytes);
+    plan->kernels->flush[plan->is_double](sum, chunk, plan->problem.cols);
 }
 
 /* Adds elements of a block's sums, dweight's (0) or dbias's (1). */

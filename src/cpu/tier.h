@@ -193,4 +193,5 @@ const cpu_kernels TABLE(TIER) = {
     .narrow = {[DTYPE_F32] = narrow_span_f32,
                [DTYPE_F16] = narrow_span_f16,
                [DTYPE_BF16] = narrow_span_bf16},
+    .flush = {flush_span_f32, flush_span_f64},
 };

@@ -287,6 +287,5 @@ static inline void stream_line(void *to, const void *from) {
     _mm256_stream_si256((__m256i *)to, a);
     _mm256_stream_si256((__m256i *)to + 1, b);
 }
-#define VEC_FENCE() _mm_sfence()
 
 #endif

@@ -285,6 +285,5 @@ static inline void f64v_store_part_f64(double *p, f64v a, int n) {
 static inline void stream_line(void *to, const void *from) {
     _mm512_stream_si512((__m512i *)to, _mm512_load_si512(from));
 }
-#define VEC_FENCE() _mm_sfence()
 
 #endif

@@ -225,6 +225,5 @@ static inline void f64v_transpose(double *to, int64_t to_pitch, const double *fr
 static inline void stream_line(void *to, const void *from) {
     memcpy(to, from, 64);
 }
-#define VEC_FENCE() ((void)0)
 
 #endif
