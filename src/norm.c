@@ -44,16 +44,25 @@ static planish_status check_exec(const planish_exec *exec) {
     return exec && exec->struct_size != sizeof *exec ? PLANISH_ERROR_STRUCT_SIZE : PLANISH_OK;
 }
 
+/* Past the cache by_run: measured on Zen 5 with 32 MB, where less than twice that is slower forward
+ * (bench/results/zen5-2/runs.txt). */
+static size_t run_bytes(bool backward) {
+    const bool measured = cpu_writes_lines() && !cpu_fetches_short_rows();
+    return !measured ? SIZE_MAX : backward ? (size_t)32 << 20 : (size_t)64 << 20;
+}
+
 /* Of a cache that many cores share a twelfth is taken for this one, within bounds: where writing
  * past it began to pay on a Xeon with 480 MB and an EPYC with 32 (bench/results/zen4/past.txt). */
 static cpu_limits this_cpu(void) {
     const size_t share = cpu_shared_cache() / 12, least = (size_t)12 << 20, most = (size_t)40 << 20;
     return (cpu_limits){.kernels = cpu_kernels_chosen(),
                         .first_bytes = cpu_first_cache(),
+                        .near_bytes = (size_t)1 << 20,
                         .cache_bytes = (size_t)8 << 20,
                         .rows_bytes = share < least  ? least
                                       : share > most ? most
                                                      : share,
+                        .run_bytes = {run_bytes(false), run_bytes(true)},
                         .fetches_rows = cpu_fetches_rows(),
                         .fetches_short_rows = cpu_fetches_short_rows(),
                         .writes_lines = cpu_writes_lines()};

@@ -4,7 +4,6 @@
 
 enum {
     FORK_ELEMENTS = 32768,    /* less work than this is done by the calling thread */
-    NEAR_BYTES = 1 << 20,     /* more than this is not all in a core's own cache */
     ALONE_ROW_BYTES = 2048,   /* f32 rows from here on go one at a time, forward, on a CPU that */
     FETCHED_ROW_BYTES = 4096, /* ... fetches rows itself; but those below this, of no more than */
     FETCHED_BYTES = 6 << 20,  /* ... this, it brings in time */
@@ -27,8 +26,6 @@ enum {
     JOINED_BYTES = 8192,        /* of a pixel of strips taken as one, on a CPU that fetches rows */
     ASKED_AHEAD = 2048,         /* elements of rows that are asked for before they are taken, */
     MOST_AHEAD = 32,            /* and how many rows at most */
-    RUNS_FORWARD = 64 << 20,    /* more x and y than this goes past the cache by_run, */
-    RUNS_BACKWARD = 32 << 20,   /* or more dy, x and dx than this: nearer it is slower */
     GRADIENT_BLOCKS = 64,       /* most blocks where dweight or dbias is summed over them */
     GRADIENT_BLOCK_ROWS = 128   /* fewest rows in one of them, where there are many rows */
 };
@@ -109,7 +106,7 @@ static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path 
         forward ? goes_alone(p, limits, path) && bytes <= FETCHED_BYTES &&
                       p->cols * (int64_t)sizeof(float) < FETCHED_ROW_BYTES
                 : limits->fetches_rows && path == PATH_ROWS && dtype_bytes(p->dtypes[ROLE_X]) > 2;
-    return bytes > NEAR_BYTES && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
+    return bytes > limits->near_bytes && !fetched ? TRAFFIC_AHEAD : TRAFFIC_CACHED;
 }
 
 /* Whether a group's y waits for the next group's moments. Both groups, two rows of y, weight and
@@ -117,7 +114,7 @@ static traffic traffic_of(const problem *p, const cpu_limits *limits, plan_path 
  * everything (bench/results/zen4/turns.txt). */
 static bool goes_in_turn(const problem *p, const cpu_limits *limits) {
     const size_t row = (size_t)p->cols * (size_t)dtype_bytes(p->dtypes[ROLE_X]);
-    const size_t rows = bytes_of_elements(p) > NEAR_BYTES ? 12 : 10;
+    const size_t rows = bytes_of_elements(p) > limits->near_bytes ? 12 : 10;
     return !limits->first_bytes || row <= limits->first_bytes / rows;
 }
 
@@ -134,23 +131,14 @@ static bool asks_steps(const problem *p, const cpu_limits *limits, traffic t) {
     return !is_backward(p) || bytes == 256 || bytes >= 384;
 }
 
-static bool is_zen5(const cpu_limits *limits) {
-    return limits->writes_lines && !limits->fetches_short_rows;
-}
-
 /* How many rows before they are taken they are asked for, 0: a step. As measured on Zen 5, the
  * others were timed with a step (bench/results/zen5-2/asks.txt). */
 static int rows_ahead(const problem *p, const cpu_limits *limits, traffic t) {
-    if (!is_zen5(limits) || !p->cols || (!is_backward(p) && t != TRAFFIC_STREAM))
+    if (!limits->writes_lines || limits->fetches_short_rows || !p->cols ||
+        (!is_backward(p) && t != TRAFFIC_STREAM))
         return 0;
     const int64_t rows = ASKED_AHEAD / p->cols;
     return rows < 2 ? 2 : rows > MOST_AHEAD ? MOST_AHEAD : (int)rows;
-}
-
-/* Measured on Zen 5 (bench/results/zen5-2/runs.txt). */
-static bool goes_by_run(const problem *p, const cpu_limits *limits) {
-    return is_zen5(limits) &&
-           bytes_of_elements(p) > (is_backward(p) ? RUNS_BACKWARD : RUNS_FORWARD);
 }
 
 /*
@@ -329,7 +317,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     /* A CPU that fetches them by itself was not timed so. */
     plan->asks_sums = plan->traffic == TRAFFIC_STREAM && !limits->fetches_rows;
     plan->by_line = limits->writes_lines; /* bench/results/zen4-2/lines.txt */
-    plan->by_run = goes_by_run(p, limits);
+    plan->by_run = bytes_of_elements(p) > limits->run_bytes[is_backward(p)];
     plan->asks_y = plan->traffic == TRAFFIC_AHEAD &&
                    bytes_of_elements(p) >
                        (dtype_bytes(p->dtypes[ROLE_X]) > 2 ? (size_t)ASK_BYTES : ASK_BYTES_16);

@@ -25,8 +25,10 @@ enum { SLOTS = 64 };
 typedef struct cpu_limits {
     const cpu_kernels *kernels;
     size_t first_bytes;      /* of a core's first-level cache, 0 where it is not known */
+    size_t near_bytes;       /* more than this is not all in a core's own cache */
     size_t cache_bytes;      /* outputs larger than this are written past the cache, ... */
     size_t rows_bytes;       /* ... but y of rows only where it and x are larger than this */
+    size_t run_bytes[2];     /* more than this (forward, backward) is written so by_run */
     bool fetches_rows;       /* the CPU fetches the next rows by itself, ... */
     bool fetches_short_rows; /* ... or short ones that come from memory */
     bool writes_lines;       /* what goes past the cache may go each line as it is made */
