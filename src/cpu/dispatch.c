@@ -104,13 +104,23 @@ bool cpu_writes_lines(void) {
 #endif
 }
 
+#if defined(__x86_64__)
+/* Asked once: under a hypervisor cpuid takes longer than a small norm. */
+static unsigned cpu_family(void) {
+    static _Atomic unsigned known; /* 1 more than the family, 0 before */
+    unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!found) {
+        unsigned a, b, c, d;
+        found = 1 + (__get_cpuid(1, &a, &b, &c, &d) ? (a >> 8 & 15) + (a >> 20 & 255) : 0);
+        atomic_store_explicit(&known, found, memory_order_relaxed);
+    }
+    return found - 1;
+}
+#endif
+
 bool cpu_fetches_short_rows(void) {
 #if defined(__x86_64__)
-    unsigned a, b, c, d;
-    if (!cpu_writes_lines() || !__get_cpuid(1, &a, &b, &c, &d))
-        return false;
-    const unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
-    return family == 0x19; /* 0x1a, Zen 5, does not */
+    return cpu_writes_lines() && cpu_family() == 0x19; /* 0x1a, Zen 5, does not */
 #else
     return false;
 #endif
