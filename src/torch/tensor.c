@@ -3,6 +3,7 @@
  */
 #include "tensor.h"
 
+#include "pages.h"
 #include "stack.h"
 
 static DLDataType dtype_from_torch(int32_t dtype) {
@@ -186,6 +187,12 @@ static new_tensor viewed(new_tensor *tensor, const DLTensor *like, int32_t ndim,
         .strides = strides,
     };
     torch_check(torch.get_mutable_data_ptr(handle_of(tensor), &view->data));
+    if (like->device.device_type == kDLCPU) {
+        size_t bytes = view->dtype.bits / 8;
+        for (int32_t i = 0; i < ndim; i++)
+            bytes *= (size_t)sizes[i];
+        ask_for_huge_pages(view->data, bytes);
+    }
     return (new_tensor){give_tensor(tensor)};
 }
 
