@@ -325,8 +325,10 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 #include "cpu/rows_short.h"
 #include "cpu/rows_step.h"
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
-    /* Past the cache a step of so long rows is slower than smaller ones. */
-    const bool large = a->traffic == TRAFFIC_STREAM && a->cols == (NAME(CONVERTS) ? 4 : 2) * LANES;
+    /* Past the cache a step of so long rows is slower than smaller ones, but on the CPU that
+     * rows_ahead was timed on. */
+    const bool large = a->traffic == TRAFFIC_STREAM && !a->rows_ahead &&
+                       a->cols == (NAME(CONVERTS) ? 4 : 2) * LANES;
     if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_VECS) * VEC_LANES && a->rows >= SHORT_ROWS &&
         !large)
         return NAME(short_rows)(a, rms);
