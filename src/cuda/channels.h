@@ -10,8 +10,6 @@
 /* Completes a plan whose limits, rows, cols and eps are set; false: not a problem for them. */
 bool channels_plan_make(cuda_plan *plan, const problem *p);
 
-size_t channels_shared_bytes(const cuda_spec *spec);
-
 /* As cuda_plan_describe, cuda_launch_specs and cuda_launch_arguments. */
 int channels_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
 int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],

@@ -1,7 +1,7 @@
 /* Shapes of launches. */
 #include "geometry.h"
 
-#include "channels.h"
+#include "channels_shape.h"
 #include "groups.h"
 #include "integers.h"
 #include "lanes.h"

@@ -21,6 +21,8 @@ SUPPORT = ("check", "element", "tensor", "reference", "cases", "bounds")
 PURE = (
     "arguments",
     "channels",
+    "channels_geometry",
+    "channels_shape",
     "finish",
     "general",
     "geometry",
