@@ -252,9 +252,7 @@ def losses_side_by_side(
     ]
 
 
-def _timed(
-    step: Step, enter: Way, losses: dict[str, float], name: str, warm: bool
-) -> Timed:
+def _timed(step: Step, enter: Way, losses: dict[str, float], name: str, warm: bool) -> Timed:
     """Times steps that follow each other as in training: nothing waits for a loss but the last."""
 
     def run(count: int) -> None:
