@@ -128,7 +128,8 @@ Step = Callable[[], torch.Tensor]
 def captured(step: Step, enter: Way) -> Step:
     """The step as one CUDA graph, captured after some that are not. A replay does all that the step
     does on the GPU and asks next to nothing of the host."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with enter():
         with torch.cuda.stream(stream):
