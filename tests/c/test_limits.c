@@ -36,6 +36,20 @@ static cpu_limits limits_of(cpu kind, caches where) {
     };
 }
 
+/* What is not written is not to be what was there. */
+static void spoil_outputs(bundle *b) {
+    for (part p = 0; p < PARTS; p++) {
+        const tensor *t = &b->tensor[p];
+        if (!t->memory.mapping || !part_is_output(b->test.pass, p))
+            continue;
+        real *values = malloc(((size_t)t->count + 1) * sizeof *values);
+        for (int64_t i = 0; i < t->count; i++)
+            values[i] = 77;
+        tensor_write(&t->dl, values);
+        free(values);
+    }
+}
+
 static uint64_t digest_of(bundle *b, const cpu_limits *limits) {
     char text[256] = "";
     planish_plan plan;
@@ -50,6 +64,7 @@ static uint64_t digest_of(bundle *b, const cpu_limits *limits) {
                          .workspace_bytes = bytes};
     void *buffers[ROLE_COUNT];
     buffers_of(&b->tensors, buffers);
+    spoil_outputs(b);
     cpu_run(&plan, buffers, &exec);
     free(exec.workspace);
     return bundle_digest(b);
