@@ -78,9 +78,13 @@ def _norm(
     eps: float,
     affine_dims: int | Iterable[int] | None,
     keep: bool = False,
+    weight_offset: float = 0.0,
+    cast: str = "once",
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     _check_x(function, x)
+    if cast not in CASTS:
+        raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:
         raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
@@ -89,6 +93,11 @@ def _norm(
     )
     _check(x, weight, affine, function, "weight")
     _check(x, bias, affine, function, "bias")
+    if weight_offset and weight is not None:
+        weight = _with_offset(weight, weight_offset)
+    if cast == "xhat" and _rounds_xhat(x, weight, bias):
+        xhat = _norm(function, x, reduce, None, None, eps, None, keep)
+        return _affine(xhat, weight, bias, affine)
     rms = function == "rms_norm"
     on = _enable.is_enabled(function, _device_type(x)) and not (keep and not x.is_contiguous())
     if on and _torch_can(x, weight, bias, reduce, affine, rms):
@@ -97,6 +106,29 @@ def _norm(
             return torch.rms_norm(x, shape, weight, eps)
         return torch.layer_norm(x, shape, weight, bias, eps)
     return _ops.norm(x, weight, bias, reduce, affine, eps, rms, keep)
+
+
+#: Orders of rounding; see layer_norm.
+CASTS = ("once", "xhat")
+
+
+def _with_offset(weight: Tensor, offset: float) -> Tensor:
+    """In float at least: 1 + w of bf16 would lose w's digits."""
+    return (weight if weight.dtype == torch.float64 else weight.float()) + offset
+
+
+def _rounds_xhat(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether rounding xhat to x's dtype before weight and bias is another result."""
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    others = (parameter for parameter in (weight, bias) if parameter is not None)
+    return any(half or parameter.dtype != x.dtype for parameter in others)
+
+
+def _affine(xhat: Tensor, weight: Tensor | None, bias: Tensor | None, affine: list[int]) -> Tensor:
+    """weight * xhat + bias in torch's own operators and by its promotion of dtypes."""
+    sizes = [size if axis in affine else 1 for axis, size in enumerate(xhat.shape)]
+    y = xhat if weight is None else weight.reshape(sizes) * xhat
+    return y if bias is None else y + bias.reshape(sizes)
 
 
 def _torch_can(
@@ -125,6 +157,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     affine_dims: int | Iterable[int] | None = None,
+    *,
+    weight_offset: float = 0.0,
+    cast: str = "once",
 ) -> Tensor:
     """Layer normalization over any axes.
 
@@ -135,10 +170,28 @@ def layer_norm(
 
     ``layer_norm(x, 1, weight, bias)`` is the channel norm of an NCHW tensor without a permute.
 
+    ``weight_offset``: y is made with ``weight_offset + weight``, a sum in float (Gemma's 1 + w). No
+    effect without a weight.
+
+    ``cast="once"``: everything between x and y is in float (f64 for f64) and y is rounded once.
+    ``cast="xhat"``: xhat is rounded to x's dtype first; ``weight * xhat + bias`` are torch's own
+    operators, and the result has the dtype that they promote to. That is the order of rounding of
+    Llama's RMSNorm in Transformers.
+
     Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do
-    not fit, NotImplementedError for another dtype or device.
+    not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast``.
     """
-    return _norm("layer_norm", x, dims, weight, bias, eps, affine_dims)
+    return _norm(
+        "layer_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        weight_offset=weight_offset,
+        cast=cast,
+    )
 
 
 def rms_norm(
@@ -148,12 +201,25 @@ def rms_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     affine_dims: int | Iterable[int] | None = None,
+    *,
+    weight_offset: float = 0.0,
+    cast: str = "once",
 ) -> Tensor:
     """Root-mean-square normalization over any axes.
 
     ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
     """
-    return _norm("rms_norm", x, dims, weight, bias, eps, affine_dims)
+    return _norm(
+        "rms_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        weight_offset=weight_offset,
+        cast=cast,
+    )
 
 
 # ---- Channels ---------------------------------------------------------------------------------
