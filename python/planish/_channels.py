@@ -304,7 +304,7 @@ class EvoNorm2dS0(nn.Module):
         if way is Way.NODE:
             return leaf(self, x)
         _check_image(self, x, self.num_features)
-        if x.is_inference() and needs_graph(self.weight, self.bias, self.v):
+        if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
             x = x.clone()  # autograd saves no tensor that was made in inference mode
         if not _planish_runs(x):
             return self._composed(x)

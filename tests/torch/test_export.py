@@ -205,7 +205,8 @@ def test_channels_last_is_lost(shape: tuple[int, ...]) -> None:
         (dx,) = torch.autograd.grad(y.sum(), x)
         assert dx.is_contiguous(memory_format=last)
     compiled = torch.compile(planish.GroupNorm(4, 8), backend="aot_eager", fullgraph=True)
-    assert compiled(x).stride() == x.stride()
+    with torch.no_grad():  # with a graph, AOTAutograd takes the stride of an axis of size 1 anew
+        assert compiled(x).stride() == x.stride()
 
 
 def test_layer_norm_modules_have_other_strides_than_torchs() -> None:

@@ -2,7 +2,8 @@
 vmap, torch.func, per-sample gradients, operators under opcheck.
 
 The reference is the formula in torch's elementary operators, which torch differentiates right to
-any order. (torch's own layer_norm takes the saved mean and rstd for constants in its third derivative.)
+any order. (torch's own layer_norm takes the saved mean and rstd for constants in its third
+derivative.)
 """
 
 from __future__ import annotations
