@@ -10,13 +10,16 @@
     planish.stats()                # what ran on planish, what went to torch, and why
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
 
-Importing planish imports neither torch nor the library; the first use of either does.
+Importing planish does not import torch, and without it not the library either. Once torch is
+imported, before or after, planish's operators are registered with it.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING
+
+from planish import _register
 
 if TYPE_CHECKING:
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
@@ -97,3 +100,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+_register.register_with_torch()  # last: it may import other modules of the package

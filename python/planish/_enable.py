@@ -177,8 +177,7 @@ def _check_cuda() -> None:
     running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if not running or torch.cuda.is_current_stream_capturing():
         return
-    library().define()
-    torch.ops.planish.check_cuda(torch.cuda.current_device())
+    library().check_cuda(torch.cuda.current_device())
 
 
 def enable(
