@@ -9,6 +9,7 @@
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.stats()                # what ran on planish, what went to torch, and why
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
+    planish.hf.register()          # Transformers' use_kernels=True runs planish
 
 Importing planish imports neither torch nor the library; the first use of either does.
 """
@@ -19,6 +20,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planish import hf as hf
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
     from planish._channels import InstanceNorm1d as InstanceNorm1d
@@ -87,7 +89,13 @@ __all__ = [
 ]
 
 
+#: Modules of what other packages look for, imported when they are asked for.
+_MODULES = ("hf",)
+
+
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"planish.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'planish' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -96,4 +104,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})
