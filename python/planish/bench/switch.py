@@ -100,15 +100,15 @@ def backward_of(norm: Norm, parts: Outputs) -> Callable[[], Outputs]:
         shape = list(weight.shape)
         _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, EPS)
         layer = aten.native_layer_norm_backward.default
-        return lambda: layer(dy, x, shape, mean, rstd, weight, bias, mask)  # type: ignore[no-any-return]
+        return lambda: layer(dy, x, shape, mean, rstd, weight, bias, mask)
     if norm.kind == "group":
         sizes = x.shape[0], x.shape[1], x.shape[2:].numel(), norm.groups
         _, mean, rstd = torch.native_group_norm(x, weight, bias, *sizes, EPS)
         group = aten.native_group_norm_backward.default
-        return lambda: group(dy, x, mean, rstd, weight, *sizes, mask)  # type: ignore[no-any-return]
-    leaves = [t.detach().requires_grad_() for t in (x, weight)]
-    y = forward_of(norm, *leaves, bias)
-    return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+        return lambda: group(dy, x, mean, rstd, weight, *sizes, mask)
+    x, weight = (t.detach().requires_grad_() for t in (x, weight))
+    y = forward_of(norm, x, weight, bias)
+    return lambda: torch.autograd.grad(y, (x, weight), dy, retain_graph=True)
 
 
 def work_of(norm: Norm, direction: str, parts: Outputs) -> Callable[[], Outputs]:

@@ -121,8 +121,8 @@ def norms() -> list[Norm]:
         for word in words.split()
     ]
     for word in GROUP_ONEDNN.split():
-        count, _, shape = word.partition(":")
-        groups.append(("onednn", int(count), _sizes(shape)))
+        number, _, shape = word.partition(":")
+        groups.append(("onednn", int(number), _sizes(shape)))
     for model, count, sizes in groups:
         found.append(Norm("group", sizes, model, count, "nchw"))
         if len(sizes) > 3:
