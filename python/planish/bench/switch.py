@@ -11,10 +11,9 @@ It is about torch with and without planish only; peers are in the other sweeps.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 from . import allocator, machine, report
 from .case import DTYPES
 from .gpu import queued
-from .providers.planish_torch import enabled
+from .providers.planish_torch import enabled, switched_off
 from .switch_shapes import QUICK, Norm, norms
 from .timing import TOO_NOISY, Effort, Ratio, Sample, Timed, interleave, loop, ratio
 
@@ -159,14 +158,6 @@ def verdict(found: Ratio, limit: float) -> str:
     if found.low > limit or not found.noisy:
         return "slower"
     return TOO_NOISY
-
-
-@contextlib.contextmanager
-def switched_off() -> Iterator[None]:
-    """torch as it is, but after the same switching: that leaves the caches cold."""
-    with enabled():
-        pass
-    yield
 
 
 def under(context: Callable[[], Any], work: Callable[[], object], timed: Timed) -> Timed:
