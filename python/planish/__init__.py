@@ -10,6 +10,7 @@
     planish.stats()                # what ran on planish, what went to torch, and why
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
     planish.hf.register()          # Transformers' use_kernels=True runs planish
+    planish.composer.FusedLayerNorm()  # an algorithm for Composer's Trainer
 
 Importing planish imports neither torch nor the library; the first use of either does.
 """
@@ -20,6 +21,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planish import composer as composer
     from planish import hf as hf
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
@@ -90,7 +92,7 @@ __all__ = [
 
 
 #: Modules of what other packages look for, imported when they are asked for.
-_MODULES = ("hf",)
+_MODULES = ("composer", "hf")
 
 
 def __getattr__(name: str) -> object:
