@@ -9,6 +9,8 @@
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.stats()                # what ran on planish, what went to torch, and why
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
+    planish.hf.register()          # Transformers' use_kernels=True runs planish
+    planish.composer.FusedLayerNorm()  # an algorithm for Composer's Trainer
 
 Importing planish does not import torch, and without it not the library either. Once torch is
 imported, before or after, planish's operators are registered with it.
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING
 from planish import _register
 
 if TYPE_CHECKING:
+    from planish import composer as composer
+    from planish import hf as hf
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
     from planish._channels import InstanceNorm1d as InstanceNorm1d
@@ -90,7 +94,13 @@ __all__ = [
 ]
 
 
+#: Modules of what other packages look for, imported when they are asked for.
+_MODULES = ("composer", "hf")
+
+
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"planish.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'planish' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -99,7 +109,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})
 
 
 _register.register_with_torch()  # last: it may import other modules of the package
