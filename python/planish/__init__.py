@@ -88,6 +88,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "apex":
+        return importlib.import_module("planish.apex")
     if name not in _HOMES:
         raise AttributeError(f"module 'planish' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
