@@ -13,6 +13,9 @@ from torch import Tensor
 
 __all__ = ["_cast_if_autocast_enabled"]
 
+#: Kinds of devices whose autocast is looked at.
+DEVICES = ("cuda", "cpu")
+
 
 def _get_autocast_dtypes() -> list[torch.dtype]:
     if torch.cuda.is_available() and torch.cuda.is_bf16_supported():
@@ -40,7 +43,7 @@ def cast(value: Any, device: str, dtype: torch.dtype) -> Any:
 
 
 def _cast_if_autocast_enabled(*args: Any) -> tuple[Any, ...]:
-    for device in ("cuda", "cpu"):
+    for device in DEVICES:
         if torch.is_autocast_enabled(device):
             args = cast(args, device, torch.get_autocast_dtype(device))
     return args

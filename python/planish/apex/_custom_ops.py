@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from planish import _ops
-from planish.apex import _recovery, fused_layer_norm_cuda
+from planish.apex import _kernels, _recovery, fused_layer_norm_cuda
 from torch import Tensor
 
 __all__ = ["GROUP_NORMS", "NORMS", "activation", "define", "operator"]
@@ -54,8 +54,10 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
     run_backward = getattr(fused_layer_norm_cuda, f"{prefix}backward{suffix}")
     given = 1 if rms else 2  # statistics
 
+    # torch leaves out of a call what is the default: memory_efficient may be missing in `rest`.
+
     def forward(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        *parameters, shape, eps, _ = rest
+        *parameters, shape, eps = rest[: len(parts) + 2]
         return tuple(run_forward(x, shape, *parameters, eps))
 
     def forward_fake(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -70,7 +72,8 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
 
     def backward(dy: Tensor, *rest: Any) -> Any:
         *statistics, kept, shape = rest[: given + 2]
-        *parameters, eps, memory_efficient = rest[given + 2 :]
+        *parameters, eps = rest[given + 2 : given + 3 + len(parts)]
+        memory_efficient = bool(rest[given + 3 + len(parts) :] == (True,))
         result = run_backward(dy, *statistics, kept, shape, *parameters, eps, memory_efficient)
         return tuple(result) if affine else result
 
@@ -194,10 +197,14 @@ def _define_group_norm() -> dict[str, Any]:
             *_AXES,
             False,
             [True] * 3,
-            b,
+            b if code else None,
             code,
         )
-        return dx.reshape(x.shape), dweight.flatten(), dbias.flatten().to(bias.dtype)
+        return (
+            dx.reshape(x.shape),
+            dweight.flatten(),
+            _kernels.as_dtype(dbias.flatten(), bias.dtype),
+        )
 
     def bprop_fake(
         grad_output: Tensor, sums: Tensor, x: Tensor, G: int, weight: Tensor, bias: Tensor, *_: Any

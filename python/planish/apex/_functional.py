@@ -43,6 +43,17 @@ def _torch_norm(
     return F.layer_norm(x, shape, weight, bias, eps).to(dtype)
 
 
+def _is_looked_at() -> bool:
+    """Whether something else than eager autograd sees the operators: compilation, tracing, or one
+    of torch.func's transforms, for which torch's operators have all rules."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def _norm(
     x: Tensor,
     weight: Tensor | None,
@@ -53,11 +64,7 @@ def _norm(
     mixed: bool,
 ) -> Tensor:
     dtype = _kernels.result_dtype(x, weight, mixed)
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or not _kernels.runs(x, weight, bias)
-    ):
+    if _is_looked_at() or not _kernels.runs(x, weight, bias):
         return _torch_norm(x, weight, bias, shape, eps, rms, dtype)
     _kernels.check_shape(x, shape)
     if dtype != x.dtype:
@@ -76,10 +83,7 @@ def _keeps_what_it_is_told(*tensors: Tensor | None) -> bool:
     return (
         torch.is_grad_enabled()
         and any(t is not None and t.requires_grad for t in tensors)
-        and not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch.autograd.forward_ad._current_level < 0
+        and not _is_looked_at()
     )
 
 
@@ -102,7 +106,7 @@ def fused_norm(
     device = "cpu" if x.is_cpu else x.device.type
     given = normalized_shape
     shape = (given,) if isinstance(given, int) else tuple(given)
-    autocast = torch.is_autocast_enabled(device)
+    autocast = device in _autocast_utils.DEVICES and torch.is_autocast_enabled(device)
     memory_efficient = memory_efficient and _keeps_what_it_is_told(x, weight, bias)
     if not (autocast or memory_efficient) and _is_same(x, weight, bias):
         # torch's operators, where they run on planish, without what is checked on the way there

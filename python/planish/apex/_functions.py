@@ -64,7 +64,7 @@ def _backward(ctx: Any, dy: Tensor, needed: Sequence[bool]) -> Gradients:
         )
     else:
         dx, dweight, dbias = _kernels.backward(*arguments)
-    return None if dx is None else dx.to(ctx.dtype), dweight, dbias
+    return None if dx is None else _kernels.as_dtype(dx, ctx.dtype), dweight, dbias
 
 
 class FusedLayerNormAffineFunction(torch.autograd.Function):

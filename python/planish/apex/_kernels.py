@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import torch
 from planish import _functional  # which defines the operators
 from planish.apex import _recovery
+from planish.apex._recovery import as_dtype
 from torch import Tensor
 
-__all__ = ["backward", "check_shape", "forward", "result_dtype", "runs"]
+__all__ = ["as_dtype", "backward", "check_shape", "forward", "result_dtype", "runs"]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -64,11 +65,11 @@ def forward(
     check_shape(x, shape)
     dtype = result_dtype(x, weight, mixed)
     axes = list(range(x.dim() - len(shape), x.dim()))
-    wide = x.to(torch.promote_types(x.dtype, dtype))
+    wide = as_dtype(x, torch.promote_types(x.dtype, dtype))
     y, mean, rstd = torch.ops.planish.norm_forward(
         wide, weight, bias, axes, axes, float(eps), rms, False
     )
-    return y.to(dtype), mean.flatten(), rstd.flatten()
+    return as_dtype(y, dtype), mean.flatten(), rstd.flatten()
 
 
 def backward(
@@ -108,7 +109,7 @@ def backward(
         dy, x, mean, rstd, weight, axes, axes, rms, list(wanted)
     )
     if dx is not None:
-        dx = dx.to(x_or_y.dtype)
+        dx = as_dtype(dx, x_or_y.dtype)
     if dbias is not None and bias is not None:
-        dbias = dbias.to(bias.dtype)
+        dbias = as_dtype(dbias, bias.dtype)
     return dx, dweight, dbias

@@ -22,7 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 import torch
 from torch import Tensor
 
-__all__ = ["recovered", "y_is_enough"]
+__all__ = ["as_dtype", "recovered", "y_is_enough"]
 
 #: The largest error of xhat beyond that of y's own rounding.
 _LARGEST_ERROR = 0.25
@@ -42,6 +42,12 @@ class _Answer(NamedTuple):
 _answers: Any = WeakIdKeyDictionary()
 
 
+def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor itself where it has that dtype: an operator may not return what it was given by
+    way of another, as ``to`` would."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
 def _stamp(weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
     mine = weight._version, weight.data_ptr()
     return mine if bias is None else (*mine, bias._version, bias.data_ptr())
@@ -54,8 +60,8 @@ def _is_enough(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> Tenso
     unit = max(info.tiny * info.eps, torch.finfo(wide).tiny)
     lost = Tensor.new_full(weight, (), unit, dtype=wide)
     if bias is not None:
-        lost = lost + bias.detach().to(wide).abs() * info.eps
-    enough: Tensor = (weight.detach().to(wide).abs() * _LARGEST_ERROR >= lost).all()
+        lost = lost + as_dtype(bias, wide).abs() * info.eps
+    enough: Tensor = (as_dtype(weight, wide).abs() * _LARGEST_ERROR >= lost).all()
     return enough
 
 
@@ -67,7 +73,8 @@ def _look_again(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> bool
         stale = other.device == weight.device and other is not weight
         if stale and answer.stamp != _stamp(other, answer.bias):
             due.append((other, answer.bias, answer.dtype))
-    found = torch.stack([_is_enough(kind, w, b) for w, b, kind in due]).tolist()
+    with torch.no_grad():
+        found = torch.stack([_is_enough(kind, w, b) for w, b, kind in due]).tolist()
     for (w, b, kind), enough in zip(due, found, strict=True):
         if isinstance(w, torch.nn.Parameter):
             _answers[w] = _Answer(b, kind, _stamp(w, b), enough)
@@ -80,8 +87,8 @@ def y_is_enough(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) 
     may change later, keeps x."""
     if weight is None:
         return bias is None
-    if type(weight) not in _PLAIN or weight.is_meta:
-        return False
+    if type(weight) not in _PLAIN or weight.is_meta or torch._C._len_torch_dispatch_stack():
+        return False  # there may be no numbers to look at
     if weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     answer: _Answer | None = _answers.get(weight)
@@ -99,9 +106,11 @@ def recovered(
     Weights nearer to 0 than ``smallest`` are taken for it, as Apex does; that gives a finite number
     where nothing can be recovered, not the right one."""
     wide = rstd.dtype
-    x = y.to(wide) if bias is None else torch.sub(y.to(wide), bias.to(wide))
+    x = as_dtype(y, wide)
+    if bias is not None:
+        x = torch.sub(x, as_dtype(bias, wide))
     if weight is not None:
-        scale = weight.to(wide)
+        scale = as_dtype(weight, wide)
         least = max(smallest, torch.finfo(wide).tiny)
         floor = torch.full_like(scale, least).copysign(scale)
         scale = torch.where(scale.abs() < least, floor, scale)

@@ -16,7 +16,7 @@ from torch.nn import Parameter, init
 
 import planish
 import torch
-from planish.apex import _custom_ops
+from planish.apex import _autocast_utils, _custom_ops
 from torch import Tensor
 
 __all__ = [
@@ -61,8 +61,8 @@ def _group_norm(
 ) -> Tensor:
     activation = _custom_ops.activation(act)
     device = x.device.type
-    off = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else None
-    with off or contextlib.nullcontext():
+    casts = device in _autocast_utils.DEVICES and torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False) if casts else contextlib.nullcontext():
         return planish.group_norm(x, G, weight, bias, eps, activation)
 
 
