@@ -12,6 +12,7 @@ import importlib.util
 import io
 import os
 import sys
+import zipfile
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
@@ -165,28 +166,25 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
     return _new_main(spec, spec.origin), code
 
 
-def _load_script(path: str) -> tuple[ModuleType, CodeType]:
-    finder = None if os.path.isfile(path) and path.endswith(".py") else sys.path_hooks
-    if finder is not None and (os.path.isdir(path) or _is_archive(path)):
+def _load_script(name: str) -> tuple[ModuleType, CodeType]:
+    path = os.path.abspath(name)
+    if os.path.isdir(path) or (not path.endswith(".py") and _is_archive(path)):
         _set_first_path(path)
         spec = PathFinder.find_spec("__main__", [path])
         if spec is None:
-            raise _CannotRun(f"can't find '__main__' module in {path!r}")
-        return _new_main(spec, spec.origin), _code_of(spec, path)
+            raise _CannotRun(f"can't find '__main__' module in {name!r}")
+        return _new_main(spec, spec.origin), _code_of(spec, name)
     try:
-        with io.open_code(os.path.abspath(path)) as file:
+        with io.open_code(path) as file:
             text = file.read()
     except OSError as error:
-        raise _CannotRun(
-            f"can't open file {os.path.abspath(path)!r}: [Errno {error.errno}] {error.strerror}"
-        ) from error
+        why = f"[Errno {error.errno}] {error.strerror}"
+        raise _CannotRun(f"can't open file {path!r}: {why}") from error
     _set_first_path(os.path.dirname(os.path.realpath(path)))
     return _new_main(None, path), compile(text, path, "exec", dont_inherit=True)
 
 
 def _is_archive(path: str) -> bool:
-    import zipfile
-
     return os.path.isfile(path) and zipfile.is_zipfile(path)
 
 
