@@ -34,9 +34,22 @@ if TYPE_CHECKING:
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
     from planish._functional import weight_standardize as weight_standardize
+    from planish._fused import add_layer_norm as add_layer_norm
+    from planish._fused import add_rms_norm as add_rms_norm
+    from planish._fused import gated_layer_norm as gated_layer_norm
+    from planish._fused import gated_rms_norm as gated_rms_norm
+    from planish._fused import modulated_layer_norm as modulated_layer_norm
+    from planish._fused import modulated_rms_norm as modulated_rms_norm
+    from planish._fused import qk_norm as qk_norm
+    from planish._fused_modules import AddLayerNorm as AddLayerNorm
+    from planish._fused_modules import AddRMSNorm as AddRMSNorm
+    from planish._fused_modules import GatedRMSNorm as GatedRMSNorm
+    from planish._fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
     from planish._modules import replace as replace
+    from planish._quantized import quantized_layer_norm as quantized_layer_norm
+    from planish._quantized import quantized_rms_norm as quantized_rms_norm
     from planish.pack import load_pack as load_pack
 
 __version__ = "0.1.0"
@@ -60,26 +73,52 @@ _HOMES = {
     "LayerNorm": "planish._modules",
     "RMSNorm": "planish._modules",
     "replace": "planish._modules",
+    "add_layer_norm": "planish._fused",
+    "add_rms_norm": "planish._fused",
+    "gated_layer_norm": "planish._fused",
+    "gated_rms_norm": "planish._fused",
+    "modulated_layer_norm": "planish._fused",
+    "modulated_rms_norm": "planish._fused",
+    "qk_norm": "planish._fused",
+    "AddLayerNorm": "planish._fused_modules",
+    "AddRMSNorm": "planish._fused_modules",
+    "GatedRMSNorm": "planish._fused_modules",
+    "ModulatedLayerNorm": "planish._fused_modules",
+    "quantized_layer_norm": "planish._quantized",
+    "quantized_rms_norm": "planish._quantized",
     "load_pack": "planish.pack",
 }
 
 __all__ = [
+    "AddLayerNorm",
+    "AddRMSNorm",
     "EvoNorm2dS0",
+    "GatedRMSNorm",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
     "LayerNorm",
     "LayerNorm2d",
+    "ModulatedLayerNorm",
     "RMSNorm",
     "RMSNorm2d",
     "__version__",
+    "add_layer_norm",
+    "add_rms_norm",
     "disable",
     "enable",
     "enabled",
+    "gated_layer_norm",
+    "gated_rms_norm",
     "group_norm",
     "layer_norm",
     "load_pack",
+    "modulated_layer_norm",
+    "modulated_rms_norm",
+    "qk_norm",
+    "quantized_layer_norm",
+    "quantized_rms_norm",
     "replace",
     "rms_norm",
     "stats",
