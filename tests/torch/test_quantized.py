@@ -142,7 +142,7 @@ def test_transposed_scales_are_not_padded_columns(
     x = torch.randn(*rows, 128)
     given: dict[str, Any] = {"per": 32, "scale_format": scale_format}
     _, scale = planish.quantized_rms_norm(x, **given)
-    q, columns = planish.quantized_rms_norm(x, transposed_scales=True, **given)
+    _, columns = planish.quantized_rms_norm(x, transposed_scales=True, **given)
     assert columns.shape == (*rows, 4) and torch.equal(columns.float(), scale.float())
     count = torch.Size(rows).numel()
     assert columns.stride(-1) == -(-count // step) * step and columns.stride(-2) == 1
