@@ -113,8 +113,8 @@ class _Norm(nn.Module):
         shape, count = self.normalized_shape, len(self.normalized_shape)
         if x.dim() < count or x.shape[x.dim() - count :] != shape:
             raise ValueError(
-                f"{type(self).__name__}: Expected input whose last axes are {list(shape)}, like the "
-                f"weight's, but got input of shape {list(x.shape)}"
+                f"{type(self).__name__}: Expected input whose last axes are {list(shape)}, like "
+                f"the weight's, but got input of shape {list(x.shape)}"
             )
         kind = x.device.type
         dtype = self.weight.dtype
