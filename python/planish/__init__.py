@@ -5,6 +5,8 @@
     planish.enable()               # F.layer_norm, F.group_norm, F.rms_norm now run on planish
     with planish.enabled(): ...    # the same, for a block
     model = planish.replace(model) # or: swap the modules of one model
+    planish.replaced(model)        # what it took, what it left, and why
+    planish.restore(model)         # as it was
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.stats()                # what ran on planish, what went to torch, and why
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from planish._functional import weight_standardize as weight_standardize
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
-    from planish._modules import replace as replace
     from planish.pack import load_pack as load_pack
+    from planish.replacing import replace as replace
+    from planish.replacing import replaced as replaced
+    from planish.replacing import restore as restore
 
 __version__ = "0.1.0"
 
@@ -59,7 +63,9 @@ _HOMES = {
     "RMSNorm2d": "planish._channels",
     "LayerNorm": "planish._modules",
     "RMSNorm": "planish._modules",
-    "replace": "planish._modules",
+    "replace": "planish.replacing",
+    "replaced": "planish.replacing",
+    "restore": "planish.replacing",
     "load_pack": "planish.pack",
 }
 
@@ -81,6 +87,8 @@ __all__ = [
     "layer_norm",
     "load_pack",
     "replace",
+    "replaced",
+    "restore",
     "rms_norm",
     "stats",
     "weight_standardize",
