@@ -18,7 +18,7 @@ from planish import _channels, _modules
 from planish.replacing.forms import Form
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "DIRECT", "TORCH", "Signature", "forms", "name_of", "signature", "why_not"]
+__all__ = ["ACTIVATIONS", "DIRECT", "TORCH", "Signature", "forms", "name_of", "no_forms", "signature", "why_not"]
 
 #: torch's own modules, and planish's that hold and compute the same.
 TORCH: dict[type[nn.Module], type[nn.Module]] = {
@@ -104,10 +104,11 @@ def signature(cls: type[nn.Module]) -> Signature | None:
 def why_not(module: nn.Module) -> str | None:
     """None: it may be a norm. An empty text: it is no norm, and nothing to speak of."""
     cls = type(module)
-    if "norm" not in cls.__name__.lower() and "StdConv" not in cls.__name__:
+    name = cls.__qualname__.rpartition(".")[2]
+    if "norm" not in name.lower() and "StdConv" not in name:
         return ""
     for word, reason in _KNOWN:
-        if word in cls.__name__:
+        if word in name:
             return reason
     if isinstance(module, torch.jit.ScriptModule):
         return "a compiled TorchScript module"
@@ -141,6 +142,18 @@ def forms(module: nn.Module) -> Iterator[Form]:
             yield Form("evo", 1, weight="weight", bias="bias", eps="eps")
     else:
         yield from _row_forms(module)
+
+
+def no_forms(module: nn.Module) -> str:
+    """Why :func:`forms` has none."""
+    then = [type(module._modules[name]).__name__ for name in _then(module)]
+    if isinstance(module, nn.GroupNorm) and then:
+        return (
+            f"planish fuses no {' and '.join(then)} behind a group norm; planish.enable() reaches "
+            "the norm"
+        )
+    held = [name for name, value in module._parameters.items() if value is not None]
+    return f"no norm that planish has holds {', '.join(held) or 'nothing'}"
 
 
 def _then(module: nn.Module) -> tuple[str, ...]:

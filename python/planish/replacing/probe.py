@@ -20,7 +20,7 @@ from planish.replacing.forms import Form, NotExact, runner, size_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Proof", "key_of", "prove", "unmarked"]
+__all__ = ["Proof", "apart", "key_of", "prove", "unmarked"]
 
 Pair = tuple[torch.dtype, "torch.dtype | None"]
 
@@ -155,7 +155,7 @@ def _ulp(one: Tensor, other: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
 
 
 @contextlib.contextmanager
-def _apart() -> Iterator[None]:
+def apart() -> Iterator[None]:
     """No mode, autocast or gradient setting of the caller's is seen inside."""
     with (
         _disable_current_modes(),
@@ -343,7 +343,7 @@ def _prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
             if proof.same_rounding:
                 break
     if not candidates:
-        return nearest or "nothing that planish has is like it"
+        return nearest or families.no_forms(module)
     return max(candidates, key=lambda candidate: candidate[0])[1]
 
 
@@ -379,6 +379,6 @@ def prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
         if key not in _proofs:
             from planish import _enable
 
-            with _enable.uncounted(), _apart():
+            with _enable.uncounted(), apart():
                 _proofs[key] = _prove(cls, module)
         return _proofs[key]
