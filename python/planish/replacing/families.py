@@ -233,7 +233,11 @@ def _plain_forms(module: Any, base: Form) -> Iterator[Form]:
     if base.weight is not None:
         offsets += [{"offset": 1.0}, {"offset": 1.0, "offset_in_weight": True}]
     orders = ("once", "xhat", "weight", "wide") if base.weight or base.bias else ("once",)
-    for axis in (-1, 1) if base.count == 1 else (-1,):
+    weight = None if base.weight is None else getattr(module, base.weight)
+    axes = (-1, 1) if base.count == 1 else (-1,)
+    if weight is not None and weight.dim() > 1 and base.count == 1:
+        axes = (1,)  # of the shape (C, 1, 1)
+    for axis in axes:
         for kind in kinds:
             for order in orders if kind != "simple" else ("once", "wide"):
                 for offset in offsets:

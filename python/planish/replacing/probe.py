@@ -33,6 +33,8 @@ NEIGHBOUR_ULP, NEIGHBOUR_SHARE = 1.0, 5e-3
 #: Gradients: both round, the original up to three times on the way in 16-bit types.
 GRADIENT_ULP = 8.0
 DEFAULT_SIZE = 32
+#: In rows of fewer elements a gradient may cancel to nothing; all rows' largest magnitude counts.
+FEW = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,24 +250,24 @@ class _Prober:
         apart = _ulp(ours[0], theirs[0], axis, dtype)
         largest, share = float(apart.max()), float((apart > 0).double().mean())
         if dtype in HALF:
-            same = largest <= NEIGHBOUR_ULP and share <= NEIGHBOUR_SHARE
+            # One ULP of xhat is up to two of its product with a weight.
+            twice = 2 if self.form.order in ("xhat", "weight") else 1
+            same = largest <= twice * NEIGHBOUR_ULP and share <= NEIGHBOUR_SHARE
         else:
             same = largest <= BOUND_ULP or self.flipped(pair, apart, dtype)
         if not same:
-            if not set(pair) & set(HALF):
-                raise _Differs(f"its result is {largest:.3g} ULP from planish's in {dtype}")
             theirs = self.exact(pair, rank, gradients)
             mine = float(_ulp(ours[0], theirs[0], axis, dtype).max())
             many = self.form.kind in ("evo", "convolution", "simple") or dtype not in HALF
             if not mine <= (BOUND_ULP if many else NEIGHBOUR_ULP):
                 raise _Differs(
-                    f"in {dtype} it rounds in an order that planish has not, and planish's is "
-                    f"{mine:.3g} ULP from its result in float64"
+                    f"in {dtype} its result is {largest:.3g} ULP from planish's, and that "
+                    f"{mine:.3g} ULP from its own in float64"
                 )
         try:
             self.gradients_agree(theirs, ours, axis)
         except _Differs:
-            if not same or not set(pair) & set(HALF):
+            if not same:
                 raise
             self.gradients_agree(self.exact(pair, rank, gradients), ours, axis)
         return same
@@ -276,7 +278,7 @@ class _Prober:
         if not half or not float((apart > BOUND_ULP).double().mean()) <= NEIGHBOUR_SHARE:
             return False
         wide = torch.finfo(torch.float32 if dtype == torch.float64 else dtype).eps
-        return float(apart.max()) * wide <= NEIGHBOUR_ULP * max(torch.finfo(h).eps for h in half)
+        return float(apart.max()) * wide <= 2 * NEIGHBOUR_ULP * max(torch.finfo(h).eps for h in half)
 
     def exact(self, pair: Pair, rank: int, gradients: bool) -> list[Tensor]:
         """The original's results in float64, for the same values: what its roundings are off."""
@@ -285,11 +287,11 @@ class _Prober:
     def gradients_agree(self, theirs: list[Tensor], ours: list[Tensor], axis: int) -> None:
         """Both round on the way. A parameter's is a sum: its largest magnitude counts."""
         for index, (one, other) in enumerate(zip(theirs[1:], ours[1:], strict=True)):
-            flat = index > 0
+            flat = index > 0 or self.size < FEW or self.form.kind == "convolution"
             pair = (other.reshape(-1), one.reshape(-1)) if flat else (other, one)
             apart = float(_ulp(*pair, 0 if flat else axis, other.dtype).max())
             if not apart <= GRADIENT_ULP:
-                what = "a parameter" if flat else "x"
+                what = "a parameter" if index else "x"
                 raise _Differs(f"its gradient of {what} is {apart:.3g} ULP from planish's")
 
 
@@ -306,19 +308,21 @@ _FAILURES += (AssertionError, KeyError, NotExact, _Differs, _Refuses)
 
 
 def _first(prober: _Prober) -> int | str:
-    """A number of axes for which the f32 results are the same, or why there is none."""
-    pair = (torch.float32, torch.float32 if prober.has_parameters else None)
+    """A number of axes for which the mathematics are the same, or why there is none: in float64,
+    where the original's own roundings are least."""
     why = ""
     for rank in _ranks(prober.form):
-        try:
-            theirs, ours, axis = prober.results(pair, rank)
-            prober.same_layout(theirs[0], ours[0])
-            largest = float(_ulp(ours[0], theirs[0], axis, torch.float32).max())
-            if largest <= BOUND_ULP:
-                return rank
-            why = why or f"its result is {largest:.3g} ULP from planish's"
-        except _FAILURES as error:
-            why = why or f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        for dtype in (torch.float64, torch.float32):
+            try:
+                pair = dtype, dtype if prober.has_parameters else None
+                theirs, ours, axis = prober.results(pair, rank)
+                prober.same_layout(theirs[0], ours[0])
+                largest = float(_ulp(ours[0], theirs[0], axis, torch.float32).max())
+                if largest <= BOUND_ULP:
+                    return rank
+                return f"its result is {largest:.3g} ULP from planish's"
+            except _FAILURES as error:
+                why = why or f"{type(error).__name__}: {error}".splitlines()[0][:120]
     return why
 
 
@@ -326,15 +330,17 @@ def _prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
     candidates: list[tuple[float, Proof]] = []
     nearest = ""
     settled: set[Any] = set()
+    refuted: set[Any] = set()
     originals: dict[Any, Any] = {}
     for form in families.forms(module):
         mathematics = dataclasses.replace(form, order="", offset_in_weight=False)
-        if settled and mathematics not in settled:
-            continue  # another mathematics than the one that was found
+        if mathematics in refuted or (settled and mathematics not in settled):
+            continue  # not the mathematics of this class
         prober = _Prober(cls, module, form, originals)
         rank = _first(prober)
         if isinstance(rank, str):
             nearest = nearest or f"not a {form}: {rank}"
+            refuted.add(mathematics)
             continue
         settled.add(mathematics)
         proof, score = _prove_dtypes(prober, rank)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FAMILIES", "Built", "Entry", "build", "entries", "missing_packages", "tensors_of"]
+__all__ = ["FAMILIES", "Built", "Entry", "build", "cast", "entries", "missing_packages", "tensors_of"]
 
 #: The families of docs/coverage.md.
 FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion")
@@ -84,11 +84,11 @@ def _shake(model: nn.Module) -> None:
             parameter.add_(noise * 0.05)
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, dict):
-        return {key: _cast(one, dtype) for key, one in value.items()}
+        return {key: cast(one, dtype) for key, one in value.items()}
     return value
 
 
@@ -100,7 +100,7 @@ def build(entry: Entry, dtype: torch.dtype = torch.float32) -> Built:
         torch.manual_seed(0)
         model, inputs = entry.make()
     _shake(model)
-    return model.eval().to(dtype), _cast(inputs, dtype)
+    return model.eval().to(dtype), cast(inputs, dtype)
 
 
 def tensors_of(output: Any) -> list[Tensor]:
