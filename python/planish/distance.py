@@ -1,7 +1,8 @@
 """How far a model's results move when its norms run on planish.
 
 Outputs and gradients of a step, before and after, each beside the same model in float64: what the
-model itself is off is the measure of what may change.
+model itself is off is the measure of what may change. A model that does not run in float64 is
+measured by what it makes of inputs that are one rounding larger.
 """
 
 from __future__ import annotations
@@ -46,7 +47,13 @@ def step(model: nn.Module, inputs: dict[str, Any]) -> tuple[list[Tensor], dict[s
     """Outputs, and the gradients of a loss of them, in float64."""
     model.zero_grad(set_to_none=True)
     outputs = zoo.tensors_of(model(**inputs))
-    torch.stack([output.float().square().mean() for output in outputs]).sum().backward()
+    # Weighed by noise: the squares of a norm's results hardly depend on what went into it.
+    generator = torch.Generator().manual_seed(3)
+    weighed = [
+        (output * torch.randn(output.shape, generator=generator).to(output)).float().mean()
+        for output in outputs
+    ]
+    torch.stack(weighed).sum().backward()
     gradients = {
         name: parameter.grad.double()
         for name, parameter in model.named_parameters()
@@ -54,6 +61,14 @@ def step(model: nn.Module, inputs: dict[str, Any]) -> tuple[list[Tensor], dict[s
     }
     model.zero_grad(set_to_none=True)
     return [output.detach().double() for output in outputs], gradients
+
+
+def _double(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
+def _next(value: Tensor) -> Tensor:
+    return torch.nextafter(value, value + 1) if value.is_floating_point() else value
 
 
 def _apart(found: list[Tensor], exact: list[Tensor]) -> float:
@@ -79,7 +94,7 @@ def measure(
         for kind in ("exact", "before", "after"):
             model, inputs = zoo.build(entry, dtype)
             if kind == "exact":
-                model, inputs = model.double(), zoo.cast(inputs, torch.float64)
+                model, inputs = model.double(), zoo.mapped(inputs, _double)
             with change(model) if kind == "after" else contextlib.nullcontext():
                 try:
                     results.append(step(model, inputs))
@@ -87,7 +102,7 @@ def measure(
                     if kind != "exact":
                         raise
                     model, inputs = zoo.build(entry, torch.float32)
-                    results.append(step(model, inputs))
+                    results.append(step(model, zoo.mapped(inputs, _next)))
     exact, before, after = results
     names = [name for name in exact[1] if name in before[1] and name in after[1]]
 

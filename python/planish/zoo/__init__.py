@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FAMILIES", "Built", "Entry", "build", "cast", "entries", "missing_packages", "tensors_of"]
+__all__ = ["FAMILIES", "Built", "Entry", "build", "entries", "mapped", "missing_packages", "tensors_of"]
 
 #: The families of docs/coverage.md.
 FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion")
@@ -84,11 +84,12 @@ def _shake(model: nn.Module) -> None:
             parameter.add_(noise * 0.05)
 
 
-def cast(value: Any, dtype: torch.dtype) -> Any:
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same with the function of every tensor."""
     if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
+        return function(value)
     if isinstance(value, dict):
-        return {key: cast(one, dtype) for key, one in value.items()}
+        return {key: mapped(one, function) for key, one in value.items()}
     return value
 
 
@@ -100,7 +101,8 @@ def build(entry: Entry, dtype: torch.dtype = torch.float32) -> Built:
         torch.manual_seed(0)
         model, inputs = entry.make()
     _shake(model)
-    return model.eval().to(dtype), cast(inputs, dtype)
+    cast = mapped(inputs, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return model.eval().to(dtype), cast
 
 
 def tensors_of(output: Any) -> list[Tensor]:
