@@ -289,7 +289,7 @@ def test_calls_keep_memory() -> None:
 # ---- Calls without the boxed stack -------------------------------------------------------------
 
 
-#: On a newer torch calls stay boxed (last_version in src/torch/unboxed.c).
+#: On a newer torch calls stay boxed (PLANISH_TORCH_NEWEST in src/torch/planish_torch.h).
 KNOWN = library().torch_version() <= 214
 
 
