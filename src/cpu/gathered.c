@@ -111,11 +111,11 @@ static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, 
  * -------------------------------------------------------------------------------------- */
 
 /* Of what a row is gathered in. */
-static const element_kernels *gathered_kernels(const planish_plan *plan) {
-    return plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32];
-}
 static const row_kernels *kernels_of(const planish_plan *plan) {
-    return &gathered_kernels(plan)->rows[WEIGHT_SAME];
+    return &plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32].rows[WEIGHT_SAME];
+}
+static const activation_kernels *activations_of(const planish_plan *plan) {
+    return plan->kernels->activations[plan->is_double];
 }
 
 static void forward_row(const gathered_block *b, const row_run *run, const void *weight,
@@ -138,7 +138,7 @@ static void forward_row(const gathered_block *b, const row_run *run, const void 
     };
     kernels_of(plan)->forward[p->kind](&args);
     if (args.y && p->activation != PLANISH_IDENTITY)
-        gathered_kernels(plan)->activate(p->activation, args.y, p->cols);
+        activations_of(plan)->activate(p->activation, args.y, p->cols);
     if (args.y)
         scatter(b, run, ROLE_Y, ROW_RESULT);
 }
@@ -165,7 +165,7 @@ static void go_through(const gathered_block *b, const row_run *run, const void *
     args.rstd = run_stat(p, run, ROLE_RSTD);
     args.given = true;
     kernels_of(plan)->forward[p->kind](&args);
-    gathered_kernels(plan)->through(p->activation, dy, args.y, p->cols);
+    activations_of(plan)->through(p->activation, dy, args.y, p->cols);
 }
 
 static void backward_row(const gathered_block *b, const row_run *run, const void *weight,

@@ -364,14 +364,11 @@ INLINE void NAME(strip_backward)(const strip_backward_args *a, const bool rms,
         all_in_range &= in_range;
         s.sums[0][g] = in_range; /* the sums of this group are used up */
     }
-    if (__builtin_expect(all_in_range, 1)) {
-        if (a->dx)
-            NAME(strip_dx)(a, &s, 0, channels, plain_rms, f);
-        return;
-    }
-    for (int64_t g = 0; g < a->groups; g++)
-        if (s.sums[0][g] == 0)
-            NAME(strip_wide_backward)(a, g, rms);
+    /* As in strip_forward. */
+    const int64_t step = all_in_range ? channels : a->depth;
+    for (int64_t first = 0; first < channels; first += step)
+        if (!all_in_range && s.sums[0][first / a->depth] == 0)
+            NAME(strip_wide_backward)(a, first / a->depth, rms);
         else if (a->dx)
-            NAME(strip_dx)(a, &s, g * a->depth, (g + 1) * a->depth, plain_rms, f);
+            NAME(strip_dx)(a, &s, first, first + step, plain_rms, f);
 }

@@ -17,8 +17,8 @@ INLINE NAME(row_gradient) NAME(gradient_at)(const NAME(row_gradients) * rows, in
 }
 
 /* The saved statistics of a step's rows. */
-INLINE void NAME(saved_of)(const backward_args *a, int64_t first, const int count, const bool rms,
-                           NAME(row_gradients) * rows) {
+ONE_COPY void NAME(saved_of)(const backward_args *a, int64_t first, int count, bool rms,
+                             NAME(row_gradients) * rows) {
     double mean[SHORT_ROWS] = {0}, rstd[SHORT_ROWS];
     stat_load_rows(&a->rstd, first, count, rstd);
     if (!rms && !a->x_is_xhat)
@@ -53,9 +53,8 @@ INLINE bool NAME(constants_of)(const REAL xhat[], const REAL g[], const REAL gxh
 }
 
 /* Finishes the constants of a step's rows from their sums. False where one left the range. */
-INLINE bool NAME(finish_constants)(const backward_args *a, const REAL xhat[], const REAL g[],
-                                   const REAL gxhat[], const int count,
-                                   NAME(row_gradients) * rows) {
+ONE_COPY bool NAME(finish_constants)(const backward_args *a, const REAL xhat[], const REAL g[],
+                                     const REAL gxhat[], int count, NAME(row_gradients) * rows) {
     const double inverse = 1.0 / (double)a->cols, inverse_delta = a->x_is_xhat ? 0 : inverse;
     bool in_range = true;
     for (int r = 0; r < count; r += GROUP)
@@ -158,7 +157,7 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         if (__builtin_expect(!NAME(step_constants)(a, x, dy, dx, count, rms,
                                                    asks && !lines && t != TRAFFIC_LINES, &rows),
                              0)) {
-            NAME(rows_one_by_one)(a, done, count, rms);
+            a->one_by_one(a->own, done, count, rms);
             continue;
         }
         int64_t i = 0;
@@ -179,7 +178,7 @@ INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
     return a->dx && a->weight && a->dweight && !a->dbias == rms;
 }
 
-INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) {
+INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rms) {
     /* Longer rows that come from memory go alone, but where only some of them together are lines.
      */
     const bool parts = WIDE_VECTORS && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
@@ -193,4 +192,8 @@ INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) 
                      : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_LINES);
     return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
                  : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_STREAM);
+}
+
+ONE_COPY int64_t NAME(step_rows_backward)(const backward_args *a, bool rms) {
+    return rms ? NAME(step_rows_backward_of)(a, true) : NAME(step_rows_backward_of)(a, false);
 }
