@@ -232,7 +232,10 @@ typedef enum planish_pass {
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
      * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
      * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
-     * over x that finds what its rounding lost. */
+     * over x that finds what its rounding lost.
+     * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of
+     * x's own, in the mean's dtype, is that, rounded, and what rounding took from it is mended;
+     * docs/numerics.md has the bound. */
     PLANISH_BACKWARD = 1,
     /* dy, y, rstd, weight?, bias? -> dx?, dweight?, dbias?
      * The memory-efficient backward: xhat = (y - bias) / (weight_offset + weight), so x need not be

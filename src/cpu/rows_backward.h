@@ -5,19 +5,29 @@ enum { BACKWARD_GROUP_BYTES = 32768, BACKWARD_LONG_BYTES = 262144 };
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
-/* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
-OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *const x[],
-                                      const ELEMENT_T *const dy[], int count, bool rms,
-                                      NAME(row_gradient) row[]) {
+/* How far from its row's a saved mean may be; RMSNorm has none. */
+INLINE mean_reach NAME(reach_of)(const backward_args *a, bool rms) {
+    return mean_reach_of(rms || a->x_is_xhat ? DTYPE_OF(REAL_TOKEN) : a->mean.type,
+                         DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
+}
+
+/* Finishes the constants of up to GROUP rows, from row `first` on, from their sums. False where one
+ * left the range. */
+OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
+                                      const ELEMENT_T *const x[], const ELEMENT_T *const dy[],
+                                      int count, bool rms, NAME(row_gradient) row[]) {
     const double inverse = 1.0 / (double)a->cols;
-    /* What the saved mean lacks; nothing where xhat is given. */
-    const double inverse_delta = a->x_is_xhat ? 0 : inverse;
+    const mean_reach reach = NAME(reach_of)(a, rms);
     double total[3][GROUP] = {{0}};
     double *const delta = total[0], *const c1 = total[1], *const c2 = total[2];
     NAME(gradient_totals)(a, x, dy, count, rms, row, total);
     int out_of_range = 0;
+    /* What the saved mean lacks; nothing where xhat is given. */
+    for (int r = 0; r < count && !rms; r++)
+        delta[r] = a->x_is_xhat ? 0
+                                : rest_of_mean(&reach, &a->mean, first + r, delta[r] * inverse,
+                                               row[r].mean, row[r].rstd);
     for (int r = 0; r < GROUP; r++) {
-        delta[r] *= inverse_delta;
         c1[r] *= inverse;
         c2[r] = c2[r] * inverse - c1[r] * delta[r];
         out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
@@ -213,7 +223,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
     }
-    if (__builtin_expect(!NAME(gradient_constants)(a, x, dy, count, rms, row), 0)) {
+    if (__builtin_expect(!NAME(gradient_constants)(a, first, x, dy, count, rms, row), 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
                 NAME(backward_row)(a, first + r, rms, t);

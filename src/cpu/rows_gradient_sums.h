@@ -1,5 +1,6 @@
 /* The sums that a row's gradient is made of; part of cpu/rows.h, whose parameters and helpers it
  * uses. */
+#include "cpu/saved_mean.h"
 
 /* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
  * dx = (dy * weight - c1 - xhat * c2) * rstd. */
