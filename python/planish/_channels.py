@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import torch
 from planish import _eager, _functional, _norms
-from planish._ways import Way, leaf, way_of
+from planish._ways import Way, leaf, needs_graph, way_of
 from torch import Tensor, nn
 
 __all__ = [
@@ -293,7 +293,7 @@ class EvoNorm2dS0(nn.Module):
         self.v = nn.Parameter(torch.ones(num_features, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.jit.is_scripting():  # type: ignore[attr-defined] # noqa: SIM108
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = self._composed(x)
         else:
             y = self._forward(x)
@@ -304,6 +304,8 @@ class EvoNorm2dS0(nn.Module):
         if way is Way.NODE:
             return leaf(self, x)
         _check_image(self, x, self.num_features)
+        if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
+            x = x.clone()  # autograd saves no tensor that was made in inference mode
         if not _planish_runs(x):
             return self._composed(x)
         apart = _eager.split_channels(x, self.groups)

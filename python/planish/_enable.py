@@ -177,8 +177,7 @@ def _check_cuda() -> None:
     running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if not running or torch.cuda.is_current_stream_capturing():
         return
-    library().define()
-    torch.ops.planish.check_cuda(torch.cuda.current_device())
+    library().check_cuda(torch.cuda.current_device())
 
 
 def enable(
@@ -299,4 +298,35 @@ def stats() -> dict[str, OperatorStats]:
     ``rms_norm (autograd)`` counts the calls that went on to ``_fused_rms_norm``, which counts them
     again.
     """
-    return library().stats()
+    found = library().stats()
+    for operator, gone in _uncounted.items():
+        now = found[operator]
+        now["planish"] -= gone["planish"]
+        now["unboxed"] -= gone["unboxed"]
+        left = {why: n - gone["torch"].get(why, 0) for why, n in now["torch"].items()}
+        now["torch"] = {why: n for why, n in left.items() if n}
+    return found
+
+
+#: Calls that are no one's: those inside of :func:`uncounted`.
+_uncounted: dict[str, OperatorStats] = {}
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """What runs inside is missing in :func:`stats`: probes are no calls of the user's.
+
+    The counters are the process's: calls of other threads in the meantime go missing, too.
+    """
+    before = stats()
+    try:
+        yield
+    finally:
+        for operator, now in stats().items():
+            then = before[operator]
+            gone = _uncounted.setdefault(operator, {"planish": 0, "unboxed": 0, "torch": {}})
+            gone["planish"] += now["planish"] - then["planish"]
+            gone["unboxed"] += now["unboxed"] - then["unboxed"]
+            for why, calls in now["torch"].items():
+                added = calls - then["torch"].get(why, 0)
+                gone["torch"][why] = gone["torch"].get(why, 0) + added

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from planish import _enable, _norms, _ops
 from planish._library import library
-from planish._ways import Way, is_jit_tracing, way_of
+from planish._ways import Way, is_jit_tracing, may_be_torchs, needs_graph, way_of
 from torch import Tensor, fx
 
 __all__ = ["group_norm", "layer_norm", "rms_norm", "weight_standardize"]
@@ -105,8 +105,9 @@ def _norm(
         return _affine(xhat, weight, bias, affine)
     rms = function == "rms_norm"
     if (
-        (way is Way.PLAIN or not (way is Way.TORCH or torch.compiler.is_compiling()))
+        may_be_torchs(way, x)
         and _enable.is_enabled(function, _device_type(x))
+        and not (x.is_inference() and needs_graph(x, weight, bias))  # torch cannot save it
         and _torch_can(x, weight, bias, reduce, affine, rms)
         and not (keep and _is_permuted(x))
     ):
@@ -381,8 +382,9 @@ def group_norm(
     if way is Way.TORCH:
         return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     through_torch = (
-        not torch.compiler.is_compiling()
+        may_be_torchs(way, x)
         and _enable.is_enabled("group_norm", _device_type(x))
+        and not (x.is_inference() and needs_graph(x, weight, bias))
         and _torch_can_group(x, weight, bias)
     )
     fuses = x.shape[2:].numel() >= _FUSED_PIXELS

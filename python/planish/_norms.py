@@ -68,7 +68,7 @@ def group_norm(
     # No view: an activation in place would make autograd copy a view's gradients.
     whole: Tensor = torch.ops.aten._unsafe_view(y, x.shape)
     strides = last_strides(x)
-    if strides is not None and whole.stride() != strides:
+    if strides is not None and 1 in x.shape:  # fake tensors do not tell how an axis of 1 comes out
         return whole.as_strided(x.shape, strides)
     return whole
 

@@ -14,7 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["Way", "below_autograd", "is_jit_tracing", "is_plain", "leaf", "needs_graph", "way_of"]
+__all__ = [
+    "Way",
+    "below_autograd",
+    "is_jit_tracing",
+    "is_plain",
+    "leaf",
+    "may_be_torchs",
+    "needs_graph",
+    "way_of",
+]
 
 
 class Way(enum.Enum):
@@ -117,6 +126,13 @@ def _is_known(tensor: Tensor) -> bool:
     from planish import _sharding
 
     return _sharding.register()
+
+
+def may_be_torchs(way: Way, x: Tensor) -> bool:
+    """Whether torch's own operator, if planish is under it, is as good as planish's: not where a
+    compiler takes it apart, nor for DTensor."""
+    eager = way is Way.PLAIN or (way is Way.OPERATOR and not torch.compiler.is_compiling())
+    return eager and type(x) in _PLAIN_TYPES
 
 
 def leaf(module: torch.nn.Module, *inputs: Any) -> Tensor:

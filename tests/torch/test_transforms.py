@@ -1,8 +1,9 @@
 """planish's functions and modules under torch's transforms: derivatives of every order and mode,
 vmap, torch.func, per-sample gradients, operators under opcheck.
 
-The reference is the formula in torch's elementary operators, which torch differentiates right to any
-order. (torch's own layer_norm takes the saved mean and rstd for constants in its third derivative.)
+The reference is the formula in torch's elementary operators, which torch differentiates right to
+any order. (torch's own layer_norm takes the saved mean and rstd for constants in its third
+derivative.)
 """
 
 from __future__ import annotations
