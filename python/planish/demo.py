@@ -334,7 +334,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         del workload, calls
     arguments.out.mkdir(parents=True, exist_ok=True)
     picture = arguments.out / "demo.png"
-    draw(picture, norms, steps, about)
+    try:
+        draw(picture, norms, steps, about)
+    except ModuleNotFoundError as error:
+        screen.say(f"  no picture: {error}")
     return conclude(screen, norms, picture, time.perf_counter() - begin)
 
 

@@ -160,6 +160,8 @@ def ran_on() -> Callable[[], str]:
 
 def verdict(found: Ratio, limit: float) -> str:
     """Also where the ratio itself is noise it may be sure on which side of the limit it is."""
+    if found.starved:
+        return TOO_NOISY
     if found.high <= limit or (found.value <= limit and not found.noisy):
         return "fine"
     if found.low > limit or not found.noisy:
@@ -177,6 +179,11 @@ def under(context: Callable[[], Any], work: Callable[[], object], timed: Timed) 
             return timed(count)
 
     return run
+
+
+def joined(one: Sample, other: Sample) -> Sample:
+    """The trials of both."""
+    return Sample(one.seconds + other.seconds, one.on_core + other.on_core)
 
 
 def measure_cell(
@@ -210,7 +217,7 @@ def measure_cell(
     if verdict(times, limit) == "slower":
         # Of hundreds of cells some are above the limit by chance: not twice.
         again = interleave(works, effort, settled=settled, alike=True)
-        samples = {name: Sample(s.seconds + again[name].seconds) for name, s in samples.items()}
+        samples = {name: joined(sample, again[name]) for name, sample in samples.items()}
         times = ratio(samples["planish"], samples["torch"])
     return Cell(
         norm.kind, norm.model, norm.label, norm.layout, dtype, direction, threads, ran,
