@@ -31,6 +31,7 @@ EMPTY = inspect.Parameter.empty
 FORWARD = "planish::norm_forward"
 AFFINE = [FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm, FastLayerNorm]
 HALVES = [torch.float16, torch.bfloat16]
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def signature(function: Callable[..., Any]) -> list[tuple[str, object]]:
@@ -153,13 +154,14 @@ def filled(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("on", [False, True], ids=["", "enabled"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_value_or_a_gradient_is_wrong(
-    cls: type[nn.Module], memory_efficient: bool, dtype: torch.dtype, on: bool
+    cls: type[nn.Module], memory_efficient: bool, dtype: torch.dtype, on: bool, device: str
 ) -> None:
     rms = issubclass(cls, FusedRMSNorm)
-    module = filled(cls(96, memory_efficient=memory_efficient), dtype)
-    x = torch.randn(12, 96, dtype=dtype, requires_grad=True)
-    dy = torch.randn(12, 96, dtype=dtype)
+    module = filled(cls(96, memory_efficient=memory_efficient), dtype).to(device)
+    x = torch.randn(12, 96, dtype=dtype, device=device, requires_grad=True)
+    dy = torch.randn(12, 96, dtype=dtype, device=device)
     bias = None if rms else module.bias
     exact = exact_norm(x, module.weight, bias, dy, rms=rms)
     if on:
@@ -180,16 +182,21 @@ def test_a_value_or_a_gradient_is_wrong(
 @pytest.mark.parametrize("cls", AFFINE)
 @pytest.mark.parametrize(("x_dtype", "dtype"), list(itertools.permutations(FLOATS[:3], 2)), ids=str)
 @pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
 def test_dtypes_of_x_and_parameters_do_not_mix(
-    cls: type[nn.Module], x_dtype: torch.dtype, dtype: torch.dtype, memory_efficient: bool
+    cls: type[nn.Module],
+    x_dtype: torch.dtype,
+    dtype: torch.dtype,
+    memory_efficient: bool,
+    device: str,
 ) -> None:
     rms = issubclass(cls, FusedRMSNorm)
-    module = filled(cls(64, memory_efficient=memory_efficient), dtype)
-    x = torch.randn(5, 64, dtype=x_dtype, requires_grad=True)
+    module = filled(cls(64, memory_efficient=memory_efficient), dtype).to(device)
+    x = torch.randn(5, 64, dtype=x_dtype, device=device, requires_grad=True)
     y = module(x)
     result = dtype if cls not in AFFINE[:2] else x_dtype
     assert y.dtype == result
-    dy = torch.randn(5, 64, dtype=result)
+    dy = torch.randn(5, 64, dtype=result, device=device)
     exact = exact_norm(x, module.weight, None if rms else module.bias, dy, rms=rms)
     gradients = torch.autograd.grad(y, [x, *module.parameters()], dy)
     assert [g.dtype for g in gradients] == [x_dtype] + [dtype] * (1 if rms else 2)
@@ -235,9 +242,11 @@ def test_memory_efficient_keeps_x(cls: Any, on: bool) -> None:
             assert kept.has(y) is efficient and kept.has(x) is not efficient
 
 
-def test_memory_efficient_gives_wrong_gradients_where_a_weight_is_small() -> None:
-    module = filled(FusedLayerNorm(32, memory_efficient=True))
-    x, dy = torch.randn(4, 32, requires_grad=True), torch.randn(4, 32)
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_efficient_gives_wrong_gradients_where_a_weight_is_small(device: str) -> None:
+    module = filled(FusedLayerNorm(32, memory_efficient=True)).to(device)
+    x = torch.randn(4, 32, device=device, requires_grad=True)
+    dy = torch.randn(4, 32, device=device)
     for value, enough in [(0.0, False), (1e-30, False), (1e-7, False), (1e-3, True)]:
         with torch.no_grad():
             module.weight[3] = value  # written in place: what was found before no longer holds
@@ -278,15 +287,13 @@ def test_memory_efficient_has_a_wrong_second_derivative() -> None:
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("cls", AFFINE)
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("half", HALVES, ids=str)
 def test_autocast_is_not_apexs(
     device: str, cls: type[nn.Module], memory_efficient: bool, half: torch.dtype
 ) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU")
     module = filled(cls(64, memory_efficient=memory_efficient)).to(device)
     x = torch.randn(4, 64, device=device, requires_grad=True)
     with torch.autocast(device, half), Kept() as kept:
@@ -366,11 +373,13 @@ def test_manual_rms_norm_rounds_otherwise_than_t5() -> None:
 @pytest.mark.parametrize("act", [None, "", "silu", "Swish"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=str)
-def test_group_norm_is_wrong(act: str | None, dtype: torch.dtype, layout: Any) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_group_norm_is_wrong(act: str | None, dtype: torch.dtype, layout: Any, device: str) -> None:
     from planish.apex.contrib.group_norm import group_norm
 
-    module = filled(GroupNorm(4, 32, act=act))
-    x = torch.randn(2, 32, 6, 6, dtype=dtype).to(memory_format=layout).requires_grad_()
+    module = filled(GroupNorm(4, 32, act=act)).to(device)
+    x = torch.randn(2, 32, 6, 6, dtype=dtype, device=device).to(memory_format=layout)
+    x.requires_grad_()
     calls = Calls()
     y = module(x)
     assert calls.on_planish(FORWARD) == 1
