@@ -1,0 +1,103 @@
+"""Puts planish's modules into a model, and takes them out again.
+
+    model = planish.replace(model)    # norms of torch, Transformers, diffusers, timm, torchvision
+    print(planish.replaced(model))    # what was taken, what was left, and why
+    planish.restore(model)            # as it was
+
+families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
+probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TypeVar
+
+from planish.replacing import families, fusion, swapped
+from planish.replacing.report import Counter, Entry, Report
+from torch import nn
+
+__all__ = ["Entry", "Report", "replace", "replaced", "restore"]
+
+_log = logging.getLogger("planish")
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def replace(model: _Module, *, activations: bool = False) -> _Module:
+    """Makes the norms in ``model`` run on planish, in place, and returns it.
+
+    Taken are torch.nn's LayerNorm, RMSNorm, GroupNorm and InstanceNorm1d, 2d, 3d, and the norms of
+    Transformers, diffusers, timm and torchvision, and any other class of a norm that computes what
+    planish can: by what its forward does, not by its name. Such a class is taken after a probe: its
+    forward and planish's, on seeded inputs, in all dtypes of input and parameters, agree in results
+    and gradients, bit by bit in 16-bit types where its order of rounding is one of planish's, and
+    within the bounds of docs/numerics.md elsewhere. What was not proven, other dtypes or numbers of
+    axes, runs the module's own forward, as does a class with other mathematics, which is left alone.
+
+    ``activations=True`` moves an nn.SiLU or nn.ReLU right behind a GroupNorm into the norm, in an
+    nn.Sequential, where both are attributes of a block that calls one right after the other and the
+    activation nowhere else, and in diffusers' ResnetBlock2D; not where either has hooks or is in
+    several places. What calls the norm of such a pair by itself then gets the activation, too.
+
+    Modules, Parameter objects, buffers, hooks, dtype, device, training flag and state_dict are as
+    they were; only classes change, and :func:`restore` changes them back. Modules of other
+    libraries stay instances of their classes. A replaced model can be pickled and copied; where it
+    is loaded, its classes are looked at again. Subclasses of torch's modules outside of the
+    libraries named are left alone: :func:`planish.enable` reaches those.
+
+    What was taken and what was left goes to the logger ``planish`` at level INFO, and
+    :func:`replaced` returns it. Warns (UserWarning) if nothing was taken.
+    """
+    for module in list(model.modules()):
+        swapped.put(module)
+    if activations:
+        fusion.fuse(model)
+    report = replaced(model)
+    _log.info("planish.replace(%s): %s", type(model).__name__, report)
+    if not report.taken:
+        warnings.warn(
+            f"planish.replace: took nothing in {type(model).__name__}: {_summary(report)}",
+            stacklevel=2,
+        )
+    return model
+
+
+def _summary(report: Report) -> str:
+    if not report.left:
+        return "it has no norms that are modules"
+    return "; ".join(f"{entry.modules} x {entry.name}: {entry.what}" for entry in report.left)
+
+
+def replaced(model: nn.Module) -> Report:
+    """What of ``model`` runs on planish by :func:`replace`, what does not, and why.
+
+    It looks at the model as it is now. Modules of planish that the model was built with are not
+    counted.
+    """
+    counter = Counter()
+    for module in model.modules():
+        what = swapped.form_of(module)
+        name = families.name_of(swapped.original_class(module))
+        if what:
+            counter.took(name, what)
+            continue
+        decision = swapped.decide(module)
+        if not isinstance(decision, str):
+            counter.left(name, "not replaced yet: planish.replace(model) takes it")
+        elif decision:
+            counter.left(name, decision)
+    return counter.report(fusion.count(model))
+
+
+def restore(model: _Module) -> _Module:
+    """Takes back what :func:`replace` did, in place, and returns the model.
+
+    Every module has the class that it had, and activations are where they were. Parameters and what
+    they have learned stay.
+    """
+    fusion.unfuse(model)
+    for module in model.modules():
+        swapped.take(module)
+    return model

@@ -1,0 +1,218 @@
+"""diffusers' ResnetBlock2D with both activations done by the norms before them.
+
+Its one activation module serves behind both norms and on the time embedding, so nothing can take
+its place; the block gets a forward of its own, which a class has to prove first, on small blocks
+with the same settings in float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import torch
+from planish import _channels, _enable, _functional
+from planish.replacing import families, probe
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+__all__ = ["count", "put", "take"]
+
+_NAMES = {("diffusers.models.resnet", "ResnetBlock2D")}
+
+_proven: dict[Any, bool] = {}
+_lock = threading.RLock()
+
+
+def _watched(module: nn.Module) -> bool:
+    """Whether somebody wants to see what goes into it or comes out."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+    )
+
+
+def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
+    """act(norm(x)), fused where nobody can tell."""
+    activation = families.ACTIVATIONS.get(type(act))
+    if (
+        activation is not None
+        and type(norm) is _channels.GroupNorm
+        and norm.activation is None
+        and x.dim() > 1
+        and x.shape[1] == norm.num_channels
+        and _channels._planish_runs(x, norm.weight, norm.bias)
+        and not _watched(norm)
+        and not _watched(act)
+    ):
+        groups, eps = norm.num_groups, norm.eps
+        return _functional.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
+    result: Tensor = act(norm(x))
+    return result
+
+
+def _resampled(block: Any, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    if block.upsample is not None:
+        if h.shape[0] >= 64:  # as the original: nearest upsampling of large batches wants this
+            x, h = x.contiguous(), h.contiguous()
+        return block.upsample(x), block.upsample(h)
+    if block.downsample is not None:
+        return block.downsample(x), block.downsample(h)
+    return x, h
+
+
+def _forward(block: Any, x: Tensor, temb: Tensor | None) -> Tensor:
+    """conv2(silu(norm2(conv1(silu(norm1(x))) and the time embedding))) + shortcut(x)."""
+    act = block.nonlinearity
+    h = _activated(block.norm1, act, x)
+    x, h = _resampled(block, x, h)
+    h = block.conv1(h)
+    if block.time_emb_proj is not None:
+        temb = temb if block.skip_time_act else act(temb)
+        temb = block.time_emb_proj(temb)[:, :, None, None]
+    if block.time_embedding_norm == "scale_shift":
+        if temb is None:
+            raise ValueError(
+                "temb is None; a block whose time_embedding_norm is scale_shift wants one"
+            )
+        scale, shift = temb.chunk(2, dim=1)
+        h = act(block.norm2(h) * (1 + scale) + shift)
+    else:
+        if block.time_embedding_norm == "default" and temb is not None:
+            h = h + temb
+        h = _activated(block.norm2, act, h)
+    h = block.conv2(block.dropout(h))
+    if block.conv_shortcut is not None:
+        x = block.conv_shortcut(x.contiguous() if block.training else x)
+    return (x + h) / block.output_scale_factor
+
+
+class _Fused:
+    """Before the original class in the order of classes."""
+
+    _planish_block: type[nn.Module]
+
+    def forward(self, input_tensor: Tensor, temb: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As the original's."""
+        if args or kwargs:
+            return super().forward(input_tensor, temb, *args, **kwargs)  # type: ignore[misc]
+        return _forward(self, input_tensor, temb)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _load, (self._planish_block,), dict(self.__dict__)
+
+
+@functools.cache
+def _fused_class(original: type[nn.Module]) -> type[nn.Module]:
+    names = ("__module__", "__qualname__", "__doc__")
+    body = {name: getattr(original, name) for name in names}
+    return type(original.__name__, (_Fused, original), {**body, "_planish_block": original})
+
+
+def _load(original: type[nn.Module]) -> nn.Module:
+    cls = _loading(original)
+    return cls.__new__(cls)
+
+
+@functools.cache
+def _loading(original: type[nn.Module]) -> type[nn.Module]:
+    def __setstate__(self: Any, state: Any) -> None:
+        self.__class__ = original
+        self.__setstate__(state)
+        put(self)
+
+    return type(original.__name__, (original,), {"__setstate__": __setstate__})
+
+
+_SETTINGS = ("time_embedding_norm", "up", "down", "skip_time_act", "output_scale_factor")
+
+
+def _small(cls: type[nn.Module], block: Any) -> nn.Module:
+    """A block of the class with this one's settings and few channels, seeded, in float64."""
+    settings = {name: getattr(block, name) for name in _SETTINGS}
+    made: Any = cls(
+        in_channels=8,
+        out_channels=12,
+        temb_channels=None if block.time_emb_proj is None else 6,
+        groups=4,
+        use_in_shortcut=block.conv_shortcut is not None or None,
+        **settings,
+    )
+    made.nonlinearity = type(block.nonlinearity)()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    small: nn.Module = made.to("cpu", torch.float64)
+    return small
+
+
+def _prove(cls: type[nn.Module], block: Any) -> bool:
+    generator = torch.Generator().manual_seed(2)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        small = _small(cls, block)
+    x, temb = (torch.randn(s, generator=generator).double() for s in ((2, 8, 6, 4), (2, 6)))
+    results = []
+    for training in (False, True):
+        small.train(training)
+        for given in (temb,) if block.time_emb_proj is not None else (None,):
+            results.append((small(x, given), _forward(small, x, given)))
+    norms: Any = small
+    norms.norm1.__class__ = norms.norm2.__class__ = _channels.GroupNorm
+    results += [(theirs, _forward(small.eval(), x, given)) for theirs, _ in results[:1]]
+    return all(
+        float((ours - theirs).abs().max()) <= 1e-10 * float(theirs.abs().max())
+        for theirs, ours in results
+    )
+
+
+def _is_proven(cls: type[nn.Module], block: Any) -> bool:
+    key = (
+        cls.forward,
+        *(getattr(block, name, None) for name in _SETTINGS),
+        block.time_emb_proj is None,
+        block.conv_shortcut is None,
+        type(block.nonlinearity),
+    )
+    with _lock:
+        if key not in _proven:
+            try:
+                with _enable.uncounted(), probe.apart():
+                    _proven[key] = _prove(cls, block)
+            except (RuntimeError, ValueError, TypeError, AttributeError):
+                _proven[key] = False
+        return _proven[key]
+
+
+def put(module: nn.Module) -> None:
+    """Gives a block of the classes known its new forward, where that is proven."""
+    cls: type[nn.Module] = type(module)
+    if (
+        (cls.__module__, cls.__qualname__) in _NAMES
+        and not isinstance(module, _Fused)
+        and "forward" not in module.__dict__
+        and families.ACTIVATIONS.get(type(module._modules.get("nonlinearity")))  # type: ignore[arg-type]
+        and any(type(module._modules.get(f"norm{i}")) is _channels.GroupNorm for i in (1, 2))
+        and _is_proven(cls, module)
+    ):
+        module.__class__ = _fused_class(cls)
+
+
+def take(module: nn.Module) -> None:
+    """Gives it back its own."""
+    if isinstance(module, _Fused):
+        module.__class__ = module._planish_block
+
+
+def count(module: Any) -> int:
+    """Activations that the block's norms do."""
+    if not isinstance(module, _Fused):
+        return 0
+    block: Any = module
+    return 1 + (block.time_embedding_norm != "scale_shift")

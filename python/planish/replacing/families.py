@@ -1,0 +1,246 @@
+"""Which modules may be norms, and which forms they may have.
+
+Everything here is a guess by attributes, and by class names only to leave out what is none; a form
+counts only after replacing/probe.py has found the same results. The tables say what is known by
+name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from planish import _channels, _modules
+from planish.replacing.forms import Form
+from torch import Tensor, nn
+
+__all__ = ["ACTIVATIONS", "DIRECT", "TORCH", "Signature", "forms", "name_of", "no_forms", "signature", "why_not"]
+
+#: torch's own modules, and planish's that hold and compute the same.
+TORCH: dict[type[nn.Module], type[nn.Module]] = {
+    nn.LayerNorm: _modules.LayerNorm,
+    nn.RMSNorm: _modules.RMSNorm,
+    nn.GroupNorm: _channels.GroupNorm,
+    nn.InstanceNorm1d: _channels.InstanceNorm1d,
+    nn.InstanceNorm2d: _channels.InstanceNorm2d,
+    nn.InstanceNorm3d: _channels.InstanceNorm3d,
+}
+
+#: Classes that become planish's own once their form is proven, because their results then keep the
+#: memory format or have an activation fused. By name, so that nothing is imported.
+DIRECT: dict[tuple[str, str], type[nn.Module]] = {
+    ("timm.layers.norm", "GroupNorm"): _channels.GroupNorm,
+    ("timm.layers.norm", "LayerNorm2d"): _channels.LayerNorm2d,
+    ("timm.layers.norm_act", "GroupNormAct"): _channels.GroupNorm,
+    ("torchvision.models.convnext", "LayerNorm2d"): _channels.LayerNorm2d,
+}
+
+#: Activations that planish fuses behind a group norm.
+ACTIVATIONS: dict[type[nn.Module], str | None] = {
+    nn.Identity: None,
+    nn.SiLU: "silu",
+    nn.ReLU: "relu",
+}
+
+#: Packages whose subclasses of torch's modules are looked at. Elsewhere such a class is its
+#: author's, and reached by planish.enable().
+_LIBRARIES = ("transformers", "transformers_modules", "diffusers", "diffusers_modules", "timm")
+_LIBRARIES += ("torchvision",)
+
+_TORCH_BASES = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+
+#: Names of what is left alone, and why.
+_KNOWN = (
+    ("FrozenBatchNorm", "an affine map: it has no statistics of its own"),
+    ("BatchNorm", "statistics over the batch: planish has no kernel for it"),
+    ("GlobalResponseNorm", "an L2 norm over the pixels against its mean over channels"),
+    ("LocalResponseNorm", "a window over channels: planish has no kernel for it"),
+    ("LpNorm", "a plain Lp norm of vectors, no norm of a layer"),
+    ("NoNorm", "an affine map: it has no statistics of its own"),
+)
+
+_EPS = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps")
+#: Tried where the attribute is missing or not what forward() uses.
+_EPS_NUMBERS = (1e-5, 1e-6, 1e-8)
+_WEIGHTS, _BIASES = ("weight", "gamma", "scale", "g"), ("bias", "beta")
+
+
+def name_of(cls: type) -> str:
+    """For a person: the package and the class."""
+    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The arguments of a norm's forward: the input, and perhaps a gate."""
+
+    names: tuple[str, ...]
+    required: int
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is one argument more, and it is a gate."""
+        return len(self.names) == 2 and "gate" in self.names[1]
+
+
+def signature(cls: type[nn.Module]) -> Signature | None:
+    """None where forward takes what no norm takes."""
+    try:
+        parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return None
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}
+    positional = [p for p in parameters if p.kind in kinds]
+    required = sum(p.default is inspect.Parameter.empty for p in positional)
+    if not positional or len(positional) != len(parameters) or required > 2:
+        return None
+    return Signature(tuple(p.name for p in positional), required)
+
+
+def why_not(module: nn.Module) -> str | None:
+    """None: it may be a norm. An empty text: it is no norm, and nothing to speak of."""
+    cls = type(module)
+    name = cls.__qualname__.rpartition(".")[2]
+    if "norm" not in name.lower() and "StdConv" not in name:
+        return ""
+    for word, reason in _KNOWN:
+        if word in name:
+            return reason
+    if isinstance(module, torch.jit.ScriptModule):
+        return "a compiled TorchScript module"
+    if isinstance(module, nn.Conv2d):
+        return None
+    if any(child is not None and _counts(child) for child in module._modules.values()):
+        return ""  # a block: the norms in it are looked at by themselves
+    own = cls.__module__.partition(".")[0]
+    if isinstance(module, _TORCH_BASES) and own not in _LIBRARIES and own != "planish":
+        base = next(base for base in _TORCH_BASES if isinstance(module, base))
+        return (
+            f"a subclass of torch's {base.__name__} outside of {', '.join(_LIBRARIES)}; "
+            "planish.enable() reaches it"
+        )
+    return None
+
+
+def _counts(child: nn.Module) -> bool:
+    return any(True for _ in child.parameters()) or bool(re.search("norm", type(child).__name__, re.I))
+
+
+def forms(module: nn.Module) -> Iterator[Form]:
+    """What the module may compute, likeliest first."""
+    name = type(module).__name__
+    if isinstance(module, nn.GroupNorm):
+        yield from _group_forms(module)
+    elif isinstance(module, nn.Conv2d):
+        yield Form("convolution", eps="eps", weight="gain" if hasattr(module, "gain") else None)
+    elif name.startswith("EvoNorm2dS0"):
+        if isinstance(getattr(module, "v", None), Tensor):
+            yield Form("evo", 1, weight="weight", bias="bias", eps="eps")
+    else:
+        yield from _row_forms(module)
+
+
+def no_forms(module: nn.Module) -> str:
+    """Why :func:`forms` has none."""
+    then = [type(module._modules[name]).__name__ for name in _then(module)]
+    if isinstance(module, nn.GroupNorm) and then:
+        return (
+            f"planish fuses no {' and '.join(then)} behind a group norm; planish.enable() reaches "
+            "the norm"
+        )
+    held = [name for name, value in module._parameters.items() if value is not None]
+    return f"no norm that planish has holds {', '.join(held) or 'nothing'}"
+
+
+def _then(module: nn.Module) -> tuple[str, ...]:
+    """Children that forward applies to the norm's result, in their order; Identity adds nothing."""
+    return tuple(
+        name
+        for name, child in module._modules.items()
+        if child is not None and type(child) is not nn.Identity
+    )
+
+
+def _group_forms(module: nn.GroupNorm) -> Iterator[Form]:
+    form = Form("group", 1, weight="weight", bias="bias", eps="eps")
+    then = _then(module)
+    if not then:
+        yield form
+        return
+    act = module._modules[then[0]]
+    if len(then) == 1 and type(act) in ACTIVATIONS:
+        yield dataclasses.replace(form, activation=ACTIVATIONS[type(act)])
+
+
+def _names(module: nn.Module, known: tuple[str, ...]) -> str | None:
+    for name in known:
+        value = module._parameters.get(name)
+        if value is None and name in module._buffers:
+            value = module._buffers[name]
+        if isinstance(value, Tensor):
+            return name
+    return None
+
+
+def _row_forms(module: Any) -> Iterator[Form]:
+    weight, bias = _names(module, _WEIGHTS), _names(module, _BIASES)
+    held = [name for name, value in module._parameters.items() if value is not None]
+    if any(name not in (weight, bias) for name in held):
+        return
+    count = 1
+    shape = getattr(module, "normalized_shape", None)
+    if isinstance(shape, list | tuple):
+        count = len(shape)
+    found = [name for name in _EPS if isinstance(getattr(module, name, None), float)]
+    base = Form("rms", count=count, weight=weight, bias=bias, then=_then(module))
+    gated = False
+    known = signature(type(module))
+    if known is not None and known.gated:
+        gated = True
+    for eps in (*found, *_EPS_NUMBERS):
+        form = dataclasses.replace(base, eps=eps)
+        yield from _gated_forms(module, form) if gated else _plain_forms(module, form)
+
+
+def _gated_forms(module: Any, base: Form) -> Iterator[Form]:
+    given = getattr(module, "activation", None) or getattr(module, "act", None)
+    activations = [given] if given in ("silu", "swish", "sigmoid") else ["silu", "sigmoid"]
+    parts: list[dict[str, str]] = [{}]
+    if isinstance(getattr(module, "group_size", None), int):
+        parts.insert(0, {"group_size": "group_size"})
+    if isinstance(getattr(module, "n_groups", None), int):
+        parts.insert(0, {"groups": "n_groups"})
+    for part in parts:
+        for gate in ("before", "behind"):
+            for activation in activations:
+                for order in ("xhat", "once"):
+                    yield dataclasses.replace(
+                        base, gate=gate, gate_activation=activation, order=order, **part
+                    )
+
+
+def _plain_forms(module: Any, base: Form) -> Iterator[Form]:
+    kinds = ["rms", "layer"]
+    if isinstance(module, nn.LayerNorm) or "layernorm" in type(module).__name__.lower():
+        kinds.reverse()
+    if "simplenorm" in type(module).__name__.lower():
+        kinds.insert(0, "simple")
+    offsets: list[dict[str, Any]] = [{}]
+    if base.weight is not None:
+        offsets += [{"offset": 1.0}, {"offset": 1.0, "offset_in_weight": True}]
+    orders = ("once", "xhat", "weight", "wide") if base.weight or base.bias else ("once",)
+    weight = None if base.weight is None else getattr(module, base.weight)
+    axes = (-1, 1) if base.count == 1 else (-1,)
+    if weight is not None and weight.dim() > 1 and base.count == 1:
+        axes = (1,)  # of the shape (C, 1, 1)
+    for axis in axes:
+        for kind in kinds:
+            for order in orders if kind != "simple" else ("once", "wide"):
+                for offset in offsets:
+                    yield dataclasses.replace(base, kind=kind, axis=axis, order=order, **offset)
+        if base.eps == _EPS_NUMBERS[0] and not hasattr(module, "eps"):
+            yield dataclasses.replace(base, kind="l2", axis=axis, order="wide", eps=0.0)

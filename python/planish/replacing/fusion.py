@@ -1,0 +1,77 @@
+"""Moves activations into the GroupNorm before them, and back.
+
+Three places: neighbours in an nn.Sequential, a norm and an activation that are attributes of a
+block (replacing/pairs.py reads its forward), and diffusers' ResnetBlock2D, whose one activation
+serves twice (replacing/blocks.py). In the first two the norm does the activation and an nn.Identity
+takes its place, which remembers both.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator
+
+from planish import _channels
+from planish.replacing import blocks, families, pairs
+from torch import nn
+
+__all__ = ["count", "fuse", "unfuse"]
+
+#: In the __dict__ of the nn.Identity: the activation that was there, and the norm that does it.
+_WAS = "_planish_activation"
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, name, None) for name in _HOOKS) or "forward" in module.__dict__
+
+
+def _neighbours(parent: nn.Module) -> Iterator[tuple[str, str]]:
+    """Names of children of which the second is applied to what the first returns, and only that."""
+    if type(parent) is nn.Sequential:
+        yield from itertools.pairwise(parent._modules)
+    else:
+        yield from pairs.of(type(parent))
+
+
+def fuse(model: nn.Module) -> None:
+    """What :func:`planish.replace` does for ``activations=True``."""
+    places: collections.Counter[int] = collections.Counter()
+    for parent in model.modules():
+        places.update(id(child) for child in parent._modules.values())
+    for parent in list(model.modules()):
+        blocks.put(parent)
+        for norm_name, name in list(_neighbours(parent)):
+            norm, then = parent._modules.get(norm_name), parent._modules.get(name)
+            activation = families.ACTIVATIONS.get(type(then))  # type: ignore[arg-type]
+            if (
+                activation is not None
+                and type(norm) is _channels.GroupNorm
+                and norm.activation is None
+                and places[id(norm)] == 1
+                and not _has_hooks(norm)
+                and then is not None
+                and not _has_hooks(then)
+            ):
+                norm.activation = activation
+                identity = nn.Identity()
+                identity.__dict__[_WAS] = then, norm
+                parent._modules[name] = identity
+
+
+def unfuse(model: nn.Module) -> None:
+    """Puts every activation back."""
+    for parent in model.modules():
+        blocks.take(parent)
+        for name, child in list(parent._modules.items()):
+            if child is not None and _WAS in child.__dict__:
+                activation, norm = child.__dict__[_WAS]
+                parent._modules[name] = activation
+                norm.activation = None
+
+
+def count(model: nn.Module) -> int:
+    """Activations that a norm does."""
+    return sum((_WAS in module.__dict__) + blocks.count(module) for module in model.modules())

@@ -1,0 +1,113 @@
+"""Which attributes of a block are a norm and the activation right behind it.
+
+Read from the source of the block's class: an activation that is called once in the whole class,
+right after the norm, on what the norm returned. A class whose source says something else, or is
+not to be had, has no such pairs.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+from torch import nn
+
+__all__ = ["of"]
+
+
+def _sources(cls: type[nn.Module]) -> list[ast.AST] | None:
+    trees: list[ast.AST] = []
+    for base in cls.__mro__:
+        if base is nn.Module:
+            break
+        if base.__module__.partition(".")[0] in ("torch", "builtins", "typing", "abc"):
+            continue
+        try:
+            trees.append(ast.parse(textwrap.dedent(inspect.getsource(base))))
+        except (OSError, TypeError, SyntaxError, IndentationError):
+            return None
+    return trees
+
+
+def _functions(trees: list[ast.AST]) -> list[ast.FunctionDef]:
+    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [function for function in found if function.name != "__init__"]
+
+
+def _own(node: ast.AST) -> str | None:
+    """The attribute, of ``self.attribute``."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id == "self" else None
+    return None
+
+
+def _call(statement: ast.stmt) -> tuple[str, str] | None:
+    """Variable and attribute of ``v = self.attribute(v, ...)``."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, call = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name) or not isinstance(call, ast.Call) or not call.args:
+        return None
+    attribute, first = _own(call.func), call.args[0]
+    if attribute is None or not isinstance(first, ast.Name) or first.id != target.id:
+        return None
+    return target.id, attribute
+
+
+def _ends(statement: ast.stmt, variable: str) -> list[str] | None:
+    """The attributes that the statement's paths end in calling on the variable; None where a path
+    ends otherwise. ``if self.norm:`` without an else is about a norm that is there."""
+    if isinstance(statement, ast.If):
+        found: list[str] = []
+        for branch in (statement.body, statement.orelse):
+            if not branch:
+                continue
+            ends = _ends(branch[-1], variable)
+            if ends is None:
+                return None
+            found += ends
+        if not statement.orelse and _own(statement.test) not in found:
+            return None
+        return found
+    call = _call(statement)
+    return [call[1]] if call is not None and call[0] == variable else None
+
+
+def _blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(function):
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(node, field, None)
+            if isinstance(statements, list):
+                yield statements
+
+
+@functools.cache
+def of(cls: type[nn.Module]) -> tuple[tuple[str, str], ...]:
+    """Pairs of names of a norm and its activation."""
+    trees = _sources(cls)
+    if not trees:
+        return ()
+    functions = _functions(trees)
+    tests = {
+        id(test.left if isinstance(test, ast.Compare) else test)
+        for function in functions
+        for test in (node.test for node in ast.walk(function) if isinstance(node, ast.If))
+    }
+    uses: collections.Counter[str | None] = collections.Counter(
+        _own(node) for function in functions for node in ast.walk(function) if id(node) not in tests
+    )
+    found: list[tuple[str, str]] = []
+    for function in functions:
+        for statements in _blocks(function):
+            for before, statement in zip(statements, statements[1:], strict=False):
+                call = _call(statement)
+                ends = None if call is None else _ends(before, call[0])
+                if call is None or not ends or len(set(ends)) != 1 or uses[call[1]] != 1:
+                    continue
+                if uses[ends[0]] == len(ends):
+                    found.append((ends[0], call[1]))
+    return tuple(found)

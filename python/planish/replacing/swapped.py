@@ -1,0 +1,231 @@
+"""How one module comes to run on planish, and back: its class changes, the object stays.
+
+torch's own modules become planish's of the same name. Modules of other libraries get a subclass of
+their class, made here, whose forward runs on planish what was proven and hands all else to the
+original's. Name, isinstance, attributes, state_dict, hooks and whatever refers to the object are as
+they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from planish import _functional
+from planish.replacing import families
+from planish.replacing.forms import Form, NotExact, runner
+from planish.replacing.probe import Pair, Proof, prove
+from torch import Tensor, nn
+
+__all__ = ["Swapped", "decide", "form_of", "original_class", "put", "take"]
+
+#: In a module's __dict__: the class it had, where its class is one that users make, too.
+WAS = "_planish_was"
+
+
+class Swapped:
+    """What the classes made here share, before the original class in the order of classes."""
+
+    _planish_original: type[nn.Module]
+    _planish_proof: Proof
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As an instance of the original class, which is looked at again where it is loaded."""
+        state = dict(self.__dict__)
+        return _load, (self._planish_original,), state
+
+
+def _load(original: type[nn.Module]) -> nn.Module:
+    cls = _loading(original)
+    return cls.__new__(cls)
+
+
+@functools.cache
+def _loading(original: type[nn.Module]) -> type[nn.Module]:
+    """Its __setstate__ makes it the original's, then planish's once more."""
+
+    def __setstate__(self: Any, state: Any) -> None:
+        self.__class__ = original
+        if hasattr(original, "__setstate__"):
+            self.__setstate__(state)
+        else:
+            self.__dict__.update(state)
+        put(self)
+
+    return type(original.__name__, (original,), {"__setstate__": __setstate__})
+
+
+def _is_ours(tensor: Tensor) -> bool:
+    """Whether it is a tensor that planish's operators take, or one that only tracing makes."""
+    return type(tensor).__name__ != "DTensor" and not tensor.is_nested
+
+
+def _runs(
+    pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any
+) -> bool:
+    if not isinstance(x, Tensor) or not _is_ours(x) or x.dim() not in ranks:
+        return False
+    weight = getattr(module, form.weight) if form.weight else None
+    bias = getattr(module, form.bias) if form.bias else None
+    weight, bias = (p if isinstance(p, Tensor) else None for p in (weight, bias))
+    if form.kind == "convolution":
+        weight, bias = module.weight, module.bias
+    first = weight if weight is not None else bias
+    if (x.dtype, None if first is None else first.dtype) not in pairs:
+        return False
+    return (
+        x.device.type in _functional.DEVICES
+        and (x.numel() > 0 or not x.is_cuda)
+        and all(
+            p is None or (p.device == x.device and p.dtype == first.dtype and _is_ours(p))  # type: ignore[union-attr]
+            for p in (weight, bias)
+        )
+    )
+
+
+@functools.cache
+def _swapped_class(original: type[nn.Module], proof: Proof) -> type[nn.Module]:
+    form, run = proof.form, runner(proof.form)
+    pairs, ranks = proof.pairs, proof.ranks
+    known = families.signature(original)
+    names = known.names if known is not None else ()
+    forward: Callable[..., Any] = original.forward
+    takes_gate = form.gate is not None
+
+    def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """x and gate, where nothing else is given."""
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if len(given) != len(args) + len(kwargs):
+            return None
+        x = given.pop(names[0], None)
+        gate = given.pop(names[1], None) if takes_gate else None
+        return None if any(value is not None for value in given.values()) else (x, gate)
+
+    @functools.wraps(forward)
+    def swapped_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = bound(args, kwargs) if kwargs or len(args) != 1 else (args[0], None)
+        if found is not None:
+            x, gate = found
+            given = not takes_gate or isinstance(gate, Tensor)
+            if given and _runs(pairs, ranks, self, form, x):
+                try:
+                    return run(self, x, gate)
+                except NotExact:
+                    pass
+        return forward(self, *args, **kwargs)
+
+    return type(
+        original.__name__,
+        (Swapped, original),
+        {
+            "__module__": original.__module__,
+            "__qualname__": original.__qualname__,
+            "__doc__": original.__doc__,
+            "forward": swapped_forward,
+            "_planish_original": original,
+            "_planish_proof": proof,
+        },
+    )
+
+
+def original_class(module: nn.Module) -> type[nn.Module]:
+    """The class before planish changed it."""
+    if isinstance(module, Swapped):
+        return module._planish_original
+    was: type[nn.Module] = module.__dict__.get(WAS, type(module))
+    return was
+
+
+def form_of(module: nn.Module) -> str:
+    """What planish computes for it, in words; empty for a module that planish did not change."""
+    if isinstance(module, Swapped):
+        return str(module._planish_proof.form)
+    if WAS in module.__dict__:
+        return f"planish.{type(module).__name__}"
+    return ""
+
+
+def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
+    """The class that runs it on planish and what that computes; or why there is none, empty for
+    what is no norm."""
+    cls = type(module)
+    if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
+        return ""
+    why = _bound_forward(module)
+    if cls in families.TORCH:
+        return why or (families.TORCH[cls], f"planish.{families.TORCH[cls].__name__}")
+    refused = families.why_not(module)
+    if refused is not None:
+        return refused
+    if why:
+        return why
+    if _parametrized(module):
+        return "its parameters are computed (torch.nn.utils.parametrize)"
+    proof = prove(cls, module)
+    if isinstance(proof, str):
+        return proof
+    direct = families.DIRECT.get((cls.__module__, cls.__qualname__))
+    if direct is not None:
+        return direct, f"planish.{direct.__name__}"
+    mine = _dtypes(module)
+    if mine and not mine <= {pair[1] for pair in proof.pairs}:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in mine)
+        return f"with parameters of {names} its results are not planish's within the bounds"
+    return _swapped_class(cls, proof), str(proof.form)
+
+
+def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
+    return {p.dtype for p in module._parameters.values() if p is not None}
+
+
+def _parametrized(module: nn.Module) -> bool:
+    return "parametrizations" in module._modules
+
+
+def _bound_forward(module: nn.Module) -> str:
+    """Why a forward that is an attribute of the instance is in the way; empty where it is not.
+
+    accelerate's hooks bind one that calls what is kept as ``_old_forward``.
+    """
+    if "forward" not in module.__dict__:
+        return ""
+    old = module.__dict__.get("_old_forward")
+    if getattr(old, "__func__", None) is type(module).forward:
+        return ""
+    return "its forward was replaced on the instance, by something other than its class"
+
+
+def _assign(module: Any, cls: type[nn.Module]) -> None:
+    module.__class__ = cls
+    if "_old_forward" in module.__dict__:
+        module.__dict__["_old_forward"] = types.MethodType(cls.forward, module)
+
+
+def put(module: nn.Module) -> str | None:
+    """Changes one module to run on planish. None if it does now, or why not."""
+    decision = decide(module)
+    if isinstance(decision, str):
+        return decision
+    cls, _ = decision
+    original = type(module)
+    _assign(module, cls)
+    if not issubclass(cls, Swapped):
+        module.__dict__[WAS] = original
+        if original not in families.TORCH and issubclass(cls, nn.GroupNorm):
+            act = module._modules.get("act")
+            module.__dict__["activation"] = families.ACTIVATIONS[type(act)] if act else None
+    return None
+
+
+def take(module: nn.Module) -> bool:
+    """Changes one module back; whether there was something to do."""
+    original = original_class(module)
+    if original is type(module):
+        return False
+    _assign(module, original)
+    if module.__dict__.pop(WAS, None) is not None:
+        module.__dict__.pop("activation", None)
+    return True
