@@ -4,15 +4,20 @@
 
     planish.enable()               # F.layer_norm, F.group_norm, F.rms_norm now run on planish
     with planish.enabled(): ...    # the same, for a block
-    model = planish.replace(model) # or: swap the modules of one model
+    model = planish.replace(model) # or: swap the modules of one model, Llama's and timm's included
     planish.replaced(model)        # what it took, what it left, and why
     planish.restore(model)         # as it was
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
     planish.LayerNorm2d(96)        # channels first without a permute
+    planish.add_rms_norm(x, residual, weight)  # what stands around a norm
     planish.stats()                # what ran on planish, what went to torch, and why
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
+    planish.apex.install()         # `from apex.normalization import FusedLayerNorm` works
+    planish.hf.register()          # Transformers' use_kernels=True runs planish
+    planish.composer.FusedLayerNorm()  # an algorithm for Composer's Trainer
 
-Importing planish imports neither torch nor the library; the first use of either does.
+Importing planish does not import torch, and without it not the library either. Once torch is
+imported, before or after, planish's operators are registered with it.
 """
 
 from __future__ import annotations
@@ -20,7 +25,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from planish import _register
+
 if TYPE_CHECKING:
+    from planish import apex as apex
+    from planish import compat as compat
+    from planish import composer as composer
+    from planish import hf as hf
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
     from planish._channels import InstanceNorm1d as InstanceNorm1d
@@ -36,8 +47,21 @@ if TYPE_CHECKING:
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
     from planish._functional import weight_standardize as weight_standardize
+    from planish._fused import add_layer_norm as add_layer_norm
+    from planish._fused import add_rms_norm as add_rms_norm
+    from planish._fused import gated_layer_norm as gated_layer_norm
+    from planish._fused import gated_rms_norm as gated_rms_norm
+    from planish._fused import modulated_layer_norm as modulated_layer_norm
+    from planish._fused import modulated_rms_norm as modulated_rms_norm
+    from planish._fused import qk_norm as qk_norm
+    from planish._fused_modules import AddLayerNorm as AddLayerNorm
+    from planish._fused_modules import AddRMSNorm as AddRMSNorm
+    from planish._fused_modules import GatedRMSNorm as GatedRMSNorm
+    from planish._fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
+    from planish._quantized import quantized_layer_norm as quantized_layer_norm
+    from planish._quantized import quantized_rms_norm as quantized_rms_norm
     from planish.pack import load_pack as load_pack
     from planish.replacing import replace as replace
     from planish.replacing import replaced as replaced
@@ -46,14 +70,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "enable": "planish._enable",
-    "disable": "planish._enable",
-    "enabled": "planish._enable",
-    "stats": "planish._enable",
-    "layer_norm": "planish._functional",
-    "rms_norm": "planish._functional",
-    "group_norm": "planish._functional",
-    "weight_standardize": "planish._functional",
     "EvoNorm2dS0": "planish._channels",
     "GroupNorm": "planish._channels",
     "InstanceNorm1d": "planish._channels",
@@ -61,31 +77,68 @@ _HOMES = {
     "InstanceNorm3d": "planish._channels",
     "LayerNorm2d": "planish._channels",
     "RMSNorm2d": "planish._channels",
+    "disable": "planish._enable",
+    "enable": "planish._enable",
+    "enabled": "planish._enable",
+    "stats": "planish._enable",
+    "group_norm": "planish._functional",
+    "layer_norm": "planish._functional",
+    "rms_norm": "planish._functional",
+    "weight_standardize": "planish._functional",
+    "add_layer_norm": "planish._fused",
+    "add_rms_norm": "planish._fused",
+    "gated_layer_norm": "planish._fused",
+    "gated_rms_norm": "planish._fused",
+    "modulated_layer_norm": "planish._fused",
+    "modulated_rms_norm": "planish._fused",
+    "qk_norm": "planish._fused",
+    "AddLayerNorm": "planish._fused_modules",
+    "AddRMSNorm": "planish._fused_modules",
+    "GatedRMSNorm": "planish._fused_modules",
+    "ModulatedLayerNorm": "planish._fused_modules",
     "LayerNorm": "planish._modules",
     "RMSNorm": "planish._modules",
+    "quantized_layer_norm": "planish._quantized",
+    "quantized_rms_norm": "planish._quantized",
+    "load_pack": "planish.pack",
     "replace": "planish.replacing",
     "replaced": "planish.replacing",
     "restore": "planish.replacing",
-    "load_pack": "planish.pack",
 }
 
+#: Modules of what other packages look for, imported when they are asked for.
+_MODULES = ("apex", "compat", "composer", "hf")
+
 __all__ = [
+    "AddLayerNorm",
+    "AddRMSNorm",
     "EvoNorm2dS0",
+    "GatedRMSNorm",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
     "LayerNorm",
     "LayerNorm2d",
+    "ModulatedLayerNorm",
     "RMSNorm",
     "RMSNorm2d",
     "__version__",
+    "add_layer_norm",
+    "add_rms_norm",
     "disable",
     "enable",
     "enabled",
+    "gated_layer_norm",
+    "gated_rms_norm",
     "group_norm",
     "layer_norm",
     "load_pack",
+    "modulated_layer_norm",
+    "modulated_rms_norm",
+    "qk_norm",
+    "quantized_layer_norm",
+    "quantized_rms_norm",
     "replace",
     "replaced",
     "restore",
@@ -96,6 +149,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"planish.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'planish' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -104,4 +159,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})
+
+
+_register.register_with_torch()  # last: it may import other modules of the package

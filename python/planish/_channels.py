@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
+
 import torch
-from planish import _functional, _ops
+from planish import _eager, _functional, _norms
+from planish._ways import Way, leaf, needs_graph, way_of
 from torch import Tensor, nn
 
 __all__ = [
@@ -72,10 +75,22 @@ class LayerNorm2d(nn.LayerNorm):
         super().__init__(num_channels, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            pixels = input.permute(0, 2, 3, 1)
+            y = F.layer_norm(pixels, self.normalized_shape, self.weight, self.bias, self.eps)
+            y = y.permute(0, 3, 1, 2)
+        else:
+            y = self._forward(input)
+        return y
+
+    def _forward(self, input: Tensor) -> Tensor:
+        way = way_of(input, self.weight, self.bias)
+        if way is Way.NODE:
+            return leaf(self, input)
         _check_image(self, input, self.normalized_shape[0])
-        if not _planish_runs(input, self.weight, self.bias):
-            y = super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-            return _laid_out_as(y, input)
+        if way is Way.TORCH or not _planish_runs(input, self.weight, self.bias):
+            y = nn.LayerNorm.forward(self, input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return y if way is Way.TORCH else _laid_out_as(y, input)
         return _functional.channel_norm("layer_norm", input, self.weight, self.bias, self.eps)
 
 
@@ -94,10 +109,22 @@ class RMSNorm2d(nn.RMSNorm):
         super().__init__(num_channels, eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            pixels = x.permute(0, 2, 3, 1)
+            y = F.rms_norm(pixels, self.normalized_shape, self.weight, self.eps)
+            y = y.permute(0, 3, 1, 2)
+        else:
+            y = self._forward(x)
+        return y
+
+    def _forward(self, x: Tensor) -> Tensor:
+        way = way_of(x, self.weight)
+        if way is Way.NODE:
+            return leaf(self, x)
         _check_image(self, x, self.normalized_shape[0])
-        if not _planish_runs(x, self.weight):
-            y = super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-            return _laid_out_as(y, x)
+        if way is Way.TORCH or not _planish_runs(x, self.weight):
+            y = nn.RMSNorm.forward(self, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return y if way is Way.TORCH else _laid_out_as(y, x)
         eps = self.eps
         if eps is None:
             eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
@@ -111,7 +138,10 @@ class GroupNorm(nn.GroupNorm):
     :func:`planish.group_norm`.
     """
 
-    activation: str | None = None  # of modules that replace() made
+    # for TorchScript
+    __constants__ = [*nn.GroupNorm.__constants__, "activation"]  # noqa: RUF012
+
+    activation = None  # of modules that replace() made
 
     def __init__(
         self,
@@ -130,10 +160,22 @@ class GroupNorm(nn.GroupNorm):
         self.activation = activation
 
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            y = F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+            if self.activation is not None:
+                y = F.relu(y) if self.activation == "relu" else F.silu(y)
+        else:
+            y = self._forward(input)
+        return y
+
+    def _forward(self, input: Tensor) -> Tensor:
         parameters = self.weight, self.bias
+        way = way_of(input, *parameters)
+        if way is Way.NODE:
+            return leaf(self, input)
         fits = input.dim() > 1 and input.shape[1] == self.num_channels
-        if not fits or not _planish_runs(input, *parameters):
-            y = super().forward(input)
+        if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
+            y = nn.GroupNorm.forward(self, input)
             return _functional.activate(y, self.activation)
         return _functional.group_norm(
             input, self.num_groups, *parameters, self.eps, self.activation
@@ -152,34 +194,55 @@ class _InstanceNorm:
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            self._check_input_dim(input)  # type: ignore[attr-defined]
+            if input.dim() == self._get_no_batch_dim():  # type: ignore[attr-defined]
+                y = self._handle_no_batch_input(input)  # type: ignore[attr-defined]
+            else:
+                y = self._apply_instance_norm(input)  # type: ignore[attr-defined]
+        else:
+            y = self._forward(input)
+        return y  # type: ignore[no-any-return]
+
+    def _forward(self, input: Tensor) -> Tensor:
+        module: Any = self
+        parameters = module.weight, module.bias
+        way = way_of(input, *parameters)
+        if way is Way.NODE:
+            return leaf(module, input)
+        if way is Way.TORCH or not self._is_for_planish(input):
+            result: Tensor = nn.modules.instancenorm._InstanceNorm.forward(module, input)
+            return result
+        channels_axis = input.dim() - module._get_no_batch_dim()
+        reduce = list(range(channels_axis + 1, input.dim()))
+        y = _norms.norm(
+            way, input, *parameters, reduce, [channels_axis], module.eps, rms=False, keep=True
+        )
+        if module.running_mean is not None and module.training:
+            _update_running(module, input, reduce)
+        return y
+
+    def _is_for_planish(self, input: Tensor) -> bool:
         module: Any = self
         batched = module._get_no_batch_dim() + 1
+        if input.dim() not in (batched, batched - 1):
+            return False
         channels_axis = input.dim() - module._get_no_batch_dim()
-        parameters = module.weight, module.bias
-        uses_running = module.track_running_stats and not module.training
-        count = input.shape[max(channels_axis + 1, 0) :].numel()
-        fits = (
-            input.dim() in (batched, batched - 1)
+        return (
+            (module.training or not module.track_running_stats)
             and input.shape[channels_axis] == module.num_features
-            and count > 1
+            and input.shape[channels_axis + 1 :].numel() > 1
+            and _planish_runs(input, module.weight, module.bias)
         )
-        if not fits or uses_running or not _planish_runs(input, *parameters):
-            result: Tensor = super().forward(input)  # type: ignore[misc]
-            return result
-        reduce = list(range(channels_axis + 1, input.dim()))
-        y, mean, rstd = _ops.norm_and_statistics(
-            input, *parameters, reduce, [channels_axis], module.eps
-        )
-        if module.running_mean is not None:
-            _update_running(module, mean, rstd, count)
-        return y
 
 
 @torch.no_grad()
-def _update_running(module: Any, mean: Tensor, rstd: Tensor, count: int) -> None:
-    """From the statistics of each sample, whose variance is biased."""
+def _update_running(module: Any, input: Tensor, reduce: list[int]) -> None:
+    """From the statistics of each sample. Not from rstd, which has lost the digits of a variance
+    far below eps."""
+    mean, squares = _norms.statistics(input, reduce)
+    variance = squares / (input.shape[reduce[0] :].numel() - 1)
     momentum = module.momentum if module.momentum is not None else 0.0
-    variance = (rstd.pow(-2) - module.eps).clamp_min_(0) * (count / (count - 1))
     channels = module.num_features
     for running, found in ((module.running_mean, mean), (module.running_var, variance)):
         running.lerp_(found.reshape(-1, channels).mean(0).to(running.dtype), momentum)
@@ -208,7 +271,7 @@ class EvoNorm2dS0(nn.Module):
     What is fused and what is not: mean and sum of squares of a group come from planish, in one pass
     over x and as exact as its norms. The rest, sigmoid, products and the sum, are torch's
     operators, forward and backward, each a pass over memory (``torch.compile`` fuses them).
-    Differentiable twice.
+    Differentiable any number of times.
     """
 
     def __init__(
@@ -230,20 +293,40 @@ class EvoNorm2dS0(nn.Module):
         self.v = nn.Parameter(torch.ones(num_features, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        _check_image(self, x, self.num_features)
-        apart = _ops.split_channels(x, self.groups)
-        if _planish_runs(x):
-            _, squares = _ops.statistics(apart, [2, 3, 4])
-            variance = squares / apart.shape[2:].numel()
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            y = self._composed(x)
         else:
-            variance = apart.float().var((2, 3, 4), unbiased=False, keepdim=True)
-        rstd = (variance + self.eps).rsqrt().to(x.dtype)
-        v, weight, bias = (
-            t.view(1, -1, 1, 1).to(x.dtype) for t in (self.v, self.weight, self.bias)
-        )
-        scale = rstd.expand(-1, -1, apart.shape[2], 1, 1).flatten(1, 2)
-        y: Tensor = x * (v * x).sigmoid() * (scale * weight) + bias
+            y = self._forward(x)
         return y
+
+    def _forward(self, x: Tensor) -> Tensor:
+        way = way_of(x)
+        if way is Way.NODE:
+            return leaf(self, x)
+        _check_image(self, x, self.num_features)
+        if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
+            x = x.clone()  # autograd saves no tensor that was made in inference mode
+        if not _planish_runs(x):
+            return self._composed(x)
+        apart = _eager.split_channels(x, self.groups)
+        _, squares = _norms.statistics(apart, [2, 3, 4])
+        return self._from_variance(x, squares / apart.shape[2:].numel())
+
+    def _composed(self, x: Tensor) -> Tensor:
+        """In torch's own operators."""
+        sizes = [x.size(0), self.groups, x.size(1) // self.groups, x.size(2), x.size(3)]
+        wide = x if x.dtype == torch.float64 else x.float()
+        variance = wide.view(sizes).var([2, 3, 4], unbiased=False, keepdim=True)
+        return self._from_variance(x, variance)
+
+    def _from_variance(self, x: Tensor, variance: Tensor) -> Tensor:
+        """``variance``: (N, groups, 1, 1, 1)."""
+        rstd = (variance + self.eps).rsqrt().to(x.dtype)
+        v = self.v.view(1, -1, 1, 1).to(x.dtype)
+        weight = self.weight.view(1, -1, 1, 1).to(x.dtype)
+        bias = self.bias.view(1, -1, 1, 1).to(x.dtype)
+        scale = rstd.expand(-1, -1, x.size(1) // self.groups, 1, 1).flatten(1, 2)
+        return x * (v * x).sigmoid() * (scale * weight) + bias
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, groups={self.groups}, eps={self.eps}"

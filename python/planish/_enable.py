@@ -68,13 +68,26 @@ def _overloads(op: str) -> list[Any]:
     return [getattr(torch.ops.aten, name).default for name in _REPLACED[op]]
 
 
-def _traced_as_composite(overload: Any) -> Callable[..., Any]:
+def _traced(overload: Any) -> Callable[..., Any]:
+    """What tracing sees of torch's RMS norm: the composition; but planish's own operator where
+    torch.compile's backend takes no norms apart, and would take this one apart all the same."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return lambda *args, **kwargs: overload._op_dk(key, *args, **kwargs)
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        results = None
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            from planish import _traced_rms
+
+            results = _traced_rms.forward(*args, **kwargs)
+        if results is None:
+            return overload._op_dk(key, *args, **kwargs)
+        return results if overload is torch.ops.aten._fused_rms_norm.default else results[0]
+
+    return traced
 
 
 def _told(device: str) -> tuple[Any, tuple[str, ...]]:
-    """The key and the operators that tracing has to see as torch's composition, with symbolic sizes
+    """The key and the operators that tracing has to see otherwise than C does, with symbolic sizes
     kept symbolic. For CUDA torch has a _fused_rms_norm of its own, which stays as it is."""
     if device == "cpu":
         return torch._C.DispatchKey.AutogradCPU, ("rms_norm", "_fused_rms_norm")
@@ -86,7 +99,7 @@ def _tell_python_dispatcher(device: str) -> None:
     for name in names:
         overload = getattr(torch.ops.aten, name).default
         if key not in overload.py_kernels:
-            overload.py_impl(key)(_traced_as_composite(overload))
+            overload.py_impl(key)(_traced(overload))
 
 
 def _untell_python_dispatcher(device: str) -> None:
@@ -164,8 +177,7 @@ def _check_cuda() -> None:
     running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if not running or torch.cuda.is_current_stream_capturing():
         return
-    library().define()
-    torch.ops.planish.check_cuda(torch.cuda.current_device())
+    library().check_cuda(torch.cuda.current_device())
 
 
 def enable(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
+from typing import Any
 
 import torch
-from planish import _enable, _ops
+from planish import _enable, _norms, _ops
 from planish._library import library
-from torch import Tensor
+from planish._ways import Way, is_jit_tracing, may_be_torchs, needs_graph, way_of
+from torch import Tensor, fx
 
 __all__ = ["group_norm", "layer_norm", "rms_norm", "weight_standardize"]
 
@@ -91,21 +94,33 @@ def _norm(
     affine = (
         reduce if affine_dims is None else _axes(affine_dims, x.dim(), f"{function}, affine_dims")
     )
-    _check(x, weight, affine, function, "weight")
-    _check(x, bias, affine, function, "bias")
+    way = way_of(x, weight, bias)
+    if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
+        _check(x, weight, affine, function, "weight")
+        _check(x, bias, affine, function, "bias")
     if weight_offset and weight is not None:
         weight = _with_offset(weight, weight_offset)
     if cast == "xhat" and _rounds_xhat(x, weight, bias):
         xhat = _norm(function, x, reduce, None, None, eps, None, keep)
         return _affine(xhat, weight, bias, affine)
     rms = function == "rms_norm"
-    on = _enable.is_enabled(function, _device_type(x)) and not (keep and not x.is_contiguous())
-    if on and _torch_can(x, weight, bias, reduce, affine, rms):
+    if (
+        may_be_torchs(way, x)
+        and _enable.is_enabled(function, _device_type(x))
+        and not (x.is_inference() and needs_graph(x, weight, bias))  # torch cannot save it
+        and _torch_can(x, weight, bias, reduce, affine, rms)
+        and not (keep and _is_permuted(x))
+    ):
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)
         return torch.layer_norm(x, shape, weight, bias, eps)
-    return _ops.norm(x, weight, bias, reduce, affine, eps, rms, keep)
+    return _norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep)
+
+
+def _is_permuted(x: Tensor) -> bool:
+    """Whether a result laid out as x is not dense in the order of its axes."""
+    return any(one < other for one, other in itertools.pairwise(x.stride()))
 
 
 #: Orders of rounding; see layer_norm.
@@ -150,6 +165,11 @@ def _torch_can(
     )
 
 
+def _node(function: Any, x: fx.Proxy, **arguments: Any) -> Any:
+    """The call as a node of the graph that torch.fx traces."""
+    return x.tracer.create_proxy("call_function", function, (x,), arguments)
+
+
 def layer_norm(
     x: Tensor,
     dims: int | Iterable[int],
@@ -166,7 +186,8 @@ def layer_norm(
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``, with mean and (biased) variance over
     ``dims``. ``weight`` and ``bias`` vary along ``affine_dims`` (by default ``dims``): they have
     the sizes of those axes in x's order, or x's rank with 1 everywhere else. Dtypes: f16, bf16, f32
-    and f64, each tensor its own; the result has x's and is dense. Differentiable twice.
+    and f64, each tensor its own; the result has x's and is laid out as x. Differentiable any number
+    of times, forward mode included.
 
     ``layer_norm(x, 1, weight, bias)`` is the channel norm of an NCHW tensor without a permute.
 
@@ -181,6 +202,18 @@ def layer_norm(
     Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do
     not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast``.
     """
+    if isinstance(x, fx.Proxy):
+        return _node(
+            layer_norm,
+            x,
+            dims=dims,
+            weight=weight,
+            bias=bias,
+            eps=eps,
+            affine_dims=affine_dims,
+            weight_offset=weight_offset,
+            cast=cast,
+        )
     return _norm(
         "layer_norm",
         x,
@@ -189,8 +222,9 @@ def layer_norm(
         bias,
         eps,
         affine_dims,
-        weight_offset=weight_offset,
-        cast=cast,
+        True,
+        weight_offset,
+        cast,
     )
 
 
@@ -209,6 +243,18 @@ def rms_norm(
 
     ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
     """
+    if isinstance(x, fx.Proxy):
+        return _node(
+            rms_norm,
+            x,
+            dims=dims,
+            weight=weight,
+            bias=bias,
+            eps=eps,
+            affine_dims=affine_dims,
+            weight_offset=weight_offset,
+            cast=cast,
+        )
     return _norm(
         "rms_norm",
         x,
@@ -217,8 +263,9 @@ def rms_norm(
         bias,
         eps,
         affine_dims,
-        weight_offset=weight_offset,
-        cast=cast,
+        True,
+        weight_offset,
+        cast,
     )
 
 
@@ -229,6 +276,9 @@ def channel_norm(
     function: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x."""
+    way = way_of(x, weight, bias)
+    if way is Way.TORCH:
+        return _norm(function, x, 1, weight, bias, eps, None)
     graph = torch.is_grad_enabled() and x.requires_grad
     if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
         # With a graph no view, see group_norm.
@@ -287,7 +337,7 @@ def group_norm(
     neighbouring channels and all axes after them; ``weight`` and ``bias`` of C elements.
 
     The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
-    its own. Differentiable twice.
+    its own. Differentiable any number of times, forward mode included.
 
     ``activation="silu"`` or ``"relu"`` returns that of y. It is fused: no pass over memory of its
     own, and nothing kept for the backward but what the norm keeps. For images of less than four
@@ -297,8 +347,21 @@ def group_norm(
     Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
     another dtype or device; and ValueError for another activation.
     """
+    if isinstance(x, fx.Proxy):
+        return _node(
+            group_norm,
+            x,
+            num_groups=num_groups,
+            weight=weight,
+            bias=bias,
+            eps=eps,
+            activation=activation,
+        )
     check_activation("group_norm", activation)
     _check_x("group_norm", x)
+    way = way_of(x, weight, bias)
+    if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
+        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     if x.dim() < 2:
         raise RuntimeError(
             f"group_norm: Expected at least 2 dimensions for input tensor but received {x.dim()}"
@@ -316,26 +379,33 @@ def group_norm(
                 f"{name} of shape {list(parameter.shape)}"
             )
         _check(x, parameter, [1], "group_norm", name)
-    through_torch = _enable.is_enabled("group_norm", _device_type(x)) and _torch_can_group(
-        x, weight, bias
+    if way is Way.TORCH:
+        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
+    through_torch = (
+        may_be_torchs(way, x)
+        and _enable.is_enabled("group_norm", _device_type(x))
+        and not (x.is_inference() and needs_graph(x, weight, bias))
+        and _torch_can_group(x, weight, bias)
     )
     fuses = x.shape[2:].numel() >= _FUSED_PIXELS
     if activation and fuses and (not through_torch or _is_worth_a_call(x)):
-        return _ops.group_norm(x, num_groups, weight, bias, eps, activation)
+        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     if through_torch:
         y = torch.group_norm(x, num_groups, weight, bias, eps)
     else:
-        y = _ops.group_norm(x, num_groups, weight, bias, eps)
+        y = _norms.group_norm(way, x, num_groups, weight, bias, eps)
     return activate(y, activation)
 
 
 def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:
     """Weight standardization (Qiao et al. 2019) of w (out, in, ...): the weights of each output get
     mean 0 and variance 1, ``(w - mean) / sqrt(var + eps)`` with the biased variance, over all axes
-    but the first. Laid out as w; differentiable twice.
+    but the first. Laid out as w; differentiable any number of times.
 
     Raises RuntimeError for fewer than two axes, NotImplementedError for another dtype or device.
     """
+    if isinstance(w, fx.Proxy):
+        return _node(weight_standardize, w, eps=eps)
     if w.dim() < 2:
         raise RuntimeError(f"weight_standardize: Expected 2 dimensions or more, but got {w.dim()}")
     return _norm("layer_norm", w, range(1, w.dim()), None, None, eps, None, keep=True)

@@ -108,6 +108,7 @@ class Library:
             dll.planish_torch_has_cuda.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_quiet.argtypes = [ctypes.c_bool]
             dll.planish_torch_define.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+            dll.planish_torch_check_cuda.argtypes = [ctypes.c_int, *text]
             dll.planish_torch_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_symbol_get.argtypes = [ctypes.c_int, ctypes.POINTER(_CSymbol)]
             dll.planish_torch_symbol_get.restype = ctypes.c_bool
@@ -196,6 +197,13 @@ class Library:
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self._dll.planish_torch_define(text, len(text)) != 0:
             raise RuntimeError(f"planish: {text.value.decode(errors='replace')}")
+
+    def check_cuda(self, device: int) -> None:
+        """Raises RuntimeError where torch's own CUDA norms, called by their C++ names on this GPU,
+        do not return what they should."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if self._dll.planish_torch_check_cuda(device, text, len(text)) != 0:
+            raise RuntimeError(f"planish.enable: {text.value.decode(errors='replace')}")
 
     def stats(self) -> dict[str, OperatorStats]:
         """What became of every call so far, by operator."""

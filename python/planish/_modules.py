@@ -10,8 +10,11 @@ import collections
 import itertools
 from typing import TypeVar
 
+import torch.nn.functional as F
+
 import torch
 from planish import _channels, _functional
+from planish._ways import Way, leaf, way_of
 from torch import Tensor, nn
 
 __all__ = ["LayerNorm", "RMSNorm", "replace"]
@@ -40,11 +43,22 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            y = F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        else:
+            y = self._forward(input)
+        return y
+
+    def _forward(self, input: Tensor) -> Tensor:
+        way = way_of(input, self.weight, self.bias)
+        if way is Way.NODE:
+            return leaf(self, input)
         shape = tuple(self.normalized_shape)
-        if not _planish_runs(input, shape, self.weight, self.bias):
-            return super().forward(input)
+        if way is Way.TORCH or not _planish_runs(input, shape, self.weight, self.bias):
+            return nn.LayerNorm.forward(self, input)
         dims = range(input.dim() - len(shape), input.dim())
-        return _functional.layer_norm(input, dims, self.weight, self.bias, self.eps)
+        # dense, as torch's
+        return _functional._norm("layer_norm", input, dims, self.weight, self.bias, self.eps, None)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -54,9 +68,19 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            y = F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        else:
+            y = self._forward(x)
+        return y
+
+    def _forward(self, x: Tensor) -> Tensor:
+        way = way_of(x, self.weight)
+        if way is Way.NODE:
+            return leaf(self, x)
         shape = tuple(self.normalized_shape)
-        if not _planish_runs(x, shape, self.weight):
-            return super().forward(x)
+        if way is Way.TORCH or not _planish_runs(x, shape, self.weight):
+            return nn.RMSNorm.forward(self, x)
         eps = self.eps
         if eps is None:
             eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps

@@ -1,4 +1,4 @@
-"""The planish command: doctor, bench, model, coverage, try, cache, pack.
+"""The planish command: doctor, bench, model, coverage, try, run, cache, pack.
 
 Each sub-command is a module of its own, imported when it is asked for: ``planish doctor`` must work
 where the others' needs are not installed.
@@ -23,6 +23,7 @@ _COMMANDS = {
     "pack": ("planish.pack", "GPU kernels compiled ahead of time, in one file without NVRTC"),
     "coverage": ("planish.coverage", "which norms of a model run on planish, and why others not"),
     "try": ("planish.trial", "your model before and after: what a step gains, in a minute"),
+    "run": ("planish.run", "run an unchanged Python program with planish under torch"),
     "model": ("planish.model", "put planish under a real model, check it and time it"),
 }
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ import planish
 import torch
 from planish._library import library
 
+from .bench import gpu
 from .bench.accuracy import compare
 from .bench.case import Case, Data
 from .bench.machine import describe
-from .bench.timing import Effort, Sample, Timed, interleave, loop
+from .bench.providers.planish_torch import switched_off
+from .bench.timing import Effort, Sample, Timed, interleave, loop, ratio, ratio_settled
 from .demo_picture import AFTER, BEFORE, NormReport, StepReport, draw
 from .models import NormCall, Workload, bert_base, collect_norms, convnext
 
@@ -34,8 +36,10 @@ BOUND_TEXT = (
     "  ULP against f64: y and dx of the largest magnitude in the row, "
     "dweight and dbias of their largest sum of magnitudes"
 )
-NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=3.0)
-STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=45.0)
+NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=1.5, patience=2.0)
+STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, patience=2.0)
+# All steps together end by then, but for the least number of trials, however noisy they are.
+STEPS_SECONDS = 140.0
 KERNELS = (BEFORE, AFTER)
 OUTPUTS = ("y", "dx", "dweight", "dbias")
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -71,11 +75,11 @@ class Screen:
 
         return done
 
-    def times(self, before: float, after: float) -> str:
-        """How many times as fast, coloured: green above 1.02, red under 0.98."""
-        ratio = before / after
-        code = "32" if ratio > 1.02 else ("31" if ratio < 0.98 else "0")
-        return self.paint(f"{ratio:5.2f}x", code)
+    def times(self, samples: dict[str, Sample]) -> str:
+        """How many times as fast, or that it is noise; green above 1.02, red under 0.98."""
+        found = ratio(samples[BEFORE], samples[AFTER])
+        code = "32" if found.value > 1.02 else ("31" if found.value < 0.98 else "0")
+        return self.paint(f"{found!s:>9}", "2" if found.noisy else code)
 
 
 def run_norm(call: NormCall) -> dict[str, torch.Tensor]:
@@ -130,37 +134,25 @@ def errors(
 
 def under(name: str) -> Any:
     """The context in which torch's operators run on that kernel."""
-    return planish.enabled() if name == AFTER else nullcontext()
-
-
-def cuda_loop(work: Callable[[], object]) -> Timed:
-    """Times work that is only queued, by the GPU's clock: what a call takes in a queue of them."""
-
-    def timed(count: int) -> float:
-        work()
-        start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        start.record()
-        for _ in range(count):
-            work()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
-
-    return timed
+    return planish.enabled() if name == AFTER else switched_off()
 
 
 def timed_under(
     name: str, work: Callable[[], object], warm: bool = True, queued: bool = False
 ) -> Timed:
     """Times the work under that kernel."""
-    timed = cuda_loop(work) if queued else loop(work, warm)
+    timed = gpu.queued(work) if queued else loop(work, warm)
 
     def run(count: int) -> float:
         with under(name):
             return timed(count)
 
     return run
+
+
+def by_turns(works: dict[str, Timed], effort: Effort) -> dict[str, Sample]:
+    """Until it is known how the two compare, or the effort's patience is over."""
+    return interleave(works, effort, settled=ratio_settled(BEFORE, AFTER), alike=True)
 
 
 def examine(call: NormCall) -> NormReport:
@@ -175,7 +167,7 @@ def examine(call: NormCall) -> NormReport:
     def forward() -> object:
         return torch.native_layer_norm(call.x, shape, weight, bias, call.eps)
 
-    forward_samples = interleave(
+    forward_samples = by_turns(
         {name: timed_under(name, forward, queued=queued) for name in KERNELS}, NORM_EFFORT
     )
     backward_samples: dict[str, Sample] = {}
@@ -187,7 +179,7 @@ def examine(call: NormCall) -> NormReport:
         def backward() -> object:
             return operator(call.dy, call.x, shape, mean, rstd, weight, bias, mask)
 
-        backward_samples = interleave(
+        backward_samples = by_turns(
             {name: timed_under(name, backward, queued=queued) for name in KERNELS}, NORM_EFFORT
         )
     return NormReport(call, forward_samples, backward_samples, errors(call, found))
@@ -197,21 +189,23 @@ def _note(losses: dict[str, float], name: str, work: Callable[[], float]) -> Non
     losses[name] = work()
 
 
-def time_steps(workload: Workload, screen: Screen) -> list[StepReport]:
-    """Times the forward step and the training step, before and after by turns."""
+def time_steps(workload: Workload, screen: Screen, seconds: float) -> list[StepReport]:
+    """Times the forward step and the training step, before and after by turns; each has half of the
+    seconds."""
     reports = []
+    effort = replace(STEP_EFFORT, case_seconds=seconds / 2 / STEP_EFFORT.patience)
     for step, work in (
         ("forward", workload.forward_step),
         ("training step", workload.training_step),
     ):
         done = screen.doing(f"{step}s by turns, torch and planish")
         losses: dict[str, float] = {}
-        samples = interleave(
+        samples = by_turns(
             {
                 name: timed_under(name, partial(_note, losses, name, work), False)
                 for name in KERNELS
             },
-            STEP_EFFORT,
+            effort,
         )
         done()
         reports.append(StepReport(workload.name, step, samples, losses))
@@ -220,20 +214,23 @@ def time_steps(workload: Workload, screen: Screen) -> list[StepReport]:
 
 def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
     """The table of norms."""
-    times = f"{'torch':>10}{'planish':>11}{'':>7}"
+    times = f"{'torch':>10}{'planish':>11}{'':>10}"
     errors = "".join(f"{key:>15}" for key in OUTPUTS)
-    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>7}"
-    head += f" |{'backward, us':>21}{'':>7} |{'largest error in ULP, torch / planish':>60}"
+    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>10}"
+    head += f" |{'backward, us':>21}{'':>10} |{'largest error in ULP, torch / planish':>60}"
     screen.say(screen.paint(head, "1"))
     screen.say(f"  {'':36} |{times} |{times} |{errors}")
     for report in reports:
         line = f"  {report.call.shape:24}{report.call.dtype:>6}{report.call.calls:>6}"
         for samples in (report.forward, report.backward):
             if samples:
-                before, after = samples[BEFORE].median * 1e6, samples[AFTER].median * 1e6
-                line += f" |{before:>10.0f}{after:>11.0f} {screen.times(before, after)}"
+                noise = ratio(samples[BEFORE], samples[AFTER]).noisy
+                before, after = (
+                    "-" if noise else f"{samples[name].median * 1e6:.0f}" for name in KERNELS
+                )
+                line += f" |{before:>10}{after:>11} {screen.times(samples)}"
             else:
-                line += f" |{'-':>10}{'-':>11}{'':>7}"
+                line += f" |{'-':>10}{'-':>11}{'':>10}"
         line += " |"
         for key in OUTPUTS:
             old, new = report.ulp[BEFORE].get(key), report.ulp[AFTER].get(key)
@@ -248,12 +245,16 @@ def print_steps(screen: Screen, reports: Sequence[StepReport]) -> None:
     """The whole steps."""
     for report in reports:
         before, after = (report.samples[name] for name in (BEFORE, AFTER))
-        screen.say(
-            f"  {report.step:14} {before.median * 1e3:8.1f} ms -> {after.median * 1e3:8.1f} ms "
-            f"{screen.times(before.median, after.median)}   (quartiles within "
-            f"{50 * max(before.spread, after.spread):.1f}%)   loss {report.losses[BEFORE]:.6f} -> "
-            f"{report.losses[AFTER]:.6f}"
-        )
+        if ratio(before, after).noisy:
+            times = f"{screen.times(report.samples)}: other work had the cores"
+        else:
+            times = (
+                f"{before.median * 1e3:8.1f} ms -> {after.median * 1e3:8.1f} ms "
+                f"{screen.times(report.samples)}   (quartiles within "
+                f"{50 * max(before.spread, after.spread):.1f}%)"
+            )
+        losses = f"loss {report.losses[BEFORE]:.6f} -> {report.losses[AFTER]:.6f}"
+        screen.say(f"  {report.step:14} {times}   {losses}")
 
 
 def broken_bounds(reports: Sequence[NormReport]) -> list[str]:
@@ -306,7 +307,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     norms: dict[str, list[NormReport]] = {}
     steps: list[StepReport] = []
     models = arguments.models or ("bert-large,convnext" if gpu else "bert,convnext")
-    for key in models.split(","):
+    names = models.split(",")
+    for key in names:
         screen.say()
         if key not in makers:
             parser.error(f"--models: {key!r} is none of {', '.join(makers)}")
@@ -326,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             done()
         norms[workload.name] = reports
         print_norms(screen, reports)
-        found = time_steps(workload, screen)
+        found = time_steps(workload, screen, STEPS_SECONDS / len(names))
         print_steps(screen, found)
         steps += found
         del workload, calls

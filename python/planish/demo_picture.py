@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .bench.timing import Sample
+from .bench.timing import Ratio, Sample, ratio
 from .models import NormCall
 
 BEFORE, AFTER = "torch", "planish"
@@ -34,16 +34,22 @@ class StepReport:
     losses: dict[str, float]
 
 
-def _bars(axis: Any, labels: list[str], before: list[float], after: list[float], unit: str) -> None:
-    """Two horizontal bars for each label, and how many times as fast behind them."""
+def _bars(axis: Any, labels: list[str], samples: Sequence[dict[str, Sample]], unit: str) -> None:
+    """Two horizontal bars for each label, in ms, and how many times as fast behind them; no bars
+    where that is noise."""
     places = range(len(labels), 0, -1)
+    times: list[Ratio] = [ratio(s[BEFORE], s[AFTER]) for s in samples]
+    before, after = (
+        [0.0 if t.noisy else s[name].median * 1e3 for s, t in zip(samples, times, strict=True)]
+        for name in (BEFORE, AFTER)
+    )
     axis.barh([p + 0.19 for p in places], before, 0.36, color=BEFORE_COLOUR)
     axis.barh([p - 0.19 for p in places], after, 0.36, color=AFTER_COLOUR)
-    for place, old, new in zip(places, before, after, strict=True):
+    for place, old, new, found in zip(places, before, after, times, strict=True):
         axis.text(
             max(old, new) * 1.02,
             place,
-            f"{old / new:.2f}x",
+            str(found),
             va="center",
             fontsize=9,
             fontweight="bold",
@@ -81,8 +87,7 @@ def draw(
             _bars(
                 axis,
                 [f"{r.call.shape}  ({r.call.calls} calls)" for r in shown],
-                [getattr(r, title)[BEFORE].median * 1e3 for r in shown],
-                [getattr(r, title)[AFTER].median * 1e3 for r in shown],
+                [getattr(r, title) for r in shown],
                 "ms a call",
             )
             axis.set_title(f"{name}: norms, {title}", loc="left", fontsize=10, fontweight="bold")
@@ -90,8 +95,7 @@ def draw(
         _bars(
             line[2],
             [s.step for s in mine],
-            [s.samples[BEFORE].median * 1e3 for s in mine],
-            [s.samples[AFTER].median * 1e3 for s in mine],
+            [s.samples for s in mine],
             "ms a step",
         )
         line[2].set_title(f"{name}: whole step", loc="left", fontsize=10, fontweight="bold")

@@ -46,6 +46,13 @@ static uint64_t read_axes(list_handle list, int32_t ndim) {
     return set;
 }
 
+/* planish refuses what is none; only what an int would cut off is refused here. */
+static planish_activation take_activation(stack_value value) {
+    if (value > INT32_MAX)
+        torch_throw("planish: activation is no planish_activation");
+    return (planish_activation)value;
+}
+
 /* No list of affine axes: none. */
 static void describe(axes *a, const DLTensor *x, list_handle reduce, list_handle affine, double eps,
                      bool rms, planish_activation activation) {
@@ -126,7 +133,7 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
     OWNED_LIST affine = take_list(stack[4]);
     double eps = take_double(stack[5]);
     bool rms = take_bool(stack[6]), keep = take_bool(stack[7]);
-    planish_activation activation = (planish_activation)stack[8];
+    planish_activation activation = take_activation(stack[8]);
 
     DLTensor x = view_input(input), w, b, y, mean, rstd;
     axes a;
@@ -168,7 +175,7 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     bool rms = take_bool(stack[7]);
     OWNED_LIST mask = take_list(stack[8]);
     OWNED_TENSOR bias = take_optional_tensor(stack[9]);
-    planish_activation activation = (planish_activation)stack[10];
+    planish_activation activation = take_activation(stack[10]);
     bool wanted[3];
     read_mask(mask, wanted, 3);
 

@@ -28,6 +28,11 @@ static const char optional_values[] = "optional values (torch 2.13; before: oper
 static const char unboxing[] = "calls without a boxed stack (else boxed, slower for small tensors)";
 static const char warnings[] = "keeping torch's one warning about overriding quiet";
 
+static const char dispatch_keys_name[] = "_ZN3c104impl26raw_local_dispatch_key_setE";
+
+/* libtorch_cpu, once it is loaded. */
+static void *torch_library;
+
 #define FIELD(field) offsetof(torch_functions, field)
 
 static const symbol symbols[] = {
@@ -115,6 +120,8 @@ static const symbol symbols[] = {
      "_ZN2at4_ops17native_layer_norm10redispatchEN3c1014DispatchKeySetERKNS_6TensorENS2_8ArrayRef"
      "INS2_6SymIntEEERKSt8optionalIS4_ESD_d",
      unboxing},
+    {FIELD(loaders_dispatch_keys), false, dispatch_keys_name,
+     "first use inside a mode or transform of torch's (else an error there)"},
     {FIELD(set_warning_handler), false,
      "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE", warnings},
     {FIELD(get_warning_handler), false, "_ZN3c1012WarningUtils19get_warning_handlerEv", warnings},
@@ -202,6 +209,7 @@ planish_status torch_load(message error) {
         if (!library)
             return fail(error, PLANISH_ERROR_UNAVAILABLE,
                         "libtorch_cpu.so is not loaded in this process; import torch first");
+        torch_library = library;
         look_up(library, symbols, SYMBOL_COUNT);
         /* Loaded with torch itself, if this torch has CUDA. */
         void *cuda = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
@@ -251,6 +259,16 @@ bool planish_torch_symbol_get(int index, planish_torch_symbol *out) {
     const symbol *s = index < SYMBOL_COUNT ? &symbols[index] : &cuda_symbols[index - SYMBOL_COUNT];
     *out = (planish_torch_symbol){s->name, s->use, s->required, found(s)};
     return true;
+}
+
+local_dispatch_keys *torch_local_dispatch_keys(void) {
+    /* A thread-local variable: dlsym gives the address that the calling thread has. */
+    return torch_library ? dlsym(torch_library, dispatch_keys_name) : NULL;
+}
+
+const char *torch_last_words(void) {
+    const char *text = torch.exception_text ? torch.exception_text() : NULL;
+    return text && *text ? text : "its message is on stderr";
 }
 
 void torch_throw(const char *text) {

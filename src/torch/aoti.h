@@ -212,6 +212,9 @@ typedef struct torch_functions {
     rms_norm_backward_function *cuda_fused_rms_norm_backward;
     empty_cuda_function *empty_cuda;
 
+    /* Where a thread keeps its dispatch keys; this is the address that torch_load's has. */
+    void *loaders_dispatch_keys;
+
     /* Constants asked of libtorch once. */
     int32_t cpu, cuda, f16, bf16, f32, f64, u8;
     /* The TensorImpl of every undefined tensor; it has no references to count. */
@@ -232,6 +235,20 @@ planish_status torch_has_cuda(message error);
 
 /* 100 * major + minor of the libtorch in this process; 0 if there is none. */
 int torch_version(void);
+
+/*
+ * c10::impl::PODLocalDispatchKeySet: the keys that modes and guards of a thread add to those of the
+ * tensors, and those they take away, each as its difference to what a new thread has.
+ */
+typedef struct local_dispatch_keys {
+    uint64_t included, excluded;
+} local_dispatch_keys;
+
+/* The calling thread's; NULL where this torch does not tell. */
+local_dispatch_keys *torch_local_dispatch_keys(void);
+
+/* What libtorch says about the function of its C ABI that failed last on this thread. */
+const char *torch_last_words(void);
 
 /* Throws torch's RuntimeError with this text, through the C frames between. */
 _Noreturn void torch_throw(const char *text);

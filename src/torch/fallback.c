@@ -31,8 +31,15 @@ returned_tensors torch_layer_norm_backward(backend whose, tensor_handle dy, tens
     return run(dy, input, normalized_shape, mean, rstd, &w, &b, mask);
 }
 
+/* torch's kernels divide by these, below the checks of torch.nn.functional. */
+static void check_groups(const group_sizes *sizes) {
+    torch.check(sizes->groups != 0, __func__, __FILE__, __LINE__,
+                "Expected num groups to be greater than 0, got 0");
+}
+
 returned_tensors torch_group_norm(backend whose, tensor_handle input, tensor_handle weight,
                                   tensor_handle bias, const group_sizes *sizes, double eps) {
+    check_groups(sizes);
     optional_tensor w = borrow(weight), b = borrow(bias);
     group_norm_function *run = whose == BACKEND_CUDA ? torch.cuda_group_norm : torch.group_norm;
     return run(input, &w, &b, sizes->batch, sizes->channels, sizes->pixels, sizes->groups, eps);
@@ -42,6 +49,7 @@ returned_tensors torch_group_norm_backward(backend whose, tensor_handle dy, tens
                                            tensor_handle mean, tensor_handle rstd,
                                            tensor_handle weight, const group_sizes *sizes,
                                            mask3 mask) {
+    check_groups(sizes);
     optional_tensor w = borrow(weight);
     group_norm_backward_function *run =
         whose == BACKEND_CUDA ? torch.cuda_group_norm_backward : torch.group_norm_backward;

@@ -9,7 +9,8 @@
  * Python package holds a lock); kernels may run on any thread meanwhile.
  *
  * Every function that can fail returns a planish_status and writes one sentence to `message`, if
- * there is room, when it fails.
+ * there is room, when it fails. No exception of C++ leaves any of them, whatever mode, transform or
+ * tracing they are called in (guard.h).
  */
 #ifndef PLANISH_TORCH_H
 #define PLANISH_TORCH_H
@@ -62,12 +63,18 @@ PLANISH_API uint32_t planish_torch_enabled(void);
 
 /*
  * Defines the operators of planish's own namespace (planish::norm_forward, norm_backward and
- * norm_statistics, for any axes, and check_cuda) once per process; later calls do nothing. Errors:
- * as planish_torch_enable. check_cuda(device) calls torch's own CUDA norms, which planish falls
- * back to, on one row on that GPU, compares with the formula and raises if they differ. It starts
- * CUDA in this process and waits for the GPU, which is why enable does not.
+ * norm_statistics, for any axes) once per process; later calls do nothing. Errors: as
+ * planish_torch_enable.
  */
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
+
+/*
+ * Calls torch's own CUDA norms, which planish falls back to, on one row on GPU `device`, and
+ * compares with the formula. It starts CUDA in this process and waits for the GPU, which is why
+ * enable does not. Errors: UNAVAILABLE (no CUDA, or they differ), DRIVER (torch raised).
+ */
+PLANISH_API planish_status planish_torch_check_cuda(int device, char *message,
+                                                    size_t message_bytes);
 
 /*
  * Writes what happened so far as one JSON object, {"operator": {"planish": n, "torch": {"reason":

@@ -12,6 +12,7 @@
 
 #include "calls.h"
 #include "fallback.h"
+#include "guard.h"
 #include "kernels.h"
 #include "quiet.h"
 #include "unboxed.h"
@@ -65,20 +66,15 @@ static const uint32_t all_groups =
 /* How long nobody must have come in before the registrations are removed. */
 static const int64_t quiet_microseconds = 500;
 
-static const char *last_words(void) {
-    const char *text = torch.exception_text ? torch.exception_text() : NULL;
-    return text && *text ? text : "its message is on stderr";
-}
-
 static planish_status implement(const char *ns, const char *key, const char *name,
                                 boxed_kernel kernel, library_handle *library, message error) {
     library_handle made = NULL;
     if (torch.library_init_impl(ns, key, "planish", 0, &made) != 0)
         return fail(error, PLANISH_ERROR_DRIVER, "torch would not open %s for key %s: %s", ns, key,
-                    last_words());
+                    torch_last_words());
     if (torch.library_implement(made, name, kernel, TORCH_BUILD_VERSION) != 0) {
         fail(error, PLANISH_ERROR_DRIVER, "torch would not register %s::%s for key %s: %s", ns,
-             name, key, last_words());
+             name, key, torch_last_words());
         torch.library_delete(made);
         return PLANISH_ERROR_DRIVER;
     }
@@ -96,8 +92,8 @@ static void remove_all(void) {
 
 static planish_status prepare(message error) {
     static bool prepared;
-    planish_status status = torch_load(error);
-    if (status == PLANISH_OK && !prepared) {
+    planish_status status = PLANISH_OK;
+    if (!prepared) {
         status = fallback_self_test(BACKEND_CPU, 0, error);
         if (status == PLANISH_OK && pthread_atfork(NULL, NULL, calls_reset_in_flight) != 0)
             status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "pthread_atfork has no room");
@@ -125,23 +121,41 @@ static planish_status register_groups(uint32_t groups, message error) {
     return status;
 }
 
+static void end_quiet(const bool *quiet) {
+    (void)quiet;
+    quiet_end();
+}
+
+/* `context`: the groups. */
+static planish_status enable(void *context, message error) {
+    const uint32_t groups = *(const uint32_t *)context;
+    planish_status status = prepare(error);
+    if (status == PLANISH_OK && groups & cuda_groups)
+        status = torch_has_cuda(error);
+    if (status != PLANISH_OK)
+        return status;
+    __attribute__((cleanup(end_quiet))) const bool quiet = true;
+    (void)quiet;
+    quiet_begin();
+    return register_groups(groups, error);
+}
+
+static planish_status disable(void *context, message error) {
+    (void)context, (void)error;
+    remove_all();
+    return PLANISH_OK;
+}
+
 planish_status planish_torch_enable(uint32_t ops, char *text, size_t bytes) {
     message error = {text, bytes};
     if (!ops || ops & ~all_groups)
         return fail(error, PLANISH_ERROR_ARGUMENT, "ops is %u, wanted a mix of the bits %u", ops,
                     all_groups);
-    planish_status status = prepare(error);
-    if (status == PLANISH_OK && ops & cuda_groups)
-        status = torch_has_cuda(error);
-    if (status != PLANISH_OK)
-        return status;
-    quiet_begin();
-    status = register_groups(ops, error);
-    quiet_end();
+    planish_status status = guarded(enable, &ops, error);
     if (status == PLANISH_OK)
         atomic_fetch_or(&active_groups, ops);
     else if (!atomic_load(&active_groups))
-        remove_all();
+        guarded(disable, NULL, (message){0});
     return status;
 }
 
@@ -178,47 +192,53 @@ static bool wait_for_quiet(int64_t wait_microseconds) {
 
 planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed, char *text,
                                      size_t bytes) {
+    message error = {text, bytes};
     if (!removed)
-        return fail((message){text, bytes}, PLANISH_ERROR_NULL_POINTER, "removed is NULL");
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "removed is NULL");
     atomic_store(&active_groups, 0);
     bool registered = false;
     for (int i = 0; i < REGISTRATION_COUNT; i++)
         registered = registered || libraries[i];
     *removed = !registered || wait_for_quiet(wait_microseconds);
-    if (*removed)
-        remove_all();
+    return registered && *removed ? guarded(disable, NULL, error) : PLANISH_OK;
+}
+
+static planish_status set_quiet(void *context, message error) {
+    (void)error;
+    (*(const bool *)context ? quiet_begin : quiet_end)();
     return PLANISH_OK;
 }
 
 void planish_torch_quiet(bool quiet) {
-    if (torch_load((message){0}) == PLANISH_OK)
-        (quiet ? quiet_begin : quiet_end)();
+    guarded(set_quiet, &quiet, (message){0});
 }
 
 uint32_t planish_torch_enabled(void) {
     return atomic_load(&active_groups);
 }
 
-/* planish::check_cuda. An operator, so that what torch throws arrives as torch's exception. */
-static void check_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
-    char text[512];
-    if (fallback_self_test(BACKEND_CUDA, (int)stack[0], (message){text, sizeof text}) != PLANISH_OK)
-        torch_throw(text);
-    stack[0] = true;
+static planish_status check_cuda(void *context, message error) {
+    return fallback_self_test(BACKEND_CUDA, *(const int *)context, error);
 }
 
-planish_status planish_torch_define(char *text, size_t bytes) {
-    static const char *const schemas[] = {
-        "norm_forward(Tensor x, Tensor? weight, Tensor? bias, int[] reduce, int[] affine, "
-        "float eps, bool rms, bool keep, int activation=0) -> (Tensor, Tensor, Tensor)",
-        "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
-        "int[] reduce, int[] affine, bool rms, bool[3] wanted, Tensor? bias=None, "
-        "int activation=0) -> (Tensor, Tensor, Tensor)",
-        "norm_statistics(Tensor x, int[] reduce) -> (Tensor, Tensor)",
-        "check_cuda(int device) -> bool",
-    };
-    enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
+planish_status planish_torch_check_cuda(int device, char *text, size_t bytes) {
+    message error = {text, bytes};
+    planish_status status = planish_torch_has_cuda(text, bytes);
+    return status == PLANISH_OK ? guarded(check_cuda, &device, error) : status;
+}
+
+static const char *const schemas[] = {
+    "norm_forward(Tensor x, Tensor? weight, Tensor? bias, int[] reduce, int[] affine, "
+    "float eps, bool rms, bool keep, int activation=0) -> (Tensor, Tensor, Tensor)",
+    "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
+    "int[] reduce, int[] affine, bool rms, bool[3] wanted, Tensor? bias=None, "
+    "int activation=0) -> (Tensor, Tensor, Tensor)",
+    "norm_statistics(Tensor x, int[] reduce) -> (Tensor, Tensor)",
+};
+
+enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
+
+static planish_status define(void *context, message error) {
     static const char *const keys[] = {"CPU", "CUDA"};
     static const struct {
         const char *name;
@@ -229,31 +249,32 @@ planish_status planish_torch_define(char *text, size_t bytes) {
         {"norm_statistics", norm_statistics},
     };
     enum { KERNEL_COUNT = sizeof kernels / sizeof *kernels };
-    static library_handle kernel_libraries[2][KERNEL_COUNT], check_library;
-    message error = {text, bytes};
+    static library_handle kernel_libraries[2][KERNEL_COUNT];
+    (void)context;
     planish_status status = prepare(error);
     if (status != PLANISH_OK || planish_library)
         return status;
     library_handle made = NULL;
     if (torch.library_init_fragment("planish", "planish", 0, &made) != 0)
         return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
-                    last_words());
+                    torch_last_words());
     for (int i = 0; i < SCHEMA_COUNT && status == PLANISH_OK; i++)
         if (torch.library_define(made, schemas[i]) != 0)
             status = fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s",
-                          schemas[i], last_words());
+                          schemas[i], torch_last_words());
     int key_count = torch_has_cuda((message){0}) == PLANISH_OK ? 2 : 1;
     for (int i = 0; i < key_count; i++)
         for (int k = 0; k < KERNEL_COUNT && status == PLANISH_OK; k++)
             status = implement("planish", keys[i], kernels[k].name, kernels[k].kernel,
                                &kernel_libraries[i][k], error);
-    if (status == PLANISH_OK && key_count == 2)
-        status = implement("planish", "CompositeExplicitAutograd", "check_cuda", check_cuda,
-                           &check_library, error);
     if (status != PLANISH_OK) {
         torch.library_delete(made);
         return status;
     }
     planish_library = made;
     return PLANISH_OK;
+}
+
+planish_status planish_torch_define(char *text, size_t bytes) {
+    return guarded(define, NULL, (message){text, bytes});
 }

@@ -252,10 +252,25 @@ void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_
 /* ---- Backward ---------------------------------------------------------------------------------
  */
 
-static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle rstd_handle,
-                                       const bool *wanted, stack_value *stack, reason *why,
-                                       message error) {
-    int64_t sizes[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM], weight_dense[PLANISH_MAX_NDIM];
+/* dx, or dweight where it has dx's shape: dense, or with `like` laid out as torch.empty_like of
+ * that. */
+static new_tensor new_gradient(const rms *r, const DLTensor *like, int32_t dtype, int64_t *strides,
+                               DLTensor *view) {
+    if (!like || view_is_contiguous(like))
+        return new_dense_tensor(&r->x, r->x.ndim, r->x.shape, dtype, strides, view);
+    strides_like(like, strides);
+    return new_strided_tensor(&r->x, r->x.ndim, r->x.shape, strides, dtype, view);
+}
+
+/*
+ * torch's composition, which is what runs on the CPU without planish, and on CUDA where dtypes are
+ * mixed, lays dx out as grad_out; its CUDA kernel makes it dense. `grad_out` is as it came, `dy`
+ * what the kernel reads.
+ */
+static const char *backward_on_planish(rms *r, const DLTensor *grad_out, const DLTensor *dy,
+                                       tensor_handle rstd_handle, const bool *wanted,
+                                       stack_value *stack, reason *why, message error) {
+    int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], weight_strides[PLANISH_MAX_NDIM];
     int32_t normalized_ndim = (int32_t)r->shape.size;
     int64_t *weight_sizes = r->x.shape + r->x.ndim - normalized_ndim;
     DLTensor dx, dweight, rstd = view_input(rstd_handle);
@@ -272,13 +287,16 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
     if (wanted[1] && !r->weight)
         return "the gradient of weight is asked for, but there is no weight";
 
+    const DLTensor *like = r->whose == BACKEND_CPU ? grad_out : NULL;
     NEW_TENSOR dx_out = {NULL};
     NEW_TENSOR dweight_out = {NULL};
     if (wanted[0])
-        dx_out = new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), dense, &dx);
-    if (wanted[1])
+        dx_out = new_gradient(r, like, view_dtype(&r->x), strides, &dx);
+    if (wanted[1] && normalized_ndim == r->x.ndim)
+        dweight_out = new_gradient(r, like, view_dtype(&r->w), weight_strides, &dweight);
+    else if (wanted[1])
         dweight_out = new_dense_tensor(&r->x, normalized_ndim, weight_sizes, view_dtype(&r->w),
-                                       weight_dense, &dweight);
+                                       weight_strides, &dweight);
     planish_norm op = operator_of(r);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
@@ -295,7 +313,15 @@ static const char *backward_on_planish(rms *r, const DLTensor *dy, tensor_handle
         if (status != PLANISH_OK)
             return error.text;
     }
-    returned_tensors made = {{give_tensor(&dweight_out), give_tensor(&dx_out)}};
+    NEW_TENSOR laid_out = {NULL};
+    const bool is_copied =
+        dx_out.impl && r->whose == BACKEND_CUDA && is_mixed(r) && !view_is_contiguous(grad_out);
+    if (is_copied) {
+        laid_out = new_gradient(r, grad_out, view_dtype(&r->x), strides, &dx);
+        torch_check(torch.copy(handle_of(&laid_out), handle_of(&dx_out), 0));
+    }
+    new_tensor *dx_made = is_copied ? &laid_out : &dx_out;
+    returned_tensors made = {{give_tensor(&dweight_out), give_tensor(dx_made)}};
     give_returned(stack, &made, 2);
     return NULL;
 }
@@ -326,7 +352,8 @@ static void backward(backend whose, stack_value *stack) {
     reason why = whose == BACKEND_CPU || is_active(whose) ? examine(&r) : DISABLED;
     const char *wrong = reason_text(why);
     if (why == SUPPORTED) {
-        DLTensor dy = view_input(grad_out);
+        const DLTensor grad = view_input(grad_out);
+        DLTensor dy = grad;
         if (whose == BACKEND_CUDA && is_mixed(&r)) {
             if (!view_is_contiguous(&r.x)) {
                 dense_x = new_dense_copy(input);
@@ -337,7 +364,7 @@ static void backward(backend whose, stack_value *stack) {
                 dy = view_input(handle_of(&dense_dy));
             }
         }
-        wrong = backward_on_planish(&r, &dy, rstd, mask.wanted, stack, &why,
+        wrong = backward_on_planish(&r, &grad, &dy, rstd, mask.wanted, stack, &why,
                                     (message){text, sizeof text});
     }
     if (!wrong)

@@ -29,11 +29,14 @@ static void run_range(int64_t begin, int64_t end, void *context) {
     w->task(w->data, begin, end);
 }
 
+/* Tasks do not throw, but torch may fail to start its threads. That is kept until planish, whose
+ * frames no exception may go through, has returned. `context` is where. */
 static void parallel_for(void *context, int64_t count, planish_task task, void *task_data) {
-    (void)context;
+    torch_error *failed = context;
     work w = {task, task_data};
-    /* libtorch reports only what the body throws, and tasks do not throw. */
-    torch_check(torch.parallel_for(0, count, 1, run_range, &w));
+    const torch_error error = torch.parallel_for(0, count, 1, run_range, &w);
+    if (error)
+        *failed = error;
 }
 
 /* A workspace for `like`'s device: the tensor that owns it, and its aligned address. */
@@ -81,7 +84,11 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
         .dweight = data_of(t->dweight),
         .dbias = data_of(t->dbias),
     };
-    return planish_plan_run(plan, &buffers, exec);
+    torch_error failed = 0;
+    exec->parallel_context = &failed;
+    const planish_status status = planish_plan_run(plan, &buffers, exec);
+    torch_check(failed);
+    return status;
 }
 
 /* Which plans of the general kernel are left to torch: its own way, a copy and then its kernel, is

@@ -166,17 +166,19 @@ static bool call_arrives(void) {
            *(float *)data == (float)probe_eps;
 }
 
+static void delete_library(library_handle *library) {
+    if (*library)
+        torch.library_delete(*library);
+}
+
 static bool probe_succeeds(void) {
     static const char name[] = "native_layer_norm";
     if (find_record(name, free_key))
         return false; /* somebody's backend */
-    library_handle library = NULL;
-    if (torch.library_init_impl("aten", free_key, "planish", 0, &library) != 0)
-        return false;
-    bool arrives = torch.library_implement(library, name, probe_boxed, TORCH_BUILD_VERSION) == 0 &&
-                   put(name, free_key, probe_boxed, (any_function)probe_unboxed) && call_arrives();
-    torch.library_delete(library);
-    return arrives;
+    __attribute__((cleanup(delete_library))) library_handle library = NULL;
+    return torch.library_init_impl("aten", free_key, "planish", 0, &library) == 0 &&
+           torch.library_implement(library, name, probe_boxed, TORCH_BUILD_VERSION) == 0 &&
+           put(name, free_key, probe_boxed, (any_function)probe_unboxed) && call_arrives();
 }
 
 bool unboxed_prove(void) {

@@ -3,13 +3,16 @@
 import csv
 import io
 import json
+import time
 
 import pytest
 
 from planish._library import library
-from planish.bench import allocator, main, plots, report, sweeps
+from planish.bench import allocator, main, plots, report, sweeps, timing
+from planish.bench.case import Case
 from planish.bench.command import parse, run
-from planish.bench.measure import Result
+from planish.bench.measure import Result, measure
+from planish.bench.providers.pytorch import Eager
 from planish.bench.sweeps import SWEEPS, Sweep, cases_of, fit
 from planish.bench.timing import Effort
 
@@ -120,7 +123,7 @@ def test_command_runs_in_a_process_that_keeps_its_pages(monkeypatch):
         return type("Done", (), {"returncode": 7})
 
     monkeypatch.delenv(allocator.MARK, raising=False)
-    monkeypatch.setattr("planish.bench.command.subprocess.run", fake)
+    monkeypatch.setattr("planish.bench.allocator.subprocess.run", fake)
     assert main(["rows", "--quick", "--threads", "3"]) == 7
     assert seen["command"][-4:] == ["rows", "--quick", "--threads", "3"]
     assert allocator.keeps_pages(seen["env"])
@@ -211,3 +214,30 @@ def test_another_build_is_measured_beside_this_one_at_the_shapes_given(tmp_path,
 def test_shapes_that_are_none_are_named(text, tmp_path):
     with pytest.raises(SystemExit, match=text):
         run(parse(["rows", "--shapes", text, "--providers", "planish", "--out", str(tmp_path)]))
+
+
+def test_noise_is_shown_as_noise_and_not_as_a_ratio():
+    results = [
+        Result("w", 1, 1, "f32", "layer", "forward", name, role, "ok", "", 10.0, gb_per_s=1.0,
+               noisy=noise)
+        for name, role, noise in (("torch", "peer", False), ("planish", "planish", True))
+    ]  # fmt: skip
+    stream = io.StringIO()
+    table = report.Table(["torch", "planish"], stream)
+    table.row(results)
+    table.foot()
+    assert report.ratio(results) is None
+    assert "1.0" in stream.getvalue() and "noisy" in stream.getvalue()
+    assert "too noisy to tell" in stream.getvalue()
+
+
+def test_a_case_of_noisy_trials_is_marked(monkeypatch):
+    """Through the whole of measure(): a clock that jumps makes a time that is not shown."""
+    waits = iter([0.0, 0.5, 0.0, 3.0] * 1000)
+
+    def jumping():
+        return time.perf_counter() + next(waits)
+
+    monkeypatch.setitem(timing.CLOCKS, "wall", jumping)
+    found = measure(Case(4, 64), [Eager()], Effort(5, 0.0, 1.0, patience=1.0))
+    assert [r.noisy for r in found] == [True]

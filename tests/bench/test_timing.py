@@ -1,10 +1,22 @@
 """The bench's statistics and its turns, on clocks and works that the test makes up."""
 
+import math
+import random
 import time
 
 import pytest
 
-from planish.bench.timing import LEAST_TRIALS, Effort, Sample, calls_per_trial, interleave, loop
+from planish.bench.timing import (
+    LEAST_TRIALS,
+    Effort,
+    Sample,
+    calls_per_trial,
+    interleave,
+    loop,
+    median_interval,
+    ratio,
+    ratio_settled,
+)
 
 
 def test_median_and_quartiles_of_known_trials():
@@ -68,3 +80,95 @@ def test_loop_calls_as_often_as_asked_plus_one_to_warm():
     calls.clear()
     loop(lambda: calls.append(0), warm=False)(5)
     assert len(calls) == 5
+
+
+def noisy(seed, quiet=1e-3):
+    """Trials of a machine with other work: most wait for a core, some for a long time."""
+    draw = random.Random(seed)
+
+    def timed(count):
+        return count * quiet * draw.choice((1.0, 1.0, 3.0, 8.0, 40.0))
+
+    return timed
+
+
+def test_interval_of_the_median_of_known_numbers_of_trials():
+    """The bounds of the sign test, from its tables."""
+    for count, low, high in ((3, 0, 2), (6, 0, 5), (9, 1, 7), (12, 2, 9), (15, 3, 11), (20, 5, 14)):
+        assert median_interval([float(i) for i in range(count)][::-1]) == (low, high)
+
+
+def test_interval_holds_the_median_as_often_as_it_says():
+    draw = random.Random(1)
+    held = 0
+    for _ in range(2000):
+        low, high = median_interval([draw.expovariate(1.0) for _ in range(15)])
+        held += low <= math.log(2) <= high
+    assert 0.94 < held / 2000 < 0.99
+
+
+def test_noise_is_not_shown_as_a_result():
+    """Two works that take the same: either it is seen that they do, or nothing is said."""
+    shown = 0
+    for seed in range(200):
+        works = {"a": noisy(seed), "b": noisy(1000 + seed)}
+        effort = Effort(trials=5, trial_seconds=0.0, case_seconds=1e9, patience=3.0)
+        samples = interleave(works, effort, settled=ratio_settled("a", "b"))
+        found = ratio(samples["a"], samples["b"])
+        if found.noisy:
+            assert str(found) == "too noisy"
+            assert len(samples["a"].seconds) == 15, "gave up before its patience was over"
+        else:
+            shown += 1
+            assert 0.8 < found.value < 1.25, f"seed {seed}: {found} of two equal works"
+            assert str(found) == f"{found.value:.2f}x"
+    assert shown < 100
+
+
+def test_few_outliers_are_no_noise():
+    trials = [1.0, 1.01, 0.99, 1.02, 250.0, 1.0, 0.98, 1.0, 0.01]
+    assert not Sample(tuple(trials)).noisy
+    assert Sample((1.0, 1.5, 2.0)).noisy
+
+
+def test_ratio_is_taken_round_by_round():
+    """The whole machine becomes ten times slower half way: the ratio does not."""
+    before = Sample((2.0, 2.0, 2.0, 2.0, 20.0, 20.0, 20.0, 20.0))
+    after = Sample((1.0, 1.0, 1.0, 1.0, 10.0, 10.0, 10.0, 10.0))
+    assert ratio(before, after).value == 2.0
+    assert not ratio(before, after).noisy
+    assert before.noisy
+
+
+def test_measuring_goes_on_until_it_is_settled():
+    slow = iter([1.0] + [5.0, 1.0] * 3 + [1.0] * 1000)
+    effort = Effort(trials=6, trial_seconds=0.0, case_seconds=1e9, patience=10.0)
+    samples = interleave({"a": lambda count: next(slow) * count}, effort)
+    assert 6 < len(samples["a"].seconds) < 60
+    assert not samples["a"].noisy
+    assert samples["a"].median == 1.0
+
+
+def test_patience_ends_by_the_clock():
+    ticks = iter(range(1000))
+    effort = Effort(trials=3, trial_seconds=0.0, case_seconds=10, patience=2.0)
+    works = {"a": noisy(3)}
+    samples = interleave(works, effort, clock=lambda: next(ticks), settled=lambda _: False)
+    assert 3 < len(samples["a"].seconds) < 25
+
+
+def test_works_that_are_to_be_alike_get_the_same_number_of_calls():
+    counts = {"fast": [], "slow": []}
+
+    def work(name, seconds):
+        return lambda count: counts[name].append(count) or count * seconds
+
+    effort = Effort(trials=3, trial_seconds=0.01, case_seconds=1e9)
+    interleave({"fast": work("fast", 1e-5), "slow": work("slow", 1e-3)}, effort, alike=True)
+    assert counts["fast"][-3:] == counts["slow"][-3:] == [1000] * 3
+
+
+def test_a_calibration_that_waited_for_a_core_is_repeated():
+    waits = iter([0.05])
+    calls = calls_per_trial(lambda count: count * 1e-4 + next(waits, 0.0), Effort())
+    assert calls == 100

@@ -9,7 +9,9 @@ allocate their results run in worker processes of both kinds, by turns.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 
 # Blocks up to 2^40 bytes come from the heap, and the heap never shrinks.
 KEEP_PAGES = {
@@ -34,3 +36,11 @@ def ordinary(environment: Mapping[str, str], threads: int) -> dict[str, str]:
     """The environment of a process whose malloc is as users have it."""
     kept = {k: v for k, v in environment.items() if k not in KEEP_PAGES and k != MARK}
     return {**kept, "OMP_NUM_THREADS": str(threads)}
+
+
+def run_kept(words: Sequence[str], threads: int, **more: str) -> int:
+    """Runs the bench's command of these words again, in a process whose malloc keeps its pages;
+    ``more`` is added to its environment. Returns its status."""
+    command = [sys.executable, "-m", "planish.bench", *words]
+    environment = {**keeping(os.environ, threads), **more}
+    return subprocess.run(command, env=environment, check=False).returncode

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +28,11 @@ from .timing import CLOCK_VARIABLE, CLOCKS, QUICK, THOROUGH, Effort, clock_name
 
 # Compiles anew for each shape, or computes nothing that is not in the row beside it.
 SLOW_TO_PREPARE = ("torch-compile",)
+
+#: Benches with options of their own: the module here, and what it does.
+PROGRAMS = {
+    "switch": ("switch", "torch without and with planish.enable(): no norm may get slower"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
         + "".join(f"  {s.name:10}{s.what}\n" for s in SWEEPS.values())
         + "  model     whole models: BERT, ConvNeXt, on a GPU ResNets; forward and training steps\n"
         + "  accuracy  errors in ULP of every provider, by mean / std and by scale\n"
-        + "  all       every one of these",
+        + "  all       every one of these\n\n"
+        + "with options of their own (planish bench NAME --help):\n"
+        + "".join(f"  {name:10}{what}\n" for name, (_, what) in PROGRAMS.items()),
     )
     p.add_argument(
         "sweep", nargs="?", default="rows", choices=[*SWEEPS, "model", "accuracy", "all"]
@@ -283,7 +290,11 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the bench in a process of its own, whose malloc keeps its pages (allocator.py)."""
-    arguments = parse(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in PROGRAMS:
+        module = importlib.import_module(f".{PROGRAMS[words[0]][0]}", __package__)
+        return int(module.main(words[1:]))
+    arguments = parse(words)
     if arguments.markdown:
         print(report.markdown(arguments.markdown))
         return 0
@@ -291,7 +302,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit("planish bench: --clock cpu counts all threads' seconds: use --threads 1")
     if allocator.keeps_pages() or arguments.device == "cuda":
         return run(arguments)
-    command = [sys.executable, "-m", "planish.bench", *arguments.words]
-    environment = allocator.keeping(os.environ, arguments.threads)
-    environment[CLOCK_VARIABLE] = arguments.clock
-    return subprocess.run(command, env=environment, check=False).returncode
+    clock = {CLOCK_VARIABLE: arguments.clock}
+    return allocator.run_kept(arguments.words, arguments.threads, **clock)

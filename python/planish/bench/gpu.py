@@ -1,4 +1,5 @@
-"""Time on a GPU: CUDA graphs over buffers that exceed the cache. Knows nothing of what it times."""
+"""Time on a GPU: CUDA graphs over buffers that exceed the cache, and plain queues of calls. Knows
+nothing of what it times."""
 
 from __future__ import annotations
 
@@ -80,5 +81,21 @@ def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3 * count / (replays * each)
+
+    return timed
+
+
+def queued(work: Callable[[], object]) -> Timed:
+    """Times work that is only queued, by the GPU's clock: what a call takes in a queue of them."""
+
+    def timed(count: int) -> float:
+        work()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(count):
+            work()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
 
     return timed

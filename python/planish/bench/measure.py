@@ -42,6 +42,7 @@ class Result:
     ulp_dx: float | None = None
     ulp_dweight: float | None = None
     ulp_dbias: float | None = None
+    noisy: bool = False  # whether the trials leave open what it takes: then no time is shown
 
 
 def _result(case: Case, provider: Provider, status: str, reason: str = "") -> Result:
@@ -78,6 +79,7 @@ def _timed(result: Result, case: Case, sample: Sample) -> Result:
             "microseconds_q3": q3 * 1e6,
             "trials": len(sample.seconds),
             "gb_per_s": case.needed_bytes / sample.median / 1e9,
+            "noisy": sample.noisy,
         }
     )
 

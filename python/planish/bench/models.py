@@ -18,7 +18,7 @@ import torch
 from ..models import RESNET_NORMS, Workload, bert_base, convnext, resnet50
 from .case import DTYPES
 from .providers.base import Provider
-from .timing import Effort, Timed, interleave, loop
+from .timing import TOO_NOISY, Effort, Sample, Timed, interleave, loop, median_interval
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class ModelResult:
     gpu_milliseconds: float | None = None  # of a step: the time its kernels take on the GPU,
     norm_share: float | None = None  # of that: norms,
     product_share: float | None = None  # and matrix products and convolutions
+    noisy: bool = False  # whether the trials leave open what a step takes
 
 
 @dataclass(frozen=True)
@@ -187,13 +188,12 @@ def run_workload(
             result = ModelResult(
                 title(workload), direction, name, "ok", "",
                 sample.median * 1e3, q1 * 1e3, q3 * 1e3, len(sample.seconds), losses[name],
-                workload.batch / sample.median, busy, norms, products,
+                workload.batch / sample.median, busy, norms, products, sample.noisy,
             )  # fmt: skip
             results.append(result)
             print(
-                f"{result.work:48} {direction:14} {name:14} {sample.median * 1e3:9.1f} ms"
-                f"  +-{50 * sample.spread:.1f}%  loss {losses[name]:.6f}"
-                f"  {workload.batch / sample.median:.0f}/s"
+                f"{result.work:48} {direction:14} {name:14} {took(sample, workload.batch)}"
+                f"  loss {losses[name]:.6f}"
                 + (
                     f", {busy:.1f} ms on the GPU: norms {norms:.1%}, products {products:.1%}"
                     if gpu
@@ -202,6 +202,16 @@ def run_workload(
                 flush=True,
             )
     return results
+
+
+def took(sample: Sample, items: int) -> str:
+    """The time of a step as it is printed."""
+    if sample.noisy:
+        low, high = median_interval(sample.seconds)
+        return f"{TOO_NOISY}: {low * 1e3:.1f} to {high * 1e3:.1f} ms"
+    return (
+        f"{sample.median * 1e3:9.1f} ms  +-{50 * sample.spread:.1f}%  {items / sample.median:.0f}/s"
+    )
 
 
 NORM_KERNELS = (

@@ -66,6 +66,10 @@ def _tidy(axis: Any) -> None:
     axis.set_axisbelow(True)
 
 
+def _is_shown(record: Any) -> bool:
+    return record.gb_per_s is not None and not record.noisy
+
+
 def _directions(records: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(r.direction for r in records))
 
@@ -79,7 +83,7 @@ def _lines(records: Sequence[Any], title: str, context: Mapping[str, Any], path:
         1, len(directions), figsize=(6.5 * len(directions), 4.6), squeeze=False
     )
     for axis, direction in zip(axes[0], directions, strict=True):
-        chosen = [r for r in records if r.direction == direction and r.gb_per_s is not None]
+        chosen = [r for r in records if r.direction == direction and _is_shown(r)]
         ends = []
         for name in dict.fromkeys(r.provider for r in chosen):
             line = sorted((r.cols, r.gb_per_s) for r in chosen if r.provider == name)
@@ -132,7 +136,7 @@ def _dots(records: Sequence[Any], title: str, context: Mapping[str, Any], path: 
         1, len(directions), figsize=(6.2 * len(directions), 1.8 + 0.42 * len(works)), squeeze=False
     )
     for axis, direction in zip(axes[0], directions, strict=True):
-        chosen = [r for r in records if r.direction == direction and r.gb_per_s is not None]
+        chosen = [r for r in records if r.direction == direction and _is_shown(r)]
         for name in dict.fromkeys(r.provider for r in chosen):
             mine = [r for r in chosen if r.provider == name]
             own = name.startswith("planish")
@@ -240,10 +244,9 @@ def _models(records: Sequence[Any], context: Mapping[str, Any], folder: Path) ->
     for axis, (work, direction) in zip(axes[0], works, strict=True):
         chosen = [r for r in records if (r.work, r.direction) == (work, direction)]
         for place, r in enumerate(chosen):
-            axis.bar(place, r.milliseconds, color=COLOURS.get(r.provider, OTHER), width=0.6)
-            axis.text(
-                place, r.milliseconds, f"{r.milliseconds:.0f}", ha="center", va="bottom", fontsize=9
-            )
+            height, text = (0.0, "noisy") if r.noisy else (r.milliseconds, f"{r.milliseconds:.0f}")
+            axis.bar(place, height, color=COLOURS.get(r.provider, OTHER), width=0.6)
+            axis.text(place, height, text, ha="center", va="bottom", fontsize=9)
         axis.set_xticks(range(len(chosen)), [r.provider for r in chosen], fontsize=8)
         axis.set_title(f"{work}\n{direction}, ms", loc="left", fontsize=9, fontweight="bold")
         _tidy(axis)

@@ -17,7 +17,7 @@ WORK = 15
 
 
 def best_peer(results: Iterable[Result]) -> Result | None:
-    """The fastest right result that is neither a ceiling nor planish."""
+    """The fastest right result that is neither a ceiling nor planish; it may be noise."""
     peers = [r for r in results if r.role == "peer" and r.microseconds is not None]
     return min(peers, key=lambda r: r.microseconds or 0.0, default=None)
 
@@ -29,9 +29,11 @@ def named(results: Iterable[Result], *names: str) -> Result | None:
 
 
 def ratio(results: Sequence[Result]) -> float | None:
-    """How many times as fast as the best peer planish is; None if either is absent."""
+    """How many times as fast as the best peer planish is; None if either is absent or noise."""
     peer, own = best_peer(results), named(results, "planish", "planish-torch-kept", "planish-torch")
     if peer is None or own is None or not peer.microseconds or not own.microseconds:
+        return None
+    if peer.noisy or own.noisy:
         return None
     return peer.microseconds / own.microseconds
 
@@ -80,6 +82,8 @@ class Table:
         line += self.paint(f"{text:>7}", colour if times is not None else "0")
         print(line, file=self.stream, flush=True)
         for result in results:
+            if result.noisy:
+                self.reasons["noisy: too noisy to tell; other work had the cores"] = None
             if result.reason:
                 self.reasons[f"{result.provider}: {result.status}: {result.reason}"] = None
 
@@ -88,6 +92,8 @@ class Table:
         """What one provider did."""
         if result is None:
             return ""
+        if result.noisy:
+            return "noisy"
         if result.gb_per_s is not None:
             return f"{result.gb_per_s:.1f}"
         return {"unsupported": "-", "wrong": "WRONG", "failed": "FAILED"}.get(result.status, "?")
@@ -143,12 +149,18 @@ def _markdown_shares(records: Sequence[Mapping[str, Any]]) -> str:
         ]
         for work in dict.fromkeys(r["work"] for r in group):
             row = {r["provider"]: r for r in group if r["work"] == work}
-            times = {name: r["microseconds"] for name, r in row.items() if r["microseconds"]}
+            times = {
+                name: r["microseconds"]
+                for name, r in row.items()
+                if r["microseconds"] and not r.get("noisy")
+            }
             ceiling = next((times[n] for n in ("copy", "add") if n in times), None)
             cells = [f"{times['planish']:.3g}" if "planish" in times else "-"]
             for name in shown:
                 status = row[name]["status"] if name in row else ""
-                if name in times and ceiling is not None:
+                if name in row and row[name].get("noisy"):
+                    cells.append("noisy")
+                elif name in times and ceiling is not None:
                     cells.append(f"{ceiling / times[name]:.2f}")
                 else:
                     cells.append({"wrong": "wrong", "failed": "failed"}.get(status, "-"))

@@ -1,8 +1,15 @@
-"""Time: interleaved trials and robust statistics. Knows nothing of what it times."""
+"""Time: interleaved trials, robust statistics, and what they do not tell. Knows nothing of what it
+times.
+
+On a machine with other work a trial may take many times what the next one takes. So each figure
+comes with the interval that its median lies in, measuring goes on for a while where that is wide,
+and what stays wide is said to be too noisy and not shown.
+"""
 
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import statistics
@@ -10,12 +17,40 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+#: A median whose interval has ends further apart than this factor is noise.
+NOISE_LIMIT = 1.25
+TOO_NOISY = "too noisy"
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The two values between which the median of what these are drawn from lies in 95 of 100 cases,
+    however that is distributed: of n values in order, as far from both ends as a fair coin's n
+    throws allow. Fewer than six values: the smallest and the largest (five: 94 of 100)."""
+    ordered = sorted(values)
+    count = len(ordered)
+    below, cut = 0.0, 0
+    while 2 * (below + math.comb(count, cut) / 2**count) <= 0.05:
+        below += math.comb(count, cut) / 2**count
+        cut += 1
+    cut = max(cut - 1, 0)
+    return ordered[cut], ordered[count - 1 - cut]
+
+
+def _factor(interval: tuple[float, float]) -> float:
+    low, high = interval
+    return high / low if low > 0 else math.inf
+
 
 @dataclass(frozen=True)
 class Sample:
     """Seconds per call of several trials."""
 
     seconds: tuple[float, ...]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the trials leave open what a call takes."""
+        return _factor(median_interval(self.seconds)) > NOISE_LIMIT
 
     @property
     def median(self) -> float:
@@ -38,13 +73,41 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """How many times as long ``before`` takes as ``after``: the median over the rounds, in which
+    both ran shortly after each other, and the interval that it lies in."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the rounds leave open what it is."""
+        return _factor((self.low, self.high)) > NOISE_LIMIT
+
+    def __str__(self) -> str:
+        return TOO_NOISY if self.noisy else f"{self.value:.2f}x"
+
+
+def ratio(before: Sample, after: Sample) -> Ratio:
+    """Of two samples of the same :func:`interleave`, round by round."""
+    rounds = [b / a for b, a in zip(before.seconds, after.seconds, strict=True) if a > 0]
+    if not rounds:
+        return Ratio(math.nan, 0.0, math.inf)
+    return Ratio(statistics.median(rounds), *median_interval(rounds))
+
+
+@dataclass(frozen=True)
 class Effort:
     """How long to measure: trials per provider, the least seconds of one trial, and the seconds
-    after which one case is cut short (never under 3 trials)."""
+    after which one case is cut short (never under 3 trials). Where the result is noise by then,
+    ``patience`` times as many trials and seconds are spent on it."""
 
     trials: int = 15
     trial_seconds: float = 0.01
     case_seconds: float = 5.0
+    patience: float = 3.0
 
 
 QUICK = Effort(trials=5, trial_seconds=0.002, case_seconds=1.0)
@@ -67,11 +130,11 @@ def clock_name() -> str:
 Timed = Callable[[int], float]
 
 
-def loop(call: Callable[[], object], warm: bool = True) -> Timed:
+def loop(call: Callable[[], object], warm: bool = True, clock: str | None = None) -> Timed:
     """Times a plain call: one to warm the caches (if ``warm``), then `count` of them under the
-    clock."""
+    clock, by default the process's."""
 
-    now = CLOCKS[clock_name()]
+    now = CLOCKS[clock or clock_name()]
 
     def timed(count: int) -> float:
         if warm:
@@ -95,30 +158,61 @@ def calls_per_trial(timed: Timed, effort: Effort) -> int:
     count = 1
     while True:
         seconds = timed(count)
+        if effort.trial_seconds / 2 <= seconds < 20 * effort.trial_seconds:
+            seconds = min(seconds, timed(count))  # one of them may have waited for a core
         if seconds >= effort.trial_seconds / 2 or count >= 1 << 20:
             per_call = max(seconds / count, 1e-9)
             return max(1, round(effort.trial_seconds / per_call))
         count *= 4
 
 
+Samples = dict[str, Sample]
+
+
+def all_settled(samples: Mapping[str, Sample]) -> bool:
+    """Whether each work's own time is known."""
+    return not any(sample.noisy for sample in samples.values())
+
+
+def ratio_settled(before: str, after: str) -> Callable[[Mapping[str, Sample]], bool]:
+    """Whether it is known how the times of these two works compare."""
+    return lambda samples: not ratio(samples[before], samples[after]).noisy
+
+
 def interleave(
     works: Mapping[str, Timed],
     effort: Effort,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Sample]:
+    settled: Callable[[Mapping[str, Sample]], bool] = all_settled,
+    alike: bool = False,
+) -> Samples:
     """Measures several works by turns, so that whatever else the machine does hits all of them.
 
-    Each round runs one trial of every work, in an order shuffled by a fixed seed.
+    Each round runs one trial of every work, in an order shuffled by a fixed seed. After the rounds
+    of ``effort`` there are more, up to its patience, while ``settled`` says no. ``alike``: a trial
+    of each work has the same number of calls.
     """
     begin = clock()
     counts = {name: calls_per_trial(timed, effort) for name, timed in works.items()}
+    if alike:
+        counts = dict.fromkeys(counts, max(counts.values(), default=1))
     seconds: dict[str, list[float]] = {name: [] for name in works}
     order: Sequence[str] = list(works)
     shuffle = random.Random(0)
-    for trial in range(effort.trials):
-        if trial >= LEAST_TRIALS and clock() - begin > effort.case_seconds:
-            break
+
+    def samples() -> Samples:
+        return {name: Sample(tuple(values)) for name, values in seconds.items()}
+
+    trial, most = 0, max(LEAST_TRIALS, round(effort.trials * effort.patience))
+    while works:
+        enough = trial >= effort.trials
+        late = trial >= LEAST_TRIALS and clock() - begin > effort.case_seconds
+        if enough or late:
+            last = trial >= most or clock() - begin > effort.case_seconds * effort.patience
+            if last or settled(samples()):
+                break
         order = shuffle.sample(order, len(order))
         for name in order:
             seconds[name].append(works[name](counts[name]) / counts[name])
-    return {name: Sample(tuple(values)) for name, values in seconds.items()}
+        trial += 1
+    return samples()

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish import _functional, _ops
+from planish import _functional, _norms, _ops
+from planish._eager import split_channels
+from planish._ways import is_plain
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -145,7 +147,7 @@ def _rows(form: Form) -> Callable[[Tensor, Tensor | None, Tensor | None, float, 
             return _functional.channel_norm(name, x, weight, bias, eps)
         dims = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
         return _functional._norm(
-            name, x, dims, weight, bias, eps, None, axis == 1, weight_offset=offset, cast=cast
+            name, x, dims, weight, bias, eps, None, True, weight_offset=offset, cast=cast
         )
 
     return norm
@@ -206,7 +208,7 @@ def _simple(form: Form) -> Run:
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
         weight, axis = _weight(form, module), 1 if form.axis == 1 else x.dim() - 1
-        _, squares = _ops.statistics(x, [axis])
+        _, squares = _norms.statistics(x, [axis])
         rstd = (squares / (x.shape[axis] - 1) + eps_of(form, module)).rsqrt()
         y = _wide_half(x) * rstd
         if weight is not None:
@@ -236,11 +238,11 @@ def _l2(form: Form) -> Run:
         flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
         x_wide = _wide(x, *flat)
         channels = x.shape[axis]
-        y, _, rstd = torch.ops.planish.norm_forward(
+        y, _, rstd = _ops.forward(
             x_wide, *flat, [axis], [axis], _NORMALIZE_EPS**2 / channels, True, True
         )
         if x.dtype != torch.float16:
-            if not _ops._is_plain(x, weight, bias) or x.device.type != "cpu":
+            if not is_plain(x, weight, bias) or x.device.type != "cpu":
                 raise NotExact("rows shorter than 4e-9 cannot be looked for")
             if bool((rstd > channels**0.5 / (_SHORT * _NORMALIZE_EPS)).any()):
                 raise NotExact("rows shorter than 4e-9")
@@ -264,8 +266,8 @@ def _evo(form: Form) -> Run:
     """As planish.EvoNorm2dS0 does it, with one rounding."""
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
-        apart = _ops.split_channels(x, module.groups)
-        _, squares = _ops.statistics(apart, [2, 3, 4])
+        apart = split_channels(x, module.groups)
+        _, squares = _norms.statistics(apart, [2, 3, 4])
         variance = squares / apart.shape[2:].numel()
         rstd = (variance + eps_of(form, module)).rsqrt()
         v, weight, bias = (t.view(1, -1, 1, 1) for t in (module.v, module.weight, module.bias))

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from planish import _functional
+from planish._ways import Way, way_of
 from planish.replacing import families
 from planish.replacing.forms import Form, NotExact, runner
 from planish.replacing.probe import Pair, Proof, prove
@@ -58,15 +59,12 @@ def _loading(original: type[nn.Module]) -> type[nn.Module]:
     return type(original.__name__, (original,), {"__setstate__": __setstate__})
 
 
-def _is_ours(tensor: Tensor) -> bool:
-    """Whether it is a tensor that planish's operators take, or one that only tracing makes."""
-    return type(tensor).__name__ != "DTensor" and not tensor.is_nested
-
-
 def _runs(
     pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any
 ) -> bool:
-    if not isinstance(x, Tensor) or not _is_ours(x) or x.dim() not in ranks:
+    """Whether this call is one of those that were proven, and planish's to make: transforms and
+    TorchScript trace the original's forward."""
+    if not isinstance(x, Tensor) or x.dim() not in ranks:
         return False
     weight = getattr(module, form.weight) if form.weight else None
     bias = getattr(module, form.bias) if form.bias else None
@@ -80,9 +78,10 @@ def _runs(
         x.device.type in _functional.DEVICES
         and (x.numel() > 0 or not x.is_cuda)
         and all(
-            p is None or (p.device == x.device and p.dtype == first.dtype and _is_ours(p))  # type: ignore[union-attr]
+            p is None or (p.device == x.device and p.dtype == first.dtype)  # type: ignore[union-attr]
             for p in (weight, bias)
         )
+        and way_of(x, weight, bias) in (Way.PLAIN, Way.OPERATOR)
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 
@@ -17,6 +19,14 @@ def enabled() -> AbstractContextManager[object]:
     import planish
 
     return planish.enabled()
+
+
+@contextlib.contextmanager
+def switched_off() -> Iterator[None]:
+    """A block in which torch is as it is, after the same switching: that leaves the caches cold."""
+    with enabled():
+        pass
+    yield
 
 
 class PlanishTorch(Provider):

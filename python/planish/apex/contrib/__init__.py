@@ -1,0 +1,1 @@
+"""apex.contrib: layer_norm and group_norm of it."""
