@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from torch.nn import functional
+
 import torch
 from planish import _functional, _norms, _ops
 from planish._eager import split_channels
 from planish._ways import is_plain
 from torch import Tensor, nn
-from torch.nn import functional
 
 __all__ = ["Form", "Run", "eps_of", "runner", "size_of"]
 
@@ -142,7 +143,9 @@ def _rows(form: Form) -> Callable[[Tensor, Tensor | None, Tensor | None, float, 
     offset = 0.0 if form.offset_in_weight else form.offset
     axis, count = form.axis, form.count
 
-    def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cast: str) -> Tensor:
+    def norm(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cast: str
+    ) -> Tensor:
         if axis == 1 and x.dim() == 4 and not offset and cast == "once":
             return _functional.channel_norm(name, x, weight, bias, eps)
         dims = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
@@ -159,7 +162,11 @@ def _ordered(form: Form) -> Run:
     cast = "xhat" if order == "xhat" else "once"
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
-        weight, bias, eps = _weight(form, module), _parameter(module, form.bias), eps_of(form, module)
+        weight, bias, eps = (
+            _weight(form, module),
+            _parameter(module, form.bias),
+            eps_of(form, module),
+        )
         if order == "wide":
             x = _wide(x, weight, bias)
         elif order == "weight" and weight is not None:
@@ -256,7 +263,11 @@ def _group(form: Form) -> Run:
     activation = form.activation
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
-        weight, bias, eps = _weight(form, module), _parameter(module, form.bias), eps_of(form, module)
+        weight, bias, eps = (
+            _weight(form, module),
+            _parameter(module, form.bias),
+            eps_of(form, module),
+        )
         return _functional.group_norm(x, module.num_groups, weight, bias, eps, activation)
 
     return run

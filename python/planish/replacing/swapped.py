@@ -59,9 +59,7 @@ def _loading(original: type[nn.Module]) -> type[nn.Module]:
     return type(original.__name__, (original,), {"__setstate__": __setstate__})
 
 
-def _runs(
-    pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any
-) -> bool:
+def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any) -> bool:
     """Whether this call is one of those that were proven, and planish's to make: transforms and
     TorchScript trace the original's forward."""
     if not isinstance(x, Tensor) or x.dim() not in ranks:
@@ -156,13 +154,12 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     why = _bound_forward(module)
     if cls in families.TORCH:
         return why or (families.TORCH[cls], f"planish.{families.TORCH[cls].__name__}")
-    refused = families.why_not(module)
+    parametrized = "parametrizations" in module._modules
+    refused = families.why_not(module, parametrized)
     if refused is not None:
         return refused
-    if why:
-        return why
-    if _parametrized(module):
-        return "its parameters are computed (torch.nn.utils.parametrize)"
+    if why or parametrized:
+        return why or "its parameters are computed (torch.nn.utils.parametrize)"
     proof = prove(cls, module)
     if isinstance(proof, str):
         return proof
@@ -178,10 +175,6 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
 
 def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
     return {p.dtype for p in module._parameters.values() if p is not None}
-
-
-def _parametrized(module: nn.Module) -> bool:
-    return "parametrizations" in module._modules
 
 
 def _bound_forward(module: nn.Module) -> str:
