@@ -21,9 +21,9 @@ _COMMANDS = {
     "bench": ("planish.bench", "time planish beside torch and others, and check every result"),
     "cache": ("planish.cache", "the GPU kernels kept on disk: path, list, clear"),
     "pack": ("planish.pack", "GPU kernels compiled ahead of time, in one file without NVRTC"),
+    "run": ("planish.run", "run an unchanged Python program with planish under torch"),
     "coverage": ("planish.coverage", "which norms of a model run on planish, and why others not"),
     "try": ("planish.trial", "your model before and after: what a step gains, in a minute"),
-    "run": ("planish.run", "run an unchanged Python program with planish under torch"),
     "model": ("planish.model", "put planish under a real model, check it and time it"),
 }
 

@@ -1,0 +1,395 @@
+"""A norm with what stands around it in a model: the sum with a residual before it, a modulation or
+a gate behind it, the norms of queries and keys.
+
+Every function here is a composition for now: planish's norm, and torch's operators beside it. The
+results are those of the formulas, rounded where they say so. Quantised results are in
+_quantized.py, the modules in _fused_modules.py.
+"""
+
+from __future__ import annotations
+
+import torch
+from planish import _stages
+from torch import Tensor
+
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "gated_layer_norm",
+    "gated_rms_norm",
+    "modulated_layer_norm",
+    "modulated_rms_norm",
+    "qk_norm",
+]
+
+
+# ---- The sum with a residual --------------------------------------------------------------------
+
+
+def _add_norm(
+    rms: bool,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dropout_p: float,
+    training: bool,
+    row_scale: Tensor | None,
+    column_scale: Tensor | None,
+    sum_dtype: torch.dtype | None,
+    weight_offset: float,
+    out_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    function = "add_rms_norm" if rms else "add_layer_norm"
+    _stages.check_x(function, x)
+    if not isinstance(residual, Tensor):
+        raise TypeError(
+            f"{function}: Expected residual to be a tensor, but got {type(residual).__name__}"
+        )
+    _stages.check_like_x(function, "residual", residual, x)
+    for name, parameter in (("weight", weight), ("bias", bias), ("column_scale", column_scale)):
+        _stages.check_parameter(function, name, parameter, x)
+    _stages.check_probability(function, dropout_p)
+    rows = _stages.check_row_scale(function, row_scale, x)
+    for name, dtype in (("sum_dtype", sum_dtype), ("out_dtype", out_dtype)):
+        if dtype is not None:
+            _stages.check_float(function, name, dtype)
+    wide = _stages.compute_dtype(x.dtype, residual.dtype)
+    u = _stages.scaled(x, wide, column_scale, rows)
+    if training and dropout_p:
+        u, _ = _stages.drop(u.to(wide), dropout_p)
+    total = _stages.sum_with(u, residual, sum_dtype or residual.dtype)
+    y = _stages.norm_last(rms, total, weight, bias, eps, weight_offset, out_dtype or x.dtype)
+    return y, total
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    dropout_p: float = 0.0,
+    training: bool = True,
+    row_scale: Tensor | None = None,
+    column_scale: Tensor | None = None,
+    sum_dtype: torch.dtype | None = None,
+    weight_offset: float = 0.0,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sum with a residual, then layer normalization of it over the last axis: ``(y, sum)``.
+
+        sum = x * column_scale * row_scale * keep / (1 - dropout_p) + residual
+        y   = (sum - mean) / sqrt(var + eps) * (weight_offset + weight) + bias
+
+    ``residual`` has x's shape. ``weight``, ``bias`` and ``column_scale`` (LayerScale) have the size
+    of the last axis, or the sizes of the last axes; ``row_scale`` (stochastic depth) has one value
+    for each row, x's shape without the last axis. ``keep`` is the mask of dropout: it is drawn from
+    torch's generator of the device, one ``torch.rand`` of x's shape, and off with
+    ``training=False``.
+
+    ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise, and is rounded to it once;
+    y is made of the sum as it was rounded, has x's dtype unless ``out_dtype`` says otherwise, and
+    is rounded once. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice,
+    through both results.
+
+    A composition: planish's norm with torch's operators before it.
+
+    Raises RuntimeError for shapes and devices that do not fit, ValueError for a ``dropout_p``
+    outside [0, 1), TypeError for a residual that is no tensor, NotImplementedError for another
+    dtype.
+    """
+    return _add_norm(
+        False,
+        x,
+        residual,
+        weight,
+        bias,
+        eps,
+        dropout_p,
+        training,
+        row_scale,
+        column_scale,
+        sum_dtype,
+        weight_offset,
+        out_dtype,
+    )
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    dropout_p: float = 0.0,
+    training: bool = True,
+    row_scale: Tensor | None = None,
+    column_scale: Tensor | None = None,
+    sum_dtype: torch.dtype | None = None,
+    weight_offset: float = 0.0,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sum with a residual, then root-mean-square normalization of it over the last axis:
+    ``(y, sum)``.
+
+        y = sum / sqrt(mean(sum^2) + eps) * (weight_offset + weight)
+
+    Everything else as :func:`add_layer_norm`, but that there is no bias.
+    """
+    return _add_norm(
+        True,
+        x,
+        residual,
+        weight,
+        None,
+        eps,
+        dropout_p,
+        training,
+        row_scale,
+        column_scale,
+        sum_dtype,
+        weight_offset,
+        out_dtype,
+    )
+
+
+# ---- Modulation ---------------------------------------------------------------------------------
+
+
+def _modulated_norm(
+    rms: bool,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    residual: Tensor | None,
+    gate: Tensor | None,
+    sum_dtype: torch.dtype | None,
+    weight_offset: float,
+) -> Tensor | tuple[Tensor, Tensor]:
+    function = "modulated_rms_norm" if rms else "modulated_layer_norm"
+    _stages.check_x(function, x)
+    if not isinstance(scale, Tensor):
+        raise TypeError(
+            f"{function}: Expected scale to be a tensor, but got {type(scale).__name__}"
+        )
+    for name, tensor in (("scale", scale), ("shift", shift), ("gate", gate)):
+        _stages.check_modulation(function, name, tensor, x)
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        _stages.check_parameter(function, name, parameter, x)
+    _stages.check_like_x(function, "residual", residual, x)
+    if residual is None and (gate is not None or sum_dtype is not None):
+        given = "gate" if gate is not None else "sum_dtype"
+        raise ValueError(
+            f"{function}: {given} is given without a residual; it is of the sum residual + gate * x"
+        )
+    if sum_dtype is not None:
+        _stages.check_float(function, "sum_dtype", sum_dtype)
+    total = x
+    if residual is not None:
+        u = _stages.scaled(x, _stages.compute_dtype(x.dtype, residual.dtype), gate)
+        total = _stages.sum_with(u, residual, sum_dtype or residual.dtype)
+    wide = _stages.compute_dtype(total.dtype, x.dtype)
+    z = _stages.norm_last(rms, total.to(wide), weight, bias, eps, weight_offset, wide)
+    m = z * (1 + scale.to(wide))
+    if shift is not None:
+        m = m + shift.to(wide)
+    y = m.to(x.dtype)
+    return y if residual is None else (y, total)
+
+
+def modulated_layer_norm(
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    sum_dtype: torch.dtype | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Layer normalization over the last axis with a modulation behind it (adaLN): y, or
+    ``(y, sum)`` with a residual.
+
+        s = x                          or, with a residual:  s = residual + gate * x
+        z = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias
+        y = z * (1 + scale) + shift
+
+    ``scale``, ``shift`` and ``gate`` have x's rank, each axis x's size or 1: (B, 1, D) beside x
+    (B, S, D), or (B, S, D) itself; or the last axis alone, (D). ``shift`` may be None, and so may
+    ``gate``, which is 1 then. ``weight`` and ``bias`` have the size of the last axis, or the sizes
+    of the last axes.
+
+    ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise and is rounded to it once;
+    the norm reads it so. Everything behind is in float (f64 for f64), and y is rounded once, to x's
+    dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
+
+    A composition: planish's norm with torch's operators around it.
+
+    Raises RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype
+    without a residual, TypeError for a scale that is no tensor, NotImplementedError for another
+    dtype.
+    """
+    return _modulated_norm(
+        False, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
+    )
+
+
+def modulated_rms_norm(
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    sum_dtype: torch.dtype | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Root-mean-square normalization over the last axis with a modulation behind it.
+
+        z = s / sqrt(mean(s^2) + eps) * (weight_offset + weight) + bias
+
+    Everything else as :func:`modulated_layer_norm`.
+    """
+    return _modulated_norm(
+        True, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
+    )
+
+
+# ---- Gates --------------------------------------------------------------------------------------
+
+
+def _gated_norm(
+    rms: bool,
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm_before_gate: bool,
+    group_size: int | None,
+    weight_offset: float,
+) -> Tensor:
+    function = "gated_rms_norm" if rms else "gated_layer_norm"
+    _stages.check_x(function, x)
+    _stages.check_gate(function, gate, x)
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        _stages.check_parameter(function, name, parameter, x)
+    columns = x.shape[-1]
+    if group_size is not None and (group_size <= 0 or columns % group_size):
+        raise ValueError(
+            f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
+            f"{columns} columns"
+        )
+    wide = _stages.compute_dtype(x.dtype)
+    factor = _stages.silu(gate.to(wide))
+    s = x.to(wide)
+    if not norm_before_gate:
+        s = s * factor
+    if group_size is not None and group_size < columns:
+        s = _stages.split_columns(s, group_size)
+        weight = None if weight is None else _stages.split_columns(weight, group_size)
+        bias = None if bias is None else _stages.split_columns(bias, group_size)
+    v = _stages.norm_last(rms, s, weight, bias, eps, weight_offset, wide).reshape(x.shape)
+    return (v * factor if norm_before_gate else v).to(x.dtype)
+
+
+def gated_rms_norm(
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    norm_before_gate: bool = True,
+    group_size: int | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor:
+    """Root-mean-square normalization over the last axis with a gate (Mamba 2, RetNet).
+
+        y = norm(x) * silu(gate)       norm_before_gate=True
+        y = norm(x * silu(gate))       norm_before_gate=False
+
+    with ``norm(s) = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)``. ``gate`` has x's shape.
+    ``group_size``: the mean is over each group of so many neighbouring columns; ``weight`` has the
+    size of the last axis all the same (or the sizes of the last axes).
+
+    Everything between is in float (f64 for f64), the product before the norm, too, and y is rounded
+    once, to x's dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
+
+    A composition: planish's norm with torch's operators around it.
+
+    Raises RuntimeError for shapes and devices that do not fit, ValueError for a group_size that
+    does not divide the columns, TypeError for a gate that is no tensor, NotImplementedError for
+    another dtype.
+    """
+    return _gated_norm(
+        True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset
+    )
+
+
+def gated_layer_norm(
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    norm_before_gate: bool = True,
+    group_size: int | None = None,
+    weight_offset: float = 0.0,
+) -> Tensor:
+    """Layer normalization over the last axis with a gate, as :func:`gated_rms_norm`.
+
+    ``norm(s) = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias``.
+    """
+    return _gated_norm(
+        False, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
+    )
+
+
+# ---- Queries and keys ---------------------------------------------------------------------------
+
+
+def qk_norm(
+    q: Tensor,
+    k: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    *,
+    kind: str = "rms",
+    weight_offset: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Norms of queries and keys over the last axis, each with a weight of its own: ``(q, k)``.
+
+    ``q`` (..., heads, D) and ``k`` (..., kv_heads, D) may be slices of a packed qkv, in any
+    strides; the results are dense. The weights have D elements, or (heads, D): a weight for each
+    head; or are None. ``kind``: "rms" or "layer". Dtypes and derivatives as
+    :func:`planish.rms_norm`.
+
+    Raises ValueError for another kind, RuntimeError for shapes that do not fit, NotImplementedError
+    for another dtype or device.
+    """
+    if kind not in ("rms", "layer"):
+        raise ValueError(f"qk_norm: kind is {kind!r}; known are 'rms' and 'layer'")
+    for name, tensor in (("q", q), ("k", k)):
+        _stages.check_float("qk_norm", name, tensor.dtype)
+        _stages.check_x("qk_norm", tensor)
+    _stages.check_parameter("qk_norm", "q_weight", q_weight, q)
+    _stages.check_parameter("qk_norm", "k_weight", k_weight, k)
+    rms = kind == "rms"
+    return (
+        _stages.norm_last(rms, q, q_weight, None, eps, weight_offset, q.dtype),
+        _stages.norm_last(rms, k, k_weight, None, eps, weight_offset, k.dtype),
+    )

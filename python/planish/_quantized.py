@@ -1,0 +1,356 @@
+"""Norms whose result is quantised to fp8 or int8, with the scales of it. Forward only.
+
+A composition for now: planish's norm, and torch's operators for the scales and the rounding. The
+formulas are those of the docstrings, on every device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from planish import _stages
+from torch import Tensor
+
+__all__ = ["quantized_layer_norm", "quantized_rms_norm"]
+
+#: The largest value of each type that is used; int8 is symmetric.
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
+
+BLOCKS = (128, 64, 32)
+SCALE_FORMATS = ("f32", "ue8m0", "e8m0")
+
+#: Rows of one column of scales are padded to so many bytes, which is what GPU copies want.
+_COLUMN_BYTES = 16
+
+
+# ---- What is forward only -----------------------------------------------------------------------
+
+
+@torch.library.custom_op("planish::no_gradient", mutates_args=())
+def _no_gradient(dy: Tensor, function: str) -> Tensor:
+    """For compiled graphs: 0 for the zeros that these make up for results without a use."""
+    if dy.float().any():
+        _refuse(function)
+    return torch.zeros((), device=dy.device)
+
+
+@_no_gradient.register_fake
+def _(dy: Tensor, function: str) -> Tensor:
+    return torch.empty((), device=dy.device)
+
+
+def _refuse(function: str) -> NoReturn:
+    raise RuntimeError(
+        f"{function}: it is forward only: a quantised result and its scale have no gradient, but a "
+        "backward asked for one; detach the result, or call it under torch.no_grad()"
+    )
+
+
+class _ForwardOnly(torch.autograd.Function):
+    """``result``, which hangs from y in the graph; its backward raises when it runs."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, result: Tensor, function: str) -> Tensor:
+        ctx.function, ctx.dtype, ctx.shape = function, y.dtype, y.shape
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        if not torch.compiler.is_compiling():
+            _refuse(ctx.function)
+        zero: Tensor = torch.ops.planish.no_gradient(gradient, ctx.function)
+        return zero.to(ctx.dtype).expand(ctx.shape), None, None
+
+
+def _forward_only(y: Tensor, result: Tensor, function: str) -> Tensor:
+    if not (torch.is_grad_enabled() and y.requires_grad and result.is_floating_point()):
+        return result
+    hung: Tensor = _ForwardOnly.apply(y, result, function)  # type: ignore[no-untyped-call]
+    return hung
+
+
+# ---- Rounding -----------------------------------------------------------------------------------
+
+
+def _to_odd_float(value: Tensor) -> Tensor:
+    """f64 as f32 rounded to odd: a further rounding, to fewer bits, is then the only one."""
+    near = value.float()
+    bits = near.view(torch.int32)
+    back = near.double()
+    away = back.abs() > value.abs()
+    inexact = (back != value) & value.isfinite()
+    bits = torch.where(away, bits - 1, bits)
+    return torch.where(inexact, bits | 1, bits).view(torch.float32)
+
+
+def quantize(y: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """y / scale to the nearest value of ``dtype``, to even in a tie, saturating. NaN stays; in int8
+    it is 0."""
+    largest = LARGEST[dtype]
+    value = (y / scale.to(y.dtype)).clamp(-largest, largest)
+    if dtype == torch.int8:
+        return value.round().nan_to_num(0.0).to(torch.int8)
+    return (_to_odd_float(value) if value.dtype == torch.float64 else value).to(dtype)
+
+
+def power_of_two_above(scale: Tensor) -> Tensor:
+    """The least power of two that is not below a positive f32, from 2^-126 to 2^127; exact."""
+    bits = scale.view(torch.int32)
+    exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).int()
+    return (exponent.clamp(1, 254) << 23).view(torch.float32)
+
+
+def _blocks(y: Tensor, block: int) -> Tensor:
+    """(..., blocks, block): the last block is filled up with zeros."""
+    missing = -y.shape[-1] % block
+    if missing:
+        y = torch.nn.functional.pad(y, (0, missing))
+    return _stages.split_columns(y, block)
+
+
+def _in_columns(scale: Tensor) -> Tensor:
+    """The same scales (rows, blocks), a column after the other, rows padded to 16 bytes."""
+    rows, blocks = scale.shape[:-1], scale.shape[-1]
+    step = _COLUMN_BYTES // scale.element_size()
+    padded = -(-rows.numel() // step) * step
+    buffer = torch.zeros(blocks, padded, dtype=torch.float32, device=scale.device).to(scale.dtype)
+    columns = buffer[:, : rows.numel()].t().view(*rows, blocks)
+    return columns.copy_(scale)
+
+
+# ---- The functions ------------------------------------------------------------------------------
+
+
+def _check(
+    function: str,
+    dtype: torch.dtype,
+    per: str | int,
+    scale: Tensor | None,
+    scale_format: str,
+    transposed_scales: bool,
+    amax_floor: float,
+    scale_bound: float | None,
+    x: Tensor,
+) -> None:
+    if dtype not in LARGEST:
+        known = ", ".join(str(known) for known in LARGEST)
+        raise TypeError(f"{function}: dtype is {dtype}; known are {known}")
+    if per not in ("row", "tensor", *BLOCKS) or isinstance(per, bool):
+        raise ValueError(
+            f"{function}: per is {per!r}; known are 'row', 'tensor' and blocks of 128, 64 or 32 "
+            "columns"
+        )
+    if scale_format not in SCALE_FORMATS:
+        known = ", ".join(map(repr, SCALE_FORMATS))
+        raise ValueError(f"{function}: scale_format is {scale_format!r}; known are {known}")
+    if per not in BLOCKS and (scale_format != "f32" or transposed_scales):
+        found = f"scale_format={scale_format!r}" if scale_format != "f32" else "transposed_scales"
+        raise ValueError(f"{function}: {found} is for scales per block, but per is {per!r}")
+    if not amax_floor > 0:
+        raise ValueError(f"{function}: amax_floor is {amax_floor}; wanted a positive number")
+    if scale_bound is not None and not scale_bound > 0:
+        raise ValueError(f"{function}: scale_bound is {scale_bound}; wanted a positive number")
+    if scale_bound is not None and (per != "row" or scale is not None):
+        raise ValueError(f"{function}: scale_bound is for scales per row that are found")
+    if scale is None:
+        return
+    if not isinstance(scale, Tensor):
+        raise TypeError(
+            f"{function}: Expected scale to be a tensor of one float32, but got "
+            f"{type(scale).__name__}"
+        )
+    if per != "tensor":
+        raise ValueError(
+            f"{function}: a static scale is one for the whole tensor (per='tensor'), but per is "
+            f"{per!r}"
+        )
+    if scale.numel() != 1 or scale.dtype != torch.float32 or scale.device != x.device:
+        raise RuntimeError(
+            f"{function}: Expected scale to be one float32 on {x.device}, but got "
+            f"{scale.numel()} of {scale.dtype} on {scale.device}"
+        )
+    # A GPU's value is not fetched: that would make the host wait.
+    if scale.device.type == "cpu" and not torch.compiler.is_compiling() and not scale.item() > 0:
+        raise ValueError(f"{function}: scale is {scale.item()}; wanted a positive number")
+
+
+def _scale(
+    y: Tensor, per: str | int, largest: float, floor: float, bound: float | None, format: str
+) -> tuple[Tensor, Tensor]:
+    """(y as it is divided, its scale in f32)."""
+    if isinstance(per, int):
+        y = _blocks(y, per)
+    found = y.abs().nan_to_num(0.0, float("inf"))  # one row's NaN is not another row's scale
+    if per == "tensor":
+        amax = found.amax() if y.numel() else y.new_zeros(())
+    elif y.shape[-1]:
+        amax = found.amax(-1, keepdim=True)
+    else:
+        amax = y.new_zeros((*y.shape[:-1], 1))
+    scale = amax.float().clamp(min=floor) / largest
+    if format != "f32":
+        scale = power_of_two_above(scale)
+    return y, scale if bound is None else scale.clamp(max=bound)
+
+
+def _quantized_norm(
+    rms: bool,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+    per: str | int,
+    scale: Tensor | None,
+    residual: Tensor | None,
+    scale_format: str,
+    transposed_scales: bool,
+    sum_dtype: torch.dtype | None,
+    weight_offset: float,
+    amax_floor: float,
+    scale_bound: float | None,
+) -> tuple[Tensor, ...]:
+    function = "quantized_rms_norm" if rms else "quantized_layer_norm"
+    _stages.check_x(function, x)
+    if per == "row" and scale is not None:
+        per = "tensor"
+    _check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        _stages.check_parameter(function, name, parameter, x)
+    _stages.check_like_x(function, "residual", residual, x)
+    if sum_dtype is not None:
+        _stages.check_float(function, "sum_dtype", sum_dtype)
+        if residual is None:
+            raise ValueError(f"{function}: sum_dtype is given without a residual")
+    total = x
+    if residual is not None:
+        total = _stages.sum_with(x, residual, sum_dtype or residual.dtype)
+    wide = _stages.compute_dtype(total.dtype, x.dtype)
+    hung = _stages.norm_last(rms, total.to(wide), weight, bias, eps, weight_offset, wide)
+    y = hung.detach()
+    if scale is not None:
+        apart, found = y, scale.detach().reshape(())
+    else:
+        apart, found = _scale(y, per, LARGEST[dtype], amax_floor, scale_bound, scale_format)
+    q = quantize(apart, found, dtype)
+    if isinstance(per, int):
+        q, found = q.flatten(-2)[..., : x.shape[-1]].contiguous(), found.squeeze(-1)
+        if scale_format == "e8m0":
+            found = found.to(torch.float8_e8m0fnu)
+        if transposed_scales:
+            found = _in_columns(found)
+    q = _forward_only(hung, q, function)
+    found = _forward_only(hung, found, function) if scale is None else scale
+    return (q, found) if residual is None else (q, found, total)
+
+
+def quantized_rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    per: str | int = "row",
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    scale_format: str = "f32",
+    transposed_scales: bool = False,
+    sum_dtype: torch.dtype | None = None,
+    weight_offset: float = 0.0,
+    amax_floor: float = 1e-10,
+    scale_bound: float | None = None,
+) -> tuple[Tensor, ...]:
+    """Root-mean-square normalization over the last axis, quantised: ``(q, scale)``, or
+    ``(q, scale, sum)`` with a residual, where the norm is that of ``sum = x + residual``.
+
+        y     = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)
+        scale = max(amax of |y|, amax_floor) / largest
+        q     = y / scale, to the nearest value, to even in a tie, saturating
+
+    ``dtype``: torch.float8_e4m3fn (largest 448), torch.float8_e5m2 (57344) or torch.int8 (127). NaN
+    stays, and is 0 in int8; amax passes over it. y is not rounded before the division.
+
+    ``per``: what has a scale of its own, in f32.
+
+    ======== ================================================================
+    "row"    scale (..., 1)
+    "tensor" scale ()
+    128, 64  that many neighbouring columns: scale (..., blocks); the last
+    or 32    block may be shorter
+    ======== ================================================================
+
+    ``scale`` (one positive f32): the static scale of the whole tensor, and what is returned as it.
+    ``scale_bound``, per row: no scale is larger. ``scale_format``, per block: "ue8m0" takes the
+    least power of two that is not below the scale, as f32; "e8m0" that as torch.float8_e8m0fnu
+    bytes (mxfp8 with 32 columns). ``transposed_scales``, per block: the scales lie column after
+    column, each padded to a multiple of 16 bytes, their shape being (..., blocks) all the same.
+
+    ``sum`` is rounded once, to the residual's dtype or ``sum_dtype``, and is what the norm reads.
+    q and a scale that was found are forward only: a backward that reaches them raises RuntimeError;
+    the sum is differentiable. x, weight and residual are of f16, bf16, f32 or f64, each its own.
+
+    A composition: planish's norm with torch's operators around it.
+
+    Raises TypeError for another ``dtype``, ValueError for what ``per``, ``scale_format``,
+    ``scale``, ``amax_floor`` and ``scale_bound`` cannot be, RuntimeError for shapes and devices
+    that do not fit. A scale that is not positive is looked for on the CPU only; a GPU would have to
+    be waited for.
+    """
+    return _quantized_norm(
+        True,
+        x,
+        weight,
+        None,
+        eps,
+        dtype,
+        per,
+        scale,
+        residual,
+        scale_format,
+        transposed_scales,
+        sum_dtype,
+        weight_offset,
+        amax_floor,
+        scale_bound,
+    )
+
+
+def quantized_layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    per: str | int = "row",
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    scale_format: str = "f32",
+    transposed_scales: bool = False,
+    sum_dtype: torch.dtype | None = None,
+    weight_offset: float = 0.0,
+    amax_floor: float = 1e-10,
+    scale_bound: float | None = None,
+) -> tuple[Tensor, ...]:
+    """Layer normalization over the last axis, quantised, as :func:`quantized_rms_norm`.
+
+    ``y = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias``.
+    """
+    return _quantized_norm(
+        False,
+        x,
+        weight,
+        bias,
+        eps,
+        dtype,
+        per,
+        scale,
+        residual,
+        scale_format,
+        transposed_scales,
+        sum_dtype,
+        weight_offset,
+        amax_floor,
+        scale_bound,
+    )

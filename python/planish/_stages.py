@@ -1,0 +1,209 @@
+"""What stands around a norm, one stage at a time, in torch's operators: the sum with a residual,
+dropout, scales, and the checks of their arguments.
+
+The functions of _fused.py and _quantized.py put these together. Nothing here is public.
+"""
+
+from __future__ import annotations
+
+import torch
+from planish import _functional
+from torch import Tensor
+
+__all__ = [
+    "check_float",
+    "check_gate",
+    "check_like_x",
+    "check_modulation",
+    "check_parameter",
+    "check_probability",
+    "check_row_scale",
+    "check_x",
+    "compute_dtype",
+    "drop",
+    "norm_last",
+    "scaled",
+    "silu",
+    "split_columns",
+    "sum_with",
+]
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """What planish computes in where these meet: f64 where one is f64, else f32."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+# ---- Checks -------------------------------------------------------------------------------------
+
+
+def check_float(function: str, name: str, dtype: torch.dtype) -> None:
+    if dtype not in _FLOATS:
+        raise NotImplementedError(
+            f"{function}: not implemented for {name} of {dtype}; wanted float16, bfloat16, float32 "
+            "or float64"
+        )
+
+
+def check_x(function: str, x: Tensor) -> None:
+    """A dtype and a device there are kernels for, and an axis to normalise over."""
+    _functional._check_x(function, x)
+    if x.dim() == 0:
+        raise RuntimeError(
+            f"{function}: Expected x to have at least 1 dimension, but got a scalar; the norm is "
+            "over the last one"
+        )
+
+
+def _check_place(function: str, name: str, tensor: Tensor, x: Tensor) -> None:
+    check_float(function, name, tensor.dtype)
+    if tensor.device != x.device:
+        raise RuntimeError(
+            f"{function}: Expected {name} on {x.device}, like x, but got it on {tensor.device}"
+        )
+
+
+def check_like_x(function: str, name: str, tensor: Tensor | None, x: Tensor) -> None:
+    """A tensor with a value for each element of x, its dtype its own."""
+    if tensor is None:
+        return
+    if tensor.shape != x.shape:
+        raise RuntimeError(
+            f"{function}: Expected {name} to have x's shape {list(x.shape)}, but got {name} of "
+            f"shape {list(tensor.shape)}"
+        )
+    _check_place(function, name, tensor, x)
+
+
+def check_parameter(function: str, name: str, parameter: Tensor | None, x: Tensor) -> None:
+    """weight, bias or column_scale: the sizes of x's last axes, one or more of them."""
+    if parameter is None:
+        return
+    count = parameter.dim()
+    if not 1 <= count <= x.dim() or parameter.shape != x.shape[x.dim() - count :]:
+        raise RuntimeError(
+            f"{function}: Expected {name} to have the size of x's last axis or the sizes of its "
+            f"last axes, x being of shape {list(x.shape)}, but got {name} of shape "
+            f"{list(parameter.shape)}"
+        )
+    _check_place(function, name, parameter, x)
+
+
+def check_row_scale(function: str, row_scale: Tensor | None, x: Tensor) -> Tensor | None:
+    """One value for each row, with a last axis of size 1 in the result."""
+    if row_scale is None:
+        return None
+    rows = x.shape[:-1]
+    if row_scale.shape not in (rows, (*rows, 1)):
+        raise RuntimeError(
+            f"{function}: Expected row_scale of shape {list(rows)} or {[*rows, 1]}, one value for "
+            f"each row of x, but got row_scale of shape {list(row_scale.shape)}"
+        )
+    _check_place(function, "row_scale", row_scale, x)
+    return row_scale.reshape(*rows, 1)
+
+
+def check_modulation(function: str, name: str, tensor: Tensor | None, x: Tensor) -> None:
+    """scale, shift or the gate of a sum: x's rank with each axis x's or 1, or the last axis alone.
+
+    A rank between these is refused: (B, D) beside x (B, S, D) would be taken for (1, B, D) by
+    broadcasting, and be wrong without a word where B is S.
+    """
+    if tensor is None:
+        return
+    if tensor.dim() not in (1, x.dim()):
+        raise RuntimeError(
+            f"{function}: Expected {name} to have 1 axis or the {x.dim()} axes of x, but got "
+            f"{name} of shape {list(tensor.shape)} for x of shape {list(x.shape)}; write the axes "
+            "that do not vary as 1, e.g. (B, 1, D)"
+        )
+    pairs = zip(tensor.shape, x.shape[x.dim() - tensor.dim() :], strict=True)
+    if any(size not in (1, whole) for size, whole in pairs):
+        raise RuntimeError(
+            f"{function}: Expected each axis of {name} to have x's size or 1, but got {name} of "
+            f"shape {list(tensor.shape)} for x of shape {list(x.shape)}"
+        )
+    _check_place(function, name, tensor, x)
+
+
+def check_gate(function: str, gate: Tensor, x: Tensor) -> None:
+    if not isinstance(gate, Tensor):
+        raise TypeError(f"{function}: Expected gate to be a tensor, but got {type(gate).__name__}")
+    check_like_x(function, "gate", gate, x)
+
+
+def check_probability(function: str, p: float) -> None:
+    if not 0 <= p < 1:
+        raise ValueError(
+            f"{function}: dropout_p is {p}; wanted a probability of at least 0 and below 1"
+        )
+
+
+# ---- Stages -------------------------------------------------------------------------------------
+
+
+def silu(value: Tensor) -> Tensor:
+    return torch.nn.functional.silu(value)
+
+
+def drop(value: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """(value * keep / (1 - p), keep), the mask drawn from torch's generator of the device."""
+    keep = torch.rand(value.shape, device=value.device, dtype=torch.float32) >= p
+    return torch.where(keep, value / (1 - p), 0), keep
+
+
+def scaled(x: Tensor, wide: torch.dtype, *factors: Tensor | None) -> Tensor:
+    """x times what is not None, in the compute type; x itself where nothing is there."""
+    for factor in factors:
+        if factor is not None:
+            x = x.to(wide) * factor.to(wide)
+    return x
+
+
+def split_columns(tensor: Tensor, size: int) -> Tensor:
+    """(..., columns) as (..., columns / size, size)."""
+    return tensor.reshape(*tensor.shape[:-1], tensor.shape[-1] // size, size)
+
+
+def sum_with(u: Tensor, residual: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """u + residual in the compute type, rounded once to ``dtype``."""
+    if residual is None:
+        return u.to(dtype)
+    if u.dtype == residual.dtype == dtype:
+        return u + residual
+    wide = compute_dtype(u.dtype, residual.dtype, dtype)
+    return (u.to(wide) + residual.to(wide)).to(dtype)
+
+
+def norm_last(
+    rms: bool,
+    s: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    weight_offset: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """planish's own norm over the last axis, y rounded once to ``dtype``.
+
+    weight and bias have the sizes of s's last axes, as many as they have axes themselves.
+    """
+    wide = s if s.dtype == dtype else s.to(compute_dtype(s.dtype, dtype))
+    if weight_offset and weight is not None and wide.dtype == torch.float64:
+        weight = weight.double()  # the sum with the offset is of the compute type
+    norm = _functional.rms_norm if rms else _functional.layer_norm
+    counts = {parameter.dim() for parameter in (weight, bias) if parameter is not None}
+    if len(counts) > 1:  # (heads, columns) and (columns): the bias is added behind
+        assert weight is not None and bias is not None
+        wide = s.to(compute_dtype(s.dtype, dtype, bias.dtype))
+        y = norm(wide, -1, weight, None, eps, _axes(s, weight), weight_offset=weight_offset)
+        return (y + bias).to(dtype)
+    affine = _axes(s, weight if weight is not None else bias)
+    return norm(wide, -1, weight, bias, eps, affine, weight_offset=weight_offset).to(dtype)
+
+
+def _axes(s: Tensor, parameter: Tensor | None) -> range:
+    count = 1 if parameter is None else parameter.dim()
+    return range(s.dim() - count, s.dim())

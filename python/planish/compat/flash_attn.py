@@ -1,0 +1,265 @@
+"""The norms of ``flash_attn.ops.triton.layer_norm`` on planish: layer_norm_fn, rms_norm_fn,
+RMSNorm and layer_norm_linear_fn.
+
+Signatures, defaults, dtypes and the order of results are flash-attn's; so is AssertionError for
+shapes that do not fit. They run on the CPU, too, and for rows of any length. The differences:
+
+- The norm reads the sum as it was rounded to its dtype (flash-attn: before that rounding).
+- Dropout is drawn from torch's generator, not from seeds of rows: other masks for a seed.
+- ``residual_out`` is written wherever it is given (flash-attn forgets it: it then returns x).
+- The reference functions of its tests (layer_norm_ref, rms_norm_ref) are not here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from planish import _stages
+from torch import Tensor, nn
+
+__all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]
+
+
+def _expect(holds: bool, function: str, sentence: str) -> None:
+    """AssertionError, as flash-attn has it; also under ``python -O``."""
+    if not holds:
+        raise AssertionError(f"{function}: {sentence}")
+
+
+def _check(
+    function: str,
+    x: Tensor,
+    like_x: dict[str, Tensor | None],
+    columns: dict[str, Tensor | None],
+    rowscale: Tensor | None,
+    dropout_p: float,
+) -> None:
+    _stages.check_x(function, x)
+    for name, tensor in like_x.items():
+        if tensor is not None:
+            _expect(
+                tensor.shape.numel() == x.numel() and tensor.shape[-1:] == x.shape[-1:]
+                if name in ("out", "residual_out")
+                else tensor.shape == x.shape,
+                function,
+                f"Expected {name} to have x's shape {list(x.shape)}, but got {list(tensor.shape)}",
+            )
+    for name, tensor in columns.items():
+        if tensor is not None:
+            _expect(
+                tensor.shape == x.shape[-1:],
+                function,
+                f"Expected {name} of shape {list(x.shape[-1:])}, but got {list(tensor.shape)}",
+            )
+    if rowscale is not None:
+        _expect(
+            like_x["x1"] is None,
+            function,
+            "rowscale is not supported with parallel LayerNorm (x1)",
+        )
+        _expect(
+            rowscale.numel() == x.shape[:-1].numel(),
+            function,
+            f"Expected rowscale with a value for each of {x.shape[:-1].numel()} rows, but got "
+            f"{rowscale.numel()}",
+        )
+    _stages.check_probability(function, dropout_p)
+
+
+def _written(result: Tensor, place: Tensor | None) -> Tensor:
+    """The result, in the tensor that the caller gave for it if there is one."""
+    if place is None:
+        return result
+    return place.copy_(result.reshape(place.shape)).reshape(result.shape)
+
+
+def layer_norm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    zero_centered_weight: bool = False,
+    is_rms_norm: bool = False,
+    return_dropout_mask: bool = False,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> Any:
+    """Dropout, sum with a residual and layer (or RMS) norm over the last axis.
+
+        sum = rowscale * dropout(x) [+ dropout(x1)] [+ residual]
+        y   = norm(sum) * weight + bias           (zero_centered_weight: * (1 + weight))
+        y1  = norm(sum) * weight1 + bias1         with weight1
+
+    Returns y [, y1] [, sum with prenorm] [, mask, mask1 with return_dropout_mask]; one of these
+    alone is no tuple. The masks are bool, and None where nothing was dropped. y has x's dtype or
+    ``out_dtype``, or is written to ``out``. The sum has the residual's dtype; without one x's, or
+    float32 with ``residual_in_fp32``; it is also written to ``residual_out``. Where nothing is
+    added, dropped, scaled or cast, it is x itself. Differentiable twice.
+    """
+    function = "rms_norm_fn" if is_rms_norm else "layer_norm_fn"
+    _check(
+        function,
+        x,
+        {"residual": residual, "x1": x1, "out": out, "residual_out": residual_out},
+        {"weight": weight, "bias": bias, "weight1": weight1, "bias1": bias1},
+        rowscale,
+        dropout_p,
+    )
+    wide = _stages.compute_dtype(x.dtype, x.dtype if residual is None else residual.dtype)
+    rows = None if rowscale is None else rowscale.reshape(*x.shape[:-1], 1)
+    u = _stages.scaled(x, wide, rows)
+    mask = mask1 = None
+    if dropout_p:
+        u, mask = _stages.drop(u.to(wide), dropout_p)
+    if x1 is not None:
+        u1 = x1.to(wide)
+        if dropout_p:
+            u1, mask1 = _stages.drop(u1, dropout_p)
+        u = u.to(wide) + u1
+    without = torch.float32 if residual_in_fp32 else x.dtype
+    total = _stages.sum_with(u, residual, without if residual is None else residual.dtype)
+    dtype = (out_dtype or x.dtype) if out is None else out.dtype
+    offset = 1.0 if zero_centered_weight else 0.0
+    results = [_stages.norm_last(is_rms_norm, total, weight, bias, eps, offset, dtype)]
+    if weight1 is not None:
+        results.append(_stages.norm_last(is_rms_norm, total, weight1, bias1, eps, offset, dtype))
+    results[0] = _written(results[0], out)
+    total = _written(total, residual_out)
+    everything: list[Any] = [*results, *([total] if prenorm else [])]
+    if return_dropout_mask:
+        everything += [mask, mask1]
+    return everything[0] if len(everything) == 1 else tuple(everything)
+
+
+def rms_norm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    zero_centered_weight: bool = False,
+    return_dropout_mask: bool = False,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> Any:
+    """:func:`layer_norm_fn` with ``is_rms_norm=True``."""
+    return layer_norm_fn(
+        x,
+        weight,
+        bias,
+        residual,
+        x1,
+        weight1,
+        bias1,
+        eps,
+        dropout_p,
+        rowscale,
+        prenorm,
+        residual_in_fp32,
+        zero_centered_weight,
+        True,
+        return_dropout_mask,
+        out_dtype,
+        out,
+        residual_out,
+    )
+
+
+class RMSNorm(nn.Module):
+    """flash-attn's RMSNorm: ``weight`` of ``hidden_size``, no bias, dropout of x before the sum.
+
+    ``forward(x, residual=None, prenorm=False, residual_in_fp32=False)`` is :func:`rms_norm_fn`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-5,
+        dropout_p: float = 0.0,
+        zero_centered_weight: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.drop = nn.Dropout(dropout_p) if dropout_p > 0.0 else None
+        self.zero_centered_weight = zero_centered_weight
+        self.weight = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, 0.0 if self.zero_centered_weight else 1.0)
+
+    def forward(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        prenorm: bool = False,
+        residual_in_fp32: bool = False,
+    ) -> Any:
+        return rms_norm_fn(
+            x,
+            self.weight,
+            None,
+            residual=residual,
+            eps=self.eps,
+            dropout_p=self.drop.p if self.drop is not None and self.training else 0.0,
+            prenorm=prenorm,
+            residual_in_fp32=residual_in_fp32,
+            zero_centered_weight=self.zero_centered_weight,
+        )
+
+
+def layer_norm_linear_fn(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    residual: Tensor | None = None,
+    eps: float = 1e-6,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    is_rms_norm: bool = False,
+) -> Any:
+    """:func:`layer_norm_fn` and ``F.linear`` behind it, in autocast's dtype where autocast is on.
+
+    Returns the linear layer's result, with ``prenorm`` and the sum. flash-attn makes y again in
+    the backward to save memory; here it is kept for it.
+    """
+    kind = x.device.type
+    auto = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    y, *rest = layer_norm_fn(
+        x,
+        norm_weight,
+        norm_bias,
+        residual,
+        eps=eps,
+        prenorm=True,
+        residual_in_fp32=residual_in_fp32,
+        is_rms_norm=is_rms_norm,
+        out_dtype=auto,
+    )
+    dtype = y.dtype if auto is None else auto
+    bias = None if linear_bias is None else linear_bias.to(dtype)
+    result = nn.functional.linear(y.to(dtype), linear_weight.to(dtype), bias)
+    return (result, *rest) if prenorm else result

@@ -1,0 +1,181 @@
+"""The norms of flashinfer (and sgl_kernel, which has the first four under the same names) on
+planish, for inference: results are written to the tensors that are given for them.
+
+Signatures and what is in place are flashinfer's. They run on the CPU, too, for any number of axes;
+``enable_pdl`` is taken and has no effect. The differences: the norm reads the sum as it was rounded
+to the residual's dtype, and quantised values are ``y / scale`` to the nearest, saturating. Nothing
+is differentiable. RuntimeError for shapes and devices that do not fit, TypeError for a dtype of
+``out`` that is not fp8 (int8 is taken, too), ValueError for a scale that is not positive.
+"""
+
+from __future__ import annotations
+
+import torch
+from planish import _functional, _quantized, _stages
+from torch import Tensor
+
+__all__ = [
+    "fused_add_rmsnorm",
+    "fused_add_rmsnorm_quant",
+    "gemma_fused_add_rmsnorm",
+    "gemma_rmsnorm",
+    "layernorm",
+    "layernorm_quant",
+    "rmsnorm",
+    "rmsnorm_quant",
+]
+
+
+def _check_out(function: str, out: Tensor, input: Tensor) -> None:
+    if out.shape != input.shape or out.device != input.device:
+        raise RuntimeError(
+            f"{function}: Expected out of shape {list(input.shape)} on {input.device}, like input, "
+            f"but got {list(out.shape)} on {out.device}"
+        )
+
+
+def _rms(
+    function: str, input: Tensor, weight: Tensor, eps: float, out: Tensor | None, offset: float
+) -> Tensor:
+    _stages.check_x(function, input)
+    _stages.check_parameter(function, "weight", weight, input)
+    dtype = input.dtype
+    if out is not None:
+        _check_out(function, out, input)
+        _stages.check_float(function, "out", out.dtype)
+        dtype = out.dtype
+    y = _stages.norm_last(True, input, weight, None, eps, offset, dtype)
+    return y if out is None else out.copy_(y)
+
+
+def _add(
+    function: str, input: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float
+) -> None:
+    _stages.check_x(function, input)
+    _stages.check_like_x(function, "residual", residual, input)
+    _stages.check_parameter(function, "weight", weight, input)
+    residual.copy_(_stages.sum_with(input, residual, residual.dtype))
+    input.copy_(_stages.norm_last(True, residual, weight, None, eps, offset, input.dtype))
+
+
+@torch.no_grad()
+def rmsnorm(
+    input: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    out: Tensor | None = None,
+    enable_pdl: bool | None = None,
+) -> Tensor:
+    """RMS norm over the last axis times weight, in ``out`` if that is given, which is returned."""
+    return _rms("rmsnorm", input, weight, eps, out, 0.0)
+
+
+@torch.no_grad()
+def gemma_rmsnorm(
+    input: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    out: Tensor | None = None,
+    enable_pdl: bool | None = None,
+) -> Tensor:
+    """:func:`rmsnorm` times (1 + weight)."""
+    return _rms("gemma_rmsnorm", input, weight, eps, out, 1.0)
+
+
+@torch.no_grad()
+def fused_add_rmsnorm(
+    input: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """In place: residual += input, then input = RMS norm of residual times weight."""
+    _add("fused_add_rmsnorm", input, residual, weight, eps, 0.0)
+
+
+@torch.no_grad()
+def gemma_fused_add_rmsnorm(
+    input: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """:func:`fused_add_rmsnorm` times (1 + weight)."""
+    _add("gemma_fused_add_rmsnorm", input, residual, weight, eps, 1.0)
+
+
+def _scale(scale: float | Tensor, input: Tensor) -> Tensor:
+    """One float32, as flashinfer takes it: a number, or a tensor of one element."""
+    if isinstance(scale, Tensor):
+        return scale.to(torch.float32).reshape(-1)
+    return torch.tensor([scale], dtype=torch.float32, device=input.device)
+
+
+@torch.no_grad()
+def rmsnorm_quant(
+    out: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    scale: float | Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """out = RMS norm times weight, divided by the scale, in out's fp8 dtype."""
+    _check_out("rmsnorm_quant", out, input)
+    out.copy_(
+        _quantized.quantized_rms_norm(
+            input, weight, eps, dtype=out.dtype, per="tensor", scale=_scale(scale, input)
+        )[0]
+    )
+
+
+@torch.no_grad()
+def fused_add_rmsnorm_quant(
+    out: Tensor,
+    input: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    scale: float | Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> None:
+    """residual += input in place, then :func:`rmsnorm_quant` of it; input is left as it is."""
+    _check_out("fused_add_rmsnorm_quant", out, input)
+    q, _, total = _quantized.quantized_rms_norm(
+        input,
+        weight,
+        eps,
+        dtype=out.dtype,
+        per="tensor",
+        scale=_scale(scale, input),
+        residual=residual,
+    )
+    residual.copy_(total)
+    out.copy_(q)
+
+
+@torch.no_grad()
+def layernorm(input: Tensor, gemma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
+    """Layer norm over the last axis times ``gemma`` plus ``beta``, in input's dtype. In flashinfer
+    these are float32; here of any dtype."""
+    return _functional.layer_norm(input, -1, gemma, beta, eps)
+
+
+@torch.no_grad()
+def layernorm_quant(
+    out: Tensor,
+    input: Tensor,
+    gemma: Tensor,
+    beta: Tensor,
+    scale: float | Tensor,
+    eps: float = 1e-6,
+) -> None:
+    """out = :func:`layernorm` divided by the scale, in out's fp8 dtype."""
+    _check_out("layernorm_quant", out, input)
+    out.copy_(
+        _quantized.quantized_layer_norm(
+            input, gemma, beta, eps, dtype=out.dtype, per="tensor", scale=_scale(scale, input)
+        )[0]
+    )
