@@ -170,12 +170,8 @@ static double go_through(const gathered_block *b, const row_run *run, const void
     args.rstd = run_stat(p, run, ROLE_RSTD);
     args.given = true;
     kernels_of(plan)->forward[p->kind](&args);
-<<<<<<< HEAD
     activations_of(plan)->through(p->activation, dy, args.y, p->cols);
-=======
-    gathered_kernels(plan)->through(p->activation, dy, args.y, p->cols);
     return mean;
->>>>>>> given-mean
 }
 
 static void backward_row(const gathered_block *b, const row_run *run, const void *weight,

@@ -76,19 +76,12 @@ INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean
     return group_all(&in_range);
 }
 
-<<<<<<< HEAD
-/* Finishes the constants of a step's rows from their sums. False where one left the range. */
-ONE_COPY bool NAME(finish_constants)(const backward_args *a, const REAL xhat[], const REAL g[],
-                                     const REAL gxhat[], int count, NAME(row_gradients) * rows) {
-    const double inverse = 1.0 / (double)a->cols, inverse_delta = a->x_is_xhat ? 0 : inverse;
-=======
 /* Finishes the constants of a step's rows, `first` and those behind it, from their sums. False
  * where one left the range. */
-INLINE bool NAME(finish_constants)(const backward_args *a, int64_t first, const REAL xhat[],
-                                   const REAL g[], const REAL gxhat[], const int count,
-                                   const bool rms, NAME(row_gradients) * rows) {
+ONE_COPY bool NAME(finish_constants)(const backward_args *a, int64_t first, const REAL xhat[],
+                                     const REAL g[], const REAL gxhat[], int count, bool rms,
+                                     NAME(row_gradients) * rows) {
     const mean_reach reach = NAME(reach_of)(a, rms);
->>>>>>> given-mean
     bool in_range = true;
     for (int r = 0; r < count; r += GROUP)
         in_range &= NAME(constants_of)(a, first, &reach, xhat, g, gxhat, r, rms, rows);
