@@ -5,12 +5,6 @@ enum { BACKWARD_GROUP_BYTES = 32768, BACKWARD_LONG_BYTES = 262144 };
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
-/* How far from its row's a saved mean may be; RMSNorm has none. */
-INLINE mean_reach NAME(reach_of)(const backward_args *a, bool rms) {
-    return mean_reach_of(rms || a->x_is_xhat ? DTYPE_OF(REAL_TOKEN) : a->mean.type,
-                         DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
-}
-
 /* Finishes the constants of up to GROUP rows, from row `first` on, from their sums. False where one
  * left the range. */
 OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,

@@ -2,6 +2,12 @@
  * uses. */
 #include "cpu/saved_mean.h"
 
+/* How far from its row's a saved mean may be; RMSNorm has none. */
+INLINE mean_reach NAME(reach_of)(const backward_args *a, bool rms) {
+    return mean_reach_of(rms || a->x_is_xhat ? DTYPE_OF(REAL_TOKEN) : a->mean.type,
+                         DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
+}
+
 /* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
  * dx = (dy * weight - c1 - xhat * c2) * rstd. */
 typedef struct NAME(row_gradient) {
