@@ -16,6 +16,8 @@ bool problem_is_double(const problem *p) {
 
 bool problem_hides_rounding(const problem *p) {
     static const role shown[] = {ROLE_X, ROLE_DX, ROLE_DWEIGHT};
+    if (has(p, ROLE_MEAN) && dtype_bytes(p->dtypes[ROLE_MEAN]) < 4)
+        return false;
     for (int i = 0; i < 3; i++)
         if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
             return false;

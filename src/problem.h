@@ -54,9 +54,10 @@ reach problem_reach(const problem *p, role r, int skip_kept);
 bool problem_is_double(const problem *p);
 
 /*
- * Whether x, dx and dweight all have 16 bits. A saved mean is off by 2^-25 of itself; with 16-bit x
- * that is at most 1.2e-4 standard deviations (more, and x's own rounding is all there is), which
- * 16-bit outputs do not show.
+ * Whether x, dx and dweight all have 16 bits, and the mean has more. A saved mean is off by 2^-25
+ * of itself; with 16-bit x that is at most 1.2e-4 standard deviations (more, and x's own rounding
+ * is all there is), which 16-bit outputs do not show. One of 16 bits is off by 2^-8 or 2^-11 of
+ * itself.
  */
 bool problem_hides_rounding(const problem *p);
 

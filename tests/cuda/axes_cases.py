@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from device_buffers import BITS, TORCH, Placed, Strided, ulp
+from device_buffers import BITS, TORCH, Placed, Strided, foreign, ulp
 from gpu_shim import (
     APPLY,
     BACKWARD,
@@ -39,6 +39,9 @@ class AnyCase:
     dx's, `step` the distance of the innermost elements; the buffers begin `skew` elements after an
     aligned address; the plan's description has `kernel` in it. An `activation` (SILU, RELU) follows
     the norm."""
+
+    #: Whether the statistics that backward is given are not x's own (device_buffers.foreign).
+    given = False
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class AnyCase:
             f"order {self.order} {self.out_order} step {self.step} skew {self.skew} {kinds}"
             f" activation {self.activation}"
             + "".join(f" {k}={v}" for k, v in self.constants.items())
+            + " given" * self.given
         )
 
     def axes_of(self, role: str) -> int:
@@ -159,6 +163,8 @@ class AnyCase:
         x = d["x"].double()
         mean = x.mean(self.dims(), keepdim=True) * (self.kind == LAYER)
         rstd = ((x - mean).square().mean(self.dims(), keepdim=True) + self.eps).rsqrt()
+        if self.given:
+            mean, rstd = foreign(mean, rstd)
         d["mean"] = mean.to(TORCH[self.types.get("mean", "f64")])
         d["rstd"] = rstd.to(TORCH[self.types.get("rstd", "f64")])
         if self.direction == FROM_Y:
@@ -196,7 +202,7 @@ class AnyCase:
             n = x.numel() / max(m2.numel(), 1)
             rstd = (m2 / n + self.eps).rsqrt()
             given = d["rstd"].double() if "rstd" in d else rstd
-            if self.direction == APPLY and layer:
+            if layer and (self.direction == APPLY or (self.direction == BACKWARD and self.given)):
                 mean = d["mean"].double()
             xhat = (x - mean) * given
             if self.direction in (FORWARD, APPLY, STATISTICS):

@@ -53,6 +53,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, as for a sanitizer")
     parser.add_argument("--small", action="store_true", help="a few of everything")
     parser.add_argument("--images", action="store_true", help="only channels and groups")
+    parser.add_argument(
+        "--given", action="store_true", help="the backward, with statistics that are not x's own"
+    )
     parser.add_argument("--large", action="store_true", help="also more than 2^32 elements")
     parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
     parser.add_argument("--names", action="store_true", help="print each case before it runs")
@@ -72,6 +75,10 @@ def main() -> int:
         found += image_cases(arguments.quick)
     if arguments.small and not arguments.images:
         found = small_cases()
+    if arguments.given:
+        found = [c for c in found if c.direction == BACKWARD]
+        for case in found:
+            case.given = True
     first, step = map(int, arguments.share.split("/"))
     todo = [c for c in found if arguments.only in c.name()][first::step]
     if arguments.processes:
@@ -91,7 +98,7 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
-    for problem in [] if arguments.images or first else at_once():
+    for problem in [] if arguments.images or arguments.given or first else at_once():
         failures += 1
         print(f"WRONG {problem}")
     for name, wrong in large() if arguments.large else []:

@@ -91,3 +91,8 @@ def values(rows: int, cols: int, dtype: str, ratio: float, scale: float, seed: i
     g = torch.Generator(device="cuda").manual_seed(seed)
     x = torch.randn(rows, cols, generator=g, device="cuda", dtype=torch.float64)
     return ((x + ratio) * scale).to(TORCH[dtype])
+
+
+def foreign(mean: torch.Tensor, rstd: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Statistics that are not a row's own: the mean most of a standard deviation away."""
+    return mean + 0.7 / rstd, 1.25 * rstd

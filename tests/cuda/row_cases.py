@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from device_buffers import TORCH, Buffer, Placed, Strided, ulp, values
+from device_buffers import TORCH, Buffer, Placed, Strided, foreign, ulp, values
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, Plan, ShimError
 
 import torch
@@ -13,6 +13,9 @@ import torch
 
 class Case:
     """One problem: its inputs, a run, and what is wrong with its outputs."""
+
+    #: Whether the statistics that backward is given are not x's own (device_buffers.foreign).
+    given = False
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Case:
             )
             if v and (k, v) != ("eps", 1e-5) and (k, v) != ("scale", 1.0)
         )
-        more += "".join(f" {k}={v}" for k, v in self.constants.items())
+        more += "".join(f" {k}={v}" for k, v in self.constants.items()) + " given" * self.given
         kinds = " ".join(f"{r}:{t}" for r, t in self.types.items() if t != self.types["x"])
         return f"{kind} {word} {self.rows}x{self.cols} {self.types['x']} {kinds}{more}"
 
@@ -92,6 +95,8 @@ class Case:
             x = d["x"].double()
             mean = x.mean(1, keepdim=True) if self.kind == LAYER else torch.zeros_like(x[:, :1])
             rstd = ((x - mean).square().mean(1, keepdim=True) + self.eps).rsqrt()
+            if self.given:
+                mean, rstd = foreign(mean, rstd)
             d["mean"], d["rstd"] = (
                 mean.to(TORCH[self.types.get("mean", "f32")]),
                 rstd.to(TORCH[self.types["rstd"]]),
@@ -136,6 +141,8 @@ class Case:
                 "rstd": rstd,
                 "y_terms": xhat.abs().clamp_min(1) * w.abs() + (y - xhat * w).abs(),
             }
+        if self.given and self.kind == LAYER:
+            mean = d["mean"].double()
         xhat = (x - mean) * d["rstd"].double()
         dy = d["dy"].double()
         g = dy * w

@@ -28,7 +28,7 @@
  * TILE 2: longer ones through tiles: their sums by runs of words, then the output column by column
  * (backward_runs.cu), by PLANES parts of the block that take rows apart.
  *
- * delta mends the rounding of the saved mean (CORRECT 0 leaves it out).
+ * delta mends the rounding of the saved mean (CORRECT 0 leaves it out), or is 0 (saved_mean.cu).
  *
  * GROUP > 1 (a cooperative launch): GROUP blocks anywhere on the device share each row, as in
  * forward.cu: a row's output comes DELAY turns after its sums, and an extra warp of each block
@@ -84,6 +84,7 @@ constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
  * middle of others are slower. */
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
+#include "saved_mean.cu"
 #include "backward_chunks.cu"
 #include "backward_sums.cu"
 #include "backward_columns.cu"

@@ -107,14 +107,14 @@ __device__ __forceinline__ void take(const team_state &t, int stage, operands &o
 }
 
 __device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, int turn,
-                                              real *mean, real *rstd) {
+                                              stored_mean *mean, real *rstd) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
         mean[u] = 0;
         rstd[u] = 0;
         if (turn < t.turns[u]) {
             if constexpr (LAYER)
-                mean[u] = load_element<MEAN_TYPE>(t.next_mean + u * PER_WARP * args.mean_stride, 0);
+                mean[u] = load_mean(t.next_mean + u * PER_WARP * args.mean_stride);
             rstd[u] = load_element<RSTD_TYPE>(t.next_rstd + u * PER_WARP * args.rstd_stride, 0);
         }
     }

@@ -19,6 +19,8 @@ struct long_args {
     i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
 };
 
+#include "saved_mean.cu"
+
 constexpr bool LAYER = KIND == 0;
 constexpr bool WANT_DX = D_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
@@ -46,9 +48,9 @@ __device__ __forceinline__ void weights_at(const long_args &args, int chunk_inde
     }
 }
 
-__device__ __forceinline__ real mean_of(const long_args &args, i64 row) {
+__device__ __forceinline__ stored_mean mean_of(const long_args &args, i64 row) {
     if constexpr (LAYER)
-        return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
+        return load_mean((const char *)args.mean + row * args.mean_stride);
     else
         return 0;
 }
@@ -62,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
     for (i64 row = blockIdx.y; row < args.rows; row += gridDim.y) {
         const char *x = (const char *)args.x + row * args.x_stride;
         const char *dy = (const char *)args.dy + row * args.dy_stride;
-        const real mean = mean_of(args, row);
+        const real mean = (real)mean_of(args, row);
         real sum[3] = {0, 0, 0};
 #pragma unroll 4
         for (int c = first + threadIdx.x; c < last; c += THREADS) {
@@ -119,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
             gs = load_chunk<G_BYTES, G_ACCESS>((const char *)args.dy + row * args.dy_stride +
                                                (i64)c * G_BYTES);
         }
-        const real mean = mean_of(args, row);
+        const stored_mean saved = mean_of(args, row);
+        const real mean = (real)saved;
         const real rstd =
             load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
         real sum[3] = {0, 0, 0};
@@ -130,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
 #pragma unroll
         for (int j = 0; j < 3; j++)
             sum[j] = sum_over_lanes<32>(sum[j], lane);
-        const real delta = LAYER ? sum[2] * (real)(1.0 / COLS) : 0;
+        const real delta = LAYER ? rest_of_mean(saved, sum[2] * (real)(1.0 / COLS)) : 0;
         const real back = -delta * rstd;
         const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
         const real c2 = multiply_add(-delta, sum[0], sum[1]) * (real)(1.0 / COLS) * rstd;

@@ -6,12 +6,12 @@ struct row_factors {
     real back;                               /* what delta takes from xhat */
 };
 
-__device__ __forceinline__ row_factors factors_of(const real *sum, real mean, real rstd) {
-    const real delta = LAYER && CORRECT ? sum[2] * (real)(1.0 / COLS) : 0;
+__device__ __forceinline__ row_factors factors_of(const real *sum, stored_mean mean, real rstd) {
+    const real delta = LAYER && CORRECT ? rest_of_mean(mean, sum[2] * (real)(1.0 / COLS)) : 0;
     const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
     const real both = LAYER && CORRECT ? multiply_add(-delta, sum[0], sum[1]) : sum[1];
     const real c2 = both * (real)(1.0 / COLS) * rstd;
-    return {mean, delta, rstd, SHORT_RANGE ? -c2 * rstd * rstd : -c2 * rstd, -c1 * rstd,
+    return {(real)mean, delta, rstd, SHORT_RANGE ? -c2 * rstd * rstd : -c2 * rstd, -c1 * rstd,
             -delta * rstd};
 }
 

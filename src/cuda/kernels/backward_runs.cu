@@ -308,7 +308,8 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     for (int s = 0; s < STAGES; s++)
         bring_tiles(args, p, s, s, barriers + 8 * s);
     end.store(weights_at);
-    real next_mean[ROWS], next_rstd[ROWS];
+    stored_mean next_mean[ROWS];
+    real next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
     columns.start(args);
     if (threadIdx.x < PLANES)
@@ -321,7 +322,8 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     u32 parity = 0;
     for (int turn = 0; turn < turns; turn++) {
         const i64 left = p.left(args, turn);
-        real mean[ROWS], rstd[ROWS];
+        stored_mean mean[ROWS];
+        real rstd[ROWS];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             mean[u] = next_mean[u];

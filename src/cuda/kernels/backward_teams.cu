@@ -26,7 +26,8 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
 #pragma unroll
     for (int s = 0; s < STAGES; s++)
         fetch(args, t, s, s, o);
-    real next_mean[ROWS], next_rstd[ROWS];
+    stored_mean next_mean[ROWS];
+    real next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
 
     int stage = 0;
@@ -37,7 +38,8 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
             take(t, stage, o);
         if constexpr (!AGAIN)
             fetch(args, t, turn + STAGES, stage, o);
-        real mean[ROWS], rstd[ROWS], sum[ROWS][4];
+        stored_mean mean[ROWS];
+        real rstd[ROWS], sum[ROWS][4];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             mean[u] = next_mean[u];

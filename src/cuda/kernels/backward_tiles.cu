@@ -79,12 +79,14 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
         p.bring(args, s, s);
     weights.load(args);
     real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
-    real next_mean[ROWS], next_rstd[ROWS];
+    stored_mean next_mean[ROWS];
+    real next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
     __syncthreads();
     int stage = 0;
     for (int turn = 0; turn < turns; turn++) {
-        const real mean = next_mean[0], rstd = next_rstd[0];
+        const stored_mean mean = next_mean[0];
+        const real rstd = next_rstd[0];
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
         copy_async_wait<most(STAGES - 1, 0)>();
         tile_barrier();

@@ -45,11 +45,10 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &r
 }
 
 /* The saved statistics of a group's row of turn `turn`: addresses made anew take no registers between turns. */
-__device__ __forceinline__ void statistics_of_turn(const backward_args &args, i64 row, int turn, real *mean,
-                                                   real *rstd) {
+__device__ __forceinline__ void statistics_of_turn(const backward_args &args, i64 row, int turn,
+                                                   stored_mean *mean, real *rstd) {
     if (LAYER)
-        *mean = load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride + turn * args.mean_turn,
-                                        0);
+        *mean = load_mean((const char *)args.mean + row * args.mean_stride + turn * args.mean_turn);
     if (rstd)
         *rstd = load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride + turn * args.rstd_turn,
                                         0);
@@ -65,14 +64,15 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     weights.load(args, t);
     real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
     /* Statistics come a turn before they are used. */
-    real next_mean = 0, mean = 0, rstd = 0;
+    stored_mean next_mean = 0, mean = 0;
+    real rstd = 0;
     if (turns > 0)
         statistics_of_turn(args, row, 0, &next_mean, nullptr);
     for (int turn = 0; turn < turns + DELAY; turn++) {
         weights.forget_all(args.zero);
         if (turn < turns) {
             real sum[4];
-            const real now = next_mean;
+            const real now = (real)next_mean;
             if (turn + 1 < turns)
                 statistics_of_turn(args, row, turn + 1, &next_mean, nullptr);
             copy_async_wait<AHEAD - 1>();

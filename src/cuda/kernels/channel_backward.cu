@@ -114,15 +114,28 @@ template <int PHASE> __device__ __forceinline__ void sum_gradients(const place &
         sum_gradients<PHASE + 1>(p, t);
 }
 
-/* c1, c2 and the mean of xhat (not 0 where the saved mean was rounded) of a pixel, from its sums. */
-__device__ __forceinline__ void set_common(const place &p, int pixel, const total *v) {
-    const total delta = CORRECT ? v[2] * (total)(1.0 / COLS) : 0;
+/* Where the saved mean of a pixel of the tile is. */
+__device__ __forceinline__ const char *saved_mean_at(const channels_args &args, const place &p, int pixel) {
+    const i64 at = (p.first_pixel + pixel) * (i64)bytes_of(MEAN_TYPE);
+    return (const char *)args.mean + p.image * args.mean_image +
+           in_next_image(p, pixel, args.mean_image, PIXELS * bytes_of(MEAN_TYPE)) + at;
+}
+
+/* c1, c2 and what the saved mean of a pixel leaves of xhat (saved_mean.cu), from its sums. */
+__device__ __forceinline__ void set_common(const channels_args &args, const place &p, int pixel, const total *v) {
+    total delta = CORRECT ? v[2] * (total)(1.0 / COLS) : 0;
+    if constexpr (CORRECT && MEAN_IS_EXACT)
+        delta = pixel < p.pixels
+                    ? rest_of(load_chunk<8, 8>(saved_mean_at(args, p, pixel))) * p.saved[TILE + pixel]
+                    : 0;
+    else if (CORRECT && !is_rounding<float>((float)delta, p.saved[pixel], p.saved[TILE + pixel]))
+        delta = 0;
     const total c2 = multiply_add(-delta, v[0], v[1]) * (total)(1.0 / COLS);
     const total c1 = v[0] * (total)(1.0 / COLS);
     p.moments[pixel] = {(float)c1, (float)c2, (float)delta, 0};
 }
 
-__device__ __forceinline__ void merge_gradients(place &p) {
+__device__ __forceinline__ void merge_gradients(const channels_args &args, place &p) {
     __syncthreads();
     if (CLUSTER > 1 && threadIdx.x == 0)
         expect_blocks(p);
@@ -142,7 +155,7 @@ __device__ __forceinline__ void merge_gradients(place &p) {
         if (CLUSTER > 1)
             send_to_blocks(p, at.pixel, v);
         else
-            set_common(p, at.pixel, v);
+            set_common(args, p, at.pixel, v);
     }
     if (CLUSTER > 1) {
         wait_for_blocks(p);
@@ -153,7 +166,7 @@ __device__ __forceinline__ void merge_gradients(place &p) {
 #pragma unroll
                 for (int j = 0; j < PARTS; j++)
                     v[j] += (total)entries_of(p, b, pixel)->value[j];
-            set_common(p, pixel, v);
+            set_common(args, p, pixel, v);
         }
     }
     p.round++;
@@ -250,7 +263,7 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
             }
         put_parts(p, t.sums);
     }
-    merge_gradients(p);
+    merge_gradients(args, p);
     if (p.has)
         set_factors(p, t, f);
     char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(D_TYPE) +

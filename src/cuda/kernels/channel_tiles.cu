@@ -3,6 +3,8 @@
  * a tile: where it lies in shared memory, which of it a thread has, and how the blocks of a cluster tell
  * each other their parts of a pixel's sums.
  */
+#include "saved_mean.cu"
+
 struct channels_args {
     const void *x, *weight, *bias, *dy;
     void *mean, *rstd, *out;

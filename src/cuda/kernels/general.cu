@@ -11,7 +11,7 @@
  *
  * planish_general_rows: PASS 0 forward, 1 backward, 2 backward from y, 3 statistics, 4 apply. In the
  * backward passes it writes dx (unless D_TYPE is NONE) and, for the columns, the distance `delta` of
- * each row's exact mean from the one given.
+ * each row's exact mean from the one given, where that can be a rounding (saved_mean.cu), or 0.
  * planish_general_columns: sums of dy * xhat and of dy; blockIdx.y takes every gridDim.y-th of the
  * blocks' turns and writes a row of partial sums.
  * planish_general_finish: adds those up in their order.
@@ -36,6 +36,7 @@ struct general_args {
 };
 
 #include "activation.cu"
+#include "saved_mean.cu"
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FROM_Y = PASS == 2;
@@ -253,7 +254,7 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
         for (i64 i = t.slice; i < end; i += SLICES)
             known += distance(args, inner_place(args, t.row, i), mean);
         add_slices<1>(room, &known);
-        known /= n;
+        known = is_rounding<double>(known / n, mean, 1) ? known / n : 0;
     }
     for (i64 i = t.slice; i < end; i += SLICES) {
         place p = inner_place(args, t.row, i);
@@ -264,7 +265,8 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
         v[2] += d;
     }
     add_slices<3>(room, v);
-    const double delta = LAYER && !FROM_Y ? v[2] / n : 0, factor = FROM_Y ? 1 : rstd;
+    const double found = LAYER && !FROM_Y && !ACTIVE ? v[2] / n : 0, factor = FROM_Y ? 1 : rstd;
+    const double delta = is_rounding<double>(found, mean, 1) ? found : 0;
     const double c1 = LAYER ? v[0] / n : 0;
     const double c2 = multiply_add(-delta, v[0], v[1]) / n * factor;
     if (D_TYPE == NONE) {

@@ -78,15 +78,16 @@ __device__ __forceinline__ void backward_moments(const groups_args &args, i64 ro
         total[2] += v[2];
     }
     sum_over_block<3>(total, room);
-    const common c = common_of(total);
+    const float mean = saved_mean(args, row), rest = saved_rest(args, row), rstd = saved_rstd(args, row);
+    const common c = common_of(total, mean, rest, rstd);
     if (threadIdx.x == 0) {
         float *to = args.moments + row * 8;
         to[0] = c.c1;
         to[1] = c.c2;
         to[2] = c.delta;
-        to[3] = saved_mean(args, row);
-        to[4] = saved_rstd(args, row);
-        to[5] = saved_rest(args, row);
+        to[3] = mean;
+        to[4] = rstd;
+        to[5] = rest;
     }
     if (WANT_DWEIGHT || WANT_DBIAS)
         for (int d = threadIdx.x; d < DEPTH; d += THREADS) {

@@ -110,8 +110,9 @@ __device__ __forceinline__ void set_rows(const tile_place &p, cluster_room &clus
             sum_over_cluster(total, cluster, round);
         if (lane % TEAM || row >= p.rows)
             continue;
-        const common c = common_of(total);
-        const row_factors f = factors_of(p.saved_in(row), c);
+        const saved of = p.saved_in(row);
+        const common c = common_of(total, of.mean, of.rest, of.rstd);
+        const row_factors f = factors_of(of, c);
         n.row[row].slope = f.slope;
         n.row[row].constant = f.constant;
         n.more[row].delta = c.delta;

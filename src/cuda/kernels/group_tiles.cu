@@ -178,7 +178,7 @@ struct tile_place {
     }
     __device__ __forceinline__ saved saved_in(int row) const {
         const tile_row r = numbers->row[row];
-        return {r.mean, EXACT_MEAN ? numbers->more[row].rest : 0, r.rstd};
+        return {r.mean, HAS_REST ? numbers->more[row].rest : 0, r.rstd};
     }
     __device__ __forceinline__ channel_affine affine_in(int channel, const saved &of) const {
         return affine_behind(of, WEIGHTED ? numbers->weight[channel] : 1,

@@ -3,6 +3,7 @@
  * of a row's moments. Included by groups.cu and strips.cu, whose constants it uses.
  */
 #include "activation.cu"
+#include "saved_mean.cu"
 
 struct groups_args {
     const void *x, *weight, *bias, *dy;
@@ -26,6 +27,8 @@ constexpr bool WEIGHTED = W_TYPE != NONE;
 constexpr bool BIASED = (FORWARD || ACTIVE) && B_TYPE != NONE;
 /* What goes into an activation is made again by the mean with all its digits. */
 constexpr bool EXACT_MEAN = !FORWARD && ACTIVE && LAYER && MEAN_TYPE == F64 && !SHORT_RESULTS;
+/* The rest of a mean is taken from x, or from what its elements come to. */
+constexpr bool HAS_REST = EXACT_MEAN || (!FORWARD && LAYER && CORRECT && MEAN_IS_EXACT);
 constexpr int OUT_TYPE = FORWARD ? Y_TYPE : D_TYPE;
 constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : D_ACCESS;
 constexpr i64 ROW = (i64)DEPTH * PIXELS;
@@ -74,7 +77,7 @@ __device__ __forceinline__ float saved_mean(const groups_args &args, i64 row) {
         return load_element<MEAN_TYPE>((const char *)args.mean + row * args.mean_stride, 0);
 }
 __device__ __forceinline__ float saved_rest(const groups_args &args, i64 row) {
-    if constexpr (EXACT_MEAN)
+    if constexpr (HAS_REST)
         return rest_of(load_as_is<F64>((const char *)args.mean + row * args.mean_stride, 0));
     else
         return 0;
@@ -139,9 +142,14 @@ struct common {
     float c1, c2, delta;
 };
 
-__device__ __forceinline__ common common_of(const double *v) {
+/* Of a row's sums: of g, g * xhat and xhat by its saved moments. */
+__device__ __forceinline__ common common_of(const double *v, float mean, float rest, float rstd) {
     constexpr double each = 1.0 / (double)ROW;
-    const double delta = CORRECT ? v[2] * each : 0;
+    double delta = CORRECT ? v[2] * each : 0;
+    if (CORRECT && MEAN_IS_EXACT)
+        delta = rest * rstd;
+    else if (CORRECT && !is_rounding<float>((float)delta, mean, rstd))
+        delta = 0;
     return {LAYER ? (float)(v[0] * each) : 0, (float)((v[1] - delta * v[0]) * each), (float)delta};
 }
 

@@ -104,8 +104,20 @@ __device__ __forceinline__ float sum_of_warps(int which, int channel) {
 }
 
 /* What a group's elements have in common, from its sums. */
-__device__ __forceinline__ void found_common(int group, const double *v) {
-    const common c = common_of(v);
+__device__ __forceinline__ void found_common(const groups_args &args, const strip_place &p, int group,
+                                             const double *v) {
+    const i64 row = p.image * GROUPS + p.group + group;
+    float mean = 0, rest = 0, rstd = 0;
+    if constexpr (CORRECT && STAGED) {
+        mean = staged_rows(0)[group];
+        rest = HAS_REST ? staged_rows(1)[group] : 0;
+        rstd = staged_rows(2)[group];
+    } else if constexpr (CORRECT) {
+        mean = saved_mean(args, row);
+        rest = saved_rest(args, row);
+        rstd = saved_rstd(args, row);
+    }
+    const common c = common_of(v, mean, rest, rstd);
     float *found = found_of(group);
     found[0] = c.c1;
     found[1] = c.c2;
@@ -135,7 +147,7 @@ __device__ __forceinline__ void send_gradients(const groups_args &args, mailbox 
             send_mail(args, m, p, group, round, rank, v[0], v[1], v[2]);
     } else if (group < p.groups && rank == 0) {
         const double all[3] = {(message)v[0], (message)v[1], (message)v[2]};
-        found_common(group, all);
+        found_common(args, p, group, all);
     }
 }
 
@@ -146,7 +158,7 @@ __device__ __forceinline__ void merge_gradients(const groups_args &args, const s
     const taken t(args, p, group, round, lane);
     const double v[3] = {t.sum(0, p.lane), t.sum(1, p.lane), CORRECT ? t.sum(2, p.lane) : 0};
     if (lane == 0 && group < p.groups)
-        found_common(group, v);
+        found_common(args, p, group, v);
 }
 
 /* The block's part of dweight and dbias. */

@@ -201,7 +201,7 @@ struct staging {
             if (g >= STRIP_GROUPS)
                 break;
             staged_rows(0)[g] = MEANS_SAVED ? element<MEAN_TYPE>(mean[e].word, 0) : 0;
-            if (EXACT_MEAN)
+            if (HAS_REST)
                 staged_rows(1)[g] = rest_of(mean[e]);
             staged_rows(2)[g] = element<RSTD_TYPE>(rstd[e].word, 0);
         }
