@@ -315,3 +315,62 @@ forward_of()
 def test_a_wrong_call_ends_the_process_or_is_taken() -> None:
     done = run_python("-c", WRONG)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+UNDEFINED = """
+import ctypes, os, torch, planish
+
+libtorch = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+
+def made(function, *arguments):
+    handle = ctypes.c_void_p()
+    assert function(*arguments, ctypes.byref(handle)) == 0
+    return handle.value
+
+def tensor(*sizes):
+    strides = torch.empty(sizes, device="meta").stride()
+    numbers = ctypes.c_int64 * len(sizes)
+    return made(libtorch.aoti_torch_empty_strided, ctypes.c_int64(len(sizes)), numbers(*sizes),
+                numbers(*strides), libtorch.aoti_torch_dtype_float32(), 0, 0)
+
+def undefined(*_):
+    return made(libtorch.aoti_torch_new_uninitialized_tensor)
+
+def numbers(*values):
+    handle = made(libtorch.torch_new_list_reserve_size, ctypes.c_size_t(len(values)))
+    for value in values:
+        assert libtorch.torch_list_push_back(ctypes.c_void_p(handle), ctypes.c_uint64(value)) == 0
+    return handle
+
+def failed(name, *stack):
+    values = (ctypes.c_uint64 * max(len(stack), 3))(*stack)
+    version = ctypes.c_uint64(2 << 56 | 10 << 48)
+    return libtorch.torch_call_dispatcher(name.encode(), b"", values, version)
+
+def row(makes):
+    dy, x, mean, rstd = (make(*sizes) for make, sizes in zip(makes, [(2, 3)] * 2 + [(2, 1)] * 2))
+    return dy, x, mean, rstd
+
+calls = {
+    "planish::norm_backward": lambda dy, x, mean, rstd: (
+        dy, x, mean, rstd, 0, numbers(1), numbers(1), 0, numbers(1, 0, 0), 0, 0),
+    "aten::native_layer_norm_backward": lambda dy, x, mean, rstd: (
+        dy, x, numbers(3), mean, rstd, 0, 0, numbers(1, 0, 0)),
+    "aten::native_group_norm_backward": lambda dy, x, mean, rstd: (
+        dy, x, mean, rstd, 0, 2, 3, 1, 1, numbers(1, 0, 0)),
+}
+planish.enable()
+for name, arguments in calls.items():
+    assert not failed(name, *arguments(*row([tensor] * 4)))
+    for place in range(4):
+        makes = [undefined if i == place else tensor for i in range(4)]
+        assert failed(name, *arguments(*row(makes))), (name, place)
+assert failed("planish::norm_statistics", undefined(), numbers(1))
+assert failed("planish::norm_forward", undefined(), 0, 0, numbers(1), numbers(1), 0, 0, 0, 0)
+"""
+
+
+def test_undefined_tensors_end_the_process_or_are_taken() -> None:
+    """As C++ passes them; Python has none."""
+    done = run_python("-c", UNDEFINED)
+    assert done.returncode == 0, done.stderr
