@@ -187,9 +187,10 @@ static const symbol *first_missing(const symbol *list, int count) {
 
 static planish_status fail_missing(const symbol *s, message error) {
     return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                "torch %d.%d lacks %s, needed for %s; planish needs torch 2.10 or newer and "
-                "is proven on 2.11 and 2.13",
-                torch_version() / 100, torch_version() % 100, s->name, s->use);
+                "torch %d.%d lacks %s, needed for %s; planish serves torch %d.%d to %d.%d",
+                torch_version() / 100, torch_version() % 100, s->name, s->use,
+                PLANISH_TORCH_OLDEST / 100, PLANISH_TORCH_OLDEST % 100, PLANISH_TORCH_NEWEST / 100,
+                PLANISH_TORCH_NEWEST % 100);
 }
 
 static planish_status find_undefined(message error) {
