@@ -252,8 +252,8 @@ def _tables() -> tuple[Any, dict[str, Any], dict[str, Any]]:
         current = importlib.import_module("kernels.layer.globals")._KERNEL_MAPPING.get()
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            "planish.hf.register: this version of kernels keeps its table elsewhere than 0.17 does: "
-            f"{error}"
+            "planish.hf.register: this version of kernels keeps its table elsewhere than 0.17 "
+            f"does: {error}"
         ) from error
     return kernels, hub.get_kernel_mapping_transformers(), current
 
