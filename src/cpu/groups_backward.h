@@ -1,4 +1,5 @@
 /* Backward of rows of channels; part of cpu/groups.h. */
+#include "cpu/saved_mean.h"
 
 /* A channel of one of the rows. */
 typedef struct NAME(channel_place) {

@@ -1,4 +1,5 @@
 /* Backward of strips of groups; part of cpu/pixels.h. */
+#include "cpu/saved_mean.h"
 
 /* In place of an activation: what was kept of the gradient is taken for dy. */
 #define KEPT_GRADIENT ((planish_activation) - 1)

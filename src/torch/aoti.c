@@ -101,6 +101,8 @@ static const symbol symbols[] = {
     {FIELD(fused_rms_norm), false,
      "_ZN2at4_ops15_fused_rms_norm4callERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS2_ES8_IdE",
      "calling _fused_rms_norm unboxed (else torch_call_dispatcher)"},
+    {FIELD(is_inference), false, "_ZN2at4_ops12is_inference4callERKNS_6TensorE",
+     "RMS norm of tensors that were made in inference mode"},
     {FIELD(empty_cpu), false,
      "_ZN2at6detail9empty_cpuEN3c108ArrayRefIlEENS1_10ScalarTypeEbSt8optionalINS1_"
      "12MemoryFormatEE",

@@ -35,6 +35,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "no elements",
     "a layout that torch refuses",
     "a layout that no fast kernel takes, or no kernel could be made",
+    "a tensor made in inference mode, which autograd saves none of",
     "refused by libplanish",
 };
 
