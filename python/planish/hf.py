@@ -248,7 +248,13 @@ def _tables() -> tuple[Any, dict[str, Any], dict[str, Any]]:
         raise RuntimeError(
             "planish.hf.register: use_kernels is switched off by USE_HUB_KERNELS in the environment"
         )
-    current = importlib.import_module("kernels.layer.globals")._KERNEL_MAPPING.get()
+    try:
+        current = importlib.import_module("kernels.layer.globals")._KERNEL_MAPPING.get()
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            "planish.hf.register: this version of kernels keeps its table elsewhere than 0.17 "
+            f"does: {error}"
+        ) from error
     return kernels, hub.get_kernel_mapping_transformers(), current
 
 

@@ -146,6 +146,13 @@ def test_rows_keep_noise_to_themselves(capsys):
     assert "2.00x" in printed and printed.count("noisy") == 2
 
 
+@pytest.mark.parametrize("name", ["switch", "apex", "unfused", "norms", "bert"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: nothing is missing")
+def test_a_missing_gpu_is_named(name):
+    with pytest.raises(SystemExit, match=f"planish bench {name}: --device cuda: .* no GPU"):
+        main([name, "--device", "cuda"])
+
+
 def test_no_record_is_a_failure(tmp_path):
     arguments = program.parser("x", None).parse_args(["--out", str(tmp_path)])
     assert program.launch("x", [], arguments, lambda _: []) == 1

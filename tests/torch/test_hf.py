@@ -350,4 +350,9 @@ def test_what_cannot_work_is_said(monkeypatch):
     monkeypatch.setattr(hub_kernels, "_kernels_enabled", False)
     with pytest.raises(RuntimeError, match="USE_HUB_KERNELS"):
         planish.hf.register()
+    monkeypatch.undo()
+    monkeypatch.delattr("kernels.layer.globals._KERNEL_MAPPING")
+    with pytest.raises(ImportError, match="keeps its table elsewhere"):
+        planish.hf.register()
+    monkeypatch.undo()
     assert not planish.hf.registered()

@@ -41,6 +41,7 @@ def launch(
     returns to NAME.csv. 0, or 1 where there are none."""
     if arguments.device == "cpu" and not allocator.keeps_pages():
         return allocator.run_kept([name, *words], arguments.threads)
+    check_device(name, arguments.device)
     begin = time.perf_counter()
     torch.set_num_threads(arguments.threads)
     about = machine.describe()
@@ -63,6 +64,12 @@ def launch(
     report.write_csv(path, records, context)
     print(f"\n{time.perf_counter() - begin:.0f} s; wrote {path}")
     return int(not records)
+
+
+def check_device(name: str, device: str) -> None:
+    """Ends the command where there is no such device."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(f"planish bench {name}: --device cuda: torch finds no GPU that it can use")
 
 
 def clock_of(device: str, warm: bool = True) -> Callable[[Callable[[], object]], Timed]:

@@ -24,6 +24,7 @@ import torch
 from . import allocator, machine, report
 from .case import DTYPES
 from .gpu import queued
+from .program import check_device
 from .providers.planish_torch import enabled, switched_off
 from .switch_shapes import QUICK, Norm, norms
 from .timing import TOO_NOISY, Effort, Ratio, Sample, Timed, interleave, loop, ratio
@@ -92,7 +93,8 @@ def forward_of(norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
 
 def backward_of(norm: Norm, parts: Outputs) -> Callable[[], Outputs]:
     """What autograd calls for it, under whatever is enabled now. torch's RMSNorm has no operator of
-    its own on every device: its gradient is taken from a graph that is kept."""
+    its own on every device, and its GroupNorm on CUDA copies channels last before its operator:
+    their gradients are taken from a graph that is kept."""
     x, dy, weight, bias = parts
     aten: Any = torch.ops.aten
     mask = [True, True, True]
@@ -101,14 +103,15 @@ def backward_of(norm: Norm, parts: Outputs) -> Callable[[], Outputs]:
         _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, EPS)
         layer = aten.native_layer_norm_backward.default
         return lambda: layer(dy, x, shape, mean, rstd, weight, bias, mask)
-    if norm.kind == "group":
+    if norm.kind == "group" and x.is_cpu:
         sizes = x.shape[0], x.shape[1], x.shape[2:].numel(), norm.groups
         _, mean, rstd = torch.native_group_norm(x, weight, bias, *sizes, EPS)
         group = aten.native_group_norm_backward.default
         return lambda: group(dy, x, mean, rstd, weight, *sizes, mask)
-    x, weight = (t.detach().requires_grad_() for t in (x, weight))
+    x, weight, bias = (t.detach().requires_grad_() for t in (x, weight, bias))
+    leaves = (x, weight, bias) if norm.kind == "group" else (x, weight)
     y = forward_of(norm, x, weight, bias)
-    return lambda: torch.autograd.grad(y, (x, weight), dy, retain_graph=True)
+    return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
 
 def work_of(norm: Norm, direction: str, parts: Outputs) -> Callable[[], Outputs]:
@@ -295,6 +298,7 @@ def summary(cells: Sequence[Cell], limit: float) -> list[str]:
 def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Measures; 1 where a cell is slower or wrong."""
     begin = time.perf_counter()
+    check_device("switch", arguments.device)
     numbers = [int(number) for number in arguments.threads.split(",")]
     for dtype in arguments.dtype.split(","):
         if dtype not in DTYPES:
