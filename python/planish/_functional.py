@@ -292,12 +292,18 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
     """Whether torch's operator says the same, x's layout in the result included."""
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     last_3d = x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
-    if not (x.is_contiguous() or (x.device.type == "cpu" and (last or last_3d))):
+    small = x.device.type == "cpu" and x.numel() <= _TORCH_PIXELS_ELEMENTS
+    if not (x.is_contiguous() or (small and (last or last_3d))):
         return False
     dtypes = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
     half = x.dtype in (torch.float16, torch.bfloat16) and x.device.type == "cpu"
     return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
 
+
+#: Channels last: of more elements than these planish under torch's operator may hand the call to
+#: torch's kernel (CHANNELS_LAST_ELEMENTS in src/torch/group_norm.c), which a module of planish's
+#: does not where planish is disabled.
+_TORCH_PIXELS_ELEMENTS = 32768
 
 #: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
 _FUSED_PIXELS = 4

@@ -1,10 +1,10 @@
 """planish coverage: which norms of a model run on planish, which do not, and why.
 
-    planish coverage llama                a tiny model of planish's own list
-    planish coverage resnet50_gn          a model of timm
-    planish coverage opt                  a model type of Transformers, cut to two layers
-    planish coverage mine:make            make() of mine.py returns (model, arguments of its forward)
-    planish coverage --all --out FILE     every tiny model, as docs/coverage.md has them
+planish coverage llama                a tiny model of planish's own list
+planish coverage resnet50_gn          a model of timm
+planish coverage opt                  a model type of Transformers, cut to two layers
+planish coverage mine:make            make() of mine.py returns (model, arguments of its forward)
+planish coverage --all --out FILE     every tiny model, as docs/coverage.md has them
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class _Table:
     """Collects the models of --all."""
 
     def __init__(self) -> None:
-        self.families: dict[str, collections.Counter[str]] = {f: collections.Counter() for f in zoo.FAMILIES}
+        self.families: dict[str, collections.Counter[str]] = {
+            f: collections.Counter() for f in zoo.FAMILIES
+        }
         self.models: list[str] = []
         self.left: collections.Counter[str] = collections.Counter()
         self.outside: list[str] = []
@@ -230,4 +232,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(report(arguments.model, found))
     return 0
-

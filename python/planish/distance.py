@@ -17,7 +17,7 @@ import torch
 from planish import zoo
 from torch import Tensor, nn
 
-__all__ = ["Distance", "measure", "step"]
+__all__ = ["Distance", "apart", "measure", "step"]
 
 #: A step's results may be this many times as far from float64 as without planish ...
 FACTOR = 3.0
@@ -71,7 +71,7 @@ def _next(value: Tensor) -> Tensor:
     return torch.nextafter(value, value + 1) if value.is_floating_point() else value
 
 
-def _apart(found: list[Tensor], exact: list[Tensor]) -> float:
+def apart(found: list[Tensor], exact: list[Tensor]) -> float:
     """Tensors of next to nothing are measured by the others."""
     largest = max((float(t.abs().max()) for t in exact if t.numel()), default=0.0)
     worst = 0.0
@@ -110,9 +110,9 @@ def measure(
         return [found[1][name] for name in names]
 
     return Distance(
-        _apart(after[0], exact[0]),
-        _apart(gradients(after), gradients(exact)),
-        _apart(before[0], exact[0]),
-        _apart(gradients(before), gradients(exact)),
+        apart(after[0], exact[0]),
+        apart(gradients(after), gradients(exact)),
+        apart(before[0], exact[0]),
+        apart(gradients(before), gradients(exact)),
         ROUNDINGS * torch.finfo(dtype).eps,
     )

@@ -15,19 +15,27 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
 import planish
 import torch
 from planish.replacing import families, swapped
 from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 __all__ = ["MODES", "Calls", "Reach", "apply", "look"]
 
 #: What is done to a model before its norms are counted.
 MODES = ("enable", "replace", "both")
 
-_NOT_COUNTED = ("BatchNorm", "WeightNorm", "LpNorm", "GlobalResponseNorm", "NoNorm", "LocalResponseNorm")
+_NOT_COUNTED = (
+    "BatchNorm",
+    "WeightNorm",
+    "LpNorm",
+    "GlobalResponseNorm",
+    "NoNorm",
+    "LocalResponseNorm",
+)
 _FUNCTIONS: dict[Any, str] = {
     getattr(place, name): f"{word}.{name}"
     for place, word in ((functional, "F"), (torch, "torch"))
@@ -81,7 +89,9 @@ class Reach:
         return sum(one.seconds for one in self.classes.values())
 
 
-def apply(mode: str, model: nn.Module, activations: bool = False) -> contextlib.AbstractContextManager[Any]:
+def apply(
+    mode: str, model: nn.Module, activations: bool = False
+) -> contextlib.AbstractContextManager[Any]:
     """Does what ``mode`` says to the model; the context is for its calls."""
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; known are {', '.join(MODES)}")
@@ -120,7 +130,9 @@ def _counts() -> tuple[int, collections.Counter[str]]:
 class _Watch(TorchFunctionMode):
     """Norms called as functions, where no module that is a norm is at work."""
 
-    def __init__(self, note: Callable[[str, Any, Callable[[], Any]], Any], busy: Callable[[], bool]):
+    def __init__(
+        self, note: Callable[[str, Any, Callable[[], Any]], Any], busy: Callable[[], bool]
+    ):
         super().__init__()
         self.note, self.busy = note, busy
 
@@ -195,7 +207,9 @@ class _Observer:
             for module in wrapped:
                 del module.__dict__["forward"]
 
-    def wrapper(self, module: nn.Module, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(
+        self, module: nn.Module, name: str, forward: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.depth:
                 return forward(*args, **kwargs)

@@ -11,11 +11,12 @@ import functools
 import threading
 from typing import Any
 
+from torch.nn.modules import module as torch_module
+
 import torch
 from planish import _channels, _enable, _functional
 from planish.replacing import families, probe
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 __all__ = ["count", "put", "take"]
 

@@ -18,7 +18,17 @@ from planish import _channels, _modules
 from planish.replacing.forms import Form
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "DIRECT", "TORCH", "Signature", "forms", "name_of", "no_forms", "signature", "why_not"]
+__all__ = [
+    "ACTIVATIONS",
+    "DIRECT",
+    "TORCH",
+    "Signature",
+    "forms",
+    "name_of",
+    "no_forms",
+    "signature",
+    "why_not",
+]
 
 #: torch's own modules, and planish's that hold and compute the same.
 TORCH: dict[type[nn.Module], type[nn.Module]] = {
@@ -101,7 +111,7 @@ def signature(cls: type[nn.Module]) -> Signature | None:
     return Signature(tuple(p.name for p in positional), required)
 
 
-def why_not(module: nn.Module) -> str | None:
+def why_not(module: nn.Module, parametrized: bool = False) -> str | None:
     """None: it may be a norm. An empty text: it is no norm, and nothing to speak of."""
     cls = type(module)
     name = cls.__qualname__.rpartition(".")[2]
@@ -114,7 +124,8 @@ def why_not(module: nn.Module) -> str | None:
         return "a compiled TorchScript module"
     if isinstance(module, nn.Conv2d):
         return None
-    if any(child is not None and _counts(child) for child in module._modules.values()):
+    children = () if parametrized else module._modules.values()
+    if any(child is not None and _counts(child) for child in children):
         return ""  # a block: the norms in it are looked at by themselves
     own = cls.__module__.partition(".")[0]
     if isinstance(module, _TORCH_BASES) and own not in _LIBRARIES and own != "planish":
@@ -127,7 +138,9 @@ def why_not(module: nn.Module) -> str | None:
 
 
 def _counts(child: nn.Module) -> bool:
-    return any(True for _ in child.parameters()) or bool(re.search("norm", type(child).__name__, re.I))
+    return any(True for _ in child.parameters()) or bool(
+        re.search("norm", type(child).__name__, re.I)
+    )
 
 
 def forms(module: nn.Module) -> Iterator[Form]:

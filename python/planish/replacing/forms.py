@@ -11,10 +11,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from planish import _functional, _ops
-from torch import Tensor, nn
 from torch.nn import functional
+
+import torch
+from planish import _functional, _norms, _ops
+from planish._eager import split_channels
+from planish._ways import is_plain
+from torch import Tensor, nn
 
 __all__ = ["Form", "Run", "eps_of", "runner", "size_of"]
 
@@ -140,12 +143,14 @@ def _rows(form: Form) -> Callable[[Tensor, Tensor | None, Tensor | None, float, 
     offset = 0.0 if form.offset_in_weight else form.offset
     axis, count = form.axis, form.count
 
-    def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cast: str) -> Tensor:
+    def norm(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cast: str
+    ) -> Tensor:
         if axis == 1 and x.dim() == 4 and not offset and cast == "once":
             return _functional.channel_norm(name, x, weight, bias, eps)
         dims = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
         return _functional._norm(
-            name, x, dims, weight, bias, eps, None, axis == 1, weight_offset=offset, cast=cast
+            name, x, dims, weight, bias, eps, None, True, weight_offset=offset, cast=cast
         )
 
     return norm
@@ -157,7 +162,11 @@ def _ordered(form: Form) -> Run:
     cast = "xhat" if order == "xhat" else "once"
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
-        weight, bias, eps = _weight(form, module), _parameter(module, form.bias), eps_of(form, module)
+        weight, bias, eps = (
+            _weight(form, module),
+            _parameter(module, form.bias),
+            eps_of(form, module),
+        )
         if order == "wide":
             x = _wide(x, weight, bias)
         elif order == "weight" and weight is not None:
@@ -206,7 +215,7 @@ def _simple(form: Form) -> Run:
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
         weight, axis = _weight(form, module), 1 if form.axis == 1 else x.dim() - 1
-        _, squares = _ops.statistics(x, [axis])
+        _, squares = _norms.statistics(x, [axis])
         rstd = (squares / (x.shape[axis] - 1) + eps_of(form, module)).rsqrt()
         y = _wide_half(x) * rstd
         if weight is not None:
@@ -236,11 +245,11 @@ def _l2(form: Form) -> Run:
         flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
         x_wide = _wide(x, *flat)
         channels = x.shape[axis]
-        y, _, rstd = torch.ops.planish.norm_forward(
+        y, _, rstd = _ops.forward(
             x_wide, *flat, [axis], [axis], _NORMALIZE_EPS**2 / channels, True, True
         )
         if x.dtype != torch.float16:
-            if not _ops._is_plain(x, weight, bias) or x.device.type != "cpu":
+            if not is_plain(x, weight, bias) or x.device.type != "cpu":
                 raise NotExact("rows shorter than 4e-9 cannot be looked for")
             if bool((rstd > channels**0.5 / (_SHORT * _NORMALIZE_EPS)).any()):
                 raise NotExact("rows shorter than 4e-9")
@@ -254,7 +263,11 @@ def _group(form: Form) -> Run:
     activation = form.activation
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
-        weight, bias, eps = _weight(form, module), _parameter(module, form.bias), eps_of(form, module)
+        weight, bias, eps = (
+            _weight(form, module),
+            _parameter(module, form.bias),
+            eps_of(form, module),
+        )
         return _functional.group_norm(x, module.num_groups, weight, bias, eps, activation)
 
     return run
@@ -264,8 +277,8 @@ def _evo(form: Form) -> Run:
     """As planish.EvoNorm2dS0 does it, with one rounding."""
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
-        apart = _ops.split_channels(x, module.groups)
-        _, squares = _ops.statistics(apart, [2, 3, 4])
+        apart = split_channels(x, module.groups)
+        _, squares = _norms.statistics(apart, [2, 3, 4])
         variance = squares / apart.shape[2:].numel()
         rstd = (variance + eps_of(form, module)).rsqrt()
         v, weight, bias = (t.view(1, -1, 1, 1) for t in (module.v, module.weight, module.bias))

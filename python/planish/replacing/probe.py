@@ -14,11 +14,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils._python_dispatch import _disable_current_modes
+
 import torch
 from planish.replacing import families
 from planish.replacing.forms import Form, NotExact, runner, size_of
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["Proof", "apart", "key_of", "prove", "unmarked"]
 
@@ -65,10 +66,14 @@ def _settings(module: nn.Module, depth: int = 0) -> tuple[Any, ...]:
             found.append((name, tuple(value) if isinstance(value, list) else value))
     for name, parameter in module._parameters.items():
         found.append((name, None if parameter is None else parameter.dim()))
-    children = () if depth > 3 else tuple(
-        (name, type(child), _settings(child, depth + 1))
-        for name, child in module._modules.items()
-        if child is not None
+    children = (
+        ()
+        if depth > 3
+        else tuple(
+            (name, type(child), _settings(child, depth + 1))
+            for name, child in module._modules.items()
+            if child is not None
+        )
     )
     return (*found, *children)
 
@@ -103,9 +108,13 @@ def _copy(
     new.__dict__ = unmarked(module)
     new.__dict__["training"] = False
     new.__dict__["_parameters"] = {
-        name: None if p is None else nn.Parameter(
+        name: None
+        if p is None
+        else nn.Parameter(
             _seeded(p.shape if p.numel() else (size,), generator, torch.float32)
-            .mul_(0.3).add_(1.0).to(dtype or torch.float32)
+            .mul_(0.3)
+            .add_(1.0)
+            .to(dtype or torch.float32)
         )
         for name, p in module._parameters.items()
     }
@@ -278,7 +287,9 @@ class _Prober:
         if not half or not float((apart > BOUND_ULP).double().mean()) <= NEIGHBOUR_SHARE:
             return False
         wide = torch.finfo(torch.float32 if dtype == torch.float64 else dtype).eps
-        return float(apart.max()) * wide <= 2 * NEIGHBOUR_ULP * max(torch.finfo(h).eps for h in half)
+        return float(apart.max()) * wide <= 2 * NEIGHBOUR_ULP * max(
+            torch.finfo(h).eps for h in half
+        )
 
     def exact(self, pair: Pair, rank: int, gradients: bool) -> list[Tensor]:
         """The original's results in float64, for the same values: what its roundings are off."""

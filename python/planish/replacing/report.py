@@ -65,7 +65,10 @@ class Counter:
 
     def report(self, fused: int) -> Report:
         """All of them, as they came."""
-        return Report(*(
-            tuple(Entry(name, what, count) for (name, what), count in found.items())
-            for found in (self._taken, self._left)
-        ), fused)
+        return Report(
+            *(
+                tuple(Entry(name, what, count) for (name, what), count in found.items())
+                for found in (self._taken, self._left)
+            ),
+            fused,
+        )

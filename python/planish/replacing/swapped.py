@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from planish import _functional
+from planish._ways import Way, way_of
 from planish.replacing import families
 from planish.replacing.forms import Form, NotExact, runner
 from planish.replacing.probe import Pair, Proof, prove
@@ -58,15 +59,10 @@ def _loading(original: type[nn.Module]) -> type[nn.Module]:
     return type(original.__name__, (original,), {"__setstate__": __setstate__})
 
 
-def _is_ours(tensor: Tensor) -> bool:
-    """Whether it is a tensor that planish's operators take, or one that only tracing makes."""
-    return type(tensor).__name__ != "DTensor" and not tensor.is_nested
-
-
-def _runs(
-    pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any
-) -> bool:
-    if not isinstance(x, Tensor) or not _is_ours(x) or x.dim() not in ranks:
+def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any) -> bool:
+    """Whether this call is one of those that were proven, and planish's to make: transforms and
+    TorchScript trace the original's forward."""
+    if not isinstance(x, Tensor) or x.dim() not in ranks:
         return False
     weight = getattr(module, form.weight) if form.weight else None
     bias = getattr(module, form.bias) if form.bias else None
@@ -80,9 +76,10 @@ def _runs(
         x.device.type in _functional.DEVICES
         and (x.numel() > 0 or not x.is_cuda)
         and all(
-            p is None or (p.device == x.device and p.dtype == first.dtype and _is_ours(p))  # type: ignore[union-attr]
+            p is None or (p.device == x.device and p.dtype == first.dtype)  # type: ignore[union-attr]
             for p in (weight, bias)
         )
+        and way_of(x, weight, bias) in (Way.PLAIN, Way.OPERATOR)
     )
 
 
@@ -157,13 +154,12 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     why = _bound_forward(module)
     if cls in families.TORCH:
         return why or (families.TORCH[cls], f"planish.{families.TORCH[cls].__name__}")
-    refused = families.why_not(module)
+    parametrized = "parametrizations" in module._modules
+    refused = families.why_not(module, parametrized)
     if refused is not None:
         return refused
-    if why:
-        return why
-    if _parametrized(module):
-        return "its parameters are computed (torch.nn.utils.parametrize)"
+    if why or parametrized:
+        return why or "its parameters are computed (torch.nn.utils.parametrize)"
     proof = prove(cls, module)
     if isinstance(proof, str):
         return proof
@@ -179,10 +175,6 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
 
 def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
     return {p.dtype for p in module._parameters.values() if p is not None}
-
-
-def _parametrized(module: nn.Module) -> bool:
-    return "parametrizations" in module._modules
 
 
 def _bound_forward(module: nn.Module) -> str:

@@ -17,7 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FAMILIES", "Built", "Entry", "build", "entries", "mapped", "missing_packages", "tensors_of"]
+__all__ = [
+    "FAMILIES",
+    "Built",
+    "Entry",
+    "build",
+    "entries",
+    "mapped",
+    "missing_packages",
+    "tensors_of",
+]
 
 #: The families of docs/coverage.md.
 FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion")
@@ -131,7 +140,12 @@ def pixels(size: int, batch: int = 2) -> Tensor:
 
 
 def hugging_face(
-    name: str, family: str, model: str, config: str, inputs: Callable[[], dict[str, Any]], **given: Any
+    name: str,
+    family: str,
+    model: str,
+    config: str,
+    inputs: Callable[[], dict[str, Any]],
+    **given: Any,
 ) -> Entry:
     """A model of Transformers by the names of its classes."""
 

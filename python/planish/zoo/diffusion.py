@@ -25,7 +25,10 @@ def _of(name: str, cls: str, inputs: Callable[[], dict[str, Any]], **given: Any)
 # ---- U-Nets and autoencoders --------------------------------------------------------------------
 
 _UNET = {"sample_size": 16, "block_out_channels": (32, 64), "layers_per_block": 1}
-_BLOCKS = {"down": ("DownBlock2D", "CrossAttnDownBlock2D"), "up": ("CrossAttnUpBlock2D", "UpBlock2D")}
+_BLOCKS = {
+    "down": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up": ("CrossAttnUpBlock2D", "UpBlock2D"),
+}
 
 
 def _noise(channels: int, size: int = 16, key: str = "sample", batch: int = 2) -> dict[str, Any]:
@@ -52,7 +55,14 @@ _DC = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value 
 # ---- Transformers -------------------------------------------------------------------------------
 
 _HEADS = {"num_attention_heads": 2, "attention_head_dim": 16}
-_DIT = {**_HEADS, "in_channels": 4, "out_channels": 8, "num_layers": 2, "sample_size": 8, "patch_size": 2}
+_DIT = {
+    **_HEADS,
+    "in_channels": 4,
+    "out_channels": 8,
+    "num_layers": 2,
+    "sample_size": 8,
+    "patch_size": 2,
+}
 _SD3 = {
     **_HEADS,
     "sample_size": 8,

@@ -10,7 +10,9 @@ from planish.zoo import IMAGES, Built, Entry, hugging_face, pixels
 __all__ = ["MODELS", "timm_model"]
 
 
-def timm_model(name: str, size: int = 64, family: str = IMAGES, batch: int = 2, **given: Any) -> Entry:
+def timm_model(
+    name: str, size: int = 64, family: str = IMAGES, batch: int = 2, **given: Any
+) -> Entry:
     """A model of timm for images of this size."""
 
     def make() -> Built:

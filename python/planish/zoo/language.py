@@ -126,7 +126,9 @@ def _both_sides() -> dict[str, Any]:
 
 _of_gpt2 = functools.partial(hugging_face, "gpt2", LANGUAGE, "GPT2LMHeadModel", "GPT2Config")
 _of_t5 = functools.partial(hugging_face, "t5", LANGUAGE, "T5ForConditionalGeneration", "T5Config")
-_of_mamba2 = functools.partial(hugging_face, "mamba2", LANGUAGE, "Mamba2ForCausalLM", "Mamba2Config")
+_of_mamba2 = functools.partial(
+    hugging_face, "mamba2", LANGUAGE, "Mamba2ForCausalLM", "Mamba2Config"
+)
 
 MODELS = [
     _decoder("llama", "Llama"),
@@ -153,7 +155,12 @@ MODELS = [
     _of_gpt2(_text_inputs, **_GPT2, bos_token_id=1, eos_token_id=2),
     _of_t5(_both_sides, **T5, decoder_start_token_id=0),
     _of_mamba2(_text_inputs, **_MAMBA2),
-    _pictures("qwen2_vl", "Qwen2VL", {**_TOWER, "depth": 2, "embed_dim": 32, "mlp_ratio": 2}, _WITHOUT_HEAD),
+    _pictures(
+        "qwen2_vl",
+        "Qwen2VL",
+        {**_TOWER, "depth": 2, "embed_dim": 32, "mlp_ratio": 2},
+        _WITHOUT_HEAD,
+    ),
     _pictures(
         "qwen2_5_vl",
         "Qwen2_5_VL",

@@ -87,7 +87,7 @@ def _cut(config: Any) -> None:
         value = getattr(config, name, None)
         if isinstance(value, int) and value >= _VOCABULARY:
             setattr(config, name, 0)
-    for part in (getattr(config, "sub_configs", None) or {}):
+    for part in getattr(config, "sub_configs", None) or {}:
         inner = getattr(config, part, None)
         if inner is not None:
             _cut(inner)

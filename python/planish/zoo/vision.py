@@ -232,7 +232,13 @@ MODELS = [
         inputs=_image,
         **_VIT_MLP,
     ),
-    _two_towers("clip", "CLIP", projection_dim=16, text={"projection_dim": 16}, vision={"projection_dim": 16}),
+    _two_towers(
+        "clip",
+        "CLIP",
+        projection_dim=16,
+        text={"projection_dim": 16},
+        vision={"projection_dim": 16},
+    ),
     _two_towers("siglip", "Siglip", text={"projection_size": 32}),
     _hf(name="swin", model="SwinModel", config="SwinConfig", inputs=_image, **_SWIN),
     _hf(name="swinv2", model="Swinv2Model", config="Swinv2Config", inputs=_image, **_SWIN),
@@ -286,7 +292,9 @@ MODELS = [
         embed_dim=16,
         window_size=8,
     ),
-    _timm("samvit_base_patch16", 64, img_size=64, window_size=2, global_attn_indexes=(1,), **_small),
+    _timm(
+        "samvit_base_patch16", 64, img_size=64, window_size=2, global_attn_indexes=(1,), **_small
+    ),
     _timm("tiny_vit_5m_224", 224),
     Entry("tv/swin_v2", VISION, ("torchvision",), _vision_swin_v2),
     Entry("tv/vit", VISION, ("torchvision",), _vision_vit),
