@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import collections
 import importlib
+import os
 import re
 import sys
 import tempfile
@@ -154,10 +155,12 @@ def main(arguments: list[str]) -> int:
     adapter.install(Path(folder).resolve())
     table = Table(adapter.NOT_APPLICABLE, every)
     with tempfile.TemporaryDirectory() as temporary:
-        copies = copy_tests(adapter, Path(folder), Path(temporary))
+        copies = copy_tests(adapter, Path(folder).resolve(), Path(temporary))
         mode = getattr(adapter, "IMPORT_MODE", "importlib")
         options = ["-p", "no:cacheprovider", f"--import-mode={mode}", f"--rootdir={temporary}"]
+        os.chdir(temporary)  # a suite may write files where it stands
         code = pytest.main([*options, "-c", "/dev/null", *copies, *rest], plugins=[table])
+        os.chdir(HERE)
     print(table.markdown())
     return int(code)
 

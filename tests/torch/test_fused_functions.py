@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import FLOATS
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
@@ -236,6 +236,40 @@ def test_modules_do_not_compile_whole(name: str) -> None:
         ys = ys if isinstance(ys, tuple) else (ys,)
         total = torch.stack([(y * y).sum() for y in ys]).sum()
         results.append([*ys, *torch.autograd.grad(total, (x, other))])
+    torch.testing.assert_close(*results)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add_layer_norm": lambda x, r, w: planish.add_layer_norm(x, r, w, w, column_scale=w),
+    "add_rms_norm": lambda x, r, w: planish.add_rms_norm(x, r, w, weight_offset=1.0),
+    "modulated_layer_norm": lambda x, r, w: planish.modulated_layer_norm(
+        x, w, w, residual=r, gate=r
+    ),
+    "modulated_rms_norm": lambda x, r, w: planish.modulated_rms_norm(x, r, w),
+    "gated_layer_norm": lambda x, r, w: planish.gated_layer_norm(x, r, w, w, group_size=4),
+    "gated_rms_norm": lambda x, r, w: planish.gated_rms_norm(x, r, w, norm_before_gate=False),
+    "qk_norm": lambda x, r, w: planish.qk_norm(x, r, w, None, 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_second_derivatives_are_wrong(name: str) -> None:
+    leaves = [torch.randn(s).double().requires_grad_() for s in ((2, 8), (2, 8), (8,))]
+    assert gradgradcheck(FUNCTIONS[name], leaves)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_breaks_a_graph(name: str) -> None:
+    leaves = [torch.randn(s).bfloat16().requires_grad_() for s in ((3, 8), (3, 8), (8,))]
+    results = []
+    for run in (
+        FUNCTIONS[name],
+        torch.compile(FUNCTIONS[name], backend="aot_eager", fullgraph=True),
+    ):
+        ys = run(*leaves)
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        total = torch.stack([(y * y).sum() for y in ys]).sum()
+        results.append([*ys, *torch.autograd.grad(total, leaves)])
     torch.testing.assert_close(*results)
 
 
