@@ -17,7 +17,7 @@ import torch
 from planish import _functional
 from planish._ways import Way, way_of
 from planish.replacing import families
-from planish.replacing.forms import Form, NotExact, runner
+from planish.replacing.forms import Form, NotExact, parameter_of, runner
 from planish.replacing.probe import Pair, Proof, prove
 from torch import Tensor, nn
 
@@ -39,13 +39,13 @@ class Swapped:
         return _load, (self._planish_original,), state
 
 
-def _load(original: type[nn.Module]) -> nn.Module:
+def _load(original: Any) -> nn.Module:
     cls = _loading(original)
     return cls.__new__(cls)
 
 
 @functools.cache
-def _loading(original: type[nn.Module]) -> type[nn.Module]:
+def _loading(original: Any) -> type[nn.Module]:
     """Its __setstate__ makes it the original's, then planish's once more."""
 
     def __setstate__(self: Any, state: Any) -> None:
@@ -64,9 +64,7 @@ def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form
     TorchScript trace the original's forward."""
     if not isinstance(x, Tensor) or x.dim() not in ranks:
         return False
-    weight = getattr(module, form.weight) if form.weight else None
-    bias = getattr(module, form.bias) if form.bias else None
-    weight, bias = (p if isinstance(p, Tensor) else None for p in (weight, bias))
+    weight, bias = parameter_of(module, form.weight), parameter_of(module, form.bias)
     if form.kind == "convolution":
         weight, bias = module.weight, module.bias
     first = weight if weight is not None else bias
@@ -84,7 +82,7 @@ def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form
 
 
 @functools.cache
-def _swapped_class(original: type[nn.Module], proof: Proof) -> type[nn.Module]:
+def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
     form, run = proof.form, runner(proof.form)
     pairs, ranks = proof.pairs, proof.ranks
     known = families.signature(original)
@@ -148,7 +146,7 @@ def form_of(module: nn.Module) -> str:
 def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     """The class that runs it on planish and what that computes; or why there is none, empty for
     what is no norm."""
-    cls = type(module)
+    cls: Any = type(module)
     if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
         return ""
     why = _bound_forward(module)
