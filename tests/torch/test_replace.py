@@ -367,8 +367,16 @@ def test_a_forward_bound_by_a_hook_of_accelerate_is_lost() -> None:
     calls = Calls()
     torch.testing.assert_close(model(x), native)
     assert (len(seen), calls.on_planish(FORWARD)) == (2, 3)
+    module.forward = module._old_forward  # what removing the hook leaves
     planish.restore(model)
     assert module._old_forward.__func__ is LlamaNorm.forward
+    assert module.forward.__func__ is LlamaNorm.forward
+    planish.replace(model)
+    calls = Calls()
+    model(x)
+    assert calls.on_planish(FORWARD) == 3
+    planish.restore(model)
+    assert torch.equal(model(x), native)
 
     model = Model()
     model.first.forward = lambda x: x  # anything else stays in force, and is said

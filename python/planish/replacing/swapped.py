@@ -175,23 +175,29 @@ def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
     return {p.dtype for p in module._parameters.values() if p is not None}
 
 
-def _bound_forward(module: nn.Module) -> str:
-    """Why a forward that is an attribute of the instance is in the way; empty where it is not.
+#: Attributes of an instance that may be the class's forward, bound: accelerate's hooks keep it as
+#: the second and, once they are removed, as the first.
+_BOUND = ("forward", "_old_forward")
 
-    accelerate's hooks bind one that calls what is kept as ``_old_forward``.
-    """
+
+def _is_own_forward(module: nn.Module, value: Any) -> bool:
+    return getattr(value, "__func__", None) is type(module).forward
+
+
+def _bound_forward(module: nn.Module) -> str:
+    """Why a forward that is an attribute of the instance is in the way; empty where it is not."""
     if "forward" not in module.__dict__:
         return ""
-    old = module.__dict__.get("_old_forward")
-    if getattr(old, "__func__", None) is type(module).forward:
+    if any(_is_own_forward(module, module.__dict__.get(name)) for name in _BOUND):
         return ""
     return "its forward was replaced on the instance, by something other than its class"
 
 
 def _assign(module: Any, cls: type[nn.Module]) -> None:
+    own = [name for name in _BOUND if _is_own_forward(module, module.__dict__.get(name))]
     module.__class__ = cls
-    if "_old_forward" in module.__dict__:
-        module.__dict__["_old_forward"] = types.MethodType(cls.forward, module)
+    for name in own:
+        module.__dict__[name] = types.MethodType(cls.forward, module)
 
 
 def put(module: nn.Module) -> str | None:
