@@ -101,7 +101,8 @@ extern "C" {
 typedef enum planish_status {
     PLANISH_OK = 0,
     PLANISH_ERROR_NULL_POINTER = 1, /* a required argument or its data is NULL */
-    PLANISH_ERROR_STRUCT_SIZE = 2,  /* a struct_size field was not set, or is from a newer header */
+    PLANISH_ERROR_STRUCT_SIZE = 2,  /* a struct_size field was not set, or fields of a newer header
+                                       are used */
     PLANISH_ERROR_ARGUMENT = 3,     /* kind, pass, eps or weight_offset is not one of its values */
     PLANISH_ERROR_AXES = 4,         /* an axis is out of range, or a set of axes makes no sense */
     PLANISH_ERROR_SHAPE = 5,        /* a rank or a size does not match */
@@ -137,6 +138,13 @@ typedef enum planish_activation {
     PLANISH_RELU = 2  /* z where it is more than 0, else 0. NaN stays, and has slope 1 */
 } planish_activation;
 
+/*
+ * Structs grow from release to release, by fields at their end; 0 in a new field always means what
+ * was before it. struct_size tells the library which fields the caller knows: those behind it count
+ * as 0. A struct of a newer header than the library's is accepted while all that the library does
+ * not know is 0. So a program works with a library older or newer than its header.
+ */
+
 /* A set of axes is a bit mask: bit i stands for axis i of x. */
 #define PLANISH_AXIS(i) ((uint64_t)1 << (i))
 
@@ -156,13 +164,36 @@ typedef struct planish_norm {
                                       with an f32 tensor whose mean was not saved in f64 */
 } planish_norm;
 
+/* The operator over these axes, with everything else 0. (These makers are part of the caller, not
+ * of the library, so that what they return is as large as the caller's planish_norm.) */
+static inline planish_norm planish_norm_op(planish_kind kind, uint64_t reduce_axes,
+                                           uint64_t affine_axes, double eps) {
+    planish_norm op = {sizeof(planish_norm), kind, 0, reduce_axes, affine_axes, eps,
+                       PLANISH_IDENTITY};
+    return op;
+}
+
 /*
  * The operator of LayerNorm / RMSNorm over the last `normalized_ndim` of `ndim` axes, with the
  * affine axes the same. Where the numbers make no sense the axes are empty, and the call that uses
  * the operator says so.
  */
-PLANISH_API planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim, double eps);
-PLANISH_API planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps);
+static inline planish_norm planish_last_axes_op(planish_kind kind, int32_t ndim,
+                                                int32_t normalized_ndim, double eps) {
+    uint64_t axes = 0;
+    if (normalized_ndim > 0 && normalized_ndim <= ndim && ndim <= PLANISH_MAX_NDIM)
+        axes = (PLANISH_AXIS(normalized_ndim) - 1) << (ndim - normalized_ndim);
+    return planish_norm_op(kind, axes, axes, eps);
+}
+
+static inline planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim,
+                                                 double eps) {
+    return planish_last_axes_op(PLANISH_LAYER, ndim, normalized_ndim, eps);
+}
+
+static inline planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {
+    return planish_last_axes_op(PLANISH_RMS, ndim, normalized_ndim, eps);
+}
 
 /*
  * The operators of layers over channels, which are axis 1 of `ndim` axes.
@@ -173,9 +204,25 @@ PLANISH_API planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_nd
  *             without a permute.
  * Where the numbers make no sense the axes are empty, as above.
  */
-PLANISH_API planish_norm planish_group_norm_op(int32_t ndim, double eps);
-PLANISH_API planish_norm planish_instance_norm_op(int32_t ndim, double eps);
-PLANISH_API planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim, double eps);
+static inline uint64_t planish_axes_from_2(int32_t ndim) {
+    return ndim > 2 && ndim <= PLANISH_MAX_NDIM ? (PLANISH_AXIS(ndim) - 1) & ~(uint64_t)3 : 0;
+}
+
+static inline planish_norm planish_group_norm_op(int32_t ndim, double eps) {
+    const uint64_t reduce = planish_axes_from_2(ndim);
+    return planish_norm_op(PLANISH_LAYER, reduce, reduce ? PLANISH_AXIS(1) | PLANISH_AXIS(2) : 0,
+                           eps);
+}
+
+static inline planish_norm planish_instance_norm_op(int32_t ndim, double eps) {
+    const uint64_t reduce = planish_axes_from_2(ndim);
+    return planish_norm_op(PLANISH_LAYER, reduce, reduce ? PLANISH_AXIS(1) : 0, eps);
+}
+
+static inline planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim, double eps) {
+    const uint64_t axes = ndim > 1 && ndim <= PLANISH_MAX_NDIM ? PLANISH_AXIS(1) : 0;
+    return planish_norm_op(kind, axes, axes, eps);
+}
 
 /* ---- Passes and their tensors ------------------------------------------------------------- */
 
@@ -185,7 +232,10 @@ typedef enum planish_pass {
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
      * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
      * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
-     * over x that finds what its rounding lost. */
+     * over x that finds what its rounding lost.
+     * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of
+     * x's own, in the mean's dtype, is that, rounded, and what rounding took from it is mended;
+     * docs/numerics.md has the bound. */
     PLANISH_BACKWARD = 1,
     /* dy, y, rstd, weight?, bias? -> dx?, dweight?, dbias?
      * The memory-efficient backward: xhat = (y - bias) / (weight_offset + weight), so x need not be

@@ -3,35 +3,9 @@
  * say which axes the general operator runs over; GroupNorm sees its tensors with the axis of the
  * channels split, (groups, C / groups), which any strides allow.
  */
-#include "status.h"
+#include "sized.h"
 
 #include <stdbool.h>
-
-/* ---- Operators ------------------------------------------------------------------------------ */
-
-/* The axes after the first two; none where that makes no sense. */
-static uint64_t axes_from_2(int32_t ndim) {
-    return ndim > 2 && ndim <= PLANISH_MAX_NDIM ? ((1ull << ndim) - 1) & ~3ull : 0;
-}
-
-planish_norm planish_group_norm_op(int32_t ndim, double eps) {
-    const uint64_t reduce = axes_from_2(ndim);
-    const uint64_t affine = reduce ? PLANISH_AXIS(1) | PLANISH_AXIS(2) : 0;
-    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps,
-                          PLANISH_IDENTITY};
-}
-
-planish_norm planish_instance_norm_op(int32_t ndim, double eps) {
-    const uint64_t reduce = axes_from_2(ndim);
-    const uint64_t affine = reduce ? PLANISH_AXIS(1) : 0;
-    return (planish_norm){sizeof(planish_norm), PLANISH_LAYER, 0, reduce, affine, eps,
-                          PLANISH_IDENTITY};
-}
-
-planish_norm planish_channel_norm_op(planish_kind kind, int32_t ndim, double eps) {
-    const uint64_t axes = ndim > 1 && ndim <= PLANISH_MAX_NDIM ? PLANISH_AXIS(1) : 0;
-    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps, PLANISH_IDENTITY};
-}
 
 planish_status planish_channel_norm_forward(planish_kind kind, double eps, const DLTensor *x,
                                             const DLTensor *weight, const DLTensor *bias,
@@ -64,11 +38,6 @@ typedef struct split_tensors {
     planish_tensors tensors;
     int32_t ndim; /* of x, or of y where there is no x */
 } split_tensors;
-
-static message message_of(const planish_exec *exec) {
-    return exec && exec->struct_size == sizeof *exec ? (message){exec->message, exec->message_bytes}
-                                                     : (message){NULL, 0};
-}
 
 /* Splits axis `axis` of *tensor into `groups` and the rest, and leaves NULL alone. */
 static planish_status split(const DLTensor **tensor, split_tensor *to, const char *name,
@@ -132,39 +101,40 @@ static planish_status split_all(split_tensors *to, int64_t groups, const planish
     return PLANISH_OK;
 }
 
-static bool readable(const planish_tensors *tensors) {
-    return tensors && tensors->struct_size == sizeof *tensors;
-}
-
 /* ---- Entries -------------------------------------------------------------------------------- */
+
+static planish_status see(split_tensors *seen, int64_t groups, const planish_tensors *tensors,
+                          const planish_exec *exec) {
+    planish_exec own;
+    planish_tensors given;
+    planish_status status = read_exec(&own, exec);
+    if (!status)
+        status = read_tensors(&given, tensors, message_of(&own));
+    return status ? status : split_all(seen, groups, &given, message_of(&own));
+}
 
 planish_status planish_group_norm_run(int64_t groups, double eps, planish_activation activation,
                                       planish_pass pass, const planish_tensors *tensors,
                                       const planish_exec *exec) {
-    split_tensors seen = {.ndim = 0};
-    if (readable(tensors)) {
-        planish_status status = split_all(&seen, groups, tensors, message_of(exec));
-        if (status)
-            return status;
-    }
+    split_tensors seen;
+    planish_status status = see(&seen, groups, tensors, exec);
+    if (status)
+        return status;
     planish_norm op = planish_group_norm_op(seen.ndim, eps);
     op.activation = activation;
-    return planish_norm_run(&op, pass, readable(tensors) ? &seen.tensors : tensors, exec);
+    return planish_norm_run(&op, pass, &seen.tensors, exec);
 }
 
 planish_status planish_group_norm_workspace_bytes(int64_t groups, planish_activation activation,
                                                   planish_pass pass, const planish_tensors *tensors,
                                                   size_t *bytes, const planish_exec *exec) {
-    split_tensors seen = {.ndim = 0};
-    if (readable(tensors)) {
-        planish_status status = split_all(&seen, groups, tensors, message_of(exec));
-        if (status)
-            return status;
-    }
+    split_tensors seen;
+    planish_status status = see(&seen, groups, tensors, exec);
+    if (status)
+        return status;
     planish_norm op = planish_group_norm_op(seen.ndim, 0);
     op.activation = activation;
-    return planish_norm_workspace_bytes(&op, pass, readable(tensors) ? &seen.tensors : tensors,
-                                        bytes, exec);
+    return planish_norm_workspace_bytes(&op, pass, &seen.tensors, bytes, exec);
 }
 
 planish_status planish_group_norm_forward(int64_t groups, double eps, planish_activation activation,

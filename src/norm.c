@@ -5,6 +5,7 @@
 #include "cpu/run.h"
 #include "plan.h"
 #include "problem.h"
+#include "sized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,33 +17,8 @@ int planish_version(void) {
     return PLANISH_VERSION;
 }
 
-static planish_norm last_axes_op(planish_kind kind, int32_t ndim, int32_t normalized_ndim,
-                                 double eps) {
-    uint64_t axes = 0;
-    if (normalized_ndim > 0 && normalized_ndim <= ndim && ndim <= PLANISH_MAX_NDIM)
-        axes = ((1ull << normalized_ndim) - 1) << (ndim - normalized_ndim);
-    return (planish_norm){sizeof(planish_norm), kind, 0, axes, axes, eps, PLANISH_IDENTITY};
-}
-
-planish_norm planish_layer_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {
-    return last_axes_op(PLANISH_LAYER, ndim, normalized_ndim, eps);
-}
-
-planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_ndim, double eps) {
-    return last_axes_op(PLANISH_RMS, ndim, normalized_ndim, eps);
-}
-
 /* ---- Check, plan, run -------------------------------------------------------------------------
  */
-
-static message message_of(const planish_exec *exec) {
-    return exec && exec->struct_size == sizeof *exec ? (message){exec->message, exec->message_bytes}
-                                                     : (message){NULL, 0};
-}
-
-static planish_status check_exec(const planish_exec *exec) {
-    return exec && exec->struct_size != sizeof *exec ? PLANISH_ERROR_STRUCT_SIZE : PLANISH_OK;
-}
 
 /* Past the cache by_run: measured on Zen 5 with 32 MB, where less than twice that is slower forward
  * (bench/results/zen5-2/runs.txt). */
@@ -89,11 +65,11 @@ static planish_status make_plan(planish_plan *plan, const planish_norm *op, plan
 static planish_status run_plan(const planish_plan *plan, void *const buffers[ROLE_COUNT],
                                const planish_exec *exec) {
     const message error = message_of(exec);
-    planish_status status = buffers_check(&plan->problem, buffers, exec && exec->apart, error);
+    planish_status status = buffers_check(&plan->problem, buffers, exec->apart, error);
     if (status)
         return status;
     if (plan->workspace_bytes) {
-        const size_t given = exec && exec->workspace ? exec->workspace_bytes : 0;
+        const size_t given = exec->workspace ? exec->workspace_bytes : 0;
         if (given < plan->workspace_bytes)
             return fail(error, PLANISH_ERROR_WORKSPACE,
                         "exec->workspace has %zu bytes; wanted %zu or more", given,
@@ -106,36 +82,54 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
                         alignment);
     }
     if (plan->path == PATH_GPU)
-        return cuda_plan_run(&plan->cuda, buffers, exec ? exec->stream : NULL,
-                             exec ? exec->workspace : NULL, error);
+        return cuda_plan_run(&plan->cuda, buffers, exec->stream, exec->workspace, error);
     cpu_run(plan, buffers, exec);
     return PLANISH_OK;
 }
 
+/* What a caller gave, as this library's structs. */
+typedef struct given {
+    planish_norm op;
+    planish_tensors tensors;
+    planish_exec exec;
+} given;
+
+static planish_status read_given(given *g, const planish_norm *op, const planish_tensors *tensors,
+                                 const planish_exec *exec) {
+    planish_status status = read_exec(&g->exec, exec);
+    if (!status)
+        status = read_norm(&g->op, op, message_of(&g->exec));
+    if (!status)
+        status = read_tensors(&g->tensors, tensors, message_of(&g->exec));
+    return status;
+}
+
 planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, const planish_exec *exec) {
+    given g;
     planish_plan plan;
-    planish_status status = check_exec(exec);
+    planish_status status = read_given(&g, op, tensors, exec);
     if (!status)
-        status = make_plan(&plan, op, pass, tensors, message_of(exec));
+        status = make_plan(&plan, &g.op, pass, &g.tensors, message_of(&g.exec));
     if (status)
         return status;
     void *buffers[ROLE_COUNT];
-    buffers_of(tensors, buffers);
-    return run_plan(&plan, buffers, exec);
+    buffers_of(&g.tensors, buffers);
+    return run_plan(&plan, buffers, &g.exec);
 }
 
 planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass pass,
                                             const planish_tensors *tensors, size_t *bytes,
                                             const planish_exec *exec) {
+    given g;
     planish_plan plan;
-    planish_status status = check_exec(exec);
+    planish_status status = read_given(&g, op, tensors, exec);
     if (status)
         return status;
     if (!bytes)
-        return fail(message_of(exec), PLANISH_ERROR_NULL_POINTER,
+        return fail(message_of(&g.exec), PLANISH_ERROR_NULL_POINTER,
                     "bytes is NULL; wanted where to write the size");
-    status = make_plan(&plan, op, pass, tensors, message_of(exec));
+    status = make_plan(&plan, &g.op, pass, &g.tensors, message_of(&g.exec));
     if (!status)
         *bytes = plan.workspace_bytes;
     return status;
@@ -217,7 +211,13 @@ planish_status planish_plan_create(const planish_norm *op, planish_pass pass,
     if (!plan)
         return fail(error, PLANISH_ERROR_NULL_POINTER, "plan is NULL; wanted where to write it");
     planish_plan made;
-    planish_status status = make_plan(&made, op, pass, tensors, error);
+    planish_norm own_op;
+    planish_tensors own_tensors;
+    planish_status status = read_norm(&own_op, op, error);
+    if (!status)
+        status = read_tensors(&own_tensors, tensors, error);
+    if (!status)
+        status = make_plan(&made, &own_op, pass, &own_tensors, error);
     if (status)
         return status;
     planish_plan *kept = malloc(sizeof *kept);
@@ -235,20 +235,20 @@ size_t planish_plan_workspace_bytes(const planish_plan *plan) {
 
 planish_status planish_plan_run(const planish_plan *plan, const planish_buffers *buffers,
                                 const planish_exec *exec) {
-    planish_status status = check_exec(exec);
+    planish_exec own;
+    planish_buffers b;
+    planish_status status = read_exec(&own, exec);
     if (status)
         return status;
-    const message error = message_of(exec);
-    if (!plan || !buffers)
-        return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; wanted a planish_%s",
-                    plan ? "buffers" : "plan", plan ? "buffers" : "plan");
-    if (buffers->struct_size != sizeof *buffers)
-        return fail(error, PLANISH_ERROR_STRUCT_SIZE, "buffers->struct_size is %zu; wanted %zu",
-                    buffers->struct_size, sizeof *buffers);
-    const planish_buffers *b = buffers;
-    void *const by_role[ROLE_COUNT] = {b->x,  b->weight, b->bias, b->y,       b->mean, b->rstd,
-                                       b->m2, b->dy,     b->dx,   b->dweight, b->dbias};
-    return run_plan(plan, by_role, exec);
+    const message error = message_of(&own);
+    if (!plan)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "plan is NULL; wanted a planish_plan");
+    status = read_buffers(&b, buffers, error);
+    if (status)
+        return status;
+    void *const by_role[ROLE_COUNT] = {b.x,  b.weight, b.bias, b.y,       b.mean, b.rstd,
+                                       b.m2, b.dy,     b.dx,   b.dweight, b.dbias};
+    return run_plan(plan, by_role, &own);
 }
 
 void planish_plan_destroy(planish_plan *plan) {

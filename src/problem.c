@@ -99,18 +99,7 @@ int64_t problem_groups_by_pixel(const problem *p) {
 
 /* ---- Checks --------------------------------------------------------------------------------- */
 
-static planish_status check_op(const planish_norm *op, planish_pass pass,
-                               const planish_tensors *tensors, message error) {
-    if (!op)
-        return fail(error, PLANISH_ERROR_NULL_POINTER, "op is NULL; wanted a planish_norm");
-    if (op->struct_size != sizeof *op)
-        return fail(error, PLANISH_ERROR_STRUCT_SIZE, "op->struct_size is %zu; wanted %zu",
-                    op->struct_size, sizeof *op);
-    if (!tensors)
-        return fail(error, PLANISH_ERROR_NULL_POINTER, "tensors is NULL; wanted a planish_tensors");
-    if (tensors->struct_size != sizeof *tensors)
-        return fail(error, PLANISH_ERROR_STRUCT_SIZE, "tensors->struct_size is %zu; wanted %zu",
-                    tensors->struct_size, sizeof *tensors);
+static planish_status check_op(const planish_norm *op, planish_pass pass, message error) {
     if (op->kind != PLANISH_LAYER && op->kind != PLANISH_RMS)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->kind is %d; wanted PLANISH_LAYER or PLANISH_RMS", (int)op->kind);
@@ -338,7 +327,7 @@ reach problem_reach(const problem *p, role r, int skip_kept) {
 
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error) {
-    planish_status status = check_op(op, pass, tensors, error);
+    planish_status status = check_op(op, pass, error);
     if (status)
         return status;
     const DLTensor *const t[ROLE_COUNT] = {

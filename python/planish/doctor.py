@@ -6,9 +6,10 @@ Exit status 0: everything planish needs is there. 1: something is missing; the r
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import planish
@@ -50,9 +51,14 @@ def report() -> dict[str, Any]:
     problems += [f"torch {torch.__version__} lacks {s.name}: {s.use}" for s in missing]
     if not missing:
         result["operators"] = _operators("cpu", problems)
+        if not problems:
+            result["calls"] = _on_a_new_thread(lambda: _calls("cpu", problems), problems)
         if torch.version.cuda and not (lacking := lib.cuda_is_missing()):
             result["cuda_before"] = _owners("cuda")
             result["cuda_operators"] = _operators("cuda", problems)
+            if torch.cuda.is_available() and not problems:
+                calls = _on_a_new_thread(lambda: _calls("cuda", problems), problems)
+                result["cuda_calls"] = calls
         elif torch.version.cuda:
             problems.append(f"torch's CUDA tensors are left to torch: {lacking}")
         problems += _gpu_problems(result["gpu"])
@@ -100,6 +106,65 @@ def _operators(device: str, problems: list[str]) -> dict[str, str]:
         if owner != "planish"
     ]
     return owners
+
+
+#: An operator of each group, and how planish.stats() counts its forward.
+_CALLED = {
+    "layer_norm": "native_layer_norm",
+    "group_norm": "native_group_norm",
+    "rms_norm": "_fused_rms_norm",
+}
+
+
+def _calls(device: str, problems: list[str]) -> dict[str, str]:
+    """Where one strided and one channels-last call of each operator run: "planish", or why not.
+    That a GPU has no fast kernel for a layout is no problem."""
+    import torch
+    from planish import _enable
+
+    def place(counted: str, before: dict[str, Any]) -> str:
+        now: dict[str, Any] = dict(_enable.stats()[counted])
+        if now["planish"] > before["planish"]:
+            return "planish"
+        new = [why for why, n in now["torch"].items() if n > before["torch"].get(why, 0)]
+        return f"torch ({', '.join(new) or 'its own composition'})"
+
+    def call(op: str, x: torch.Tensor) -> torch.Tensor:
+        function = getattr(torch.nn.functional, op)
+        y: torch.Tensor = function(x, 3 if op == "group_norm" else x.shape[-1:])
+        return y
+
+    x = torch.arange(480.0, device=device).sin().reshape(2, 6, 4, 10)
+    layouts = {
+        "strided": x[..., :5],
+        "channels last": x.contiguous(memory_format=torch.channels_last),
+    }
+    found = {}
+    for op, counted in _CALLED.items():
+        for layout, tensor in layouts.items():
+            name = f"F.{op}, {layout}"
+            expected = call(op, tensor)
+            with _enable.enabled(op, device):
+                before: dict[str, Any] = dict(_enable.stats()[counted])
+                result = call(op, tensor)
+                found[name] = place(counted, before)
+            if result.stride() != expected.stride() or not torch.allclose(
+                result, expected, rtol=1e-4, atol=1e-4
+            ):
+                problems.append(f"{name} on {device} differs from torch's")
+            elif device == "cpu" and found[name] != "planish":
+                problems.append(f"{name} on {device} runs on {found[name]}")
+    return found
+
+
+def _on_a_new_thread(work: Callable[[], dict[str, str]], problems: list[str]) -> dict[str, str]:
+    """Where no mode, transform or tracing of the caller's sees what is called."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(work).result()
+        except RuntimeError as error:
+            problems.append(str(error))
+            return {}
 
 
 def _owner(dump: str, key: str) -> str:
@@ -155,6 +220,10 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         before = result["cuda_before"][name]
         foreign = "" if before.startswith("torch") else f" (in front of {before})"
         print(f"override  aten::{name} on CUDA -> {owner}{foreign}")
+    for name, place in result.get("calls", {}).items():
+        print(f"call      {name}, on CPU -> {place}")
+    for name, place in result.get("cuda_calls", {}).items():
+        print(f"call      {name}, on CUDA -> {place}")
     for problem in result["problems"]:
         print(f"PROBLEM   {problem}")
     print("all well" if not result["problems"] else "planish cannot work here as it should")

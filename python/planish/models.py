@@ -87,9 +87,10 @@ def bert_base(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     large: bool = False,
+    layers: int | None = None,
 ) -> Workload:
     """Transformers' BERT with its default configuration, which is bert-base (12 layers, 768 wide),
-    or bert-large (24 layers, 1024 wide), as a classifier of two classes."""
+    or bert-large (24 layers, 1024 wide), as a classifier of two classes. ``layers``: fewer."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     mend_torchvision()
     from transformers import BertConfig, BertForSequenceClassification
@@ -101,7 +102,8 @@ def bert_base(
         "num_attention_heads": 16,
         "intermediate_size": 4096,
     }
-    config = BertConfig(**sizes if large else {})
+    given = sizes if large else {}
+    config = BertConfig(**given if layers is None else {**given, "num_hidden_layers": layers})
     model: Any = BertForSequenceClassification(config)
     model.to(device, dtype)
     ids = torch.randint(0, config.vocab_size, (batch, tokens)).to(device)

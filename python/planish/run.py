@@ -124,9 +124,8 @@ def _new_main(spec: ModuleSpec | None, file: str | None) -> ModuleType:
 
 def _set_first_path(folder: str) -> None:
     """Python puts it there itself, for planish's own start; this is the program's."""
-    if sys.flags.safe_path:
-        return
-    sys.path[0] = folder
+    if not getattr(sys.flags, "safe_path", False):  # python -P, since 3.11
+        sys.path[0] = folder
 
 
 def _code_of(spec: ModuleSpec, name: str) -> CodeType:

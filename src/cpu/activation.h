@@ -1,10 +1,9 @@
 /*
- * What may follow a norm: y = f(z), with z what the norm alone would return; part of cpu/rows.h,
- * whose parameters and helpers it uses. A further activation is a case in each of the two functions
+ * What may follow a norm: y = f(z), with z what the norm alone would return, in the words of
+ * cpu/rows.h. A further activation is a case in each of the two functions
  * that follow exp_minus, and in two of cpu/wide.c.
  */
 
-#if !defined(EXP)
 /* EXP(LIMIT) is EXP_LIMIT_f32 or EXP_LIMIT_f64. */
 #define EXP__(name, real) EXP_##name##_##real
 #define EXP_(name, real) EXP__(name, real)
@@ -27,7 +26,6 @@
         2.4801492762795647439e-5, 1.9841269504765356436e-4, 1.3888888943922639616e-3,              \
         8.3333333334956237916e-3, 4.1666666666529188594e-2, 1.6666666666666410235e-1,              \
         5.000000000000010721e-1
-#endif
 
 /* What makes y of a channel's xhat: weight and bias, in every lane, and the activation. */
 typedef struct NAME(active) {
@@ -87,31 +85,4 @@ INLINE VEC NAME(through)(NAME(active) of, VEC d, VEC xhat) {
     const VEC one = V(set1)(1), near = NAME(limited)(z), e = NAME(exp_minus)(near);
     const VEC s = V(div)(one, V(add)(one, e));
     return V(mul)(d, V(mul)(s, V(fma)(V(mul)(e, s), near, one)));
-}
-
-/* f of n numbers in place, up to a vector; and of n numbers d, f'(z) times that in place. */
-INLINE void NAME(activate_part)(NAME(active) of, REAL *z, int64_t n) {
-    if (n >= VEC_LANES)
-        STORE_REAL(z, NAME(activate)(of, LOAD_REAL(z)));
-    else
-        STORE_REAL_PART(z, NAME(activate)(of, LOAD_REAL_PART(z, (int)n)), (int)n);
-}
-INLINE void NAME(through_part)(NAME(active) of, REAL *d, const REAL *z, int64_t n) {
-    if (n >= VEC_LANES)
-        STORE_REAL(d, NAME(through)(of, LOAD_REAL(d), LOAD_REAL(z)));
-    else
-        STORE_REAL_PART(d, NAME(through)(of, LOAD_REAL_PART(d, (int)n), LOAD_REAL_PART(z, (int)n)),
-                        (int)n);
-}
-
-/* Of a row that was gathered. */
-static inline void NAME(activate_row)(planish_activation f, void *row, int64_t n) {
-    const NAME(active) of = {f, V(set1)(1), V(set1)((REAL)-0.0)};
-    for (int64_t i = 0; i < n; i += VEC_LANES)
-        NAME(activate_part)(of, (REAL *)row + i, n - i);
-}
-static inline void NAME(through_row)(planish_activation f, void *row, const void *z, int64_t n) {
-    const NAME(active) of = {f, V(set1)(1), V(set1)((REAL)-0.0)};
-    for (int64_t i = 0; i < n; i += VEC_LANES)
-        NAME(through_part)(of, (REAL *)row + i, (const REAL *)z + i, n - i);
 }

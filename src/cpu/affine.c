@@ -39,7 +39,7 @@ void load_affine(const cpu_job *job, role r, void *to) {
     const planish_plan *plan = job->plan;
     const problem *p = &plan->problem;
     if (!plan->is_double && affine_is_dense(p, r)) {
-        plan->kernels->widen[p->dtypes[r]](to, job->data[r], p->affine);
+        plan->kernels->spans->widen[p->dtypes[r]](to, job->data[r], p->affine);
         return;
     }
     for (int64_t i = 0; i < p->affine; i++) {
@@ -60,7 +60,7 @@ static void store_dense(const cpu_kernels *kernels, char *data, dtype type, int6
     if (type == DTYPE_F64)
         memcpy((double *)data + first, total, (size_t)count * sizeof *total);
     else
-        kernels->narrow[type](data + first * dtype_bytes(type), rounded, count);
+        kernels->spans->narrow[type](data + first * dtype_bytes(type), rounded, count);
 }
 
 void store_affine(const cpu_job *job, role r, int64_t first, int64_t count, const double values[],

@@ -3,17 +3,19 @@
  * are far apart while the same element of the next row is beside it (LayerNorm over C of NCHW). A
  * row is called a pixel here and an element of it a channel. A tile of pixels is brought into
  * scratch in the compute type, pixels side by side, and every sum runs down the channels with
- * pixels across the vector. Parameters as of cpu/rows.h:
- *
- *     REAL, REAL_TOKEN, REAL_DTYPE   the compute type
- *     VEC, VEC_LANES, LANES          its vector, its lanes, the canonical lanes of a row's sums
- *     BIG, TINY_VAR, TINY_EPS        where a row is done in wide.c instead
- *     BLOCK                          a transpose is BLOCK x BLOCK
- *     NAME(f)                        f with a suffix of its own
+ * pixels across the vector. Its parameters are those of cpu/unit.h.
  *
  * A row has the bits that cpu/rows.h gives it: element i of a segment is added to lane i mod LANES,
  * in chains of CHAIN; lanes fold by halves, segments are merged in order in double.
  */
+
+#ifndef PLANISH_CPU_CHANNELS_H
+#define PLANISH_CPU_CHANNELS_H
+
+#include "cpu/spans.h"
+#include "cpu/unit.h"
+
+#define REAL_DTYPE DTYPE_OF(REAL_TOKEN)
 
 #define STORE_MADE(p, v, made) V__(store_vector, REAL_TOKEN)(p, v, made)
 #define STORE_MADE_PART(p, v, n, made) V__(store_vector_part, REAL_TOKEN)(p, v, n, made)
@@ -251,18 +253,4 @@ INLINE NAME(trio) NAME(column_sums)(const NAME(column) * col, int64_t n, const i
 
 #include "cpu/channels_backward.h"
 
-#undef STORE_MADE
-#undef STORE_MADE_PART
-#undef SPAN_
-#undef SPAN
-#undef REAL
-#undef REAL_TOKEN
-#undef REAL_DTYPE
-#undef VEC
-#undef VEC_LANES
-#undef LANES
-#undef BIG
-#undef TINY_VAR
-#undef TINY_EPS
-#undef BLOCK
-#undef NAME
+#endif

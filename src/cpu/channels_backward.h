@@ -1,4 +1,5 @@
 /* Backward of a tile of pixels; part of cpu/channels.h, whose parameters and helpers it uses. */
+#include "cpu/saved_mean.h"
 
 /* Pixels of a tile are added up for dweight and dbias in this many lanes. */
 enum { NAME(PIXEL_LANES) = LANES / 2, NAME(PIXEL_PARTS) = LANES / 2 / VEC_LANES };
@@ -52,9 +53,12 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
     for (int i = rms ? 2 : 0; i < 3; i++)
         for (int64_t p = 0; p < t->padded; p++)
             total[i][p] += rest[i][p];
+    const mean_reach reach =
+        mean_reach_of(rms ? REAL_DTYPE : a->mean.type, REAL_DTYPE == DTYPE_F64);
+    for (int64_t p = 0; p < t->pixels; p++)
+        delta[p] = rest_of_mean(&reach, &a->mean, p, delta[p] * inverse, s->mean[p], s->rstd[p]);
     s->any_out_of_range = false;
     for (int64_t p = 0; p < t->padded; p++) {
-        delta[p] *= inverse;
         c1[p] *= inverse;
         c2[p] = c2[p] * inverse - c1[p] * delta[p];
         s->out_of_range[p] = !(fabs(delta[p]) < BIG) | !(fabs(c1[p]) < BIG) | !(fabs(c2[p]) < BIG);

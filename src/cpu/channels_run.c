@@ -26,7 +26,7 @@ static channel_thread thread_of(const cpu_job *job, int slot) {
     const int64_t row = plan->problem.cols * (plan->is_double ? 8 : 4);
     char *at = slot_data(job, slot);
     const int64_t tiles = (int64_t)plan->slot_bytes / row - 5;
-    channel_thread thread = {.job = job, .kernels = &plan->kernels->channels[plan->is_double]};
+    channel_thread thread = {.job = job, .kernels = plan->kernels->channels[plan->is_double]};
     thread.scratch = at;
     at += tiles * row;
     thread.weight = dense_weights(job, ROLE_WEIGHT, at);

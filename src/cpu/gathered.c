@@ -5,6 +5,7 @@
  */
 #include "cpu/gathered.h"
 #include "cpu/affine.h"
+#include "cpu/saved_mean.h"
 #include "cpu/stretch.h"
 #include "cpu/sums.h"
 
@@ -90,10 +91,8 @@ static inline double xhat_from(double y, double weight, double bias, double ulp)
 
 /* Of a row in place. */
 static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, const void *bias) {
-    static const double ulp_at_one[] = {
-        [DTYPE_F32] = 0x1p-23, [DTYPE_F16] = 0x1p-10, [DTYPE_BF16] = 0x1p-7, [DTYPE_F64] = 0x1p-52};
     const problem *p = &plan->problem;
-    const double ulp = ulp_at_one[p->dtypes[ROLE_Y]], offset = p->weight_offset;
+    const double ulp = ulp_at_one(p->dtypes[ROLE_Y]), offset = p->weight_offset;
     if (plan->is_double) {
         double *const row = y;
         const double *const w = weight, *const b = bias;
@@ -111,11 +110,11 @@ static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, 
  * -------------------------------------------------------------------------------------- */
 
 /* Of what a row is gathered in. */
-static const element_kernels *gathered_kernels(const planish_plan *plan) {
-    return plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32];
-}
 static const row_kernels *kernels_of(const planish_plan *plan) {
-    return &gathered_kernels(plan)->rows[WEIGHT_SAME];
+    return &plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32].rows[WEIGHT_SAME];
+}
+static const activation_kernels *activations_of(const planish_plan *plan) {
+    return plan->kernels->activations[plan->is_double];
 }
 
 static void forward_row(const gathered_block *b, const row_run *run, const void *weight,
@@ -138,15 +137,15 @@ static void forward_row(const gathered_block *b, const row_run *run, const void 
     };
     kernels_of(plan)->forward[p->kind](&args);
     if (args.y && p->activation != PLANISH_IDENTITY)
-        gathered_kernels(plan)->activate(p->activation, args.y, p->cols);
+        activations_of(plan)->activate(p->activation, args.y, p->cols);
     if (args.y)
         scatter(b, run, ROLE_Y, ROW_RESULT);
 }
 
 /* Makes a gathered dy the gradient of what went into the activation, which is the norm's y again,
- * with the mean again: a saved one is rounded. */
-static void go_through(const gathered_block *b, const row_run *run, const void *x, void *dy,
-                       const void *weight, const void *bias) {
+ * with the row's own mean again where the saved one is that, rounded. Returns that mean. */
+static double go_through(const gathered_block *b, const row_run *run, const void *x, void *dy,
+                         const void *weight, const void *bias) {
     const planish_plan *plan = b->job->plan;
     const problem *p = &plan->problem;
     double mean = 0;
@@ -159,13 +158,20 @@ static void go_through(const gathered_block *b, const row_run *run, const void *
         .weight_offset = p->weight_offset,
         .mean = {(char *)&mean, 0, DTYPE_F64},
     };
-    if (p->kind == PLANISH_LAYER)
+    if (p->kind == PLANISH_LAYER) {
+        const row_stat saved = run_stat(p, run, ROLE_MEAN);
+        const mean_reach reach = mean_reach_of(saved.type, plan->is_double);
+        const double given = stat_load(&saved, 0);
         kernels_of(plan)->forward[p->kind](&args);
+        if (reach.is_exact || mended(&reach, mean - given, given, 1) == 0)
+            mean = given;
+    }
     args.y = scratch_row(b, ROW_RESULT);
     args.rstd = run_stat(p, run, ROLE_RSTD);
     args.given = true;
     kernels_of(plan)->forward[p->kind](&args);
-    gathered_kernels(plan)->through(p->activation, dy, args.y, p->cols);
+    activations_of(plan)->through(p->activation, dy, args.y, p->cols);
+    return mean;
 }
 
 static void backward_row(const gathered_block *b, const row_run *run, const void *weight,
@@ -177,8 +183,12 @@ static void backward_row(const gathered_block *b, const row_run *run, const void
     if (from_y)
         rebuild_xhat(plan, x, weight, bias);
     void *dy = gather(b, run, ROLE_DY, ROW_DY);
-    if (p->activation != PLANISH_IDENTITY)
-        go_through(b, run, x, dy, weight, bias);
+    row_stat saved = run_stat(p, run, ROLE_MEAN);
+    double mean = 0;
+    if (p->activation != PLANISH_IDENTITY) {
+        mean = go_through(b, run, x, dy, weight, bias);
+        saved = (row_stat){(char *)&mean, 0, DTYPE_F64};
+    }
     const backward_args args = {
         .rows = 1,
         .cols = p->cols,
@@ -187,7 +197,7 @@ static void backward_row(const gathered_block *b, const row_run *run, const void
         .dx = run->data[ROLE_DX] ? scratch_row(b, ROW_RESULT) : NULL,
         .weight = weight,
         .weight_offset = p->weight_offset,
-        .mean = run_stat(p, run, ROLE_MEAN),
+        .mean = saved,
         .rstd = run_stat(p, run, ROLE_RSTD),
         .x_is_xhat = from_y,
         .dweight = b->space.chunk[0],

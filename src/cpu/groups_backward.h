@@ -1,4 +1,5 @@
 /* Backward of rows of channels; part of cpu/groups.h. */
+#include "cpu/saved_mean.h"
 
 /* A channel of one of the rows. */
 typedef struct NAME(channel_place) {
@@ -140,6 +141,14 @@ OUTLINE double NAME(group_xhat_sum)(const group_backward_args *a, int row,
     return delta;
 }
 
+/* What the saved mean of a row lacks, from the sum of its xhat by it. */
+INLINE double NAME(group_mean_rest)(const group_backward_args *a, int row,
+                                    NAME(row_gradient) constants, double sum) {
+    const mean_reach reach = mean_reach_of(a->mean.type, DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
+    const double inverse = 1.0 / (double)(a->channels * a->span);
+    return rest_of_mean(&reach, &a->mean, row, sum * inverse, constants.mean, constants.rstd);
+}
+
 /* The saved mean and rstd of every row; and the rest of the mean where an activation follows, which
  * wants it before anything is summed. */
 INLINE void NAME(load_group_rows)(const group_backward_args *a, const bool rms,
@@ -151,11 +160,9 @@ INLINE void NAME(load_group_rows)(const group_backward_args *a, const bool rms,
         rows[r].shift = 0;
         if (f == PLANISH_IDENTITY || rms)
             continue;
-        if (a->mean.type == DTYPE_F64 && NAME(REAL_BYTES) < 8)
-            rows[r].shift = (REAL)((rows[r].mean - mean) * rstd);
-        else
-            rows[r].shift = (REAL) - (NAME(group_xhat_sum)(a, r, rows) *
-                                      (1.0 / (double)(a->channels * a->span)));
+        const bool is_exact = a->mean.type == DTYPE_F64 && NAME(REAL_BYTES) < 8;
+        const double sum = is_exact ? 0 : NAME(group_xhat_sum)(a, r, rows);
+        rows[r].shift = (REAL)-NAME(group_mean_rest)(a, r, rows[r], sum);
     }
 }
 
@@ -204,7 +211,10 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
     for (int r = 0; r < a->rows; r++) {
         double *const dweight = a->dweight + r * a->channels;
         const double *const dbias = a->dbias + r * a->channels;
-        delta[r] = rms ? 0 : delta[r] * inverse;
+        /* What an activation was found by stays. */
+        delta[r] = rms                     ? 0
+                   : f == PLANISH_IDENTITY ? NAME(group_mean_rest)(a, r, rows[r], delta[r])
+                                           : -(double)rows[r].shift;
         c1[r] = rms ? 0 : c1[r] * inverse;
         c2[r] = c2[r] * inverse - c1[r] * delta[r];
         for (int64_t c = 0; c < a->channels; c++)

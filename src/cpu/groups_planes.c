@@ -35,7 +35,7 @@ static void move_planes(const planish_plan *plan, role r, char *tensor, char *pl
     const int64_t pixels = p->reduced[p->reduced_count - 1].size;
     const int64_t plane_bytes = pixels * (int64_t)group_real_bytes(plan);
     const plane_view v = view_of(p, r, rows);
-    const plane_kernels *kernels = &plan->kernels->planes[plan->is_double];
+    const plane_kernels *kernels = plan->kernels->planes[plan->is_double];
     const int64_t all = rows * group_channels(p);
     for (int64_t first = 0; first < all; first += v.channels) {
         char *at = tensor + first / v.channels * v.row * bytes;

@@ -67,7 +67,7 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
 void group_rows(const cpu_job *job, dtype element, int64_t row, int count, const row_run *run,
                 traffic traffic, void *kept) {
     const planish_plan *plan = job->plan;
-    const group_kernels *kernels = &plan->kernels->of[element]->groups;
+    const group_kernels *kernels = &plan->kernels->of[element].groups;
     if (plan->problem.pass == PLANISH_BACKWARD)
         backward_rows(job, kernels, row, count, run, traffic, kept);
     else

@@ -10,7 +10,7 @@ static int64_t pixel_pitch(const problem *p, role r) {
 void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
     const planish_plan *plan = job->plan;
     const problem *p = &plan->problem;
-    const group_kernels *kernels = &plan->kernels->of[p->dtypes[ROLE_X]]->groups;
+    const group_kernels *kernels = &plan->kernels->of[p->dtypes[ROLE_X]].groups;
     const row_run run = row_run_at(job, row, row + rows);
     const int64_t first = group_first_affine(p, row), depth = group_channels(p);
     const int64_t pixels = p->reduced[p->reduced_count - 1].size;

@@ -16,32 +16,35 @@ typedef struct row_stat {
     dtype type;
 } row_stat;
 
+/* Of any dtype: not in line, for its conversions are long (cpu/stats.c). */
+void stat_load_any(const row_stat *s, int64_t row, int count, double values[]);
+void stat_store_any(const row_stat *s, int64_t row, int count, const double values[]);
+
 static inline double stat_load(const row_stat *s, int64_t row) {
-    return element_load(s->data + row * s->pitch, s->type);
+    const char *at = s->data + row * s->pitch;
+    double value;
+    if (s->type == DTYPE_F32)
+        return *(const float *)at;
+    if (s->type == DTYPE_F64)
+        return *(const double *)at;
+    stat_load_any(s, row, 1, &value);
+    return value;
 }
 
 /* Rounded once; nothing where the statistic is absent. */
-static inline void stat_store(const row_stat *s, int64_t row, double value) {
-    if (s->data)
-        element_store(s->data + row * s->pitch, s->type, value);
-}
-
-/* The same for consecutive rows. */
 static inline void stat_store_rows(const row_stat *s, int64_t row, int count,
                                    const double values[]) {
     if (!s->data)
         return;
     char *at = s->data + row * s->pitch;
-    if (s->type == DTYPE_F32 && s->pitch == sizeof(float)) {
+    if (s->type == DTYPE_F32 && s->pitch == sizeof(float))
         for (int i = 0; i < count; i++)
             ((float *)at)[i] = (float)values[i];
-        return;
-    }
-    for (int i = 0; i < count; i++, at += s->pitch)
-        if (s->type == DTYPE_F32)
-            *(float *)at = (float)values[i];
-        else
-            element_store(at, s->type, values[i]);
+    else
+        stat_store_any(s, row, count, values);
+}
+static inline void stat_store(const row_stat *s, int64_t row, double value) {
+    stat_store_rows(s, row, 1, &value);
 }
 
 /* The statistic from one of its rows on. */
@@ -51,13 +54,11 @@ static inline row_stat stat_at(const row_stat *s, int64_t row) {
 
 static inline void stat_load_rows(const row_stat *s, int64_t row, int count, double values[]) {
     const char *at = s->data + row * s->pitch;
-    if (s->type == DTYPE_F32 && s->pitch == sizeof(float)) {
+    if (s->type == DTYPE_F32 && s->pitch == sizeof(float))
         for (int i = 0; i < count; i++)
             values[i] = ((const float *)at)[i];
-        return;
-    }
-    for (int i = 0; i < count; i++, at += s->pitch)
-        values[i] = s->type == DTYPE_F32 ? (double)*(const float *)at : element_load(at, s->type);
+    else
+        stat_load_any(s, row, count, values);
 }
 
 /* Where the data of a pass lies, by its size. */
@@ -92,6 +93,10 @@ typedef struct forward_args {
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
     planish_activation activation; /* wide.c only */
+    /* Of rows of few columns, whose weight and bias are in the compute type: as the caller was
+     * given them, and who takes one of these alone. */
+    const struct forward_args *own;
+    void (*one_row)(const struct forward_args *own, int64_t row, bool rms, traffic t);
 } forward_args;
 
 typedef struct backward_args {
@@ -114,6 +119,9 @@ typedef struct backward_args {
     bool by_pixel;
     planish_activation activation;
     const void *bias; /* where an activation follows */
+    /* As in forward_args. */
+    const struct backward_args *own;
+    void (*one_by_one)(const struct backward_args *own, int64_t row, int count, bool rms);
 } backward_args;
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -203,11 +211,15 @@ enum { STRIP_BYTES = 26 * sizeof(double), STRIP_REST = 7 * 64 };
 /* The kernels for one element dtype, by planish_kind, and the active ones: of norms of either kind
  * that an activation follows. */
 enum { GROUP_ACTIVE = 2, GROUP_KINDS };
+typedef void group_forward_kernel(const group_forward_args *);
+typedef void group_backward_kernel(const group_backward_args *);
+typedef void strip_forward_kernel(const strip_forward_args *);
+typedef void strip_backward_kernel(const strip_backward_args *);
 typedef struct group_kernels {
-    void (*forward[GROUP_KINDS])(const group_forward_args *);
-    void (*backward[GROUP_KINDS])(const group_backward_args *);
-    void (*strip_forward[GROUP_KINDS])(const strip_forward_args *);
-    void (*strip_backward[GROUP_KINDS])(const strip_backward_args *);
+    group_forward_kernel *const *forward;
+    group_backward_kernel *const *backward;
+    strip_forward_kernel *const *strip_forward;
+    strip_backward_kernel *const *strip_backward;
 } group_kernels;
 
 /* A tile of pixels in scratch (cpu/channels.h): channel c of pixel p at c * pitch + p. */
@@ -255,9 +267,10 @@ typedef struct channel_backward_args {
 } channel_backward_args;
 
 /* The kernels for one tile, by planish_kind. */
+enum { KINDS = 2 };
 typedef struct channel_kernels {
-    void (*forward[2])(const channel_forward_args *);
-    void (*backward[2])(const channel_backward_args *);
+    void (*forward[KINDS])(const channel_forward_args *);
+    void (*backward[KINDS])(const channel_backward_args *);
 } channel_kernels;
 
 /* Between a tensor whose channels are neighbours, its pixels `pitch` bytes apart, and planes of
@@ -270,9 +283,11 @@ typedef struct plane_kernels {
 } plane_kernels;
 
 /* The kernels for one element and one weight dtype, by planish_kind. */
+typedef void forward_kernel(const forward_args *);
+typedef void backward_kernel(const backward_args *);
 typedef struct row_kernels {
-    void (*forward[2])(const forward_args *);
-    void (*backward[2])(const backward_args *);
+    forward_kernel *const *forward;
+    backward_kernel *const *backward;
 } row_kernels;
 
 enum { WEIGHT_SAME, WEIGHT_F32, WEIGHT_DTYPES };
@@ -281,22 +296,30 @@ enum { WEIGHT_SAME, WEIGHT_F32, WEIGHT_DTYPES };
 typedef struct element_kernels {
     row_kernels rows[WEIGHT_DTYPES]; /* of f32 the same twice, and of f64 */
     group_kernels groups;
-    /* An activation of a row of z, in place; and a row of gradients of what comes out of it made
-     * that of z, in place; both in f32 or f64. */
-    void (*activate)(planish_activation f, void *z, int64_t count);
-    void (*through)(planish_activation f, void *d, const void *z, int64_t count);
 } element_kernels;
 
-typedef struct cpu_kernels {
-    const char *tier;
-    const element_kernels *of[DTYPE_NONE];
-    channel_kernels channels[2]; /* in f32, in f64 */
-    plane_kernels planes[2];     /* the same */
+/* An activation of a row of z, in place; and a row of gradients of what comes out of it made that
+ * of z, in place; in the compute type. */
+typedef struct activation_kernels {
+    void (*activate)(planish_activation f, void *z, int64_t count);
+    void (*through)(planish_activation f, void *d, const void *z, int64_t count);
+} activation_kernels;
+
+typedef struct span_kernels {
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);
     /* Adds a chunk's sums of dweight or dbias, in f32, in f64, to a block's and sets them to 0. */
     void (*flush[2])(double *sum, void *chunk, int64_t count);
+} span_kernels;
+
+typedef struct cpu_kernels {
+    const char *tier;
+    element_kernels of[DTYPE_NONE];
+    const channel_kernels *channels[2]; /* in f32, in f64 */
+    const plane_kernels *planes[2];     /* the same */
+    const activation_kernels *activations[2];
+    const span_kernels *spans;
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows.h). */
@@ -306,6 +329,11 @@ enum { SEGMENT_DEPTH = 32 };
  * lane's total: numbers that are all alike are all rounded alike, and a chain of n additions is off
  * by n / 2 roundings. */
 enum { CHAIN = 8 };
+
+/* Rows of few columns, by planish_kind: what such a kernel can of the rows, and returns how many.
+ */
+typedef int64_t few_forward_kernel(const forward_args *);
+typedef int64_t few_backward_kernel(const backward_args *);
 
 /* Rows are taken in groups of up to this many, whose sums are folded together; rows of a few
  * hundred bytes in steps of STEP_ROWS (cpu/rows_step.h), shorter ones of SHORT_ROWS

@@ -1,4 +1,5 @@
 /* Backward of strips of groups; part of cpu/pixels.h. */
+#include "cpu/saved_mean.h"
 
 /* In place of an activation: what was kept of the gradient is taken for dy. */
 #define KEPT_GRADIENT ((planish_activation) - 1)
@@ -172,6 +173,15 @@ INLINE void NAME(load_strip)(const strip_backward_args *a, const NAME(strip_chan
     }
 }
 
+/* What the saved mean of a group lacks, from the sum of its xhat by it. */
+INLINE double NAME(strip_mean_rest)(const strip_backward_args *a, const NAME(strip_channels) * s,
+                                    int64_t group, double sum) {
+    const mean_reach reach = mean_reach_of(a->mean.type, DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
+    const int64_t first = group * a->depth;
+    return rest_of_mean(&reach, &a->mean, group, sum / (double)(a->depth * a->pixels),
+                        s->factor[NAME(F_MEAN)][first], s->factor[NAME(F_RSTD)][first]);
+}
+
 /* The rests of the saved means, which an activation wants before anything is summed. */
 OUTLINE void NAME(load_shifts)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                bool rms) {
@@ -186,18 +196,15 @@ OUTLINE void NAME(load_shifts)(const strip_backward_args *a, const NAME(strip_ch
         double delta = 0;
         for (int64_t c = first; c < last && !known; c++)
             delta += s->sums[0][c];
-        double shift = -(delta / (double)(a->depth * a->pixels));
-        if (known && !rms)
-            shift =
-                (s->factor[NAME(F_MEAN)][first] - stat_load(&a->mean, g)) * stat_load(&a->rstd, g);
+        const double rest = rms ? 0 : NAME(strip_mean_rest)(a, s, g, delta);
         for (int64_t c = first; c < last; c++)
-            s->factor[NAME(F_SHIFT)][c] = (REAL)shift;
+            s->factor[NAME(F_SHIFT)][c] = (REAL)-rest;
     }
 }
 
 /* A group's constants and its channels' sums for dweight and dbias; false where out of range. */
 INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip_channels) * s,
-                                  int64_t group, const bool rms) {
+                                  int64_t group, const bool rms, const planish_activation f) {
     const int64_t first = group * a->depth, last = first + a->depth;
     const double inverse = 1.0 / (double)(a->depth * a->pixels);
     double delta = 0, c1 = 0, c2 = 0;
@@ -206,7 +213,10 @@ INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip
         c1 += s->factor[NAME(F_WEIGHT)][c] * s->sums[1][c];
         c2 += s->factor[NAME(F_WEIGHT)][c] * s->sums[2][c];
     }
-    delta = rms ? 0 : delta * inverse;
+    /* What an activation was found by stays. */
+    delta = rms                     ? 0
+            : f == PLANISH_IDENTITY ? NAME(strip_mean_rest)(a, s, group, delta)
+                                    : -(double)s->factor[NAME(F_SHIFT)][first];
     c1 = rms ? 0 : c1 * inverse;
     c2 = c2 * inverse - c1 * delta;
     for (int64_t c = first; c < last; c++) {
@@ -360,18 +370,15 @@ INLINE void NAME(strip_backward)(const strip_backward_args *a, const bool rms,
         NAME(load_shifts)(a, &s, rms);
     NAME(strip_gradient_sums)(a, &s, plain_rms, f);
     for (int64_t g = 0; g < a->groups; g++) {
-        const bool in_range = NAME(strip_constants)(a, &s, g, rms);
+        const bool in_range = NAME(strip_constants)(a, &s, g, rms, f);
         all_in_range &= in_range;
         s.sums[0][g] = in_range; /* the sums of this group are used up */
     }
-    if (__builtin_expect(all_in_range, 1)) {
-        if (a->dx)
-            NAME(strip_dx)(a, &s, 0, channels, plain_rms, f);
-        return;
-    }
-    for (int64_t g = 0; g < a->groups; g++)
-        if (s.sums[0][g] == 0)
-            NAME(strip_wide_backward)(a, g, rms);
+    /* As in strip_forward. */
+    const int64_t step = all_in_range ? channels : a->depth;
+    for (int64_t first = 0; first < channels; first += step)
+        if (!all_in_range && s.sums[0][first / a->depth] == 0)
+            NAME(strip_wide_backward)(a, first / a->depth, rms);
         else if (a->dx)
-            NAME(strip_dx)(a, &s, g * a->depth, (g + 1) * a->depth, plain_rms, f);
+            NAME(strip_dx)(a, &s, first, first + step, plain_rms, f);
 }

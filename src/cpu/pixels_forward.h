@@ -261,14 +261,11 @@ INLINE void NAME(strip_forward)(const strip_forward_args *a, const bool rms,
     if (!a->given)
         NAME(strip_moments)(a, &s, rms);
     const bool in_range = NAME(strip_scales)(a, &s, rms);
-    if (__builtin_expect(in_range, 1)) {
-        if (a->y)
-            NAME(strip_apply)(a, &s, 0, channels, plain_rms, f);
-        return;
-    }
-    for (int64_t g = 0; g < a->groups; g++)
-        if (s.sums[2][g] == 0)
-            NAME(strip_wide_forward)(a, g, rms);
+    /* All groups at once, or each by itself where one leaves the range. */
+    const int64_t step = in_range ? channels : a->depth;
+    for (int64_t first = 0; first < channels; first += step)
+        if (!in_range && s.sums[2][first / a->depth] == 0)
+            NAME(strip_wide_forward)(a, first / a->depth, rms);
         else if (a->y)
-            NAME(strip_apply)(a, &s, g * a->depth, (g + 1) * a->depth, plain_rms, f);
+            NAME(strip_apply)(a, &s, first, first + step, plain_rms, f);
 }

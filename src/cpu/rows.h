@@ -1,20 +1,17 @@
 /*
- * Row kernels, written once and included for every tier and dtype. Parameters:
- *
- *     ELEMENT, ELEMENT_T  dtype token (f32, f16, bf16, f64) and C type of x, y, dy, dx in memory
- *     WEIGHT, WEIGHT_T    the same of weight and bias
- *     REAL, REAL_TOKEN    the compute type, float or double, and its dtype token
- *     VEC, VEC_LANES      its vector, f32v or f64v, and the vector's lanes
- *     LANES               the canonical lanes: 32 for float, 16 for double
- *     BIG                 a variance or a constant from here on is out of range, and
- *     TINY_VAR, TINY_EPS  below both, squares have lost digits: the row is done in wide.c instead
- *     NAME(f)             f with a suffix of its own
+ * What the kernels of rows, of rows of channels (cpu/groups.h) and of pixels (cpu/pixels.h) are
+ * written in; its parameters are those of cpu/unit.h.
  *
  * The sums of a row are the same bits on every tier: element i of a segment goes to canonical lane
  * i mod LANES, whatever the width of a vector; a lane is summed by chains of CHAIN elements, and
  * the chains in order; lanes fold by halves; segments are merged in order, in double. Statistics
  * are about a center and corrected, the mean a pair (docs/numerics.md).
  */
+
+#ifndef PLANISH_CPU_ROWS_H
+#define PLANISH_CPU_ROWS_H
+
+#include "cpu/unit.h"
 
 #define LOAD_X(p) V_TYPED(VEC, load, ELEMENT)(p)
 #define LOAD_X_PART(p, n) V_TYPED(VEC, load_part, ELEMENT)(p, n)
@@ -25,12 +22,6 @@
 #define LOAD_W(p) V_TYPED(VEC, load, WEIGHT)(p)
 #define LOAD_W_PART(p, n) V_TYPED(VEC, load_part, WEIGHT)(p, n)
 #define LOAD_W_PAIR(p, v) V_TYPED(VEC, load_pair, WEIGHT)(p, v)
-#define DTYPE_OF_f32 DTYPE_F32
-#define DTYPE_OF_f16 DTYPE_F16
-#define DTYPE_OF_bf16 DTYPE_BF16
-#define DTYPE_OF_f64 DTYPE_F64
-#define DTYPE_OF_(type) DTYPE_OF_##type
-#define DTYPE_OF(type) DTYPE_OF_(type)
 
 enum { NAME(REAL_BYTES) = sizeof(REAL), NAME(ELEMENT_BYTES) = sizeof(ELEMENT_T) };
 enum { NAME(PARTS) = LANES / VEC_LANES };             /* vectors that hold the canonical lanes */
@@ -117,7 +108,7 @@ INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
 }
 /* The same, or a line past the cache. */
 INLINE void NAME(store_as)(ELEMENT_T *p, VEC v, int64_t left, const traffic t) {
-    if (t == TRAFFIC_LINES)
+    if (t == TRAFFIC_LINES && WIDE_VECTORS)
         stream_line(p, &v);
     else
         NAME(store_x)(p, v, left);
@@ -199,48 +190,15 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-#include "cpu/activation.h"
+/* The most columns of rows that are done by kernels of their own (cpu/rows_few.h), and weights of
+ * these in the compute type, in `to` where they are of another. */
+enum { NAME(FEW_COLS) = 8 * LANES };
+INLINE const REAL *NAME(few_weights)(const void *weights, int64_t n, REAL *to) {
+    if (!weights || DTYPE_OF(WEIGHT) == DTYPE_OF(REAL_TOKEN))
+        return weights;
+    for (int64_t i = 0; i < n; i += VEC_LANES)
+        STORE_REAL(to + i, NAME(load_weight)((const WEIGHT_T *)weights + i, n - i));
+    return to;
+}
 
-#include "cpu/rows_moments.h"
-
-#include "cpu/rows_forward.h"
-
-#include "cpu/rows_gradient_sums.h"
-
-#include "cpu/rows_backward.h"
-
-#if defined(WITH_GROUPS)
-#include "cpu/groups.h"
-
-#include "cpu/pixels.h"
-#undef WITH_GROUPS
 #endif
-
-#undef LOAD_X
-#undef LOAD_X_PART
-#undef LOAD_X_PAIR
-#undef STORE_X_PAIR
-#undef STORE_X
-#undef STORE_X_PART
-#undef LOAD_W
-#undef LOAD_W_PART
-#undef LOAD_W_PAIR
-#undef DTYPE_OF_f32
-#undef DTYPE_OF_f16
-#undef DTYPE_OF_bf16
-#undef DTYPE_OF_f64
-#undef DTYPE_OF_
-#undef DTYPE_OF
-#undef ELEMENT
-#undef ELEMENT_T
-#undef WEIGHT
-#undef WEIGHT_T
-#undef REAL
-#undef REAL_TOKEN
-#undef VEC
-#undef VEC_LANES
-#undef LANES
-#undef BIG
-#undef TINY_VAR
-#undef TINY_EPS
-#undef NAME

@@ -1,20 +1,33 @@
-/* The backward row kernel; part of cpu/rows.h, whose parameters and helpers it uses. */
+/* The backward row kernel; part of cpu/kernels_rows_backward.c, in the words of cpu/rows.h. */
+
+/* Rows up to these sizes are taken in groups, where elements are converted, and where not. */
+enum { BACKWARD_GROUP_BYTES = 32768, BACKWARD_LONG_BYTES = 262144 };
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
-/* Finishes the constants of up to GROUP rows from their sums. False where one left the range. */
-OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *const x[],
-                                      const ELEMENT_T *const dy[], int count, bool rms,
-                                      NAME(row_gradient) row[]) {
+/* How far from its row's a saved mean may be; RMSNorm has none. */
+INLINE mean_reach NAME(reach_of)(const backward_args *a, bool rms) {
+    return mean_reach_of(rms || a->x_is_xhat ? DTYPE_OF(REAL_TOKEN) : a->mean.type,
+                         DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
+}
+
+/* Finishes the constants of up to GROUP rows, from row `first` on, from their sums. False where one
+ * left the range. */
+OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
+                                      const ELEMENT_T *const x[], const ELEMENT_T *const dy[],
+                                      int count, bool rms, NAME(row_gradient) row[]) {
     const double inverse = 1.0 / (double)a->cols;
-    /* What the saved mean lacks; nothing where xhat is given. */
-    const double inverse_delta = a->x_is_xhat ? 0 : inverse;
+    const mean_reach reach = NAME(reach_of)(a, rms);
     double total[3][GROUP] = {{0}};
     double *const delta = total[0], *const c1 = total[1], *const c2 = total[2];
     NAME(gradient_totals)(a, x, dy, count, rms, row, total);
     int out_of_range = 0;
+    /* What the saved mean lacks; nothing where xhat is given. */
+    for (int r = 0; r < count && !rms; r++)
+        delta[r] = a->x_is_xhat ? 0
+                                : rest_of_mean(&reach, &a->mean, first + r, delta[r] * inverse,
+                                               row[r].mean, row[r].rstd);
     for (int r = 0; r < GROUP; r++) {
-        delta[r] *= inverse_delta;
         c1[r] *= inverse;
         c2[r] = c2[r] * inverse - c1[r] * delta[r];
         out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
@@ -25,14 +38,6 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, const ELEMENT_T *c
         row[r].minus_c2 = (REAL)-c2[r];
     }
     return !out_of_range;
-}
-
-/* dx of one element vector, from dy, weight and xhat. */
-INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) row, const bool rms) {
-    VEC g = V(mul)(dy, weight);
-    if (!rms)
-        g = V(sub)(g, V(set1)(row.c1));
-    return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
 }
 
 /*
@@ -218,7 +223,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
     }
-    if (__builtin_expect(!NAME(gradient_constants)(a, x, dy, count, rms, row), 0)) {
+    if (__builtin_expect(!NAME(gradient_constants)(a, first, x, dy, count, rms, row), 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
                 NAME(backward_row)(a, first + r, rms, t);
@@ -254,26 +259,24 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
     return 0;
 }
 #else
+DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
 /* Rows of a step of which one leaves the range of REAL. */
-INLINE void NAME(rows_one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {
+OUTLINE void NAME(rows_one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {
     NAME(pair_sums)(a, true);
     for (int r = 0; r < count; r++)
         NAME(backward_row)(a, row + r, rms, TRAFFIC_CACHED);
     NAME(pair_sums)(a, false);
 }
-#include "cpu/rows_step_backward.h"
-
-#include "cpu/rows_short_backward.h"
+/* What can be done of rows of few columns; returns how many. */
 INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
-    if (!NAME(usual_gradients)(a, rms))
+    _Alignas(64) REAL weight[NAME(FEW_COLS)];
+    if (a->cols > NAME(FEW_COLS))
         return 0;
-    if (NAME(SHORT_COLS) && a->cols <= NAME(short_gradient_cols)(a) && a->rows >= SHORT_ROWS)
-        return NAME(short_rows_backward)(a, rms);
-    /* Longer rows of 16 bits wait for their conversions, not for what a step has once; past the
-     * cache those of `most` do. */
-    const int64_t most = 4 * NAME(SHORT_COLS);
-    const bool large = a->cols > most || (a->cols == most && a->traffic == TRAFFIC_STREAM);
-    return NAME(CONVERTS) && large ? 0 : NAME(step_rows_backward)(a, rms);
+    backward_args few = *a;
+    few.own = a;
+    few.one_by_one = NAME(rows_one_by_one);
+    few.weight = NAME(few_weights)(a->weight, a->cols, weight);
+    return UNIT(few_backward, ELEMENT, REAL_TOKEN, TIER)[rms ? PLANISH_RMS : PLANISH_LAYER](&few);
 }
 #endif
 

@@ -1,37 +1,20 @@
-/* The forward row kernel; part of cpu/rows.h, whose parameters and helpers it uses. */
+/* The forward row kernel; part of cpu/kernels_rows_forward.c, in the words of cpu/rows.h. */
+
+/*
+ * Rows up to these sizes are taken in groups: by what finds x in a near cache again, and where y is
+ * written past the cache.
+ */
+enum { GROUP_ROW_BYTES = 16384, PAST_ROW_BYTES = 131072 };
+
+/* How many bytes on y is asked for where it goes through the cache: fewer come too late, with more
+ * x leaves the first-level cache. */
+enum { WRITE_AHEAD = 4096 };
+
+/* The longest rows whose y is asked for a group at a time, and those that are taken in turn at
+ * most: two groups and a y are in a first-level cache of 48 KB. */
+enum { ASKED_ROW_BYTES = 3072, TURN_ROW_BYTES = WIDE_VECTORS ? 4096 : 2048 };
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
-
-/* What normalises a row: xhat = (x - mean) * rstd + shift, the shift the rest of the mean. */
-typedef struct NAME(row_scale) {
-    REAL mean, rstd, shift;
-} NAME(row_scale);
-
-INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
-                             const double rstd[]) {
-    for (int at = 0; at + GROUP <= count; at += GROUP) {
-        group_f64 means, rstds;
-        memcpy(&means, mean + at, sizeof means);
-        memcpy(&rstds, rstd + at, sizeof rstds);
-        const NAME(group_real) near = __builtin_convertvector(means, NAME(group_real));
-        const NAME(group_real) scales = __builtin_convertvector(rstds, NAME(group_real));
-        const NAME(group_real) shifts = __builtin_convertvector(
-            (__builtin_convertvector(near, group_f64) - means) * rstds, NAME(group_real));
-        for (int r = 0; r < GROUP; r++)
-            scale[at + r] = (NAME(row_scale)){near[r], scales[r], shifts[r]};
-    }
-    for (int r = count / GROUP * GROUP; r < count; r++) {
-        scale[r].mean = (REAL)mean[r];
-        scale[r].rstd = (REAL)rstd[r];
-        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
-    }
-}
-
-INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
-    if (rms)
-        return V(mul)(x, V(set1)(s.rstd));
-    return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
-}
 
 /* Asks for the lines of x and y that come after element i of a row that is taken alone. */
 INLINE void NAME(ask_for_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i, int64_t x_ahead,
@@ -162,33 +145,12 @@ INLINE void NAME(apply_past)(const forward_args *a, const ELEMENT_T *const x[],
             NAME(apply_pieces)(a, x + r, y + r, 2, scale + r, rms, ahead);
 }
 
-/* Mean and rstd of GROUP rows from their moments. False where one is out of the compute type's
- * range: the arithmetic is done for all lanes, so that it runs in vectors. */
-INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[GROUP],
-                                 double rstd[GROUP]) {
-    const double inverse = 1.0 / (double)a->cols, eps = a->eps;
-    const double least = eps < TINY_EPS ? TINY_VAR : -1;
-    group_f64 sum;
-    memcpy(&sum, m2, sizeof sum);
-    const group_f64 var = sum * inverse;
-    group_f64 root = var + eps;
-    group_sqrt(&root);
-    root = 1 / root;
-    memcpy(rstd, &root, sizeof root);
-    const group_mask in_range = (var < BIG) & (var >= least);
-    return group_all(&in_range);
-}
-
-INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int count, const bool rms,
-                                double mean[GROUP], double rstd[GROUP]) {
-    bool in_range = true;
-    for (int r = 0; r < count; r++) {
-        mean[r] = rms ? 0 : stat_load(&a->mean, row + r);
-        rstd[r] = stat_load(&a->rstd, row + r);
-        in_range &= fabs(mean[r]) < BIG && rstd[r] < BIG;
-    }
-    return in_range;
-}
+/* A group of rows on the way from its moments to its y. */
+typedef struct NAME(group_moments) {
+    const ELEMENT_T *x[GROUP];
+    double mean[GROUP], m2[GROUP], rstd[GROUP];
+    bool in_range;
+} NAME(group_moments);
 
 /*
  * Statistics and y of rows [row, row + count), count 1 or GROUP, from their moments; y is made in
@@ -196,11 +158,11 @@ INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int co
  * one where it is far: a single stream of writes waits less. 16-bit rows wait for conversions, of
  * weight too.
  */
-INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int count, const bool rms,
-                               const traffic t, ELEMENT_T *piece, const ELEMENT_T *const x[],
-                               bool in_range, const double mean[GROUP], const double m2[GROUP],
-                               const double rstd[GROUP], int64_t ahead) {
-    if (__builtin_expect(!in_range, 0)) {
+INLINE void NAME(finish_rows)(const forward_args *a, int64_t row, const int count, const bool rms,
+                              const traffic t, ELEMENT_T *piece, const NAME(group_moments) * g,
+                              int64_t ahead) {
+    const ELEMENT_T *const *const x = g->x;
+    if (__builtin_expect(!g->in_range, 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
                 NAME(forward_row)(a, row + r, rms, t);
@@ -211,9 +173,9 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
         return;
     }
     if (!a->given) {
-        stat_store_rows(&a->mean, row, count, mean);
-        stat_store_rows(&a->rstd, row, count, rstd);
-        stat_store_rows(&a->m2, row, count, m2);
+        stat_store_rows(&a->mean, row, count, g->mean);
+        stat_store_rows(&a->rstd, row, count, g->rstd);
+        stat_store_rows(&a->m2, row, count, g->m2);
     }
     if (!a->y)
         return;
@@ -221,7 +183,7 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
     for (int r = 0; r < count; r++)
         y[r] = piece ? piece + r * a->cols : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
     NAME(row_scale) scale[GROUP];
-    NAME(scale_rows)(scale, count, mean, rstd);
+    NAME(scale_rows)(scale, count, g->mean, g->rstd);
     if (t == TRAFFIC_STREAM && NAME(usual_weights)(a, rms))
         NAME(apply_past)(a, x, y, count, scale, rms, ahead);
     else if (count == 1)
@@ -236,6 +198,27 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
         stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
 }
 
+/* Of a group: not in line, for it is in the way of two loops. */
+OUTLINE void NAME(finish_layer_group)(const forward_args *a, int64_t row, traffic t,
+                                      ELEMENT_T *piece, const NAME(group_moments) * g,
+                                      int64_t ahead) {
+    NAME(finish_rows)(a, row, GROUP, false, t, piece, g, ahead);
+}
+OUTLINE void NAME(finish_rms_group)(const forward_args *a, int64_t row, traffic t, ELEMENT_T *piece,
+                                    const NAME(group_moments) * g, int64_t ahead) {
+    NAME(finish_rows)(a, row, GROUP, true, t, piece, g, ahead);
+}
+INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int count, const bool rms,
+                               const traffic t, ELEMENT_T *piece, const NAME(group_moments) * g,
+                               int64_t ahead) {
+    if (count == 1)
+        NAME(finish_rows)(a, row, 1, rms, t, piece, g, ahead);
+    else if (rms)
+        NAME(finish_rms_group)(a, row, t, piece, g, ahead);
+    else
+        NAME(finish_layer_group)(a, row, t, piece, g, ahead);
+}
+
 INLINE void NAME(rows_of_x)(const forward_args *a, int64_t row, const int count,
                             const ELEMENT_T *x[]) {
     for (int r = 0; r < count; r++)
@@ -244,28 +227,21 @@ INLINE void NAME(rows_of_x)(const forward_args *a, int64_t row, const int count,
 
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
                                 const traffic t, ELEMENT_T *piece) {
-    const ELEMENT_T *x[GROUP];
-    double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
     const int64_t ahead = count * a->x_pitch;
-    bool in_range;
-    NAME(rows_of_x)(a, row, count, x);
+    NAME(group_moments) g;
+    NAME(rows_of_x)(a, row, count, g.x);
+    if (rms)
+        memset(g.mean, 0, sizeof g.mean);
     if (a->given) {
-        in_range = NAME(given_moments)(a, row, count, rms, mean, rstd);
+        g.in_range = NAME(given_moments)(a, row, count, rms, g.mean, g.rstd);
     } else {
-        NAME(moments)(x, count, a->cols, a->asks_sums ? ahead : 0, rms, mean, m2);
+        NAME(moments)(g.x, count, a->cols, a->asks_sums ? ahead : 0, rms, g.mean, g.m2);
         for (int r = count; r < GROUP; r++)
-            m2[r] = m2[0];
-        in_range = NAME(finish_moments)(a, m2, rstd);
+            g.m2[r] = g.m2[0];
+        g.in_range = NAME(finish_moments)(a, g.m2, g.rstd);
     }
-    NAME(finish_group)(a, row, count, rms, t, piece, x, in_range, mean, m2, rstd, ahead);
+    NAME(finish_group)(a, row, count, rms, t, piece, &g, ahead);
 }
-
-/* A group of rows on the way from its moments to its y. */
-typedef struct NAME(group_moments) {
-    const ELEMENT_T *x[GROUP];
-    double mean[GROUP], m2[GROUP], rstd[GROUP];
-    bool in_range;
-} NAME(group_moments);
 
 /* Those of rows of one segment. The rows y, where given, are asked for on the way. */
 INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *const y[],
@@ -303,13 +279,12 @@ INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t 
             y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         if (row + GROUP < end)
             NAME(find_moments)(a, row + GROUP, asks ? y : NULL, sums_ahead, rms, &next);
-        NAME(finish_group)(a, row, GROUP, rms, t, piece, group.x, group.in_range, group.mean,
-                           group.m2, group.rstd, ahead);
+        NAME(finish_group)(a, row, GROUP, rms, t, piece, &group, ahead);
     }
     return row;
 }
 
-OUTLINE void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t) {
+ONE_COPY void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t) {
     if (rms)
         NAME(forward_group)(a, row, 1, true, t, NULL);
     else
@@ -322,18 +297,18 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
     return 0;
 }
 #else
-#include "cpu/rows_short.h"
-#include "cpu/rows_step.h"
+DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
+/* What can be done of rows of few columns; returns how many. */
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
-    /* Past the cache a step of so long rows is slower than smaller ones, but on the CPU that
-     * rows_ahead was timed on. */
-    const bool large = a->traffic == TRAFFIC_STREAM && !a->rows_ahead &&
-                       a->cols == (NAME(CONVERTS) ? 4 : 2) * LANES;
-    if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_VECS) * VEC_LANES && a->rows >= SHORT_ROWS &&
-        !large)
-        return NAME(short_rows)(a, rms);
-    /* Longer rows of 16 bits wait for their conversions, not for what a step has once. */
-    return NAME(CONVERTS) ? 0 : NAME(step_rows)(a, rms);
+    _Alignas(64) REAL weight[NAME(FEW_COLS)], bias[NAME(FEW_COLS)];
+    if (a->cols > NAME(FEW_COLS) || a->given || !a->y)
+        return 0;
+    forward_args few = *a;
+    few.own = a;
+    few.one_row = NAME(forward_row);
+    few.weight = NAME(few_weights)(a->weight, a->cols, weight);
+    few.bias = NAME(few_weights)(a->bias, a->cols, bias);
+    return UNIT(few_forward, ELEMENT, REAL_TOKEN, TIER)[rms ? PLANISH_RMS : PLANISH_LAYER](&few);
 }
 #endif
 

@@ -1,5 +1,6 @@
 /* The sums that a row's gradient is made of; part of cpu/rows.h, whose parameters and helpers it
  * uses. */
+#include "cpu/saved_mean.h"
 
 /* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
  * dx = (dy * weight - c1 - xhat * c2) * rstd. */
@@ -11,6 +12,14 @@ INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
     if (rms)
         return V(mul)(x, V(set1)(row.scale));
     return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
+}
+
+/* dx of one element vector, from dy, weight and xhat. */
+INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) row, const bool rms) {
+    VEC g = V(mul)(dy, weight);
+    if (!rms)
+        g = V(sub)(g, V(set1)(row.c1));
+    return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
 }
 
 /* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean; where an

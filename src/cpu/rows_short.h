@@ -38,8 +38,8 @@ INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
 
 /* Ends the moments of a step's rows: their scales and statistics. False where a row leaves the
  * range of REAL, and then the rows are done one by one. */
-INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int count, const bool rms,
-                              const double mean[], const double m2[], NAME(row_scales) * scales) {
+ONE_COPY bool NAME(finish_step)(const forward_args *a, int64_t row, int count, bool rms,
+                                const double mean[], const double m2[], NAME(row_scales) * scales) {
     double rstd[SHORT_ROWS];
     bool in_range = true;
     for (int r = 0; r < count; r += GROUP) {
@@ -48,7 +48,7 @@ INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int coun
     }
     if (__builtin_expect(!in_range, 0)) {
         for (int r = 0; r < count; r++)
-            NAME(forward_row)(a, row + r, rms, TRAFFIC_CACHED);
+            a->one_row(a->own, row + r, rms, TRAFFIC_CACHED);
         return false;
     }
     stat_store_rows(&a->mean, row, count, mean);
@@ -57,22 +57,6 @@ INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int coun
     return true;
 }
 
-INLINE int NAME(short_left)(int k, const int vecs, int last) {
-    return k + 1 < vecs ? VEC_LANES : last;
-}
-
-/* The lanes of a row of `vecs` vectors folded to one vector. */
-INLINE VEC NAME(short_fold)(VEC part[], const int vecs) {
-    UNROLL for (int half = NAME(PARTS) / 2; half; half /= 2)
-        UNROLL for (int k = 0; k < half; k++) if (k + half < vecs) part[k] =
-            V(add)(part[k], part[k + half]);
-    return part[0];
-}
-
-/* Vector k of a row, or its square, added to its lanes; the first to come there is all of them. */
-INLINE void NAME(short_add)(VEC part[], int k, VEC v) {
-    part[k % NAME(PARTS)] = k < NAME(PARTS) ? v : V(add)(part[k % NAME(PARTS)], v);
-}
 INLINE void NAME(short_add_square)(VEC part[], int k, VEC v) {
     part[k % NAME(PARTS)] = k < NAME(PARTS) ? V(mul)(v, v) : V(fma)(v, v, part[k % NAME(PARTS)]);
 }
@@ -173,28 +157,6 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
     }
 }
 
-/* Copies rows that were made one behind the other to where they belong. */
-INLINE void NAME(place_rows)(char *y, int64_t y_pitch, const ELEMENT_T *piece, int64_t n,
-                             int count) {
-    const size_t bytes = (size_t)n * sizeof(ELEMENT_T);
-    if (y_pitch == (int64_t)bytes)
-        memcpy(y, piece, (size_t)count * bytes);
-    else
-        for (int r = 0; r < count; r++)
-            memcpy(y + r * y_pitch, piece + r * n, bytes);
-}
-
-/* Asks for the lines of `count` rows, `ahead` bytes on. */
-INLINE void NAME(ask_for_rows)(const char *rows, int64_t ahead, int64_t pitch, int64_t n, int count,
-                               bool wanted, const int to_write) {
-    if (pitch == n * (int64_t)sizeof(ELEMENT_T)) {
-        NAME(ask_for_row)((const ELEMENT_T *)rows, ahead, n * count, wanted, to_write);
-        return;
-    }
-    for (int r = 0; r < count; r++)
-        NAME(ask_for_row)((const ELEMENT_T *)rows, ahead + r * pitch, n, wanted, to_write);
-}
-
 /* Rows [0, rows), in steps of `count`. y is made in place where its rows are whole vectors.
  * Where `lines`, the rows of a step are whole lines, written past the cache. */
 INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, const bool rms,
@@ -233,24 +195,50 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     }
 }
 
-/* Does what it can of the rows, and returns how many. Whole vectors are constants where they are
- * few: with more, a mask costs less than it takes to compile both. */
+/* Those of a number of vectors: a function for each, which is quicker to compile than all in one.
+ * Whole vectors are constants where they are few: with more, a mask costs less than it takes to
+ * compile both. */
+INLINE void NAME(short_rows_as)(const forward_args *a, int64_t rows, int count, const bool rms,
+                                const int vecs, bool whole, bool lines) {
+    if (vecs > NAME(SHORT_VECS))
+        return;
+    if (whole && vecs <= NAME(PARTS))
+        NAME(short_rows_of)(a, rows, count, rms, vecs, true, lines);
+    else
+        NAME(short_rows_of)(a, rows, count, rms, vecs, false, lines);
+}
+#define EACH_SHORT(vecs)                                                                           \
+    ONE_COPY void NAME(short_rows_##vecs)(const forward_args *a, int64_t rows, int count,          \
+                                          bool rms, bool whole, bool lines) {                      \
+        if (rms)                                                                                   \
+            NAME(short_rows_as)(a, rows, count, true, vecs, whole, lines);                         \
+        else                                                                                       \
+            NAME(short_rows_as)(a, rows, count, false, vecs, whole, lines);                        \
+    }
+EACH_SHORT(1)
+EACH_SHORT(2)
+EACH_SHORT(3)
+EACH_SHORT(4)
+EACH_SHORT(5)
+EACH_SHORT(6)
+EACH_SHORT(7)
+EACH_SHORT(8)
+
+/* Does what it can of the rows, and returns how many. */
 INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
+    static void (*const of[])(const forward_args *, int64_t, int, bool, bool, bool) = {
+        NAME(short_rows_1), NAME(short_rows_2), NAME(short_rows_3), NAME(short_rows_4),
+        NAME(short_rows_5), NAME(short_rows_6), NAME(short_rows_7), NAME(short_rows_8),
+    };
+    _Static_assert(NAME(SHORT_VECS) <= sizeof of / sizeof *of, "a kernel for each");
     const int64_t bytes = SHORT_ROWS * a->cols * (int64_t)sizeof(ELEMENT_T);
     const bool half =
         NAME(CONVERTS) && a->traffic == TRAFFIC_STREAM && bytes > NAME(SHORT_STEP_BYTES);
     const int count = half ? FOLD_ROWS : SHORT_ROWS;
     const int64_t rows = a->rows / count * count;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
-    if (a->given || !a->y)
-        return 0;
     const bool lines = NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, count);
     const bool whole = a->cols % VEC_LANES == 0;
-    UNROLL for (int v = 1; v <= NAME(SHORT_VECS); v++) if (v == vecs) {
-        if (whole && v <= NAME(PARTS))
-            NAME(short_rows_of)(a, rows, count, rms, v, true, lines);
-        else
-            NAME(short_rows_of)(a, rows, count, rms, v, false, lines);
-    }
+    of[vecs - 1](a, rows, count, rms, whole, lines);
     return rows;
 }

@@ -131,9 +131,10 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
         }
         NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks, 0);
         NAME(ask_for_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, asks, 0);
-        if (__builtin_expect(!NAME(finish_constants)(a, xhat, g, gxhat, SHORT_ROWS, &constants),
-                             0)) {
-            NAME(rows_one_by_one)(a, first, SHORT_ROWS, rms);
+        if (__builtin_expect(
+                !NAME(finish_constants)(a, first, xhat, g, gxhat, SHORT_ROWS, rms, &constants),
+                0)) {
+            a->one_by_one(a->own, first, SHORT_ROWS, rms);
             continue;
         }
         NAME(short_gradient)(a, x, dy, in_place ? dx : (char *)piece, made_pitch, vecs, last, rms,
@@ -145,21 +146,46 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
     }
 }
 
+/* Those of a number of vectors: as in rows_short.h. */
+INLINE void NAME(short_rows_backward_as)(const backward_args *a, int64_t rows, const bool rms,
+                                         const int vecs, bool whole, bool by_line) {
+    if (vecs > NAME(SHORT_GRADIENTS))
+        return;
+    if (whole && by_line && vecs > NAME(PARTS))
+        NAME(short_rows_backward_of)(a, rows, rms, vecs, true, TRAFFIC_LINES);
+    else if (whole)
+        NAME(short_rows_backward_of)(a, rows, rms, vecs, true, TRAFFIC_CACHED);
+    else
+        NAME(short_rows_backward_of)(a, rows, rms, vecs, false, TRAFFIC_CACHED);
+}
+#define EACH_SHORT(vecs)                                                                           \
+    ONE_COPY void NAME(short_rows_backward_##vecs)(const backward_args *a, int64_t rows, bool rms, \
+                                                   bool whole, bool by_line) {                     \
+        if (rms)                                                                                   \
+            NAME(short_rows_backward_as)(a, rows, true, vecs, whole, by_line);                     \
+        else                                                                                       \
+            NAME(short_rows_backward_as)(a, rows, false, vecs, whole, by_line);                    \
+    }
+EACH_SHORT(1)
+EACH_SHORT(2)
+EACH_SHORT(3)
+EACH_SHORT(4)
+
 /* Does what it can of the rows, and returns how many. */
 INLINE int64_t NAME(short_rows_backward)(const backward_args *a, const bool rms) {
+    static void (*const of[])(const backward_args *, int64_t, bool, bool, bool) = {
+        NAME(short_rows_backward_1),
+        NAME(short_rows_backward_2),
+        NAME(short_rows_backward_3),
+        NAME(short_rows_backward_4),
+    };
+    _Static_assert(NAME(SHORT_GRADIENTS) <= sizeof of / sizeof *of, "a kernel for each");
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     const bool whole = a->cols % VEC_LANES == 0;
     const bool by_line =
         NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols));
-    UNROLL for (int v = 1; v <= NAME(SHORT_GRADIENTS); v++) if (v == vecs) {
-        if (whole && by_line && v > NAME(PARTS))
-            NAME(short_rows_backward_of)(a, rows, rms, v, true, TRAFFIC_LINES);
-        else if (whole)
-            NAME(short_rows_backward_of)(a, rows, rms, v, true, TRAFFIC_CACHED);
-        else
-            NAME(short_rows_backward_of)(a, rows, rms, v, false, TRAFFIC_CACHED);
-    }
+    of[vecs - 1](a, rows, rms, whole, by_line);
     return rows;
 }
 

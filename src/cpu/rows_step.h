@@ -9,16 +9,6 @@
  * and writes then alternate often enough that memory does not wait for either.
  */
 
-/* The most columns: a step's x and y and the next one's x fit the first-level cache. */
-enum { NAME(STEP_COLS) = 8 * LANES };
-
-INLINE void NAME(fold_step)(const VEC sums[], const int count, REAL out[]) {
-    if (count == FOLD_ROWS)
-        V(fold8)(sums, out);
-    else
-        NAME(fold_rows)(sums, count, out);
-}
-
 INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
                                int64_t n, const bool rms, int64_t x_ahead, bool asks_x, bool asks_y,
                                double mean[], double m2[]) {
@@ -116,14 +106,16 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     return row;
 }
 
-INLINE int64_t NAME(step_rows)(const forward_args *a, const bool rms) {
+INLINE int64_t NAME(step_rows_of)(const forward_args *a, const bool rms) {
     const int64_t n = a->cols;
-    if (n > NAME(STEP_COLS) || a->given || !a->y)
-        return 0;
     const bool large = a->traffic != TRAFFIC_STREAM || n <= 3 * LANES;
     if (NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->y, a->y_pitch, n)))
         return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_LINES)
                      : NAME(steps_of)(a, rms, GROUP, TRAFFIC_LINES);
     return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
                  : NAME(steps_of)(a, rms, GROUP, TRAFFIC_STREAM);
+}
+
+ONE_COPY int64_t NAME(step_rows)(const forward_args *a, bool rms) {
+    return rms ? NAME(step_rows_of)(a, true) : NAME(step_rows_of)(a, false);
 }

@@ -17,8 +17,8 @@ INLINE NAME(row_gradient) NAME(gradient_at)(const NAME(row_gradients) * rows, in
 }
 
 /* The saved statistics of a step's rows. */
-INLINE void NAME(saved_of)(const backward_args *a, int64_t first, const int count, const bool rms,
-                           NAME(row_gradients) * rows) {
+ONE_COPY void NAME(saved_of)(const backward_args *a, int64_t first, int count, bool rms,
+                             NAME(row_gradients) * rows) {
     double mean[SHORT_ROWS] = {0}, rstd[SHORT_ROWS];
     stat_load_rows(&a->rstd, first, count, rstd);
     if (!rms && !a->x_is_xhat)
@@ -30,15 +30,39 @@ INLINE void NAME(saved_of)(const backward_args *a, int64_t first, const int coun
     }
 }
 
-/* The constants of GROUP rows, from row r on, from their sums. False where one left the range. */
-INLINE bool NAME(constants_of)(const REAL xhat[], const REAL g[], const REAL gxhat[],
-                               double inverse, double inverse_delta, int r,
-                               NAME(row_gradients) * rows) {
+/* `mended` of GROUP rows: the same arithmetic. */
+INLINE void NAME(mend)(const mean_reach *reach, group_f64 *delta, const REAL means[],
+                       const REAL rstds[]) {
+    const group_f64 minus_zero = {-0.0, -0.0, -0.0, -0.0};
+    const group_mask magnitude = ~(group_mask)minus_zero;
+    NAME(group_real) mean, rstd;
+    memcpy(&mean, means, sizeof mean);
+    memcpy(&rstd, rstds, sizeof rstd);
+    const group_f64 size =
+        (group_f64)((group_mask) __builtin_convertvector(mean, group_f64) & magnitude);
+    const group_f64 most =
+        (size + reach->least) * reach->ulps * __builtin_convertvector(rstd, group_f64);
+    const group_mask beyond = (group_f64)((group_mask)*delta & magnitude) > most;
+    *delta = (group_f64)((group_mask)*delta & ~beyond);
+}
+
+/* The constants of GROUP rows of a step that begins with row `first`, from row r of it on, from
+ * their sums. False where one left the range. */
+INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean_reach *reach,
+                               const REAL xhat[], const REAL g[], const REAL gxhat[], int r,
+                               const bool rms, NAME(row_gradients) * rows) {
+    const double inverse = 1.0 / (double)a->cols, inverse_delta = a->x_is_xhat ? 0 : inverse;
     NAME(group_real) sum_xhat, sum_g, sum_gxhat;
     memcpy(&sum_xhat, xhat + r, sizeof sum_xhat);
     memcpy(&sum_g, g + r, sizeof sum_g);
     memcpy(&sum_gxhat, gxhat + r, sizeof sum_gxhat);
-    const group_f64 delta = __builtin_convertvector(sum_xhat, group_f64) * inverse_delta;
+    group_f64 delta = __builtin_convertvector(sum_xhat, group_f64) * inverse_delta;
+    if (__builtin_expect(reach->is_exact, 0))
+        for (int i = 0; i < GROUP; i++)
+            delta[i] = rest_of_mean(reach, &a->mean, first + r + i, delta[i], rows->mean[r + i],
+                                    rows->rstd[r + i]);
+    else if (!rms)
+        NAME(mend)(reach, &delta, rows->mean + r, rows->rstd + r);
     const group_f64 c1 = __builtin_convertvector(sum_g, group_f64) * inverse;
     const group_f64 c2 = __builtin_convertvector(sum_gxhat, group_f64) * inverse - c1 * delta;
     const NAME(group_real) shift = __builtin_convertvector(-delta, NAME(group_real));
@@ -52,19 +76,20 @@ INLINE bool NAME(constants_of)(const REAL xhat[], const REAL g[], const REAL gxh
     return group_all(&in_range);
 }
 
-/* Finishes the constants of a step's rows from their sums. False where one left the range. */
-INLINE bool NAME(finish_constants)(const backward_args *a, const REAL xhat[], const REAL g[],
-                                   const REAL gxhat[], const int count,
-                                   NAME(row_gradients) * rows) {
-    const double inverse = 1.0 / (double)a->cols, inverse_delta = a->x_is_xhat ? 0 : inverse;
+/* Finishes the constants of a step's rows, `first` and those behind it, from their sums. False
+ * where one left the range. */
+ONE_COPY bool NAME(finish_constants)(const backward_args *a, int64_t first, const REAL xhat[],
+                                     const REAL g[], const REAL gxhat[], int count, bool rms,
+                                     NAME(row_gradients) * rows) {
+    const mean_reach reach = NAME(reach_of)(a, rms);
     bool in_range = true;
     for (int r = 0; r < count; r += GROUP)
-        in_range &= NAME(constants_of)(xhat, g, gxhat, inverse, inverse_delta, r, rows);
+        in_range &= NAME(constants_of)(a, first, &reach, xhat, g, gxhat, r, rms, rows);
     return in_range;
 }
 
 /* The same from the rows; the lines of dx are asked for between. */
-INLINE bool NAME(step_constants)(const backward_args *a, const ELEMENT_T *const x[],
+INLINE bool NAME(step_constants)(const backward_args *a, int64_t first, const ELEMENT_T *const x[],
                                  const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
                                  const int count, const bool rms, bool asks_dx,
                                  NAME(row_gradients) * rows) {
@@ -80,7 +105,7 @@ INLINE bool NAME(step_constants)(const backward_args *a, const ELEMENT_T *const 
         NAME(fold_step)(sums[1], count, g);
     }
     NAME(fold_step)(sums[2], count, gxhat);
-    return NAME(finish_constants)(a, xhat, g, gxhat, count, rows);
+    return NAME(finish_constants)(a, first, xhat, g, gxhat, count, rms, rows);
 }
 
 INLINE VEC NAME(load_real)(const REAL *p, int64_t left) {
@@ -155,10 +180,10 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
             dx[r] = lines ? piece + r * n : (ELEMENT_T *)(a->dx + (done + r) * a->dx_pitch);
         }
         NAME(saved_of)(a, done, count, rms, &rows);
-        if (__builtin_expect(!NAME(step_constants)(a, x, dy, dx, count, rms,
+        if (__builtin_expect(!NAME(step_constants)(a, done, x, dy, dx, count, rms,
                                                    asks && !lines && t != TRAFFIC_LINES, &rows),
                              0)) {
-            NAME(rows_one_by_one)(a, done, count, rms);
+            a->one_by_one(a->own, done, count, rms);
             continue;
         }
         int64_t i = 0;
@@ -179,7 +204,7 @@ INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
     return a->dx && a->weight && a->dweight && !a->dbias == rms;
 }
 
-INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) {
+INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rms) {
     /* Longer rows that come from memory go alone, but where only some of them together are lines.
      */
     const bool parts = WIDE_VECTORS && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
@@ -193,4 +218,8 @@ INLINE int64_t NAME(step_rows_backward)(const backward_args *a, const bool rms) 
                      : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_LINES);
     return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
                  : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_STREAM);
+}
+
+ONE_COPY int64_t NAME(step_rows_backward)(const backward_args *a, bool rms) {
+    return rms ? NAME(step_rows_backward_of)(a, true) : NAME(step_rows_backward_of)(a, false);
 }

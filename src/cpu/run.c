@@ -11,7 +11,7 @@ static const row_kernels *kernels_of(const planish_plan *plan) {
     const dtype element = p->dtypes[ROLE_X];
     const role weight = has(p, ROLE_WEIGHT) ? ROLE_WEIGHT : ROLE_BIAS;
     const bool same = !has(p, weight) || p->dtypes[weight] == element;
-    return &plan->kernels->of[element]->rows[same ? WEIGHT_SAME : WEIGHT_F32];
+    return &plan->kernels->of[element].rows[same ? WEIGHT_SAME : WEIGHT_F32];
 }
 
 /* ---- Work items of the row path ----------------------------------------------------------------

@@ -1,21 +1,21 @@
 /*
  * Elements of a dtype that is known at run time to and from the compute type: dense spans of them,
- * and single vectors; for cpu/channels.h and the tiers' tables.
+ * and single vectors; for cpu/channels.h and cpu/kernels_spans.c.
  */
 #ifndef PLANISH_CPU_SPANS_H
 #define PLANISH_CPU_SPANS_H
 
-#include "cpu/kernels.h"
+#include "cpu/unit.h"
 
 #include <string.h>
 
-static void widen_span_f32(float *to, const void *from, int64_t count) {
+static inline void widen_span_f32(float *to, const void *from, int64_t count) {
     memcpy(to, from, (size_t)count * sizeof *to);
 }
-static void narrow_span_f32(void *to, const float *from, int64_t count) {
+static inline void narrow_span_f32(void *to, const float *from, int64_t count) {
     memcpy(to, from, (size_t)count * sizeof *from);
 }
-static void widen_span_f16(float *to, const void *from, int64_t count) {
+static inline void widen_span_f16(float *to, const void *from, int64_t count) {
     const uint16_t *halves = from;
     int64_t i = 0;
     for (; i + F32V_LANES <= count; i += F32V_LANES)
@@ -23,7 +23,7 @@ static void widen_span_f16(float *to, const void *from, int64_t count) {
     for (; i < count; i++)
         to[i] = f32_of_f16(halves[i]);
 }
-static void narrow_span_f16(void *to, const float *from, int64_t count) {
+static inline void narrow_span_f16(void *to, const float *from, int64_t count) {
     uint16_t *halves = to;
     int64_t i = 0;
     for (; i + F32V_LANES <= count; i += F32V_LANES)
@@ -31,7 +31,7 @@ static void narrow_span_f16(void *to, const float *from, int64_t count) {
     for (; i < count; i++)
         halves[i] = f16_of_f32(from[i]);
 }
-static void widen_span_bf16(float *to, const void *from, int64_t count) {
+static inline void widen_span_bf16(float *to, const void *from, int64_t count) {
     const uint16_t *halves = from;
     int64_t i = 0;
     for (; i + F32V_LANES <= count; i += F32V_LANES)
@@ -39,7 +39,7 @@ static void widen_span_bf16(float *to, const void *from, int64_t count) {
     for (; i < count; i++)
         to[i] = f32_of_bf16(halves[i]);
 }
-static void narrow_span_bf16(void *to, const float *from, int64_t count) {
+static inline void narrow_span_bf16(void *to, const float *from, int64_t count) {
     uint16_t *halves = to;
     int64_t i = 0;
     for (; i + F32V_LANES <= count; i += F32V_LANES)
@@ -49,7 +49,7 @@ static void narrow_span_bf16(void *to, const float *from, int64_t count) {
 }
 
 /* Dense elements of any dtype to and from the compute type. */
-static void widen_span_to_f32(float *to, const void *from, dtype type, int64_t count) {
+static inline void widen_span_to_f32(float *to, const void *from, dtype type, int64_t count) {
     if (type == DTYPE_F32)
         widen_span_f32(to, from, count);
     else if (type == DTYPE_F16)
@@ -57,7 +57,7 @@ static void widen_span_to_f32(float *to, const void *from, dtype type, int64_t c
     else
         widen_span_bf16(to, from, count);
 }
-static void narrow_span_to_f32(void *to, const float *from, dtype type, int64_t count) {
+static inline void narrow_span_to_f32(void *to, const float *from, dtype type, int64_t count) {
     if (type == DTYPE_F32)
         narrow_span_f32(to, from, count);
     else if (type == DTYPE_F16)
@@ -65,14 +65,14 @@ static void narrow_span_to_f32(void *to, const float *from, dtype type, int64_t 
     else
         narrow_span_bf16(to, from, count);
 }
-static void widen_span_to_f64(double *to, const void *from, dtype type, int64_t count) {
+static inline void widen_span_to_f64(double *to, const void *from, dtype type, int64_t count) {
     if (type == DTYPE_F64)
         memcpy(to, from, (size_t)count * sizeof *to);
     else
         for (int64_t i = 0; i < count; i++)
             to[i] = element_load((const char *)from + i * dtype_bytes(type), type);
 }
-static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t count) {
+static inline void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t count) {
     if (type == DTYPE_F64)
         memcpy(to, from, (size_t)count * sizeof *from);
     else
@@ -81,14 +81,14 @@ static void narrow_span_to_f64(void *to, const double *from, dtype type, int64_t
 }
 
 /* Adds a chunk's sums to a block's and sets them to 0. */
-static void flush_span_f32(double *restrict sum, void *restrict chunk, int64_t count) {
+static inline void flush_span_f32(double *restrict sum, void *restrict chunk, int64_t count) {
     float *restrict values = chunk;
     for (int64_t i = 0; i < count; i++) {
         sum[i] += (double)values[i];
         values[i] = 0;
     }
 }
-static void flush_span_f64(double *restrict sum, void *restrict chunk, int64_t count) {
+static inline void flush_span_f64(double *restrict sum, void *restrict chunk, int64_t count) {
     double *restrict values = chunk;
     for (int64_t i = 0; i < count; i++) {
         sum[i] += values[i];

@@ -8,7 +8,7 @@ static void widen_dense(const planish_plan *plan, double *to, const char *from, 
     float piece[PIECE];
     for (int64_t at = 0; at < count; at += PIECE) {
         const int64_t n = count - at < PIECE ? count - at : PIECE;
-        plan->kernels->widen[type](piece, from + at * dtype_bytes(type), n);
+        plan->kernels->spans->widen[type](piece, from + at * dtype_bytes(type), n);
         for (int64_t i = 0; i < n; i++)
             to[at + i] = piece[i];
     }
@@ -23,7 +23,7 @@ static void narrow_dense(const planish_plan *plan, char *to, const double *from,
             piece[i] = (float)from[at + i];
         for (int64_t i = 0; i < n && type != DTYPE_F32; i++)
             piece[i] = f32_to_odd(from[at + i]); /* so that 16 bits are rounded once */
-        plan->kernels->narrow[type](to + at * dtype_bytes(type), piece, n);
+        plan->kernels->spans->narrow[type](to + at * dtype_bytes(type), piece, n);
     }
 }
 
@@ -37,7 +37,7 @@ void stretch_gather(const planish_plan *plan, void *dense, const char *from, int
         for (int64_t i = 0; i < count; i++)
             to[i] = element_load(from + i * step, type);
     } else if (stride == 1) {
-        plan->kernels->widen[type](dense, from, count);
+        plan->kernels->spans->widen[type](dense, from, count);
     } else {
         float *to = dense;
         for (int64_t i = 0; i < count; i++)
@@ -55,7 +55,7 @@ void stretch_scatter(const planish_plan *plan, char *to, const void *dense, int6
         for (int64_t i = 0; i < count; i++)
             element_store(to + i * step, type, from[i]);
     } else if (stride == 1) {
-        plan->kernels->narrow[type](to, dense, count);
+        plan->kernels->spans->narrow[type](to, dense, count);
     } else {
         const float *from = dense;
         for (int64_t i = 0; i < count; i++)

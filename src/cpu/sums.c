@@ -8,7 +8,7 @@
 #include <math.h>
 
 void flush_dense(const planish_plan *plan, void *chunk, double *sum) {
-    plan->kernels->flush[plan->is_double](sum, chunk, plan->problem.cols);
+    plan->kernels->spans->flush[plan->is_double](sum, chunk, plan->problem.cols);
 }
 
 /* Adds elements of a block's sums, dweight's (0) or dbias's (1). */

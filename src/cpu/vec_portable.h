@@ -37,6 +37,9 @@
 #define F32V_BLOCK 4
 #define F64V_BLOCK 2
 
+/* Not in line: these are long. */
+#define CALLED static __attribute__((noinline, unused))
+
 typedef float f32v __attribute__((vector_size(16)));
 typedef double f64v __attribute__((vector_size(16)));
 
@@ -54,7 +57,7 @@ static inline f32v f32v_sub(f32v a, f32v b) {
 static inline f32v f32v_mul(f32v a, f32v b) {
     return a * b;
 }
-static __attribute__((noinline)) f32v f32v_fma(f32v a, f32v b, f32v c) {
+CALLED f32v f32v_fma(f32v a, f32v b, f32v c) {
     EACH(F32V_LANES) a[i] = fma_f32(a[i], b[i], c[i]);
     return a;
 }
@@ -99,28 +102,28 @@ static inline void f32v_fold8(const f32v v[8], float out[8]) {
     for (int i = 0; i < 8; i++)
         out[i] = f32v_fold(v[i]);
 }
-static __attribute__((noinline)) f32v f32v_load_part_f32(const float *p, int n) {
+CALLED f32v f32v_load_part_f32(const float *p, int n) {
     f32v r = f32v_set1(0);
     EACH(n) r[i] = p[i];
     return r;
 }
-static __attribute__((noinline)) f32v f32v_load_part_f16(const uint16_t *p, int n) {
+CALLED f32v f32v_load_part_f16(const uint16_t *p, int n) {
     f32v r = f32v_set1(0);
     EACH(n) r[i] = f32_of_f16(p[i]);
     return r;
 }
-static __attribute__((noinline)) f32v f32v_load_part_bf16(const uint16_t *p, int n) {
+CALLED f32v f32v_load_part_bf16(const uint16_t *p, int n) {
     f32v r = f32v_set1(0);
     EACH(n) r[i] = f32_of_bf16(p[i]);
     return r;
 }
-static __attribute__((noinline)) void f32v_store_part_f32(float *p, f32v a, int n) {
+CALLED void f32v_store_part_f32(float *p, f32v a, int n) {
     EACH(n) p[i] = a[i];
 }
-static __attribute__((noinline)) void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
+CALLED void f32v_store_part_f16(uint16_t *p, f32v a, int n) {
     EACH(n) p[i] = f16_of_f32(a[i]);
 }
-static __attribute__((noinline)) void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
+CALLED void f32v_store_part_bf16(uint16_t *p, f32v a, int n) {
     EACH(n) p[i] = bf16_of_f32(a[i]);
 }
 static inline f32v f32v_load_f32(const float *p) {
@@ -154,7 +157,7 @@ static inline f64v f64v_sub(f64v a, f64v b) {
 static inline f64v f64v_mul(f64v a, f64v b) {
     return a * b;
 }
-static __attribute__((noinline)) f64v f64v_fma(f64v a, f64v b, f64v c) {
+CALLED f64v f64v_fma(f64v a, f64v b, f64v c) {
     EACH(F64V_LANES) a[i] = __builtin_fma(a[i], b[i], c[i]);
     return a;
 }
@@ -162,12 +165,10 @@ static inline f64v f64v_div(f64v a, f64v b) {
     return a / b;
 }
 static inline f64v f64v_least(f64v a, f64v b) {
-    EACH(F64V_LANES) a[i] = a[i] < b[i] ? a[i] : b[i];
-    return a;
+    return (f64v){a[0] < b[0] ? a[0] : b[0], a[1] < b[1] ? a[1] : b[1]};
 }
 static inline f64v f64v_most(f64v a, f64v b) {
-    EACH(F64V_LANES) a[i] = a[i] > b[i] ? a[i] : b[i];
-    return a;
+    return (f64v){a[0] > b[0] ? a[0] : b[0], a[1] > b[1] ? a[1] : b[1]};
 }
 static inline f64v f64v_drop(f64v v, f64v a, f64v b) {
     EACH(F64V_LANES) v[i] = a[i] <= b[i] ? 0 : v[i];

@@ -5,7 +5,7 @@
  * Rows with NaN or infinity come here too and leave as NaN. Slow and rare; the same bits on every
  * tier.
  */
-#include "cpu/kernels.h"
+#include "cpu/saved_mean.h"
 
 #include <math.h>
 
@@ -158,7 +158,10 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     compensated sum_xhat = {0}, sum_g = {0}, sum_gxhat = {0};
     for (int64_t i = 0; i < n; i++)
         add(&sum_xhat, (load(&x, i) - mean) * factor);
-    const double delta = centered ? total(sum_xhat) / (double)n : 0;
+    const mean_reach reach = mean_reach_of(a->mean.type, true);
+    double delta = centered ? total(sum_xhat) / (double)n : 0;
+    if (centered && isfinite(delta)) /* else the row is to become NaN */
+        delta = mended(&reach, delta, mean, rstd);
     for (int64_t i = 0; i < n; i++) {
         const double xhat = (load(&x, i) - mean) * factor;
         const int64_t c = weight_of(i, a->weight_span);

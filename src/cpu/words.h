@@ -19,13 +19,22 @@
 #define STORE_REAL(p, v) V_TYPED(VEC, store, REAL_TOKEN)(p, v)
 #define STORE_REAL_PART(p, v, n) V_TYPED(VEC, store_part, REAL_TOKEN)(p, v, n)
 
-/* Vectors held in an array stay in registers only where the loop over it is gone. */
+/* Vectors held in an array stay in registers only where the loop over it is gone; and what is a
+ * constant where a text is called (rms, a number of rows) is one in the machine code only where the
+ * text is in line. */
 #if defined(VEC_SMALL_TEXT)
 #define UNROLL
+#define INLINE static inline
 #else
 #define UNROLL _Pragma("GCC unroll 8")
-#endif
 #define INLINE static inline __attribute__((always_inline))
-#define OUTLINE static __attribute__((noinline))
+#endif
+#define OUTLINE static __attribute__((noinline, unused))
+/* Nor copied for arguments that are constants: what is called once for some rows. */
+#if defined(__clang__)
+#define ONE_COPY OUTLINE
+#else
+#define ONE_COPY static __attribute__((noinline, noclone, unused))
+#endif
 
 #endif

@@ -1,6 +1,7 @@
 #include "ahead.h"
 
 #include "../buffers.h"
+#include "../sized.h"
 #include "backend.h"
 #include "cache.h"
 #include "key.h"
@@ -30,14 +31,20 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
     cuda_limits limits;
     problem p;
     cuda_plan plan;
+    planish_norm own_op;
+    planish_tensors own_tensors;
     planish_status status = limits_of(gpu, &limits, error);
     if (!status)
-        status = problem_make(&p, op, pass, tensors, error);
+        status = read_norm(&own_op, op, error);
+    if (!status)
+        status = read_tensors(&own_tensors, tensors, error);
+    if (!status)
+        status = problem_make(&p, &own_op, pass, &own_tensors, error);
     if (status)
         return status;
     cuda_plan_make(&plan, &p, &limits);
     void *buffers[ROLE_COUNT];
-    buffers_of(tensors, buffers);
+    buffers_of(&own_tensors, buffers);
     return cuda_plan_prepare(&plan, buffers, error);
 }
 

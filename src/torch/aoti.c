@@ -101,6 +101,8 @@ static const symbol symbols[] = {
     {FIELD(fused_rms_norm), false,
      "_ZN2at4_ops15_fused_rms_norm4callERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS2_ES8_IdE",
      "calling _fused_rms_norm unboxed (else torch_call_dispatcher)"},
+    {FIELD(is_inference), false, "_ZN2at4_ops12is_inference4callERKNS_6TensorE",
+     "RMS norm of tensors that were made in inference mode"},
     {FIELD(empty_cpu), false,
      "_ZN2at6detail9empty_cpuEN3c108ArrayRefIlEENS1_10ScalarTypeEbSt8optionalINS1_"
      "12MemoryFormatEE",
@@ -187,9 +189,10 @@ static const symbol *first_missing(const symbol *list, int count) {
 
 static planish_status fail_missing(const symbol *s, message error) {
     return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                "torch %d.%d lacks %s, needed for %s; planish needs torch 2.10 or newer and "
-                "is proven on 2.11 and 2.13",
-                torch_version() / 100, torch_version() % 100, s->name, s->use);
+                "torch %d.%d lacks %s, needed for %s; planish serves torch %d.%d to %d.%d",
+                torch_version() / 100, torch_version() % 100, s->name, s->use,
+                PLANISH_TORCH_OLDEST / 100, PLANISH_TORCH_OLDEST % 100, PLANISH_TORCH_NEWEST / 100,
+                PLANISH_TORCH_NEWEST % 100);
 }
 
 static planish_status find_undefined(message error) {

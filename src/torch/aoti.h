@@ -181,6 +181,8 @@ typedef struct torch_functions {
     rms_norm_function *rms_norm_composite;
     /* at::_fused_rms_norm through the dispatcher, unboxed. */
     rms_norm_function *fused_rms_norm;
+    /* Whether a tensor was made in inference mode: autograd saves none of these. */
+    bool (*is_inference)(tensor_handle);
 
     /* A CPU tensor straight from torch's allocator, a third of the time of empty_strided. */
     empty_cpu_function *empty_cpu;

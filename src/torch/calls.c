@@ -31,10 +31,11 @@ static const char *const reason_names[REASON_COUNT] = {
     "a mix of dtypes that torch refuses",
     "a tensor on another device",
     "more axes than planish takes",
-    "a gradient asked for that torch refuses",
+    "the gradient of a parameter that is not there",
     "no elements",
     "a layout that torch refuses",
     "a layout that no fast kernel takes, or no kernel could be made",
+    "a tensor made in inference mode, which autograd saves none of",
     "refused by libplanish",
 };
 

@@ -41,6 +41,7 @@ typedef enum reason {
     NO_ELEMENTS,
     NOT_DENSE,
     NO_GPU_KERNEL,
+    INFERENCE_TENSOR,
     LIBRARY_REFUSED,
     REASON_COUNT
 } reason;

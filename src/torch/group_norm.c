@@ -9,6 +9,8 @@
  */
 #include "calls.h"
 #include "fallback.h"
+#include "group_views.h"
+#include "habits.h"
 #include "kernels.h"
 #include "run.h"
 #include "stack.h"
@@ -21,145 +23,9 @@
  */
 enum { CHANNELS_LAST_ELEMENTS = 32768, MANY_PIXELS = 1024, FEW_BYTES = 16 };
 
-/* A tensor seen with its channels split into groups. */
-typedef struct split_view {
-    DLTensor view;
-    int64_t shape[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM];
-} split_view;
-
-typedef struct group {
-    tensor_handle input, weight, bias; /* weight and bias may be NULL */
-    group_sizes sizes;
-    backend whose; /* the key the call came in by */
-    DLTensor x, w, b;
-    int64_t *dense; /* room for the strides of x's layout in torch's results, if channels last */
-    bool flat;  /* x, y, dy, dx are dense and seen as (N, C, pixels), their own shape set aside */
-    bool mixed; /* half x with float parameters */
-    bool channels_last; /* how torch lays out y and dx */
-} group;
-
 static bool is_active(backend whose) {
     return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_GROUP_NORM
                                                  : PLANISH_TORCH_GROUP_NORM);
-}
-
-/* Whether a parameter is one that torch takes with this x. */
-static reason check_parameter(group *g, const DLTensor *parameter) {
-    if (!same_device(&g->x, parameter))
-        return OTHER_DEVICE;
-    if (parameter->ndim != 1 || parameter->shape[0] != g->sizes.channels)
-        return WRONG_SHAPE;
-    if (same_dtype(&g->x, parameter))
-        return SUPPORTED;
-    g->mixed = true;
-    return view_is_half(&g->x) && view_dtype(parameter) == torch.f32 ? SUPPORTED : MIXED_DTYPES;
-}
-
-/* Whether x's own axes are those the call tells of: (N, C, ...). */
-static bool fits(const group *g) {
-    if (g->x.ndim < 2 || g->x.shape[0] != g->sizes.batch || g->x.shape[1] != g->sizes.channels)
-        return false;
-    int64_t pixels = 1;
-    for (int32_t i = 2; i < g->x.ndim; i++)
-        pixels *= g->x.shape[i];
-    return pixels == g->sizes.pixels;
-}
-
-/* Fills the views; anything but SUPPORTED is for torch. */
-static reason examine(group *g) {
-    const group_sizes *s = &g->sizes;
-    g->x = view_input(g->input);
-    if (g->x.ndim >= PLANISH_MAX_NDIM)
-        return TOO_MANY_AXES;
-    if (g->x.device.device_type != device_type_of(g->whose))
-        return OTHER_DEVICE;
-    if (view_dtype(&g->x) < 0)
-        return OTHER_DTYPE;
-    if (s->groups <= 0 || s->channels % s->groups || s->batch < 0 || s->channels < 0)
-        return WRONG_SHAPE;
-    reason why = SUPPORTED;
-    if (g->weight) {
-        g->w = view_input(g->weight);
-        why = check_parameter(g, &g->w);
-    }
-    if (why == SUPPORTED && g->bias) {
-        g->b = view_input(g->bias);
-        why = check_parameter(g, &g->b);
-        if (why == SUPPORTED && g->weight && !same_dtype(&g->w, &g->b))
-            return MIXED_DTYPES;
-    }
-    if (why != SUPPORTED)
-        return why;
-    if (view_elements(&g->x) == 0)
-        return NO_ELEMENTS;
-    g->flat = !fits(g);
-    g->channels_last = g->whose == BACKEND_CPU && channels_last_strides(&g->x, g->dense);
-    return SUPPORTED;
-}
-
-static bool same_steps(const DLTensor *view, const int64_t *strides) {
-    for (int32_t i = 0; i < view->ndim; i++)
-        if (view->shape[i] != 1 && view->strides[i] != strides[i])
-            return false;
-    return true;
-}
-
-/* Whether x is dense as torch's forward wants it. */
-static bool is_dense(const group *g) {
-    return g->channels_last ? same_steps(&g->x, g->dense) : view_is_contiguous(&g->x);
-}
-
-/* Sees x, y, dy or dx with its channels split. */
-static reason split(const group *g, const DLTensor *whole, split_view *s) {
-    const group_sizes *sizes = &g->sizes;
-    const int64_t width = sizes->channels / sizes->groups;
-    int64_t step = sizes->pixels, sample = sizes->channels * sizes->pixels;
-    int32_t ndim = 3;
-    if (g->flat) {
-        if (!view_is_contiguous(whole) || view_elements(whole) != sizes->batch * sample)
-            return WRONG_SHAPE;
-        s->shape[3] = sizes->pixels;
-        s->strides[3] = 1;
-        ndim = 4;
-    } else {
-        sample = whole->strides[0];
-        step = whole->strides[1];
-        for (int32_t i = 2; i < whole->ndim; i++, ndim++) {
-            s->shape[ndim] = whole->shape[i];
-            s->strides[ndim] = whole->strides[i];
-        }
-    }
-    s->shape[0] = sizes->batch;
-    s->shape[1] = sizes->groups;
-    s->shape[2] = width;
-    s->strides[0] = sample;
-    s->strides[1] = width * step;
-    s->strides[2] = step;
-    s->view = *whole;
-    s->view.ndim = ndim;
-    s->view.shape = s->shape;
-    s->view.strides = s->strides;
-    return SUPPORTED;
-}
-
-/* Sees weight, bias, dweight or dbias as (groups, C / groups). */
-static const DLTensor *split_parameter(const group *g, const DLTensor *whole, split_view *s) {
-    s->shape[0] = g->sizes.groups;
-    s->shape[1] = g->sizes.channels / g->sizes.groups;
-    s->strides[0] = s->shape[1] * whole->strides[0];
-    s->strides[1] = whole->strides[0];
-    s->view = *whole;
-    s->view.ndim = 2;
-    s->view.shape = s->shape;
-    s->view.strides = s->strides;
-    return &s->view;
-}
-
-/* y or dx: x's shape, in torch's layout. */
-static new_tensor new_like_x(const group *g, int64_t *strides, DLTensor *view) {
-    if (!g->channels_last)
-        return new_dense_tensor(&g->x, g->x.ndim, g->x.shape, view_dtype(&g->x), strides, view);
-    return new_channels_last_tensor(&g->x, g->x.shape, view_dtype(&g->x), g->dense, view);
 }
 
 static bool torch_is_faster(const group *g) {
@@ -176,14 +42,16 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     DLTensor whole_y, mean, rstd;
     if (torch_is_faster(g))
         return refusal(PLANISH_ERROR_UNAVAILABLE);
-    reason why = is_dense(g) ? split(g, &g->x, &x) : NOT_DENSE;
+    if (!group_is_laid_out(g, &g->x) && !habits.group_norm_takes_strides)
+        return NOT_DENSE;
+    reason why = group_split(g, &g->x, &x);
     if (why != SUPPORTED)
         return why;
     int32_t dtype = g->mixed ? torch.f32 : view_dtype(&g->x);
-    NEW_TENSOR out = new_like_x(g, strides, &whole_y);
+    NEW_TENSOR out = group_new_like_x(g, habits.group_norm_keeps_strides, strides, &whole_y);
     NEW_TENSOR mean_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &mean);
     NEW_TENSOR rstd_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &rstd);
-    why = split(g, &whole_y, &y);
+    why = group_split(g, &whole_y, &y);
     if (why != SUPPORTED)
         return why;
 
@@ -191,13 +59,22 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x.view,
-        .weight = g->weight ? split_parameter(g, &g->w, &weight) : NULL,
-        .bias = g->bias ? split_parameter(g, &g->b, &bias) : NULL,
+        .weight = g->weight ? group_split_parameter(g, &g->w, &weight) : NULL,
+        .bias = g->bias ? group_split_parameter(g, &g->b, &bias) : NULL,
         .y = &y.view,
         .mean = &mean,
         .rstd = &rstd,
     };
     planish_status status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
+    NEW_TENSOR dense_x = {NULL};
+    if (status == PLANISH_ERROR_UNAVAILABLE && !group_is_laid_out(g, &g->x)) {
+        /* What torch does: a copy, then the kernel of dense tensors. */
+        int64_t dense_strides[PLANISH_MAX_NDIM];
+        DLTensor whole_x;
+        dense_x = group_new_copy(g, g->input, dense_strides, &whole_x);
+        group_split(g, &whole_x, &x);
+        status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
+    }
     if (status != PLANISH_OK)
         return refusal(status);
     *made = give_tensors(&out, &mean_out, &rstd_out);
@@ -215,7 +92,7 @@ static returned_tensors forward(operation_counts *call, backend whose, tensor_ha
                .whose = whose,
                .dense = dense};
     returned_tensors made;
-    reason why = is_active(whose) ? examine(&g) : DISABLED;
+    reason why = is_active(whose) ? group_examine(&g) : DISABLED;
     if (why == SUPPORTED && whose == BACKEND_CUDA && g.mixed &&
         !group_is_active(PLANISH_TORCH_CUDA_MIXED))
         why = MIXED_DTYPES;
@@ -286,8 +163,39 @@ static reason examine_gradient(group *g, const DLTensor *dy, const mask3 *mask) 
     return (mask->wanted[1] || mask->wanted[2]) && !g->weight ? ODD_GRADIENT : SUPPORTED;
 }
 
-static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *mean,
-                                  DLTensor *rstd, const mask3 *mask, returned_tensors *made) {
+/* Copies of x and dy, or NULL, and the strides of their views. */
+typedef struct copies {
+    new_tensor x, dy;
+    int64_t x_strides[PLANISH_MAX_NDIM], dy_strides[PLANISH_MAX_NDIM];
+} copies;
+
+static void free_copies(copies *c) {
+    free_new_tensor(&c->x);
+    free_new_tensor(&c->dy);
+}
+
+#define COPIES __attribute__((cleanup(free_copies))) copies
+
+/* Sees copies of those of x and dy that are not in torch's layout; false: both are. */
+static bool see_copies(group *g, tensor_handle grad_out, const DLTensor *whole_dy, split_view *x,
+                       split_view *dy, copies *made) {
+    const bool x_is_dense = group_is_laid_out(g, &g->x),
+               dy_is_dense = group_is_laid_out(g, whole_dy);
+    DLTensor whole;
+    if (!x_is_dense) {
+        made->x = group_new_copy(g, g->input, made->x_strides, &whole);
+        group_split(g, &whole, x);
+    }
+    if (!dy_is_dense) {
+        made->dy = group_new_copy(g, grad_out, made->dy_strides, &whole);
+        group_split(g, &whole, dy);
+    }
+    return !x_is_dense || !dy_is_dense;
+}
+
+static reason backward_on_planish(group *g, tensor_handle grad_out, const DLTensor *whole_dy,
+                                  DLTensor *mean, DLTensor *rstd, const mask3 *mask,
+                                  returned_tensors *made) {
     int64_t statistic[2] = {g->sizes.batch, g->sizes.groups}, channels = g->sizes.channels;
     int64_t statistic_strides[2] = {g->sizes.groups, 1}, strides[PLANISH_MAX_NDIM], step;
     split_view x, dy, dx, weight, dweight, dbias;
@@ -298,9 +206,9 @@ static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *
     if (why == SUPPORTED && !same_dtype(mean, rstd))
         why = MIXED_DTYPES;
     if (why == SUPPORTED)
-        why = split(g, &g->x, &x);
+        why = group_split(g, &g->x, &x);
     if (why == SUPPORTED)
-        why = split(g, whole_dy, &dy);
+        why = group_split(g, whole_dy, &dy);
     if (why != SUPPORTED)
         return why;
 
@@ -308,7 +216,7 @@ static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &x.view,
-        .weight = g->weight ? split_parameter(g, &g->w, &weight) : NULL,
+        .weight = g->weight ? group_split_parameter(g, &g->w, &weight) : NULL,
         .mean = mean,
         .rstd = rstd,
         .dy = &dy.view,
@@ -317,22 +225,26 @@ static reason backward_on_planish(group *g, const DLTensor *whole_dy, DLTensor *
     NEW_TENSOR dweight_out = {NULL};
     NEW_TENSOR dbias_out = {NULL};
     if (mask->wanted[0]) {
-        dx_out = new_like_x(g, strides, &whole);
-        why = split(g, &whole, &dx);
+        dx_out = group_new_like_x(g, habits.group_norm_backward_keeps_strides, strides, &whole);
+        why = group_split(g, &whole, &dx);
         if (why != SUPPORTED)
             return why;
         tensors.dx = &dx.view;
     }
     if (mask->wanted[1]) {
         dweight_out = new_dense_tensor(&g->x, 1, &channels, view_dtype(&g->w), &step, &whole);
-        tensors.dweight = split_parameter(g, &whole, &dweight);
+        tensors.dweight = group_split_parameter(g, &whole, &dweight);
     }
     if (mask->wanted[2]) {
         dbias_out = new_dense_tensor(&g->x, 1, &channels, view_dtype(&g->w), &step, &whole);
-        tensors.dbias = split_parameter(g, &whole, &dbias);
+        tensors.dbias = group_split_parameter(g, &whole, &dbias);
     }
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
         planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        COPIES copied = {.x = {NULL}};
+        if (status == PLANISH_ERROR_UNAVAILABLE && !g->flat &&
+            see_copies(g, grad_out, whole_dy, &x, &dy, &copied))
+            status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status != PLANISH_OK)
             return refusal(status);
     }
@@ -347,14 +259,14 @@ static returned_tensors backward(operation_counts *call, backend whose, tensor_h
     group g = {.input = input, .weight = weight, .sizes = sizes, .whose = whose, .dense = dense};
     DLTensor dy;
     returned_tensors made;
-    reason why = is_active(whose) ? examine(&g) : DISABLED;
+    reason why = is_active(whose) ? group_examine(&g) : DISABLED;
     if (why == SUPPORTED) {
         dy = view_input(grad_out);
         why = examine_gradient(&g, &dy, &mask);
     }
     if (why == SUPPORTED) {
         DLTensor mean = view_input(mean_in), rstd = view_input(rstd_in);
-        why = backward_on_planish(&g, &dy, &mean, &rstd, &mask, &made);
+        why = backward_on_planish(&g, grad_out, &dy, &mean, &rstd, &mask, &made);
     }
     if (why == SUPPORTED)
         return made;

@@ -13,6 +13,7 @@
 #include "calls.h"
 #include "fallback.h"
 #include "guard.h"
+#include "habits.h"
 #include "kernels.h"
 #include "quiet.h"
 #include "unboxed.h"
@@ -95,6 +96,8 @@ static planish_status prepare(message error) {
     planish_status status = PLANISH_OK;
     if (!prepared) {
         status = fallback_self_test(BACKEND_CPU, 0, error);
+        if (status == PLANISH_OK)
+            ask_habits();
         if (status == PLANISH_OK && pthread_atfork(NULL, NULL, calls_reset_in_flight) != 0)
             status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "pthread_atfork has no room");
         prepared = status == PLANISH_OK;

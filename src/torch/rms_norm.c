@@ -227,6 +227,9 @@ static void autograd(backend whose, stack_value *stack) {
 
     rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
     reason why = is_active(whose) ? examine_descriptions(&r) : DISABLED;
+    /* On the CPU torch's composition saves what it makes of the input, and not the input. */
+    if (why == SUPPORTED && whose == BACKEND_CPU && torch.is_inference && torch.is_inference(input))
+        why = INFERENCE_TENSOR;
     if (why != SUPPORTED || is_for_composition(&r)) {
         if (why != SUPPORTED)
             count_reason(call, why);

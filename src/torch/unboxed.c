@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "planish_torch.h"
 #include "stack.h"
 #include "tensor.h"
 
@@ -18,9 +19,6 @@ typedef struct kernel_record {
 } kernel_record;
 
 typedef void (*any_function)(void);
-
-/* The torch versions that the record is known of: 2.10 to 2.14. */
-static const int first_version = 210, last_version = 214;
 
 /* A key of the dispatcher that is kept free for users' own backends. */
 static const char free_key[] = "PrivateUse3";
@@ -186,7 +184,7 @@ bool unboxed_prove(void) {
     bool found = torch.dispatcher && torch.find_operator && torch.has_kernel && torch.kernel_at &&
                  torch.update_table && torch.key_name && torch.key_set &&
                  torch.redispatch_layer_norm;
-    return found && version >= first_version && version <= last_version &&
+    return found && version >= PLANISH_TORCH_OLDEST && version <= PLANISH_TORCH_NEWEST &&
            torchs_own_records_hold() && probe_succeeds();
 }
 

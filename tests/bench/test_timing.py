@@ -10,6 +10,7 @@ from planish.bench.timing import (
     LEAST_TRIALS,
     Effort,
     Sample,
+    Seconds,
     calls_per_trial,
     interleave,
     loop,
@@ -172,3 +173,26 @@ def test_a_calibration_that_waited_for_a_core_is_repeated():
     waits = iter([0.05])
     calls = calls_per_trial(lambda count: count * 1e-4 + next(waits, 0.0), Effort())
     assert calls == 100
+
+
+def test_steady_waits_for_a_core_are_noise_too():
+    """An operator that waits for another thread's core each time takes as long in every trial."""
+    works = {
+        "torch": lambda count: Seconds(count * 2e-3, 0.01),
+        "planish": lambda count: Seconds(count * 4e-6, 0.99),
+    }
+    effort = Effort(trials=3, trial_seconds=0.0, case_seconds=1e9, patience=2.0)
+    samples = interleave(works, effort, settled=ratio_settled("torch", "planish"))
+    found = ratio(samples["torch"], samples["planish"])
+    assert (samples["torch"].noisy, samples["planish"].noisy) == (True, False)
+    assert str(found) == "too noisy"
+    assert len(samples["torch"].seconds) == 6
+
+
+def test_loop_knows_how_long_it_had_a_core():
+    asleep = loop(lambda: time.sleep(0.05), warm=False, clock="wall")(1)
+    assert asleep >= 0.05 and asleep.on_core < 0.5
+    assert loop(lambda: time.sleep(0.02), warm=False, clock="cpu")(1).on_core == 1.0
+    assert not Sample((1.0, 1.0, 1.0), (0.9, 0.1, 0.95)).starved
+    assert Sample((1.0, 1.0, 1.0), (0.2, 0.1, 0.95)).starved
+    assert not Sample((1.0, 1.0, 1.0)).starved  # not known

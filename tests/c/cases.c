@@ -11,6 +11,9 @@ static const char *const numbers_names[NUMBERS_COUNT] = {
     "normal",   "mean 100", "mean 1e4",  "scale big",   "scale tiny",
     "constant", "outlier",  "subnormal", "scale mixed", "beginning",
 };
+static const char *const statistics_names[STATISTICS_COUNT] = {
+    "own", "own by f32", "random", "frozen", "shifted", "off by ULP",
+};
 static const char *const part_names[PARTS] = {
     "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
 };
@@ -63,12 +66,13 @@ const char *case_text(const norm_case *c, char *text, size_t bytes) {
     if (n < bytes)
         snprintf(text + n, bytes - n,
                  " R=%llx A=%llx eps=%g offset=%d x=%s y=%s w=%s dw=%s stats=%s has=%x in=%s "
-                 "out=%s params=%s%s numbers=%s dy=%g+-%g seed=%llu",
+                 "out=%s params=%s%s numbers=%s given=%s %g dy=%g+-%g seed=%llu",
                  (unsigned long long)c->reduce_axes, (unsigned long long)c->affine_axes, c->eps,
                  c->weight_offset, element_name(c->x), element_name(c->y), element_name(c->weight),
                  element_name(c->grad), element_name(c->stats), c->has, layout_name(c->in),
                  layout_name(c->out), layout_name(c->params), c->full_rank ? " full rank" : "",
-                 numbers_name(c->numbers), c->dy_center, c->dy_spread, (unsigned long long)c->seed);
+                 numbers_name(c->numbers), statistics_names[c->given], c->distance, c->dy_center,
+                 c->dy_spread, (unsigned long long)c->seed);
     return text;
 }
 
@@ -197,15 +201,35 @@ static void fill_x(bundle *b, random_state *r) {
     geometry_free(&g);
 }
 
-/* Writes values by way of f32, or of two where it must be nearer: long double is not the same width
- * on every machine, and the last bit of a double taken from it would be another one. */
-static void write_saved(const DLTensor *t, const real *values, bool near) {
+/* Writes values, or these by way of `parts` f32 numbers: long double is not the same width on every
+ * machine, and the last bit of a double taken from it would be another one. */
+static void write_saved(const DLTensor *t, const real *values, int parts) {
     cursor c = cursor_begin(t);
     for (int64_t i = 0, count = element_count(t); i < count; i++, cursor_next(&c)) {
-        real value = element_round(F32, values[i]);
-        if (near)
+        real value = parts ? 0 : values[i];
+        for (int k = 0; k < parts; k++)
             value += element_round(F32, values[i] - value);
         element_write(element_of(t->dtype), c.at, value);
+    }
+}
+
+/* Makes of x's statistics those that the case gives. */
+static void change_statistics(const bundle *b, reference *exact, random_state *r) {
+    const norm_case *c = &b->test;
+    for (int64_t i = 0; i < exact->geometry.rows; i++) {
+        const real sign = i % 2 ? -1 : 1, mean = element_round(c->stats, exact->mean[i]);
+        if (c->given == RANDOM) {
+            exact->mean[i] = random_normal(r);
+            exact->rstd[i] = .5 + (double)random_below(r, 1000) / 1000;
+        }
+        if (c->given == FROZEN) {
+            exact->mean[i] = exact->mean[0];
+            exact->rstd[i] = exact->rstd[0];
+        }
+        if (c->given == SHIFTED)
+            exact->mean[i] += sign * c->distance / exact->rstd[i];
+        if (c->given == OFF_BY_ULPS)
+            exact->mean[i] = mean + sign * c->distance * element_ulp(c->stats, fabsl(mean));
     }
 }
 
@@ -219,10 +243,17 @@ static void fill_saved(bundle *b, random_state *r) {
         forward.x = &x.dl;
     }
     reference exact = reference_run(&b->op, PLANISH_FORWARD, &forward);
+    change_statistics(b, &exact, r);
     const real *saved[PARTS] = {[Y] = exact.y, [MEAN] = exact.mean, [RSTD] = exact.rstd};
-    for (part p = 0; p < PARTS; p++)
-        if (saved[p] && *tensors_field(&b->tensors, p) && !part_is_output(b->test.pass, p))
-            write_saved(&b->tensor[p].dl, saved[p], p == MEAN && b->test.activation);
+    for (part p = 0; p < PARTS; p++) {
+        if (!saved[p] || !*tensors_field(&b->tensors, p) || part_is_output(b->test.pass, p))
+            continue;
+        /* Where the arithmetic is f32 it has no more digits of rstd. */
+        int parts = p == RSTD ? 1 : 0;
+        if (b->test.given == OWN_BY_F32)
+            parts = p == MEAN && b->test.activation ? 2 : 1;
+        write_saved(&b->tensor[p].dl, saved[p], parts);
+    }
     reference_free(&exact);
     tensor_free(&x);
 }

@@ -25,6 +25,17 @@ typedef enum numbers {
 
 const char *numbers_name(numbers n);
 
+/* What the mean and rstd are that a pass is given. */
+typedef enum statistics {
+    OWN,         /* those of x, rounded */
+    OWN_BY_F32,  /* rounded to f32 or two of them before: the same bits on every machine */
+    RANDOM,      /* numbers that have nothing to do with x */
+    FROZEN,      /* those of the first row for every row */
+    SHIFTED,     /* means `distance` standard deviations from x's */
+    OFF_BY_ULPS, /* means `distance` ULP from x's, rounded */
+    STATISTICS_COUNT
+} statistics;
+
 /* Tensors in planish_tensors' order. */
 typedef enum part { X, WEIGHT, BIAS, Y, MEAN, RSTD, M2, DY, DX, DWEIGHT, DBIAS, PARTS } part;
 
@@ -52,6 +63,8 @@ typedef struct norm_case {
     layout params;  /* weight, bias, dweight, dbias */
     bool full_rank; /* weight, bias and statistics have x's rank, with ones */
     numbers numbers;
+    statistics given;
+    double distance;
     double dy_center, dy_spread; /* its mean and standard deviation; of spread 0: 0 and 1 */
     uint64_t seed;
 } norm_case;

@@ -239,6 +239,20 @@ static void backward(reference *r, const planish_norm *op, const planish_tensors
     free(c2_scale);
 }
 
+real mean_reach(element type, real mean) {
+    static const real least_normal[ELEMENT_COUNT] = {
+        [F32] = 0x1p-126L, [F16] = 0x1p-14L, [BF16] = 0x1p-126L, [F64] = 0x1p-1022L};
+    return 4 * element_ulp(type, 1) * (fabsl(mean) + least_normal[type]);
+}
+
+/* Puts the means that backward is given in the place of the rows' own, but where they are those,
+ * rounded. */
+static void take_given_means(reference *r, const planish_tensors *t, const real *given) {
+    for (int64_t i = 0; t->mean && i < r->geometry.rows; i++)
+        if (!(fabsl(given[i] - r->mean[i]) <= mean_reach(element_of(t->mean->dtype), given[i])))
+            r->mean[i] = given[i];
+}
+
 /* Whether a tensor other than the statistics is f64. */
 static bool has_double(const planish_tensors *t) {
     const DLTensor *all[] = {t->x, t->weight, t->bias, t->y, t->dy, t->dx, t->dweight, t->dbias};
@@ -270,6 +284,7 @@ reference reference_run(const planish_norm *op, planish_pass pass, const planish
         break;
     case PLANISH_BACKWARD:
         moments(&r, op, x);
+        take_given_means(&r, t, mean);
         for (int64_t e = 0; e < g->elements; e++)
             x[e] = (x[e] - r.mean[g->row[e]]) * rstd[g->row[e]];
         backward(&r, op, t, x, rstd);

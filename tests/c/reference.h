@@ -21,6 +21,10 @@ typedef struct geometry {
 geometry geometry_make(int ndim, const int64_t *shape, uint64_t reduce_axes, uint64_t affine_axes);
 void geometry_free(geometry *g);
 
+/* How far from a row's own mean a saved one may be to be taken for that, rounded
+ * (docs/numerics.md). */
+real mean_reach(element type, real mean);
+
 /* Exact outputs of a pass: NULL where the pass does not compute it. */
 typedef struct reference {
     geometry geometry;
@@ -33,8 +37,8 @@ typedef struct reference {
 
 /*
  * Computes what the pass would write, from the tensors it reads (those it writes are not looked
- * at). What is given is taken as exact: rstd, and in PLANISH_APPLY the mean. PLANISH_BACKWARD takes
- * the mean from x, for that is what a rounded one stands for.
+ * at). What is given is taken as exact: rstd and the mean. PLANISH_BACKWARD takes the mean from x
+ * where the one given is within mean_reach of that, for that is what a rounded one stands for.
  */
 reference reference_run(const planish_norm *op, planish_pass pass, const planish_tensors *t);
 void reference_free(reference *r);

@@ -52,6 +52,7 @@ static void every_case(int step, void (*each)(const norm_case *c)) {
                     c.stats = mixes[m].stats;
                     c.numbers = numbers_of(turn);
                     c.weight_offset = turn / 3 % 2;
+                    c.given = turn % 5 == 2 ? RANDOM : OWN_BY_F32;
                     c.seed = (uint64_t)turn;
                     each(&c);
                 }
@@ -94,6 +95,7 @@ static void every_image(int step, void (*each)(const norm_case *c)) {
                     c.weight_offset = turn / 3 % 2;
                     c.in = layouts[turn / 2 % 4][0];
                     c.out = layouts[turn / 2 % 4][1];
+                    c.given = turn % 5 == 2 ? RANDOM : OWN_BY_F32;
                     c.seed = (uint64_t)turn;
                     each(&c);
                 }

@@ -32,7 +32,7 @@ static DLTensor *part_of(call *c, part p) {
 static void op_null(call *c) { c->op = NULL; }
 static void tensors_null(call *c) { c->tensors = NULL; }
 static void op_size_0(call *c) { c->bundle.op.struct_size = 0; }
-static void op_size_large(call *c) { c->bundle.op.struct_size += 8; }
+static void op_size_small(call *c) { c->bundle.op.struct_size -= 8; }
 static void tensors_size_0(call *c) { c->bundle.tensors.struct_size = 0; }
 static void exec_size_1(call *c) { c->exec.struct_size = 1; }
 static void kind_7(call *c) { c->bundle.op.kind = (planish_kind)7; }
@@ -168,7 +168,7 @@ static const bad_call bad_calls[] = {
     {"op NULL", PLANISH_FORWARD, L, op_null, PLANISH_ERROR_NULL_POINTER, {"op", "NULL"}},
     {"tensors NULL", PLANISH_FORWARD, L, tensors_null, PLANISH_ERROR_NULL_POINTER, {"tensors"}},
     {"op size unset", PLANISH_FORWARD, L, op_size_0, PLANISH_ERROR_STRUCT_SIZE, {"op", "is 0"}},
-    {"op newer", PLANISH_FORWARD, L, op_size_large, PLANISH_ERROR_STRUCT_SIZE, {"op"}},
+    {"op older than all", PLANISH_FORWARD, L, op_size_small, PLANISH_ERROR_STRUCT_SIZE, {"op"}},
     {"tensors size", PLANISH_APPLY, L, tensors_size_0, PLANISH_ERROR_STRUCT_SIZE, {"tensors"}},
     {"exec size", PLANISH_FORWARD, L, exec_size_1, PLANISH_ERROR_STRUCT_SIZE, {NULL}},
     {"kind 7", PLANISH_FORWARD, L, kind_7, PLANISH_ERROR_ARGUMENT, {"kind", "7", "LAYER"}},

@@ -38,6 +38,12 @@ _NOT_ON_CPU = {
     "test_group_norm_inductor": "hours of 3x3 convolutions on a CPU; tests/torch has one like it",
 }
 
+#: Why a case that starts so fails on the CPU; it is counted as failed.
+_KNOWN_ON_CPU = {
+    "test_autocast_fused_layer_norm_float16": "compared with the gradient of torch's float16 norm "
+    "on the CPU, which is itself past the suite's tolerance of float64; planish's is within",
+}
+
 
 def _reference_of(module: torch.nn.Module) -> torch.nn.Module:
     """torch's module with the same parameters."""
@@ -59,7 +65,7 @@ def _free_memory() -> tuple[int, int]:
 _NO_GPU = (0, 0), 16  # compute capability, multiprocessors
 #: What the suites ask torch.cuda for when they are read or choose cases.
 _STAND_IN = SimpleNamespace(
-    manual_seed=torch.manual_seed,
+    manual_seed=lambda seed: None,  # on a GPU it leaves the CPU's numbers alone, which are drawn
     is_bf16_supported=lambda: True,
     is_available=lambda: True,  # of _has_sufficient_cuda_memory
     mem_get_info=_free_memory,
@@ -112,7 +118,8 @@ def main() -> int:
             _smaller(module)
         print(f"{name}, {device}", flush=True)
         leave_out = _NOT_ON_CPU if device == "cpu" else {}
-        outcomes.append(suites.run(name, module, leave_out, given.only))
+        known = _KNOWN_ON_CPU if device == "cpu" else {}
+        outcomes.append(suites.run(name, module, leave_out, known, given.only))
     print(f"\n{suites.table(outcomes)}")
     for outcome in outcomes:
         print(f"{outcome.suite}: {outcome.seconds:.0f} s")

@@ -11,9 +11,12 @@ tolerances do.
 
 An adapter has
 
-    TESTS           {file: [(text, replacement), ...]}, each text being in the file
+    TESTS           {file: [(text, replacement), ...]}, each text being in the file; or a function
+                    of the file's text in place of the list
     NOT_APPLICABLE  [(regular expression for the case's name, reason), ...]
     install(folder) puts modules of the library's names into sys.modules, over planish
+    SUPPORT         files that the tests need beside them; may be left out
+    IMPORT_MODE     pytest's; "importlib" where it is left out
 """
 
 from __future__ import annotations
@@ -120,18 +123,20 @@ def _cell(counter: collections.Counter[str]) -> str:
 
 def copy_tests(adapter: Any, folder: Path, to: Path) -> list[str]:
     """The suite's files with the adapter's replacements, under the names they have there."""
-    copies = []
-    for name, replacements in adapter.TESTS.items():
+    tests = dict(adapter.TESTS)
+    for name, change in {**tests, **dict.fromkeys(getattr(adapter, "SUPPORT", []), ())}.items():
         text = (folder / name).read_text()
-        for old, new in replacements:
-            if old not in text:
-                raise SystemExit(f"{name}: {old!r} is not in it; the suite has changed")
-            text = text.replace(old, new)
+        if callable(change):
+            text = change(text)
+        else:
+            for old, new in change:
+                if old not in text:
+                    raise SystemExit(f"{name}: {old!r} is not in it; the suite has changed")
+                text = text.replace(old, new)
         place = to / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-        copies.append(str(place))
-    return copies
+    return [str(to / name) for name in tests]
 
 
 def main(arguments: list[str]) -> int:
@@ -150,7 +155,8 @@ def main(arguments: list[str]) -> int:
     table = Table(adapter.NOT_APPLICABLE, every)
     with tempfile.TemporaryDirectory() as temporary:
         copies = copy_tests(adapter, Path(folder), Path(temporary))
-        options = ["-p", "no:cacheprovider", "--import-mode=importlib", f"--rootdir={temporary}"]
+        mode = getattr(adapter, "IMPORT_MODE", "importlib")
+        options = ["-p", "no:cacheprovider", f"--import-mode={mode}", f"--rootdir={temporary}"]
         code = pytest.main([*options, "-c", "/dev/null", *copies, *rest], plugins=[table])
     print(table.markdown())
     return int(code)

@@ -22,6 +22,7 @@ from planish.apex import (
 from planish.apex.normalization import fused_layer_norm as fused
 from torch import Tensor, nn
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 MODULES = [FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm]
 
 
@@ -57,6 +58,29 @@ def test_group_norm_breaks_a_graph() -> None:
     torch.testing.assert_close(y, module(x))
     y.sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_a_function_or_a_function_of_autograd_breaks_a_graph(memory_efficient: bool) -> None:
+    module = FusedLayerNorm(16)
+    x = torch.randn(3, 16, requires_grad=True)
+    leaves = [x, *module.parameters()]
+
+    def applied(*tensors: Tensor) -> Tensor:
+        function: Any = fused.FusedLayerNormAffineFunction
+        return function.apply(*tensors, (16,), 1e-5, memory_efficient)
+
+    def called(*tensors: Tensor) -> Tensor:
+        return fused.fused_layer_norm_affine(*tensors, (16,), 1e-5, memory_efficient)
+
+    for function in (applied, called):
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        y, expected = compiled(*leaves), module(x)
+        torch.testing.assert_close(y, expected)
+        mine, right = (torch.autograd.grad(r.square().sum(), leaves) for r in (y, expected))
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert compiled(*leaves).dtype == function(*leaves).dtype
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
@@ -123,10 +147,11 @@ def test_an_operator_of_group_norm_has_a_wrong_fake() -> None:
 
 @pytest.mark.parametrize("from_y", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_the_extension_modules_are_wrong(from_y: bool, dtype: torch.dtype) -> None:
-    x = torch.randn(6, 32, dtype=dtype)
-    weight, bias = torch.rand(32).add(0.5).to(dtype), torch.randn(32).to(dtype)
-    dy = torch.randn(6, 32, dtype=dtype)
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_extension_modules_are_wrong(from_y: bool, dtype: torch.dtype, device: str) -> None:
+    x = torch.randn(6, 32, device=device).to(dtype)
+    weight = torch.rand(32, device=device).add(0.5).to(dtype)
+    bias, dy = (torch.randn(*size, device=device).to(dtype) for size in ((32,), (6, 32)))
     shape, eps = [32], 1e-5
     leaves = [t.double().requires_grad_() for t in (x, weight, bias)]
     layer = F.layer_norm(leaves[0], shape, leaves[1], leaves[2], eps)

@@ -235,14 +235,6 @@ class OtherRMSNorm(LlamaLikeRMSNorm):
         return super().forward(hidden_states).tanh()
 
 
-def test_the_convention_of_a_class_is_guessed_wrong() -> None:
-    found = liger_models.convention
-    assert found(LlamaLikeRMSNorm) == liger_models.Convention(0.0, "xhat", "variance_epsilon")
-    assert found(GemmaLikeRMSNorm) == liger_models.Convention(1.0, "once", "eps")
-    assert found(OtherRMSNorm) is None
-    assert found(nn.Linear) is None
-
-
 def test_classes_are_not_rebound_or_others_are() -> None:
     module = types.ModuleType("modeling_of_a_test")
     for cls in (LlamaLikeRMSNorm, GemmaLikeRMSNorm, OtherRMSNorm):
@@ -255,7 +247,9 @@ def test_classes_are_not_rebound_or_others_are() -> None:
     assert issubclass(module.LlamaLikeRMSNorm, before[1])
     assert liger_models.patch_classes(module) == []
     x = torch.randn(4, 32).bfloat16()
+    assert not planish.replaced(before[1](32)).taken  # what was bound before is left
     norm = module.LlamaLikeRMSNorm(32, 1e-5).bfloat16()
+    assert planish.replaced(norm).taken
     assert torch.equal(norm(x), planish.rms_norm(x, -1, norm.weight, eps=1e-5, cast="xhat"))
 
 
@@ -272,6 +266,8 @@ def test_a_model_loses_its_parameters_or_keeps_its_norms() -> None:
     )
     torch.testing.assert_close(model(x), wanted)
     assert liger.apply_planish_to("llama", model) == []
+    planish.restore(model)
+    assert type(model[0]) is LlamaLikeRMSNorm and type(model[1]) is nn.LayerNorm
 
 
 def test_switches_that_planish_has_not_are_taken() -> None:

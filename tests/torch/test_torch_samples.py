@@ -49,8 +49,18 @@ TOLERANCE = {
 DTYPES = list(TOLERANCE)
 
 
+#: Not in every torch's op_db: from 2.13 on.
+NEW_SAMPLES = {"native_group_norm"}
+NAMES = [
+    pytest.param(
+        name, marks=pytest.mark.skipif(name not in OPS, reason=f"this torch has no samples: {name}")
+    )
+    for name in OPERATORS
+]
+
+
 def test_torch_no_longer_has_the_samples_these_tests_use() -> None:
-    assert set(OPS) == set(OPERATORS)
+    assert set(OPS) | NEW_SAMPLES == set(OPERATORS)
     assert {"nn.LayerNorm", "nn.GroupNorm"} <= set(MODULES)
 
 
@@ -81,7 +91,7 @@ def values_and_gradients(op: Any, sample: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_torchs_samples_differ_from_torch(name: str, dtype: torch.dtype) -> None:
     op = OPS[name]
     forward, backward = OPERATORS[name]
@@ -147,6 +157,8 @@ def check_gradients(name: str, check: Callable[..., bool]) -> None:
             places = [i for i, t in enumerate(given) if isinstance(t, Tensor) and t.requires_grad]
             if not given[0].numel() or (check is gradgradcheck and bias_alone(sample)):
                 continue
+            if not places:
+                continue
 
             def function(
                 *leaves: Tensor,
@@ -166,17 +178,17 @@ def check_gradients(name: str, check: Callable[..., bool]) -> None:
         assert calls.on_planish(backward) > 0
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_wrong(name: str) -> None:
     check_gradients(name, gradcheck)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_second_gradients_are_wrong(name: str) -> None:
     check_gradients(name, gradgradcheck)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_forward_mode_gradients_are_wrong(name: str) -> None:
     def check(function: Callable[..., Tensor], leaves: list[Tensor]) -> bool:
         return bool(gradcheck(function, leaves, check_forward_ad=True, check_backward_ad=False))
@@ -184,7 +196,7 @@ def test_forward_mode_gradients_are_wrong(name: str) -> None:
     op = OPS[name]
     with on_planish():
         for sample in op.sample_inputs("cpu", torch.float64, requires_grad=True):
-            if not sample.input.numel():
+            if not sample.input.numel() or not sample.input.requires_grad:
                 continue
 
             def function(x: Tensor, sample: Any = sample) -> Tensor:

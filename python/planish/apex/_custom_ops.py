@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish import _ops
 from planish.apex import _kernels, _recovery, fused_layer_norm_cuda
 from torch import Tensor
 
@@ -26,6 +25,7 @@ _KINDS = {
     "fused_rms_norm": (True, False),
 }
 NORMS = tuple(f"{kind}_{way}" for kind in _KINDS for way in ("fwd", "bwd"))
+_SILU = 1  # planish_activation of planish.h
 GROUP_NORMS = ("group_norm_nhwc_fprop", "group_norm_nhwc_bprop")
 
 
@@ -121,8 +121,13 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
     return {f"{kind}_fwd": fwd, f"{kind}_bwd": bwd}
 
 
+def _split(x: Tensor, G: int) -> Tensor:
+    """(N, C, H, W) seen as (N, G, C / G, H, W), channels last or not."""
+    return x.view(x.shape[0], G, -1, *x.shape[2:])
+
+
 def _grouped(x: Tensor, G: int, *parameters: Tensor) -> tuple[Tensor, ...]:
-    return _ops.split_channels(x, G), *(p.view(G, -1) for p in parameters)
+    return _split(x, G), *(p.view(G, -1) for p in parameters)
 
 
 _AXES: tuple[list[int], list[int]] = [2, 3, 4], [1, 2]
@@ -160,7 +165,7 @@ def _define_group_norm() -> dict[str, Any]:
         use_group_norm_v2: bool = False,
     ) -> tuple[Tensor, Tensor]:
         _check_group_norm(x, G, weight, bias, passes)
-        code = _ops.ACTIVATIONS[activation(act)]
+        code = _SILU if activation(act) else 0
         grouped = _grouped(x, G, weight, bias)
         y, mean, rstd = torch.ops.planish.norm_forward(
             *grouped, *_AXES, float(eps), False, True, code
@@ -185,11 +190,11 @@ def _define_group_norm() -> dict[str, Any]:
         passes: int = 1,
         use_group_norm_v2: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        code = _ops.ACTIVATIONS[activation(act)]
+        code = _SILU if activation(act) else 0
         grouped, w, b = _grouped(x, G, weight, bias)
         mean, rstd = sums.view(2, x.shape[0], G, 1, 1, 1)
         dx, dweight, dbias = torch.ops.planish.norm_backward(
-            _ops.split_channels(grad_output, G),
+            _split(grad_output, G),
             grouped,
             mean,
             rstd,

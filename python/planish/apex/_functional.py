@@ -87,8 +87,24 @@ def _keeps_what_it_is_told(*tensors: Tensor | None) -> bool:
     )
 
 
-def _is_same(x: Tensor, *parameters: Tensor | None) -> bool:
-    return all(p is None or p.dtype == x.dtype for p in parameters)
+def _eager(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    shape: tuple[int, ...],
+    eps: float,
+    rms: bool,
+    mixed: bool,
+    device: str,
+) -> Tensor:
+    """Without memory_efficient and autocast."""
+    if all(p is None or p.dtype == x.dtype for p in (weight, bias)):
+        # torch's operators, where they run on planish, without what is checked on the way there
+        if rms and _enable.is_enabled("rms_norm", device):
+            return torch.rms_norm(x, shape, weight, eps)
+        if not rms and _enable.is_enabled("layer_norm", device):
+            return torch.layer_norm(x, shape, weight, bias, eps)
+    return _norm(x, weight, bias, shape, eps, rms, mixed)
 
 
 def fused_norm(
@@ -108,20 +124,18 @@ def fused_norm(
     shape = (given,) if isinstance(given, int) else tuple(given)
     autocast = device in _autocast_utils.DEVICES and torch.is_autocast_enabled(device)
     memory_efficient = memory_efficient and _keeps_what_it_is_told(x, weight, bias)
-    if not (autocast or memory_efficient) and _is_same(x, weight, bias):
-        # torch's operators, where they run on planish, without what is checked on the way there
-        if rms and _enable.is_enabled("rms_norm", device):
-            return torch.rms_norm(x, shape, weight, eps)
-        if not rms and _enable.is_enabled("layer_norm", device):
-            return torch.layer_norm(x, shape, weight, bias, eps)
+    if not (autocast or memory_efficient):
+        return _eager(x, weight, bias, shape, eps, rms, mixed, device)
     own = weight, bias
     if autocast:
         dtype = torch.get_autocast_dtype(device)
-        x, weight, bias = _autocast_utils.cast((x, weight, bias), device, dtype)
-    with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
-        if memory_efficient:
-            # looks at the parameters and not at what they were cast to, which is new every time
-            kept = _kernels.result_dtype(x, weight, mixed)
-            if _kernels.runs(x, weight, bias) and _recovery.y_is_enough(kept, *own):
-                return _functions.norm_from_y(x, weight, bias, shape, eps, rms, mixed)
-        return _norm(x, weight, bias, shape, eps, rms, mixed)
+        x, weight, bias = (_autocast_utils.cast(t, device, dtype) for t in (x, weight, bias))
+    with _autocast_utils.off(device) if autocast else contextlib.nullcontext():
+        # looks at the parameters and not at what they were cast to, which is new every time
+        if (
+            memory_efficient
+            and _kernels.runs(x, weight, bias)
+            and _recovery.y_is_enough(_kernels.result_dtype(x, weight, mixed), *own)
+        ):
+            return _functions.norm_from_y(x, weight, bias, shape, eps, rms, mixed)
+        return _eager(x, weight, bias, shape, eps, rms, mixed, device)

@@ -7,6 +7,7 @@ derivatives and says so. Without it the backward may be differentiated once more
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,13 @@ __all__ = [
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
+def _below_autograd() -> Any:
+    """Past autograd, which has nothing to do inside; a compiler does not know that guard."""
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    return torch._C._AutoDispatchBelowAutograd()
+
+
 def _forward(
     ctx: Any,
     x: Tensor,
@@ -40,7 +48,7 @@ def _forward(
     enough: bool = False,
 ) -> Tensor:
     """``enough``: that y is is known already."""
-    with torch._C._AutoDispatchBelowAutograd():
+    with _below_autograd():
         y, mean, rstd = _kernels.forward(x, weight, bias, shape, eps, rms, mixed)
     if memory_efficient and not enough and any(ctx.needs_input_grad):
         enough = _recovery.y_is_enough(y.dtype, weight, bias)
@@ -55,7 +63,7 @@ def _backward(ctx: Any, dy: Tensor, needed: Sequence[bool]) -> Gradients:
     kept, weight, bias, mean, rstd = ctx.saved_tensors
     arguments = dy, kept, mean, rstd, weight, bias, ctx.shape, ctx.rms, ctx.from_y, needed
     if not torch.is_grad_enabled():
-        with torch._C._AutoDispatchBelowAutograd():
+        with _below_autograd():
             dx, dweight, dbias = _kernels.backward(*arguments)
     elif ctx.from_y:
         raise RuntimeError(

@@ -85,6 +85,8 @@ def y_is_enough(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) 
     """Whether x can be had from y of this dtype, see above. On a GPU this waits for the weights,
     once after each time that they were written; a CUDA graph, which may not wait and in which they
     may change later, keeps x."""
+    if torch.compiler.is_compiling():
+        return False  # it decides what is kept
     if weight is None:
         return bias is None
     if type(weight) not in _PLAIN or weight.is_meta or torch._C._len_torch_dispatch_stack():

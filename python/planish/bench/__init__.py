@@ -4,10 +4,13 @@ case.py       one piece of work: shape, dtype, direction, bytes, input
 sweeps.py     the named lists of cases
 providers/    who can do the work, one file per family
 accuracy.py   the reference and distances in ULP
-timing.py     interleaved trials
+timing.py     interleaved trials, and what is noise
 measure.py    one case over many providers: prepare, check, time
 report.py, plots.py, machine.py   what is printed and written
-main.py       the command line
+command.py    the command line
+program.py    what the benches with options of their own have in common: switch.py (shapes in
+              switch_shapes.py), apex.py, unfused.py (norms in variants.py), norms.py, bert.py
+              (steps in steps.py)
 allocator.py, worker.py   the same provider with malloc as users have it
 """
 

@@ -57,6 +57,7 @@ class Cell:
     ratio_high: float
     rounds: int
     error_ulp: float
+    torch_error_ulp: float
 
 
 # ---- One norm -----------------------------------------------------------------------------------
@@ -134,6 +135,12 @@ def error(found: Outputs, wanted: Outputs) -> float:
     return worst
 
 
+def is_wrong(found: float, torchs: float) -> bool:
+    """Further off than rounding explains, and than torch is: what planish hands on, and what it
+    makes of statistics of torch's, is as far off as torch."""
+    return not found <= max(WRONG_ULP, 2 * torchs)
+
+
 def ran_on() -> Callable[[], str]:
     """Called after a norm, the function returned says who has run it since."""
     import planish
@@ -153,6 +160,8 @@ def ran_on() -> Callable[[], str]:
 
 def verdict(found: Ratio, limit: float) -> str:
     """Also where the ratio itself is noise it may be sure on which side of the limit it is."""
+    if found.starved:
+        return TOO_NOISY
     if found.high <= limit or (found.value <= limit and not found.noisy):
         return "fine"
     if found.low > limit or not found.noisy:
@@ -172,6 +181,11 @@ def under(context: Callable[[], Any], work: Callable[[], object], timed: Timed) 
     return run
 
 
+def joined(one: Sample, other: Sample) -> Sample:
+    """The trials of both."""
+    return Sample(one.seconds + other.seconds, one.on_core + other.on_core)
+
+
 def measure_cell(
     norm: Norm, dtype: str, direction: str, threads: int, device: str, limit: float, effort: Effort
 ) -> Cell:
@@ -184,28 +198,33 @@ def measure_cell(
     # Seconds on a core where there is one thread: whoever else wants the core does not count.
     clock = queued if device == "cuda" else partial(loop, clock="cpu" if threads == 1 else "wall")
     works: dict[str, Timed] = {}
-    wrong = 0.0
+    errors: dict[str, float] = {}
     for name, context in (("torch", switched_off), ("planish", enabled)):
         with context():
             work = work_of(norm, direction, parts)
             told = ran_on()  # the forward that a backward needs is not what is asked about
             found = work()
             ran = told()
-        if name == "planish":
-            wrong = error(found, wanted)
+        errors[name] = error(found, wanted)
         works[name] = under(context, work, clock(work))
     del wanted, found
 
     def settled(samples: Any) -> bool:
         return verdict(ratio(samples["planish"], samples["torch"]), limit) != TOO_NOISY
 
-    samples: dict[str, Sample] = interleave(works, effort, settled=settled, alike=True)
+    samples = interleave(works, effort, settled=settled, alike=True)
     times = ratio(samples["planish"], samples["torch"])
+    if verdict(times, limit) == "slower":
+        # Of hundreds of cells some are above the limit by chance: not twice.
+        again = interleave(works, effort, settled=settled, alike=True)
+        samples = {name: joined(sample, again[name]) for name, sample in samples.items()}
+        times = ratio(samples["planish"], samples["torch"])
     return Cell(
         norm.kind, norm.model, norm.label, norm.layout, dtype, direction, threads, ran,
-        "wrong" if wrong > WRONG_ULP else verdict(times, limit),
+        "wrong" if is_wrong(errors["planish"], errors["torch"]) else verdict(times, limit),
         samples["torch"].median * 1e6, samples["planish"].median * 1e6,
-        times.value, times.low, times.high, len(samples["torch"].seconds), wrong,
+        times.value, times.low, times.high, len(samples["torch"].seconds),
+        errors["planish"], errors["torch"],
     )  # fmt: skip
 
 

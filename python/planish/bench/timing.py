@@ -2,8 +2,9 @@
 times.
 
 On a machine with other work a trial may take many times what the next one takes. So each figure
-comes with the interval that its median lies in, measuring goes on for a while where that is wide,
-and what stays wide is said to be too noisy and not shown.
+comes with the interval that its median lies in and with the share of the time in which the calling
+thread had a core. Measuring goes on for a while where the one is wide or the other small; what
+stays so is said to be too noisy and not shown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,22 @@ from dataclasses import dataclass
 
 #: A median whose interval has ends further apart than this factor is noise.
 NOISE_LIMIT = 1.25
+#: Trials whose thread had a core for less than this share of them are about others' work. It shows
+#: what a spread does not: an operator of two threads waits for the other one's core each time.
+LEAST_ON_CORE = 0.7
 TOO_NOISY = "too noisy"
+
+
+class Seconds(float):
+    """The seconds of a trial, and the share of them in which the thread that called had a core."""
+
+    on_core: float
+
+    def __new__(cls, value: float, on_core: float) -> Seconds:
+        """A float that knows the share."""
+        made = super().__new__(cls, value)
+        made.on_core = on_core
+        return made
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -43,14 +59,20 @@ def _factor(interval: tuple[float, float]) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds per call of several trials."""
+    """Seconds per call of several trials; the share of each on a core, where that is known."""
 
     seconds: tuple[float, ...]
+    on_core: tuple[float, ...] = ()
+
+    @property
+    def starved(self) -> bool:
+        """Whether other work had the core for too much of the time."""
+        return bool(self.on_core) and statistics.median(self.on_core) < LEAST_ON_CORE
 
     @property
     def noisy(self) -> bool:
         """Whether the trials leave open what a call takes."""
-        return _factor(median_interval(self.seconds)) > NOISE_LIMIT
+        return self.starved or _factor(median_interval(self.seconds)) > NOISE_LIMIT
 
     @property
     def median(self) -> float:
@@ -80,11 +102,12 @@ class Ratio:
     value: float
     low: float
     high: float
+    starved: bool = False
 
     @property
     def noisy(self) -> bool:
         """Whether the rounds leave open what it is."""
-        return _factor((self.low, self.high)) > NOISE_LIMIT
+        return self.starved or _factor((self.low, self.high)) > NOISE_LIMIT
 
     def __str__(self) -> str:
         return TOO_NOISY if self.noisy else f"{self.value:.2f}x"
@@ -95,7 +118,8 @@ def ratio(before: Sample, after: Sample) -> Ratio:
     rounds = [b / a for b, a in zip(before.seconds, after.seconds, strict=True) if a > 0]
     if not rounds:
         return Ratio(math.nan, 0.0, math.inf)
-    return Ratio(statistics.median(rounds), *median_interval(rounds))
+    starved = before.starved or after.starved
+    return Ratio(statistics.median(rounds), *median_interval(rounds), starved)
 
 
 @dataclass(frozen=True)
@@ -134,7 +158,8 @@ def loop(call: Callable[[], object], warm: bool = True, clock: str | None = None
     """Times a plain call: one to warm the caches (if ``warm``), then `count` of them under the
     clock, by default the process's."""
 
-    now = CLOCKS[clock or clock_name()]
+    name = clock or clock_name()
+    now = CLOCKS[name]
 
     def timed(count: int) -> float:
         if warm:
@@ -142,10 +167,13 @@ def loop(call: Callable[[], object], warm: bool = True, clock: str | None = None
         collecting = gc.isenabled()
         gc.disable()
         try:
-            begin = now()
+            on_core, begin = time.thread_time(), now()
             for _ in range(count):
                 call()
-            return now() - begin
+            seconds = now() - begin
+            on_core = time.thread_time() - on_core
+            # The other clock leaves out by itself what was not on a core.
+            return Seconds(seconds, on_core / seconds if name == "wall" and seconds > 0 else 1.0)
         finally:
             if collecting:
                 gc.enable()
@@ -197,11 +225,12 @@ def interleave(
     if alike:
         counts = dict.fromkeys(counts, max(counts.values(), default=1))
     seconds: dict[str, list[float]] = {name: [] for name in works}
+    on_core: dict[str, list[float]] = {name: [] for name in works}
     order: Sequence[str] = list(works)
     shuffle = random.Random(0)
 
     def samples() -> Samples:
-        return {name: Sample(tuple(values)) for name, values in seconds.items()}
+        return {n: Sample(tuple(v), tuple(on_core[n])) for n, v in seconds.items()}
 
     trial, most = 0, max(LEAST_TRIALS, round(effort.trials * effort.patience))
     while works:
@@ -213,6 +242,9 @@ def interleave(
                 break
         order = shuffle.sample(order, len(order))
         for name in order:
-            seconds[name].append(works[name](counts[name]) / counts[name])
+            taken = works[name](counts[name])
+            seconds[name].append(taken / counts[name])
+            if isinstance(taken, Seconds):
+                on_core[name].append(taken.on_core)
         trial += 1
     return samples()

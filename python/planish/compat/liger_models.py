@@ -1,21 +1,20 @@
 """apply_planish_to: the counterpart of Liger's apply_liger_kernel_to_<model>, for norms.
 
-What a class of RMS norm computes is not taken from a list of models: a small module of the class is
-run beside planish's function, and the class is taken if they agree, in float and in the order of
-rounding of bfloat16. Rotary embeddings, losses and MLPs are left to others.
+What a class of RMS norm computes is not taken from a list of models: planish.replacing runs it
+beside planish's function, and the class is taken if that proves it to compute one of planish's
+forms, its order of rounding included. Rotary embeddings, losses and MLPs are left to others.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from planish._functional import rms_norm
-from torch import Tensor, nn
+from planish.replacing import swapped
+from torch import nn
 
-__all__ = ["Convention", "apply_planish_to", "convention", "patch_classes"]
+__all__ = ["apply_planish_to", "patch_classes"]
 
 #: What Liger patches besides norms.
 _NOT_NORMS = (
@@ -27,91 +26,36 @@ _NOT_NORMS = (
     "relu_squared",
 )
 
+#: Of the module that stands for its class in the proof.
 _COLUMNS = 48
 
 
-class Convention(NamedTuple):
-    """How a class of RMS norm computes y: the offset of its weight and its order of rounding."""
-
-    offset: float
-    cast: str
-    #: The attribute that holds eps.
-    eps: str
+class _Rebound:
+    """Marks the subclasses that stand where Transformers' classes stood."""
 
 
-_known: dict[type[nn.Module], Convention | None] = {}
+def _rebound(cls: type[nn.Module]) -> type[nn.Module]:
+    """A subclass whose modules go onto planish when they are made."""
+
+    def __init__(self: Any, *arguments: Any, **given: Any) -> None:
+        cls.__init__(self, *arguments, **given)
+        swapped.put(self)
+
+    members = {
+        "__init__": __init__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+    }
+    return type(cls.__name__, (cls, _Rebound), members)
 
 
-def _takes_one_tensor(cls: type[nn.Module]) -> bool:
-    parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
-    return len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-
-
-def _small(cls: type[nn.Module]) -> nn.Module | None:
+def _is_taken(cls: type[nn.Module]) -> bool:
     try:
         module = cls(_COLUMNS)
     except Exception:  # whatever another library's constructor raises: it is not taken
-        return None
-    weight = getattr(module, "weight", None)
-    fits = isinstance(weight, nn.Parameter) and weight.shape == (_COLUMNS,)
-    return module if fits and len(list(module.parameters())) == 1 else None
-
-
-def _agrees(module: Any, found: Convention, dtype: torch.dtype, weights: torch.dtype) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(64, _COLUMNS, generator=generator) * 3
-    weight = torch.randn(_COLUMNS, generator=generator)
-    module.weight = nn.Parameter(weight.to(weights))
-    theirs = module(x.to(dtype))
-    ours = _run(module, x.to(dtype), found)
-    if theirs.dtype != ours.dtype or theirs.shape != ours.shape:
         return False
-    if dtype == torch.float32:
-        return torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    # f32 statistics differ in their last bits: now and then a value rounds to its neighbour
-    return bool((ours == theirs).float().mean() > 0.99)
-
-
-def _run(module: Any, x: Tensor, found: Convention) -> Tensor:
-    eps = getattr(module, found.eps)
-    return rms_norm(x, -1, module.weight, eps=eps, weight_offset=found.offset, cast=found.cast)
-
-
-@torch.no_grad()
-def convention(cls: type[nn.Module]) -> Convention | None:
-    """What a class of RMS norm computes, or None where it is none that planish has."""
-    if cls not in _known:
-        _known[cls] = None
-        module = _small(cls) if _takes_one_tensor(cls) else None
-        name = next((n for n in ("variance_epsilon", "eps") if hasattr(module, n)), None)
-        if module is not None and name is not None:
-            for offset in (0.0, 1.0):
-                for cast in ("xhat", "once"):
-                    found = Convention(offset, cast, name)
-                    if _known[cls] is None and all(
-                        _agrees(module, found, dtype, weights)
-                        for dtype, weights in (
-                            (torch.float32, torch.float32),
-                            (torch.bfloat16, torch.bfloat16),
-                            (torch.bfloat16, torch.float32),
-                        )
-                    ):
-                        _known[cls] = found
-    return _known[cls]
-
-
-def _on_planish(cls: type[nn.Module], found: Convention) -> type[nn.Module]:
-    def forward(self: Any, hidden_states: Tensor) -> Tensor:
-        return _run(self, hidden_states, found)
-
-    members = {
-        "forward": forward,
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-        "__qualname__": cls.__qualname__,
-        "planish_convention": found,
-    }
-    return type(cls.__name__, (cls,), members)
+    return not isinstance(swapped.decide(module), str)
 
 
 def patch_classes(module: Any) -> list[str]:
@@ -124,39 +68,21 @@ def patch_classes(module: Any) -> list[str]:
             and issubclass(cls, nn.Module)
             and name.endswith("RMSNorm")
             and cls.__module__ == module.__name__
-            and not hasattr(cls, "planish_convention")
+            and not issubclass(cls, _Rebound)
+            and _is_taken(cls)
         ):
-            found = convention(cls)
-            if found is not None:
-                setattr(module, name, _on_planish(cls, found))
-                names.append(name)
+            setattr(module, name, _rebound(cls))
+            names.append(name)
     return names
 
 
 def _patch_model(model: nn.Module, rms: bool, layer: bool) -> list[str]:
-    """The same for a model that is there: its modules get the subclasses, and torch's LayerNorms
-    planish's class. Parameters, hooks and all else are theirs."""
-    from planish._modules import LayerNorm
-
     names = []
-    made: dict[type[nn.Module], type[nn.Module]] = {}
     for name, child in model.named_modules():
         cls = type(child)
-        if layer and cls is nn.LayerNorm:
-            child.__class__ = LayerNorm
+        wanted = layer if cls is nn.LayerNorm else rms and cls.__name__.endswith("RMSNorm")
+        if wanted and swapped.put(child) is None:
             names.append(name)
-        elif (
-            rms
-            and cls.__name__.endswith("RMSNorm")
-            and cls is not nn.RMSNorm
-            and not hasattr(cls, "planish_convention")
-            and getattr(child, "weight", None) is not None
-        ):
-            found = convention(cls)
-            if found is not None:
-                made.setdefault(cls, _on_planish(cls, found))
-                child.__class__ = made[cls]
-                names.append(name)
     return names
 
 
@@ -188,12 +114,14 @@ def apply_planish_to(
 
     Without ``model``: the classes of RMS norm of the model's Python module are rebound, before a
     model is made; torch's LayerNorm, which belongs to all models, is left (``planish.enable()``
-    reaches it). With ``model``: the norms of this one, its LayerNorms included.
+    reaches it). With ``model``: the norms of this one, its LayerNorms included;
+    ``planish.restore(model)`` takes that back, and ``planish.replace(model)`` does the same for all
+    kinds of norms.
 
-    A class is taken only if planish computes the same: see :func:`convention`. Liger's other
-    switches (rope, cross_entropy, fused_linear_cross_entropy, swiglu, ...) may be given as False;
-    True is a ValueError, for planish has norms only. ValueError for a model type that Transformers
-    does not have; TypeError for another argument.
+    A class is taken only if it is proven to compute what planish does. Liger's other switches
+    (rope, cross_entropy, fused_linear_cross_entropy, swiglu, ...) may be given as False; True is a
+    ValueError, for planish has norms only. ValueError for a model type that Transformers does not
+    have; TypeError for another argument.
     """
     for name, value in others.items():
         if name not in _NOT_NORMS:

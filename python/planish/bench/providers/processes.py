@@ -17,6 +17,7 @@ import torch
 
 from .. import allocator
 from ..case import Case, Data
+from ..timing import Seconds
 from .base import Provider, Role, Run, UnsupportedError
 
 
@@ -140,6 +141,6 @@ class Apart(Provider):
             self.worker.ask(do="close", provider=self.inner.name)
 
         def timed(count: int) -> float:
-            return float(self.worker.ask(do="time", provider=self.inner.name, count=count))
+            return Seconds(*self.worker.ask(do="time", provider=self.inner.name, count=count))
 
         return Run(timed, outputs, close)

@@ -62,7 +62,7 @@ def _group_norm(
     activation = _custom_ops.activation(act)
     device = x.device.type
     casts = device in _autocast_utils.DEVICES and torch.is_autocast_enabled(device)
-    with torch.autocast(device, enabled=False) if casts else contextlib.nullcontext():
+    with _autocast_utils.off(device) if casts else contextlib.nullcontext():
         return planish.group_norm(x, G, weight, bias, eps, activation)
 
 

@@ -1,0 +1,12 @@
+/* Norms over channels, and planes: a unit of kernels (cpu/unit.h). */
+#include "cpu/channels.h"
+
+DECLARE_REAL(ELEMENT, TIER)
+const channel_kernels EXPORT(channels) = {
+    .forward = {NAME(forward_layer), NAME(forward_rms)},
+    .backward = {NAME(backward_layer), NAME(backward_rms)},
+};
+const plane_kernels EXPORT(planes) = {
+    .gather = NAME(gather_planes),
+    .scatter = NAME(scatter_planes),
+};

@@ -1,0 +1,34 @@
+/* Forward of rows of few columns: a unit of kernels (cpu/unit.h), for those of rows forward. */
+#include "cpu/rows.h"
+
+#include "cpu/rows_moments.h"
+#include "cpu/rows_scale.h"
+
+#include "cpu/rows_few.h"
+#include "cpu/rows_short.h"
+#include "cpu/rows_step.h"
+
+INLINE int64_t NAME(few)(const forward_args *a, const bool rms) {
+    /* Past the cache a step of so long rows is slower than smaller ones, but on the CPU that
+     * rows_ahead was timed on. */
+    const bool large = a->traffic == TRAFFIC_STREAM && !a->rows_ahead &&
+                       a->cols == (NAME(CONVERTS) ? 4 : 2) * LANES;
+    if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_VECS) * VEC_LANES && a->rows >= SHORT_ROWS &&
+        !large)
+        return NAME(short_rows)(a, rms);
+    /* Longer rows of 16 bits wait for their conversions, not for what a step has once. */
+    return NAME(CONVERTS) ? 0 : NAME(step_rows)(a, rms);
+}
+
+static int64_t NAME(few_layer)(const forward_args *a) {
+    return NAME(few)(a, false);
+}
+static int64_t NAME(few_rms)(const forward_args *a) {
+    return NAME(few)(a, true);
+}
+
+DECLARE_FEW(ELEMENT, WEIGHT, TIER)
+few_forward_kernel *const EXPORT(few_forward)[KINDS] = {
+    NAME(few_layer),
+    NAME(few_rms),
+};

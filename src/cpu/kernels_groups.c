@@ -1,0 +1,21 @@
+/* Rows of channels: a unit of kernels (cpu/unit.h). */
+#include "cpu/rows.h"
+
+#include "cpu/activation.h"
+#include "cpu/rows_gradient_sums.h"
+#include "cpu/rows_moments.h"
+#include "cpu/rows_scale.h"
+
+#include "cpu/groups.h"
+
+DECLARE_GROUPS(ELEMENT, WEIGHT, TIER)
+group_forward_kernel *const EXPORT(group_forward)[GROUP_KINDS] = {
+    NAME(group_forward_layer),
+    NAME(group_forward_rms),
+    NAME(group_forward_active),
+};
+group_backward_kernel *const EXPORT(group_backward)[GROUP_KINDS] = {
+    NAME(group_backward_layer),
+    NAME(group_backward_rms),
+    NAME(group_backward_active),
+};
