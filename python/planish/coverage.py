@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ def by_modes(
         with torch.no_grad(), change:
             if rounds > 1:
                 model(**inputs)
-            found[mode] = reach.look(model, lambda m=model, i=inputs: m(**i), rounds)
+            found[mode] = reach.look(model, functools.partial(model, **inputs), rounds)
     return found
 
 
@@ -77,11 +78,11 @@ def report(name: str, found: dict[str, reach.Reach]) -> str:
 
 _HEAD = """# Which norms of real models run on planish
 
-Made by `planish coverage --all --out docs/coverage.md` with {versions}, on the CPU. {count} tiny models
-(`planish.zoo`), built from their configurations with seeded weights; "enable" is `planish.enable()`,
-"replace" `planish.replace(model)`, "both" the one after the other. A call counts where a norm's
-forward ran an operator of planish's. Not counted: BatchNorm, plain Lp norms and GlobalResponseNorm,
-which planish has not, and weight norm.
+Made by `planish coverage --all --out docs/coverage.md` with {versions}, on the CPU.
+{count} tiny models (`planish.zoo`), built from their configurations with seeded weights; "enable"
+is `planish.enable()`, "replace" `planish.replace(model)`, "both" the one after the other. A call
+counts where a norm's forward ran an operator of planish's. Not counted: BatchNorm, plain Lp norms
+and GlobalResponseNorm, which planish has not, and weight norm.
 
 | family | models | norm calls | enable | replace | both |
 |---|---|---|---|---|---|
@@ -191,7 +192,7 @@ def _all(family: str | None, out: Path | None, check: bool) -> int:
         if missing:
             print(f"{entry.name}: left out, {', '.join(missing)} not installed", file=sys.stderr)
             continue
-        found = by_modes(lambda e=entry: zoo.build(e))
+        found = by_modes(functools.partial(zoo.build, entry))
         table.add(entry, found)
         if check:
             table.check(entry)

@@ -53,7 +53,8 @@ def step(model: nn.Module, inputs: dict[str, Any]) -> tuple[list[Tensor], dict[s
         (output * torch.randn(output.shape, generator=generator).to(output)).float().mean()
         for output in outputs
     ]
-    torch.stack(weighed).sum().backward()
+    loss: Any = torch.stack(weighed).sum()
+    loss.backward()
     gradients = {
         name: parameter.grad.double()
         for name, parameter in model.named_parameters()

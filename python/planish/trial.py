@@ -67,7 +67,8 @@ class _Subject:
     def training_step(self) -> None:
         """Forward and backward."""
         outputs = zoo.tensors_of(self.model(**self.inputs))
-        torch.stack([output.float().mean() for output in outputs]).sum().backward()
+        loss: Any = torch.stack([output.float().mean() for output in outputs]).sum()
+        loss.backward()
         self.model.zero_grad(set_to_none=True)
         self.wait()
 
@@ -103,7 +104,9 @@ def _time(subject: _Subject, seconds: float) -> list[str]:
         if found.noisy:
             lines.append(f"  {title:14} {timing.TOO_NOISY}: other work had the cores")
         else:
-            lines.append(f"  {title:14} {times}  {found}  (95%: {found.low:.2f} to {found.high:.2f})")
+            lines.append(
+                f"  {title:14} {times}  {found}  (95%: {found.low:.2f} to {found.high:.2f})"
+            )
     return lines
 
 
@@ -119,9 +122,7 @@ def _moved(subject: _Subject) -> str:
     outputs = distance.apart(after[0], before[0])
     names = [name for name in before[1] if name in after[1]]
     gradients = distance.apart(*([one[1][name] for name in names] for one in (after, before)))
-    return (
-        f"  outputs moved by {outputs:.1e} of their largest value, gradients by {gradients:.1e}"
-    )
+    return f"  outputs moved by {outputs:.1e} of their largest value, gradients by {gradients:.1e}"
 
 
 def _run(arguments: argparse.Namespace) -> None:

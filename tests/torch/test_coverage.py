@@ -16,7 +16,17 @@ from torch import Tensor, nn
 
 #: Models that together have every kind of norm, and build in no time.
 QUICK = [
-    *("llama", "gemma3", "qwen3_next", "deepseek_v3", "gpt_oss", "olmo2", "cohere2", "mamba2", "t5"),
+    *(
+        "llama",
+        "gemma3",
+        "qwen3_next",
+        "deepseek_v3",
+        "gpt_oss",
+        "olmo2",
+        "cohere2",
+        "mamba2",
+        "t5",
+    ),
     *("qwen2_5_vl", "bert", "sam", "wav2vec2_group", "timm/aimv2_large_patch14_224", "tv/vit"),
     *("convnext", "autoencoder_kl", "autoencoder_dc", "autoencoder_kl_wan", "sd3.5_medium", "wan"),
     *("qwen_image", "timm/convnextv2_atto", "timm/metaformer", "tv/convnext"),

@@ -226,7 +226,9 @@ def test_a_gate_is_lost_or_on_the_wrong_side(cls: type[Llama], dtype: torch.dtyp
     gate = x.flip(0) * 2
     native = module(x, gate)
     planish.replace(module)
-    assert ("before" if cls is GateBeforeNorm else "behind") in planish.replaced(module).taken[0].what
+    assert ("before" if cls is GateBeforeNorm else "behind") in planish.replaced(module).taken[
+        0
+    ].what
     calls = Calls()
     for y in (module(x, gate), module(x, gate=gate)):
         bound = 4 * torch.finfo(dtype).eps * float(native.detach().abs().max())
@@ -316,7 +318,12 @@ def test_parameters_hooks_or_flags_are_lost() -> None:
     torch.testing.assert_close(model(x), native)
     assert seen == ["hook"] * 4
     planish.restore(model)
-    assert [type(module) for module in model.modules()] == [Model, LlamaNorm, nn.Linear, nn.LayerNorm]
+    assert [type(module) for module in model.modules()] == [
+        Model,
+        LlamaNorm,
+        nn.Linear,
+        nn.LayerNorm,
+    ]
     assert "_planish_was" not in model.last.__dict__
     assert torch.equal(model(x), native)
 
@@ -353,13 +360,23 @@ def test_a_forward_bound_by_a_hook_of_accelerate_is_lost() -> None:
     native = model(x)
     module, seen = model.first, []
     module._old_forward = module.forward
-    module.forward = types.MethodType(lambda self, *a: seen.append(1) or self._old_forward(*a), module)
+    module.forward = types.MethodType(
+        lambda self, *a: seen.append(1) or self._old_forward(*a), module
+    )
     planish.replace(model)
     calls = Calls()
     torch.testing.assert_close(model(x), native)
     assert (len(seen), calls.on_planish(FORWARD)) == (2, 3)
+    module.forward = module._old_forward  # what removing the hook leaves
     planish.restore(model)
     assert module._old_forward.__func__ is LlamaNorm.forward
+    assert module.forward.__func__ is LlamaNorm.forward
+    planish.replace(model)
+    calls = Calls()
+    model(x)
+    assert calls.on_planish(FORWARD) == 3
+    planish.restore(model)
+    assert torch.equal(model(x), native)
 
     model = Model()
     model.first.forward = lambda x: x  # anything else stays in force, and is said
@@ -421,7 +438,11 @@ def test_what_was_done_goes_unsaid(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "planish"):
         planish.replace(model)
     text = caplog.records[-1].getMessage()
-    for words in ("2 norms on planish, 1 left", "LlamaNorm: RMS norm", "BatchNorm1d: statistics over"):
+    for words in (
+        "2 norms on planish, 1 left",
+        "LlamaNorm: RMS norm",
+        "BatchNorm1d: statistics over",
+    ):
         assert words in text
     assert str(planish.replaced(model)) in text
     with warnings.catch_warnings():
@@ -477,12 +498,19 @@ def needs(*packages: str) -> None:
 
 @pytest.mark.parametrize("norm", ["default", "scale_shift"])
 @pytest.mark.parametrize("resample", [{}, {"up": True}, {"down": True}], ids=str)
-def test_diffusers_resnet_block_is_not_fused_or_differs(norm: str, resample: dict[str, bool]) -> None:
+def test_diffusers_resnet_block_is_not_fused_or_differs(
+    norm: str, resample: dict[str, bool]
+) -> None:
     needs("diffusers")
     from diffusers.models.resnet import ResnetBlock2D
 
     block = ResnetBlock2D(
-        in_channels=16, out_channels=24, temb_channels=8, groups=4, time_embedding_norm=norm, **resample
+        in_channels=16,
+        out_channels=24,
+        temb_channels=8,
+        groups=4,
+        time_embedding_norm=norm,
+        **resample,
     )
     x, temb = torch.randn(2, 16, 8, 8, requires_grad=True), torch.randn(2, 8)
     native = block(x, temb)

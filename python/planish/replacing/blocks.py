@@ -91,7 +91,8 @@ def _forward(block: Any, x: Tensor, temb: Tensor | None) -> Tensor:
     h = block.conv2(block.dropout(h))
     if block.conv_shortcut is not None:
         x = block.conv_shortcut(x.contiguous() if block.training else x)
-    return (x + h) / block.output_scale_factor
+    y: Tensor = (x + h) / block.output_scale_factor
+    return y
 
 
 class _Fused:
@@ -110,19 +111,19 @@ class _Fused:
 
 
 @functools.cache
-def _fused_class(original: type[nn.Module]) -> type[nn.Module]:
+def _fused_class(original: Any) -> type[nn.Module]:
     names = ("__module__", "__qualname__", "__doc__")
     body = {name: getattr(original, name) for name in names}
     return type(original.__name__, (_Fused, original), {**body, "_planish_block": original})
 
 
-def _load(original: type[nn.Module]) -> nn.Module:
+def _load(original: Any) -> nn.Module:
     cls = _loading(original)
     return cls.__new__(cls)
 
 
 @functools.cache
-def _loading(original: type[nn.Module]) -> type[nn.Module]:
+def _loading(original: Any) -> type[nn.Module]:
     def __setstate__(self: Any, state: Any) -> None:
         self.__class__ = original
         self.__setstate__(state)
@@ -191,24 +192,25 @@ def _is_proven(cls: type[nn.Module], block: Any) -> bool:
         return _proven[key]
 
 
-def put(module: nn.Module) -> None:
+def put(module: Any) -> None:
     """Gives a block of the classes known its new forward, where that is proven."""
-    cls: type[nn.Module] = type(module)
+    cls: Any = type(module)
     if (
         (cls.__module__, cls.__qualname__) in _NAMES
         and not isinstance(module, _Fused)
         and "forward" not in module.__dict__
-        and families.ACTIVATIONS.get(type(module._modules.get("nonlinearity")))  # type: ignore[arg-type]
+        and families.ACTIVATIONS.get(type(module._modules.get("nonlinearity")))
         and any(type(module._modules.get(f"norm{i}")) is _channels.GroupNorm for i in (1, 2))
         and _is_proven(cls, module)
     ):
         module.__class__ = _fused_class(cls)
 
 
-def take(module: nn.Module) -> None:
+def take(module: Any) -> None:
     """Gives it back its own."""
-    if isinstance(module, _Fused):
-        module.__class__ = module._planish_block
+    original: Any = getattr(module, "_planish_block", None)
+    if original is not None:
+        module.__class__ = original
 
 
 def count(module: Any) -> int:
@@ -216,4 +218,4 @@ def count(module: Any) -> int:
     if not isinstance(module, _Fused):
         return 0
     block: Any = module
-    return 1 + (block.time_embedding_norm != "scale_shift")
+    return 1 if block.time_embedding_norm == "scale_shift" else 2

@@ -58,8 +58,10 @@ ACTIVATIONS: dict[type[nn.Module], str | None] = {
 
 #: Packages whose subclasses of torch's modules are looked at. Elsewhere such a class is its
 #: author's, and reached by planish.enable().
-_LIBRARIES = ("transformers", "transformers_modules", "diffusers", "diffusers_modules", "timm")
-_LIBRARIES += ("torchvision",)
+_LIBRARIES = (
+    *("transformers", "transformers_modules", "diffusers", "diffusers_modules"),
+    *("timm", "torchvision"),
+)
 
 _TORCH_BASES = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 
@@ -184,17 +186,16 @@ def _group_forms(module: nn.GroupNorm) -> Iterator[Form]:
     if not then:
         yield form
         return
-    act = module._modules[then[0]]
+    act: Any = module._modules[then[0]]
     if len(then) == 1 and type(act) in ACTIVATIONS:
         yield dataclasses.replace(form, activation=ACTIVATIONS[type(act)])
 
 
 def _names(module: nn.Module, known: tuple[str, ...]) -> str | None:
     for name in known:
-        value = module._parameters.get(name)
-        if value is None and name in module._buffers:
-            value = module._buffers[name]
-        if isinstance(value, Tensor):
+        if any(
+            isinstance(held.get(name), Tensor) for held in (module._parameters, module._buffers)
+        ):
             return name
     return None
 
@@ -214,7 +215,8 @@ def _row_forms(module: Any) -> Iterator[Form]:
     known = signature(type(module))
     if known is not None and known.gated:
         gated = True
-    for eps in (*found, *_EPS_NUMBERS):
+    every: list[str | float] = [*found, *_EPS_NUMBERS]
+    for eps in every:
         form = dataclasses.replace(base, eps=eps)
         yield from _gated_forms(module, form) if gated else _plain_forms(module, form)
 
@@ -222,7 +224,7 @@ def _row_forms(module: Any) -> Iterator[Form]:
 def _gated_forms(module: Any, base: Form) -> Iterator[Form]:
     given = getattr(module, "activation", None) or getattr(module, "act", None)
     activations = [given] if given in ("silu", "swish", "sigmoid") else ["silu", "sigmoid"]
-    parts: list[dict[str, str]] = [{}]
+    parts: list[dict[str, Any]] = [{}]
     if isinstance(getattr(module, "group_size", None), int):
         parts.insert(0, {"group_size": "group_size"})
     if isinstance(getattr(module, "n_groups", None), int):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from planish import _channels
 from planish.replacing import blocks, families, pairs
@@ -28,12 +29,13 @@ def _has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, None) for name in _HOOKS) or "forward" in module.__dict__
 
 
-def _neighbours(parent: nn.Module) -> Iterator[tuple[str, str]]:
+def _neighbours(parent: Any) -> Iterator[tuple[str, str]]:
     """Names of children of which the second is applied to what the first returns, and only that."""
     if type(parent) is nn.Sequential:
         yield from itertools.pairwise(parent._modules)
     else:
-        yield from pairs.of(type(parent))
+        cls: Any = type(parent)
+        yield from pairs.of(cls)
 
 
 def fuse(model: nn.Module) -> None:

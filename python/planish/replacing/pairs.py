@@ -11,8 +11,10 @@ import ast
 import collections
 import functools
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 
@@ -86,7 +88,7 @@ def _blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 @functools.cache
-def of(cls: type[nn.Module]) -> tuple[tuple[str, str], ...]:
+def of(cls: Any) -> tuple[tuple[str, str], ...]:
     """Pairs of names of a norm and its activation."""
     trees = _sources(cls)
     if not trees:
@@ -103,7 +105,7 @@ def of(cls: type[nn.Module]) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     for function in functions:
         for statements in _blocks(function):
-            for before, statement in zip(statements, statements[1:], strict=False):
+            for before, statement in itertools.pairwise(statements):
                 call = _call(statement)
                 ends = None if call is None else _ends(before, call[0])
                 if call is None or not ends or len(set(ends)) != 1 or uses[call[1]] != 1:

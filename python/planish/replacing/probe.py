@@ -1,8 +1,8 @@
 """Whether a module computes what a form says: its own forward against planish, on seeded inputs.
 
-It looks at copies with seeded parameters on the CPU, so parameters may be anywhere, on no device, in
-shards or huge. What is found holds for a class with these settings and is kept; it says for which
-dtypes and numbers of axes.
+It looks at copies with seeded parameters on the CPU, so parameters may be anywhere, on no device or
+in shards. What is found holds for a class with these settings and is kept; it says for which dtypes
+and numbers of axes.
 """
 
 from __future__ import annotations
@@ -143,18 +143,14 @@ def _input(form: Form, module: Any, size: int, rank: int, dtype: torch.dtype) ->
     if form.axis == 1:
         shape = [2, size, *sides[: rank - 2]]
     else:
-        shape = [*sides[: rank - form.count], *_last(form, module, size)]
+        last = list(module.normalized_shape) if form.count > 1 else [size]
+        shape = [*sides[: rank - form.count], *last]
     x = _seeded(shape, generator, torch.float32) + 0.25
     scales = torch.tensor([1.0, 0.01, 3.0, 0.002, 0.3])
     along = 0 if shape[0] > 2 else -1
     where = [1] * len(shape)
     where[along] = -1
     return (x * scales.repeat(-(-shape[along] // 5))[: shape[along]].view(where)).to(dtype)
-
-
-def _last(form: Form, module: Any, size: int) -> list[int]:
-    shape = getattr(module, "normalized_shape", None)
-    return list(shape) if form.count > 1 and shape is not None else [size]
 
 
 def _ulp(one: Tensor, other: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
@@ -227,10 +223,8 @@ class _Prober:
         x = _input(self.form, new, self.size, rank, x_dtype).to(wide or x_dtype)
         gate = x.flip(0) * 2 if self.gated else None
         x.requires_grad_(gradients)
-        if ours:
-            y = self.run(new, x, gate)
-        else:
-            y = new(x, gate) if self.gated else new(x)
+        given = (x, gate) if self.gated else (x,)
+        y: Any = self.run(new, x, gate) if ours else new(*given)
         if not isinstance(y, Tensor):
             raise _Differs("its result is no tensor")
         if not gradients:
@@ -314,8 +308,10 @@ def _ranks(form: Form) -> tuple[int, ...]:
     return tuple(rank + form.count - 1 for rank in (3, 2, 4, 5))
 
 
-_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError)
-_FAILURES += (AssertionError, KeyError, NotExact, _Differs, _Refuses)
+_FAILURES = (
+    *(RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError),
+    *(AssertionError, KeyError, NotExact, _Differs, _Refuses),
+)
 
 
 def _first(prober: _Prober) -> int | str:

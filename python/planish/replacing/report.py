@@ -65,10 +65,8 @@ class Counter:
 
     def report(self, fused: int) -> Report:
         """All of them, as they came."""
-        return Report(
-            *(
-                tuple(Entry(name, what, count) for (name, what), count in found.items())
-                for found in (self._taken, self._left)
-            ),
-            fused,
+        taken, left = (
+            tuple(Entry(name, what, count) for (name, what), count in found.items())
+            for found in (self._taken, self._left)
         )
+        return Report(taken, left, fused)

@@ -17,7 +17,7 @@ import torch
 from planish import _functional
 from planish._ways import Way, way_of
 from planish.replacing import families
-from planish.replacing.forms import Form, NotExact, runner
+from planish.replacing.forms import Form, NotExact, parameter_of, runner
 from planish.replacing.probe import Pair, Proof, prove
 from torch import Tensor, nn
 
@@ -39,13 +39,13 @@ class Swapped:
         return _load, (self._planish_original,), state
 
 
-def _load(original: type[nn.Module]) -> nn.Module:
+def _load(original: Any) -> nn.Module:
     cls = _loading(original)
     return cls.__new__(cls)
 
 
 @functools.cache
-def _loading(original: type[nn.Module]) -> type[nn.Module]:
+def _loading(original: Any) -> type[nn.Module]:
     """Its __setstate__ makes it the original's, then planish's once more."""
 
     def __setstate__(self: Any, state: Any) -> None:
@@ -64,9 +64,7 @@ def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form
     TorchScript trace the original's forward."""
     if not isinstance(x, Tensor) or x.dim() not in ranks:
         return False
-    weight = getattr(module, form.weight) if form.weight else None
-    bias = getattr(module, form.bias) if form.bias else None
-    weight, bias = (p if isinstance(p, Tensor) else None for p in (weight, bias))
+    weight, bias = parameter_of(module, form.weight), parameter_of(module, form.bias)
     if form.kind == "convolution":
         weight, bias = module.weight, module.bias
     first = weight if weight is not None else bias
@@ -84,7 +82,7 @@ def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form
 
 
 @functools.cache
-def _swapped_class(original: type[nn.Module], proof: Proof) -> type[nn.Module]:
+def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
     form, run = proof.form, runner(proof.form)
     pairs, ranks = proof.pairs, proof.ranks
     known = families.signature(original)
@@ -148,7 +146,7 @@ def form_of(module: nn.Module) -> str:
 def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     """The class that runs it on planish and what that computes; or why there is none, empty for
     what is no norm."""
-    cls = type(module)
+    cls: Any = type(module)
     if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
         return ""
     why = _bound_forward(module)
@@ -177,23 +175,29 @@ def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
     return {p.dtype for p in module._parameters.values() if p is not None}
 
 
-def _bound_forward(module: nn.Module) -> str:
-    """Why a forward that is an attribute of the instance is in the way; empty where it is not.
+#: Attributes of an instance that may be the class's forward, bound: accelerate's hooks keep it as
+#: the second and, once they are removed, as the first.
+_BOUND = ("forward", "_old_forward")
 
-    accelerate's hooks bind one that calls what is kept as ``_old_forward``.
-    """
+
+def _is_own_forward(module: nn.Module, value: Any) -> bool:
+    return getattr(value, "__func__", None) is type(module).forward
+
+
+def _bound_forward(module: nn.Module) -> str:
+    """Why a forward that is an attribute of the instance is in the way; empty where it is not."""
     if "forward" not in module.__dict__:
         return ""
-    old = module.__dict__.get("_old_forward")
-    if getattr(old, "__func__", None) is type(module).forward:
+    if any(_is_own_forward(module, module.__dict__.get(name)) for name in _BOUND):
         return ""
     return "its forward was replaced on the instance, by something other than its class"
 
 
 def _assign(module: Any, cls: type[nn.Module]) -> None:
+    own = [name for name in _BOUND if _is_own_forward(module, module.__dict__.get(name))]
     module.__class__ = cls
-    if "_old_forward" in module.__dict__:
-        module.__dict__["_old_forward"] = types.MethodType(cls.forward, module)
+    for name in own:
+        module.__dict__[name] = types.MethodType(cls.forward, module)
 
 
 def put(module: nn.Module) -> str | None:

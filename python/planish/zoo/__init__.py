@@ -60,7 +60,8 @@ def prepare() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if _schemas:
         return
-    _schemas.append(torch.library.Library("torchvision", "FRAGMENT"))
+    made: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    _schemas.append(made)
     if importlib.util.find_spec("torchvision") is None or hasattr(torch.ops.torchvision, "nms"):
         return
     try:

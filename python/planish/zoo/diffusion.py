@@ -24,8 +24,8 @@ def _of(name: str, cls: str, inputs: Callable[[], dict[str, Any]], **given: Any)
 
 # ---- U-Nets and autoencoders --------------------------------------------------------------------
 
-_UNET = {"sample_size": 16, "block_out_channels": (32, 64), "layers_per_block": 1}
-_BLOCKS = {
+_UNET: dict[str, Any] = {"sample_size": 16, "block_out_channels": (32, 64), "layers_per_block": 1}
+_BLOCKS: dict[str, Any] = {
     "down": ("DownBlock2D", "CrossAttnDownBlock2D"),
     "up": ("CrossAttnUpBlock2D", "UpBlock2D"),
 }
@@ -48,14 +48,23 @@ def _sdxl_inputs() -> dict[str, Any]:
     return {**_noise(4), **_times(), **_text(), "added_cond_kwargs": added}
 
 
-_DC_ENCODER = {"block_types": ("ResBlock", "EfficientViTBlock"), "qkv_multiscales": ((), (5,))}
-_DC_SIDE = {**_DC_ENCODER, "block_out_channels": (16, 32), "layers_per_block": (1, 1)}
-_DC = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in _DC_SIDE.items()}
+_DC_ENCODER: dict[str, Any] = {
+    "block_types": ("ResBlock", "EfficientViTBlock"),
+    "qkv_multiscales": ((), (5,)),
+}
+_DC_SIDE: dict[str, Any] = {
+    **_DC_ENCODER,
+    "block_out_channels": (16, 32),
+    "layers_per_block": (1, 1),
+}
+_DC: dict[str, Any] = {
+    f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in _DC_SIDE.items()
+}
 
 # ---- Transformers -------------------------------------------------------------------------------
 
-_HEADS = {"num_attention_heads": 2, "attention_head_dim": 16}
-_DIT = {
+_HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16}
+_DIT: dict[str, Any] = {
     **_HEADS,
     "in_channels": 4,
     "out_channels": 8,
@@ -63,7 +72,7 @@ _DIT = {
     "sample_size": 8,
     "patch_size": 2,
 }
-_SD3 = {
+_SD3: dict[str, Any] = {
     **_HEADS,
     "sample_size": 8,
     "patch_size": 2,
@@ -75,7 +84,7 @@ _SD3 = {
     "pooled_projection_dim": 32,
     "pos_embed_max_size": 8,
 }
-_FLUX = {
+_FLUX: dict[str, Any] = {
     **_HEADS,
     "patch_size": 1,
     "in_channels": 4,

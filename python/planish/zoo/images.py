@@ -47,9 +47,13 @@ def _raft() -> Built:
     return raft_large(weights=None), {**images, "num_flow_updates": 1}
 
 
-_STAGES = {"depths": (1, 1, 2, 1), "dims": (16, 24, 32, 40)}
-_HF_STAGES = {"hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 2, 1], "image_size": 64}
-_SHALLOW = {"layers": (1, 1, 1, 1)}
+_STAGES: dict[str, Any] = {"depths": (1, 1, 2, 1), "dims": (16, 24, 32, 40)}
+_HF_STAGES: dict[str, Any] = {
+    "hidden_sizes": [16, 24, 32, 40],
+    "depths": [1, 1, 2, 1],
+    "image_size": 64,
+}
+_SHALLOW: dict[str, Any] = {"layers": (1, 1, 1, 1)}
 
 
 def _image() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from planish.zoo import LANGUAGE, Built, Entry, hugging_face, tokens
 
 __all__ = ["MODELS", "SPECIAL", "TEXT"]
 
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-TEXT = {
+SPECIAL: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+TEXT: dict[str, Any] = {
     "vocab_size": 100,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -22,8 +22,8 @@ TEXT = {
     "max_position_embeddings": 64,
     **SPECIAL,
 }
-_MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_MIXED: dict[str, Any] = {"layer_types": ["sliding_attention", "full_attention"]}
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 def _text_inputs() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _decoder(name: str, stem: str, config: str | None = None, **given: Any) -> E
     )
 
 
-_QWEN3_NEXT = {
+_QWEN3_NEXT: dict[str, Any] = {
     **_EXPERTS,
     "shared_expert_intermediate_size": 32,
     "linear_num_value_heads": 2,
@@ -50,7 +50,7 @@ _QWEN3_NEXT = {
     "linear_value_head_dim": 16,
     "layer_types": ["linear_attention", "full_attention"],
 }
-_DEEPSEEK = {
+_DEEPSEEK: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "num_key_value_heads": 2,
     "n_shared_experts": 1,
@@ -66,7 +66,7 @@ _DEEPSEEK = {
     "v_head_dim": 16,
     "head_dim": 8,
 }
-_MAMBA2 = {
+_MAMBA2: dict[str, Any] = {
     "hidden_size": 32,
     "num_heads": 4,
     "head_dim": 16,
@@ -78,7 +78,14 @@ _MAMBA2 = {
     "chunk_size": 8,
     **SPECIAL,
 }
-T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+T5: dict[str, Any] = {
+    "vocab_size": 100,
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 2,
+}
 
 
 def _pictures(name: str, stem: str, vision: dict[str, Any], text: dict[str, Any]) -> Entry:
@@ -110,14 +117,22 @@ def _pictures(name: str, stem: str, vision: dict[str, Any], text: dict[str, Any]
     return Entry(name, LANGUAGE, ("transformers",), make)
 
 
-_WITH_PICTURES = {
+_WITH_PICTURES: dict[str, Any] = {
     **TEXT,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
 }
-_WITHOUT_HEAD = {key: value for key, value in _WITH_PICTURES.items() if key != "head_dim"}
-_TOWER = {"hidden_size": 32, "num_heads": 2, "spatial_merge_size": 2}
+_WITHOUT_HEAD: dict[str, Any] = {
+    key: value for key, value in _WITH_PICTURES.items() if key != "head_dim"
+}
+_TOWER: dict[str, Any] = {"hidden_size": 32, "num_heads": 2, "spatial_merge_size": 2}
 
-_GPT2 = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+_GPT2: dict[str, Any] = {
+    "vocab_size": 100,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 64,
+}
 
 
 def _both_sides() -> dict[str, Any]:

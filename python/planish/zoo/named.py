@@ -15,8 +15,10 @@ __all__ = ["UnknownModel", "of_function", "resolve"]
 
 #: What a configuration of Transformers is cut down to: norms are the same in every layer.
 _LAYERS, _VOCABULARY = 2, 1000
-_LAYER_NAMES = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers")
-_LAYER_NAMES += ("num_decoder_layers", "n_layers")
+_LAYER_NAMES = (
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers"),
+    *("decoder_layers", "num_decoder_layers"),
+)
 
 
 class UnknownModel(ValueError):

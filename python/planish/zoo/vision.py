@@ -12,7 +12,7 @@ from planish.zoo.language import SPECIAL
 
 __all__ = ["MODELS"]
 
-_BERT = {
+_BERT: dict[str, Any] = {
     "vocab_size": 100,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -20,15 +20,15 @@ _BERT = {
     "num_attention_heads": 2,
     "max_position_embeddings": 64,
 }
-_VIT = {
+_VIT: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "image_size": 32,
     "patch_size": 8,
 }
-_VIT_MLP = {**_VIT, "intermediate_size": 64}
-_SWIN = {
+_VIT_MLP: dict[str, Any] = {**_VIT, "intermediate_size": 64}
+_SWIN: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 2,
     "embed_dim": 16,
@@ -61,7 +61,7 @@ def _two_towers(name: str, stem: str, **given: Any) -> Entry:
     )
 
 
-_WHISPER = {
+_WHISPER: dict[str, Any] = {
     "vocab_size": 100,
     "d_model": 32,
     "encoder_layers": 2,
@@ -76,7 +76,7 @@ _WHISPER = {
     "decoder_start_token_id": 3,
     **SPECIAL,
 }
-_WAV2VEC2 = {
+_WAV2VEC2: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -128,7 +128,7 @@ def _prompts(size: int) -> dict[str, Any]:
     return {"hidden_size": size, "image_size": 64, "patch_size": 16, "mask_input_channels": 16}
 
 
-_SAM = {
+_SAM: dict[str, Any] = {
     "vision_config": {
         "hidden_size": 32,
         "output_channels": 16,
@@ -200,7 +200,7 @@ def _vision_vit() -> Built:
     return model, {"x": pixels(32)}
 
 
-_small = {"depth": 2, "embed_dim": 32, "num_heads": 2}
+_small: dict[str, Any] = {"depth": 2, "embed_dim": 32, "num_heads": 2}
 _timm = functools.partial(timm_model, family=VISION)
 _hf = functools.partial(hugging_face, family=VISION)
 
