@@ -18,7 +18,8 @@ constexpr int SAVED_MEAN_ULPS = 4;
 /* Whether `delta`, the mean of x less the saved one over a row, can be a rounding of that; or both times `scale`.
  * What is no number counts as one: it is to make the row NaN. */
 template <typename T> __device__ __forceinline__ bool is_rounding(T delta, T mean, T scale) {
-    constexpr T ULPS = (T)(SAVED_MEAN_ULPS * ulp_at_one(MEAN_TYPE)), LEAST = (T)least_normal(MEAN_TYPE);
+    constexpr int TYPE = sizeof(T) == 4 && MEAN_TYPE == F64 ? F32 : MEAN_TYPE; /* is not asked for then */
+    constexpr T ULPS = (T)(SAVED_MEAN_ULPS * ulp_at_one(TYPE)), LEAST = (T)least_normal(TYPE);
     const T size = delta < 0 ? -delta : delta, reach = ((mean < 0 ? -mean : mean) + LEAST) * ULPS * scale;
     return !(size > reach) || size - size != 0;
 }
