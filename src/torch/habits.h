@@ -17,7 +17,8 @@ typedef struct torch_habits {
 
 extern torch_habits habits;
 
-/* Fills them, on the CPU. Called in a guarded body, once the kernels are known to be reached. */
+/* Fills them, on the CPU; torch's native_group_norm is one function for the CPU and CUDA. Called in
+ * a guarded body, once the kernels are known to be reached. */
 void ask_habits(void);
 
 #endif

@@ -97,10 +97,6 @@ PLACES: dict[str, Callable[[Action], None]] = {
 }
 
 
-def import_it() -> None:
-    import planish  # noqa: F401
-
-
 def enable() -> None:
     import planish
 
@@ -113,12 +109,6 @@ def enabled() -> None:
 
     with planish.enabled("rms_norm"):
         planish.stats()
-    planish.disable()
-
-
-def disable() -> None:
-    import planish
-
     planish.disable()
 
 
@@ -167,10 +157,8 @@ def call_enabled() -> None:
 
 
 ACTIONS: dict[str, Action] = {
-    "import": import_it,
     "enable": enable,
     "enabled": enabled,
-    "disable": disable,
     "stats": stats,
     "doctor": doctor,
     "replace": replace,
