@@ -133,7 +133,7 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
         NAME(ask_for_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, asks, 0);
         if (__builtin_expect(!NAME(finish_constants)(a, xhat, g, gxhat, SHORT_ROWS, &constants),
                              0)) {
-            a->one_by_one(a->own, first, SHORT_ROWS, rms);
+            EXPORT(one_by_one)(a, first, SHORT_ROWS, rms);
             continue;
         }
         NAME(short_gradient)(a, x, dy, in_place ? dx : (char *)piece, made_pitch, vecs, last, rms,
