@@ -19,10 +19,14 @@
     extern group_backward_kernel *const UNIT(group_backward, element, real, tier)[GROUP_KINDS];    \
     extern strip_forward_kernel *const UNIT(strip_forward, element, real, tier)[GROUP_KINDS];      \
     extern strip_backward_kernel *const UNIT(strip_backward, element, real, tier)[GROUP_KINDS];
-/* Rows of few columns, with weights of the compute type: for the other kernels of rows. */
+/* Rows of few columns, with weights of the compute type: for the other kernels of rows, which take
+ * those of a step that leave its range, one by one. */
 #define DECLARE_FEW(element, real, tier)                                                           \
     extern few_forward_kernel *const UNIT(few_forward, element, real, tier)[KINDS];                \
-    extern few_backward_kernel *const UNIT(few_backward, element, real, tier)[KINDS];
+    extern few_backward_kernel *const UNIT(few_backward, element, real, tier)[KINDS];              \
+    void UNIT(one_row, element, real, tier)(const forward_args *, int64_t row, bool rms);          \
+    void UNIT(one_by_one, element, real, tier)(const backward_args *, int64_t row, int count,      \
+                                               bool rms);
 /* Of a compute type. */
 #define DECLARE_REAL(real, tier)                                                                   \
     extern const channel_kernels UNIT(channels, real, real, tier);                                 \

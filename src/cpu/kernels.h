@@ -93,10 +93,6 @@ typedef struct forward_args {
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
     planish_activation activation; /* wide.c only */
-    /* Of rows of few columns, whose weight and bias are in the compute type: as the caller was
-     * given them, and who takes one of these alone. */
-    const struct forward_args *own;
-    void (*one_row)(const struct forward_args *own, int64_t row, bool rms, traffic t);
 } forward_args;
 
 typedef struct backward_args {
@@ -119,9 +115,6 @@ typedef struct backward_args {
     bool by_pixel;
     planish_activation activation;
     const void *bias; /* where an activation follows */
-    /* As in forward_args. */
-    const struct backward_args *own;
-    void (*one_by_one)(const struct backward_args *own, int64_t row, int count, bool rms);
 } backward_args;
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */

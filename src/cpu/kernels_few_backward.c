@@ -4,6 +4,8 @@
 #include "cpu/activation.h"
 #include "cpu/rows_gradient_sums.h"
 
+DECLARE_FEW(ELEMENT, WEIGHT, TIER)
+
 #include "cpu/rows_few.h"
 #include "cpu/rows_step_backward.h"
 
@@ -28,7 +30,6 @@ static int64_t NAME(few_rms)(const backward_args *a) {
     return NAME(few)(a, true);
 }
 
-DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 few_backward_kernel *const EXPORT(few_backward)[KINDS] = {
     NAME(few_layer),
     NAME(few_rms),

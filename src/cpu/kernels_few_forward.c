@@ -4,6 +4,8 @@
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
 
+DECLARE_FEW(ELEMENT, WEIGHT, TIER)
+
 #include "cpu/rows_few.h"
 #include "cpu/rows_short.h"
 #include "cpu/rows_step.h"
@@ -27,7 +29,6 @@ static int64_t NAME(few_rms)(const forward_args *a) {
     return NAME(few)(a, true);
 }
 
-DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 few_forward_kernel *const EXPORT(few_forward)[KINDS] = {
     NAME(few_layer),
     NAME(few_rms),

@@ -4,6 +4,9 @@
 #include "cpu/activation.h"
 #include "cpu/rows_gradient_sums.h"
 
+DECLARE_FEW(ELEMENT, WEIGHT, TIER)
+DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
+
 #include "cpu/rows_backward.h"
 
 DECLARE_ROWS(ELEMENT, WEIGHT, TIER)
@@ -11,3 +14,10 @@ backward_kernel *const EXPORT(rows_backward)[KINDS] = {
     NAME(backward_layer),
     NAME(backward_rms),
 };
+
+void EXPORT(one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {
+    NAME(pair_sums)(a, true);
+    for (int r = 0; r < count; r++)
+        NAME(backward_row)(a, row + r, rms, TRAFFIC_CACHED);
+    NAME(pair_sums)(a, false);
+}

@@ -4,6 +4,9 @@
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
 
+DECLARE_FEW(ELEMENT, WEIGHT, TIER)
+DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
+
 #include "cpu/rows_forward.h"
 
 DECLARE_ROWS(ELEMENT, WEIGHT, TIER)
@@ -11,3 +14,7 @@ forward_kernel *const EXPORT(rows_forward)[KINDS] = {
     NAME(forward_layer),
     NAME(forward_rms),
 };
+
+void EXPORT(one_row)(const forward_args *a, int64_t row, bool rms) {
+    NAME(forward_row)(a, row, rms, TRAFFIC_CACHED);
+}

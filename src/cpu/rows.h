@@ -191,11 +191,11 @@ INLINE int64_t NAME(min)(int64_t a, int64_t b) {
 }
 
 /* The most columns of rows that are done by kernels of their own (cpu/rows_few.h), and weights of
- * these in the compute type, in `to` where they are of another. */
+ * these in the compute type, made in `to`. */
 enum { NAME(FEW_COLS) = 8 * LANES };
 INLINE const REAL *NAME(few_weights)(const void *weights, int64_t n, REAL *to) {
-    if (!weights || DTYPE_OF(WEIGHT) == DTYPE_OF(REAL_TOKEN))
-        return weights;
+    if (!weights)
+        return NULL;
     for (int64_t i = 0; i < n; i += VEC_LANES)
         STORE_REAL(to + i, NAME(load_weight)((const WEIGHT_T *)weights + i, n - i));
     return to;

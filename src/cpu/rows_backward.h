@@ -253,24 +253,17 @@ INLINE int64_t NAME(few_columns_backward)(const backward_args *a, bool rms) {
     return 0;
 }
 #else
-DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
-/* Rows of a step of which one leaves the range of REAL. */
-OUTLINE void NAME(rows_one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {
-    NAME(pair_sums)(a, true);
-    for (int r = 0; r < count; r++)
-        NAME(backward_row)(a, row + r, rms, TRAFFIC_CACHED);
-    NAME(pair_sums)(a, false);
-}
-/* What can be done of rows of few columns; returns how many. */
+/* As in rows_forward.h. */
 INLINE int64_t NAME(few_columns_backward)(const backward_args *a, const bool rms) {
+    const planish_kind kind = rms ? PLANISH_RMS : PLANISH_LAYER;
     _Alignas(64) REAL weight[NAME(FEW_COLS)];
     if (a->cols > NAME(FEW_COLS))
         return 0;
+    if (DTYPE_OF(WEIGHT) == DTYPE_OF(REAL_TOKEN))
+        return UNIT(few_backward, ELEMENT, REAL_TOKEN, TIER)[kind](a);
     backward_args few = *a;
-    few.own = a;
-    few.one_by_one = NAME(rows_one_by_one);
     few.weight = NAME(few_weights)(a->weight, a->cols, weight);
-    return UNIT(few_backward, ELEMENT, REAL_TOKEN, TIER)[rms ? PLANISH_RMS : PLANISH_LAYER](&few);
+    return UNIT(few_backward, ELEMENT, REAL_TOKEN, TIER)[kind](&few);
 }
 #endif
 

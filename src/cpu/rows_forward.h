@@ -158,9 +158,9 @@ typedef struct NAME(group_moments) {
  * one where it is far: a single stream of writes waits less. 16-bit rows wait for conversions, of
  * weight too.
  */
-INLINE void NAME(finish_rows)(const forward_args *a, int64_t row, const int count, const bool rms,
-                              const traffic t, ELEMENT_T *piece, const NAME(group_moments) * g,
-                              int64_t ahead) {
+INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int count, const bool rms,
+                               const traffic t, ELEMENT_T *piece, const NAME(group_moments) * g,
+                               int64_t ahead) {
     const ELEMENT_T *const *const x = g->x;
     if (__builtin_expect(!g->in_range, 0)) {
         if (count > 1) {
@@ -196,27 +196,6 @@ INLINE void NAME(finish_rows)(const forward_args *a, int64_t row, const int coun
             NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
     if (piece)
         stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
-}
-
-/* Of a group: not in line, for it is in the way of two loops. */
-OUTLINE void NAME(finish_layer_group)(const forward_args *a, int64_t row, traffic t,
-                                      ELEMENT_T *piece, const NAME(group_moments) * g,
-                                      int64_t ahead) {
-    NAME(finish_rows)(a, row, GROUP, false, t, piece, g, ahead);
-}
-OUTLINE void NAME(finish_rms_group)(const forward_args *a, int64_t row, traffic t, ELEMENT_T *piece,
-                                    const NAME(group_moments) * g, int64_t ahead) {
-    NAME(finish_rows)(a, row, GROUP, true, t, piece, g, ahead);
-}
-INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int count, const bool rms,
-                               const traffic t, ELEMENT_T *piece, const NAME(group_moments) * g,
-                               int64_t ahead) {
-    if (count == 1)
-        NAME(finish_rows)(a, row, 1, rms, t, piece, g, ahead);
-    else if (rms)
-        NAME(finish_rms_group)(a, row, t, piece, g, ahead);
-    else
-        NAME(finish_layer_group)(a, row, t, piece, g, ahead);
 }
 
 INLINE void NAME(rows_of_x)(const forward_args *a, int64_t row, const int count,
@@ -297,18 +276,19 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
     return 0;
 }
 #else
-DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
-/* What can be done of rows of few columns; returns how many. */
+/* What can be done of rows of few columns, with weight and bias in the compute type; returns how
+ * many. */
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
+    const planish_kind kind = rms ? PLANISH_RMS : PLANISH_LAYER;
     _Alignas(64) REAL weight[NAME(FEW_COLS)], bias[NAME(FEW_COLS)];
     if (a->cols > NAME(FEW_COLS) || a->given || !a->y)
         return 0;
+    if (DTYPE_OF(WEIGHT) == DTYPE_OF(REAL_TOKEN))
+        return UNIT(few_forward, ELEMENT, REAL_TOKEN, TIER)[kind](a);
     forward_args few = *a;
-    few.own = a;
-    few.one_row = NAME(forward_row);
     few.weight = NAME(few_weights)(a->weight, a->cols, weight);
     few.bias = NAME(few_weights)(a->bias, a->cols, bias);
-    return UNIT(few_forward, ELEMENT, REAL_TOKEN, TIER)[rms ? PLANISH_RMS : PLANISH_LAYER](&few);
+    return UNIT(few_forward, ELEMENT, REAL_TOKEN, TIER)[kind](&few);
 }
 #endif
 

@@ -38,8 +38,8 @@ INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
 
 /* Ends the moments of a step's rows: their scales and statistics. False where a row leaves the
  * range of REAL, and then the rows are done one by one. */
-ONE_COPY bool NAME(finish_step)(const forward_args *a, int64_t row, int count, bool rms,
-                                const double mean[], const double m2[], NAME(row_scales) * scales) {
+INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int count, const bool rms,
+                              const double mean[], const double m2[], NAME(row_scales) * scales) {
     double rstd[SHORT_ROWS];
     bool in_range = true;
     for (int r = 0; r < count; r += GROUP) {
@@ -48,7 +48,7 @@ ONE_COPY bool NAME(finish_step)(const forward_args *a, int64_t row, int count, b
     }
     if (__builtin_expect(!in_range, 0)) {
         for (int r = 0; r < count; r++)
-            a->one_row(a->own, row + r, rms, TRAFFIC_CACHED);
+            EXPORT(one_row)(a, row + r, rms);
         return false;
     }
     stat_store_rows(&a->mean, row, count, mean);
@@ -163,7 +163,10 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
                                 const int vecs, const bool whole, bool lines) {
     _Alignas(64) ELEMENT_T piece[(SHORT_ROWS * NAME(SHORT_VECS) + 1) * VEC_LANES];
     const int64_t n = a->cols, x_pitch = a->x_pitch;
-    const int last = whole ? VEC_LANES : (int)n - (vecs - 1) * VEC_LANES;
+    /* Where whole vectors are constants: a remainder, so that the compiler sees that this is not.
+     */
+    const int rest = vecs <= NAME(PARTS) ? (int)(n % VEC_LANES) : (int)n - (vecs - 1) * VEC_LANES;
+    const int last = whole ? VEC_LANES : rest;
     const bool in_place = n % VEC_LANES == 0 && !lines;
     /* Where y fits the cache it comes soon enough by itself. */
     const bool writes = a->traffic == TRAFFIC_STREAM && !lines;

@@ -134,7 +134,7 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
         if (__builtin_expect(
                 !NAME(finish_constants)(a, first, xhat, g, gxhat, SHORT_ROWS, rms, &constants),
                 0)) {
-            a->one_by_one(a->own, first, SHORT_ROWS, rms);
+            EXPORT(one_by_one)(a, first, SHORT_ROWS, rms);
             continue;
         }
         NAME(short_gradient)(a, x, dy, in_place ? dx : (char *)piece, made_pitch, vecs, last, rms,

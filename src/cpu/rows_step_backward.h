@@ -17,8 +17,8 @@ INLINE NAME(row_gradient) NAME(gradient_at)(const NAME(row_gradients) * rows, in
 }
 
 /* The saved statistics of a step's rows. */
-ONE_COPY void NAME(saved_of)(const backward_args *a, int64_t first, int count, bool rms,
-                             NAME(row_gradients) * rows) {
+INLINE void NAME(saved_of)(const backward_args *a, int64_t first, const int count, const bool rms,
+                           NAME(row_gradients) * rows) {
     double mean[SHORT_ROWS] = {0}, rstd[SHORT_ROWS];
     stat_load_rows(&a->rstd, first, count, rstd);
     if (!rms && !a->x_is_xhat)
@@ -78,9 +78,9 @@ INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean
 
 /* Finishes the constants of a step's rows, `first` and those behind it, from their sums. False
  * where one left the range. */
-ONE_COPY bool NAME(finish_constants)(const backward_args *a, int64_t first, const REAL xhat[],
-                                     const REAL g[], const REAL gxhat[], int count, bool rms,
-                                     NAME(row_gradients) * rows) {
+INLINE bool NAME(finish_constants)(const backward_args *a, int64_t first, const REAL xhat[],
+                                   const REAL g[], const REAL gxhat[], const int count,
+                                   const bool rms, NAME(row_gradients) * rows) {
     const mean_reach reach = NAME(reach_of)(a, rms);
     bool in_range = true;
     for (int r = 0; r < count; r += GROUP)
@@ -183,7 +183,7 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         if (__builtin_expect(!NAME(step_constants)(a, done, x, dy, dx, count, rms,
                                                    asks && !lines && t != TRAFFIC_LINES, &rows),
                              0)) {
-            a->one_by_one(a->own, done, count, rms);
+            EXPORT(one_by_one)(a, done, count, rms);
             continue;
         }
         int64_t i = 0;
