@@ -92,9 +92,7 @@ and GlobalResponseNorm, which planish has not, and weight norm.
 |---|---|---|---|---|---|
 {families}
 
-Outputs and gradients of every model after `replace()` are no further from the same model in float64
-than {factor:g} times what they were before, or {roundings:g} roundings: {within}.
-Models of more than 3 million parameters were compared in f32 only.
+{within}
 
 | model | norm calls | enable | replace | both | classes |
 |---|---|---|---|---|---|
@@ -104,6 +102,12 @@ Models of more than 3 million parameters were compared in f32 only.
 
 {left}
 """
+
+
+_WITHIN = """\
+Outputs and gradients of every model after `replace()` are no further from the same model in float64
+than {factor:g} times what they were before, or {roundings:g} roundings: {within}.
+Models of more than 3 million parameters were compared in f32 only."""
 
 
 def _versions() -> str:
@@ -169,20 +173,17 @@ class _Table:
                 rows.append(
                     f"| {family} | {sums['models']} | {sums['calls']} | {' | '.join(cells)} |"
                 )
-        within = f"{self.measured} of {self.measured} runs in f32 and bf16"
         broken = [text for text in self.outside if " is not: " in text]
-        if broken:
-            within = f"{self.measured - len(broken)} of {self.measured} runs in f32 and bf16"
+        within = f"{self.measured - len(broken)} of {self.measured} runs in f32 and bf16"
         if self.outside:
             within += f" ({'; '.join(self.outside)})"
+        within = _WITHIN.format(factor=distance.FACTOR, roundings=distance.ROUNDINGS, within=within)
         left = [f"- {count} x {what}" for what, count in self.left.items()]
         return _HEAD.format(
             versions=_versions(),
             count=len(self.models),
             families="\n".join(rows),
-            factor=distance.FACTOR,
-            roundings=distance.ROUNDINGS,
-            within=within,
+            within=within if self.measured else "Results were not compared (`--no-check`).",
             models="\n".join(self.models),
             left="\n".join(left) or "Nothing.",
         )
