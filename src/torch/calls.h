@@ -42,6 +42,7 @@ typedef enum reason {
     NOT_DENSE,
     NO_GPU_KERNEL,
     INFERENCE_TENSOR,
+    TORCH_IS_FASTER,
     LIBRARY_REFUSED,
     REASON_COUNT
 } reason;

@@ -9,6 +9,7 @@
  */
 #include "calls.h"
 #include "fallback.h"
+#include "group_faster.h"
 #include "group_views.h"
 #include "habits.h"
 #include "kernels.h"
@@ -16,23 +17,9 @@
 #include "stack.h"
 #include "tensor.h"
 
-/*
- * Where torch's own forward of channels-last tensors is faster (docs/bench.md): of more elements
- * than these, where it sums many pixels in vectors whatever the groups, or a group's channels fill
- * a good part of a vector.
- */
-enum { CHANNELS_LAST_ELEMENTS = 32768, MANY_PIXELS = 1024, FEW_BYTES = 16 };
-
 static bool is_active(backend whose) {
     return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_GROUP_NORM
                                                  : PLANISH_TORCH_GROUP_NORM);
-}
-
-static bool torch_is_faster(const group *g) {
-    if (!g->channels_last || view_elements(&g->x) <= CHANNELS_LAST_ELEMENTS)
-        return false;
-    const int64_t depth = g->sizes.channels / g->sizes.groups;
-    return g->sizes.pixels >= MANY_PIXELS || depth * (g->x.dtype.bits / 8) > FEW_BYTES;
 }
 
 static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
@@ -40,8 +27,8 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     int64_t statistic_strides[2];
     split_view x, y, weight, bias;
     DLTensor whole_y, mean, rstd;
-    if (torch_is_faster(g))
-        return refusal(PLANISH_ERROR_UNAVAILABLE);
+    if (g->whose == BACKEND_CPU && torch_is_faster(g, NULL))
+        return TORCH_IS_FASTER;
     if (!group_is_laid_out(g, &g->x) && !habits.group_norm_takes_strides)
         return NOT_DENSE;
     reason why = group_split(g, &g->x, &x);
@@ -205,6 +192,8 @@ static reason backward_on_planish(group *g, tensor_handle grad_out, const DLTens
         why = examine_statistics(g, rstd, statistic, statistic_strides);
     if (why == SUPPORTED && !same_dtype(mean, rstd))
         why = MIXED_DTYPES;
+    if (why == SUPPORTED && g->whose == BACKEND_CPU && torch_is_faster(g, whole_dy))
+        why = TORCH_IS_FASTER;
     if (why == SUPPORTED)
         why = group_split(g, &g->x, &x);
     if (why == SUPPORTED)

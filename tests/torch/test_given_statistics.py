@@ -120,6 +120,8 @@ def test_layer_norm_takes_statistics_that_it_finds_for_itself(
 def test_group_norm_takes_statistics_that_it_finds_for_itself(
     shape: tuple[int, int, int, int, int], dtype: torch.dtype, last: bool, kind: str, device: str
 ) -> None:
+    if device == "cuda" and dtype == torch.float64:
+        pytest.skip("on CUDA group norm of f64 is torch's own kernel")
     images, channels, height, width, groups = shape
     pixels = height * width
     generator = torch.Generator().manual_seed(channels * pixels)
@@ -128,7 +130,7 @@ def test_group_norm_takes_statistics_that_it_finds_for_itself(
     dy = torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype)
     weight = torch.randn(channels, generator=generator, dtype=torch.float64).to(dtype)
     rows = x.reshape(images * groups, -1)
-    mean, rstd = statistics(rows, kind, saved_dtype(dtype, device))
+    mean, rstd = statistics(rows, kind, dtype)
     by_element = weight[:, None].expand(channels, pixels).reshape(groups, -1).repeat(images, 1)
     dx, terms, products, sizes = exact_gradients(
         rows, dy.reshape(rows.shape), by_element, mean, rstd

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 aten = torch.ops.aten
 SLOW = "a layout that no fast kernel takes, or no kernel could be made"
+FASTER = "a group norm of which torch's own kernel is faster"
 LAST, LAST_3D = torch.channels_last, torch.channels_last_3d
 
 
@@ -300,7 +301,9 @@ def errors(found: list[Tensor], right: list[Exact], sums: list[Exact], groups: i
 def is_left_to_torch(x: Tensor, groups: int) -> bool:
     """Whether the forward of a channels-last tensor is torch's own, which is faster."""
     pixels, depth = x[0, 0].numel(), x.shape[1] // groups
-    return x.numel() > 32768 and (pixels >= 1024 or depth * x.element_size() > 16)
+    wide = depth * x.element_size() > 16
+    few = pixels <= 16 and x.numel() >= 1024 and depth >= 16
+    return few or (x.numel() > 32768 and (pixels >= 1024 or wide))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +328,7 @@ def test_a_channels_last_forward_goes_where_it_is_slower(
     left = is_left_to_torch(x, groups)
     with on_planish(*([] if left else [GROUP])) as calls:
         ours = F.group_norm(x, groups)
-    assert calls.on_torch(GROUP) == ({SLOW: 1} if left else {})
+    assert calls.on_torch(GROUP) == ({FASTER: 1} if left else {})
     assert (ours.float() - F.group_norm(x.float(), groups)).abs().max() < 0.02
 
 
@@ -344,7 +347,7 @@ def test_values_leave_the_bounds_or_are_worse_than_torchs(
     with on_planish(*([] if slow else [GROUP]), GROUP_BACKWARD) as calls:
         ours = run(x, groups, weight, bias, dy)
     if slow:
-        assert calls.on_torch(GROUP) == {SLOW: 1}
+        assert calls.on_torch(GROUP) == {FASTER: 1}
     found, torchs = (errors(results, right, sums, groups) for results in (ours, native))
     for error, theirs in zip(found, torchs, strict=True):
         assert error <= max(theirs, BOUND[dtype]), f"{found} ULP, torch {torchs}"
@@ -651,3 +654,35 @@ def test_a_dispatch_mode_sees_other_operators() -> None:
         F.group_norm(X, 3, WEIGHT, WEIGHT)
         F.group_norm(X.contiguous(memory_format=LAST), 3)
     assert [name for name in seen.names if "norm" in name] == ["aten.native_group_norm.default"] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "dtype", "last", "passes"),
+    [
+        ((2, 320, 2, 2), 10, torch.float32, True, (False, False)),
+        ((2, 320, 2, 2), 10, torch.bfloat16, True, (False, False)),
+        ((2, 320, 2, 2), 32, torch.float32, True, (True, True)),  # ten channels to a group
+        ((2, 320, 2, 2), 10, torch.bfloat16, False, (True, False)),
+        ((2, 1280, 2, 2), 32, torch.float32, False, (False, True)),
+        ((2, 1280, 4, 4), 32, torch.float32, False, (True, False)),
+        ((2, 1280, 4, 4), 32, torch.bfloat16, False, (True, True)),
+        ((1, 4, 2, 2), 2, torch.bfloat16, True, (True, True)),  # too small to matter
+    ],
+    ids=str,
+)
+def test_an_image_of_few_pixels_goes_where_it_is_slower(
+    shape: tuple[int, ...],
+    groups: int,
+    dtype: torch.dtype,
+    last: bool,
+    passes: tuple[bool, bool],
+) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    x = (x.contiguous(memory_format=LAST) if last else x).requires_grad_()
+    calls = Calls()
+    with planish.enabled():
+        y = F.group_norm(x, groups)
+        y.backward(torch.ones_like(y))
+    for operator, stays in zip((GROUP, GROUP_BACKWARD), passes, strict=True):
+        assert calls.on_planish(operator) == int(stays)
+        assert calls.on_torch(operator) == ({} if stays else {FASTER: 1})

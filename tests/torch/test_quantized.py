@@ -94,11 +94,11 @@ def test_scales_are_not_the_largest_magnitudes(
 @pytest.mark.parametrize("layer", [True, False])
 def test_a_static_scale_or_a_residual_is_not_used(layer: bool, dtype: torch.dtype) -> None:
     x, residual = torch.randn(4, 96, dtype=dtype), torch.randn(4, 96)
-    weight, scale = torch.randn(96), torch.tensor([0.01])
+    weight, scale = torch.randn(96), torch.tensor([0.002])
     q, same, total = norm(layer)(x, weight, scale=scale, residual=residual)
     assert same is scale
     assert torch.equal(total, (x.double() + residual.double()).float())
-    exact = (exact_y(layer, total, weight) / 0.01).clamp(-448, 448)
+    exact = (exact_y(layer, total, weight) / 0.002).clamp(-448, 448)
     off = (q.double() - exact).abs() - (nearest(exact, E4M3) - exact).abs()
     assert (off <= 1e-5 * exact.abs() + 1e-6).all()
     assert q.double().abs().max() == 448  # it saturates

@@ -1,0 +1,73 @@
+/*
+ * Where torch's own group norm on the CPU is faster; see group_faster.h. Each row was measured by
+ * `planish bench switch --only group` (docs/bench.md, "No switch makes a norm slower"), and holds
+ * on the CPUs named there.
+ */
+#include "group_faster.h"
+
+#include "../cpu/dispatch.h"
+
+typedef enum pass { FORWARD = 1, BACKWARD = 2, BOTH = 3 } pass;
+typedef enum memory_format { NCHW, CHANNELS_LAST } memory_format;
+
+/* On which CPUs it holds: Intel's were timed by a Xeon, the others by AMD's Zen 3 and Zen 5. */
+typedef enum maker { ANY, NOT_INTEL } maker;
+
+/* All bounds are inclusive; 0: none. */
+typedef struct rule {
+    maker cpu;
+    memory_format format;
+    pass passes;
+    int bits; /* of an element of x; 0: any */
+    int64_t least_pixels, most_pixels;
+    int64_t least_depth, most_depth;    /* bytes of a group's channels of one pixel */
+    int64_t least_elements, most_bytes; /* of x */
+} rule;
+
+/* From here on the pages of a new result count for more than the kernel (docs/torch.md, "Large
+ * results"). */
+enum { LARGE = 32 << 20 };
+
+static const rule rules[] = {
+    /* Few pixels: torch takes the image as a whole, planish a strip of its groups. */
+    {ANY, CHANNELS_LAST, BOTH, 32, 0, 16, 64, 0, 1024, 0},
+    {ANY, CHANNELS_LAST, BOTH, 16, 0, 16, 32, 0, 1024, 0},
+    /* torch sums many pixels in vectors whatever the groups, and fewer where a group's channels
+     * fill a good part of a vector. */
+    {ANY, CHANNELS_LAST, FORWARD, 0, 1024, 0, 0, 0, 32769, LARGE - 1},
+    {ANY, CHANNELS_LAST, FORWARD, 0, 0, 0, 17, 0, 32769, LARGE - 1},
+    {NOT_INTEL, CHANNELS_LAST, BACKWARD, 32, 2304, 0, 64, 0, 2000000, 0},
+    {NOT_INTEL, CHANNELS_LAST, BACKWARD, 16, 17, 0, 32, 32, 16384, 0},
+    /* Channels of four 16-bit numbers are converted one by one. */
+    {ANY, NCHW, BACKWARD, 16, 0, 4, 0, 0, 1024, 0},
+    {ANY, NCHW, FORWARD, 32, 0, 4, 160, 0, 1024, 0},
+    /* Channels of a few vectors. */
+    {ANY, NCHW, BACKWARD, 32, 13, 16, 0, 0, 4096, 0},
+    {NOT_INTEL, NCHW, BACKWARD, 32, 17, 144, 0, 0, 100000, 0},
+    {NOT_INTEL, NCHW, BACKWARD, 32, 145, 256, 240, 0, 100000, 0},
+};
+
+static bool is_between(int64_t value, int64_t least, int64_t most) {
+    return value >= least && (!most || value <= most);
+}
+
+bool torch_is_faster(const group *g, const DLTensor *dy) {
+    const int bits = g->x.dtype.bits;
+    const int64_t depth = g->sizes.channels / g->sizes.groups * (bits / 8);
+    const int64_t elements = view_elements(&g->x);
+    /* torch's backward takes both as they lie in memory. */
+    if (!group_is_laid_out(g, &g->x) || (dy && !group_is_laid_out(g, dy)))
+        return false;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const rule *r = &rules[i];
+        if ((r->format == CHANNELS_LAST) == g->channels_last &&
+            r->passes & (dy ? BACKWARD : FORWARD) && (!r->bits || r->bits == bits) &&
+            is_between(g->sizes.pixels, r->least_pixels, r->most_pixels) &&
+            is_between(depth, r->least_depth, r->most_depth) &&
+            is_between(elements, r->least_elements, 0) &&
+            is_between(elements * (bits / 8), 0, r->most_bytes) &&
+            (r->cpu == ANY || !cpu_fetches_rows()))
+            return true;
+    }
+    return false;
+}
