@@ -73,7 +73,7 @@ $(DONE)/models: $(DONE)/torch
 
 $(DONE)/test-tools: $(DONE)/torch
 	@echo "==> test tools"
-	$(PIP) pytest hypothesis expecttest onnx onnxscript
+	$(PIP) pytest pytest-xdist hypothesis expecttest onnx onnxscript
 	$(PIP) nvidia-cuda-nvrtc || echo "no NVRTC: what compiles GPU kernels is skipped"
 	@touch $@
 
@@ -85,7 +85,7 @@ test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers $(DONE)/models
 	@failed=0; \
 	$(BIN)/meson test -C build/release --print-errorlogs --num-processes $(JOBS) \
 	    --timeout-multiplier 4 || failed=1; \
-	cd tests && ../$(BIN)/python -m pytest -q . || failed=1; \
+	cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile . || failed=1; \
 	exit $$failed
 
 # Every case of every table, some of which take hours: ARGS=--table=NAME, ARGS=--share=K for parts.
