@@ -277,7 +277,6 @@ def test_instance_norm_differs_from_torchs(
         (planish.GroupNorm(3, 6), nn.GroupNorm, torch.randn(6)),
         (planish.GroupNorm(3, 6), nn.GroupNorm, torch.ones(2, 6, 4, dtype=torch.int32)),
     ],
-    ids=str,
 )
 def test_a_mistake_raises_something_else_than_torchs_module(
     mine: nn.Module, torchs: type[nn.Module], x: Tensor
@@ -534,7 +533,6 @@ X = torch.randn(2, 6, 4)
         (NotImplementedError, "int32", lambda: planish.weight_standardize(X.int())),
         (ValueError, "divisor of 6", lambda: planish.EvoNorm2dS0(6, 4)),
     ],
-    ids=str,
 )
 def test_a_mistake_passes(kind: type[Exception], words: str, call: Callable[[], object]) -> None:
     with pytest.raises(kind, match=words):

@@ -99,7 +99,6 @@ def test_a_mistake_raises_something_else_than_under_torch(name: str, inference: 
         (RMS, "no elements", lambda: F.rms_norm(X[:0], (4,))),
         ("rms_norm (autograd)", "shapes that do not fit", lambda: F.rms_norm(X, (5,))),
     ],
-    ids=str,
 )
 def test_a_call_handed_to_torch_is_not_counted_with_its_reason(
     operator: str, reason: str, call: Callable[[], object]

@@ -456,7 +456,6 @@ def test_a_mistake_raises_something_else_or_is_not_counted(name: str) -> None:
         ("more axes than planish takes", lambda: F.group_norm(X.view(2, 6, *[1] * 13, 20), 3)),
         ("refused by libplanish", lambda: F.group_norm(X, 3, eps=float("inf"))),
     ],
-    ids=str,
 )
 def test_what_goes_to_torch_is_changed_or_not_counted(
     reason: str, call: Callable[[], Tensor]
