@@ -161,7 +161,7 @@ __device__ __forceinline__ void merge_gradients(const channels_args &args, place
         wait_for_blocks(p);
         for (int pixel = threadIdx.x; pixel < TILE; pixel += THREADS) {
             total v[3] = {0, 0, 0};
-#pragma unroll
+#pragma unroll(CLUSTER > 8 ? 8 : CLUSTER) /* more at a time spill on sm_90 */
             for (int b = 0; b < CLUSTER; b++)
 #pragma unroll
                 for (int j = 0; j < PARTS; j++)
