@@ -233,7 +233,8 @@ INLINE int64_t NAME(short_rows)(const forward_args *a, const bool rms) {
         NAME(short_rows_1), NAME(short_rows_2), NAME(short_rows_3), NAME(short_rows_4),
         NAME(short_rows_5), NAME(short_rows_6), NAME(short_rows_7), NAME(short_rows_8),
     };
-    _Static_assert(NAME(SHORT_VECS) <= sizeof of / sizeof *of, "a kernel for each");
+    _Static_assert(!NAME(SHORT_COLS) || NAME(SHORT_VECS) <= sizeof of / sizeof *of,
+                   "a kernel for each");
     const int64_t bytes = SHORT_ROWS * a->cols * (int64_t)sizeof(ELEMENT_T);
     const bool half =
         NAME(CONVERTS) && a->traffic == TRAFFIC_STREAM && bytes > NAME(SHORT_STEP_BYTES);

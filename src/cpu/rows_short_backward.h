@@ -179,7 +179,8 @@ INLINE int64_t NAME(short_rows_backward)(const backward_args *a, const bool rms)
         NAME(short_rows_backward_3),
         NAME(short_rows_backward_4),
     };
-    _Static_assert(NAME(SHORT_GRADIENTS) <= sizeof of / sizeof *of, "a kernel for each");
+    _Static_assert(!NAME(SHORT_COLS) || NAME(SHORT_GRADIENTS) <= sizeof of / sizeof *of,
+                   "a kernel for each");
     const int64_t rows = a->rows / SHORT_ROWS * SHORT_ROWS;
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     const bool whole = a->cols % VEC_LANES == 0;
