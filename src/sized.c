@@ -10,6 +10,9 @@
  * in the padding at its end: what an older caller has there is not 0.
  */
 enum { FIRST_NORM = 48, FIRST_TENSORS = 96, FIRST_BUFFERS = 96, FIRST_EXEC = 72 };
+/* More than any later struct has grown by: a size beyond is none. */
+enum { LATER_BYTES = 1024 };
+
 _Static_assert(sizeof(void *) != 8 ||
                    (sizeof(planish_norm) >= FIRST_NORM &&
                     sizeof(planish_tensors) >= FIRST_TENSORS &&
@@ -28,7 +31,7 @@ static planish_status read_struct(void *own, const void *given, size_t first, si
                                   const char *name, message error) {
     size_t size;
     memcpy(&size, given, sizeof size);
-    if (size < first)
+    if (size < first || size > bytes + LATER_BYTES)
         return fail(error, PLANISH_ERROR_STRUCT_SIZE,
                     "%s->struct_size is %zu; wanted its size, %zu or more", name, size, first);
     if (size > bytes && !is_zero((const unsigned char *)given + bytes, size - bytes))
