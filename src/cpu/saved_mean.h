@@ -11,17 +11,21 @@
 
 #include <math.h>
 
-/* One ULP of 1, and the smallest normal number. */
+/* One ULP of 1, and the smallest normal number; 0 where there is no mean, whose delta is 0. */
 static inline double ulp_at_one(dtype type) {
-    static const double ulp[] = {
-        [DTYPE_F32] = 0x1p-23, [DTYPE_F16] = 0x1p-10, [DTYPE_BF16] = 0x1p-7, [DTYPE_F64] = 0x1p-52};
+    static const double ulp[] = {[DTYPE_F32] = 0x1p-23,
+                                 [DTYPE_F16] = 0x1p-10,
+                                 [DTYPE_BF16] = 0x1p-7,
+                                 [DTYPE_F64] = 0x1p-52,
+                                 [DTYPE_NONE] = 0};
     return ulp[type];
 }
 static inline double least_normal(dtype type) {
     static const double least[] = {[DTYPE_F32] = 0x1p-126,
                                    [DTYPE_F16] = 0x1p-14,
                                    [DTYPE_BF16] = 0x1p-126,
-                                   [DTYPE_F64] = 0x1p-1022};
+                                   [DTYPE_F64] = 0x1p-1022,
+                                   [DTYPE_NONE] = 0};
     return least[type];
 }
 
