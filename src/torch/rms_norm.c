@@ -233,11 +233,14 @@ static void autograd(backend whose, stack_value *stack) {
     if (why != SUPPORTED || is_for_composition(&r)) {
         if (why != SUPPORTED)
             count_reason(call, why);
-        torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
-        return;
+        if (why != INFERENCE_TENSOR) {
+            torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
+            return;
+        }
     }
     stack_value results[2];
-    torch_rms_norm(FUSED_DISPATCHED, results, input, shape, weight, eps);
+    torch_rms_norm(why == INFERENCE_TENSOR ? FUSED_COMPOSITE : FUSED_DISPATCHED, results, input,
+                   shape, weight, eps);
     torch.delete_tensor(take_tensor(results[1]));
     stack[0] = results[0];
 }

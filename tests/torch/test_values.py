@@ -17,6 +17,7 @@ from support import (
     wide,
 )
 
+import planish
 import torch
 from torch import Tensor
 
@@ -182,3 +183,14 @@ def test_one_column_has_gradients(dtype: torch.dtype) -> None:
     assert row_error(ours[1], wanted[1], -1, scale=term) <= BOUND[dtype]
     sum_of_magnitudes = np.abs(wide(dy)).sum(0)
     assert row_error(dbias, wide(dy).sum(0), 0, scale=sum_of_magnitudes) <= BOUND[dtype]
+
+
+def test_a_tensor_made_in_inference_mode_trains_no_weights() -> None:
+    with torch.inference_mode():
+        features = torch.randn(3, 8)
+    norm = torch.nn.RMSNorm(8)
+    norm(features.clone()).pow(2).sum().backward()
+    wanted, norm.weight.grad = norm.weight.grad, None
+    with planish.enabled():
+        norm(features).pow(2).sum().backward()
+    torch.testing.assert_close(norm.weight.grad, wanted)
