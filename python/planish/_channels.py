@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 
 import torch
-from planish import _eager, _functional, _norms
+from planish import _composite, _eager, _functional, _norms
 from planish._ways import Way, leaf, needs_graph, way_of
 from torch import Tensor, nn
 
@@ -176,7 +176,7 @@ class GroupNorm(nn.GroupNorm):
         fits = input.dim() > 1 and input.shape[1] == self.num_channels
         if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
-            return _functional.activate(y, self.activation)
+            return _composite.activate(y, self.activation)
         return _functional.group_norm(
             input, self.num_groups, *parameters, self.eps, self.activation
         )

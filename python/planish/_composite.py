@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import torch
 from torch import Tensor
 
-__all__ = ["group_norm", "norm", "statistics"]
+__all__ = ["activate", "group_norm", "norm", "statistics"]
 
 
 def _computed_in(*tensors: Tensor | None) -> torch.dtype:
@@ -77,6 +77,11 @@ def group_norm(
     dtype = _computed_in(x, weight, bias)
     y = F.group_norm(x.to(dtype), groups, _to(dtype, weight), _to(dtype, bias), eps)
     return y.to(x.dtype)
+
+
+def activate(y: Tensor, activation: str | None) -> Tensor:
+    """That of y, by its name in torch.nn.functional; y itself for None."""
+    return getattr(F, activation)(y) if activation else y
 
 
 def statistics(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from planish import _ops
 from planish._ways import below_autograd, is_plain, needs_graph
 from torch import Tensor
 
-__all__ = ["Axes", "norm", "split_channels", "split_parameter"]
+__all__ = ["Axes", "forward_arguments", "last_strides", "norm", "split_channels"]
 
 #: Without the Python function around them.
 _forward_op = _ops.forward._op
@@ -42,10 +42,27 @@ def _seen(x: Tensor, axes: Axes) -> Tensor:
     return split_channels(x, axes.groups) if axes.groups else x
 
 
-def split_parameter(parameter: Tensor | None, axes: Axes) -> Tensor | None:
+def _split_parameter(parameter: Tensor | None, axes: Axes) -> Tensor | None:
     if not axes.groups or parameter is None:
         return parameter
     return parameter.view(axes.groups, parameter.shape[0] // axes.groups)
+
+
+def forward_arguments(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes: Axes
+) -> tuple[Any, ...]:
+    """What planish::norm_forward is called with."""
+    return (
+        _seen(x, axes),
+        _split_parameter(weight, axes),
+        _split_parameter(bias, axes),
+        axes.reduce,
+        axes.affine,
+        eps,
+        axes.rms,
+        axes.keep,
+        axes.activation,
+    )
 
 
 def last_strides(x: Tensor) -> tuple[int, ...] | None:
@@ -77,17 +94,7 @@ def _run(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The forward, past autograd."""
     with below_autograd():
-        y, mean, rstd = _forward_op(
-            _seen(x, axes),
-            split_parameter(weight, axes),
-            split_parameter(bias, axes),
-            axes.reduce,
-            axes.affine,
-            eps,
-            axes.rms,
-            axes.keep,
-            axes.activation,
-        )
+        y, mean, rstd = _forward_op(*forward_arguments(x, weight, bias, eps, axes))
         return _whole(y, x) if axes.groups else y, mean, rstd
 
 
@@ -106,12 +113,12 @@ def _run_backward(
         _seen(x, axes),
         mean,
         rstd,
-        split_parameter(weight, axes),
+        _split_parameter(weight, axes),
         axes.reduce,
         axes.affine,
         axes.rms,
         wanted,
-        split_parameter(bias, axes),
+        _split_parameter(bias, axes),
         axes.activation,
     )
     return [_whole(dx, x) if axes.groups and dx is not None else dx, dweight, dbias]

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _enable, _norms, _ops
+from planish import _composite, _enable, _norms, _ops
 from planish._library import library
-from planish._ways import Way, is_jit_tracing, may_be_torchs, needs_graph, way_of
+from planish._ways import Way, is_jit_tracing, may_be_torchs, way_of
 from torch import Tensor, fx
 
 __all__ = ["group_norm", "layer_norm", "rms_norm", "weight_standardize"]
@@ -105,9 +105,8 @@ def _norm(
         return _affine(xhat, weight, bias, affine)
     rms = function == "rms_norm"
     if (
-        may_be_torchs(way, x)
+        may_be_torchs(way, x, weight, bias)
         and _enable.is_enabled(function, _device_type(x))
-        and not (x.is_inference() and needs_graph(x, weight, bias))  # torch cannot save it
         and _torch_can(x, weight, bias, reduce, affine, rms)
         and not (keep and _is_permuted(x))
     ):
@@ -203,29 +202,9 @@ def layer_norm(
     not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast``.
     """
     if isinstance(x, fx.Proxy):
-        return _node(
-            layer_norm,
-            x,
-            dims=dims,
-            weight=weight,
-            bias=bias,
-            eps=eps,
-            affine_dims=affine_dims,
-            weight_offset=weight_offset,
-            cast=cast,
-        )
-    return _norm(
-        "layer_norm",
-        x,
-        dims,
-        weight,
-        bias,
-        eps,
-        affine_dims,
-        True,
-        weight_offset,
-        cast,
-    )
+        rest = {"affine_dims": affine_dims, "weight_offset": weight_offset, "cast": cast}
+        return _node(layer_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
+    return _norm("layer_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast)
 
 
 def rms_norm(
@@ -244,29 +223,9 @@ def rms_norm(
     ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
     """
     if isinstance(x, fx.Proxy):
-        return _node(
-            rms_norm,
-            x,
-            dims=dims,
-            weight=weight,
-            bias=bias,
-            eps=eps,
-            affine_dims=affine_dims,
-            weight_offset=weight_offset,
-            cast=cast,
-        )
-    return _norm(
-        "rms_norm",
-        x,
-        dims,
-        weight,
-        bias,
-        eps,
-        affine_dims,
-        True,
-        weight_offset,
-        cast,
-    )
+        rest = {"affine_dims": affine_dims, "weight_offset": weight_offset, "cast": cast}
+        return _node(rms_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
+    return _norm("rms_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast)
 
 
 # ---- Channels ---------------------------------------------------------------------------------
@@ -301,8 +260,8 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
 
 
 #: Channels last: of more elements than these planish under torch's operator may hand the call to
-#: torch's kernel (CHANNELS_LAST_ELEMENTS in src/torch/group_norm.c), which a module of planish's
-#: does not where planish is disabled.
+#: torch's kernel (src/torch/group_faster.c), which a module of planish's does not where planish is
+#: disabled.
 _TORCH_PIXELS_ELEMENTS = 32768
 
 #: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
@@ -324,11 +283,6 @@ def check_activation(function: str, activation: str | None) -> None:
     if activation not in _ops.ACTIVATIONS:
         known = ", ".join(map(repr, _ops.ACTIVATIONS))
         raise ValueError(f"{function}: activation is {activation!r}; known are {known}")
-
-
-def activate(y: Tensor, activation: str | None) -> Tensor:
-    """torch's own."""
-    return getattr(torch.nn.functional, activation)(y) if activation else y
 
 
 def group_norm(
@@ -388,9 +342,8 @@ def group_norm(
     if way is Way.TORCH:
         return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     through_torch = (
-        may_be_torchs(way, x)
+        may_be_torchs(way, x, weight, bias)
         and _enable.is_enabled("group_norm", _device_type(x))
-        and not (x.is_inference() and needs_graph(x, weight, bias))
         and _torch_can_group(x, weight, bias)
     )
     fuses = x.shape[2:].numel() >= _FUSED_PIXELS
@@ -400,7 +353,7 @@ def group_norm(
         y = torch.group_norm(x, num_groups, weight, bias, eps)
     else:
         y = _norms.group_norm(way, x, num_groups, weight, bias, eps)
-    return activate(y, activation)
+    return _composite.activate(y, activation)
 
 
 def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 from planish import _composite, _ops
-from planish._eager import Axes, last_strides, split_channels, split_parameter
+from planish._eager import Axes, forward_arguments, last_strides
 from planish._eager import norm as eager_norm
 from planish._ways import Way, way_of
 from torch import Tensor
@@ -49,19 +49,8 @@ def group_norm(
     if way is Way.PLAIN:
         return eager_norm(x, weight, bias, eps, axes)
     if way is Way.TORCH:
-        y = _composite.group_norm(x, groups, weight, bias, eps)
-        return getattr(torch.nn.functional, activation)(y) if activation else y
-    y = _ops.forward(
-        split_channels(x, groups),
-        split_parameter(weight, axes),
-        split_parameter(bias, axes),
-        axes.reduce,
-        axes.affine,
-        eps,
-        axes.rms,
-        axes.keep,
-        axes.activation,
-    )[0]
+        return _composite.activate(_composite.group_norm(x, groups, weight, bias, eps), activation)
+    y = _ops.forward(*forward_arguments(x, weight, bias, eps, axes))[0]
     if y.stride(1) != y.shape[2] * y.stride(2):
         copied: Tensor = y.flatten(1, 2)
         return copied

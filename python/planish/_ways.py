@@ -128,11 +128,14 @@ def _is_known(tensor: Tensor) -> bool:
     return _sharding.register()
 
 
-def may_be_torchs(way: Way, x: Tensor) -> bool:
+def may_be_torchs(way: Way, x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether torch's own operator, if planish is under it, is as good as planish's: not where a
-    compiler takes it apart, nor for DTensor."""
+    compiler takes it apart, nor for DTensor, nor where it would have to save a tensor that was made
+    in inference mode."""
     eager = way is Way.PLAIN or (way is Way.OPERATOR and not torch.compiler.is_compiling())
-    return eager and type(x) in _PLAIN_TYPES
+    return (
+        eager and type(x) in _PLAIN_TYPES and not (x.is_inference() and needs_graph(x, *parameters))
+    )
 
 
 def leaf(module: torch.nn.Module, *inputs: Any) -> Tensor:
