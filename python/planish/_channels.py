@@ -91,7 +91,7 @@ class LayerNorm2d(nn.LayerNorm):
         if way is Way.TORCH or not _planish_runs(input, self.weight, self.bias):
             y = nn.LayerNorm.forward(self, input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, input)
-        return _functional.channel_norm("layer_norm", input, self.weight, self.bias, self.eps)
+        return _functional.channel_norm(way, "layer_norm", input, self.weight, self.bias, self.eps)
 
 
 class RMSNorm2d(nn.RMSNorm):
@@ -128,7 +128,7 @@ class RMSNorm2d(nn.RMSNorm):
         eps = self.eps
         if eps is None:
             eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
-        return _functional.channel_norm("rms_norm", x, self.weight, None, eps)
+        return _functional.channel_norm(way, "rms_norm", x, self.weight, None, eps)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -177,8 +177,8 @@ class GroupNorm(nn.GroupNorm):
         if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
             return _composite.activate(y, self.activation)
-        return _functional.group_norm(
-            input, self.num_groups, *parameters, self.eps, self.activation
+        return _functional.group_by_way(
+            way, input, self.num_groups, *parameters, self.eps, self.activation
         )
 
     def extra_repr(self) -> str:

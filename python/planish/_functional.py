@@ -103,6 +103,21 @@ def _norm(
     if cast == "xhat" and _rounds_xhat(x, weight, bias):
         xhat = _norm(function, x, reduce, None, None, eps, None, keep)
         return _affine(xhat, weight, bias, affine)
+    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
+
+
+def by_way(
+    way: Way,
+    function: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+    keep: bool,
+) -> Tensor:
+    """layer_norm or rms_norm of what was checked; axes are sorted and not negative."""
     rms = function == "rms_norm"
     if (
         may_be_torchs(way, x, weight, bias)
@@ -232,18 +247,18 @@ def rms_norm(
 
 
 def channel_norm(
-    function: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    way: Way, function: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x."""
-    way = way_of(x, weight, bias)
-    if way is Way.TORCH:
-        return _norm(function, x, 1, weight, bias, eps, None)
+    """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x, of a dtype and on a
+    device that planish runs, and not by torch's way."""
+    _check(x, weight, [1], function, "weight")
+    _check(x, bias, [1], function, "bias")
     graph = torch.is_grad_enabled() and x.requires_grad
     if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
         # With a graph no view, see group_norm.
-        return _norm(function, x, 1, weight, bias, eps, None, keep=True)
+        return by_way(way, function, x, weight, bias, [1], [1], eps, keep=True)
     # channels last: rows, and while enabled torch's own operator, which costs less to call
-    rows = _norm(function, x.permute(0, 2, 3, 1), -1, weight, bias, eps, None)
+    rows = by_way(way, function, x.permute(0, 2, 3, 1), weight, bias, [3], [3], eps, keep=False)
     return rows.permute(0, 3, 1, 2)
 
 
@@ -318,8 +333,21 @@ def group_norm(
             activation=activation,
         )
     check_activation("group_norm", activation)
-    _check_x("group_norm", x)
     way = way_of(x, weight, bias)
+    return group_by_way(way, x, num_groups, weight, bias, eps, activation)
+
+
+def group_by_way(
+    way: Way,
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    activation: str | None,
+) -> Tensor:
+    """group_norm of an activation that is known."""
+    _check_x("group_norm", x)
     if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
         return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     if x.dim() < 2:

@@ -54,9 +54,12 @@ class LayerNorm(nn.LayerNorm):
         shape = tuple(self.normalized_shape)
         if way is Way.TORCH or not _planish_runs(input, shape, self.weight, self.bias):
             return nn.LayerNorm.forward(self, input)
-        dims = range(input.dim() - len(shape), input.dim())
+        axes = list(range(input.dim() - len(shape), input.dim()))
+        parameters = self.weight, self.bias
         # dense, as torch's
-        return _functional._norm("layer_norm", input, dims, self.weight, self.bias, self.eps, None)
+        return _functional.by_way(
+            way, "layer_norm", input, *parameters, axes, axes, self.eps, keep=False
+        )
 
 
 class RMSNorm(nn.RMSNorm):
@@ -82,8 +85,8 @@ class RMSNorm(nn.RMSNorm):
         eps = self.eps
         if eps is None:
             eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
-        dims = range(x.dim() - len(shape), x.dim())
-        return _functional.rms_norm(x, dims, self.weight, eps=eps)
+        axes = list(range(x.dim() - len(shape), x.dim()))
+        return _functional.by_way(way, "rms_norm", x, self.weight, None, axes, axes, eps, keep=True)
 
 
 def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:

@@ -227,20 +227,22 @@ static void autograd(backend whose, stack_value *stack) {
 
     rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
     reason why = is_active(whose) ? examine_descriptions(&r) : DISABLED;
-    /* On the CPU torch's composition saves what it makes of the input, and not the input. */
-    if (why == SUPPORTED && whose == BACKEND_CPU && torch.is_inference && torch.is_inference(input))
-        why = INFERENCE_TENSOR;
+    rms_norm_variant variant = FUSED_DISPATCHED;
     if (why != SUPPORTED || is_for_composition(&r)) {
-        if (why != SUPPORTED)
-            count_reason(call, why);
-        if (why != INFERENCE_TENSOR) {
-            torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
-            return;
-        }
+        variant = NORM_COMPOSITE;
+    } else if (whose == BACKEND_CPU && torch.is_inference && torch.is_inference(input)) {
+        /* Autograd cannot save it; torch's composition saves what it makes of it. */
+        why = INFERENCE_TENSOR;
+        variant = FUSED_COMPOSITE;
+    }
+    if (why != SUPPORTED)
+        count_reason(call, why);
+    if (variant == NORM_COMPOSITE) {
+        torch_rms_norm(variant, stack, input, shape, weight, eps);
+        return;
     }
     stack_value results[2];
-    torch_rms_norm(why == INFERENCE_TENSOR ? FUSED_COMPOSITE : FUSED_DISPATCHED, results, input,
-                   shape, weight, eps);
+    torch_rms_norm(variant, results, input, shape, weight, eps);
     torch.delete_tensor(take_tensor(results[1]));
     stack[0] = results[0];
 }

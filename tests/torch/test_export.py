@@ -4,7 +4,6 @@ modules allow, they allow."""
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,8 +235,7 @@ def test_running_variances_lose_their_digits(scale: float) -> None:
 def mesh() -> Iterator[object]:
     from torch.distributed.device_mesh import init_device_mesh
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29641")
-    dist.init_process_group("gloo", rank=0, world_size=1)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 import torch
 from planish import _functional, _norms, _ops
 from planish._eager import split_channels
-from planish._ways import is_plain
+from planish._ways import is_plain, way_of
 from torch import Tensor, nn
 
 __all__ = ["Form", "Run", "eps_of", "parameter_of", "runner", "size_of"]
@@ -152,7 +152,8 @@ def _rows(form: Form) -> Callable[[Tensor, Tensor | None, Tensor | None, float, 
         x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cast: str
     ) -> Tensor:
         if axis == 1 and x.dim() == 4 and not offset and cast == "once":
-            return _functional.channel_norm(name, x, weight, bias, eps)
+            way = way_of(x, weight, bias)
+            return _functional.channel_norm(way, name, x, weight, bias, eps)
         dims = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
         return _functional._norm(
             name, x, dims, weight, bias, eps, None, True, weight_offset=offset, cast=cast
