@@ -125,9 +125,7 @@ class RMSNorm2d(nn.RMSNorm):
         if way is Way.TORCH or not _planish_runs(x, self.weight):
             y = nn.RMSNorm.forward(self, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, x)
-        eps = self.eps
-        if eps is None:
-            eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
+        eps = _norms.rms_eps(self.eps, x)
         return _functional.channel_norm(way, "rms_norm", x, self.weight, None, eps)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch.nn.functional as F
 
 import torch
-from planish import _functional
+from planish import _functional, _norms
 from planish._ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -82,9 +82,7 @@ class RMSNorm(nn.RMSNorm):
         shape = tuple(self.normalized_shape)
         if way is Way.TORCH or not _planish_runs(x, shape, self.weight):
             return nn.RMSNorm.forward(self, x)
-        eps = self.eps
-        if eps is None:
-            eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
+        eps = _norms.rms_eps(self.eps, x)
         axes = list(range(x.dim() - len(shape), x.dim()))
         return _functional.by_way(way, "rms_norm", x, self.weight, None, axes, axes, eps, keep=True)
 

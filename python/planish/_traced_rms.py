@@ -10,6 +10,7 @@ from torch.fx.experimental import proxy_tensor
 
 import torch
 from planish import _ops
+from planish._norms import rms_eps
 from torch import Tensor
 
 __all__ = ["forward"]
@@ -42,8 +43,7 @@ def forward(
         or any(t.dtype not in _DTYPES or t.device != input.device for t in given)
     ):
         return None
-    if eps is None:
-        eps = torch.finfo(torch.float64 if input.dtype == torch.float64 else torch.float32).eps
+    eps = rms_eps(eps, input)
     axes = list(range(input.dim() - count, input.dim()))
     y, _, rstd = _ops.forward(input, weight, None, axes, axes, eps, True, True)
     return y, rstd
