@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch
+from planish._torchvision import mend_torchvision
 
 SEED = 20
 # Steps run in full but leave the weights as they are, so that every step of a measurement does the
@@ -59,26 +59,6 @@ class Workload:
     def training_step(self) -> float:
         """A training step, to its end."""
         return float(self.train())
-
-
-# torchvision's operators live in an extension that wants CUDA libraries. Its Python part, which
-# timm imports (and transformers, where it is installed), loads without them once these schemas
-# exist.
-_TORCHVISION_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
-_libraries: list[Any] = []
-
-
-def mend_torchvision() -> None:
-    """Lets torchvision be imported beside a CPU build of torch, for which it has no build."""
-    if torch.cuda.is_available() or _libraries or "torchvision" in sys.modules:
-        return
-    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    _libraries.append(library)  # the schemas live as long as it does
-    for schema in _TORCHVISION_SCHEMAS:
-        library.define(schema)
 
 
 def bert_base(

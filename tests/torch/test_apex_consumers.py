@@ -54,11 +54,9 @@ def test_timm_does_not_use_it_or_trains_otherwise() -> None:
     run("""
         import planish.apex, torch
         assert planish.apex.install()
-        parts = torch.library.Library("torchvision", "FRAGMENT")  # for a torchvision made for CUDA
-        for name in ("nms", "qnms"):
-            if not hasattr(torch.ops.torchvision, name):
-                parts.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         import planish
+        from planish._torchvision import mend_torchvision
+        mend_torchvision()
         from timm.layers import fast_norm, set_fast_norm
         from timm.models.vision_transformer import VisionTransformer
         assert fast_norm.has_apex and fast_norm.has_apex_rmsnorm

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planish._torchvision import mend_torchvision
 from torch import Tensor, nn
 
 __all__ = [
@@ -51,27 +52,10 @@ def missing_packages(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
-_schemas: list[Any] = []
-
-
 def prepare() -> None:
-    """Lets torchvision be imported beside a torch without its compiled operators, and nothing be
-    looked for on the network."""
+    """Lets torchvision be imported beside any torch, and nothing be looked for on the network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if _schemas:
-        return
-    made: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    _schemas.append(made)
-    if importlib.util.find_spec("torchvision") is None or hasattr(torch.ops.torchvision, "nms"):
-        return
-    try:
-        import torchvision  # noqa: F401
-    except (RuntimeError, ImportError):
-        for schema in (
-            "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-            "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-        ):
-            _schemas[0].define(schema)
+    mend_torchvision()
 
 
 def entries() -> dict[str, Entry]:
