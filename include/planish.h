@@ -285,6 +285,11 @@ typedef struct planish_tensors {
     const DLTensor *dbias;
 } planish_tensors;
 
+/* The name of the field at this place behind struct_size, in planish_tensors and in
+ * planish_buffers: "x", "weight" and so on; NULL beyond the last. For bindings, which need no list
+ * of their own. */
+PLANISH_API const char *planish_tensor_name(int index);
+
 /* ---- Execution ---------------------------------------------------------------------------- */
 
 /* Does the work items [begin, end). */
@@ -434,7 +439,8 @@ PLANISH_API planish_status planish_group_norm_backward(
 /* What planish_norm_run decides before it runs. Immutable: share it between threads, cache it. */
 typedef struct planish_plan planish_plan;
 
-/* The data of the tensors of one run; byte_offset already added. */
+/* The data of the tensors of one run; byte_offset already added. The fields are those of
+ * planish_tensors, in their order. */
 typedef struct planish_buffers {
     size_t struct_size; /* sizeof(planish_buffers) */
     void *x, *weight, *bias, *y, *mean, *rstd, *m2, *dy, *dx, *dweight, *dbias;

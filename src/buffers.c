@@ -28,15 +28,10 @@ static bool side_by_side(const problem *p, role a, role b, void *const buffers[]
     return false;
 }
 
-static bool may_alias(role output, role other) {
-    return (output == ROLE_Y && other == ROLE_X) ||
-           (output == ROLE_DX && (other == ROLE_X || other == ROLE_DY || other == ROLE_Y));
-}
-
 static int64_t elements_of(const problem *p, role r) {
-    return ROLE_BIT(r) & FULL_ROLES     ? p->rows * p->cols
-           : ROLE_BIT(r) & AFFINE_ROLES ? p->affine
-                                        : p->rows;
+    const int64_t elements[] = {
+        [AXES_FULL] = p->rows * p->cols, [AXES_AFFINE] = p->affine, [AXES_KEPT] = p->rows};
+    return elements[axes_of(r)];
 }
 
 /* Whether there is data of each tensor, at an address its dtype can have. */
@@ -64,7 +59,7 @@ static planish_status check_apart(const problem *p, void *const buffers[], messa
         touched[r].low = (intptr_t)buffers[r] + p->reaches[r].low;
         touched[r].high = (intptr_t)buffers[r] + p->reaches[r].high;
     }
-    for (unsigned out = p->present & roles_of_pass(p->pass).outputs; out; out &= out - 1) {
+    for (unsigned out = p->present & p->outputs; out; out &= out - 1) {
         const role a = first_role(out);
         for (unsigned rest = p->present & ~ROLE_BIT(a); rest; rest &= rest - 1) {
             const role b = first_role(rest);
@@ -95,9 +90,8 @@ static void *data_of(const DLTensor *t) {
 }
 
 void buffers_of(const planish_tensors *t, void *buffers[ROLE_COUNT]) {
-    const DLTensor *const tensors[ROLE_COUNT] = {t->x,    t->weight,  t->bias, t->y,
-                                                 t->mean, t->rstd,    t->m2,   t->dy,
-                                                 t->dx,   t->dweight, t->dbias};
+    const DLTensor *tensors[ROLE_COUNT];
+    tensors_by_role(t, tensors);
     for (int r = 0; r < ROLE_COUNT; r++)
         buffers[r] = data_of(tensors[r]);
 }

@@ -3,9 +3,8 @@
  * say which axes the general operator runs over; GroupNorm sees its tensors with the axis of the
  * channels split, (groups, C / groups), which any strides allow.
  */
+#include "roles.h"
 #include "sized.h"
-
-#include <stdbool.h>
 
 planish_status planish_channel_norm_forward(planish_kind kind, double eps, const DLTensor *x,
                                             const DLTensor *weight, const DLTensor *bias,
@@ -34,7 +33,7 @@ typedef struct split_tensor {
 
 /* All tensors of a pass. */
 typedef struct split_tensors {
-    split_tensor storage[8]; /* all but mean, rstd and m2 */
+    split_tensor storage[ROLE_COUNT]; /* of those that have the channels */
     planish_tensors tensors;
     int32_t ndim; /* of x, or of y where there is no x */
 } split_tensors;
@@ -75,29 +74,17 @@ static planish_status split(const DLTensor **tensor, split_tensor *to, const cha
 
 static planish_status split_all(split_tensors *to, int64_t groups, const planish_tensors *given,
                                 message error) {
-    planish_tensors *t = &to->tensors;
-    *t = *given;
-    const struct {
-        const DLTensor **tensor;
-        const char *name;
-        int32_t axis;
-    } parts[] = {
-        {&t->x, "x", 1},
-        {&t->y, "y", 1},
-        {&t->dy, "dy", 1},
-        {&t->dx, "dx", 1},
-        {&t->weight, "weight", 0},
-        {&t->bias, "bias", 0},
-        {&t->dweight, "dweight", 0},
-        {&t->dbias, "dbias", 0},
-    };
-    for (int i = 0; i < 8; i++) {
-        planish_status status =
-            split(parts[i].tensor, &to->storage[i], parts[i].name, parts[i].axis, groups, error);
+    const DLTensor *t[ROLE_COUNT];
+    tensors_by_role(given, t);
+    for (unsigned rest = FULL_ROLES | AFFINE_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        const int32_t axis = axes_of(r) == AXES_FULL ? 1 : 0;
+        planish_status status = split(&t[r], &to->storage[r], role_name(r), axis, groups, error);
         if (status)
             return status;
     }
-    to->ndim = t->x ? t->x->ndim : t->y ? t->y->ndim : 0;
+    to->tensors = tensors_of_roles(t);
+    to->ndim = t[ROLE_X] ? t[ROLE_X]->ndim : t[ROLE_Y] ? t[ROLE_Y]->ndim : 0;
     return PLANISH_OK;
 }
 

@@ -246,8 +246,8 @@ planish_status planish_plan_run(const planish_plan *plan, const planish_buffers 
     status = read_buffers(&b, buffers, error);
     if (status)
         return status;
-    void *const by_role[ROLE_COUNT] = {b.x,  b.weight, b.bias, b.y,       b.mean, b.rstd,
-                                       b.m2, b.dy,     b.dx,   b.dweight, b.dbias};
+    void *by_role[ROLE_COUNT];
+    buffers_by_role(&b, by_role);
     return run_plan(plan, by_role, &own);
 }
 

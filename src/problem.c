@@ -129,24 +129,24 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
 
 static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
-    unsigned required = roles_of_pass(pass).required, optional = roles_of_pass(pass).optional;
-    if (op->activation != PLANISH_IDENTITY && pass == PLANISH_BACKWARD)
-        optional |= ROLE_BIT(ROLE_BIAS);
-    if (op->kind == PLANISH_RMS) {
-        required &= ~ROLE_BIT(ROLE_MEAN);
-        optional &= ~ROLE_BIT(ROLE_MEAN);
-    }
+    const pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
     for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!t[r] && (required & ROLE_BIT(r)))
+        if (!t[r] && (roles.required & ROLE_BIT(r)))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
                         role_name(r));
-        if (t[r] && !((required | optional) & ROLE_BIT(r)))
-            return fail(
-                error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this %s", role_name(r),
-                r == ROLE_MEAN && op->kind == PLANISH_RMS ? "kind (RMS has no mean)" : "pass");
+        if (!t[r] || (roles.required | roles.optional) & ROLE_BIT(r))
+            continue;
+        if (kind_lacks(op->kind, r))
+            return fail(error, PLANISH_ERROR_ARGUMENT,
+                        "%s is given; wanted NULL for this kind (%s has no %s)", role_name(r),
+                        op->kind == PLANISH_RMS ? "RMS" : "LAYER", role_name(r));
+        return fail(error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this pass",
+                    role_name(r));
     }
-    if ((pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y) && !t[ROLE_DX] &&
-        !t[ROLE_DWEIGHT] && !t[ROLE_DBIAS])
+    bool any = false;
+    for (unsigned rest = roles.outputs; rest; rest &= rest - 1)
+        any |= t[first_role(rest)] != NULL;
+    if (!any)
         return fail(error, PLANISH_ERROR_NULL_POINTER,
                     "dx, dweight and dbias are all NULL; wanted at least one");
     return PLANISH_OK;
@@ -231,9 +231,10 @@ static planish_status fail_shape(message error, role r, const DLTensor *t, int a
  */
 static planish_status match_axes(role r, const DLTensor *t, const DLTensor *x, uint64_t mask,
                                  int of_axis[], message error) {
-    const char *why = ROLE_BIT(r) & FULL_ROLES     ? "the same shape for x, y, dy and dx"
-                      : ROLE_BIT(r) & AFFINE_ROLES ? "the affine axes of x"
-                                                   : "the axes of x that are not reduced";
+    static const char *const reasons[] = {[AXES_FULL] = "the same shape for x, y, dy and dx",
+                                          [AXES_AFFINE] = "the affine axes of x",
+                                          [AXES_KEPT] = "the axes of x that are not reduced"};
+    const char *why = reasons[axes_of(r)];
     int wanted = __builtin_popcountll(mask);
     bool packed = t->ndim == wanted;
     if (!packed && t->ndim != x->ndim)
@@ -332,9 +333,8 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     planish_status status = check_op(op, pass, error);
     if (status)
         return status;
-    const DLTensor *const t[ROLE_COUNT] = {
-        tensors->x,  tensors->weight, tensors->bias, tensors->y,       tensors->mean, tensors->rstd,
-        tensors->m2, tensors->dy,     tensors->dx,   tensors->dweight, tensors->dbias};
+    const DLTensor *t[ROLE_COUNT];
+    tensors_by_role(tensors, t);
     if ((status = check_presence(op, pass, t, error)))
         return status;
 
@@ -346,6 +346,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     p->weight_offset = op->weight_offset;
     p->eps = op->eps;
     p->device = x->device;
+    p->outputs = roles_of_pass(pass, op->kind, op->activation).outputs;
     p->present = 0;
     for (int r = 0; r < ROLE_COUNT; r++) {
         p->dtypes[r] = DTYPE_NONE;
@@ -372,18 +373,18 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                     (unsigned long long)op->affine_axes, x->ndim, role_name(model));
     const uint64_t affine = p->present & AFFINE_ROLES ? op->affine_axes : 0;
 
+    const uint64_t masks[] = {
+        [AXES_FULL] = all, [AXES_AFFINE] = affine, [AXES_KEPT] = all & ~op->reduce_axes};
+
     int of_axis[ROLE_COUNT][PLANISH_MAX_NDIM];
     int64_t strides[ROLE_COUNT][PLANISH_MAX_NDIM];
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!t[r])
             continue;
-        uint64_t mask = ROLE_BIT(r) & FULL_ROLES     ? all
-                        : ROLE_BIT(r) & AFFINE_ROLES ? affine
-                                                     : all & ~op->reduce_axes;
-        if ((status = match_axes(r, t[r], x, mask, of_axis[r], error)))
+        if ((status = match_axes(r, t[r], x, masks[axes_of(r)], of_axis[r], error)))
             return status;
         dense_strides(t[r], strides[r]);
-        if ((roles_of_pass(pass).outputs & ROLE_BIT(r)) && overlaps_itself(t[r], strides[r]))
+        if ((p->outputs & ROLE_BIT(r)) && overlaps_itself(t[r], strides[r]))
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s is an output and its strides make elements share memory; wanted "
                         "strides that keep them apart",

@@ -35,6 +35,7 @@ typedef struct problem {
     double eps;
     DLDevice device;
     unsigned present;         /* the roles that there are */
+    unsigned outputs;         /* those that the pass writes, where they are there */
     dtype dtypes[ROLE_COUNT]; /* DTYPE_NONE: absent */
     reach reaches[ROLE_COUNT];
     int kept_count, reduced_count;

@@ -1,37 +1,68 @@
+/* What EACH_ROLE says, by pass and by role; see roles.h. */
 #include "roles.h"
 
-static const pass_roles passes[] = {
-    [PLANISH_FORWARD] = {ROLE_BIT(ROLE_X) | ROLE_BIT(ROLE_Y),
-                         ROLE_BIT(ROLE_WEIGHT) | ROLE_BIT(ROLE_BIAS) | ROLE_BIT(ROLE_MEAN) |
-                             ROLE_BIT(ROLE_RSTD),
-                         ROLE_BIT(ROLE_Y) | ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD)},
-    [PLANISH_BACKWARD] = {ROLE_BIT(ROLE_DY) | ROLE_BIT(ROLE_X) | ROLE_BIT(ROLE_MEAN) |
-                              ROLE_BIT(ROLE_RSTD),
-                          ROLE_BIT(ROLE_WEIGHT) | ROLE_BIT(ROLE_DX) | ROLE_BIT(ROLE_DWEIGHT) |
-                              ROLE_BIT(ROLE_DBIAS),
-                          ROLE_BIT(ROLE_DX) | ROLE_BIT(ROLE_DWEIGHT) | ROLE_BIT(ROLE_DBIAS)},
-    [PLANISH_BACKWARD_FROM_Y] = {ROLE_BIT(ROLE_DY) | ROLE_BIT(ROLE_Y) | ROLE_BIT(ROLE_RSTD),
-                                 ROLE_BIT(ROLE_WEIGHT) | ROLE_BIT(ROLE_BIAS) | ROLE_BIT(ROLE_DX) |
-                                     ROLE_BIT(ROLE_DWEIGHT) | ROLE_BIT(ROLE_DBIAS),
-                                 ROLE_BIT(ROLE_DX) | ROLE_BIT(ROLE_DWEIGHT) | ROLE_BIT(ROLE_DBIAS)},
-    [PLANISH_STATISTICS] = {ROLE_BIT(ROLE_X) | ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_M2), 0,
-                            ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_M2)},
-    [PLANISH_APPLY] = {ROLE_BIT(ROLE_X) | ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD) |
-                           ROLE_BIT(ROLE_Y),
-                       ROLE_BIT(ROLE_WEIGHT) | ROLE_BIT(ROLE_BIAS), ROLE_BIT(ROLE_Y)},
-};
+#define ANY_NORMS (1u << PLANISH_LAYER | 1u << PLANISH_RMS)
+#define LAYER_NORMS (1u << PLANISH_LAYER)
+#define RMS_NORMS (1u << PLANISH_RMS)
 
-pass_roles roles_of_pass(planish_pass pass) {
-    return passes[pass];
+#define NAME(arg, role, field, ...) #field,
+static const char *const names[ROLE_COUNT] = {EACH_ROLE(NAME, )};
+#undef NAME
+
+#define OVER(arg, role, field, axes, kinds, needed, optional, activated, written, over) over,
+static const unsigned over_of[ROLE_COUNT] = {EACH_ROLE(OVER, )};
+#undef OVER
+
+/* The roles whose set of passes has this one. */
+#define WHERE(passes, pass, role) | ((unsigned)(passes) >> (pass) & 1u) << ROLE_##role
+#define NEEDED(pass, role, field, axes, kinds, needed, optional, activated, written, over)         \
+    WHERE(needed, pass, role)
+#define OPTIONAL(pass, role, field, axes, kinds, needed, optional, activated, written, over)       \
+    WHERE(optional, pass, role)
+#define ACTIVATED(pass, role, field, axes, kinds, needed, optional, activated, written, over)      \
+    WHERE(activated, pass, role)
+#define WRITTEN(pass, role, field, axes, kinds, needed, optional, activated, written, over)        \
+    WHERE(written, pass, role)
+#define SETS(pass)                                                                                 \
+    [pass] = {0u EACH_ROLE(NEEDED, pass), 0u EACH_ROLE(OPTIONAL, pass),                            \
+              0u EACH_ROLE(ACTIVATED, pass), 0u EACH_ROLE(WRITTEN, pass)}
+
+static const struct {
+    unsigned needed, optional, activated, written;
+} passes[] = {SETS(PLANISH_FORWARD), SETS(PLANISH_BACKWARD), SETS(PLANISH_BACKWARD_FROM_Y),
+              SETS(PLANISH_STATISTICS), SETS(PLANISH_APPLY)};
+
+#define OF_RMS(arg, role, field, axes, kinds, ...)                                                 \
+    | (unsigned)((kinds##_NORMS & RMS_NORMS) != 0) << ROLE_##role
+#define OF_LAYER(arg, role, field, axes, kinds, ...)                                               \
+    | (unsigned)((kinds##_NORMS & LAYER_NORMS) != 0) << ROLE_##role
+static const unsigned roles_of_kind[] = {[PLANISH_LAYER] = 0u EACH_ROLE(OF_LAYER, ),
+                                         [PLANISH_RMS] = 0u EACH_ROLE(OF_RMS, )};
+
+pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation) {
+    const unsigned all = roles_of_kind[kind];
+    const unsigned more = activation != PLANISH_IDENTITY ? passes[pass].activated : 0;
+    return (pass_roles){passes[pass].needed & all, (passes[pass].optional | more) & all,
+                        passes[pass].written & all};
+}
+
+bool kind_lacks(planish_kind kind, role r) {
+    return !(roles_of_kind[kind] & ROLE_BIT(r));
+}
+
+bool may_alias(role output, role other) {
+    return over_of[output] & ROLE_BIT(other);
 }
 
 const char *role_name(role r) {
-    static const char *const names[ROLE_COUNT] = {"x",  "weight", "bias", "y",       "mean", "rstd",
-                                                  "m2", "dy",     "dx",   "dweight", "dbias"};
     return names[r];
 }
 
+const char *planish_tensor_name(int index) {
+    return index >= 0 && index < ROLE_COUNT ? names[index] : NULL;
+}
+
 const char *dtype_name(dtype d) {
-    static const char *const names[] = {"f32", "f16", "bf16", "f64", "none"};
-    return names[d];
+    static const char *const all[] = {"f32", "f16", "bf16", "f64", "none"};
+    return all[d];
 }

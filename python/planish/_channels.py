@@ -61,7 +61,13 @@ class LayerNorm2d(nn.LayerNorm):
 
     Parameters and state_dict are those of ``torch.nn.LayerNorm(num_channels)``, so also those of
     the LayerNorm2d of timm and torchvision.
+
+    The result is laid out as the input. Where ``channels_last`` is set, as replace() sets it for
+    modules that do the same, a GPU makes it channels last: the convolutions that follow are faster
+    so.
     """
+
+    channels_last = False
 
     def __init__(
         self,
@@ -91,7 +97,9 @@ class LayerNorm2d(nn.LayerNorm):
         if way is Way.TORCH or not _planish_runs(input, self.weight, self.bias):
             y = nn.LayerNorm.forward(self, input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, input)
-        return _functional.channel_norm(way, "layer_norm", input, self.weight, self.bias, self.eps)
+        return _functional.channel_norm(
+            way, "layer_norm", input, self.weight, self.bias, self.eps, self.channels_last
+        )
 
 
 class RMSNorm2d(nn.RMSNorm):

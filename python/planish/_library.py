@@ -81,6 +81,7 @@ class Library:
             dll.planish_version.restype = ctypes.c_int
             self.version: int = dll.planish_version()
             dll.planish_cpu_tier.restype = ctypes.c_char_p
+            _structs.name_fields(dll)
             for report in (dll.planish_gpu_report, dll.planish_cache_path):
                 report.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             text = (ctypes.c_char_p, ctypes.c_size_t)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["DLDataType", "DLDevice", "DLTensor", "Gpu", "Norm", "Tensors"]
+__all__ = ["Buffers", "DLDataType", "DLDevice", "DLTensor", "Gpu", "Norm", "Tensors", "name_fields"]
 
 FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE, CUDA_DEVICE = 2, 4, 1, 2
-TENSOR_NAMES = (
-    "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
-)  # fmt: skip
 
 
 class DLDevice(ctypes.Structure):
@@ -53,12 +50,25 @@ class Norm(ctypes.Structure):
 
 
 class Tensors(ctypes.Structure):
-    """planish_tensors."""
+    """planish_tensors, once name_fields was called."""
 
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        *((name, ctypes.POINTER(DLTensor)) for name in TENSOR_NAMES),
-    )
+
+class Buffers(ctypes.Structure):
+    """planish_buffers, likewise."""
+
+
+def name_fields(dll: ctypes.CDLL) -> None:
+    """Gives Tensors and Buffers the fields that the library has; _library.Library does."""
+    if hasattr(Tensors, "_fields_"):
+        return
+    name_of = dll.planish_tensor_name
+    name_of.restype = ctypes.c_char_p
+    names: list[str] = []
+    while name := name_of(len(names)):
+        names.append(name.decode())
+    size = ("struct_size", ctypes.c_size_t)
+    Tensors._fields_ = (size, *((name, ctypes.POINTER(DLTensor)) for name in names))
+    Buffers._fields_ = (size, *((name, ctypes.c_void_p) for name in names))
 
 
 class Gpu(ctypes.Structure):

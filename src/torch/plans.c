@@ -7,12 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../roles.h"
 #include "tensor.h"
 
 enum {
     ROOM = 1024, /* a power of two */
     PROBES = 8,
-    ROLES = 11
+    CODE_BITS = 4, /* of a dtype in a key */
+    CODES = 64 / CODE_BITS,
+    CODE_WORDS = (ROLE_COUNT + CODES - 1) / CODES
 };
 
 /* With this many elements the work takes longer than the planning, on the CPU. On a GPU the caller
@@ -32,8 +35,9 @@ typedef struct plan_key {
     int64_t sizes[4];
     uint64_t form;
     uint64_t eps_bits;
-    uint64_t kinds;  /* operator, pass, and which tensors there are with which dtype */
-    uint64_t device; /* 0: the CPU, else a GPU's number + 1 */
+    uint64_t kinds;              /* operator and pass */
+    uint64_t dtypes[CODE_WORDS]; /* of each tensor, in the order of the roles; 0: absent */
+    uint64_t device;             /* 0: the CPU, else a GPU's number + 1 */
 } plan_key;
 
 typedef struct plan_entry {
@@ -42,13 +46,6 @@ typedef struct plan_entry {
 } plan_entry;
 
 static _Atomic(const plan_entry *) table[ROOM];
-
-/* In the order of planish_tensors. */
-static void list_tensors(const planish_tensors *t, const DLTensor *list[ROLES]) {
-    const DLTensor *const all[ROLES] = {t->x,  t->weight, t->bias, t->y,       t->mean, t->rstd,
-                                        t->m2, t->dy,     t->dx,   t->dweight, t->dbias};
-    memcpy((void *)list, (const void *)all, sizeof all);
-}
 
 /* 1, 2, 4 and 5 for f16, f32, f64 and bf16. */
 static uint64_t dtype_code(const DLTensor *view) {
@@ -121,7 +118,7 @@ static int64_t measure(plan_key *key, const planish_norm *op, const DLTensor *x)
 
 static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
                      const planish_tensors *tensors) {
-    const DLTensor *list[ROLES], *x = tensors->x;
+    const DLTensor *list[ROLE_COUNT], *x = tensors->x;
     key->form = form_of(op, tensors);
     if (key->form == FORM_NONE)
         return false;
@@ -130,14 +127,13 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
     bool large = elements > small && !key->device;
     if (elements == 0 || large || !parameters_are_dense(pass, tensors))
         return false;
-    list_tensors(tensors, list);
+    tensors_by_role(tensors, list);
     memcpy(&key->eps_bits, &op->eps, sizeof key->eps_bits);
     key->kinds = (uint64_t)op->activation << 5 | (uint64_t)op->kind << 4 | (uint64_t)pass;
-    for (int i = 0; i < ROLES; i++) {
-        key->kinds <<= 3;
-        if (list[i])
-            key->kinds |= dtype_code(list[i]);
-    }
+    memset(key->dtypes, 0, sizeof key->dtypes);
+    for (int r = 0; r < ROLE_COUNT; r++)
+        if (list[r])
+            key->dtypes[r / CODES] |= dtype_code(list[r]) << r % CODES * CODE_BITS;
     return true;
 }
 
@@ -145,13 +141,16 @@ static uint64_t hash(const plan_key *key) {
     uint64_t h = key->form;
     for (int i = 0; i < 4; i++)
         h = (h ^ (uint64_t)key->sizes[i]) * 0x9E3779B97F4A7C15u;
+    for (int i = 0; i < CODE_WORDS; i++)
+        h = (h ^ key->dtypes[i]) * 0x9E3779B97F4A7C15u;
     h = (h ^ key->eps_bits) * 0xC2B2AE3D27D4EB4Fu ^ key->kinds ^ key->device << 56;
     h *= 0x9E3779B97F4A7C15u;
     return h >> 32;
 }
 
 static bool same_key(const plan_key *a, const plan_key *b) {
-    return !memcmp(a->sizes, b->sizes, sizeof a->sizes) && a->form == b->form &&
+    return !memcmp(a->sizes, b->sizes, sizeof a->sizes) &&
+           !memcmp(a->dtypes, b->dtypes, sizeof a->dtypes) && a->form == b->form &&
            a->kinds == b->kinds && a->eps_bits == b->eps_bits && a->device == b->device;
 }
 

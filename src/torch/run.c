@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "../roles.h"
 #include "plans.h"
 #include "stack.h"
 #include "tensor.h"
@@ -54,8 +55,13 @@ static void free_plan(planish_plan **plan) {
     planish_plan_destroy(*plan);
 }
 
-static void *data_of(const DLTensor *view) {
-    return view ? view->data : NULL;
+static planish_buffers buffers_of_views(const planish_tensors *views) {
+    const DLTensor *list[ROLE_COUNT];
+    void *data[ROLE_COUNT];
+    tensors_by_role(views, list);
+    for (int r = 0; r < ROLE_COUNT; r++)
+        data[r] = list[r] ? list[r]->data : NULL;
+    return buffers_of_roles(data);
 }
 
 static planish_status run_plan(const planish_plan *plan, const planish_tensors *t,
@@ -70,20 +76,7 @@ static planish_status run_plan(const planish_plan *plan, const planish_tensors *
         exec->workspace = on_stack;
         exec->workspace_bytes = sizeof on_stack;
     }
-    planish_buffers buffers = {
-        .struct_size = sizeof buffers,
-        .x = data_of(t->x),
-        .weight = data_of(t->weight),
-        .bias = data_of(t->bias),
-        .y = data_of(t->y),
-        .mean = data_of(t->mean),
-        .rstd = data_of(t->rstd),
-        .m2 = data_of(t->m2),
-        .dy = data_of(t->dy),
-        .dx = data_of(t->dx),
-        .dweight = data_of(t->dweight),
-        .dbias = data_of(t->dbias),
-    };
+    const planish_buffers buffers = buffers_of_views(t);
     torch_error failed = 0;
     exec->parallel_context = &failed;
     const planish_status status = planish_plan_run(plan, &buffers, exec);

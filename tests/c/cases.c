@@ -2,6 +2,7 @@
 #include "cases.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,9 +15,6 @@ static const char *const numbers_names[NUMBERS_COUNT] = {
 static const char *const statistics_names[STATISTICS_COUNT] = {
     "own", "own by f32", "random", "frozen", "shifted", "off by ULP",
 };
-static const char *const part_names[PARTS] = {
-    "x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias",
-};
 static const char *const pass_names[] = {
     "forward", "backward", "backward from y", "statistics", "apply",
 };
@@ -25,7 +23,7 @@ const char *numbers_name(numbers n) {
     return numbers_names[n];
 }
 const char *part_name(part p) {
-    return part_names[p];
+    return planish_tensor_name((int)p);
 }
 
 norm_case rows_case(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols) {
@@ -77,9 +75,13 @@ const char *case_text(const norm_case *c, char *text, size_t bytes) {
 }
 
 const DLTensor **tensors_field(planish_tensors *t, part p) {
-    const DLTensor **fields[PARTS] = {&t->x,  &t->weight, &t->bias, &t->y,       &t->mean, &t->rstd,
-                                      &t->m2, &t->dy,     &t->dx,   &t->dweight, &t->dbias};
-    return fields[p];
+    char *first = (char *)t + offsetof(planish_tensors, x);
+    return (const DLTensor **)(void *)first + p;
+}
+
+void **buffers_field(planish_buffers *b, part p) {
+    char *first = (char *)b + offsetof(planish_buffers, x);
+    return (void **)(void *)first + p;
 }
 
 /* Which parts a pass must have and may have, and which of all it writes. */

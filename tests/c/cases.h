@@ -98,6 +98,7 @@ void bundle_free(bundle *b);
 
 /* The field of planish_tensors for a part. */
 const DLTensor **tensors_field(planish_tensors *t, part p);
+void **buffers_field(planish_buffers *b, part p);
 
 /* Whether the pass writes this part. */
 bool part_is_output(planish_pass pass, part p);

@@ -54,11 +54,9 @@ static void plan_buffers(void) {
                plan,
            "no plan");
     planish_buffers good = {.struct_size = sizeof good};
-    void **fields[] = {&good.x,  &good.weight, &good.bias, &good.y,       &good.mean, &good.rstd,
-                       &good.m2, &good.dy,     &good.dx,   &good.dweight, &good.dbias};
     for (part p = 0; p < PARTS; p++)
         if (b.tensor[p].memory.mapping)
-            *fields[p] = b.tensor[p].memory.data;
+            *buffers_field(&good, p) = b.tensor[p].memory.data;
     const struct {
         const char *name;
         planish_status status;
@@ -248,7 +246,32 @@ static void versions(void) {
     expect(strlen(planish_cpu_tier()) > 3, "tier '%s'", planish_cpu_tier());
 }
 
+/* planish_tensor_name tells each field's name in its place, and where the fields end. */
+static void names(void) {
+    planish_tensors t = {0};
+    planish_buffers b = {0};
+    test_case("names of tensors");
+#define SAME(p, field)                                                                             \
+    expect(!strcmp(planish_tensor_name(p), #field), "%d is %s", p, planish_tensor_name(p));        \
+    expect(tensors_field(&t, p) == &t.field && buffers_field(&b, p) == &b.field,                   \
+           #field " is at another place");
+    SAME(X, x)
+    SAME(WEIGHT, weight)
+    SAME(BIAS, bias)
+    SAME(Y, y)
+    SAME(MEAN, mean)
+    SAME(RSTD, rstd)
+    SAME(M2, m2)
+    SAME(DY, dy)
+    SAME(DX, dx)
+    SAME(DWEIGHT, dweight)
+    SAME(DBIAS, dbias)
+#undef SAME
+    expect(!planish_tensor_name(PARTS) && !planish_tensor_name(-1), "a name beyond the last");
+}
+
 int main(void) {
+    names();
     workspace();
     plan_buffers();
     paths();

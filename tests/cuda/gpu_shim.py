@@ -93,6 +93,9 @@ def load() -> ctypes.CDLL:
     """The shim library, its functions declared."""
     find_nvrtc()
     lib = ctypes.CDLL(os.environ.get("PLANISH_GPU_SHIM") or str(BUILT))
+    lib.planish_tensor_name.restype = ctypes.c_char_p
+    names = tuple(lib.planish_tensor_name(k) for k in range(len(ROLES) + 1))
+    assert names == (*map(str.encode, ROLES), None), f"the library's roles are {names}"
     p, i, long, s = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
     text = ctypes.c_char_p
     lib.shim_plan.argtypes = [p, i, i, long, long, p, p, i, ctypes.c_double, i, i, text, s]

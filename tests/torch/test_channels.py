@@ -380,6 +380,7 @@ def test_replace_changes_results_or_parameters() -> None:
     kinds = [type(module) for module in model.body]
     assert kinds[1:4] == [planish.GroupNorm, planish.InstanceNorm2d, planish.LayerNorm2d]
     assert kinds[5] is planish.GroupNorm
+    assert model.body[3].channels_last  # as theirs is; on a GPU, tests/torch/test_cuda.py
     after = dict(model.named_parameters())
     assert list(after) == list(parameters)
     assert all(after[name] is parameters[name] for name in parameters)
@@ -389,6 +390,8 @@ def test_replace_changes_results_or_parameters() -> None:
     assert "activation" not in repr(model)
     planish.replace(model)
     assert [type(module) for module in model.body] == kinds
+    planish.restore(model)
+    assert type(model.body[3]) is TimmLike and "channels_last" not in vars(model.body[3])
 
 
 def test_a_subclass_or_a_namesake_is_replaced() -> None:

@@ -946,6 +946,41 @@ def test_a_module_over_channels_differs_from_the_cpus(
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize("direct", [True, False], ids=["LayerNorm2d", "a namesake"])
+def test_a_replaced_norm_over_channels_is_laid_out_otherwise(
+    direct: bool, dtype: torch.dtype, enabled: bool
+) -> None:
+    """As theirs: channels last, of which the convolutions behind it have the use."""
+
+    class TheirLayerNorm2d(nn.LayerNorm):
+        __module__ = "timm.layers.norm"
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    if direct:
+        TheirLayerNorm2d.__qualname__ = "LayerNorm2d"
+    norm = TheirLayerNorm2d(6).to(GPU, dtype)
+    x = random(2, 6, 4, 5).to(dtype).requires_grad_()
+    theirs = norm(x)
+    dy = torch.randn_like(theirs)
+    wanted = [theirs, *torch.autograd.grad(theirs, [x, *norm.parameters()], dy)]
+    assert theirs.is_contiguous(memory_format=LAST)
+    planish.replace(norm)
+    assert planish.LayerNorm2d(6).to(GPU, dtype)(x).is_contiguous()  # planish's own keeps it
+    if enabled:
+        planish.enable()
+    y = norm(x)
+    found = [y, *torch.autograd.grad(y, [x, *norm.parameters()], dy)]
+    planish.disable()
+    assert y.stride() == theirs.stride()
+    for mine, their in zip(found, wanted, strict=True):
+        rtol = 1e-4 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(mine, their, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", ["silu", "relu"])
 def test_an_activation_behind_groups_is_wrong(

@@ -51,7 +51,7 @@ class Form:
     ``offset``: the weight is ``offset + weight``, summed in float, or where ``offset_in_weight`` in
     the weight's dtype. ``gate``: the second argument, by its activation, ``before`` or ``behind``
     the norm. ``groups`` and ``group_size``: the axis is normalized in such parts. ``then``: child
-    modules that follow.
+    modules that follow. ``channels_last``: the result of an image stored by channel is.
     """
 
     kind: str
@@ -69,6 +69,7 @@ class Form:
     group_size: str | None = None
     then: tuple[str, ...] = ()
     activation: str | None = None
+    channels_last: bool = False
 
     def __str__(self) -> str:
         """In a few words, for a report."""
@@ -146,14 +147,14 @@ def _rows(form: Form) -> Callable[[Tensor, Tensor | None, Tensor | None, float, 
     """rms_norm or layer_norm over the form's axes, laid out as x where they are channels."""
     name = "rms_norm" if form.kind in ("rms", "l2") else "layer_norm"
     offset = 0.0 if form.offset_in_weight else form.offset
-    axis, count = form.axis, form.count
+    axis, count, last = form.axis, form.count, form.channels_last
 
     def norm(
         x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cast: str
     ) -> Tensor:
         if axis == 1 and x.dim() == 4 and not offset and cast == "once":
             way = way_of(x, weight, bias)
-            return _functional.channel_norm(way, name, x, weight, bias, eps)
+            return _functional.channel_norm(way, name, x, weight, bias, eps, last)
         dims = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
         return _functional._norm(
             name, x, dims, weight, bias, eps, None, True, weight_offset=offset, cast=cast

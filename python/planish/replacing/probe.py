@@ -237,6 +237,11 @@ class _Prober:
             for g, w in zip(found, wanted, strict=True)
         ]
 
+    def gives_channels_last(self, pair: Pair) -> bool:
+        """Whether the original's result of an image stored by channel is stored by pixel."""
+        (y,) = self.one(pair, 4, False, False)
+        return not y.is_contiguous() and y.is_contiguous(memory_format=torch.channels_last)
+
     def same_layout(self, theirs: Tensor, ours: Tensor) -> None:
         """Raises where shape or dtype differ."""
         if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
@@ -381,7 +386,10 @@ def _prove_dtypes(prober: _Prober, rank: int) -> tuple[Proof | None, float]:
             prober.agrees(one, other, gradients=False)
             ranks.add(other)
     every = len(DTYPES) * (len(DTYPES) if prober.has_parameters else 1)
-    proof = Proof(prober.form, frozenset(pairs), frozenset(ranks), same + refused == every)
+    form = prober.form
+    if form.axis == 1 and 4 in ranks:
+        form = dataclasses.replace(form, channels_last=prober.gives_channels_last(one))
+    proof = Proof(form, frozenset(pairs), frozenset(ranks), same + refused == every)
     return proof, same + len(pairs) / 100
 
 

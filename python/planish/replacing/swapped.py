@@ -213,6 +213,11 @@ def put(module: nn.Module) -> str | None:
         if original not in families.TORCH and issubclass(cls, nn.GroupNorm):
             act = module._modules.get("act")
             module.__dict__["activation"] = families.ACTIVATIONS[type(act)] if act else None
+        elif original not in families.TORCH:
+            proof = prove(original, module)
+            module.__dict__["channels_last"] = (
+                not isinstance(proof, str) and proof.form.channels_last
+            )
     return None
 
 
@@ -224,4 +229,5 @@ def take(module: nn.Module) -> bool:
     _assign(module, original)
     if module.__dict__.pop(WAS, None) is not None:
         module.__dict__.pop("activation", None)
+        module.__dict__.pop("channels_last", None)
     return True

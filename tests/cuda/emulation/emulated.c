@@ -313,10 +313,11 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, const planish_exec *exec) {
     const planish_tensors *t = tensors;
     const message error = {exec->message, exec->message_bytes};
-    void *const buffers[ROLE_COUNT] = {data_of(t->x),       data_of(t->weight), data_of(t->bias),
-                                       data_of(t->y),       data_of(t->mean),   data_of(t->rstd),
-                                       data_of(t->m2),      data_of(t->dy),     data_of(t->dx),
-                                       data_of(t->dweight), data_of(t->dbias)};
+    const DLTensor *list[ROLE_COUNT];
+    void *buffers[ROLE_COUNT];
+    tensors_by_role(t, list);
+    for (int r = 0; r < ROLE_COUNT; r++)
+        buffers[r] = data_of(list[r]);
     problem p;
     cuda_plan plan;
     planish_status status = make_plan(&plan, &p, op, pass, tensors, error);

@@ -21,17 +21,19 @@ from functools import cache
 from typing import Any
 
 import torch
+from planish._library import library
 from planish._structs import (
     BFLOAT_CODE,
     CPU_DEVICE,
     CUDA_DEVICE,
     FLOAT_CODE,
-    TENSOR_NAMES,
+    Buffers,
     DLDataType,
     DLDevice,
     DLTensor,
     Norm,
     Tensors,
+    name_fields,
 )
 
 from ..case import Case, Data, by_pixel, nchw
@@ -56,22 +58,12 @@ class Exec(ctypes.Structure):
     )
 
 
-class Buffers(ctypes.Structure):
-    """planish_buffers."""
-
-    _fields_ = (
-        ("struct_size", c_size_t),
-        *((name, c_void_p) for name in TENSOR_NAMES),
-    )
-
-
 @cache
 def load(path: str = "") -> ctypes.CDLL:
     """A libplanish with the signatures needed here; the one that the planish package uses where no
     path is given."""
-    from planish._library import library
-
     lib = ctypes.CDLL(path or str(library().path))
+    name_fields(lib)
     lib.planish_plan_create.argtypes = [
         POINTER(Norm), c_int, POINTER(Tensors), POINTER(c_void_p), c_char_p, c_size_t,
     ]  # fmt: skip
