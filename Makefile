@@ -63,7 +63,7 @@ $(DONE)/peers: $(DONE)/torch
 	@touch $@
 
 # Libraries of models, for the demo and for the tests of what runs on planish in them; these
-# versions have the norms that docs/coverage.md counts. torchvision without its dependencies: it
+# versions have the norms that docs/guide/coverage.md counts. torchvision without its dependencies: it
 # would replace a torch of another version.
 $(DONE)/models: $(DONE)/torch
 	@echo "==> libraries of models: transformers, diffusers, timm"

@@ -35,7 +35,7 @@ Run = Callable[[int], object]
 @functools.cache
 def other_data() -> torch.Tensor:
     """More than an L2 holds. Read before each trial, for some kernels are slower after others' data
-    and stay so (docs/notebook-gpu.md, run 32)."""
+    and stay so (docs/notebook/024)."""
     return torch.zeros(OTHER_BYTES // 4, device="cuda")
 
 

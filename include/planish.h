@@ -47,7 +47,7 @@
  *
  * Precision: 16-bit outputs equal the exact result rounded once, or its neighbour in at most 1 of
  * 1000 elements; f32 outputs are within 4 ULP of the largest magnitude in their row, for any mean
- * up to 1e4 standard deviations and magnitudes from 1e-30 to 1e30 (docs/numerics.md).
+ * up to 1e4 standard deviations and magnitudes from 1e-30 to 1e30 (docs/guide/reproducibility.md).
  *
  * Determinism: the result for a row depends on that row alone, not on the number of rows or
  * threads, the instruction set, or the run. dweight and dbias depend on the problem and the inputs
@@ -66,7 +66,7 @@
  *
  * Environment: PLANISH_CPU_TIER (portable, avx2, avx512, avx512bf16, neon) caps the instruction set
  * used; it is read once, at the first call. An unknown or unavailable name is ignored. The
- * variables of the GPU kernels' cache and pack are in docs/gpu.md.
+ * variables of the GPU kernels' cache and pack are in docs/guide/gpu.md.
  */
 #ifndef PLANISH_H
 #define PLANISH_H
@@ -235,7 +235,7 @@ typedef enum planish_pass {
      * over x that finds what its rounding lost.
      * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of
      * x's own, in the mean's dtype, is that, rounded, and what rounding took from it is mended;
-     * docs/numerics.md has the bound. */
+     * docs/internals/numerics.md has the bound. */
     PLANISH_BACKWARD = 1,
     /* dy, y, rstd, weight?, bias? -> dx?, dweight?, dbias?
      * The memory-efficient backward: xhat = (y - bias) / (weight_offset + weight), so x need not be
@@ -482,11 +482,11 @@ PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size
 /* ---- GPU kernels compiled ahead of time --------------------------------------------------- */
 
 /*
- * Loads a pack: a file of compiled GPU kernels, made by the command `planish pack` (docs/gpu.md).
- * From then on, and until the process ends, kernels are looked for in it before the disk, and what
- * it holds needs no NVRTC. The file is read once and may change or go afterwards. What is damaged,
- * or of other kernel texts than this library's, is left out. Loading the same pack again does
- * nothing. message may be NULL.
+ * Loads a pack: a file of compiled GPU kernels, made by the command `planish pack`
+ * (docs/guide/gpu.md). From then on, and until the process ends, kernels are looked for in it
+ * before the disk, and what it holds needs no NVRTC. The file is read once and may change or go
+ * afterwards. What is damaged, or of other kernel texts than this library's, is left out. Loading
+ * the same pack again does nothing. message may be NULL.
  * Errors: NULL_POINTER; OUT_OF_MEMORY; FILE: it cannot be read, is no pack, or holds no kernel of
  * this version of planish.
  */
@@ -507,8 +507,8 @@ PLANISH_API int planish_gpu_report(char *text, size_t bytes);
 
 /*
  * Writes the folder in which compiled GPU kernels are kept, closed by 0 and cut to `bytes`; an
- * empty text where none is kept (docs/gpu.md). Returns the length of the whole path, as snprintf
- * does.
+ * empty text where none is kept (docs/guide/gpu.md). Returns the length of the whole path, as
+ * snprintf does.
  */
 PLANISH_API int planish_cache_path(char *path, size_t bytes);
 

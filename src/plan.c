@@ -292,7 +292,7 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     const problem *p = &plan->problem;
     plan->kernels = limits->kernels;
     /* xhat that is divided out of y has a rounding more than one from x, and an f32 row of a few
-     * elements none to spare (docs/numerics.md). */
+     * elements none to spare (docs/internals/numerics.md). */
     plan->is_double = problem_is_double(p) || p->pass == PLANISH_BACKWARD_FROM_Y;
     const int64_t elements = p->rows * p->cols;
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);

@@ -1,4 +1,4 @@
-"""``planish cache``: the folder in which compiled GPU kernels are kept (docs/gpu.md).
+"""``planish cache``: the folder in which compiled GPU kernels are kept (docs/guide/gpu.md).
 
 planish cache path     where it is
 planish cache list     what it holds, newest first

@@ -4,7 +4,7 @@ planish coverage llama                a tiny model of planish's own list
 planish coverage resnet50_gn          a model of timm
 planish coverage opt                  a model type of Transformers, cut to two layers
 planish coverage mine:make            make() of mine.py returns (model, arguments of its forward)
-planish coverage --all --out FILE     every tiny model, as docs/coverage.md has them
+planish coverage --all --out FILE     every tiny model, as docs/guide/coverage.md has them
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def report(name: str, found: dict[str, reach.Reach]) -> str:
 
 _HEAD = """# Which norms of real models run on planish
 
-Made by `planish coverage --all --out docs/coverage.md` with {versions}, on the CPU.
+Made by `planish coverage --all --out docs/guide/coverage.md` with {versions}, on the CPU.
 {count} tiny models (`planish.zoo`), built from their configurations with seeded weights; "enable"
 is `planish.enable()`, "replace" `planish.replace(model)`, "both" the one after the other. A call
 counts where a norm's forward ran an operator of planish's. Not counted: BatchNorm, plain Lp norms

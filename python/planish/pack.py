@@ -1,4 +1,4 @@
-"""``planish pack``: GPU kernels compiled ahead of time, in one file (docs/gpu.md).
+"""``planish pack``: GPU kernels compiled ahead of time, in one file (docs/guide/gpu.md).
 
 planish pack OUT                                       what this user's kernel cache holds
 planish pack OUT --norms LIST.json --gpu H100          a list of norms, compiled without a GPU

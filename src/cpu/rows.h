@@ -5,7 +5,7 @@
  * The sums of a row are the same bits on every tier: element i of a segment goes to canonical lane
  * i mod LANES, whatever the width of a vector; a lane is summed by chains of CHAIN elements, and
  * the chains in order; lanes fold by halves; segments are merged in order, in double. Statistics
- * are about a center and corrected, the mean a pair (docs/numerics.md).
+ * are about a center and corrected, the mean a pair (docs/internals/numerics.md).
  */
 
 #ifndef PLANISH_CPU_ROWS_H

@@ -1,6 +1,7 @@
 /*
  * Sums and moments of rows; part of cpu/rows.h, whose parameters and helpers it uses. A row is read
- * once: its deviations are taken from a center that a few of its elements give (docs/numerics.md).
+ * once: its deviations are taken from a center that a few of its elements give
+ * (docs/internals/numerics.md).
  */
 
 /*

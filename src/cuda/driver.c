@@ -164,7 +164,7 @@ static void load_compiler(void) {
     message reason = {the_compiler.reason, sizeof the_compiler.reason};
     cuda_compiler *c = &the_compiler.compiler;
     void *library = NULL;
-    /* PLANISH_NVRTC_PATH: the folder to take NVRTC from, before any other (docs/gpu.md). */
+    /* PLANISH_NVRTC_PATH: the folder to take NVRTC from, before any other (docs/guide/gpu.md). */
     const char *folder = getenv("PLANISH_NVRTC_PATH");
     if (folder)
         library = open_compiler_in(folder);

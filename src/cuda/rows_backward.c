@@ -1,6 +1,6 @@
 /*
  * Geometry of the backward of dense rows: over how many blocks, lanes, chunks and teams. The limits
- * are from measurements (docs/notebook-gpu.md).
+ * are from measurements (docs/notebook).
  */
 #include "rows_backward.h"
 
@@ -40,7 +40,7 @@ typedef struct spread {
 } spread;
 
 /* What a multiprocessor has under way at once, less what lanes without a chunk cost. The time that
- * is left over the memory's own goes with its inverse (docs/notebook-gpu.md, run 14). */
+ * is left over the memory's own goes with its inverse (docs/notebook/008). */
 static double spread_score(const spread *s, int chunks) {
     const int teams = s->threads / s->lanes;
     const double part = (double)chunks / s->cluster;

@@ -1,6 +1,6 @@
 /*
  * Geometry of the forward of dense rows: how many lanes, chunks, rows and blocks. The limits are
- * from measurements (docs/notebook-gpu.md).
+ * from measurements (docs/notebook).
  */
 #include "rows_forward.h"
 

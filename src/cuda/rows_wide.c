@@ -1,4 +1,4 @@
-/* Rows over groups of blocks. The limits are from measurements (docs/notebook-gpu.md). */
+/* Rows over groups of blocks. The limits are from measurements (docs/notebook). */
 #include "rows_wide.h"
 
 #include "integers.h"

@@ -312,7 +312,7 @@ static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
     return true;
 }
 
-/* As measured (docs/notebook-gpu.md, runs 16, 17, 20, 29 and 31). */
+/* As measured (docs/notebook/010, 013, 021, 023). */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     if (spec->constant[C_PIXELS] < LEAST_PIXELS)
         return false;

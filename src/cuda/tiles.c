@@ -1,5 +1,5 @@
 /* Runs and tiles follow from the sizes of an image and the dtypes; the limits are from measurements
- * (docs/notebook-gpu.md). */
+ * (docs/notebook). */
 #include "tiles.h"
 
 #include "integers.h"

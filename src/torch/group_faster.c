@@ -1,7 +1,7 @@
 /*
  * Where torch's own group norm on the CPU is faster; see group_faster.h. Each row was measured by
- * `planish bench switch --only group` (docs/bench.md, "No switch makes a norm slower"), and holds
- * on the CPUs named there.
+ * `planish bench switch --only group` (docs/performance.md, "No switch makes a norm slower"), and
+ * holds on the CPUs named there.
  */
 #include "group_faster.h"
 
@@ -24,8 +24,8 @@ typedef struct rule {
     int64_t least_elements, most_bytes; /* of x */
 } rule;
 
-/* From here on the pages of a new result count for more than the kernel (docs/torch.md, "Large
- * results"). */
+/* From here on the pages of a new result count for more than the kernel
+ * (docs/guide/pytorch-details.md, "Large results"). */
 enum { LARGE = 32 << 20 };
 
 static const rule rules[] = {

@@ -1,6 +1,6 @@
 /*
  * What torch does in one version and not in another, asked of the torch that is there by calling
- * its kernels; not told by its number. docs/torch.md says which torch does what.
+ * its kernels; not told by its number. docs/guide/pytorch-details.md says which torch does what.
  */
 #ifndef PLANISH_TORCH_HABITS_H
 #define PLANISH_TORCH_HABITS_H

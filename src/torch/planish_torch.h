@@ -3,7 +3,7 @@
  *
  * They find the libtorch that is already loaded in this process, by its stable C ABI, and register
  * planish's kernels under torch's own operators. No torch header is used and nothing is linked:
- * one libplanish.so serves several torches. docs/torch.md tells the whole story.
+ * one libplanish.so serves several torches. docs/guide/pytorch-details.md tells the whole story.
  *
  * Threads: enable, disable and library calls must not run at the same time as each other (the
  * Python package holds a lock); kernels may run on any thread meanwhile.
@@ -22,7 +22,7 @@
 /*
  * The torch versions that this library serves, as planish_torch_version has them: older ones lack
  * what it needs; on newer ones it works as far as what it looks for is there and passes its checks,
- * and calls stay boxed (unboxed.h). docs/torch.md has the table of what was tried
+ * and calls stay boxed (unboxed.h). docs/guide/pytorch-details.md has the table of what was tried
  * (.ci/torch-versions).
  */
 enum { PLANISH_TORCH_OLDEST = 210, PLANISH_TORCH_NEWEST = 214 };

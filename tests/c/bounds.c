@@ -1,5 +1,5 @@
 /*
- * The bounds of docs/numerics.md, as expectations, and nothing wider than that page.
+ * The bounds of docs/guide/reproducibility.md, as expectations, and nothing wider than that page.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
  * One case of a table: an operator, a pass, dtypes, layouts and values; made into tensors, run, and
- * held against the reference with the bounds of docs/numerics.md.
+ * held against the reference with the bounds of docs/guide/reproducibility.md.
  */
 #ifndef CASES_H
 #define CASES_H

@@ -22,7 +22,7 @@ geometry geometry_make(int ndim, const int64_t *shape, uint64_t reduce_axes, uin
 void geometry_free(geometry *g);
 
 /* How far from a row's own mean a saved one may be to be taken for that, rounded
- * (docs/numerics.md). */
+ * (docs/guide/reproducibility.md). */
 real mean_reach(element type, real mean);
 
 /* Exact outputs of a pass: NULL where the pass does not compute it. */
@@ -30,8 +30,9 @@ typedef struct reference {
     geometry geometry;
     real *y, *mean, *rstd, *m2, *dx, *dweight, *dbias;
     bool is_double; /* the arithmetic is f64: a tensor other than mean, rstd and m2 is */
-    /* Magnitudes that errors are measured against (docs/numerics.md): the largest value in the row
-     * or term that it is the sum of; for dweight and dbias the sum of the magnitudes added. */
+    /* Magnitudes that errors are measured against (docs/guide/reproducibility.md): the largest
+     * value in the row or term that it is the sum of; for dweight and dbias the sum of the
+     * magnitudes added. */
     real *y_scale, *dx_scale, *mean_scale, *dweight_scale, *dbias_scale;
 } reference;
 

@@ -1,6 +1,6 @@
 /*
  * The grid: every pass against the reference over tables of lengths, dtypes, optional tensors,
- * layouts, axes and numbers, with the bounds of docs/numerics.md.
+ * layouts, axes and numbers, with the bounds of docs/guide/reproducibility.md.
  *
  *     test_grid [--full] [--table=NAME] [--share=K] [--only=SEED] [--guard=start]
  *

@@ -207,7 +207,7 @@ class AnyCase:
             xhat = (x - mean) * given
             if self.direction in (FORWARD, APPLY, STATISTICS):
                 b = d["bias"].double() if "bias" in d else torch.zeros_like(xhat)
-                # As docs/numerics.md has it, magnitudes are those of z and its terms.
+                # As docs/guide/reproducibility.md has it, magnitudes are those of z and its terms.
                 z = xhat * w + b
                 most = z.abs().maximum((xhat * w).abs()).maximum(b.abs().expand_as(z))
                 most = most.amax(dims, keepdim=True) if most.numel() else most

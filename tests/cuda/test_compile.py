@@ -1,7 +1,7 @@
 """Every kind of specialisation compiles for every supported architecture, and none spills.
 
 Runs without a GPU: NVRTC makes the machine code and its report is read. A spill costs 20 to 50%
-of a kernel's speed (docs/notebook-gpu.md), so it is a failure, not a warning. By default every case
+of a kernel's speed (docs/notebook), so it is a failure, not a warning. By default every case
 is compiled for one of the architectures in turn; `test_compile.py --full` takes them all.
 """
 

@@ -1,4 +1,5 @@
-"""A row of the table of docs/torch.md about the torch that is there; .ci/torch-versions runs it.
+"""A row of the table of docs/guide/pytorch-details.md about the torch that is there;
+.ci/torch-versions runs it.
 
     python sanity.py FILE
 

@@ -89,7 +89,7 @@ def exact_norm(
     rms: bool = False,
     eps: float = 1e-5,
 ) -> list[Exact]:
-    """y, dx, dweight and dbias over the last axis, by the formulas of docs/numerics.md."""
+    """y, dx, dweight and dbias over the last axis, by docs/internals/numerics.md."""
     values = wide(x)
     w = np.ones(x.shape[-1], np.longdouble) if weight is None else wide(weight)
     centred = values if rms else values - values.mean(-1, keepdims=True)

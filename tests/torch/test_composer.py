@@ -23,7 +23,7 @@ mend_torchvision()
 HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 needs_composer = pytest.mark.skipif(
     not HAS_COMPOSER,
-    reason="composer is not installed (pip install mosaicml, see docs/composer.md)",
+    reason="composer is not installed (pip install mosaicml, see docs/guide/composer.md)",
 )
 
 

@@ -1,4 +1,4 @@
-"""How many norm calls of real models run on planish: a quick part of docs/coverage.md."""
+"""How many norm calls of real models run on planish: a quick part of docs/guide/coverage.md."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ GPU = torch.device("cuda", 0)
 HALVES = [torch.float16, torch.bfloat16]
 LAYOUT = "a layout that no fast kernel takes, or no kernel could be made"
 MIXED = "a mix of dtypes that torch refuses"
-#: The bounds of docs/numerics.md, in ULP of the largest magnitude in the row.
+#: The bounds of docs/guide/reproducibility.md, in ULP of the largest magnitude in the row.
 BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 #: rows, columns: within a warp, a block, a cluster, and past one read
 SHAPES = [(4, 2), (1, 8), (7, 33), (64, 96), (300, 128), (13, 769), (64, 4096), (3, 15872)]

@@ -12,7 +12,7 @@ from torch import Tensor
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
-#: The bounds of docs/numerics.md.
+#: The bounds of docs/guide/reproducibility.md.
 BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 
 #: What the statistics are; x has the mean, in standard deviations, that stands behind it.

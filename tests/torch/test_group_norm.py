@@ -247,8 +247,8 @@ BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.floa
 def exact_groups(
     x: Tensor, groups: int, weight: Tensor, bias: Tensor, dy: Tensor
 ) -> tuple[list[Exact], list[Exact]]:
-    """y, dx, dweight and dbias by the formulas of docs/numerics.md, and the sums of the magnitudes
-    that the last two are sums of."""
+    """y, dx, dweight and dbias by the formulas of docs/internals/numerics.md, and the sums of
+    the magnitudes that the last two are sums of."""
     rows = (x.shape[0], groups, -1)
     w = wide(weight).reshape(1, -1, 1)
     values = wide(x).reshape(rows)

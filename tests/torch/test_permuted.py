@@ -17,7 +17,8 @@ pytest.importorskip("expecttest", reason="torch's op_db needs expecttest, which 
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-#: docs/numerics.md, in ULP: y of 16 bits is the exact value or the one beside it; 4 for the rest.
+#: docs/guide/reproducibility.md, in ULP: y of 16 bits is the exact value or the one beside it;
+#: 4 for the rest.
 #: (Of 16 bits torch has rstd saved in 16 bits, which costs dx a digit whoever computes it.)
 BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 GRADIENT_BOUND = 4.0

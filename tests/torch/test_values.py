@@ -27,7 +27,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 RESULTS = ("y", "dx", "dweight", "dbias")
 
-#: The bounds of docs/numerics.md, in ULP of the largest magnitude in the row.
+#: The bounds of docs/guide/reproducibility.md, in ULP of the largest magnitude in the row.
 BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 
 

@@ -10,7 +10,8 @@
 There are apex.normalization, apex.contrib.layer_norm, apex.contrib.group_norm, apex._autocast_utils
 and the extension modules fused_layer_norm_cuda and fast_layer_norm. Nothing else of Apex is there.
 
-Importing planish.apex imports no torch; the first use of a name does. docs/apex.md is the guide.
+Importing planish.apex imports no torch; the first use of a name does.
+docs/guide/apex.md is the guide.
 """
 
 from __future__ import annotations

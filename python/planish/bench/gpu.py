@@ -50,7 +50,7 @@ def replayed(calls: Sequence[Callable[[], object]]) -> Timed:
 
     Before each trial the L2 is filled with other data, as a model's other operators leave it. Some
     kernels' own traffic never evicts that, and is slower by it: left to chance, a trial would
-    depend on which provider came before (docs/notebook-gpu.md, run 32).
+    depend on which provider came before (docs/notebook/024).
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     # Else it would write where kernels that make the data still have what is freed already.

@@ -8,6 +8,6 @@
 
 Each module has the signatures, defaults, order of results and types of exceptions of the library it
 is named after, and imports nothing of it: neither it nor Triton has to be installed. Nothing is put
-under the other library's own name. What differs is said in the docstrings and in docs/compat.md.
-``planish.compat.vllm`` registers planish as a provider of vLLM's norms.
+under the other library's own name. What differs is said in the docstrings and in
+docs/guide/compat.md. ``planish.compat.vllm`` registers planish as a provider of vLLM's norms.
 """

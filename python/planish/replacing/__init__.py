@@ -33,8 +33,9 @@ def replace(model: _Module, *, activations: bool = False) -> _Module:
     planish can: by what its forward does, not by its name. Such a class is taken after a probe: its
     forward and planish's, on seeded inputs, in all dtypes of input and parameters, agree in results
     and gradients, bit by bit in 16-bit types where its order of rounding is one of planish's, and
-    within the bounds of docs/numerics.md elsewhere. What was not proven, other dtypes or numbers of
-    axes, runs the module's own forward. A class with other mathematics is left alone.
+    within the bounds of docs/guide/reproducibility.md elsewhere. What was not proven, other
+    dtypes or numbers of axes, runs the module's own forward. A class with other mathematics is
+    left alone.
 
     ``activations=True`` moves an nn.SiLU or nn.ReLU right behind a GroupNorm into the norm, in an
     nn.Sequential, where both are attributes of a block that calls one right after the other and the

@@ -27,7 +27,7 @@ Pair = tuple[torch.dtype, "torch.dtype | None"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HALF = (torch.bfloat16, torch.float16)
-#: docs/numerics.md: f32 and gradients, in ULP of the largest magnitude in the row.
+#: docs/guide/reproducibility.md: f32 and gradients, in ULP of the largest magnitude in the row.
 BOUND_ULP = 4.0
 #: 16-bit results are the same or neighbours, and these in at most so many elements.
 NEIGHBOUR_ULP, NEIGHBOUR_SHARE = 1.0, 5e-3

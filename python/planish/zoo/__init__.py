@@ -29,7 +29,7 @@ __all__ = [
     "tensors_of",
 ]
 
-#: The families of docs/coverage.md.
+#: The families of docs/guide/coverage.md.
 FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion")
 LANGUAGE, VISION, IMAGES = FAMILIES
 

@@ -50,7 +50,7 @@ template <int BYTES> __device__ __forceinline__ chunk<BYTES> zero_chunk() {
 /* Reads a chunk. ACCESS is the alignment of the address, at most 16. Not by the read-only path (ld.global.nc):
  * a kernel starts while the one before it still writes, and the assembler moves such loads ahead of
  * wait_for_stream(). Nor with L1::no_allocate: the L2 gives such lines up first, as it does those of streaming
- * stores, and what others left there stays. The whole was 2 to 6% slower (docs/notebook-gpu.md, run 33). */
+ * stores, and what others left there stays. The whole was 2 to 6% slower (docs/notebook/024). */
 template <int BYTES, int ACCESS>
 __device__ __forceinline__ chunk<BYTES> load_chunk(const void *address) {
     constexpr int A = least(BYTES, ACCESS);

@@ -1,6 +1,6 @@
 /*
  * The GPU kernels without a GPU: their own text, compiled for the host, run over the small GPU of
- * device.h and held against the reference with the bounds of docs/numerics.md.
+ * device.h and held against the reference with the bounds of docs/guide/reproducibility.md.
  *
  *     test_emulation --write=FOLDER    writes the specialisations that the cases need, as C++
  *     test_emulation --units=FOLDER    runs the cases with what was compiled of them
@@ -212,7 +212,7 @@ static void lengths(void) {
         for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) {
             const int64_t rows = cols[i] < 100 ? 301 : cols[i] < 1000 ? 43 : 11;
             const planish_kind kind = i % 3 == 2 ? PLANISH_RMS : PLANISH_LAYER;
-            /* rstd of f64 rows of 2 to 8 elements is off by up to 8 ULP (docs/gpu.md). */
+            /* rstd of f64 rows of 2 to 8 elements is off by up to 8 ULP (docs/guide/gpu.md). */
             const element other = cols[i] == 3 ? F32 : types[(i + 2) % 4];
             set_device(90, 2);
             emulate_case(rows_of(both[pass], kind, rows, cols[i], types[i % 3]));
@@ -387,8 +387,9 @@ static void all_numbers(void) {
             norm_case c = rows_of(n % 2 ? PLANISH_FORWARD : PLANISH_BACKWARD, PLANISH_LAYER, 9,
                                   t == 1 ? 96 : 1024, types[t]);
             c.numbers = n;
-            c.eps =
-                n == SCALE_TINY ? 0 : 1e-5; /* rstd of subnormal rows is no float (docs/gpu.md) */
+            c.eps = n == SCALE_TINY
+                        ? 0
+                        : 1e-5; /* rstd of subnormal rows is no float (docs/guide/gpu.md) */
             emulate_case(c);
             if (n == SCALE_BIG || n == SCALE_TINY || n == MEAN_1E4) {
                 c.pass = PLANISH_FORWARD;

@@ -1,0 +1,1 @@
+"""What bench/tables.py writes into the documents: tables and charts of the committed results."""

@@ -1,0 +1,111 @@
+"""Tables of norms on a CPU: speed, accuracy, what a call costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .markdown import NAMES, markdown, source
+from .reader import lines, microseconds, rows, sweep
+
+
+def cpu_sweep(path: str, providers: Sequence[str]) -> str:
+    """A sweep on a CPU: useful GB/s, and times as fast as the best peer."""
+    blocks = []
+    keys = dict.fromkeys((r["dtype"], r["direction"]) for r in rows(path))
+    for dtype, direction in keys:
+        found = sweep(path, direction, dtype)
+        shown = [n for n in providers if any(microseconds(w.get(n)) for w in found.values())]
+        body = []
+        for work, ran in found.items():
+            cells = [
+                f"{float(ran[n]['gb_per_s']):.1f}" if microseconds(ran.get(n)) else ""
+                for n in shown
+            ]
+            own = microseconds(ran.get("planish"))
+            peers = [t for r in ran.values() if r["role"] == "peer" and (t := microseconds(r))]
+            body.append([work, *cells, f"{min(peers) / own:.2f}" if own and peers else ""])
+        head = [f"{direction}, {dtype}, GB/s", *(NAMES.get(n, n) for n in shown), "times best peer"]
+        blocks.append(markdown(head, body))
+    return "\n\n".join(blocks) + source(path)
+
+
+def cpu_groups(path: str, column: str, machine: str, command: str) -> str:
+    """GroupNorm: planish's GB/s and, in parentheses, how many times as fast as torch."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows(path):
+        groups = f"{row['groups']} group{'s' if row['groups'] != '1' else ''}"
+        key = (row["dtype"], f"{row['shape']}, {groups}")
+        way = f"{row['layout'].replace('NHWC', 'channels last')} {row['direction']}"
+        cells.setdefault(key, {})[way] = f"{float(row[column]):.1f} ({float(row['ratio']):.2f}x)"
+    ways = list(dict.fromkeys(way for found in cells.values() for way in found))
+    body = (
+        [f"{shape}, {dtype}", *(found.get(w, "") for w in ways)]
+        for (dtype, shape), found in cells.items()
+    )
+    return markdown(["GB/s (times torch)", *ways], body) + source(
+        path, machine=machine, command=command
+    )
+
+
+def accuracy() -> str:
+    """Largest errors in ULP of LayerNorm in f32."""
+    path = "zen4-2/accuracy/accuracy.csv"
+    chosen = [r for r in rows(path) if (r["kind"], r["dtype"]) == ("layer", "f32")]
+    columns = {
+        "y, mean / std 0": ("y", 0, 1, False),
+        "100": ("y", 100, 1, False),
+        "10000": ("y", 1e4, 1, False),
+        "y, values of 1e-30": ("y", 0, 1e-30, True),
+        "1e20": ("y", 0, 1e20, True),
+        "dx, mean / std 100": ("dx", 100, 1, False),
+        "10000 ": ("dx", 1e4, 1, False),
+        "dweight, 10000": ("dweight", 1e4, 1, False),
+    }
+    body = []
+    for name in dict.fromkeys(r["provider"] for r in chosen):
+        found = {
+            (r["output"], float(r["mean_over_std"]), float(r["scale"]), float(r["eps"]) == 0): r
+            for r in chosen
+            if r["provider"] == name
+        }
+        body.append(
+            [
+                NAMES.get(name, name),
+                *(
+                    f"{float(found[key]['ulp_max']):.3g}" if key in found else ""
+                    for key in columns.values()
+                ),
+            ]
+        )
+    return markdown(["largest error in ULP", *columns], body) + source(path)
+
+
+def switch() -> str:
+    """How many cells `planish bench switch` found slower than torch."""
+    groups = {
+        "GroupNorm, NCHW": ("switch-1/xeon-nchw.csv",),
+        "GroupNorm, channels last": ("switch-1/xeon-nhwc.csv",),
+        "LayerNorm and RMSNorm": ("switch-1/xeon-rows.csv",),
+    }
+    body = []
+    for name, paths in groups.items():
+        ratios = [float(r["ratio"]) for p in paths for r in rows(p) if r["ratio"]]
+        slow = sum(value > 1.1 for value in ratios)
+        middle = sorted(ratios)[len(ratios) // 2]
+        body.append([name, str(len(ratios)), str(slow), f"{max(ratios):.2f}", f"{middle:.2f}"])
+    head = ["one thread", "cells", "slower than 1.1 times torch", "the slowest", "median"]
+    files = [path for paths in groups.values() for path in paths]
+    return markdown(head, body) + source(
+        *files, machine="Intel Xeon (AVX-512)", command="planish bench switch --threads 1"
+    )
+
+
+def calls(path: str, machine: str) -> str:
+    """What a call costs: output of bench/overhead.py."""
+    body = []
+    for line in lines(path):
+        if match := re.match(r"(\S.*?)\s{2,}([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", line):
+            body.append([f"`{match[1]}`", match[2], match[3], match[4]])
+    head = ["us, fastest call", "torch", "planish", "ratio"]
+    return markdown(head, body) + source(path, machine=machine, command="python bench/overhead.py")
