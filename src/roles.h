@@ -48,7 +48,8 @@ enum {
     MAKE(arg, DY,      dy,      FULL,   ANY,   PASS_B | PASS_Y,                   0,                                 0,         0,               0)                           \
     MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, OVER_X | OVER_DY | OVER_Y)   \
     MAKE(arg, DWEIGHT, dweight, AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)                           \
-    MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)
+    MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)                           \
+    /* a new role comes last, as its field does */
 /* clang-format on */
 
 #define ENUMERATOR(arg, role, ...) ROLE_##role,
