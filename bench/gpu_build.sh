@@ -9,5 +9,5 @@ ${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -I../../include -I.. -o "$lib
     arguments.c cache.c channels.c channels_geometry.c channels_shape.c driver.c finish.c general.c \
     geometry.c groups.c images.c jit.c key.c lanes.c launch.c pack.c plan.c rows.c rows_backward.c \
     rows_forward.c rows_wide.c spec.c strips.c tiles.c \
-    "$library.texts.c" ../problem.c ../roles.c ../status.c ../../tests/cuda/shim.c ../../tests/cuda/ceiling.c -ldl -lpthread
+    "$library.texts.c" ../problem.c ../problem_layouts.c ../roles.c ../status.c ../../tests/cuda/shim.c ../../tests/cuda/ceiling.c -ldl -lpthread
 rm "$library.texts.c"

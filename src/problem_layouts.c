@@ -1,0 +1,94 @@
+/* What a problem is, of those that have kernels of their own: its dtypes and how it is laid out. */
+#include "problem.h"
+
+bool problem_is_double(const problem *p) {
+    for (int r = 0; r < ROLE_COUNT; r++)
+        if (p->dtypes[r] == DTYPE_F64 && (ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
+            return true;
+    return false;
+}
+
+bool problem_hides_rounding(const problem *p) {
+    static const role shown[] = {ROLE_X, ROLE_DX, ROLE_DWEIGHT};
+    if (has(p, ROLE_MEAN) && dtype_bytes(p->dtypes[ROLE_MEAN]) < 4)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
+            return false;
+    return true;
+}
+
+bool problem_is_rows(const problem *p) {
+    if (p->reduced_count != 1)
+        return false;
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!has(p, r) || !(ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
+            continue;
+        if (p->reduced[0].stride[r] != 1 && p->cols != 1)
+            return false;
+        if (!(ROLE_BIT(r) & AFFINE_ROLES))
+            continue;
+        if (!p->reduced[0].affine && p->cols != 1)
+            return false;
+        for (int k = 0; k < p->kept_count; k++)
+            if (p->kept[k].affine)
+                return false;
+    }
+    return true;
+}
+
+bool problem_is_channels(const problem *p) {
+    const axis *channel = &p->reduced[0], *pixel = &p->kept[p->kept_count - 1];
+    bool neighbours = false;
+    if (p->reduced_count != 1 || ((p->present & AFFINE_ROLES) && !channel->affine))
+        return false;
+    for (int k = 0; k < p->kept_count; k++)
+        if (p->kept[k].affine)
+            return false;
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        neighbours |= pixel->stride[r] == 1;
+        if (pixel->stride[r] != 1 && channel->stride[r] != 1)
+            return false;
+    }
+    return neighbours;
+}
+
+bool problem_is_groups(const problem *p) {
+    const axis *span = &p->reduced[p->reduced_count - 1];
+    if (p->reduced_count > 2 || span->affine || span->size < GROUP_SPAN)
+        return false;
+    return p->reduced_count == 1 || p->reduced[0].affine || !(p->present & AFFINE_ROLES);
+}
+
+bool problem_has_dense_groups(const problem *p) {
+    const axis *span = &p->reduced[p->reduced_count - 1], *channel = &p->reduced[0];
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (span->stride[r] != 1 || (p->reduced_count == 2 && channel->stride[r] != span->size))
+            return false;
+    }
+    return true;
+}
+
+int64_t problem_groups_by_pixel(const problem *p) {
+    const axis *inner = &p->kept[p->kept_count - 1], *channel = &p->reduced[0];
+    const bool alone = p->reduced_count == 1; /* a channel is a group */
+    const int64_t depth = alone ? 1 : channel->size;
+    bool neighbours = true, one_group = !alone;
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (!alone && channel->stride[r] != 1)
+            return 0;
+        neighbours &= inner->stride[r] == depth;
+    }
+    const bool weighted = p->present & AFFINE_ROLES;
+    if (neighbours && inner->size > 1 && (!weighted || inner->affine))
+        one_group = false;
+    else if (!one_group)
+        return 0;
+    for (int k = 0; weighted && k < p->kept_count - !one_group; k++)
+        if (p->kept[k].affine)
+            return 0;
+    return one_group ? 1 : inner->size;
+}
