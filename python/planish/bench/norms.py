@@ -1,4 +1,4 @@
-"""`planish bench norms`: timm's ConvNeXt and ResNet with six norms over their channels.
+"""`planish bench norms`: timm's ConvNeXt and ResNet with seven norms over their channels.
 
 LayerNorm over the channels of (N, C, H, W) has been written in many ways, because none of them was
 fast everywhere. Each stands in the same model with the same weights; GroupNorm of one group is
@@ -92,6 +92,12 @@ def _of_planish(norm: nn.LayerNorm) -> nn.Module:
     return new
 
 
+def _replaced(norm: nn.LayerNorm) -> nn.Module:
+    import planish
+
+    return planish.replace(norm)
+
+
 #: Name -> what is put in, and the block that steps run in.
 NORMS: dict[str, tuple[Callable[[nn.LayerNorm], nn.Module], Any]] = {
     "permute": (Permuted, contextlib.nullcontext),
@@ -100,6 +106,7 @@ NORMS: dict[str, tuple[Callable[[nn.LayerNorm], nn.Module], Any]] = {
     "one-group": (OneGroup, contextlib.nullcontext),
     "planish-enable": (Permuted, enabled),
     "planish-2d": (_of_planish, enabled),
+    "planish-replace": (_replaced, enabled),
 }
 
 

@@ -1,7 +1,7 @@
 """`planish bench switch`: no norm may get slower by planish.enable().
 
-Times the operators of torch as they are and with planish enabled, by turns in one process, forward
-and backward, over the norms of switch_shapes.py. Every result under planish is compared with
+Times torch's norms as they are and with planish enabled, by turns in one process, forward and
+backward as a model calls them, over the norms of switch_shapes.py. Every result under planish is compared with
 torch's in double first. Prints the cells whose time is above the limit, counts those that are too
 noisy to tell, and writes all of them to switch.csv.
 
@@ -92,24 +92,11 @@ def forward_of(norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
 
 
 def backward_of(norm: Norm, parts: Outputs) -> Callable[[], Outputs]:
-    """What autograd calls for it, under whatever is enabled now. torch's RMSNorm has no operator of
-    its own on every device, and its GroupNorm on CUDA copies channels last before its operator:
-    their gradients are taken from a graph that is kept."""
+    """The gradients as a model takes them, from a graph that is kept. (Called from Python by its
+    name, the operator would be called boxed, as no model calls it.)"""
     x, dy, weight, bias = parts
-    aten: Any = torch.ops.aten
-    mask = [True, True, True]
-    if norm.kind == "layer":
-        shape = list(weight.shape)
-        _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, EPS)
-        layer = aten.native_layer_norm_backward.default
-        return lambda: layer(dy, x, shape, mean, rstd, weight, bias, mask)
-    if norm.kind == "group" and x.is_cpu:
-        sizes = x.shape[0], x.shape[1], x.shape[2:].numel(), norm.groups
-        _, mean, rstd = torch.native_group_norm(x, weight, bias, *sizes, EPS)
-        group = aten.native_group_norm_backward.default
-        return lambda: group(dy, x, mean, rstd, weight, *sizes, mask)
     x, weight, bias = (t.detach().requires_grad_() for t in (x, weight, bias))
-    leaves = (x, weight, bias) if norm.kind == "group" else (x, weight)
+    leaves = (x, weight) if norm.kind == "rms" else (x, weight, bias)
     y = forward_of(norm, x, weight, bias)
     return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
@@ -248,8 +235,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--malloc",
         choices=("kept", "ordinary"),
-        default="kept",
-        help="whether malloc keeps its pages, which shows the kernels, or is as users have it",
+        default="ordinary",
+        help="as users have it, or with pages that are kept, which shows the kernels",
     )
     p.add_argument("--out", type=Path, default=Path("bench-out"))
     return p
