@@ -257,13 +257,14 @@ def channel_norm(
 ) -> Tensor:
     """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x, of a dtype and on a
     device that planish runs, and not by torch's way. ``channels_last``: on a GPU it is laid out
-    so whatever x is."""
+    so, whatever x is."""
     _check(x, weight, [1], function, "weight")
     _check(x, bias, [1], function, "bias")
     graph = torch.is_grad_enabled() and x.requires_grad
-    if channels_last and x.is_cuda and x.is_contiguous():
-        pass
-    elif graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+    if channels_last and x.is_cuda:
+        # The first norm of a model pays for the copy; what convolutions make of it is laid out so.
+        x = x.contiguous(memory_format=torch.channels_last)
+    if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
         # With a graph no view, see group_norm.
         return by_way(way, function, x, weight, bias, [1], [1], eps, keep=True)
     # channels last: rows, and while enabled torch's own operator, which costs less to call
