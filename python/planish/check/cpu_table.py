@@ -17,7 +17,7 @@ from .case import DTYPES, Activation, Case, Direction, Kind
 #: Elements of x, about, and of one that its y is written past the cache.
 ELEMENTS = 1 << 18
 ALSO = 40000  # of those that are only checked, but for 7 rows
-STREAM_BYTES = 24 << 20
+STREAM_BYTES = 21 << 20
 BOTH: tuple[Direction, Direction] = ("forward", "backward")
 #: Memory order of images that are stored by pixel: (N, C, H, W), and with channels in groups.
 BY_PIXEL = (0, 2, 3, 1)

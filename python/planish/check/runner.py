@@ -25,7 +25,7 @@ CEILING = "ceiling"
 PLAINEST = "portable"
 #: Trials of each engine and of the ceiling. What is noise after them goes on for three times as
 #: long, if there is as much time left.
-EFFORT = Effort(trials=7, trial_seconds=0.002, case_seconds=0.3, patience=3.0)
+EFFORT = Effort(trials=7, trial_seconds=0.0015, case_seconds=0.3, patience=3.0)
 
 
 class Runs(Protocol):
