@@ -57,8 +57,10 @@ class Case:
     order: tuple[int, ...] = ()
     result_order: tuple[int, ...] = ()
     step: int = 1
-    #: What x is multiplied by, and how often its first rows are repeated along axis 0.
+    #: What x is multiplied by; dy likewise, whose mean is then as large, of another sign along axis
+    #: 0 by turns; and how often the first rows are repeated along axis 0.
     scale: float = 1.0
+    dy_scale: float = 1.0
     repeats: int = 1
     #: Shapes that are checked but not timed.
     also: tuple[tuple[int, ...], ...] = field(default=())

@@ -54,10 +54,14 @@ def _normal(case: Case, role: str, generator: torch.Generator) -> torch.Tensor:
     sizes = list(case.sizes_of(role))
     if role in FULL and case.repeats > 1:
         sizes[0] //= case.repeats
-    wide = torch.float64 if case.is_double or case.scale != 1 else torch.float32
+    scaled = case.scale != 1 or case.dy_scale != 1
+    wide = torch.float64 if case.is_double or scaled else torch.float32
     value = torch.randn(sizes, generator=generator, dtype=wide, device=case.device)
     if role == "x":
         value = (value + 0.5) * case.scale
+    elif role == "dy" and case.dy_scale != 1:
+        value = (value + 1) * case.dy_scale
+        value[1::2] *= -1
     elif role == "weight":
         value = value * 0.25 + 1
     elif role == "bias":
