@@ -334,3 +334,27 @@ def test_without_a_gpu_its_kernels_are_compiled_from_the_same_table(monkeypatch)
         assert tuple(made.shape[: made.ndim]) == tuple(placed.view.shape)
         assert tuple(made.strides[: made.ndim]) == tuple(placed.view.stride())
         assert placed.view.data_ptr() % 64 == ahead.ALIGNMENT % 64 == 0
+
+
+def test_the_gpu_is_timed_over_several_sets_of_buffers(monkeypatch, engines):
+    """By turns with its ceiling, and every plan is freed; here with a CPU in its place."""
+    sets, closed = {}, []
+
+    def replayed(calls):
+        sets[len(sets)] = len(calls)
+        return lambda count: [call() for call in calls] and 1e-4 * count
+
+    class Counted(Spoiled):
+        def plan(self, problem):
+            plan = self.real.plan(problem)
+            close = plan.close
+            plan.close = lambda: (closed.append(1), close())
+            return plan
+
+    monkeypatch.setattr(cuda.gpu, "replayed", replayed)
+    monkeypatch.setattr(cuda.gpu, "ROTATE_BYTES", 5 * Problem(rows()).bytes)
+    monkeypatch.setattr(cuda, "_ceiling", lambda case, moved: lambda count: 5e-5 * count)
+    samples = cuda.time_on_cuda(rows(), [Counted(engines[0], "y", None, None)], runner.EFFORT)
+    assert sets == {0: 5}
+    assert len(closed) == 5
+    assert runner.ratio(samples[runner.CEILING], samples[engines[0].name]).value == 0.5

@@ -25,6 +25,8 @@ _HEAD = (
 _NOTE = """\
 worst error: of the output that is nearest to its bound, in ULP of the largest magnitude in its row
 (dweight, dbias: of the sum of magnitudes added; y of 16 bits: values beside the exact one rounded).
+"""
+_NOTE_OF_TIMES = """\
 GB/s: every tensor once. Ceiling: a copy of as many bytes, where two tensors are read an add.
 """
 
@@ -149,7 +151,8 @@ def run_all(
         for outcome in run(case, engines, effort, timer):
             outcomes.append(outcome)
             print(row(outcome), flush=True)
-    print(f"\n{_NOTE}{summary(outcomes, untimed, time.perf_counter() - begin)}")
+    note = _NOTE + (_NOTE_OF_TIMES if budget else "")
+    print(f"\n{note}{summary(outcomes, untimed, time.perf_counter() - begin)}")
     return int(any(outcome.failed for outcome in outcomes))
 
 

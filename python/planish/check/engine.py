@@ -102,7 +102,9 @@ class Plan:
             raise RefusedError(self._message.value.decode(errors="replace"))
 
     def close(self) -> None:
-        """Frees it."""
+        """Frees it, when what it queued is done."""
+        if self._cuda:
+            torch.cuda.synchronize()
         self._dll.planish_plan_destroy(self._plan)
         self._plan = c_void_p()
 

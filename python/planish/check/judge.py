@@ -49,6 +49,11 @@ class Verdict:
         """The worst error and its bound."""
         return f"{self.role} {self.worst:.2f} of {self.bound:.3g}" if self.role else "-"
 
+    @property
+    def wrong_roles(self) -> set[str]:
+        """The outputs of which a wrong element is known."""
+        return {one.role for one in self.wrong if isinstance(one, Wrong)}
+
     def merged(self, other: Verdict) -> Verdict:
         """Of two runs, the errors that are nearer to their bound, and all that is wrong."""
         worse = self

@@ -143,7 +143,8 @@ class Problem:
         verdict = judge(self.sample, first, self.wanted)
         if self.case.repeats == 1:
             return verdict
-        copies = {role: tensor for role, tensor in results.items() if role not in AFFINE}
+        skipped = verdict.wrong_roles | set(AFFINE)
+        copies = {role: tensor for role, tensor in results.items() if role not in skipped}
         whole = {r: self._repeated(first[r]) for r in copies}
         return verdict.merged(Verdict(wrong=same_bits(copies, whole, "an equal row")))
 

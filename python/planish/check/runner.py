@@ -126,6 +126,7 @@ def check(case: Case, engines: Sequence[Engines]) -> list[Outcome]:
             differing = same_bits(results, first[2], first[0]) if first else ()
             verdict = problem.judged(results) if first is None or differing else first[1]
             first = first or (engine.name, verdict, results)
+            differing = tuple(d for d in differing if d.role not in verdict.wrong_roles)
             wrong = (*verdict.wrong, *differing, *problem.strayed())
             at = "" if one.shape == case.shape else f"{one.label}: "
             verdict = replace(verdict, wrong=tuple(f"{at}{text}" for text in wrong))
