@@ -1,6 +1,9 @@
 """`planish check`: what is wrong is found and said, what is noise is not shown, names choose."""
 
+import pathlib
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -358,3 +361,25 @@ def test_the_gpu_is_timed_over_several_sets_of_buffers(monkeypatch, engines):
     assert sets == {0: 5}
     assert len(closed) == 5
     assert runner.ratio(samples[runner.CEILING], samples[engines[0].name]).value == 0.5
+
+
+COMPILES = """
+import pathlib, sys
+from planish._ahead import Gpu
+from planish.check import ahead, cuda_table
+case = next(c for c in cuda_table.cases() if c.kernel == "strips" and c.direction == "backward")
+problem = ahead.compile_one(case, Gpu(90, 132, 232448, 16), 1e-5)
+assert "torch" not in sys.modules
+print(problem or len(list(pathlib.Path(sys.argv[1]).glob("*.kernel"))))
+"""
+
+
+def test_a_process_that_compiles_ahead_needs_no_torch(tmp_path, monkeypatch):
+    """It loads the library by itself, whose tensors have their names only then."""
+    nvrtc = pytest.importorskip("nvidia", reason="NVRTC is not installed").__path__[0]
+    for name in sorted(pathlib.Path(nvrtc).rglob("libnvrtc.so*")):
+        monkeypatch.setenv("PLANISH_NVRTC_PATH", str(name.parent))
+    monkeypatch.setenv("PLANISH_CACHE_DIR", str(tmp_path))
+    command = [sys.executable, "-c", COMPILES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 1, done.stdout

@@ -6,8 +6,9 @@ planish check --cuda             the kernels of the GPU
 planish check --list             the names
 
 Every variant of a kernel that this machine can run (each tier of the CPU) is held against a
-reference in double or long double, with the bounds of docs/numerics.md, then timed by turns beside
-a copy of as many bytes. A case whose problem is planned for another kernel is an error, too.
+reference in double or long double, with the bounds of docs/internals/numerics.md, then timed by
+turns beside a copy of as many bytes. A case whose problem is planned for another kernel is an
+error, too.
 
 case.py        what a case is
 cpu_table.py, cuda_table.py    the cases

@@ -42,6 +42,7 @@ def _tensor(case: Case, role: str) -> _structs.DLTensor:
 
 def compile_one(case: Case, gpu: Gpu, eps: float) -> str:
     """Compiles what one case needs; an empty text, or why that cannot be."""
+    planish = library()  # it says which tensors there are
     tensors = _structs.Tensors(ctypes.sizeof(_structs.Tensors))
     for role in (*case.inputs, *case.outputs):
         setattr(tensors, role, ctypes.pointer(_tensor(case, role)))
@@ -56,7 +57,7 @@ def compile_one(case: Case, gpu: Gpu, eps: float) -> str:
     )
     direction = DIRECTIONS.index(case.direction)
     try:
-        library().pack_prepare(_structs.Gpu(*gpu, 1), norm, direction, tensors)
+        planish.pack_prepare(_structs.Gpu(*gpu, 1), norm, direction, tensors)
     except RuntimeError as error:
         return str(error)
     return ""

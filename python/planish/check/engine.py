@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from planish._library import library
-from planish._structs import Norm, Tensors
-from planish.bench.providers.planish_c import Buffers, Exec, dl_tensor
+from planish._structs import Buffers, Norm, Tensors
+from planish.bench.providers.planish_c import Exec, dl_tensor
 
 from .case import ACTIVATIONS, DIRECTIONS, KINDS, mask
 from .problem import EPS, Problem

@@ -1,4 +1,4 @@
-"""What is right: the formulas of planish.h in double, and the bounds of docs/numerics.md.
+"""What is right: the formulas of planish.h in double, and the bounds of docs/internals/numerics.md.
 
 f64 is held against long double; where NumPy's is no wider than double there is nothing to hold it
 against (LONG_DOUBLE). Written to be read; tests/c/reference.c has the same, element by element.
