@@ -1,4 +1,4 @@
-"""The planish command: doctor, bench, model, coverage, try, run, cache, pack.
+"""The planish command: doctor, bench, check, model, coverage, try, run, cache, pack.
 
 Each sub-command is a module of its own, imported when it is asked for: ``planish doctor`` must work
 where the others' needs are not installed.
@@ -19,6 +19,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "doctor": ("planish.doctor", "what planish finds on this machine, and whether it all fits"),
     "bench": ("planish.bench", "time planish beside torch and others, and check every result"),
+    "check": ("planish.check", "each kernel on each tier: is it right, and how fast"),
     "cache": ("planish.cache", "the GPU kernels kept on disk: path, list, clear"),
     "pack": ("planish.pack", "GPU kernels compiled ahead of time, in one file without NVRTC"),
     "run": ("planish.run", "run an unchanged Python program with planish under torch"),

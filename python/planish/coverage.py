@@ -26,6 +26,9 @@ __all__ = ["by_modes", "main", "report"]
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
+#: Forwards that are timed for one model; more where they differ.
+ROUNDS = 5
+
 #: Convolutions of more parameters than these are slow in 16 bits on a CPU: --all compares their
 #: results in f32 only.
 SMALL = 3_000_000
@@ -48,6 +51,14 @@ def by_modes(
     return found
 
 
+def norms_take(found: reach.Reach, step: str) -> str:
+    """What share of a step norms take, in words; or that the machine is too busy to say."""
+    share = found.norm_share
+    if share.noisy:
+        return f"what norms take of {step} is {share} to say: other work had the cores"
+    return f"norms take {share} of {step}"
+
+
 def report(name: str, found: dict[str, reach.Reach]) -> str:
     """The table of one model."""
     both = found["both"]
@@ -63,14 +74,12 @@ def report(name: str, found: dict[str, reach.Reach]) -> str:
         for mode in reach.MODES:
             there = found[mode].classes.get(one)
             line += f" {0 if there is None else there.on_planish:8}"
-        share = both.classes[one].seconds / both.seconds if both.seconds else 0.0
-        lines.append(line + f" {share:12.0%}")
+        lines.append(line + f" {both.class_share(one)!s:>13}")
     line = f"  {'all':{width}} {both.calls:6}"
     for mode in reach.MODES:
         line += f" {found[mode].on_planish:8}"
     lines.append(line)
-    share = both.seconds / both.step_seconds if both.step_seconds else 0.0
-    lines.append(f"  norms take {share:.0%} of this forward (both; each call is timed, and waits)")
+    lines.append(f"  {norms_take(both, 'this forward')} (both; each call is timed, and waits)")
     for mode in reach.MODES:
         for one, calls in found[mode].classes.items():
             for why, count in calls.elsewhere.items():
@@ -234,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("which model? or --all")
     try:
         make = named.resolve(arguments.model, DTYPES[arguments.dtype])
-        found = by_modes(make, arguments.activations, rounds=3)
+        found = by_modes(make, arguments.activations, rounds=ROUNDS)
     except named.UnknownModel as error:
         print(f"planish coverage: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
 """The demo: puts planish under real models, checks every norm against f64, times before and after.
 
 `make demo` runs it. It prints a table for each model, writes demo-out/demo.png, and ends with
-status 1 if a result is out of bounds or planish did not run.
+status 1 if a result is out of bounds or planish did not run. It is done within three minutes: what
+a busy machine leaves no time to measure is left out and named (demo_time.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,23 +25,22 @@ from .bench.accuracy import compare
 from .bench.case import Case, Data
 from .bench.machine import describe
 from .bench.providers.planish_torch import switched_off
-from .bench.timing import Effort, Sample, Timed, interleave, loop, ratio, ratio_settled
+from .bench.timing import (
+    Effort,
+    OutOfTimeError,
+    Sample,
+    Timed,
+    interleave,
+    loop,
+    ratio_settled,
+)
 from .demo_picture import AFTER, BEFORE, NormReport, StepReport, draw
+from .demo_screen import BOUND_ULP, KERNELS, Screen, print_norms, print_stats, print_steps
+from .demo_time import MODEL_SECONDS, NORMS_SHARE, SECONDS, Budget
 from .models import NormCall, Workload, bert_base, collect_norms, convnext
 
-# The bound on every output, in ULP of the largest magnitude in the row (y, dx) or of the largest
-# sum of the magnitudes added (dweight, dbias).
-BOUND_ULP = 4.0
-BOUND_TEXT = (
-    "  ULP against f64: y and dx of the largest magnitude in the row, "
-    "dweight and dbias of their largest sum of magnitudes"
-)
 NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=1.5, patience=2.0)
-STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, patience=2.0)
-# All steps together end by then, but for the least number of trials, however noisy they are.
-STEPS_SECONDS = 140.0
-KERNELS = (BEFORE, AFTER)
-OUTPUTS = ("y", "dx", "dweight", "dbias")
+STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=35.0, patience=2.0)
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -49,37 +48,6 @@ def default_device() -> str:
     """A GPU where planish can use one."""
     there = torch.cuda.is_available() and torch.version.cuda
     return "cuda" if there and not library().cuda_is_missing() else "cpu"
-
-
-class Screen:
-    """Prints in colour on a terminal and plainly elsewhere."""
-
-    def __init__(self) -> None:
-        self.colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-    def paint(self, text: str, code: str) -> str:
-        """The text in a colour."""
-        return f"\033[{code}m{text}\033[0m" if self.colour else text
-
-    def say(self, text: str = "") -> None:
-        """One line."""
-        print(text, flush=True)
-
-    def doing(self, text: str) -> Callable[[], None]:
-        """Announces a long step; the returned function says how long it took."""
-        print(self.paint(f"  {text} ... ", "2"), end="", flush=True)
-        begin = time.perf_counter()
-
-        def done() -> None:
-            print(self.paint(f"{time.perf_counter() - begin:.1f} s", "2"), flush=True)
-
-        return done
-
-    def times(self, samples: dict[str, Sample]) -> str:
-        """How many times as fast, or that it is noise; green above 1.02, red under 0.98."""
-        found = ratio(samples[BEFORE], samples[AFTER])
-        code = "32" if found.value > 1.02 else ("31" if found.value < 0.98 else "0")
-        return self.paint(f"{found!s:>9}", "2" if found.noisy else code)
 
 
 def run_norm(call: NormCall) -> dict[str, torch.Tensor]:
@@ -151,13 +119,24 @@ def timed_under(
     return run
 
 
-def by_turns(works: dict[str, Timed], effort: Effort) -> dict[str, Sample]:
-    """Until it is known how the two compare, or the effort's patience is over."""
-    return interleave(works, effort, settled=ratio_settled(BEFORE, AFTER), alike=True)
+def by_turns(
+    works: dict[str, Timed], effort: Effort, budget: Budget, until: float, what: str
+) -> dict[str, Sample]:
+    """Until it is known how the two compare, or the effort's patience is over; nothing where the
+    time was over before."""
+    seconds = min(effort.case_seconds, budget.left(until) / effort.patience)
+    settled = ratio_settled(BEFORE, AFTER)
+    try:
+        return interleave(
+            works, replace(effort, case_seconds=seconds), budget.clock, settled, True, until
+        )
+    except OutOfTimeError:
+        budget.leave_out(what)
+        return {}
 
 
-def examine(call: NormCall) -> NormReport:
-    """Checks and times one norm."""
+def examine(call: NormCall, budget: Budget, until: float) -> NormReport:
+    """Checks one norm, and times it until then."""
     found = {}
     for name in KERNELS:
         with under(name):
@@ -169,7 +148,11 @@ def examine(call: NormCall) -> NormReport:
         return torch.native_layer_norm(call.x, shape, weight, bias, call.eps)
 
     forward_samples = by_turns(
-        {name: timed_under(name, forward, queued=queued) for name in KERNELS}, NORM_EFFORT
+        {name: timed_under(name, forward, queued=queued) for name in KERNELS},
+        NORM_EFFORT,
+        budget,
+        budget.part(1 if call.dy is None else 2, until),
+        f"the time of norm {call.shape}, forward",
     )
     backward_samples: dict[str, Sample] = {}
     if call.dy is not None:
@@ -181,7 +164,11 @@ def examine(call: NormCall) -> NormReport:
             return operator(call.dy, call.x, shape, mean, rstd, weight, bias, mask)
 
         backward_samples = by_turns(
-            {name: timed_under(name, backward, queued=queued) for name in KERNELS}, NORM_EFFORT
+            {name: timed_under(name, backward, queued=queued) for name in KERNELS},
+            NORM_EFFORT,
+            budget,
+            until,
+            f"the time of norm {call.shape}, backward",
         )
     return NormReport(call, forward_samples, backward_samples, errors(call, found))
 
@@ -190,14 +177,15 @@ def _note(losses: dict[str, float], name: str, work: Callable[[], float]) -> Non
     losses[name] = work()
 
 
-def time_steps(workload: Workload, screen: Screen, seconds: float) -> list[StepReport]:
+def time_steps(
+    workload: Workload, screen: Screen, budget: Budget, until: float
+) -> list[StepReport]:
     """Times the forward step and the training step, before and after by turns; each has half of the
-    seconds."""
+    time until then, and the second what the first did not need."""
     reports = []
-    effort = replace(STEP_EFFORT, case_seconds=seconds / 2 / STEP_EFFORT.patience)
-    for step, work in (
-        ("forward", workload.forward_step),
-        ("training step", workload.training_step),
+    for shares, step, work in (
+        (2, "forward", workload.forward_step),
+        (1, "training step", workload.training_step),
     ):
         done = screen.doing(f"{step}s by turns, torch and planish")
         losses: dict[str, float] = {}
@@ -206,56 +194,15 @@ def time_steps(workload: Workload, screen: Screen, seconds: float) -> list[StepR
                 name: timed_under(name, partial(_note, losses, name, work), False)
                 for name in KERNELS
             },
-            effort,
+            STEP_EFFORT,
+            budget,
+            budget.part(shares, until),
+            f"{workload.name}: the {step}",
         )
         done()
-        reports.append(StepReport(workload.name, step, samples, losses))
+        if samples:
+            reports.append(StepReport(workload.name, step, samples, losses))
     return reports
-
-
-def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
-    """The table of norms."""
-    times = f"{'torch':>10}{'planish':>11}{'':>10}"
-    errors = "".join(f"{key:>15}" for key in OUTPUTS)
-    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>10}"
-    head += f" |{'backward, us':>21}{'':>10} |{'largest error in ULP, torch / planish':>60}"
-    screen.say(screen.paint(head, "1"))
-    screen.say(f"  {'':36} |{times} |{times} |{errors}")
-    for report in reports:
-        line = f"  {report.call.shape:24}{report.call.dtype:>6}{report.call.calls:>6}"
-        for samples in (report.forward, report.backward):
-            if samples:
-                noise = ratio(samples[BEFORE], samples[AFTER]).noisy
-                before, after = (
-                    "-" if noise else f"{samples[name].median * 1e6:.0f}" for name in KERNELS
-                )
-                line += f" |{before:>10}{after:>11} {screen.times(samples)}"
-            else:
-                line += f" |{'-':>10}{'-':>11}{'':>10}"
-        line += " |"
-        for key in OUTPUTS:
-            old, new = report.ulp[BEFORE].get(key), report.ulp[AFTER].get(key)
-            text = "-" if old is None or new is None else f"{old:.3g} / {new:.3g}"
-            broken = new is not None and not new <= BOUND_ULP
-            line += screen.paint(f"{text:>15}", "31;1" if broken else "0")
-        screen.say(line)
-    screen.say(screen.paint(BOUND_TEXT, "2"))
-
-
-def print_steps(screen: Screen, reports: Sequence[StepReport]) -> None:
-    """The whole steps."""
-    for report in reports:
-        before, after = (report.samples[name] for name in (BEFORE, AFTER))
-        if ratio(before, after).noisy:
-            times = f"{screen.times(report.samples)}: other work had the cores (--threads 1 helps)"
-        else:
-            times = (
-                f"{before.median * 1e3:8.1f} ms -> {after.median * 1e3:8.1f} ms "
-                f"{screen.times(report.samples)}   (quartiles within "
-                f"{50 * max(before.spread, after.spread):.1f}%)"
-            )
-        losses = f"loss {report.losses[BEFORE]:.6f} -> {report.losses[AFTER]:.6f}"
-        screen.say(f"  {report.step:14} {times}   {losses}")
 
 
 def broken_bounds(reports: Sequence[NormReport]) -> list[str]:
@@ -282,6 +229,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--variant", default="convnext_base", help="which of timm's ConvNeXts")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="after which nothing more is timed"
+    )
     parser.add_argument("--small", action="store_true", help="small inputs: a look in seconds")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
@@ -289,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     dtype = arguments.dtype or ("bf16" if gpu else "f32")
     place: dict[str, Any] = {"device": arguments.device, "dtype": DTYPES[dtype]}
     screen = Screen()
-    begin = time.perf_counter()
+    budget = Budget(arguments.seconds)
     about = describe()
     screen.say(screen.paint("planish demo", "1"))
     screen.say(
@@ -310,9 +260,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     models = arguments.models or ("bert-large,convnext" if gpu else "bert,convnext")
     names = models.split(",")
     for key in names:
-        screen.say()
         if key not in makers:
             parser.error(f"--models: {key!r} is none of {', '.join(makers)}")
+    for number, key in enumerate(names):
+        screen.say()
+        if budget.left() < MODEL_SECONDS:
+            budget.leave_out(f"{key}: all of it")
+            continue
+        until = budget.part(len(names) - number)
         done = screen.doing(f"building {key}")
         workload = makers[key]()
         done()
@@ -323,59 +278,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         calls = collect_norms(workload)
         done()
         reports = []
+        norms_until = budget.clock() + NORMS_SHARE * budget.left(until)
         for i, call in enumerate(calls, start=1):
             done = screen.doing(f"norm {i} of {len(calls)}: check and time")
-            reports.append(examine(call))
+            reports.append(examine(call, budget, budget.part(len(calls) - i + 1, norms_until)))
             done()
         norms[workload.name] = reports
         print_norms(screen, reports)
-        found = time_steps(workload, screen, STEPS_SECONDS / len(names))
+        found = time_steps(workload, screen, budget, until)
         print_steps(screen, found)
         steps += found
         del workload, calls
     arguments.out.mkdir(parents=True, exist_ok=True)
     picture = arguments.out / "demo.png"
     try:
-        draw(picture, norms, steps, about)
+        if norms:
+            draw(picture, norms, steps, about)
     except ModuleNotFoundError as error:
         screen.say(f"  no picture: {error}")
-    return conclude(screen, norms, picture, time.perf_counter() - begin)
-
-
-def print_stats(screen: Screen) -> bool:
-    """What planish.stats() counted; whether planish ran any norm."""
-    ran = False
-    for operator, counts in planish.stats().items():
-        handed_on = sum(counts["torch"].values())
-        if not counts["planish"] and not handed_on:
-            continue
-        ran = ran or counts["planish"] > 0
-        reasons = "".join(f"; to torch {n}: {reason}" for reason, n in counts["torch"].items())
-        screen.say(f"  planish.stats(): {operator}: {counts['planish']} calls on planish{reasons}")
-    return ran
+    return conclude(screen, norms, picture, budget)
 
 
 def conclude(
-    screen: Screen, norms: dict[str, list[NormReport]], picture: Path, seconds: float
+    screen: Screen, norms: dict[str, list[NormReport]], picture: Path, budget: Budget
 ) -> int:
-    """Says what was counted and whether all bounds hold; the exit status."""
+    """Says what was counted, what was left out and whether all bounds hold; the exit status."""
     screen.say()
     ran = print_stats(screen)
     broken = [line for reports in norms.values() for line in broken_bounds(reports)]
     for line in broken:
         screen.say(screen.paint(f"  out of bounds: {line}", "31;1"))
     count = sum(len(reports) for reports in norms.values())
-    if not broken:
+    if count and not broken:
         screen.say(
             screen.paint(
                 f"  all outputs and gradients of {count} norms are within {BOUND_ULP:g} ULP of f64",
                 "32",
             )
         )
-    screen.say(f"  {seconds:.0f} s; picture: {picture}")
-    if not ran:
+    for what in budget.left_out:
+        screen.say(f"  left out, as no time was left for it (--seconds): {what}")
+    screen.say(f"  {budget.used:.0f} s; picture: {picture if picture.exists() else 'none'}")
+    if not count:
+        screen.say(screen.paint("  no norm was checked", "31;1"))
+    elif not ran:
         screen.say(screen.paint("  planish ran no norm: everything went to torch", "31;1"))
-    return 1 if broken or not ran else 0
+    return 1 if broken or not count or not ran else 0
 
 
 if __name__ == "__main__":

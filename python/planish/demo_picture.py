@@ -11,6 +11,8 @@ from .bench.timing import Ratio, Sample, ratio
 from .models import NormCall
 
 BEFORE, AFTER = "torch", "planish"
+#: In place of bars.
+NOTHING = "left out: no time was left for it"
 BEFORE_COLOUR, AFTER_COLOUR = "#30638e", "#d1495b"
 
 
@@ -36,7 +38,7 @@ class StepReport:
 
 def _bars(axis: Any, labels: list[str], samples: Sequence[dict[str, Sample]], unit: str) -> None:
     """Two horizontal bars for each label, in ms, and how many times as fast behind them; no bars
-    where that is noise."""
+    where that is noise, and no scale where there are no bars."""
     places = range(len(labels), 0, -1)
     times: list[Ratio] = [ratio(s[BEFORE], s[AFTER]) for s in samples]
     before, after = (
@@ -55,8 +57,13 @@ def _bars(axis: Any, labels: list[str], samples: Sequence[dict[str, Sample]], un
             fontweight="bold",
         )
     axis.set_yticks(list(places), labels, fontsize=8)
-    axis.set_xlim(0, max([*before, *after, 1e-9]) * 1.18)
-    axis.set_xlabel(unit, fontsize=8)
+    longest = max([*before, *after, 0.0])
+    axis.set_xlim(0, (longest or 1.0) * 1.18)
+    if longest == 0:
+        axis.set_xticks([])
+    if not labels:
+        axis.text(0.02, 0.5, NOTHING, transform=axis.transAxes, va="center", fontsize=9)
+    axis.set_xlabel(unit if longest else "", fontsize=8)
     axis.tick_params(axis="x", labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", alpha=0.25, linewidth=0.6)

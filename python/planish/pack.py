@@ -138,7 +138,8 @@ def _gpu(arch: int, multiprocessors: int, shared: int | None = None, cluster: in
     return Gpu(arch, multiprocessors, shared or usual[0], cluster or usual[1])
 
 
-def _gpus_here() -> list[Gpu]:
+def gpus_here() -> list[Gpu]:
+    """The GPUs of this machine, each sort once, as far as planning asks about them."""
     found = []
     for device in library().gpu_report()["devices"]:
         if "capability" in device:
@@ -160,7 +161,7 @@ def _gpus(options: argparse.Namespace) -> list[Gpu]:
                 options.max_cluster or 0,
             )
         )
-    found = found or _gpus_here()
+    found = found or gpus_here()
     if not found:
         raise Problem("there is no GPU here: name one by --gpu or by --arch and --multiprocessors")
     return found

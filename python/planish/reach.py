@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 import planish
 import torch
+from planish.bench.timing import LEAST_ON_CORE, NOISE_LIMIT, TOO_NOISY, median_interval
 from planish.replacing import families, swapped
 from torch import nn
 
@@ -66,12 +68,48 @@ class Calls:
         return self.on_planish + sum(self.elsewhere.values())
 
 
+#: Shares of a time that are this near each other are alike, however small they are.
+ALIKE = 0.02
+#: How many times as many rounds there are at most where they differ.
+PATIENCE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A share of a time, one value for each round."""
+
+    values: tuple[float, ...]
+    starved: bool = False  # other work had the core for too much of the time
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the rounds leave open what it is; one or two do."""
+        if self.starved or len(self.values) < 3:
+            return True
+        low, high = median_interval(self.values)
+        return high - low > ALIKE and high > NOISE_LIMIT * low
+
+    def __str__(self) -> str:
+        return TOO_NOISY if self.noisy else f"{statistics.median(self.values):.0%}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """The times of one step: of all of it, of the norms of each class, and the share of it in which
+    the calling thread had a core (1 where it waits for a GPU)."""
+
+    seconds: float
+    classes: dict[str, float]
+    on_core: float = 1.0
+
+
 @dataclasses.dataclass
 class Reach:
     """The norms of one step of a model."""
 
     classes: dict[str, Calls]
     step_seconds: float
+    rounds: list[Round] = dataclasses.field(default_factory=list)
 
     @property
     def calls(self) -> int:
@@ -87,6 +125,22 @@ class Reach:
     def seconds(self) -> float:
         """Time inside norms."""
         return sum(one.seconds for one in self.classes.values())
+
+    @property
+    def norm_share(self) -> Share:
+        """What norms take of the step."""
+        shares = [sum(r.classes.values()) / r.seconds for r in self.rounds if r.seconds]
+        return Share(tuple(shares), self._starved)
+
+    def class_share(self, name: str) -> Share:
+        """What one class takes of the time of all norms."""
+        sums = [(r.classes.get(name, 0.0), sum(r.classes.values())) for r in self.rounds]
+        return Share(tuple(mine / every for mine, every in sums if every), self._starved)
+
+    @property
+    def _starved(self) -> bool:
+        shares = [one.on_core for one in self.rounds]
+        return bool(shares) and statistics.median(shares) < LEAST_ON_CORE
 
 
 def apply(
@@ -152,11 +206,14 @@ class _Observer:
         self.reasons: dict[int, str] = {}
         self.depth = 0
         self.cuda = any(p.is_cuda for p in model.parameters())
+        # One thread's seconds on a core: whoever else wants the core does not count.
+        alone = not self.cuda and torch.get_num_threads() == 1
+        self.now = time.process_time if alone else time.perf_counter
 
     def clock(self) -> float:
         if self.cuda:
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self.now()
 
     def note(self, name: str, module: nn.Module | None, call: Callable[[], Any]) -> Any:
         """Runs one norm's call and says what became of it."""
@@ -219,19 +276,28 @@ class _Observer:
 
 
 def look(model: nn.Module, step: Callable[[], Any], rounds: int = 1) -> Reach:
-    """What became of the norm calls of ``step()``, which runs the model; times are the fastest of
-    that many rounds."""
+    """What became of the norm calls of ``step()``, which runs the model. Times are the fastest of
+    that many rounds, or of more where these leave open what share of the step norms take."""
     best: Reach | None = None
-    for _ in range(rounds):
+    every: list[Round] = []
+    while best is None or _wants_more(best, rounds):
         observer = _Observer(model)
         with observer.watching():
-            begin = observer.clock()
+            begin, had_core = observer.clock(), time.thread_time()
             step()
             seconds = observer.clock() - begin
+            had_core = time.thread_time() - had_core
+        classes = {name: calls.seconds for name, calls in observer.found.items()}
+        waits = observer.cuda or observer.now is time.process_time or seconds <= 0
+        every.append(Round(seconds, classes, 1.0 if waits else had_core / seconds))
         if best is None or observer_seconds(observer) < best.seconds:
-            best = Reach(observer.found, seconds)
-    assert best is not None
+            best = Reach(observer.found, seconds, every)
     return best
+
+
+def _wants_more(found: Reach, rounds: int) -> bool:
+    count = len(found.rounds)
+    return count < rounds or (rounds > 1 and count < PATIENCE * rounds and found.norm_share.noisy)
 
 
 def observer_seconds(observer: _Observer) -> float:

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -78,8 +79,10 @@ class _Subject:
             torch.cuda.synchronize()
 
     def timed(self, name: str, step: Callable[[], None]) -> timing.Timed:
-        """Times a step; the switch is not under the clock."""
-        clock = timing.loop(step)
+        """Times a step; the switch is not under the clock. With one thread by the seconds that it
+        had a core, so that whoever else wants the core does not count."""
+        alone = not self.cuda and torch.get_num_threads() == 1
+        clock = timing.loop(step, clock="cpu" if alone else None)
 
         def run(count: int) -> float:
             with self.under(name):
@@ -88,16 +91,30 @@ class _Subject:
         return run
 
 
-def _time(subject: _Subject, seconds: float) -> list[str]:
+def _time(
+    subject: _Subject, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[str]:
+    """A line for the forward and one for the training step, both in so many seconds: the second has
+    what the first did not need."""
     lines = []
-    effort = dataclasses.replace(_EFFORT, case_seconds=seconds / 2 / _PATIENCE)
-    for title, step in (("forward", subject.forward), ("training step", subject.training_step)):
-        samples = timing.interleave(
-            {name: subject.timed(name, step) for name in (BEFORE, AFTER)},
-            effort,
-            settled=timing.ratio_settled(BEFORE, AFTER),
-            alike=True,
-        )
+    end = clock() + seconds
+    for share, title, step in (
+        (2, "forward", subject.forward),
+        (1, "training step", subject.training_step),
+    ):
+        left = max(end - clock(), 0.0) / share
+        try:
+            samples = timing.interleave(
+                {name: subject.timed(name, step) for name in (BEFORE, AFTER)},
+                dataclasses.replace(_EFFORT, case_seconds=left / _PATIENCE),
+                clock,
+                timing.ratio_settled(BEFORE, AFTER),
+                alike=True,
+                deadline=clock() + left,
+            )
+        except timing.OutOfTimeError:
+            lines.append(f"  {title:14} left out: {left:.0f} s are too few for it (--seconds)")
+            continue
         before, after = samples[BEFORE], samples[AFTER]
         found = timing.ratio(before, after)
         times = f"{before.median * 1e3:9.2f} ms -> {after.median * 1e3:9.2f} ms"
@@ -137,10 +154,10 @@ def _run(arguments: argparse.Namespace) -> None:
         if arguments.mode != "enable":
             print(f"  {planish.replaced(model)}".replace("\n", "\n  "))
         model(**inputs)
-        found = reach.look(model, lambda: model(**inputs))
+        found = reach.look(model, lambda: model(**inputs), coverage.ROUNDS)
     print(
-        f"  {found.on_planish} of {found.calls} norm calls of a forward ran on planish; norms take "
-        f"{found.seconds / found.step_seconds:.0%} of it"
+        f"  {found.on_planish} of {found.calls} norm calls of a forward ran on planish; "
+        f"{coverage.norms_take(found, 'it')}"
     )
     for one, calls in found.classes.items():
         for why, count in calls.elsewhere.items():

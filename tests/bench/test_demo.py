@@ -7,10 +7,11 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
-from planish import demo
+from planish import demo, demo_screen, demo_time
 from planish.bench.models import took
 from planish.bench.timing import Effort, Sample
 from planish.demo_picture import AFTER, BEFORE, NormReport, StepReport, draw
+from planish.demo_time import Budget
 from planish.models import NormCall
 
 QUIET = {BEFORE: Sample((0.02, 0.021, 0.02, 0.02)), AFTER: Sample((0.01, 0.0101, 0.01, 0.01))}
@@ -23,7 +24,7 @@ NOISE = {
 
 def reports(samples):
     call = NormCall(torch.zeros(2, 3), [3], None, None, 1e-5)
-    errors = dict.fromkeys(demo.OUTPUTS, 0.5)
+    errors = dict.fromkeys(demo_screen.OUTPUTS, 0.5)
     norm = NormReport(call, samples, samples, {BEFORE: errors, AFTER: errors})
     return norm, StepReport("model", "training step", samples, {BEFORE: 1.5, AFTER: 1.5})
 
@@ -31,9 +32,9 @@ def reports(samples):
 @pytest.mark.parametrize("samples, shown", [(QUIET, True), (NOISE, False)], ids=["quiet", "noise"])
 def test_what_is_printed(samples, shown, capsys):
     norm, step = reports(samples)
-    screen = demo.Screen()
-    demo.print_norms(screen, [norm])
-    demo.print_steps(screen, [step])
+    screen = demo_screen.Screen()
+    demo_screen.print_norms(screen, [norm])
+    demo_screen.print_steps(screen, [step])
     printed = capsys.readouterr().out
     assert ("2.00x" in printed) == shown
     assert ("10000" in printed) == shown
@@ -49,6 +50,27 @@ def test_what_is_drawn(samples, tmp_path):
     assert (tmp_path / "demo.png").stat().st_size > 1000
 
 
+class Time:
+    """A clock that stands still but for the work that is done."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def work(self, seconds):
+        """Something that takes so long each time."""
+        draw = iter(seconds) if isinstance(seconds, list) else None
+
+        def timed(count):
+            taken = count * (next(draw) if draw else seconds)
+            self.now += taken
+            return taken
+
+        return timed
+
+
 def test_turns_go_on_while_they_are_noise_and_then_end():
     draw = random.Random(5)
     calls = []
@@ -58,25 +80,114 @@ def test_turns_go_on_while_they_are_noise_and_then_end():
         return count * draw.choice((1.0, 10.0, 100.0))
 
     effort = Effort(trials=4, trial_seconds=0.0, case_seconds=1e9, patience=2.0)
-    samples = demo.by_turns({BEFORE: timed, AFTER: timed}, effort)
+    budget = Budget(1e12, Time())
+    samples = demo.by_turns({BEFORE: timed, AFTER: timed}, effort, budget, budget.end, "it")
     assert len(samples[BEFORE].seconds) == 8
     assert len(calls) == 2 + 2 * 8
+    assert not budget.left_out
 
 
-def test_all_steps_together_end_in_time(monkeypatch):
-    """However noisy: under three minutes with all that comes before the steps."""
-    efforts = []
+def test_turns_end_with_the_time_that_they_have():
+    clock = Time()
+    budget = Budget(100.0, clock)
+    noise = [1.0, 7.0, 2.0, 9.0, 1.0, 8.0, 3.0] * 20
+    works = {BEFORE: clock.work(noise), AFTER: clock.work(noise[1:])}
+    samples = demo.by_turns(works, Effort(1000, 0.0, 1e9), budget, 60.0, "it")
+    assert 60.0 <= clock.now < 60.0 + 9.0, "no more than the trial that ran"
+    assert len(samples[BEFORE].seconds) == len(samples[AFTER].seconds) >= 3
+    assert not budget.left_out
 
-    def by_turns(works, effort):
-        efforts.append(effort)
-        return QUIET
 
-    monkeypatch.setattr(demo, "by_turns", by_turns)
-    workload = type("W", (), {"name": "w", "forward_step": float, "training_step": float})
-    monkeypatch.setattr(demo.StepReport, "__init__", lambda *_: None)
-    demo.time_steps(workload, demo.Screen(), demo.STEPS_SECONDS / 2)
-    assert len(efforts) == 2
-    assert sum(e.case_seconds * e.patience for e in efforts) <= demo.STEPS_SECONDS / 2
+def test_what_has_no_time_for_three_rounds_is_left_out_and_named():
+    clock = Time()
+    budget = Budget(100.0, clock)
+    works = {BEFORE: clock.work(10.0), AFTER: clock.work(10.0)}
+    assert demo.by_turns(works, Effort(5, 0.0, 1e9), budget, 70.0, "the step") == {}
+    assert budget.left_out == ["the step"]
+    assert clock.now <= 80.0
+
+
+class Model:
+    """A workload whose steps take so many seconds by a made-up clock."""
+
+    name = "a model"
+
+    def __init__(self, clock, forward, training):
+        def step(seconds):
+            def run():
+                clock.now += seconds
+                return 1.0
+
+            return run
+
+        self.forward_step, self.training_step = step(forward), step(training)
+
+
+def run_steps(monkeypatch, forward, training, until):
+    clock = Time()
+    budget = Budget(1000.0, clock)
+
+    def timed_under(name, work, warm=True, queued=False):
+        def timed(count):
+            begin = clock.now
+            for _ in range(count):
+                work()
+            return clock.now - begin
+
+        return timed
+
+    monkeypatch.setattr(demo, "timed_under", timed_under)
+    model = Model(clock, forward, training)
+    return demo.time_steps(model, demo_screen.Screen(), budget, until), budget, clock
+
+
+def test_steps_end_in_time(monkeypatch, capsys):
+    found, budget, clock = run_steps(monkeypatch, 1.0, 3.0, 60.0)
+    assert [report.step for report in found] == ["forward", "training step"]
+    assert not budget.left_out
+    assert clock.now <= 60.0 + 3.0
+    capsys.readouterr()
+    demo_screen.print_steps(demo_screen.Screen(), found)
+    assert capsys.readouterr().out.count("1.00x") == 2
+
+
+def test_a_step_that_is_too_slow_is_left_out(monkeypatch):
+    found, budget, clock = run_steps(monkeypatch, 2.0, 30.0, 100.0)
+    assert [report.step for report in found] == ["forward"]
+    assert budget.left_out == ["a model: the training step"]
+    assert clock.now <= 100.0 + 30.0
+
+
+def test_a_norm_is_checked_though_no_time_is_left_to_time_it():
+    call = NormCall(torch.randn(4, 8), [8], torch.ones(8), torch.zeros(8), 1e-5)
+    call.dy = torch.randn(4, 8)
+    budget = Budget(0.0)
+    report = demo.examine(call, budget, budget.end)
+    assert report.forward == {} and report.backward == {}
+    assert set(report.ulp[AFTER]) == {"y", "dx", "dweight", "dbias"}
+    assert budget.left_out == [
+        "the time of norm 4 x 8, forward",
+        "the time of norm 4 x 8, backward",
+    ]
+
+
+def test_the_demo_says_what_it_left_out(tmp_path, capsys):
+    assert demo.main(["--seconds", "1", "--small", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "no norm was checked" in printed
+    assert "within 4 ULP" not in printed
+    for key in ("bert", "convnext"):
+        assert f"left out, as no time was left for it (--seconds): {key}: all of it" in printed
+    assert not (tmp_path / "demo.png").exists()
+
+
+def test_the_whole_demo_is_done_within_three_minutes():
+    """The picture, the imports and one step that had begun beside what is timed."""
+    assert demo_time.SECONDS + 15 <= 180
+    budget = Budget(100.0, Time())
+    assert budget.part(2) == 50.0
+    assert budget.part(4, 80.0) == 20.0
+    assert budget.left(-1.0) == 0.0
 
 
 def test_a_model_s_step_is_not_shown_where_it_is_noise():

@@ -9,6 +9,7 @@ import pytest
 from planish.bench.timing import (
     LEAST_TRIALS,
     Effort,
+    OutOfTimeError,
     Sample,
     Seconds,
     calls_per_trial,
@@ -196,3 +197,22 @@ def test_loop_knows_how_long_it_had_a_core():
     assert not Sample((1.0, 1.0, 1.0), (0.9, 0.1, 0.95)).starved
     assert Sample((1.0, 1.0, 1.0), (0.2, 0.1, 0.95)).starved
     assert not Sample((1.0, 1.0, 1.0)).starved  # not known
+
+
+def test_a_deadline_ends_with_whole_rounds():
+    ticks = iter(range(1000))
+    effort = Effort(trials=50, trial_seconds=0.0, case_seconds=1e9)
+    works = {name: lambda count: 1.0 * count for name in "ab"}
+    samples = interleave(works, effort, clock=lambda: next(ticks), deadline=31)
+    assert LEAST_TRIALS <= len(samples["a"].seconds) < 12
+    assert len(samples["a"].seconds) == len(samples["b"].seconds)
+
+
+def test_a_deadline_before_the_least_number_of_trials_is_an_error():
+    for deadline in (0, 1, 4, 8):
+        ticks = iter(range(1000))
+        ran = []
+        works = {name: lambda count, r=ran: r.append(count) or 1.0 for name in "ab"}
+        with pytest.raises(OutOfTimeError):
+            interleave(works, Effort(), clock=lambda t=ticks: next(t), deadline=deadline)
+        assert len(ran) <= deadline

@@ -197,6 +197,21 @@ def calls_per_trial(timed: Timed, effort: Effort) -> int:
 Samples = dict[str, Sample]
 
 
+class OutOfTimeError(Exception):
+    """The time was over before there were enough trials to say anything."""
+
+
+def _until(timed: Timed, deadline: float, clock: Callable[[], float]) -> Timed:
+    """The work, but no trial of it begins after the deadline."""
+
+    def run(count: int) -> float:
+        if clock() >= deadline:
+            raise OutOfTimeError
+        return timed(count)
+
+    return run
+
+
 def all_settled(samples: Mapping[str, Sample]) -> bool:
     """Whether each work's own time is known."""
     return not any(sample.noisy for sample in samples.values())
@@ -213,14 +228,18 @@ def interleave(
     clock: Callable[[], float] = time.perf_counter,
     settled: Callable[[Mapping[str, Sample]], bool] = all_settled,
     alike: bool = False,
+    deadline: float = math.inf,
 ) -> Samples:
     """Measures several works by turns, so that whatever else the machine does hits all of them.
 
     Each round runs one trial of every work, in an order shuffled by a fixed seed. After the rounds
     of ``effort`` there are more, up to its patience, while ``settled`` says no. ``alike``: a trial
-    of each work has the same number of calls.
+    of each work has the same number of calls. At ``deadline``, by ``clock``, it ends with the whole
+    rounds so far, or where they are fewer than LEAST_TRIALS with OutOfTimeError.
     """
     begin = clock()
+    if deadline < math.inf:
+        works = {name: _until(timed, deadline, clock) for name, timed in works.items()}
     counts = {name: calls_per_trial(timed, effort) for name, timed in works.items()}
     if alike:
         counts = dict.fromkeys(counts, max(counts.values(), default=1))
@@ -241,10 +260,17 @@ def interleave(
             if last or settled(samples()):
                 break
         order = shuffle.sample(order, len(order))
-        for name in order:
-            taken = works[name](counts[name])
-            seconds[name].append(taken / counts[name])
-            if isinstance(taken, Seconds):
-                on_core[name].append(taken.on_core)
+        taken: dict[str, float] = {}
+        try:
+            for name in order:
+                taken[name] = works[name](counts[name])
+        except OutOfTimeError:
+            if trial < LEAST_TRIALS:
+                raise
+            break
+        for name, value in taken.items():
+            seconds[name].append(value / counts[name])
+            if isinstance(value, Seconds):
+                on_core[name].append(value.on_core)
         trial += 1
     return samples()

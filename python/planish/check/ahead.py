@@ -1,0 +1,77 @@
+"""Compiles the kernels that cases need on this GPU into the kernel cache, by several processes.
+
+Imports no torch: it is what every one of those processes imports.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import multiprocessing
+import os
+from collections.abc import Sequence
+
+from planish import _structs
+from planish._ahead import Gpu
+from planish._library import library
+from planish.pack import gpus_here
+
+from .case import ACTIVATIONS, DIRECTIONS, FULL, KINDS, Case, mask
+
+#: Of every tensor's data, as problem.py has them, in bytes.
+ALIGNMENT = 128
+MOST_PROCESSES = 16
+
+
+def _tensor(case: Case, role: str) -> _structs.DLTensor:
+    sizes, dtype = case.sizes_of(role), case.dtype_of(role)
+    steps, length = [0] * len(sizes), case.step if role in FULL else 1
+    for axis in reversed(case.order_of(role)):
+        steps[axis] = length
+        length *= sizes[axis]
+    code = _structs.BFLOAT_CODE if dtype == "bf16" else _structs.FLOAT_CODE
+    return _structs.DLTensor(
+        data=ALIGNMENT,
+        device=_structs.DLDevice(_structs.CUDA_DEVICE, 0),
+        ndim=len(sizes),
+        dtype=_structs.DLDataType(code, int(dtype.removeprefix("b")[1:]), 1),
+        shape=(ctypes.c_int64 * len(sizes))(*sizes),
+        strides=(ctypes.c_int64 * len(sizes))(*steps),
+    )
+
+
+def compile_one(case: Case, gpu: Gpu, eps: float) -> str:
+    """Compiles what one case needs; an empty text, or why that cannot be."""
+    planish = library()  # it says which tensors there are
+    tensors = _structs.Tensors(ctypes.sizeof(_structs.Tensors))
+    for role in (*case.inputs, *case.outputs):
+        setattr(tensors, role, ctypes.pointer(_tensor(case, role)))
+    norm = _structs.Norm(
+        ctypes.sizeof(_structs.Norm),
+        KINDS.index(case.kind),
+        0,
+        mask(case.reduce),
+        mask(case.affine),
+        eps,
+        ACTIVATIONS.index(case.activation),
+    )
+    direction = DIRECTIONS.index(case.direction)
+    try:
+        planish.pack_prepare(_structs.Gpu(*gpu, 1), norm, direction, tensors)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def compile_all(cases: Sequence[Case], eps: float = 1e-5) -> list[tuple[str, str]]:
+    """Compiles what all need for the first GPU here; the names and problems of those that are not,
+    which is no error: they are compiled when they run."""
+    gpus = gpus_here()
+    if not gpus:
+        return []
+    processes = max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)), len(cases)))
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+        running = [(case.name, pool.submit(compile_one, case, gpus[0], eps)) for case in cases]
+        found = [(name, future.result()) for name, future in running]
+    return [(name, problem) for name, problem in found if problem]
