@@ -1,9 +1,9 @@
 """`planish bench switch`: no norm may get slower by planish.enable().
 
 Times torch's norms as they are and with planish enabled, by turns in one process, forward and
-backward as a model calls them, over the norms of switch_shapes.py. Every result under planish is compared with
-torch's in double first. Prints the cells whose time is above the limit, counts those that are too
-noisy to tell, and writes all of them to switch.csv.
+backward as a model calls them, over the norms of switch_shapes.py. Every result under planish is
+compared with torch's in double first. Prints the cells whose time is above the limit, counts those
+that are too noisy to tell, and writes all of them to switch.csv.
 
 It is about torch with and without planish only; peers are in the other sweeps.
 """
