@@ -79,6 +79,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     const bool lines = t != TRAFFIC_LINES && n >= 2 * LANES &&
                        NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
     const int64_t ahead = (a->hints->rows_ahead ? a->hints->rows_ahead : count) * a->x_pitch;
+    const bool asks_x = a->hints->prefetch_steps;
     const bool asks_y = t != TRAFFIC_LINES && a->traffic != TRAFFIC_CACHED && !lines;
     int64_t row = 0;
     for (; row + count <= a->rows; row += count) {
@@ -90,7 +91,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
             x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         }
-        NAME(step_moments)(x, y, count, n, rms, ahead, a->hints->prefetch_steps, asks_y, mean, m2);
+        NAME(step_moments)(x, y, count, n, rms, ahead, asks_x, asks_y, mean, m2);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
         int64_t i = 0;
