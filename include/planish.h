@@ -65,8 +65,9 @@
  * exits or prints.
  *
  * Environment: PLANISH_CPU_TIER (portable, avx2, avx512, avx512bf16, neon) caps the instruction set
- * used; it is read once, at the first call. An unknown or unavailable name is ignored. The
- * variables of the GPU kernels' cache and pack are in docs/guide/gpu.md.
+ * used, PLANISH_CPU (zen4, ...: src/cpu/tuning.c) names the CPU whose tuning is taken. Both are
+ * read once, at the first call; an unknown or unavailable name is ignored. The variables of the GPU
+ * kernels' cache and pack are in docs/guide/gpu.md.
  */
 #ifndef PLANISH_H
 #define PLANISH_H

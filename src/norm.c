@@ -1,7 +1,5 @@
 /* The public entry points: check the arguments, make the problem, make the plan, run it. */
 #include "buffers.h"
-#include "cpu/caches.h"
-#include "cpu/dispatch.h"
 #include "cpu/run.h"
 #include "plan.h"
 #include "problem.h"
@@ -9,9 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#if defined(__unix__)
-#include <unistd.h>
-#endif
 
 int planish_version(void) {
     return PLANISH_VERSION;
@@ -20,51 +15,16 @@ int planish_version(void) {
 /* ---- Check, plan, run -------------------------------------------------------------------------
  */
 
-/* Past the cache by_run: measured on Zen 5 with 32 MB, where less than twice that is slower forward
- * (bench/results/zen5-2/runs.txt). */
-static size_t run_bytes(bool backward) {
-    const bool measured = cpu_writes_lines() && !cpu_fetches_short_rows();
-    return !measured ? SIZE_MAX : backward ? (size_t)32 << 20 : (size_t)64 << 20;
-}
-
-/* Of a cache that many cores share a twelfth is taken for this one, within bounds: where writing
- * past it began to pay on a Xeon with 480 MB and an EPYC with 32 (bench/results/zen4/past.txt). */
-static cpu_limits this_cpu(void) {
-    const size_t share = cpu_shared_cache() / 12, least = (size_t)12 << 20, most = (size_t)40 << 20;
-    return (cpu_limits){.kernels = cpu_kernels_chosen(),
-                        .first_bytes = cpu_first_cache(),
-                        .near_bytes = (size_t)1 << 20,
-                        .cache_bytes = (size_t)8 << 20,
-                        .rows_bytes = share < least  ? least
-                                      : share > most ? most
-                                                     : share,
-                        .run_bytes = {run_bytes(false), run_bytes(true)},
-                        .fetches_rows = cpu_fetches_rows(),
-                        .fetches_short_rows = cpu_fetches_short_rows(),
-                        .writes_lines = cpu_writes_lines()};
-}
-
 static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error) {
-    planish_status status = problem_make(&plan->problem, op, pass, tensors, error);
-    if (status)
-        return status;
-    const DLDevice device = plan->problem.device;
-    if (is_gpu(device)) {
-        cuda_limits limits;
-        status = cuda_device_limits(device.device_id, &limits, error);
-        if (!status)
-            plan_make_gpu(plan, &limits);
-        return status;
-    }
-    const cpu_limits limits = this_cpu();
-    plan_make(plan, &limits);
-    return PLANISH_OK;
+    const planish_status status = problem_make(&plan->problem, op, pass, tensors, error);
+    return status ? status : plan_make(plan, error);
 }
 
 static planish_status run_plan(const planish_plan *plan, void *const buffers[ROLE_COUNT],
                                const planish_exec *exec) {
     const message error = message_of(exec);
+    const bool on_gpu = is_gpu(plan->problem.device);
     planish_status status = buffers_check(&plan->problem, buffers, exec->apart, error);
     if (status)
         return status;
@@ -74,16 +34,16 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
             return fail(error, PLANISH_ERROR_WORKSPACE,
                         "exec->workspace has %zu bytes; wanted %zu or more", given,
                         plan->workspace_bytes);
-        const unsigned alignment = plan->path == PATH_GPU ? 256 : 64;
+        const unsigned alignment = on_gpu ? 256 : 64;
         if ((uintptr_t)exec->workspace % alignment)
             return fail(error, PLANISH_ERROR_WORKSPACE,
                         "exec->workspace is at an address that is not a multiple of %u; wanted one "
                         "that is",
                         alignment);
     }
-    if (plan->path == PATH_GPU)
+    if (on_gpu)
         return cuda_plan_run(&plan->cuda, buffers, exec->stream, exec->workspace, error);
-    cpu_run(plan, buffers, exec);
+    cpu_run(&plan->problem, &plan->cpu, buffers, exec);
     return PLANISH_OK;
 }
 

@@ -35,13 +35,14 @@ MAY_WRITE_FILES = re.compile(r"(^|_)cuda_.*\.c|src_cuda_")
 MAY_KEEP = {
     (r"src_cpu_caches\.c", r".*"): "bytes of caches, set once",
     (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
+    (r"src_cpu_identify\.c", r".*"): "what the CPU is, set once",
     (
         r"src_(cuda|torch)_.*\.c",
         r".*",
     ): "loaded libraries, the kernel cache, the registration",
 }
 # Where the environment may be read.
-MAY_READ_ENVIRONMENT = re.compile(r"src_(cpu_dispatch|(cuda|torch)_.*)\.c")
+MAY_READ_ENVIRONMENT = re.compile(r"src_(cpu_(dispatch|identify)|(cuda|torch)_.*)\.c")
 
 
 def output(*command: str) -> list[str]:

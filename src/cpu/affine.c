@@ -2,7 +2,7 @@
 #include "cpu/affine.h"
 
 char *affine_element(const cpu_job *job, role r, int64_t i) {
-    const problem *p = &job->plan->problem;
+    const problem *p = job->problem;
     int64_t offset = 0;
     for (int k = p->reduced_count - 1; k >= 0; k--)
         if (p->reduced[k].affine) {
@@ -36,8 +36,8 @@ bool affine_is_dense(const problem *p, role r) {
 }
 
 void load_affine(const cpu_job *job, role r, void *to) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = job->plan;
+    const problem *p = job->problem;
     if (!plan->is_double && affine_is_dense(p, r)) {
         plan->kernels->spans->widen[p->dtypes[r]](to, job->data[r], p->affine);
         return;
@@ -65,8 +65,8 @@ static void store_dense(const cpu_kernels *kernels, char *data, dtype type, int6
 
 void store_affine(const cpu_job *job, role r, int64_t first, int64_t count, const double values[],
                   bool is_dense) {
-    const planish_plan *plan = job->plan;
-    const dtype type = plan->problem.dtypes[r];
+    const cpu_plan *plan = job->plan;
+    const dtype type = job->problem->dtypes[r];
     if (is_dense && !plan->is_double)
         store_dense(plan->kernels, job->data[r], type, first, values, count);
     else

@@ -15,17 +15,18 @@ typedef struct channel_thread {
 } channel_thread;
 
 static void *dense_weights(const cpu_job *job, role r, char *to) {
-    if (!has(&job->plan->problem, r))
+    if (!has(job->problem, r))
         return NULL;
     load_affine(job, r, to);
     return to;
 }
 
 static channel_thread thread_of(const cpu_job *job, int slot) {
-    const planish_plan *plan = job->plan;
-    const int64_t row = plan->problem.cols * (plan->is_double ? 8 : 4);
-    char *at = slot_data(job, slot);
-    const int64_t tiles = (int64_t)plan->slot_bytes / row - 5;
+    const cpu_plan *plan = job->plan;
+    const thread_slots *slots = &plan->cut.channels.slots;
+    const int64_t row = job->problem->cols * (plan->is_double ? 8 : 4);
+    char *at = slot_data(job, slots, slot);
+    const int64_t tiles = (int64_t)slots->bytes / row - 5;
     channel_thread thread = {.job = job, .kernels = plan->kernels->channels[plan->is_double]};
     thread.scratch = at;
     at += tiles * row;
@@ -37,12 +38,12 @@ static channel_thread thread_of(const cpu_job *job, int slot) {
 
 /* The pixels of tile `index`, counted over all runs. */
 static row_run tile_at(const cpu_job *job, int64_t index) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
+    const channels_cut *cut = &job->plan->cut.channels;
+    const problem *p = job->problem;
     const int64_t size = p->kept[p->kept_count - 1].size;
-    const int64_t first = index % plan->run_tiles * plan->tile_rows;
-    const int64_t count = size - first < plan->tile_rows ? size - first : plan->tile_rows;
-    const int64_t row = index / plan->run_tiles * size + first;
+    const int64_t first = index % cut->run_tiles * cut->tile_pixels;
+    const int64_t count = size - first < cut->tile_pixels ? size - first : cut->tile_pixels;
+    const int64_t row = index / cut->run_tiles * size + first;
     return row_run_at(job, row, row + count);
 }
 
@@ -56,22 +57,21 @@ static tile_side side_of(const problem *p, const row_run *run, role r) {
     return (tile_side){run->data[r], run->pitch[r], p->reduced[0].stride[r] * bytes, p->dtypes[r]};
 }
 
-static channel_tile tile_of(const planish_plan *plan, int64_t pixels) {
+static channel_tile tile_of(const cpu_job *job, int64_t pixels) {
     return (channel_tile){
-        .channels = plan->problem.cols,
+        .channels = job->problem->cols,
         .pixels = pixels,
         .padded = (pixels + TILE_STEP - 1) / TILE_STEP * TILE_STEP,
         /* Not a power of two: the channels of a pixel would share few lines of the cache. */
-        .pitch = plan->tile_rows + TILE_STEP,
+        .pitch = job->plan->cut.channels.tile_pixels + TILE_STEP,
     };
 }
 
 static void forward_tile(const channel_thread *thread, int64_t tile, int64_t last) {
-    const planish_plan *plan = thread->job->plan;
-    const problem *p = &plan->problem;
+    const problem *p = thread->job->problem;
     const row_run run = tile_at(thread->job, tile);
     const channel_forward_args args = {
-        .tile = tile_of(plan, run.rows),
+        .tile = tile_of(thread->job, run.rows),
         .x = side_of(p, &run, ROLE_X),
         .y = side_of(p, &run, ROLE_Y),
         .next_x = next_of(thread->job, ROLE_X, tile, last),
@@ -83,7 +83,7 @@ static void forward_tile(const channel_thread *thread, int64_t tile, int64_t las
         .rstd = run_stat(p, &run, ROLE_RSTD),
         .m2 = run_stat(p, &run, ROLE_M2),
         .given = p->pass == PLANISH_APPLY,
-        .traffic = plan->traffic,
+        .traffic = thread->job->plan->traffic,
         .scratch = thread->scratch,
         .rows = thread->rows,
     };
@@ -92,11 +92,10 @@ static void forward_tile(const channel_thread *thread, int64_t tile, int64_t las
 
 static void backward_tile(const channel_thread *thread, int64_t tile, int64_t last,
                           const block_space *space) {
-    const planish_plan *plan = thread->job->plan;
-    const problem *p = &plan->problem;
+    const problem *p = thread->job->problem;
     const row_run run = tile_at(thread->job, tile);
     const channel_backward_args args = {
-        .tile = tile_of(plan, run.rows),
+        .tile = tile_of(thread->job, run.rows),
         .x = side_of(p, &run, ROLE_X),
         .dy = side_of(p, &run, ROLE_DY),
         .dx = side_of(p, &run, ROLE_DX),
@@ -106,7 +105,7 @@ static void backward_tile(const channel_thread *thread, int64_t tile, int64_t la
         .weight_offset = p->weight_offset,
         .mean = run_stat(p, &run, ROLE_MEAN),
         .rstd = run_stat(p, &run, ROLE_RSTD),
-        .traffic = plan->traffic,
+        .traffic = thread->job->plan->traffic,
         .scratch = thread->scratch,
         .rows = thread->rows,
         .dweight_sum = space->sum[0],
@@ -119,31 +118,31 @@ static void backward_tile(const channel_thread *thread, int64_t tile, int64_t la
 
 static void backward_block(const channel_thread *thread, int64_t block, int64_t tile,
                            int64_t last) {
-    const planish_plan *plan = thread->job->plan;
+    const block_slices *slices = &thread->job->plan->slices;
     const block_space space = block_space_of(thread->job, block);
     for (int i = 0; i < 2; i++)
         if (space.chunk[i]) {
-            memset(space.chunk[i], 0, plan->chunk_bytes);
-            memset(space.sum[i], 0, plan->sum_bytes);
+            memset(space.chunk[i], 0, slices->chunk_bytes);
+            memset(space.sum[i], 0, slices->sum_bytes);
         }
     for (; tile < last; tile++)
         backward_tile(thread, tile, last, &space);
     for (int i = 0; i < 2; i++)
         if (space.chunk[i])
-            flush_dense(plan, space.chunk[i], space.sum[i]);
+            flush_dense(thread->job, space.chunk[i], space.sum[i]);
 }
 
 void channel_blocks(void *data, int64_t begin, int64_t end) {
     cpu_job *job = data;
-    const planish_plan *plan = job->plan;
-    const int64_t tiles = plan->problem.rows /
-                          plan->problem.kept[plan->problem.kept_count - 1].size * plan->run_tiles;
+    const problem *p = job->problem;
+    const channels_cut *cut = &job->plan->cut.channels;
+    const int64_t tiles = p->rows / p->kept[p->kept_count - 1].size * cut->run_tiles;
     const int slot = slot_take(job);
     const channel_thread thread = thread_of(job, slot);
     for (int64_t block = begin; block < end; block++) {
-        const int64_t first = block * plan->block_tiles;
-        const int64_t last = first + plan->block_tiles < tiles ? first + plan->block_tiles : tiles;
-        if (plan->problem.pass == PLANISH_BACKWARD)
+        const int64_t first = block * cut->block_tiles;
+        const int64_t last = first + cut->block_tiles < tiles ? first + cut->block_tiles : tiles;
+        if (p->pass == PLANISH_BACKWARD)
             backward_block(&thread, block, first, last);
         else
             for (int64_t tile = first; tile < last; tile++)

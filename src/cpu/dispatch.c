@@ -88,44 +88,6 @@ const cpu_kernels *cpu_kernels_chosen(void) {
     return kernels;
 }
 
-bool cpu_fetches_rows(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_is("intel");
-#else
-    return false;
-#endif
-}
-
-bool cpu_writes_lines(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
-#else
-    return false;
-#endif
-}
-
-#if defined(__x86_64__)
-/* Asked once: under a hypervisor cpuid takes longer than a small norm. */
-static unsigned cpu_family(void) {
-    static _Atomic unsigned known; /* 1 more than the family, 0 before */
-    unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!found) {
-        unsigned a, b, c, d;
-        found = 1 + (__get_cpuid(1, &a, &b, &c, &d) ? (a >> 8 & 15) + (a >> 20 & 255) : 0);
-        atomic_store_explicit(&known, found, memory_order_relaxed);
-    }
-    return found - 1;
-}
-#endif
-
-bool cpu_fetches_short_rows(void) {
-#if defined(__x86_64__)
-    return cpu_writes_lines() && cpu_family() == 0x19; /* 0x1a, Zen 5, does not */
-#else
-    return false;
-#endif
-}
-
 const char *planish_cpu_tier(void) {
     return cpu_kernels_chosen()->tier;
 }

@@ -28,7 +28,7 @@ static void for_each_stretch(const problem *p, role r, stretch visit, void *cont
 }
 
 typedef struct transfer {
-    const planish_plan *plan;
+    const cpu_plan *plan;
     char *tensor;
     dtype type;
     char *scratch;
@@ -61,12 +61,11 @@ typedef struct gathered_block {
 } gathered_block;
 
 static void *scratch_row(const gathered_block *b, int place) {
-    return b->space.rows + (size_t)place * b->job->plan->row_bytes;
+    return b->space.rows + (size_t)place * b->job->plan->cut.strided.row_bytes;
 }
 
 static transfer transfer_of(const gathered_block *b, role r, char *tensor, int place) {
-    const planish_plan *plan = b->job->plan;
-    return (transfer){plan, tensor, plan->problem.dtypes[r], scratch_row(b, place)};
+    return (transfer){b->job->plan, tensor, b->job->problem->dtypes[r], scratch_row(b, place)};
 }
 
 /* Returns the gathered row, or NULL where the tensor is absent. */
@@ -74,13 +73,13 @@ static void *gather(const gathered_block *b, const row_run *run, role r, int pla
     if (!run->data[r])
         return NULL;
     transfer t = transfer_of(b, r, run->data[r], place);
-    for_each_stretch(&b->job->plan->problem, r, gather_stretch, &t);
+    for_each_stretch(b->job->problem, r, gather_stretch, &t);
     return t.scratch;
 }
 
 static void scatter(const gathered_block *b, const row_run *run, role r, int place) {
     transfer t = transfer_of(b, r, run->data[r], place);
-    for_each_stretch(&b->job->plan->problem, r, scatter_stretch, &t);
+    for_each_stretch(b->job->problem, r, scatter_stretch, &t);
 }
 
 /* xhat from y; 0 where y holds no digit of it (planish.h, PLANISH_BACKWARD_FROM_Y). */
@@ -90,10 +89,10 @@ static inline double xhat_from(double y, double weight, double bias, double ulp)
 }
 
 /* Of a row in place. */
-static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, const void *bias) {
-    const problem *p = &plan->problem;
+static void rebuild_xhat(const cpu_job *job, void *y, const void *weight, const void *bias) {
+    const problem *p = job->problem;
     const double ulp = ulp_at_one(p->dtypes[ROLE_Y]), offset = p->weight_offset;
-    if (plan->is_double) {
+    if (job->plan->is_double) {
         double *const row = y;
         const double *const w = weight, *const b = bias;
         for (int64_t i = 0; i < p->cols; i++)
@@ -110,18 +109,19 @@ static void rebuild_xhat(const planish_plan *plan, void *y, const void *weight, 
  * -------------------------------------------------------------------------------------- */
 
 /* Of what a row is gathered in. */
-static const row_kernels *kernels_of(const planish_plan *plan) {
+static const row_kernels *kernels_of(const cpu_plan *plan) {
     return &plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32].rows[WEIGHT_SAME];
 }
-static const activation_kernels *activations_of(const planish_plan *plan) {
+static const activation_kernels *activations_of(const cpu_plan *plan) {
     return plan->kernels->activations[plan->is_double];
 }
 
 static void forward_row(const gathered_block *b, const row_run *run, const void *weight,
                         const void *bias) {
-    const planish_plan *plan = b->job->plan;
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = b->job->plan;
+    const problem *p = b->job->problem;
     const forward_args args = {
+        .hints = &plan->hints,
         .rows = 1,
         .cols = p->cols,
         .x = gather(b, run, ROLE_X, ROW_INPUT),
@@ -146,10 +146,11 @@ static void forward_row(const gathered_block *b, const row_run *run, const void 
  * with the row's own mean again where the saved one is that, rounded. Returns that mean. */
 static double go_through(const gathered_block *b, const row_run *run, const void *x, void *dy,
                          const void *weight, const void *bias) {
-    const planish_plan *plan = b->job->plan;
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = b->job->plan;
+    const problem *p = b->job->problem;
     double mean = 0;
     forward_args args = {
+        .hints = &plan->hints,
         .rows = 1,
         .cols = p->cols,
         .x = x,
@@ -176,12 +177,12 @@ static double go_through(const gathered_block *b, const row_run *run, const void
 
 static void backward_row(const gathered_block *b, const row_run *run, const void *weight,
                          const void *bias) {
-    const planish_plan *plan = b->job->plan;
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = b->job->plan;
+    const problem *p = b->job->problem;
     const bool from_y = p->pass == PLANISH_BACKWARD_FROM_Y;
     void *x = gather(b, run, from_y ? ROLE_Y : ROLE_X, ROW_INPUT);
     if (from_y)
-        rebuild_xhat(plan, x, weight, bias);
+        rebuild_xhat(b->job, x, weight, bias);
     void *dy = gather(b, run, ROLE_DY, ROW_DY);
     row_stat saved = run_stat(p, run, ROLE_MEAN);
     double mean = 0;
@@ -190,6 +191,7 @@ static void backward_row(const gathered_block *b, const row_run *run, const void
         saved = (row_stat){(char *)&mean, 0, DTYPE_F64};
     }
     const backward_args args = {
+        .hints = &plan->hints,
         .rows = 1,
         .cols = p->cols,
         .dy = dy,
@@ -230,9 +232,9 @@ static bool weight_varies_by_row(const problem *p) {
 }
 
 /* Adds the sums of one row to the affine elements it belongs to, and clears them. */
-static void flush_row(const planish_plan *plan, int64_t row, void *chunk, double *sum) {
-    const problem *p = &plan->problem;
-    const dtype real = plan->is_double ? DTYPE_F64 : DTYPE_F32;
+static void flush_row(const cpu_job *job, int64_t row, void *chunk, double *sum) {
+    const problem *p = job->problem;
+    const dtype real = job->plan->is_double ? DTYPE_F64 : DTYPE_F32;
     int64_t step[PLANISH_MAX_NDIM], span = 1, first = 0;
     for (int k = p->reduced_count - 1; k >= 0; k--) {
         step[k] = p->reduced[k].affine ? span : 0;
@@ -254,24 +256,24 @@ static void flush_row(const planish_plan *plan, int64_t row, void *chunk, double
             sum[to + i * step[inner]] +=
                 element_load((const char *)chunk + (at + i) * dtype_bytes(real), real);
     }
-    memset(chunk, 0, plan->chunk_bytes);
+    memset(chunk, 0, job->plan->slices.chunk_bytes);
 }
 
 void gathered_blocks(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
+    const block_slices *slices = &job->plan->slices;
+    const int64_t block_rows = job->plan->cut.strided.block_rows;
+    const problem *p = job->problem;
     const bool share = rows_share_affine(p), weight_varies = weight_varies_by_row(p);
-    const bool backward = p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
+    const bool backward = problem_is_backward(p);
     for (int64_t block = begin; block < end; block++) {
         const gathered_block b = {job, block_space_of(job, block)};
-        const int64_t first = block * plan->block_rows;
-        const int64_t last =
-            first + plan->block_rows < p->rows ? first + plan->block_rows : p->rows;
+        const int64_t first = block * block_rows;
+        const int64_t last = first + block_rows < p->rows ? first + block_rows : p->rows;
         for (int i = 0; i < 2; i++)
             if (b.space.chunk[i]) {
-                memset(b.space.chunk[i], 0, plan->chunk_bytes);
-                memset(b.space.sum[i], 0, plan->sum_bytes);
+                memset(b.space.chunk[i], 0, slices->chunk_bytes);
+                memset(b.space.sum[i], 0, slices->sum_bytes);
             }
         const void *weight = NULL, *bias = NULL;
         for (int64_t row = first; row < last; row++) {
@@ -289,9 +291,9 @@ void gathered_blocks(void *data, int64_t begin, int64_t end) {
                 if (!b.space.chunk[i])
                     continue;
                 if (!share)
-                    flush_row(plan, row, b.space.chunk[i], b.space.sum[i]);
+                    flush_row(job, row, b.space.chunk[i], b.space.sum[i]);
                 else if (chunk_ends)
-                    flush_dense(plan, b.space.chunk[i], b.space.sum[i]);
+                    flush_dense(job, b.space.chunk[i], b.space.sum[i]);
             }
         }
     }

@@ -4,7 +4,7 @@
 
 #include "cpu/job.h"
 
-/* Blocks [begin, end) of a job on PATH_GATHERED: a planish_task. */
+/* Blocks [begin, end) of a job on PATH_STRIDED: a planish_task. */
 void gathered_blocks(void *job, int64_t begin, int64_t end);
 
 #endif

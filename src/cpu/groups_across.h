@@ -85,7 +85,8 @@ INLINE void NAME(group_sums_across)(const group_backward_args *a, int r, NAME(ro
     enum { ACROSS = NAME(ACROSS) };
     const ELEMENT_T *const x = (const ELEMENT_T *)(a->x + r * a->x_pitch);
     const ELEMENT_T *const dy = (const ELEMENT_T *)(a->dy + r * a->dy_pitch);
-    const ELEMENT_T *const dx = a->asks_dx ? (const ELEMENT_T *)(a->dx + r * a->dx_pitch) : NULL;
+    const ELEMENT_T *const dx =
+        a->prefetch_dx ? (const ELEMENT_T *)(a->dx + r * a->dx_pitch) : NULL;
     const REAL *const weights = a->weight ? (const REAL *)a->weight + r * a->weight_step : NULL;
     double *const dweight = a->dweight + r * a->channels;
     double *const dbias = a->dbias + r * a->channels;

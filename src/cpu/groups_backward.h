@@ -287,9 +287,10 @@ INLINE void NAME(channel_gradient)(const group_backward_args *a, NAME(channel_pl
 INLINE void NAME(group_dx)(const group_backward_args *a, int r, NAME(row_gradient) row,
                            const traffic t, const bool rms, const planish_activation f) {
     const int64_t span = a->span, all = a->channels * span;
-    const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || 2 * all > NAME(GROUP_AHEAD)
-                              ? 0
-                              : a->rows * all * (int64_t)sizeof(ELEMENT_T);
+    const int64_t ahead =
+        t == TRAFFIC_CACHED || !a->hints->prefetch_groups || 2 * all > NAME(GROUP_AHEAD)
+            ? 0
+            : a->rows * all * (int64_t)sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
     if (t != TRAFFIC_STREAM && f == PLANISH_IDENTITY && !NAME(CONVERTS) && span > VEC_LANES &&
         span % VEC_LANES) {

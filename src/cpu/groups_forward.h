@@ -122,9 +122,10 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
 INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scale) scale,
                              const traffic t, const bool rms, const planish_activation f) {
     const int64_t span = a->span, all = a->channels * span;
-    const int64_t ahead = t == TRAFFIC_CACHED || !a->asks || all > NAME(GROUP_AHEAD)
-                              ? 0
-                              : a->rows * all * (int64_t)sizeof(ELEMENT_T);
+    const int64_t ahead =
+        t == TRAFFIC_CACHED || !a->hints->prefetch_groups || all > NAME(GROUP_AHEAD)
+            ? 0
+            : a->rows * all * (int64_t)sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
     /* Elements that are converted wait for that, not for lines. */
     if (t != TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && span > VEC_LANES &&

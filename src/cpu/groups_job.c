@@ -27,27 +27,30 @@ int group_kind(const problem *p) {
     return p->activation == PLANISH_IDENTITY ? (int)p->kind : GROUP_ACTIVE;
 }
 
-size_t group_real_bytes(const planish_plan *plan) {
+size_t group_real_bytes(const cpu_plan *plan) {
     return plan->is_double ? sizeof(double) : sizeof(float);
+}
+
+static const group_space *space_of(const cpu_plan *plan) {
+    return plan->path == PATH_GROUP_ROWS ? &plan->cut.group_rows.space : &plan->cut.tiles.space;
 }
 
 /* weight (which = 0) or bias (1) of all affine elements; NULL: absent. */
 static char *dense_weights(const cpu_job *job, int which) {
-    const planish_plan *plan = job->plan;
-    const bool there = has(&plan->problem, which ? ROLE_BIAS : ROLE_WEIGHT);
-    return there ? job->workspace + (size_t)which * plan->weight_bytes : NULL;
+    const bool there = has(job->problem, which ? ROLE_BIAS : ROLE_WEIGHT);
+    return there ? job->workspace + (size_t)which * space_of(job->plan)->weight_bytes : NULL;
 }
 
 static double *total_sums(const cpu_job *job, int which) {
-    const planish_plan *plan = job->plan;
-    return (double *)(job->workspace + 2 * plan->weight_bytes + (size_t)which * plan->sum_bytes);
+    const group_space *space = space_of(job->plan);
+    return (double *)(job->workspace + 2 * space->weight_bytes + (size_t)which * space->sum_bytes);
 }
 
 double *group_row_sums(const cpu_job *job, int which, int64_t row) {
-    const planish_plan *plan = job->plan;
-    const size_t rows = (size_t)plan->problem.rows;
-    char *at = job->workspace + 2 * (plan->weight_bytes + plan->sum_bytes);
-    return (double *)(at + ((size_t)which * rows + (size_t)row) * plan->row_sum_bytes);
+    const group_space *space = space_of(job->plan);
+    const size_t rows = (size_t)job->problem->rows;
+    char *at = job->workspace + 2 * (space->weight_bytes + space->sum_bytes);
+    return (double *)(at + ((size_t)which * rows + (size_t)row) * space->row_sum_bytes);
 }
 
 void group_weights(const cpu_job *job) {
@@ -62,8 +65,7 @@ const void *group_weights_at(const cpu_job *job, int which, int64_t first) {
 }
 
 void group_sums(const cpu_job *job) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
+    const problem *p = job->problem;
     const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     /* Rows beside each other with weights of their own have these beside each other. */
     const axis *const inner = p->kept_count ? &p->kept[p->kept_count - 1] : NULL;
@@ -72,7 +74,7 @@ void group_sums(const cpu_job *job) {
         if (!has(p, outputs[which]))
             continue;
         double *total = total_sums(job, which);
-        memset(total, 0, plan->sum_bytes);
+        memset(total, 0, space_of(job->plan)->sum_bytes);
         for (int64_t row = 0; row < p->rows; row += run) {
             double *to = total + group_first_affine(p, row);
             const double *sums = group_row_sums(job, which, row);

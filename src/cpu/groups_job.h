@@ -13,7 +13,7 @@ void group_sums(const cpu_job *job);
 /* Which of a dtype's group kernels is for this problem. */
 int group_kind(const problem *p);
 
-size_t group_real_bytes(const planish_plan *plan);
+size_t group_real_bytes(const cpu_plan *plan);
 
 /* Channels of a row. */
 int64_t group_channels(const problem *p);

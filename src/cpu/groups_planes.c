@@ -27,9 +27,10 @@ static plane_view view_of(const problem *p, role r, int64_t rows) {
 }
 
 /* All rows of a tile between a tensor and planes: in (gather) or out. */
-static void move_planes(const planish_plan *plan, role r, char *tensor, char *planes, int64_t rows,
+static void move_planes(const cpu_job *job, role r, char *tensor, char *planes, int64_t rows,
                         bool in) {
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = job->plan;
+    const problem *p = job->problem;
     const dtype type = p->dtypes[r];
     const int64_t bytes = dtype_bytes(type);
     const int64_t pixels = p->reduced[p->reduced_count - 1].size;
@@ -56,16 +57,17 @@ static void move_planes(const planish_plan *plan, role r, char *tensor, char *pl
 }
 
 void group_planes(const cpu_job *job, int slot, int64_t row, int64_t rows) {
-    const planish_plan *plan = job->plan;
-    const bool backward = plan->problem.pass == PLANISH_BACKWARD;
-    const int64_t row_bytes = plan->problem.cols * (int64_t)group_real_bytes(plan);
+    const cpu_plan *plan = job->plan;
+    const group_tiles_cut *cut = &plan->cut.tiles;
+    const bool backward = job->problem->pass == PLANISH_BACKWARD;
+    const int64_t row_bytes = job->problem->cols * (int64_t)group_real_bytes(plan);
     const row_run run = row_run_at(job, row, row + rows);
     const role output = backward ? ROLE_DX : ROLE_Y;
-    char *x = slot_data(job, slot), *dy = x + plan->tile_rows * row_bytes;
+    char *x = slot_data(job, &cut->slots, slot), *dy = x + cut->tile_rows * row_bytes;
     char *out = !run.data[output] ? NULL : backward ? dy : x;
-    move_planes(plan, ROLE_X, run.data[ROLE_X], x, rows, true);
+    move_planes(job, ROLE_X, run.data[ROLE_X], x, rows, true);
     if (backward)
-        move_planes(plan, ROLE_DY, run.data[ROLE_DY], dy, rows, true);
+        move_planes(job, ROLE_DY, run.data[ROLE_DY], dy, rows, true);
     for (int64_t i = 0; i < rows; i++) {
         row_run one = row_run_at(job, row + i, row + i + 1);
         one.data[ROLE_X] = x + i * row_bytes;
@@ -75,5 +77,5 @@ void group_planes(const cpu_job *job, int slot, int64_t row, int64_t rows) {
                    NULL);
     }
     if (out)
-        move_planes(plan, output, run.data[output], out, rows, false);
+        move_planes(job, output, run.data[output], out, rows, false);
 }

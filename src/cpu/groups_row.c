@@ -5,9 +5,10 @@
 /* Rows whose elements are where `run` says, of a dtype that has these kernels. */
 static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64_t row, int count,
                          const row_run *run, traffic traffic) {
-    const problem *p = &job->plan->problem;
+    const problem *p = job->problem;
     const int64_t first = group_first_affine(p, row), channels = group_channels(p);
     const group_forward_args args = {
+        .hints = &job->plan->hints,
         .rows = count,
         .channels = channels,
         .span = p->reduced[p->reduced_count - 1].size,
@@ -24,7 +25,6 @@ static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64
         .rstd = run_stat(p, run, ROLE_RSTD),
         .m2 = run_stat(p, run, ROLE_M2),
         .given = p->pass == PLANISH_APPLY,
-        .asks = job->plan->asks_groups,
         .traffic = traffic,
         .kind = p->kind,
         .activation = p->activation,
@@ -34,9 +34,10 @@ static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64
 
 static void backward_rows(const cpu_job *job, const group_kernels *kernels, int64_t row, int count,
                           const row_run *run, traffic traffic, void *kept) {
-    const problem *p = &job->plan->problem;
+    const problem *p = job->problem;
     const int64_t first = group_first_affine(p, row), channels = group_channels(p);
     const group_backward_args args = {
+        .hints = &job->plan->hints,
         .rows = count,
         .channels = channels,
         .span = p->reduced[p->reduced_count - 1].size,
@@ -51,8 +52,8 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
         .weight_offset = p->weight_offset,
         .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
-        .asks = job->plan->asks_groups,
-        .asks_dx = job->plan->by_line && traffic == TRAFFIC_AHEAD && run->data[ROLE_DX],
+        .prefetch_dx =
+            job->plan->hints.prefetch_dx && traffic == TRAFFIC_AHEAD && run->data[ROLE_DX],
         .traffic = traffic,
         .kind = p->kind,
         .activation = p->activation,
@@ -66,9 +67,8 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
 
 void group_rows(const cpu_job *job, dtype element, int64_t row, int count, const row_run *run,
                 traffic traffic, void *kept) {
-    const planish_plan *plan = job->plan;
-    const group_kernels *kernels = &plan->kernels->of[element].groups;
-    if (plan->problem.pass == PLANISH_BACKWARD)
+    const group_kernels *kernels = &job->plan->kernels->of[element].groups;
+    if (job->problem->pass == PLANISH_BACKWARD)
         backward_rows(job, kernels, row, count, run, traffic, kept);
     else
         forward_rows(job, kernels, row, count, run, traffic);

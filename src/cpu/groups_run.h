@@ -1,10 +1,11 @@
-/* The work items of PATH_GROUPS. */
+/* The work items of PATH_GROUP_ROWS, and those of PATH_PIXELS and PATH_PLANES. */
 #ifndef PLANISH_CPU_GROUPS_RUN_H
 #define PLANISH_CPU_GROUPS_RUN_H
 
 #include "cpu/job.h"
 
-/* A planish_task over the plan's blocks. */
-void group_blocks(void *job, int64_t begin, int64_t end);
+/* Each a planish_task over the plan's blocks. */
+void group_row_blocks(void *job, int64_t begin, int64_t end);
+void group_tile_blocks(void *job, int64_t begin, int64_t end);
 
 #endif

@@ -8,8 +8,9 @@ static int64_t pixel_pitch(const problem *p, role r) {
 }
 
 void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = job->plan;
+    const problem *p = job->problem;
+    const group_tiles_cut *cut = &plan->cut.tiles;
     const group_kernels *kernels = &plan->kernels->of[p->dtypes[ROLE_X]].groups;
     const row_run run = row_run_at(job, row, row + rows);
     const int64_t first = group_first_affine(p, row), depth = group_channels(p);
@@ -17,6 +18,7 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
     const row_stat mean = run_stat(p, &run, ROLE_MEAN), rstd = run_stat(p, &run, ROLE_RSTD);
     if (p->pass == PLANISH_BACKWARD) {
         const strip_backward_args args = {
+            .hints = &plan->hints,
             .groups = rows,
             .depth = depth,
             .pixels = pixels,
@@ -30,20 +32,20 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
             .weight_offset = p->weight_offset,
             .mean = mean,
             .rstd = rstd,
-            .asks = plan->asks_groups,
             .traffic = plan->traffic,
             .kind = p->kind,
             .activation = p->activation,
             .bias = group_weights_at(job, 1, first),
-            .keeps = plan->keeps,
+            .keeps = cut->keeps,
             .dweight = group_row_sums(job, 0, row),
             .dbias = group_row_sums(job, 1, row),
-            .scratch = slot_data(job, slot),
+            .scratch = slot_data(job, &cut->slots, slot),
         };
         kernels->strip_backward[group_kind(p)](&args);
         return;
     }
     const strip_forward_args args = {
+        .hints = &plan->hints,
         .groups = rows,
         .depth = depth,
         .pixels = pixels,
@@ -59,11 +61,10 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         .rstd = rstd,
         .m2 = run_stat(p, &run, ROLE_M2),
         .given = p->pass == PLANISH_APPLY,
-        .asks = plan->asks_groups,
         .traffic = plan->traffic,
         .kind = p->kind,
         .activation = p->activation,
-        .scratch = slot_data(job, slot),
+        .scratch = slot_data(job, &cut->slots, slot),
     };
     kernels->strip_forward[group_kind(p)](&args);
 }

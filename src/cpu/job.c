@@ -1,7 +1,7 @@
 #include "cpu/job.h"
 
 row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
-    const problem *p = &job->plan->problem;
+    const problem *p = job->problem;
     const int64_t *pitch = job->plan->pitch;
     const axis *inner = &p->kept[p->kept_count - 1];
     row_run run = {0};
@@ -41,17 +41,17 @@ row_stat run_stat(const problem *p, const row_run *run, role r) {
 }
 
 block_space block_space_of(const cpu_job *job, int64_t block) {
-    const planish_plan *plan = job->plan;
-    char *at = job->workspace + (size_t)block * plan->block_bytes;
+    const block_slices *slices = &job->plan->slices;
+    char *at = job->workspace + (size_t)block * slices->bytes;
     block_space space = {.rows = at};
-    at += (size_t)plan->gathered_rows * plan->row_bytes;
+    at += slices->gathered_bytes;
     const role wanted[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     for (int i = 0; i < 2; i++) {
-        if (!plan->sums || !has(&plan->problem, wanted[i]))
+        if (!job->plan->sums || !has(job->problem, wanted[i]))
             continue;
         space.chunk[i] = at;
-        space.sum[i] = (double *)(at + plan->chunk_bytes);
-        at += plan->chunk_bytes + plan->sum_bytes;
+        space.sum[i] = (double *)(at + slices->chunk_bytes);
+        at += slices->chunk_bytes + slices->sum_bytes;
     }
     return space;
 }
@@ -68,7 +68,6 @@ void slot_return(cpu_job *job, int slot) {
     atomic_fetch_and_explicit(&job->taken, ~((uint64_t)1 << slot), memory_order_release);
 }
 
-char *slot_data(const cpu_job *job, int slot) {
-    const planish_plan *plan = job->plan;
-    return job->workspace + plan->slot_offset + (size_t)slot * plan->slot_bytes;
+char *slot_data(const cpu_job *job, const thread_slots *slots, int slot) {
+    return job->workspace + slots->offset + (size_t)slot * slots->bytes;
 }

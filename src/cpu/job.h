@@ -1,13 +1,15 @@
-/* A plan with its data: where each row and each block of rows finds what is its own. */
+/* A problem and its plan with their data: where each row and each block of rows finds what is its
+ * own. */
 #ifndef PLANISH_CPU_JOB_H
 #define PLANISH_CPU_JOB_H
 
 #include <stdatomic.h>
 
-#include "plan.h"
+#include "cpu/plan.h"
 
 typedef struct cpu_job {
-    const planish_plan *plan;
+    const problem *problem;
+    const cpu_plan *plan;
     char *data[ROLE_COUNT];
     char *workspace;
     _Atomic(uint64_t) taken; /* slots in use, a bit each */
@@ -27,17 +29,17 @@ row_stat run_stat(const problem *p, const row_run *run, role r);
 
 /* Where a block keeps its parts of the workspace. */
 typedef struct block_space {
-    char *rows;     /* plan->gathered_rows rows of plan->row_bytes */
+    char *rows;     /* plan->slices.gathered_bytes of them */
     char *chunk[2]; /* chunk sums of dweight and dbias, in the compute type; NULL: not wanted */
     double *sum[2]; /* block sums */
 } block_space;
 
 block_space block_space_of(const cpu_job *job, int64_t block);
 
-/* A slot of the workspace for the calling thread, until it is given back. The lowest that is free:
- * few of them are ever touched. */
+/* Which of the slots of the workspace is for the calling thread, until it is given back. The lowest
+ * that is free: few of them are ever touched. */
 int slot_take(cpu_job *job);
 void slot_return(cpu_job *job, int slot);
-char *slot_data(const cpu_job *job, int slot);
+char *slot_data(const cpu_job *job, const thread_slots *slots, int slot);
 
 #endif

@@ -69,7 +69,31 @@ typedef enum traffic {
     TRAFFIC_LINES   /* the same, each line as it is made: a kernel's own choice */
 } traffic;
 
+/* How kernels are to go about it where there are two ways or more: for speed alone. Made from the
+ * CPU's row of cpu/tuning.c and the problem (cpu/hints.c), one for all blocks of a plan. */
+typedef struct cpu_hints {
+    /* Of rows. */
+    bool far;            /* x and y are beyond a near cache, and y is not streamed: row by row */
+    bool alone;          /* forward takes rows one at a time */
+    bool in_turn;        /* the next rows' moments come before these rows' y */
+    bool prefetch_y;     /* y, before it is made */
+    bool prefetch_steps; /* the next step's rows, where rows go in steps */
+    bool prefetch_sums;  /* the next rows while these are summed, and not only later */
+    int rows_ahead;      /* how many rows before they are taken those are prefetched; 0: a step */
+    bool stream_lines;   /* non-temporal stores may go a line at a time, as it is made, */
+    bool stream_runs;    /* and where two rows are made at once, RUN_BYTES of each */
+    bool steps_of_parts; /* backward in steps of streamed rows that are no whole lines, too */
+    bool large_short_steps; /* forward of the longest short rows in steps of SHORT_ROWS where y is
+                               streamed, too */
+    bool more_short_rows;   /* backward of twice as many columns in the kernels of short rows */
+    /* Of groups. */
+    bool prefetch_groups; /* the next row or pixels */
+    bool prefetch_dx;     /* of rows stored by channel: dx, while its row is summed */
+    bool by_pixel;        /* backward reads pixels one behind the other, not four at once */
+} cpu_hints;
+
 typedef struct forward_args {
+    const cpu_hints *hints;
     int64_t rows, cols;
     const char *x;
     int64_t x_pitch;
@@ -79,16 +103,7 @@ typedef struct forward_args {
     int weight_offset;
     double eps;
     row_stat mean, rstd, m2;
-    bool given;      /* mean and rstd are inputs */
-    bool far;        /* x and y are beyond a near cache, and y is not written past it */
-    bool alone;      /* rows are done one at a time, by wide vectors */
-    bool in_turn;    /* the next rows' moments come before these rows' y */
-    bool asks_y;     /* y is asked for before it is made */
-    bool asks_steps; /* the next step's rows are asked for, where rows go in steps */
-    bool asks_sums;  /* the next rows are asked for while these are summed, and not only later */
-    bool by_line;    /* what goes past the cache may go each line as it is made, */
-    bool by_run;     /* and where two rows are made at once, RUN_BYTES of each as they are made */
-    int rows_ahead;  /* how many rows before they are taken steps ask for them; 0: a step */
+    bool given; /* mean and rstd are inputs */
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
@@ -96,6 +111,7 @@ typedef struct forward_args {
 } forward_args;
 
 typedef struct backward_args {
+    const cpu_hints *hints; /* rows_ahead: of rows that go alone or in groups, too */
     int64_t rows, cols;
     const char *dy, *x;
     int64_t dy_pitch, x_pitch;
@@ -105,8 +121,6 @@ typedef struct backward_args {
     int weight_offset;
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
-    bool asks_steps, asks_sums, by_line, by_run;
-    int rows_ahead; /* likewise, and of rows that go alone or in groups */
     traffic traffic;
     /* Sums of dy * xhat and dy over rows are added to these, in the compute type; NULL: not wanted.
      */
@@ -119,6 +133,7 @@ typedef struct backward_args {
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
 typedef struct group_forward_args {
+    const cpu_hints *hints;
     int rows; /* up to GROUP; more than one pays where they are short */
     int64_t channels, span;
     const char *x;
@@ -131,13 +146,13 @@ typedef struct group_forward_args {
     double eps;
     row_stat mean, rstd, m2;
     bool given;
-    bool asks; /* for the row that comes next */
     traffic traffic;
     planish_kind kind; /* this and activation: of active kernels only */
     planish_activation activation;
 } group_forward_args;
 
 typedef struct group_backward_args {
+    const cpu_hints *hints;
     int rows; /* as in group_forward_args */
     int64_t channels, span;
     const char *dy, *x;
@@ -148,7 +163,7 @@ typedef struct group_backward_args {
     int64_t weight_step;
     int weight_offset;
     row_stat mean, rstd;
-    bool asks, asks_dx; /* for dx: before it is made */
+    bool prefetch_dx; /* there is one, and the hint */
     traffic traffic;
     planish_kind kind; /* this and down to kept: of active kernels only */
     planish_activation activation;
@@ -162,6 +177,7 @@ typedef struct group_backward_args {
  * channels which are neighbours, and all its pixels. `scratch` holds STRIP_BYTES for a channel and
  * STRIP_REST. */
 typedef struct strip_forward_args {
+    const cpu_hints *hints;
     int64_t groups, depth, pixels;
     const char *x;
     int64_t x_pitch; /* from pixel to pixel */
@@ -172,7 +188,6 @@ typedef struct strip_forward_args {
     double eps;
     row_stat mean, rstd, m2;
     bool given;
-    bool asks; /* for the pixels to come */
     traffic traffic;
     planish_kind kind; /* as in group_forward_args */
     planish_activation activation;
@@ -180,6 +195,7 @@ typedef struct strip_forward_args {
 } strip_forward_args;
 
 typedef struct strip_backward_args {
+    const cpu_hints *hints;
     int64_t groups, depth, pixels;
     const char *dy, *x;
     int64_t dy_pitch, x_pitch;
@@ -188,7 +204,6 @@ typedef struct strip_backward_args {
     const void *weight;
     int weight_offset;
     row_stat mean, rstd;
-    bool asks;
     traffic traffic;
     planish_kind kind; /* as in group_backward_args */
     planish_activation activation;
@@ -338,7 +353,7 @@ enum { GROUP = 4, FOLD_ROWS = 8, STEP_ROWS = FOLD_ROWS, SHORT_ROWS = 2 * FOLD_RO
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */
 enum { CHUNK_ROWS = 32 };
 
-/* What is written past the cache by_run: two lines of one row and two of another. */
+/* What stream_runs writes: two lines of one row and two of another. */
 enum { RUN_BYTES = 128 };
 
 /* ---- Rows in f64, element by element: what the kernels fall back on where f32 or f64 arithmetic

@@ -11,9 +11,8 @@ DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 #include "cpu/rows_step.h"
 
 INLINE int64_t NAME(few)(const forward_args *a, const bool rms) {
-    /* Past the cache a step of so long rows is slower than smaller ones, but on the CPU that
-     * rows_ahead was timed on. */
-    const bool large = a->traffic == TRAFFIC_STREAM && !a->rows_ahead &&
+    /* Where y is streamed a step of so long rows is slower than smaller ones on most CPUs. */
+    const bool large = a->traffic == TRAFFIC_STREAM && !a->hints->large_short_steps &&
                        a->cols == (NAME(CONVERTS) ? 4 : 2) * LANES;
     if (NAME(SHORT_COLS) && a->cols <= NAME(SHORT_VECS) * VEC_LANES && a->rows >= SHORT_ROWS &&
         !large)

@@ -96,7 +96,7 @@ INLINE void NAME(add_pixel_of_quad)(const strip_backward_args *a, const NAME(str
 INLINE bool NAME(goes_by_pixel)(const strip_backward_args *a) {
     enum { LEAST = 512, MOST = 1536 };
     const int64_t bytes = a->groups * a->depth * (int64_t)sizeof(REAL);
-    return !a->asks && a->traffic != TRAFFIC_CACHED && bytes >= LEAST && bytes <= MOST;
+    return a->hints->by_pixel && a->traffic != TRAFFIC_CACHED && bytes >= LEAST && bytes <= MOST;
 }
 
 INLINE void NAME(add_gradient_quad)(const strip_backward_args *a, const NAME(strip_channels) * s,
@@ -118,10 +118,10 @@ INLINE void NAME(add_gradient_quad)(const strip_backward_args *a, const NAME(str
         return;
     }
     for (int k = 0; k < count; k++) {
-        NAME(ask_for_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels, a->asks,
-                          0);
+        NAME(ask_for_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels,
+                          a->hints->prefetch_groups, 0);
         NAME(ask_for_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
-                          a->asks, 0);
+                          a->hints->prefetch_groups, 0);
     }
     for (; c + VEC_LANES <= channels; c += VEC_LANES)
         NAME(add_gradient_vector)(x + c * bytes, x_pitch, dy + c * bytes, dy_pitch, count,
@@ -296,7 +296,7 @@ INLINE void NAME(strip_gradient)(const strip_backward_args *a, const NAME(strip_
         dy_pitch = a->groups * a->depth * (int64_t)sizeof(REAL);
     }
     const bool lines = NAME(strip_is_lines)(a->traffic, dx, a->dx_pitch, channels);
-    const bool asks = a->asks && a->traffic != TRAFFIC_CACHED;
+    const bool asks = a->hints->prefetch_groups && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels);
     NAME(pack_factors)(s, first, last, NAME(gradient_factors)(f));
     for (int64_t p = 0; p < a->pixels;) {

@@ -53,7 +53,7 @@ INLINE void NAME(sum_block)(const char *x, int64_t pitch, int64_t n, int64_t cha
 INLINE void NAME(strip_moments)(const strip_forward_args *a, const NAME(strip_channels) * s,
                                 const bool rms) {
     const int64_t channels = a->groups * a->depth, pitch = a->x_pitch;
-    const int64_t ahead = a->asks ? NAME(pixels_ahead)(channels) * pitch : 0;
+    const int64_t ahead = a->hints->prefetch_groups ? NAME(pixels_ahead)(channels) * pitch : 0;
     double *const distance = s->sums[0], *const m2 = s->sums[1];
     REAL *const sum = s->block[0], *const squares = s->block[1], *const center = s->block[2];
     memset(m2, 0, (size_t)channels * sizeof *m2);
@@ -206,7 +206,7 @@ INLINE void NAME(strip_apply)(const strip_forward_args *a, const NAME(strip_chan
     const char *x = a->x + first * (int64_t)sizeof(ELEMENT_T);
     char *y = a->y + first * (int64_t)sizeof(ELEMENT_T);
     const bool lines = NAME(strip_is_lines)(a->traffic, y, a->y_pitch, channels);
-    const bool asks = a->asks && a->traffic != TRAFFIC_CACHED;
+    const bool asks = a->hints->prefetch_groups && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels) * a->x_pitch;
     NAME(pack_factors)(s, first, last, NAME(FACTORS));
     for (int64_t p = 0; p < a->pixels;) {

@@ -108,7 +108,7 @@ INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
 }
 /* The same, or a line past the cache. */
 INLINE void NAME(store_as)(ELEMENT_T *p, VEC v, int64_t left, const traffic t) {
-    if (t == TRAFFIC_LINES && WIDE_VECTORS)
+    if (t == TRAFFIC_LINES && LINE_VECTORS)
         stream_line(p, &v);
     else
         NAME(store_x)(p, v, left);
@@ -122,11 +122,11 @@ INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
 /* Elements of a row that are made before they are written past the cache (stream_lines). */
 enum { NAME(PIECE) = 1024 / sizeof(ELEMENT_T) };
 
-/* The same, of one of two rows that go by_run. Rows that are converted wait for that, longer pieces
+/* The same, of one of two rows that go by run. Rows that are converted wait for that, longer pieces
  * of them are faster. */
 enum { NAME(RUN) = RUN_BYTES / sizeof(ELEMENT_T) };
-INLINE bool NAME(goes_by_run)(bool by_run) {
-    return WIDE_VECTORS && !NAME(CONVERTS) && by_run;
+INLINE bool NAME(goes_by_run)(const cpu_hints *hints) {
+    return LINE_VECTORS && !NAME(CONVERTS) && hints->stream_runs;
 }
 
 /* Writes elements [at, at + n) of the last `together` rows of `done`, where there are as many, past
@@ -152,8 +152,9 @@ INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, in
 
 /* Whether short rows of this traffic_to go past the cache by line: where a vector is one. f64 was
  * not timed. */
-INLINE bool NAME(goes_by_line)(bool by_line, traffic t) {
-    return by_line && t == TRAFFIC_STREAM && WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32;
+INLINE bool NAME(goes_by_line)(const cpu_hints *hints, traffic t) {
+    return LINE_VECTORS && t == TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_F32 &&
+           hints->stream_lines;
 }
 
 /*

@@ -184,12 +184,12 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
         NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_AHEAD);
         return;
     }
-    if (count == 1 && n <= NAME(SEGMENT) && NAME(goes_by_line)(a->by_line, t)) {
+    if (count == 1 && n <= NAME(SEGMENT) && NAME(goes_by_line)(a->hints, t)) {
         NAME(gradient_as)(a, x, dy, dx0, dx1, 1, 0, n, row, rms, group, TRAFFIC_LINES);
         return;
     }
-    const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->by_run) ? pair : count;
-    const int64_t most = NAME(goes_by_run)(a->by_run) ? NAME(RUN) : NAME(PIECE);
+    const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->hints) ? pair : count;
+    const int64_t most = NAME(goes_by_run)(a->hints) ? NAME(RUN) : NAME(PIECE);
     _Alignas(64) ELEMENT_T piece[GROUP][NAME(PIECE)];
     for (int64_t at = 0; at < n; at += most) {
         const int64_t length = NAME(min)(n - at, most);
@@ -229,7 +229,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         }
         return;
     }
-    const int64_t ahead = a->rows_ahead > count ? a->rows_ahead : count;
+    const int64_t ahead = a->hints->rows_ahead > count ? a->hints->rows_ahead : count;
     const traffic to = a->dx || t != TRAFFIC_STREAM ? t : TRAFFIC_AHEAD;
     if (count == 1 || (to == TRAFFIC_STREAM && !NAME(CONVERTS)))
         NAME(gradient)(a, x, dy, dx, count, row, rms, ahead, to);

@@ -10,10 +10,6 @@ enum { GROUP_ROW_BYTES = 16384, PAST_ROW_BYTES = 131072 };
  * x leaves the first-level cache. */
 enum { WRITE_AHEAD = 4096 };
 
-/* The longest rows whose y is asked for a group at a time, and those that are taken in turn at
- * most: two groups and a y are in a first-level cache of 48 KB. */
-enum { ASKED_ROW_BYTES = 3072, TURN_ROW_BYTES = WIDE_VECTORS ? 4096 : 2048 };
-
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
 /* Asks for the lines of x and y that come after element i of a row that is taken alone. */
@@ -114,13 +110,13 @@ INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEME
 }
 
 /* The same of up to GROUP rows with the usual weights, past the cache: 4 KB of all of them at once,
- * or one of one, or by_run. */
+ * or one of one, or by run. */
 INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[],
                                ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
                                const bool rms, int64_t ahead) {
-    const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->by_run) ? pair : count;
+    const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->hints) ? pair : count;
     const int64_t room = (count == 2 ? 2 : 1) * NAME(PIECE);
-    const int64_t most = NAME(goes_by_run)(a->by_run) ? NAME(RUN) : room;
+    const int64_t most = NAME(goes_by_run)(a->hints) ? NAME(RUN) : room;
     _Alignas(64) ELEMENT_T pieces[4 * NAME(PIECE)];
     for (int64_t at = 0; at < a->cols; at += most) {
         const int64_t length = NAME(min)(a->cols - at, most);
@@ -188,7 +184,7 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
         NAME(apply_past)(a, x, y, count, scale, rms, ahead);
     else if (count == 1)
         NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
-    else if (a->far && !piece && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN))
+    else if (a->hints->far && !piece && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN))
         for (int r = 0; r < count; r++)
             NAME(apply)(a, x + r, y + r, 1, scale + r, rms, ahead, TRAFFIC_AHEAD);
     else
@@ -214,7 +210,7 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     if (a->given) {
         g.in_range = NAME(given_moments)(a, row, count, rms, g.mean, g.rstd);
     } else {
-        NAME(moments)(g.x, count, a->cols, a->asks_sums ? ahead : 0, rms, g.mean, g.m2);
+        NAME(moments)(g.x, count, a->cols, a->hints->prefetch_sums ? ahead : 0, rms, g.mean, g.m2);
         for (int r = count; r < GROUP; r++)
             g.m2[r] = g.m2[0];
         g.in_range = NAME(finish_moments)(a, g.m2, g.rstd);
@@ -243,11 +239,9 @@ INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *co
  */
 INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
                                     const traffic t, ELEMENT_T *piece) {
-    const int64_t n = a->cols, ahead = 2 * GROUP * a->x_pitch;
-    const int64_t sums_ahead = a->asks_sums ? ahead : 0;
-    /* Longer rows leave the first-level cache. */
-    const bool asks = WIDE_VECTORS && a->asks_y && a->y && !piece &&
-                      n * (int64_t)sizeof(ELEMENT_T) <= ASKED_ROW_BYTES;
+    const int64_t ahead = 2 * GROUP * a->x_pitch;
+    const int64_t sums_ahead = a->hints->prefetch_sums ? ahead : 0;
+    const bool asks = LINE_VECTORS && a->hints->prefetch_y && a->y && !piece;
     NAME(group_moments) group, next;
     if (row < end)
         NAME(find_moments)(a, row, NULL, sums_ahead, rms, &next);
@@ -295,16 +289,15 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
     /* A group's rows stay in a near cache between the sweeps, or go alone. */
-    const bool alone = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 && a->alone;
     const int64_t most = t == TRAFFIC_STREAM ? PAST_ROW_BYTES : GROUP_ROW_BYTES;
-    const int64_t grouped =
-        !alone && a->cols * (int64_t)sizeof(ELEMENT_T) <= most ? a->rows / GROUP * GROUP : 0;
+    const int64_t grouped = !a->hints->alone && a->cols * (int64_t)sizeof(ELEMENT_T) <= most
+                                ? a->rows / GROUP * GROUP
+                                : 0;
     const bool lines =
         t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);
     _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
     int64_t row = NAME(few_columns)(a, rms);
-    if (a->cols <= NAME(SEGMENT) && a->cols * (int64_t)sizeof(ELEMENT_T) <= TURN_ROW_BYTES &&
-        a->in_turn && !a->given)
+    if (a->cols <= NAME(SEGMENT) && a->hints->in_turn && !a->given)
         row = NAME(forward_groups)(a, row, grouped, rms, t, lines ? piece : NULL);
     for (; row < grouped; row += GROUP)
         NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);

@@ -181,7 +181,7 @@ INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const
                                   const NAME(row_gradient) row[], double total[3][GROUP]) {
     const int64_t n = NAME(min)(a->cols, NAME(SEGMENT));
     /* Rows that are alone, or wait for their conversions, have no use for it. */
-    const int64_t ahead = a->asks_sums && count > 1 && !NAME(CONVERTS) ? count : 0;
+    const int64_t ahead = a->hints->prefetch_sums && count > 1 && !NAME(CONVERTS) ? count : 0;
     VEC sums[3][GROUP];
     for (int r = 0; r < count; r++)
         if (n < LANES && !rms)

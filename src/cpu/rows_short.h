@@ -171,9 +171,10 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     /* Where y fits the cache it comes soon enough by itself. */
     const bool writes = a->traffic == TRAFFIC_STREAM && !lines;
     const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
-    /* Fewer lines at once past the cache, as by_run says. */
-    const bool halves = lines && NAME(goes_by_run)(a->by_run) && FOLD_ROWS * made_pitch % 64 == 0;
+    /* Fewer lines at once past the cache, as stream_runs says. */
+    const bool halves = lines && NAME(goes_by_run)(a->hints) && FOLD_ROWS * made_pitch % 64 == 0;
     const int at_once = halves ? FOLD_ROWS : count;
+    const bool asks = a->hints->prefetch_steps;
     for (int64_t row = 0; row < rows; row += count) {
         const char *const x = a->x + row * x_pitch;
         char *const y = a->y + row * a->y_pitch;
@@ -181,7 +182,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
         NAME(row_scales) scales;
         NAME(ask_for_rows)(y, 0, a->y_pitch, n, count, writes, 1);
         NAME(short_moments)(x, x_pitch, n, count, vecs, last, rms, mean, m2);
-        NAME(ask_for_rows)(x, 2 * count * x_pitch, x_pitch, n, count, a->asks_steps, 0);
+        NAME(ask_for_rows)(x, 2 * count * x_pitch, x_pitch, n, count, asks, 0);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
         for (int r = 0; r < count; r += at_once) {

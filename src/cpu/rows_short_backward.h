@@ -6,7 +6,7 @@
 
 /* The most vectors of a row. */
 enum {
-    NAME(SHORT_GRADIENTS) = WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 ? 2 * NAME(PARTS)
+    NAME(SHORT_GRADIENTS) = LINE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32 ? 2 * NAME(PARTS)
                                                                            : NAME(PARTS)
 };
 
@@ -93,7 +93,7 @@ INLINE void NAME(short_gradient)(const backward_args *a, const char *x, const ch
  * takes a mask (bench/results/zen4-3). Parts of 16 bits were not timed.
  */
 INLINE bool NAME(stores_parts)(void) {
-    return WIDE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32;
+    return LINE_VECTORS && DTYPE_OF(ELEMENT) == DTYPE_F32;
 }
 
 /* Rows [0, rows), a multiple of SHORT_ROWS. dx is made in place where its rows are whole vectors,
@@ -102,13 +102,13 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
                                          const int vecs, const bool whole, const traffic t) {
     _Alignas(64) ELEMENT_T piece[(SHORT_ROWS * NAME(SHORT_GRADIENTS) + 1) * VEC_LANES];
     const bool in_place = whole || NAME(stores_parts)();
-    const bool lines = WIDE_VECTORS && !in_place &&
+    const bool lines = LINE_VECTORS && !in_place &&
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, SHORT_ROWS);
     const int64_t n = a->cols, x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
     /* A remainder, so that the compiler sees that such a vector is not whole. */
     const int last = whole ? VEC_LANES : (int)(n % VEC_LANES);
     const int64_t made_pitch = in_place ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
-    const bool asks = a->asks_steps;
+    const bool asks = a->hints->prefetch_steps;
     const WEIGHT_T *const weights = a->weight;
     const VEC offset = V(set1)((REAL)a->weight_offset);
     VEC weight[NAME(SHORT_GRADIENTS)];
@@ -185,13 +185,12 @@ INLINE int64_t NAME(short_rows_backward)(const backward_args *a, const bool rms)
     const int64_t vecs = (a->cols + VEC_LANES - 1) / VEC_LANES;
     const bool whole = a->cols % VEC_LANES == 0;
     const bool by_line =
-        NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols));
+        NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols));
     of[vecs - 1](a, rows, rms, whole, by_line);
     return rows;
 }
 
-/* The most columns of such rows: more than the lanes only on a CPU whose lines go past the cache
- * one by one, the others were not timed. */
+/* The most columns of such rows. */
 INLINE int64_t NAME(short_gradient_cols)(const backward_args *a) {
-    return a->by_line ? NAME(SHORT_GRADIENTS) * VEC_LANES : NAME(SHORT_COLS);
+    return a->hints->more_short_rows ? NAME(SHORT_GRADIENTS) * VEC_LANES : NAME(SHORT_COLS);
 }

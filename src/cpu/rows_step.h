@@ -78,7 +78,8 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     /* Fewer bytes at once than 2 KB are slower past the cache. */
     const bool lines = t != TRAFFIC_LINES && n >= 2 * LANES &&
                        NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
-    const int64_t ahead = (a->rows_ahead ? a->rows_ahead : count) * a->x_pitch;
+    const int64_t ahead = (a->hints->rows_ahead ? a->hints->rows_ahead : count) * a->x_pitch;
+    const bool asks_x = a->hints->prefetch_steps;
     const bool asks_y = t != TRAFFIC_LINES && a->traffic != TRAFFIC_CACHED && !lines;
     int64_t row = 0;
     for (; row + count <= a->rows; row += count) {
@@ -90,7 +91,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
             x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         }
-        NAME(step_moments)(x, y, count, n, rms, ahead, a->asks_steps, asks_y, mean, m2);
+        NAME(step_moments)(x, y, count, n, rms, ahead, asks_x, asks_y, mean, m2);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
         int64_t i = 0;
@@ -109,7 +110,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
 INLINE int64_t NAME(step_rows_of)(const forward_args *a, const bool rms) {
     const int64_t n = a->cols;
     const bool large = a->traffic != TRAFFIC_STREAM || n <= 3 * LANES;
-    if (NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->y, a->y_pitch, n)))
+    if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->y, a->y_pitch, n)))
         return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_LINES)
                      : NAME(steps_of)(a, rms, GROUP, TRAFFIC_LINES);
     return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_STREAM)

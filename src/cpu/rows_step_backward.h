@@ -127,8 +127,8 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const bool asks = a->asks_steps;
-    const int64_t ahead = a->rows_ahead ? a->rows_ahead : count;
+    const bool asks = a->hints->prefetch_steps;
+    const int64_t ahead = a->hints->rows_ahead ? a->hints->rows_ahead : count;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -168,7 +168,7 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
     /* As in rows_step.h. */
     const bool lines = t != TRAFFIC_LINES && count * n >= 16 * LANES &&
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, GROUP);
-    const bool asks = a->asks_steps;
+    const bool asks = a->hints->prefetch_steps;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
         const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS];
@@ -209,13 +209,13 @@ INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rm
      * next step's do not fit the first-level cache: f32 rows of 192 and 256 columns, 14 to 20 MB in
      * all, take half as long so on Zen 4. From memory only where some of them together are not
      * lines. */
-    const bool parts = WIDE_VECTORS && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
+    const bool parts = a->hints->steps_of_parts && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
     const bool fewer = a->traffic == TRAFFIC_AHEAD || (a->traffic == TRAFFIC_STREAM && !parts);
     const int64_t most = fewer ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
     if (a->cols > most)
         return 0;
     const bool large = a->traffic != TRAFFIC_STREAM || a->cols <= LANES;
-    if (NAME(goes_by_line)(a->by_line, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
+    if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
         return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_LINES)
                      : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_LINES);
     return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)

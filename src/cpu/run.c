@@ -6,31 +6,31 @@
 #include "cpu/groups_run.h"
 #include "cpu/sums.h"
 
-static const row_kernels *kernels_of(const planish_plan *plan) {
-    const problem *p = &plan->problem;
+static const row_kernels *kernels_of(const cpu_job *job) {
+    const problem *p = job->problem;
     const dtype element = p->dtypes[ROLE_X];
     const role weight = has(p, ROLE_WEIGHT) ? ROLE_WEIGHT : ROLE_BIAS;
     const bool same = !has(p, weight) || p->dtypes[weight] == element;
-    return &plan->kernels->of[element].rows[same ? WEIGHT_SAME : WEIGHT_F32];
+    return &job->plan->kernels->of[element].rows[same ? WEIGHT_SAME : WEIGHT_F32];
 }
 
 /* ---- Work items of the row path ----------------------------------------------------------------
  */
 
-static int64_t block_end(const planish_plan *plan, int64_t block) {
-    const int64_t end = block * plan->block_rows;
-    return end < plan->problem.rows ? end : plan->problem.rows;
+static int64_t block_end(const cpu_job *job, int64_t block) {
+    const int64_t end = block * job->plan->cut.rows.block_rows, rows = job->problem->rows;
+    return end < rows ? end : rows;
 }
 
 static void forward_blocks(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
-    const row_kernels *kernels = kernels_of(plan);
-    const int64_t last = block_end(plan, end);
-    for (int64_t row = begin * plan->block_rows; row < last;) {
+    const problem *p = job->problem;
+    const row_kernels *kernels = kernels_of(job);
+    const int64_t last = block_end(job, end);
+    for (int64_t row = begin * job->plan->cut.rows.block_rows; row < last;) {
         const row_run run = row_run_at(job, row, last);
         const forward_args args = {
+            .hints = &job->plan->hints,
             .rows = run.rows,
             .cols = p->cols,
             .x = run.data[ROLE_X],
@@ -45,16 +45,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .rstd = run_stat(p, &run, ROLE_RSTD),
             .m2 = run_stat(p, &run, ROLE_M2),
             .given = p->pass == PLANISH_APPLY,
-            .far = plan->far,
-            .alone = plan->alone,
-            .in_turn = plan->in_turn,
-            .asks_y = plan->asks_y,
-            .asks_steps = plan->asks_steps,
-            .asks_sums = plan->asks_sums,
-            .by_line = plan->by_line,
-            .by_run = plan->by_run,
-            .rows_ahead = plan->rows_ahead,
-            .traffic = plan->traffic,
+            .traffic = job->plan->traffic,
         };
         kernels->forward[p->kind](&args);
         row += run.rows;
@@ -64,11 +55,12 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
 /* For the longest run from `row` on that ends before `end`. */
 static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t end, void *dweight,
                                       void *dbias) {
-    const planish_plan *plan = job->plan;
+    const problem *p = job->problem;
     const row_run run = row_run_at(job, row, end);
     return (backward_args){
+        .hints = &job->plan->hints,
         .rows = run.rows,
-        .cols = plan->problem.cols,
+        .cols = p->cols,
         .dy = run.data[ROLE_DY],
         .dy_pitch = run.pitch[ROLE_DY],
         .x = run.data[ROLE_X],
@@ -76,15 +68,10 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .dx = run.data[ROLE_DX],
         .dx_pitch = run.pitch[ROLE_DX],
         .weight = run.data[ROLE_WEIGHT],
-        .weight_offset = plan->problem.weight_offset,
-        .mean = run_stat(&plan->problem, &run, ROLE_MEAN),
-        .rstd = run_stat(&plan->problem, &run, ROLE_RSTD),
-        .asks_steps = plan->asks_steps,
-        .rows_ahead = plan->rows_ahead,
-        .asks_sums = plan->asks_sums,
-        .by_line = plan->by_line,
-        .by_run = plan->by_run,
-        .traffic = plan->traffic,
+        .weight_offset = p->weight_offset,
+        .mean = run_stat(p, &run, ROLE_MEAN),
+        .rstd = run_stat(p, &run, ROLE_RSTD),
+        .traffic = job->plan->traffic,
         .dweight = dweight,
         .dbias = dbias,
     };
@@ -102,8 +89,8 @@ static void skip_rows(backward_args *args, int64_t rows) {
 
 /* The rows of a block, whose sums go to space->sum a chunk at a time. */
 static void backward_block(const cpu_job *job, int64_t row, int64_t end, const block_space *space) {
-    const planish_plan *plan = job->plan;
-    const row_kernels *kernels = kernels_of(plan);
+    const cpu_plan *plan = job->plan;
+    const row_kernels *kernels = kernels_of(job);
     const int64_t chunk_rows = plan->sums ? CHUNK_ROWS : end - row;
     backward_args left = {0};
     for (int64_t chunk_end = row; row < end;) {
@@ -113,30 +100,30 @@ static void backward_block(const cpu_job *job, int64_t row, int64_t end, const b
             chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
         const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
         left.rows = taken;
-        kernels->backward[plan->problem.kind](&left);
+        kernels->backward[job->problem->kind](&left);
         left.rows = rows;
         skip_rows(&left, taken);
         row += taken;
         for (int i = 0; i < 2 && row == chunk_end && !blocks_are_chunks(plan); i++)
             if (space->chunk[i])
-                flush_dense(plan, space->chunk[i], space->sum[i]);
+                flush_dense(job, space->chunk[i], space->sum[i]);
     }
 }
 
 static void backward_blocks(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
-    const planish_plan *plan = job->plan;
+    const cpu_plan *plan = job->plan;
     for (int64_t block = begin; block < end; block++) {
         block_space space = {0};
         if (plan->sums)
             space = block_space_of(job, block);
         for (int i = 0; i < 2; i++)
             if (space.chunk[i]) {
-                memset(space.chunk[i], 0, plan->chunk_bytes);
+                memset(space.chunk[i], 0, plan->slices.chunk_bytes);
                 if (!blocks_are_chunks(plan))
-                    memset(space.sum[i], 0, plan->sum_bytes);
+                    memset(space.sum[i], 0, plan->slices.sum_bytes);
             }
-        backward_block(job, block * plan->block_rows, block_end(plan, block + 1), &space);
+        backward_block(job, block * plan->cut.rows.block_rows, block_end(job, block + 1), &space);
     }
 }
 
@@ -144,18 +131,30 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
  */
 
 static void blocks_of_path(void *data, int64_t begin, int64_t end) {
-    const planish_plan *plan = ((const cpu_job *)data)->plan;
-    const bool backward =
-        plan->problem.pass == PLANISH_BACKWARD || plan->problem.pass == PLANISH_BACKWARD_FROM_Y;
-    const planish_task blocks = plan->path == PATH_GATHERED   ? gathered_blocks
-                                : plan->path == PATH_CHANNELS ? channel_blocks
-                                : plan->path == PATH_GROUPS   ? group_blocks
-                                : backward                    ? backward_blocks
-                                                              : forward_blocks;
-    blocks(data, begin, end);
+    const cpu_job *job = data;
+    switch (job->plan->path) {
+    case PATH_EMPTY:
+        break;
+    case PATH_ROWS:
+        (problem_is_backward(job->problem) ? backward_blocks : forward_blocks)(data, begin, end);
+        break;
+    case PATH_CHANNELS:
+        channel_blocks(data, begin, end);
+        break;
+    case PATH_GROUP_ROWS:
+        group_row_blocks(data, begin, end);
+        break;
+    case PATH_PIXELS:
+    case PATH_PLANES:
+        group_tile_blocks(data, begin, end);
+        break;
+    case PATH_STRIDED:
+        gathered_blocks(data, begin, end);
+        break;
+    }
 #if defined(__SSE2__)
     /* Once, not in kernels: it waits until what is on its way past the cache has arrived. */
-    if (plan->traffic == TRAFFIC_STREAM)
+    if (job->plan->traffic == TRAFFIC_STREAM)
         __builtin_ia32_sfence();
 #endif
 }
@@ -189,19 +188,19 @@ static void fork_join(const cpu_job *job, const planish_exec *exec, bool paralle
         default_parallel_for(count, task, (void *)job);
 }
 
-void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const planish_exec *exec) {
-    const problem *p = &plan->problem;
-    cpu_job job = {.plan = plan, .workspace = exec ? exec->workspace : NULL};
+void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
+             const planish_exec *exec) {
+    cpu_job job = {.problem = p, .plan = plan, .workspace = exec ? exec->workspace : NULL};
     for (int r = 0; r < ROLE_COUNT; r++)
         job.data[r] = buffers[r];
     if (plan->path == PATH_EMPTY) {
         fill_empty(&job);
         return;
     }
-    if (plan->path == PATH_GROUPS)
+    if (path_is_groups(plan->path))
         group_weights(&job);
     fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
-    if (plan->sums && plan->path == PATH_GROUPS)
+    if (plan->sums && path_is_groups(plan->path))
         group_sums(&job);
     else if (plan->sums)
         fork_join(&job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);

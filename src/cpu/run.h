@@ -2,9 +2,10 @@
 #ifndef PLANISH_CPU_RUN_H
 #define PLANISH_CPU_RUN_H
 
-#include "plan.h"
+#include "cpu/plan.h"
 
-/* Everything is checked: this cannot fail. */
-void cpu_run(const planish_plan *plan, void *const buffers[ROLE_COUNT], const planish_exec *exec);
+/* Everything is checked: this cannot fail. `plan` was made of `p`. */
+void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
+             const planish_exec *exec);
 
 #endif

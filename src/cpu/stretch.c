@@ -3,7 +3,7 @@
 /* Dense elements of up to 32 bits to and from double, in vectors, by way of f32. */
 enum { PIECE = 256 };
 
-static void widen_dense(const planish_plan *plan, double *to, const char *from, dtype type,
+static void widen_dense(const cpu_plan *plan, double *to, const char *from, dtype type,
                         int64_t count) {
     float piece[PIECE];
     for (int64_t at = 0; at < count; at += PIECE) {
@@ -14,7 +14,7 @@ static void widen_dense(const planish_plan *plan, double *to, const char *from, 
     }
 }
 
-static void narrow_dense(const planish_plan *plan, char *to, const double *from, dtype type,
+static void narrow_dense(const cpu_plan *plan, char *to, const double *from, dtype type,
                          int64_t count) {
     float piece[PIECE];
     for (int64_t at = 0; at < count; at += PIECE) {
@@ -27,8 +27,8 @@ static void narrow_dense(const planish_plan *plan, char *to, const double *from,
     }
 }
 
-void stretch_gather(const planish_plan *plan, void *dense, const char *from, int64_t stride,
-                    dtype type, int64_t count) {
+void stretch_gather(const cpu_plan *plan, void *dense, const char *from, int64_t stride, dtype type,
+                    int64_t count) {
     const int64_t step = stride * dtype_bytes(type);
     if (plan->is_double && stride == 1 && type != DTYPE_F64) {
         widen_dense(plan, dense, from, type, count);
@@ -45,8 +45,8 @@ void stretch_gather(const planish_plan *plan, void *dense, const char *from, int
     }
 }
 
-void stretch_scatter(const planish_plan *plan, char *to, const void *dense, int64_t stride,
-                     dtype type, int64_t count) {
+void stretch_scatter(const cpu_plan *plan, char *to, const void *dense, int64_t stride, dtype type,
+                     int64_t count) {
     const int64_t step = stride * dtype_bytes(type);
     if (plan->is_double && stride == 1 && type != DTYPE_F64) {
         narrow_dense(plan, to, dense, type, count);

@@ -2,12 +2,12 @@
 #ifndef PLANISH_CPU_STRETCH_H
 #define PLANISH_CPU_STRETCH_H
 
-#include "plan.h"
+#include "cpu/plan.h"
 
 /* `count` elements of this dtype, `stride` elements apart in the tensor. */
-void stretch_gather(const planish_plan *plan, void *dense, const char *from, int64_t stride,
-                    dtype type, int64_t count);
-void stretch_scatter(const planish_plan *plan, char *to, const void *dense, int64_t stride,
-                     dtype type, int64_t count);
+void stretch_gather(const cpu_plan *plan, void *dense, const char *from, int64_t stride, dtype type,
+                    int64_t count);
+void stretch_scatter(const cpu_plan *plan, char *to, const void *dense, int64_t stride, dtype type,
+                     int64_t count);
 
 #endif

@@ -7,14 +7,15 @@
 
 #include <math.h>
 
-void flush_dense(const planish_plan *plan, void *chunk, double *sum) {
-    plan->kernels->spans->flush[plan->is_double](sum, chunk, plan->problem.cols);
+void flush_dense(const cpu_job *job, void *chunk, double *sum) {
+    const cpu_plan *plan = job->plan;
+    plan->kernels->spans->flush[plan->is_double](sum, chunk, job->problem->cols);
 }
 
 /* Adds elements of a block's sums, dweight's (0) or dbias's (1). */
 static void add_block(const cpu_job *job, int64_t block, int which, int64_t first, int64_t count,
                       double total[]) {
-    const planish_plan *plan = job->plan;
+    const cpu_plan *plan = job->plan;
     const block_space space = block_space_of(job, block);
     if (blocks_are_chunks(plan) && !plan->is_double) {
         const float *chunk = (const float *)space.chunk[which] + first;
@@ -30,8 +31,8 @@ static void add_block(const cpu_job *job, int64_t block, int which, int64_t firs
 
 void sum_tiles(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
-    const planish_plan *plan = job->plan;
-    const problem *p = &plan->problem;
+    const cpu_plan *plan = job->plan;
+    const problem *p = job->problem;
     const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     double total[SUM_TILE];
     for (int64_t tile = begin; tile < end; tile++) {
@@ -50,7 +51,7 @@ void sum_tiles(void *data, int64_t begin, int64_t end) {
 }
 
 void fill_empty(const cpu_job *job) {
-    const problem *p = &job->plan->problem;
+    const problem *p = job->problem;
     const role sums[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     for (int o = 0; o < 2; o++)
         for (int64_t i = 0; has(p, sums[o]) && i < p->affine; i++)

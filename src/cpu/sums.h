@@ -5,11 +5,11 @@
 #include "cpu/job.h"
 
 /* Adds a chunk sum, one element for each column, to a block sum and clears it. */
-void flush_dense(const planish_plan *plan, void *chunk, double *sum);
+void flush_dense(const cpu_job *job, void *chunk, double *sum);
 
 /* Whether each block is one chunk: its chunk sums are then its block sums too, and not flushed. */
-static inline bool blocks_are_chunks(const planish_plan *plan) {
-    return plan->path == PATH_ROWS && plan->block_rows <= CHUNK_ROWS;
+static inline bool blocks_are_chunks(const cpu_plan *plan) {
+    return plan->path == PATH_ROWS && plan->cut.rows.block_rows <= CHUNK_ROWS;
 }
 
 /* dweight and dbias from the block sums, by tiles of SUM_TILE affine elements: a planish_task. */

@@ -84,8 +84,13 @@
 #define NAME(f) NAME_(f##_, ELEMENT, WEIGHT)
 #define EXPORT(f) UNIT(f, ELEMENT, WEIGHT, TIER)
 
-/* What was tuned on CPUs with AVX-512, and is left off where it was not timed. */
-enum { WIDE_VECTORS = sizeof(f32v) == 64 };
+/*
+ * A vector is a line of the cache, so that a non-temporal store of a line is one of a vector, and a
+ * row's part costs a masked store. Such units alone have the text of what pays only so, or was
+ * timed only so: lines and runs as they are made, y prefetched in turn, more short gradients, parts
+ * of lines stored in place. Whether it is used is the hints' affair (cpu/kernels.h).
+ */
+enum { LINE_VECTORS = sizeof(f32v) == 64 };
 
 /*
  * Writes whole lines past the cache. Results are made in a piece of the stack and then written at

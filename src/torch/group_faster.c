@@ -5,7 +5,7 @@
  */
 #include "group_faster.h"
 
-#include "../cpu/dispatch.h"
+#include "../cpu/identify.h"
 
 typedef enum pass { FORWARD = 1, BACKWARD = 2, BOTH = 3 } pass;
 typedef enum memory_format { NCHW, CHANNELS_LAST } memory_format;
@@ -66,7 +66,7 @@ bool torch_is_faster(const group *g, const DLTensor *dy) {
             is_between(depth, r->least_depth, r->most_depth) &&
             is_between(elements, r->least_elements, 0) &&
             is_between(elements * (bits / 8), 0, r->most_bytes) &&
-            (r->cpu == ANY || !cpu_fetches_rows()))
+            (r->cpu == ANY || !cpu_is_intel(cpu_identify().microarchitecture)))
             return true;
     }
     return false;
