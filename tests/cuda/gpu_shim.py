@@ -105,6 +105,7 @@ def load() -> ctypes.CDLL:
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s
     lib.shim_describe.argtypes = [p, text, s]
+    lib.shim_launches.argtypes = [p, p, text, s]
     lib.shim_get.argtypes = [p, i]
     lib.shim_set.argtypes = [p, i, i]
     lib.shim_run.argtypes = [p, p, p, p, text, s]
@@ -192,6 +193,13 @@ class Plan:
         text = ctypes.create_string_buffer(300)
         lib().shim_describe(self.handle, text, len(text))
         return text.value.decode()
+
+    def launches(self, pointers: Mapping[str, int]) -> list[str]:
+        """A line for each kernel of a run with these addresses: entry, grid, threads, memory."""
+        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        text = ctypes.create_string_buffer(1000)
+        lib().shim_launches(self.handle, array, text, len(text))
+        return text.value.decode().splitlines()
 
     def run(self, pointers: Mapping[str, int], stream: int = 0, workspace: int = 0) -> None:
         """Queues the plan; `pointers` are device addresses by role."""

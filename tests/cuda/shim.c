@@ -3,6 +3,7 @@
  * bench change a plan's constants, and compiles a plan's kernels for any architecture without a
  * GPU. Not part of the library.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,31 @@ EXPORT size_t shim_workspace(const cuda_plan *plan) {
 EXPORT int shim_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return cuda_plan_describe(plan, text, bytes);
 }
+
+/* One line for each kernel of a run with these addresses, in the order of launch, on a device that
+ * holds as many blocks at once as planned: its entry, blocks, threads, shared memory and cluster.
+ * Returns the whole length. */
+EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text, size_t bytes) {
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const int count = cuda_launch_specs(plan, buffers, launches);
+    const cuda_spec *first = &launches[0].spec;
+    const int32_t *c = first->constant;
+    const int together = cuda_spec_is_wide(first) ? c[C_GROUP] : cuda_spec_cluster(first);
+    const int held = plan->limits.multiprocessors * most(1, c[C_MIN_BLOCKS]) / most(1, together);
+    cuda_launch_arguments(plan, buffers, NULL, most(1, held), launches);
+    int length = 0;
+    for (int i = 0; i < count; i++) {
+        const cuda_launch *l = &launches[i];
+        const size_t at = (size_t)length < bytes ? (size_t)length : bytes;
+        length += snprintf(text + at, bytes - at,
+                           "%s %lld x %u blocks of %u threads, %zu bytes, cluster %d\n",
+                           cuda_kernel_entry((cuda_kernel)l->spec.kernel), (long long)l->blocks_x,
+                           l->blocks_x ? l->blocks_y : 0, cuda_spec_threads(&l->spec),
+                           cuda_spec_shared_bytes(&l->spec), cuda_spec_cluster(&l->spec));
+    }
+    return length;
+}
+
 /* The kernel that runs where the device holds it. */
 static cuda_spec *spec_of(cuda_plan *plan) {
     return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
