@@ -11,9 +11,22 @@
 
 enum { MOST_GRID = 1 << 30 };
 
-bool channels_plan_make(cuda_plan *plan, const problem *p) {
+/* Blocks, or clusters of them, that the device holds at once, as planned. */
+static int held_at_once(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    return most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+}
+
+static void channels_plan_size(cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    plan->partials = plan->finish.kernel >= 0 ? held_at_once(plan) : 0;
+    plan->workspace_bytes = (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
+                            (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+}
+
+static bool channels_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
-    if (problem_is_double(p) || !images_of_channels(&v, p))
+    if (p->activation != PLANISH_IDENTITY || problem_is_double(p) || !images_of_channels(&v, p))
         return false;
     int32_t *c = plan->main.constant;
     const bool backward = p->pass == PLANISH_BACKWARD;
@@ -24,14 +37,12 @@ bool channels_plan_make(cuda_plan *plan, const problem *p) {
     const int out = constant_bytes(c, backward ? C_D_TYPE : C_Y_TYPE);
     c[C_HOLD] = c[C_TILE] == c[C_PIXELS] && c[C_WIDTH] * bytes < 8 && out == bytes && !c[C_LAST];
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
-        cuda_plan_finish(plan, p, c[C_COLS],
-                         most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]));
-    plan->workspace_bytes = (size_t)plan->partials * (size_t)c[C_COLS] * sizeof(float) *
-                            (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]);
+        cuda_plan_finish(plan, p, c[C_COLS], held_at_once(plan));
+    channels_plan_size(plan);
     return true;
 }
 
-int channels_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+static int channels_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const int32_t *c = plan->main.constant;
     return snprintf(text, bytes,
                     "cuda channels %s %lldx%dx%d%s: %d pixels of %d channels a block, "
@@ -70,8 +81,8 @@ static bool lies_as_x(const cuda_plan *plan, void *const *buffers) {
            images_lie_as_x(plan, buffers, plan->rows / c[C_PIXELS], out);
 }
 
-int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                          cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+static int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                 cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     cuda_spec *spec = &launches[0].spec;
     *spec = plan->main;
     int32_t *c = spec->constant;
@@ -87,9 +98,9 @@ int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT]
     return 2;
 }
 
-void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                               void *workspace, int resident,
-                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+static void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                      void *workspace, int resident,
+                                      cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     const int32_t *c = launches[0].spec.constant;
     const bool backward = c[C_PASS] == PLANISH_BACKWARD;
     const int64_t images = plan->rows / c[C_PIXELS];
@@ -99,10 +110,7 @@ void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_C
     if (grid > MOST_GRID / c[C_CLUSTER])
         grid = MOST_GRID / c[C_CLUSTER];
     if (backward) {
-        const int64_t held =
-            c[C_CLUSTER] > 1
-                ? resident
-                : most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+        const int64_t held = c[C_CLUSTER] > 1 ? resident : held_at_once(plan);
         grid = grid < held ? grid : held;
         if (plan->finish.kernel >= 0 && grid > plan->partials)
             grid = plan->partials;
@@ -133,3 +141,17 @@ void channels_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_C
     if (plan->finish.kernel >= 0)
         cuda_finish_arguments(plan, buffers, workspace, plan->partials, grid, &launches[1]);
 }
+
+static unsigned channels_threads(const cuda_spec *spec) {
+    return 32u * (unsigned)spec->constant[C_WARPS];
+}
+
+const cuda_family channels_family = {
+    .plan_make = channels_plan_make,
+    .plan_size = channels_plan_size,
+    .plan_describe = channels_plan_describe,
+    .launch_specs = channels_launch_specs,
+    .launch_arguments = channels_launch_arguments,
+    .threads = channels_threads,
+    .shared_bytes = channels_shared_bytes,
+};

@@ -42,3 +42,14 @@ void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
                                         .dbias = buffers[ROLE_DBIAS],
                                         .count = count};
 }
+
+static unsigned finish_threads(const cuda_spec *spec) {
+    return (unsigned)(spec->constant[C_LANES] * spec->constant[C_SLICES]);
+}
+
+static size_t finish_shared_bytes(const cuda_spec *spec) {
+    (void)spec;
+    return 0;
+}
+
+const cuda_family finish_family = {.threads = finish_threads, .shared_bytes = finish_shared_bytes};

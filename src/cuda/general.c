@@ -105,7 +105,17 @@ static int64_t parts_of(const cuda_plan *plan) {
     return parts > 0 ? parts : 1;
 }
 
-void general_plan_make(cuda_plan *plan, const problem *p) {
+static void general_plan_size(cuda_plan *plan) {
+    if (!wants_sums(plan))
+        return;
+    plan->partials = parts_of(plan);
+    plan->workspace_bytes = 2 * (size_t)plan->partials *
+                            (size_t)size_of(plan, CUDA_GENERAL_COLUMNS, true) * sizeof(double);
+    if (wants_delta(plan))
+        plan->workspace_bytes += (size_t)plan->rows * sizeof(double);
+}
+
+static bool general_plan_make(cuda_plan *plan, const problem *p) {
     int32_t *c = plan->main.constant;
     plan->main.kernel = CUDA_GENERAL_ROWS;
     cuda_spec_describe(&plan->main, p);
@@ -118,16 +128,11 @@ void general_plan_make(cuda_plan *plan, const problem *p) {
     insert_axes(plan, p, p->reduced, p->reduced_count, true);
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
     c[C_LANES] = p->cols < SHORT || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
-    if (!wants_sums(plan))
-        return;
-    plan->partials = parts_of(plan);
-    plan->workspace_bytes = 2 * (size_t)plan->partials *
-                            (size_t)size_of(plan, CUDA_GENERAL_COLUMNS, true) * sizeof(double);
-    if (wants_delta(plan))
-        plan->workspace_bytes += (size_t)p->rows * sizeof(double);
+    general_plan_size(plan);
+    return true;
 }
 
-int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     return snprintf(text, bytes, "cuda general %s %lldx%lld: %d axes, %d rows in a block",
@@ -162,7 +167,9 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
     return spec;
 }
 
-int general_launch_specs(const cuda_plan *plan, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)buffers; /* taken as they lie: alignment is nothing to these kernels */
     int count = 0;
     /* dx may be dy or x itself: the sums come first. */
     if (is_backward(plan) && wants_sums(plan)) {
@@ -205,9 +212,11 @@ static void set_grid(const cuda_plan *plan, cuda_launch *l) {
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
 }
 
-void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                              void *workspace, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    const int count = general_launch_specs(plan, launches);
+static void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                     void *workspace, int resident,
+                                     cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)resident; /* neither clusters nor blocks that wait for each other */
+    const int count = general_launch_specs(plan, buffers, launches);
     double *delta = workspace;
     double *partials = wants_delta(plan) ? delta + plan->rows : delta;
     for (int i = 0; i < count; i++) {
@@ -225,3 +234,22 @@ void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_CO
         set_grid(plan, &launches[i]);
     }
 }
+
+static unsigned general_threads(const cuda_spec *spec) {
+    return 32u * (unsigned)spec->constant[C_WARPS];
+}
+
+static size_t general_shared_bytes(const cuda_spec *spec) {
+    (void)spec;
+    return 0;
+}
+
+const cuda_family general_family = {
+    .plan_make = general_plan_make,
+    .plan_size = general_plan_size,
+    .plan_describe = general_plan_describe,
+    .launch_specs = general_launch_specs,
+    .launch_arguments = general_launch_arguments,
+    .threads = general_threads,
+    .shared_bytes = general_shared_bytes,
+};

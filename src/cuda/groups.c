@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "finish.h"
+#include "images.h"
 #include "integers.h"
+#include "rows.h"
 #include "strips.h"
 #include "tiles.h"
 
@@ -42,7 +44,7 @@ static int images_of(const cuda_plan *plan) {
 /* ---- Geometry ----------------------------------------------------------------------------------
  */
 
-size_t groups_shared_bytes(const cuda_spec *spec) {
+static size_t groups_shared_bytes(const cuda_spec *spec) {
     const int32_t *c = spec->constant;
     if (spec->kernel == CUDA_STRIPS)
         return strips_shared_bytes(spec);
@@ -201,7 +203,7 @@ static size_t mail_bytes(const cuda_plan *plan, const cuda_spec *spec) {
     return round_up((size_t)strips_held(plan, spec) * strips_mail_bytes(spec));
 }
 
-void groups_plan_size(cuda_plan *plan) {
+static void groups_plan_size(cuda_plan *plan) {
     const int32_t *c = plan->main.constant;
     plan->partials = partial_rows(plan, &plan->main);
     if (plan->wide.kernel >= 0 && partial_rows(plan, &plan->wide) > plan->partials)
@@ -225,7 +227,8 @@ static bool describe(cuda_plan *plan, const problem *p, const image_view *v) {
     return true;
 }
 
-bool group_tiles_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+/* Where rows go in tiles, forward and backward (tiles.h). */
+static bool tiles_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     if (describe(plan, p, v) && !plan->main.constant[C_LAST] &&
         tiles_geometry(&plan->main, &plan->limits)) {
         const int32_t *c = plan->main.constant;
@@ -238,7 +241,8 @@ bool group_tiles_plan_make(cuda_plan *plan, const problem *p, const image_view *
     return false;
 }
 
-bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+/* Strips, rows or pieces. */
+static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     if (!describe(plan, p, v))
         return false;
     const int32_t *c = plan->main.constant;
@@ -255,7 +259,14 @@ bool groups_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     return true;
 }
 
-int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+static bool groups_plan_make(cuda_plan *plan, const problem *p) {
+    image_view v;
+    return images_of_groups(&v, p) &&
+           (tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
+            other_plan_make(plan, p, &v));
+}
+
+static int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const int32_t *c = first_of(plan)->constant;
     return snprintf(text, bytes,
                     "cuda groups %s %dx%dx%dx%d%s: %s, chunks of %d, %d lanes x %d planes, "
@@ -314,8 +325,8 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
     return spec;
 }
 
-int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                        cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+static int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     const int32_t *c = plan->main.constant;
     int count = 0;
     if (reads_once(c)) {
@@ -353,9 +364,9 @@ static int64_t grid_of(const cuda_plan *plan, const int32_t *c, int resident) {
     return grid < MOST_GRID ? grid : MOST_GRID; /* whole clusters: both are multiples */
 }
 
-void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                             void *workspace, int resident,
-                             cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                    void *workspace, int resident,
+                                    cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     const cuda_spec *first = first_of(plan);
     const int32_t *c = first->constant;
     const int count = groups_launch_specs(plan, buffers, launches) - (plan->finish.kernel >= 0);
@@ -392,3 +403,17 @@ void groups_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
         cuda_finish_arguments(plan, buffers, (char *)partials, plan->partials,
                               partial_rows(plan, first), &launches[count]);
 }
+
+static unsigned groups_threads(const cuda_spec *spec) {
+    return 32u * (unsigned)spec->constant[C_WARPS];
+}
+
+const cuda_family groups_family = {
+    .plan_make = groups_plan_make,
+    .plan_size = groups_plan_size,
+    .plan_describe = groups_plan_describe,
+    .launch_specs = groups_launch_specs,
+    .launch_arguments = groups_launch_arguments,
+    .threads = groups_threads,
+    .shared_bytes = groups_shared_bytes,
+};

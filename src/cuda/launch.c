@@ -241,8 +241,6 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
     planish_status status = cuda_driver_get(&l.driver, error);
     if (status)
         return status;
-    if (plan->rows == 0 && plan->main.kernel == CUDA_FORWARD)
-        return PLANISH_OK;
     status = enter(l.driver, plan->limits.device, &l.context, &pushed, error);
     if (!status)
         status = run_held(&l, buffers, workspace);

@@ -7,10 +7,11 @@
 #include <stdio.h>
 
 #include "finish.h"
-#include "geometry.h"
 #include "integers.h"
 #include "rows_backward.h"
 #include "rows_forward.h"
+#include "rows_launches.h"
+#include "rows_shape.h"
 #include "rows_wide.h"
 
 enum {
@@ -27,6 +28,18 @@ static int is_rows(const problem *p) {
     return problem_is_rows(p);
 }
 
+/* A row of partial sums for each block, or cluster, of a backward. */
+static int64_t partial_rows(const cuda_plan *plan) {
+    const int32_t *c = plan->main.constant;
+    return most(1, plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+}
+
+static void rows_plan_size(cuda_plan *plan) {
+    if (plan->main.kernel == CUDA_BACKWARD)
+        plan->partials = partial_rows(plan);
+    plan->workspace_bytes = rows_plan_workspace(plan);
+}
+
 static void backward_plan(cuda_plan *plan, const problem *p) {
     const cuda_limits *limits = &plan->limits;
     int32_t *c = plan->main.constant;
@@ -37,7 +50,7 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
     if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
-        plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+        plan->partials = partial_rows(plan);
     } else {
         plan->main.kernel = CUDA_APPLY;
         c[C_WARPS] = LONG_WARPS;
@@ -70,11 +83,12 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
     } else {
         backward_plan(plan, p);
     }
-    plan->workspace_bytes = cuda_plan_workspace(plan);
+    plan->workspace_bytes = rows_plan_workspace(plan);
 }
 
-bool rows_plan_make(cuda_plan *plan, const problem *p) {
-    if (!is_rows(p))
+static bool rows_plan_make(cuda_plan *plan, const problem *p) {
+    const bool backward = p->pass == PLANISH_BACKWARD;
+    if ((backward && p->activation != PLANISH_IDENTITY) || !is_rows(p))
         return false;
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
@@ -100,7 +114,7 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
     return true;
 }
 
-int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
     const int32_t *c = spec->constant;
     return snprintf(text, bytes,
@@ -111,5 +125,15 @@ int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
                     : spec->kernel == CUDA_APPLY ? "backward (two reads)"
                                                  : "backward",
                     (long long)plan->rows, (long long)plan->cols, c[C_LANES], c[C_VECS], c[C_WIDTH],
-                    cuda_spec_rows_at_a_time(spec), c[C_WARPS], c[C_CLUSTER], c[C_GROUP]);
+                    rows_at_a_time(spec), c[C_WARPS], c[C_CLUSTER], c[C_GROUP]);
 }
+
+const cuda_family rows_family = {
+    .plan_make = rows_plan_make,
+    .plan_size = rows_plan_size,
+    .plan_describe = rows_plan_describe,
+    .launch_specs = rows_launch_specs,
+    .launch_arguments = rows_launch_arguments,
+    .threads = rows_threads,
+    .shared_bytes = rows_shared_bytes,
+};

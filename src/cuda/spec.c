@@ -1,29 +1,6 @@
 #include "spec.h"
 
 #include <stdio.h>
-#include <string.h>
-
-/* Made from kernels/ by embed.py. */
-extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
-    cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
-    cuda_text_general[];
-
-const char *cuda_kernel_entry(cuda_kernel kernel) {
-    static const char *const names[CUDA_KERNEL_COUNT] = {
-        "planish_forward",         "planish_backward",      "planish_sums",
-        "planish_apply",           "planish_finish",        "planish_channels",
-        "planish_groups",          "planish_strips",        "planish_general_rows",
-        "planish_general_columns", "planish_general_finish"};
-    return names[kernel];
-}
-
-const char *cuda_kernel_text(cuda_kernel kernel) {
-    const char *const texts[CUDA_KERNEL_COUNT] = {
-        cuda_text_forward, cuda_text_backward, cuda_text_backward_long, cuda_text_backward_long,
-        cuda_text_finish,  cuda_text_channels, cuda_text_groups,        cuda_text_strips,
-        cuda_text_general, cuda_text_general,  cuda_text_general};
-    return texts[kernel];
-}
 
 static const char *const constant_names[C_COUNT] = {
     "REAL_DOUBLE",  "KIND",       "ACTIVATION",    "COLS",     "X_TYPE",    "Y_TYPE",

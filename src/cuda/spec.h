@@ -84,11 +84,6 @@ typedef struct cuda_spec {
     int32_t constant[C_COUNT];
 } cuda_spec;
 
-/* Whether a kernel of groups of channels: of groups.c's plans. */
-static inline bool cuda_spec_is_groups(const cuda_spec *spec) {
-    return spec->kernel == CUDA_GROUPS || spec->kernel == CUDA_STRIPS;
-}
-
 /* Bytes of an element of the dtype that a constant says. */
 static inline int constant_bytes(const int32_t *constant, cuda_constant type) {
     return dtype_bytes((dtype)constant[type]);
@@ -103,16 +98,7 @@ static inline size_t real_bytes(const int32_t *constant) {
  * dtypes (m2's is the general kernels' alone). */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
-/* The name of the kernel's entry in its text, such as "planish_forward". */
-const char *cuda_kernel_entry(cuda_kernel kernel);
-
-/* The kernel's text, vocabulary not included. */
-const char *cuda_kernel_text(cuda_kernel kernel);
-
 /* Writes the prelude, closed by 0 and cut to `bytes`; returns its whole length. */
 size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes);
-
-/* Text that goes in front of every kernel. */
-extern const char cuda_text_vocabulary[];
 
 #endif

@@ -9,10 +9,11 @@
 
 #include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
+#include "../../src/cuda/families.h"
 #include "../../src/cuda/geometry.h"
-#include "../../src/cuda/groups.h"
 #include "../../src/cuda/integers.h"
 #include "../../src/cuda/jit.h"
+#include "../../src/cuda/rows_shape.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -137,7 +138,7 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
         const size_t at = (size_t)length < bytes ? (size_t)length : bytes;
         length += snprintf(text + at, bytes - at,
                            "%s %lld x %u blocks of %u threads, %zu bytes, cluster %d\n",
-                           cuda_kernel_entry((cuda_kernel)l->spec.kernel), (long long)l->blocks_x,
+                           cuda_kernel_of(&l->spec)->entry, (long long)l->blocks_x,
                            l->blocks_x ? l->blocks_y : 0, cuda_spec_threads(&l->spec),
                            cuda_spec_shared_bytes(&l->spec), cuda_spec_cluster(&l->spec));
     }
@@ -177,20 +178,7 @@ EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
         set_group(plan, value);
     else
         spec_of(plan)->constant[constant] = value;
-    const int32_t *c = plan->main.constant;
-    const int32_t blocks = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / most(1, c[C_CLUSTER]);
-    if (plan->main.kernel == CUDA_GROUPS)
-        return;
-    if (plan->main.kernel == CUDA_STRIPS) {
-        groups_plan_size(plan);
-        return;
-    }
-    if (plan->main.kernel == CUDA_BACKWARD ||
-        (plan->main.kernel == CUDA_CHANNELS && plan->finish.kernel >= 0))
-        plan->partials = most(1, blocks);
-    plan->workspace_bytes = plan->main.kernel == CUDA_CHANNELS
-                                ? 2 * sizeof(float) * (size_t)(plan->partials * c[C_COLS])
-                                : cuda_plan_workspace(plan);
+    cuda_family_of(plan)->plan_size(plan);
 }
 
 EXPORT int shim_run(const cuda_plan *plan, void *const *buffers, void *stream, void *workspace,
@@ -238,7 +226,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
     for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
         spec.constant[c] = access;
-    const int tiled = cuda_spec_is_tiled(&spec);
+    const int tiled = rows_are_tiled(&spec);
     if (spec.kernel == CUDA_BACKWARD && !wide && !spec.constant[C_HOLD] && !tiled &&
         (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
          spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))

@@ -11,8 +11,8 @@
 
 #include "../../c/check.h"
 #include "cuda/arguments.h"
+#include "cuda/families.h"
 #include "cuda/geometry.h"
-#include "cuda/groups.h"
 #include "problem.h"
 
 /* ---- The device and how it runs ---------------------------------------------------------------
@@ -45,22 +45,13 @@ static unsigned long long hash_of(const char *text) {
 
 /* C++ of a specialisation; its name is a hash of that. */
 static void unit_of(const cuda_spec *spec, char *text, size_t bytes, char *name, size_t room) {
-    /* The folder of kernels/ names the file, and this the function in it. */
-    static const char *const files[CUDA_KERNEL_COUNT] = {
-        [CUDA_FORWARD] = "forward",        [CUDA_BACKWARD] = "backward",
-        [CUDA_SUMS] = "backward_long",     [CUDA_APPLY] = "backward_long",
-        [CUDA_FINISH] = "finish",          [CUDA_CHANNELS] = "channels",
-        [CUDA_GROUPS] = "groups",          [CUDA_STRIPS] = "strips",
-        [CUDA_GENERAL_ROWS] = "general",   [CUDA_GENERAL_COLUMNS] = "general",
-        [CUDA_GENERAL_FINISH] = "general",
-    };
+    const cuda_kernel_row *kernel = cuda_kernel_of(spec);
     size_t n = cuda_spec_prelude(spec, text, bytes);
     snprintf(text + n, bytes - n,
              "#include \"words.hpp\"\n#include \"vocabulary.inc\"\n#include \"instructions.hpp\"\n"
              "#include \"%s.inc\"\n#include \"unit.hpp\"\nUNIT(%s)\n",
-             files[spec->kernel], cuda_kernel_entry((cuda_kernel)spec->kernel));
-    snprintf(name, room, "%s_%016llx", cuda_kernel_entry((cuda_kernel)spec->kernel) + 8,
-             hash_of(text));
+             kernel->file, kernel->entry);
+    snprintf(name, room, "%s_%016llx", kernel->entry + strlen("planish_"), hash_of(text));
 }
 
 static bool write_unit(const cuda_spec *spec) {
@@ -117,7 +108,7 @@ static void share_without_clusters(cuda_plan *plan) {
     plan->wide = plan->main;
     c[C_GROUP] = c[C_CLUSTER];
     c[C_CLUSTER] = 1;
-    groups_plan_size(plan);
+    cuda_family_of(plan)->plan_size(plan);
 }
 
 static void share_rows(cuda_plan *plan) {
@@ -132,7 +123,7 @@ static void share_rows(cuda_plan *plan) {
     c[C_STAGES] = s->stages;
     c[C_DELAY] = s->delay;
     c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = c[C_MIN_BLOCKS] = 1;
-    plan->workspace_bytes = cuda_plan_workspace(plan);
+    cuda_family_of(plan)->plan_size(plan);
 }
 
 static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm *op,
@@ -145,23 +136,6 @@ static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm 
     if (!status && sharing_of_rows.group)
         share_rows(plan);
     return status;
-}
-
-static size_t args_bytes(int kernel) {
-    static const size_t bytes[CUDA_KERNEL_COUNT] = {
-        [CUDA_FORWARD] = sizeof(cuda_forward_args),
-        [CUDA_BACKWARD] = sizeof(cuda_backward_args),
-        [CUDA_SUMS] = sizeof(cuda_long_args),
-        [CUDA_APPLY] = sizeof(cuda_long_args),
-        [CUDA_FINISH] = sizeof(cuda_finish_args),
-        [CUDA_CHANNELS] = sizeof(cuda_channels_args),
-        [CUDA_GROUPS] = sizeof(cuda_groups_args),
-        [CUDA_STRIPS] = sizeof(cuda_groups_args),
-        [CUDA_GENERAL_ROWS] = sizeof(cuda_general_args),
-        [CUDA_GENERAL_COLUMNS] = sizeof(cuda_general_args),
-        [CUDA_GENERAL_FINISH] = sizeof(cuda_general_args),
-    };
-    return bytes[kernel];
 }
 
 /* What was emulated of what a specialisation can be. */
@@ -282,9 +256,10 @@ static planish_status run_launch(const cuda_launch *l, message error) {
     const unit *u = find_unit(&l->spec, error);
     if (!u)
         return PLANISH_ERROR_UNAVAILABLE;
-    if (u->args_bytes != args_bytes(l->spec.kernel))
+    const cuda_kernel_row *kernel = cuda_kernel_of(&l->spec);
+    if (u->args_bytes != kernel->args_bytes)
         return fail(error, PLANISH_ERROR_DRIVER, "arguments of %zu bytes: the kernel has %zu",
-                    args_bytes(l->spec.kernel), u->args_bytes);
+                    kernel->args_bytes, u->args_bytes);
     const emulated_launch launch = {.entry = u->entry,
                                     .args = &l->args,
                                     .blocks_x = l->blocks_x,
@@ -300,9 +275,7 @@ static planish_status run_launch(const cuda_launch *l, message error) {
     note_variant(&l->spec);
     launches_run++;
     const char *wrong = emulate(&launch);
-    return wrong ? fail(error, PLANISH_ERROR_DRIVER, "%s: %s",
-                        cuda_kernel_entry((cuda_kernel)l->spec.kernel), wrong)
-                 : PLANISH_OK;
+    return wrong ? fail(error, PLANISH_ERROR_DRIVER, "%s: %s", kernel->entry, wrong) : PLANISH_OK;
 }
 
 static void *data_of(const DLTensor *t) {
@@ -325,6 +298,8 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
         return status;
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     int count = cuda_launch_specs(&plan, buffers, launches);
+    if (!count)
+        return PLANISH_OK;
     /* As the driver answers for clusters, with multiprocessors in groups of 16 or so. */
     int cluster = cuda_spec_cluster(&launches[0].spec);
     int held = limits.multiprocessors / cluster;
@@ -357,8 +332,9 @@ planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass
 void name_missing_variants(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
+        const cuda_spec spec = {.kernel = v->kernel};
         if (!v->seen)
             printf("not launched: %s with constant %d from %d to %d\n",
-                   cuda_kernel_entry((cuda_kernel)v->kernel), v->constant, v->least, v->most);
+                   cuda_kernel_of(&spec)->entry, v->constant, v->least, v->most);
     }
 }
