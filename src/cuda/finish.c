@@ -2,13 +2,8 @@
 
 #include "integers.h"
 
-enum {
-    FINISH_ROWS = 10,       /* partial rows a lane has under way at once */
-    FINISH_FEW_COLS = 1536, /* most columns whose lanes are to have half of them */
-    FINISH_THREADS = 256    /* of a block, rather, where each multiprocessor has one then */
-};
-
 void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials) {
+    const general_tuning *t = &plan->limits.tuning->general;
     int32_t *f = plan->finish.constant;
     plan->partials = partials;
     plan->finish.kernel = CUDA_FINISH;
@@ -16,13 +11,13 @@ void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t parti
     f[C_COLS] = cols;
     f[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
     f[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
-    f[C_ROWS] = FINISH_ROWS;
+    f[C_ROWS] = t->finish_rows;
     f[C_SLICES] = 1;
-    const int each = cols <= FINISH_FEW_COLS ? FINISH_ROWS / 2 : FINISH_ROWS;
+    const int each = cols <= t->finish_few_cols ? t->finish_rows / 2 : t->finish_rows;
     while (f[C_SLICES] < 32 && f[C_SLICES] * each < partials)
         f[C_SLICES] *= 2;
     f[C_LANES] = 32;
-    while (f[C_LANES] * f[C_SLICES] < FINISH_THREADS &&
+    while (f[C_LANES] * f[C_SLICES] < t->finish_threads &&
            cols / (2 * f[C_LANES]) >= plan->limits.multiprocessors)
         f[C_LANES] *= 2;
     f[C_GROUP] = 1;

@@ -6,12 +6,8 @@
 #include "integers.h"
 
 enum {
-    WARPS = 8,           /* of a block */
-    ACROSS = 32,         /* lanes that take neighbouring outer indices, where they do */
-    SHORT = 32,          /* rows below this leave most threads of a block idle */
-    BLOCKS = 16,         /* in a grid for each multiprocessor */
-    PARTIAL_BLOCKS = 4,  /* the same, of the columns */
-    PARTIAL_ELEMENTS = 8 /* fewest that a thread of the columns adds up */
+    WARPS = 8,   /* of a block */
+    ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
 };
 
 static int64_t size_of_stride(int64_t stride) {
@@ -95,12 +91,13 @@ static int lanes_of_columns(const cuda_plan *plan) {
 
 /* Rows of partial sums: as many as make work for the device. */
 static int64_t parts_of(const cuda_plan *plan) {
+    const general_tuning *t = &plan->limits.tuning->general;
     const int lanes = lanes_of_columns(plan);
     const int64_t columns = ceil_div_i64(size_of(plan, CUDA_GENERAL_COLUMNS, true), lanes);
     const int64_t added = size_of(plan, CUDA_GENERAL_COLUMNS, false);
-    const int64_t wanted =
-        ceil_div_i64((int64_t)PARTIAL_BLOCKS * plan->limits.multiprocessors, columns ? columns : 1);
-    const int64_t most = ceil_div_i64(added, (int64_t)PARTIAL_ELEMENTS * 32 * WARPS / lanes);
+    const int64_t wanted = ceil_div_i64((int64_t)t->partial_blocks * plan->limits.multiprocessors,
+                                        columns ? columns : 1);
+    const int64_t most = ceil_div_i64(added, (int64_t)t->partial_elements * 32 * WARPS / lanes);
     const int64_t parts = least_i64(wanted, most);
     return parts > 0 ? parts : 1;
 }
@@ -116,6 +113,7 @@ static void general_plan_size(cuda_plan *plan) {
 }
 
 static bool general_plan_make(cuda_plan *plan, const problem *p) {
+    const general_tuning *t = &plan->limits.tuning->general;
     int32_t *c = plan->main.constant;
     plan->main.kernel = CUDA_GENERAL_ROWS;
     cuda_spec_describe(&plan->main, p);
@@ -127,7 +125,7 @@ static bool general_plan_make(cuda_plan *plan, const problem *p) {
     insert_axes(plan, p, p->kept, p->kept_count, false);
     insert_axes(plan, p, p->reduced, p->reduced_count, true);
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
-    c[C_LANES] = p->cols < SHORT || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
+    c[C_LANES] = p->cols < t->short_row || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
     general_plan_size(plan);
     return true;
 }
@@ -204,11 +202,12 @@ static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
 }
 
 static void set_grid(const cuda_plan *plan, cuda_launch *l) {
+    const general_tuning *t = &plan->limits.tuning->general;
     const cuda_general_args *a = &l->args.general;
     const int at_a_time =
         l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.constant[C_LANES];
     l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
-                            (int64_t)BLOCKS * plan->limits.multiprocessors);
+                            (int64_t)t->blocks * plan->limits.multiprocessors);
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
 }
 

@@ -1,8 +1,6 @@
 /*
- * In one read: images stored by pixel whose strips fit a cluster of blocks (strips.c), and the
- * backward of rows that fit a block's shared memory, x and dy, alone or several (tiles.c).
- * Everything else in two. Pieces and segments follow from the sizes of an image and the dtypes
- * alone.
+ * In one read: images stored by pixel in strips (strips.c), the backward of rows that fit a block's
+ * shared memory, and rows in tiles (tiles.c). Everything else in two (groups_geometry.c).
  */
 #include "groups.h"
 
@@ -10,28 +8,14 @@
 #include <string.h>
 
 #include "finish.h"
+#include "groups_geometry.h"
 #include "images.h"
 #include "integers.h"
 #include "rows.h"
 #include "strips.h"
 #include "tiles.h"
 
-enum { STAGE_ROW, STAGE_SUMS, STAGE_MOMENTS, STAGE_APPLY };
-
-enum {
-    THREADS = 256,           /* of a block, where rows are read twice */
-    MOST_LANES = 64,         /* chunks of channels in such a block */
-    PIECE_BYTES = 64 << 10,  /* of x in such a block */
-    MOST_STEPS = 16,         /* chunks of a lane, where pixels are dense */
-    ROW_VECS = 6,            /* chunks of a thread, of rows read once */
-    ROW_THREADS = 768,       /* in a multiprocessor, the same */
-    ROW_MANY_THREADS = 1024, /* the same, of two large blocks */
-    ROW_BLOCKS = 3,          /* in a multiprocessor, of rows that take a cluster */
-    MOST_ROW_CLUSTER = 8,
-    SEGMENT_COST = 2,
-    LEAST_CHUNK = 4, /* bytes, of strips: what a copy to shared memory takes */
-    MOST_GRID = 1 << 30
-};
+enum { MOST_GRID = 1 << 30 };
 
 static bool is_backward(const int32_t *c) {
     return c[C_PASS] == PLANISH_BACKWARD;
@@ -39,127 +23,6 @@ static bool is_backward(const int32_t *c) {
 
 static int images_of(const cuda_plan *plan) {
     return (int)(plan->rows / plan->main.constant[C_GROUPS]);
-}
-
-/* ---- Geometry ----------------------------------------------------------------------------------
- */
-
-static size_t groups_shared_bytes(const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
-    if (spec->kernel == CUDA_STRIPS)
-        return strips_shared_bytes(spec);
-    if (c[C_STAGE] == STAGE_TILE)
-        return tiles_shared_bytes(spec);
-    if (c[C_STAGE] == STAGE_ROW) {
-        const int part = c[C_DEPTH] / c[C_CLUSTER];
-        const size_t row = (size_t)part * (size_t)c[C_PIXELS];
-        const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
-        const int sums = 3 * part * ceil_div(chunks, c[C_PIECE]);
-        return round_up(row * (size_t)constant_bytes(c, C_X_TYPE)) +
-               round_up(row * (size_t)constant_bytes(c, C_G_TYPE)) +
-               (size_t)(2 * part + sums) * sizeof(float); /* weights and biases */
-    }
-    if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
-        return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
-    return 0;
-}
-
-/* Elements of a chunk: a power of two that divides `run`, of at most 16 bytes. */
-static int width_of(const int32_t *c, int run) {
-    int bytes =
-        most(constant_bytes(c, C_X_TYPE), constant_bytes(c, is_backward(c) ? C_D_TYPE : C_Y_TYPE));
-    if (is_backward(c))
-        bytes = most(bytes, constant_bytes(c, C_G_TYPE));
-    int width = 16 / bytes;
-    while (run % width)
-        width /= 2;
-    return width;
-}
-
-/* Warps of a block and chunks of a segment, so that all warps have about the same to do:
- * SEGMENT_COST is what a segment costs beside its chunks, in turns of a warp. */
-static void set_segments(int32_t *c, int part, int chunks, int most_warps) {
-    const int turns = ceil_div(chunks, 32);
-    int best_cost = 0;
-    for (int warps = most_warps / 2; warps <= most_warps; warps++)
-        for (int cuts = 1; cuts <= turns && cuts <= 2 * most_warps; cuts++) {
-            const int each = ceil_div(turns, cuts);
-            const int cost = ceil_div(part * cuts, warps) * (each + SEGMENT_COST);
-            if (best_cost && cost >= best_cost)
-                continue;
-            best_cost = cost;
-            c[C_WARPS] = warps;
-            c[C_PIECE] = 32 * each;
-        }
-}
-
-/* A row at a time in a block, or in a cluster where a block does not hold it (or not two, of f32
- * with an activation, whose arithmetic one block would wait for); false where neither does. */
-static bool row_geometry(cuda_plan *plan) {
-    int32_t *c = plan->main.constant;
-    c[C_STAGE] = STAGE_ROW;
-    c[C_LANES] = 32;
-    c[C_PLANES] = c[C_CLUSTER] = 1;
-    c[C_WIDTH] = width_of(c, c[C_PIXELS]);
-    const int chunks = c[C_PIXELS] / c[C_WIDTH];
-    const size_t room = (size_t)plan->limits.shared_per_block - 1024;
-    if (plan->cols > 1 << 20)
-        return false;
-    c[C_PIECE] = 32;
-    const size_t whole = groups_shared_bytes(&plan->main);
-    const bool slow = c[C_ACTIVATION] != PLANISH_IDENTITY && c[C_X_TYPE] == DTYPE_F32;
-    const size_t blocks = whole > room ? ROW_BLOCKS : slow ? 2 : 1;
-    for (int more = 2; more <= least(MOST_ROW_CLUSTER, plan->limits.max_cluster); more++)
-        if (c[C_DEPTH] % more == 0 && blocks * groups_shared_bytes(&plan->main) > room)
-            c[C_CLUSTER] = more;
-    const int fits = (int)(room / groups_shared_bytes(&plan->main));
-    if (!fits)
-        return false;
-    const int part = c[C_DEPTH] / c[C_CLUSTER];
-    const int wanted = ceil_div(part * chunks, 32 * ROW_VECS);
-    const int many = fits == 1 ? 20 : c[C_CLUSTER] == 1 ? 16 : fits < ROW_BLOCKS ? 12 : 8;
-    set_segments(c, part, chunks, most(2, least(wanted, many)));
-    const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
-    const int threads = c[C_WARPS] > 12 && fits > 1 ? ROW_MANY_THREADS : ROW_THREADS;
-    c[C_MIN_BLOCKS] = most(1, least((int)fit, threads / (32 * c[C_WARPS])));
-    return true;
-}
-
-static bool strip_geometry(cuda_plan *plan) {
-    int32_t *c = plan->main.constant;
-    c[C_STAGE] = STAGE_ROW;
-    c[C_WIDTH] = width_of(c, c[C_COLS]);
-    return c[C_WIDTH] * constant_bytes(c, C_X_TYPE) >= LEAST_CHUNK &&
-           strips_geometry(&plan->main, &plan->limits);
-}
-
-/* Channels of an image in equal strips of at most MOST_LANES chunks, where they divide so. */
-static int lanes_of(int chunks) {
-    const int strips = ceil_div(chunks, MOST_LANES);
-    for (int more = strips; more < 2 * strips; more++)
-        if (chunks % more == 0)
-            return chunks / more;
-    return ceil_div(chunks, strips);
-}
-
-static void piece_geometry(cuda_plan *plan) {
-    int32_t *c = plan->main.constant;
-    c[C_STAGE] = STAGE_APPLY;
-    c[C_CLUSTER] = 1;
-    c[C_WIDTH] = width_of(c, c[C_LAST] ? c[C_COLS] : c[C_PIXELS]);
-    c[C_WARPS] = THREADS / 32;
-    c[C_MIN_BLOCKS] = is_backward(c) ? 2 : 3;
-    if (c[C_LAST]) {
-        c[C_LANES] = lanes_of(c[C_COLS] / c[C_WIDTH]);
-        c[C_PLANES] = THREADS / c[C_LANES];
-        const int pixel = c[C_LANES] * c[C_WIDTH] * constant_bytes(c, C_X_TYPE);
-        const int turns = most(1, PIECE_BYTES / pixel / (4 * c[C_PLANES]));
-        c[C_PIECE] = least(c[C_PIXELS], 4 * turns * c[C_PLANES]);
-    } else {
-        c[C_LANES] = 32;
-        c[C_PLANES] = 1;
-        c[C_PIECE] = least(ceil_div(c[C_PIXELS], 32 * c[C_WIDTH]), MOST_STEPS) * 32 * c[C_WIDTH];
-    }
 }
 
 static bool reads_once(const int32_t *c) {
@@ -246,9 +109,7 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
     if (!describe(plan, p, v))
         return false;
     const int32_t *c = plan->main.constant;
-    const bool once = c[C_LAST] ? strip_geometry(plan) : is_backward(c) && row_geometry(plan);
-    if (!once)
-        piece_geometry(plan);
+    groups_set_geometry(plan);
     plan->wide = plan->main;
     if (plan->main.kernel != CUDA_STRIPS ||
         !strips_shared_geometry(&plan->wide, v->images, &plan->limits))
@@ -300,6 +161,7 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
 }
 
 static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
+    const groups_tuning *t = &plan->limits.tuning->groups;
     cuda_spec spec = *first_of(plan);
     int32_t *c = spec.constant;
     c[C_STAGE] = stage;
@@ -310,11 +172,9 @@ static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage
         c[C_WARPS] = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;
         c[C_MIN_BLOCKS] = 1;
     }
-    /* Chunks of several rows hold the moments of each; other assemblers spill what sm_90's does
-     * not.
-     */
-    if (stage == STAGE_APPLY && c[C_LAST] && c[C_DEPTH] % c[C_WIDTH] && plan->limits.arch != 90)
-        c[C_MIN_BLOCKS] = least(c[C_MIN_BLOCKS], 2);
+    /* Chunks of several rows hold the moments of each. */
+    if (stage == STAGE_APPLY && c[C_LAST] && c[C_DEPTH] % c[C_WIDTH])
+        c[C_MIN_BLOCKS] = least(c[C_MIN_BLOCKS], t->mixed_blocks);
     c[C_X_ACCESS] = access_of(plan, buffers, ROLE_X, constant_bytes(c, C_X_TYPE));
     c[C_Y_ACCESS] = access_of(plan, buffers, ROLE_Y, constant_bytes(c, C_Y_TYPE));
     c[C_G_ACCESS] = access_of(plan, buffers, ROLE_DY, constant_bytes(c, C_G_TYPE));

@@ -25,6 +25,7 @@ static bool may_be_fast(const problem *p) {
 static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     memset(plan, 0, offsetof(cuda_plan, axis));
     plan->limits = *limits;
+    plan->limits.tuning = gpu_tuning_of(limits->arch);
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;

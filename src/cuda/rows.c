@@ -14,11 +14,6 @@
 #include "rows_shape.h"
 #include "rows_wide.h"
 
-enum {
-    LONG_WARPS = 8,  /* of a block of the kernels for long rows */
-    LONG_BLOCKS = 4, /* of these in a multiprocessor */
-};
-
 /* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
 static int is_rows(const problem *p) {
     if (p->kept_count > 1)
@@ -41,6 +36,7 @@ static void rows_plan_size(cuda_plan *plan) {
 }
 
 static void backward_plan(cuda_plan *plan, const problem *p) {
+    const rows_backward_tuning *t = &plan->limits.tuning->rows_backward;
     const cuda_limits *limits = &plan->limits;
     int32_t *c = plan->main.constant;
     int is_double = problem_is_double(p), cols = (int)p->cols;
@@ -53,11 +49,11 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
         plan->partials = partial_rows(plan);
     } else {
         plan->main.kernel = CUDA_APPLY;
-        c[C_WARPS] = LONG_WARPS;
+        c[C_WARPS] = t->long_warps;
         c[C_CLUSTER] = c[C_MIN_BLOCKS] = c[C_ROWS] = c[C_VECS] = c[C_TEAMS] = 1;
-        c[C_LANES] = 32 * LONG_WARPS;
+        c[C_LANES] = 32 * t->long_warps;
         int strips = ceil_div(cols, c[C_LANES] * c[C_WIDTH]);
-        plan->partials = most(1, LONG_BLOCKS * limits->multiprocessors / strips);
+        plan->partials = most(1, t->long_blocks * limits->multiprocessors / strips);
         if (plan->partials > p->rows)
             plan->partials = p->rows > 0 ? p->rows : 1;
     }

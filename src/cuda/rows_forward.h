@@ -4,11 +4,6 @@
 
 #include "backend.h"
 
-enum {
-    FORWARD_ELEMENTS = 32,     /* a thread holds of its rows */
-    FORWARD_MOST_LANES = 1024, /* of a row in one block */
-};
-
 /* Sets the plan's constants for rows of `cols` columns within blocks or clusters. */
 void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                       const cuda_limits *limits);

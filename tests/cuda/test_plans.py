@@ -1,4 +1,4 @@
-"""The GPU's plans of the benches' shapes are those of plans.txt, on sm_80 and sm_90.
+"""The GPU's plans of the benches' shapes are those of plans.txt, on every architecture.
 
 No GPU is needed: planning is a function of the problem and of the device's limits. plans.txt holds
 the shapes and, below each, for each architecture what the plan says of itself and what it launches,
@@ -17,7 +17,7 @@ import pytest
 from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
 
 GOLDEN = Path(__file__).with_name("plans.txt")
-ARCHS = (80, 90)
+ARCHS = (80, 89, 90, 100, 120)
 FULL, AFFINE, STATISTICS = ("x", "y", "dy", "dx"), ("weight", "bias"), ("mean", "rstd")
 
 
@@ -105,6 +105,17 @@ def golden() -> dict[str, list[str]]:
 def test_plan_is_as_it_was(shape: str) -> None:
     """Which kernels take the shape, cut how, in which grid."""
     assert answers(shape) == golden()[shape]
+
+
+@pytest.mark.skipif(
+    not os.environ.get("PLANISH_GPU_SHIM") and not BUILT.exists(),
+    reason=f"{BUILT} is not built; make test builds it",
+)
+@pytest.mark.parametrize(("arch", "row"), [(87, 86), (121, 120)])
+def test_architecture_without_a_row_takes_the_one_below(arch: int, row: int) -> None:
+    """A device newer than the table is planned as the newest it knows."""
+    for shape in golden():
+        assert answer(shape, arch) == answer(shape, row), shape
 
 
 if __name__ == "__main__":

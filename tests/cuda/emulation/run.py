@@ -28,6 +28,7 @@ PURE = (
     "general",
     "geometry",
     "groups",
+    "groups_geometry",
     "images",
     "lanes",
     "plan",
@@ -40,6 +41,7 @@ PURE = (
     "spec",
     "strips",
     "tiles",
+    "tuning",
 )
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
