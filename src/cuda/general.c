@@ -53,9 +53,9 @@ static int64_t size_of(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
 
 /* Whether x is dense along the last of the outer or inner axes. */
 static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
-    const int32_t *c = plan->main.constant;
-    const role by = c[C_X_TYPE] != DTYPE_NONE ? ROLE_X : ROLE_Y;
-    const int bytes = constant_bytes(c, by == ROLE_X ? C_X_TYPE : C_Y_TYPE);
+    const cuda_spec *spec = &plan->main;
+    const role by = spec->type[ROLE_X] != DTYPE_NONE ? ROLE_X : ROLE_Y;
+    const int bytes = role_bytes(spec, by == ROLE_X ? ROLE_X : ROLE_Y);
     for (int k = plan->axis_count - 1; k >= 0; k--)
         if (is_outer(&plan->axis[k], kernel) == outer && plan->axis[k].size > 1)
             return plan->axis[k].stride[by] == bytes;
@@ -66,20 +66,20 @@ static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
  */
 
 static bool is_backward(const cuda_plan *plan) {
-    const int32_t pass = plan->main.constant[C_PASS];
+    const int32_t pass = plan->main.pass;
     return pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y;
 }
 
 static bool wants_sums(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    return c[C_DW_TYPE] != DTYPE_NONE || c[C_DB_TYPE] != DTYPE_NONE;
+    const cuda_spec *spec = &plan->main;
+    return spec->type[ROLE_DWEIGHT] != DTYPE_NONE || spec->type[ROLE_DBIAS] != DTYPE_NONE;
 }
 
 /* Whether the sums need every row's exact mean first. */
 static bool wants_delta(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    return c[C_PASS] == PLANISH_BACKWARD && c[C_KIND] == PLANISH_LAYER &&
-           (c[C_DW_TYPE] != DTYPE_NONE || c[C_ACTIVATION] != PLANISH_IDENTITY);
+    const cuda_spec *spec = &plan->main;
+    return spec->pass == PLANISH_BACKWARD && spec->kind == PLANISH_LAYER &&
+           (spec->type[ROLE_DWEIGHT] != DTYPE_NONE || spec->activation != PLANISH_IDENTITY);
 }
 
 static int lanes_of_columns(const cuda_plan *plan) {
@@ -114,18 +114,19 @@ static void general_plan_size(cuda_plan *plan) {
 
 static bool general_plan_make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
-    int32_t *c = plan->main.constant;
+    cuda_spec *spec = &plan->main;
+    general_constants *c = &spec->general;
     plan->main.kernel = CUDA_GENERAL_ROWS;
     cuda_spec_describe(&plan->main, p);
-    c[C_REAL_DOUBLE] = 1;
-    c[C_PASS] = p->pass;
-    c[C_M2_TYPE] = p->dtypes[ROLE_M2];
-    c[C_WARPS] = WARPS;
-    c[C_CLUSTER] = 1;
+    spec->real_double = 1;
+    spec->pass = p->pass;
+    spec->type[ROLE_M2] = p->dtypes[ROLE_M2];
+    c->warps = WARPS;
+    spec->cluster = 1;
     insert_axes(plan, p, p->kept, p->kept_count, false);
     insert_axes(plan, p, p->reduced, p->reduced_count, true);
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
-    c[C_LANES] = p->cols < t->short_row || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
+    c->lanes = p->cols < t->short_row || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
     general_plan_size(plan);
     return true;
 }
@@ -134,8 +135,8 @@ static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     return snprintf(text, bytes, "cuda general %s %lldx%lld: %d axes, %d rows in a block",
-                    passes[plan->main.constant[C_PASS]], (long long)plan->rows,
-                    (long long)plan->cols, plan->axis_count, plan->main.constant[C_LANES]);
+                    passes[plan->main.pass], (long long)plan->rows, (long long)plan->cols,
+                    plan->axis_count, plan->main.general.lanes);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -143,26 +144,26 @@ static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes
 
 /* The specialisation of one kernel, without what it does not look at. */
 static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
-    static const cuda_constant types[] = {C_X_TYPE, C_Y_TYPE,    C_G_TYPE,    C_D_TYPE, C_W_TYPE,
-                                          C_B_TYPE, C_MEAN_TYPE, C_RSTD_TYPE, C_M2_TYPE};
-    cuda_spec spec = plan->main;
-    int32_t *c = spec.constant;
-    spec.kernel = kernel;
+    cuda_spec made = plan->main, *spec = &made;
+    general_constants *c = &spec->general;
+    spec->kernel = kernel;
     if (kernel == CUDA_GENERAL_ROWS) {
-        c[C_DW_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
+        spec->type[ROLE_DWEIGHT] = spec->type[ROLE_DBIAS] = DTYPE_NONE;
     } else if (kernel == CUDA_GENERAL_COLUMNS) {
-        c[C_D_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
-        c[C_DW_TYPE] =
-            c[C_DW_TYPE] == DTYPE_NONE ? DTYPE_NONE : DTYPE_F64; /* of the partial sums */
-        c[C_LANES] = lanes_of_columns(plan);
+        spec->type[ROLE_DX] = spec->type[ROLE_DBIAS] = DTYPE_NONE;
+        spec->type[ROLE_DWEIGHT] = spec->type[ROLE_DWEIGHT] == DTYPE_NONE
+                                       ? DTYPE_NONE
+                                       : DTYPE_F64; /* of the partial sums */
+        c->lanes = lanes_of_columns(plan);
     } else {
-        c[C_PASS] = c[C_KIND] = c[C_WEIGHT_OFFSET] = c[C_ACTIVATION] = 0;
-        for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-            c[types[i]] = DTYPE_NONE;
-        c[C_LANES] = 1;
+        spec->pass = spec->kind = spec->weight_offset = spec->activation = 0;
+        for (role r = 0; r < ROLE_COUNT; r++)
+            if (r != ROLE_DWEIGHT && r != ROLE_DBIAS)
+                spec->type[r] = DTYPE_NONE;
+        c->lanes = 1;
     }
-    c[C_SLICES] = 32 * WARPS / c[C_LANES];
-    return spec;
+    c->slices = 32 * WARPS / c->lanes;
+    return made;
 }
 
 static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
@@ -173,12 +174,12 @@ static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_
     if (is_backward(plan) && wants_sums(plan)) {
         if (wants_delta(plan)) {
             launches[count].spec = spec_of(plan, CUDA_GENERAL_ROWS);
-            launches[count++].spec.constant[C_D_TYPE] = DTYPE_NONE;
+            launches[count++].spec.type[ROLE_DX] = DTYPE_NONE;
         }
         launches[count++].spec = spec_of(plan, CUDA_GENERAL_COLUMNS);
         launches[count++].spec = spec_of(plan, CUDA_GENERAL_FINISH);
     }
-    if (!is_backward(plan) || plan->main.constant[C_D_TYPE] != DTYPE_NONE)
+    if (!is_backward(plan) || plan->main.type[ROLE_DX] != DTYPE_NONE)
         launches[count++].spec = spec_of(plan, CUDA_GENERAL_ROWS);
     return count;
 }
@@ -205,7 +206,7 @@ static void set_grid(const cuda_plan *plan, cuda_launch *l) {
     const general_tuning *t = &plan->limits.tuning->general;
     const cuda_general_args *a = &l->args.general;
     const int at_a_time =
-        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.constant[C_LANES];
+        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.general.lanes;
     l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
                             (int64_t)t->blocks * plan->limits.multiprocessors);
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
@@ -235,7 +236,7 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
 }
 
 static unsigned general_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->constant[C_WARPS];
+    return 32u * (unsigned)spec->general.warps;
 }
 
 static size_t general_shared_bytes(const cuda_spec *spec) {

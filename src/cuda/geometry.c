@@ -12,9 +12,9 @@ size_t cuda_spec_shared_bytes(const cuda_spec *spec) {
 }
 
 int cuda_spec_is_wide(const cuda_spec *spec) {
-    return spec->constant[C_GROUP] > 1;
+    return spec->group > 1;
 }
 
 int cuda_spec_cluster(const cuda_spec *spec) {
-    return spec->kernel == CUDA_FINISH ? 1 : spec->constant[C_CLUSTER];
+    return spec->cluster;
 }

@@ -11,36 +11,36 @@
 
 enum { LEAST_CHUNK = 4 }; /* bytes, of strips: what a copy to shared memory takes */
 
-static bool is_backward(const int32_t *c) {
-    return c[C_PASS] == PLANISH_BACKWARD;
+static bool is_backward(const cuda_spec *spec) {
+    return spec->pass == PLANISH_BACKWARD;
 }
 
 size_t groups_shared_bytes(const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
+    const groups_constants *c = &spec->groups;
     if (spec->kernel == CUDA_STRIPS)
         return strips_shared_bytes(spec);
-    if (c[C_STAGE] == STAGE_TILE)
+    if (c->stage == STAGE_TILE)
         return tiles_shared_bytes(spec);
-    if (c[C_STAGE] == STAGE_ROW) {
-        const int part = c[C_DEPTH] / c[C_CLUSTER];
-        const size_t row = (size_t)part * (size_t)c[C_PIXELS];
-        const int chunks = ceil_div(c[C_PIXELS], c[C_WIDTH]);
-        const int sums = 3 * part * ceil_div(chunks, c[C_PIECE]);
-        return round_up(row * (size_t)constant_bytes(c, C_X_TYPE)) +
-               round_up(row * (size_t)constant_bytes(c, C_G_TYPE)) +
+    if (c->stage == STAGE_ROW) {
+        const int part = c->depth / spec->cluster;
+        const size_t row = (size_t)part * (size_t)c->pixels;
+        const int chunks = ceil_div(c->pixels, c->width);
+        const int sums = 3 * part * ceil_div(chunks, c->piece);
+        return round_up(row * (size_t)role_bytes(spec, ROLE_X)) +
+               round_up(row * (size_t)role_bytes(spec, ROLE_DY)) +
                (size_t)(2 * part + sums) * sizeof(float); /* weights and biases */
     }
-    if (c[C_STAGE] == STAGE_SUMS && c[C_LAST])
-        return (size_t)(3 * c[C_PLANES] * c[C_LANES] * c[C_WIDTH]) * sizeof(float);
+    if (c->stage == STAGE_SUMS && c->last)
+        return (size_t)(3 * c->planes * c->lanes * c->width) * sizeof(float);
     return 0;
 }
 
 /* Elements of a chunk: a power of two that divides `run`, of at most 16 bytes. */
-static int width_of(const int32_t *c, int run) {
+static int width_of(const cuda_spec *spec, int run) {
     int bytes =
-        most(constant_bytes(c, C_X_TYPE), constant_bytes(c, is_backward(c) ? C_D_TYPE : C_Y_TYPE));
-    if (is_backward(c))
-        bytes = most(bytes, constant_bytes(c, C_G_TYPE));
+        most(role_bytes(spec, ROLE_X), role_bytes(spec, is_backward(spec) ? ROLE_DX : ROLE_Y));
+    if (is_backward(spec))
+        bytes = most(bytes, role_bytes(spec, ROLE_DY));
     int width = 16 / bytes;
     while (run % width)
         width /= 2;
@@ -49,7 +49,9 @@ static int width_of(const int32_t *c, int run) {
 
 /* Warps of a block and chunks of a segment, so that all warps have about the same to do:
  * segment_cost is what a segment costs beside its chunks, in turns of a warp. */
-static void set_segments(const groups_tuning *t, int32_t *c, int part, int chunks, int most_warps) {
+static void set_segments(const groups_tuning *t, cuda_spec *spec, int part, int chunks,
+                         int most_warps) {
+    groups_constants *c = &spec->groups;
     const int turns = ceil_div(chunks, 32);
     int best_cost = 0;
     for (int warps = most_warps / 2; warps <= most_warps; warps++)
@@ -59,8 +61,8 @@ static void set_segments(const groups_tuning *t, int32_t *c, int part, int chunk
             if (best_cost && cost >= best_cost)
                 continue;
             best_cost = cost;
-            c[C_WARPS] = warps;
-            c[C_PIECE] = 32 * each;
+            c->warps = warps;
+            c->piece = 32 * each;
         }
 }
 
@@ -68,40 +70,42 @@ static void set_segments(const groups_tuning *t, int32_t *c, int part, int chunk
  * with an activation, whose arithmetic one block would wait for); false where neither does. */
 static bool row_geometry(cuda_plan *plan) {
     const groups_tuning *t = &plan->limits.tuning->groups;
-    int32_t *c = plan->main.constant;
-    c[C_STAGE] = STAGE_ROW;
-    c[C_LANES] = 32;
-    c[C_PLANES] = c[C_CLUSTER] = 1;
-    c[C_WIDTH] = width_of(c, c[C_PIXELS]);
-    const int chunks = c[C_PIXELS] / c[C_WIDTH];
+    cuda_spec *spec = &plan->main;
+    groups_constants *c = &spec->groups;
+    c->stage = STAGE_ROW;
+    c->lanes = 32;
+    c->planes = spec->cluster = 1;
+    c->width = width_of(spec, c->pixels);
+    const int chunks = c->pixels / c->width;
     const size_t room = (size_t)plan->limits.shared_per_block - 1024;
     if (plan->cols > 1 << 20)
         return false;
-    c[C_PIECE] = 32;
+    c->piece = 32;
     const size_t whole = groups_shared_bytes(&plan->main);
-    const bool slow = c[C_ACTIVATION] != PLANISH_IDENTITY && c[C_X_TYPE] == DTYPE_F32;
+    const bool slow = spec->activation != PLANISH_IDENTITY && spec->type[ROLE_X] == DTYPE_F32;
     const size_t blocks = whole > room ? t->row_blocks : slow ? 2 : 1;
     for (int more = 2; more <= least(t->most_row_cluster, plan->limits.max_cluster); more++)
-        if (c[C_DEPTH] % more == 0 && blocks * groups_shared_bytes(&plan->main) > room)
-            c[C_CLUSTER] = more;
+        if (c->depth % more == 0 && blocks * groups_shared_bytes(&plan->main) > room)
+            spec->cluster = more;
     const int fits = (int)(room / groups_shared_bytes(&plan->main));
     if (!fits)
         return false;
-    const int part = c[C_DEPTH] / c[C_CLUSTER];
+    const int part = c->depth / spec->cluster;
     const int wanted = ceil_div(part * chunks, 32 * t->row_vecs);
-    const int many = fits == 1 ? 20 : c[C_CLUSTER] == 1 ? 16 : fits < t->row_blocks ? 12 : 8;
-    set_segments(t, c, part, chunks, most(2, least(wanted, many)));
+    const int many = fits == 1 ? 20 : spec->cluster == 1 ? 16 : fits < t->row_blocks ? 12 : 8;
+    set_segments(t, spec, part, chunks, most(2, least(wanted, many)));
     const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
-    const int threads = c[C_WARPS] > 12 && fits > 1 ? t->row_many_threads : t->row_threads;
-    c[C_MIN_BLOCKS] = most(1, least((int)fit, threads / (32 * c[C_WARPS])));
+    const int threads = c->warps > 12 && fits > 1 ? t->row_many_threads : t->row_threads;
+    spec->min_blocks = most(1, least((int)fit, threads / (32 * c->warps)));
     return true;
 }
 
 static bool strip_geometry(cuda_plan *plan) {
-    int32_t *c = plan->main.constant;
-    c[C_STAGE] = STAGE_ROW;
-    c[C_WIDTH] = width_of(c, c[C_COLS]);
-    return c[C_WIDTH] * constant_bytes(c, C_X_TYPE) >= LEAST_CHUNK &&
+    cuda_spec *spec = &plan->main;
+    groups_constants *c = &spec->groups;
+    c->stage = STAGE_ROW;
+    c->width = width_of(spec, c->cols);
+    return c->width * role_bytes(spec, ROLE_X) >= LEAST_CHUNK &&
            strips_geometry(&plan->main, &plan->limits);
 }
 
@@ -116,27 +120,29 @@ static int lanes_of(const groups_tuning *t, int chunks) {
 
 static void piece_geometry(cuda_plan *plan) {
     const groups_tuning *t = &plan->limits.tuning->groups;
-    int32_t *c = plan->main.constant;
-    c[C_STAGE] = STAGE_APPLY;
-    c[C_CLUSTER] = 1;
-    c[C_WIDTH] = width_of(c, c[C_LAST] ? c[C_COLS] : c[C_PIXELS]);
-    c[C_WARPS] = t->threads / 32;
-    c[C_MIN_BLOCKS] = is_backward(c) ? t->backward_blocks : t->forward_blocks;
-    if (c[C_LAST]) {
-        c[C_LANES] = lanes_of(t, c[C_COLS] / c[C_WIDTH]);
-        c[C_PLANES] = t->threads / c[C_LANES];
-        const int pixel = c[C_LANES] * c[C_WIDTH] * constant_bytes(c, C_X_TYPE);
-        const int turns = most(1, t->piece_bytes / pixel / (4 * c[C_PLANES]));
-        c[C_PIECE] = least(c[C_PIXELS], 4 * turns * c[C_PLANES]);
+    cuda_spec *spec = &plan->main;
+    groups_constants *c = &spec->groups;
+    c->stage = STAGE_APPLY;
+    spec->cluster = 1;
+    c->width = width_of(spec, c->last ? c->cols : c->pixels);
+    c->warps = t->threads / 32;
+    spec->min_blocks = is_backward(spec) ? t->backward_blocks : t->forward_blocks;
+    if (c->last) {
+        c->lanes = lanes_of(t, c->cols / c->width);
+        c->planes = t->threads / c->lanes;
+        const int pixel = c->lanes * c->width * role_bytes(spec, ROLE_X);
+        const int turns = most(1, t->piece_bytes / pixel / (4 * c->planes));
+        c->piece = least(c->pixels, 4 * turns * c->planes);
     } else {
-        c[C_LANES] = 32;
-        c[C_PLANES] = 1;
-        c[C_PIECE] = least(ceil_div(c[C_PIXELS], 32 * c[C_WIDTH]), t->most_steps) * 32 * c[C_WIDTH];
+        c->lanes = 32;
+        c->planes = 1;
+        c->piece = least(ceil_div(c->pixels, 32 * c->width), t->most_steps) * 32 * c->width;
     }
 }
 
 void groups_set_geometry(cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    if (!(c[C_LAST] ? strip_geometry(plan) : is_backward(c) && row_geometry(plan)))
+    const cuda_spec *spec = &plan->main;
+    const groups_constants *c = &spec->groups;
+    if (!(c->last ? strip_geometry(plan) : is_backward(spec) && row_geometry(plan)))
         piece_geometry(plan);
 }

@@ -202,8 +202,8 @@ static int run(const launch *l, void *const *buffers, void *workspace) {
         status =
             jit_get(l->driver, l->context, spec, l->plan->limits.arch, &functions[i], l->error);
         if (!status && cuda_spec_is_wide(spec)) {
-            resident = functions[i]->resident_blocks * l->plan->limits.multiprocessors /
-                       spec->constant[C_GROUP];
+            resident =
+                functions[i]->resident_blocks * l->plan->limits.multiprocessors / spec->group;
             if (resident < 1)
                 return NOT_HELD;
         } else if (!status && spec->kernel == l->plan->main.kernel) {

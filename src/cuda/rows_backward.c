@@ -74,46 +74,51 @@ static spread hold_spread(const rows_backward_tuning *t, int chunks, int most_ve
     return best;
 }
 
-static int is_of_halves(const int32_t *c) {
-    static const cuda_constant types[] = {C_X_TYPE, C_G_TYPE, C_D_TYPE};
+static int is_of_halves(const cuda_spec *spec) {
+    static const role roles[] = {ROLE_X, ROLE_DY, ROLE_DX};
     for (int i = 0; i < 3; i++)
-        if (constant_bytes(c, types[i]) != 2 && (types[i] != C_D_TYPE || c[C_D_TYPE] != DTYPE_NONE))
+        if (role_bytes(spec, roles[i]) != 2 &&
+            (roles[i] != ROLE_DX || spec->type[ROLE_DX] != DTYPE_NONE))
             return 0;
     return 1;
 }
 
 /* 16-bit rows of chunks of 2 or 4 bytes, of which a warp's lanes would leave most idle. */
-static int is_tiled(const rows_backward_tuning *t, const int32_t *c, int cols) {
-    return is_of_halves(c) && cols <= t->tiled_cols && c[C_WIDTH] <= 2 && cols > c[C_WIDTH];
+static int is_tiled(const rows_backward_tuning *t, const cuda_spec *spec, int cols) {
+    const rows_constants *c = &spec->rows;
+    return is_of_halves(spec) && cols <= t->tiled_cols && c->width <= 2 && cols > c->width;
 }
 
-static void tiled_geometry(const rows_backward_tuning *t, int32_t *c, int cols) {
-    c[C_TILE] = 1;
-    c[C_LANES] = cols <= t->tiled_whole_cols ? 1 : 2;
-    c[C_VECS] = ceil_div(cols / c[C_WIDTH], c[C_LANES]);
-    c[C_WARPS] = c[C_TEAMS] = t->tiled_warps;
-    c[C_MIN_BLOCKS] = 2;
-    c[C_STAGES] = 2;
+static void tiled_geometry(const rows_backward_tuning *t, cuda_spec *spec, int cols) {
+    rows_constants *c = &spec->rows;
+    c->variant = ROWS_TILED;
+    c->lanes = cols <= t->tiled_whole_cols ? 1 : 2;
+    c->vecs = ceil_div(cols / c->width, c->lanes);
+    c->warps = c->teams = t->tiled_warps;
+    spec->min_blocks = 2;
+    c->stages = 2;
 }
 
 /* Rows of an odd length, where one thread can copy whole tiles; two blocks are to fit a
  * multiprocessor. */
-static int is_in_runs(const int32_t *c, int cols, const cuda_limits *limits) {
+static int is_in_runs(const cuda_spec *spec, int cols, const cuda_limits *limits) {
+    const rows_constants *c = &spec->rows;
     const rows_backward_tuning *t = &limits->tuning->rows_backward;
-    return is_of_halves(c) && t->has_runs && c[C_WIDTH] == 1 && cols >= t->runs_least_cols &&
+    return is_of_halves(spec) && t->has_runs && c->width == 1 && cols >= t->runs_least_cols &&
            66 * cols + 2048 <= limits->shared_per_block / 2;
 }
 
-static void runs_geometry(const rows_backward_tuning *t, int32_t *c, int cols) {
+static void runs_geometry(const rows_backward_tuning *t, cuda_spec *spec, int cols) {
+    rows_constants *c = &spec->rows;
     const int lanes = cols <= t->runs_quarter_cols ? 8 : cols <= t->runs_half_cols ? 16 : 32;
     const int pairs = t->runs_warps * (32 / lanes) / 2, words = cols / 2;
     double least_cost = 0;
     int least_each = 1;
-    c[C_TILE] = 2;
-    c[C_LANES] = lanes;
-    c[C_VECS] = ceil_div(cols, lanes);
-    c[C_WARPS] = c[C_TEAMS] = t->runs_warps;
-    c[C_STAGES] = 2;
+    c->variant = ROWS_IN_RUNS;
+    c->lanes = lanes;
+    c->vecs = ceil_div(cols, lanes);
+    c->warps = c->teams = t->runs_warps;
+    c->stages = 2;
     /* The planes whose threads have the least to do: words, and what the sums of two rows come to.
      */
     for (int planes = 1; planes <= pairs; planes *= 2) {
@@ -122,11 +127,11 @@ static void runs_geometry(const rows_backward_tuning *t, int32_t *c, int cols) {
         if (!least_cost || (each <= t->runs_each && cost < least_cost)) {
             least_cost = cost;
             least_each = each;
-            c[C_PLANES] = planes;
+            c->planes = planes;
         }
     }
     const int stages = 2 * 4 * 2 * pairs * cols; /* bytes of a block */
-    c[C_MIN_BLOCKS] =
+    spec->min_blocks =
         lanes < 32 && least_each < t->runs_each && 3 * stages <= t->runs_bytes ? 3 : 2;
 }
 
@@ -140,33 +145,34 @@ typedef struct backward_row {
 } backward_row;
 
 /* Within warps; 0: too long. */
-static int warps_geometry(int32_t *c, const backward_row *r) {
+static int warps_geometry(cuda_spec *spec, const backward_row *r) {
+    rows_constants *c = &spec->rows;
     const rows_backward_tuning *t = &r->limits->tuning->rows_backward;
     const int most_elements = r->is_double ? 10 : r->bytes == 4 || r->width == 8 ? 24 : 32;
     int vecs = 1;
-    c[C_LANES] = lanes_within_warp(r->chunks, r->width, r->width * r->bytes, most_elements,
-                                   r->bytes == 2 ? 16 : 8, 60, 14, &vecs);
-    if (!c[C_LANES])
+    c->lanes = lanes_within_warp(r->chunks, r->width, r->width * r->bytes, most_elements,
+                                 r->bytes == 2 ? 16 : 8, 60, 14, &vecs);
+    if (!c->lanes)
         return 0;
     const int held = vecs * r->width *
                      (r->is_double              ? 4
                       : r->bytes == 4           ? 2
                       : r->width * r->bytes < 4 ? 3
                                                 : 1);
-    c[C_VECS] = vecs;
-    c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? t->most_warps : 8;
-    c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
-    c[C_TEAMS] = c[C_WARPS];
-    const int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * r->width * r->all_bytes;
-    c[C_ROWS] = most(1, least(2, t->in_flight / row));
-    c[C_STAGES] = c[C_ROWS] == 1 ? 2 : 1;
+    c->vecs = vecs;
+    c->warps = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? t->most_warps : 8;
+    spec->min_blocks = held <= 8 ? 2 : 1;
+    c->teams = c->warps;
+    const int row = 32 * c->warps * spec->min_blocks * vecs * r->width * r->all_bytes;
+    c->rows = most(1, least(2, t->in_flight / row));
+    c->stages = c->rows == 1 ? 2 : 1;
     return 1;
 }
 
 /* Columns that a thread can sum without a spill, with 512 threads in a multiprocessor. */
-static int elements_of_thread(const int32_t *c, const backward_row *r) {
+static int elements_of_thread(const cuda_spec *spec, const backward_row *r) {
     const rows_backward_tuning *t = &r->limits->tuning->rows_backward;
-    const int wide_weight = constant_bytes(c, C_W_TYPE) == 4;
+    const int wide_weight = role_bytes(spec, ROLE_WEIGHT) == 4;
     return r->is_double ? 4 : r->bytes == 4 || wide_weight ? 8 : t->elements;
 }
 
@@ -200,41 +206,43 @@ static spread even_spread(const backward_row *r, int elements) {
 }
 
 /* Over blocks and clusters of them; 0: too long. */
-static int blocks_geometry(int32_t *c, const backward_row *r) {
+static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
+    rows_constants *c = &spec->rows;
     const rows_backward_tuning *t = &r->limits->tuning->rows_backward;
     const cuda_limits *limits = r->limits;
-    const int elements = elements_of_thread(c, r);
+    const int elements = elements_of_thread(spec, r);
     const int halves = elements == t->elements && r->width == 8; /* in whole chunks */
     spread s = even_spread(r, elements);
     if (!s.lanes)
         return 0;
     if (halves && r->cols > t->spread_cols && r->cols < 2 * t->cluster_cols && t->is_spread) {
-        improve_spread(t, &s, r->chunks, limits->max_cluster, (dtype)c[C_X_TYPE]);
+        improve_spread(t, &s, r->chunks, limits->max_cluster, (dtype)spec->type[ROLE_X]);
         if (limits->max_cluster >= 8)
             many_teams(t, &s, r->chunks);
     }
     if (halves && r->cols > 2 * t->cluster_cols && r->cols <= t->hold_cols &&
         limits->max_cluster >= 16) {
         /* RMSNorm with dbias has no registers for four. */
-        s = hold_spread(t, r->chunks, c[C_KIND] == PLANISH_RMS && c[C_WANT_DBIAS] ? 3 : 4);
-        c[C_HOLD] = 1;
+        s = hold_spread(t, r->chunks, spec->kind == PLANISH_RMS && spec->want_dbias ? 3 : 4);
+        c->hold = HOLD_IN_RING;
     }
     /* More columns in a thread need more registers: one team of fewer threads. */
-    c[C_TEAMS] = s.threads == t->threads && s.vecs * r->width > elements && !c[C_HOLD]
-                     ? 1
-                     : least(8, most(1, s.threads / s.lanes));
-    c[C_WARPS] = c[C_TEAMS] * s.lanes / 32;
-    c[C_CLUSTER] = s.cluster;
-    c[C_LANES] = s.lanes;
-    c[C_VECS] = s.vecs;
-    const int stage = 32 * c[C_WARPS] * s.vecs * r->width * r->all_bytes;
+    c->teams = s.threads == t->threads && s.vecs * r->width > elements && !c->hold
+                   ? 1
+                   : least(8, most(1, s.threads / s.lanes));
+    c->warps = c->teams * s.lanes / 32;
+    spec->cluster = s.cluster;
+    c->lanes = s.lanes;
+    c->vecs = s.vecs;
+    const int stage = 32 * c->warps * s.vecs * r->width * r->all_bytes;
     const bool small = stage <= 32 << 10 && s.threads == t->threads && s.lanes > 64;
-    c[C_STAGES] = c[C_HOLD] || small ? 2 : 1;
+    c->stages = c->hold || small ? 2 : 1;
     return 1;
 }
 
-int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
+int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int g_bytes, int is_double,
                       const cuda_limits *limits) {
+    rows_constants *c = &spec->rows;
     const rows_backward_tuning *t = &limits->tuning->rows_backward;
     backward_row r = {.cols = cols,
                       .bytes = most(x_bytes, g_bytes),
@@ -243,15 +251,15 @@ int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_dou
                       .limits = limits};
     r.width = chunk_width(cols, r.bytes, is_double ? 2 : 8);
     r.chunks = cols / r.width;
-    c[C_WIDTH] = r.width;
-    c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
-    if (!is_double && is_tiled(t, c, cols)) {
-        tiled_geometry(t, c, cols);
+    c->width = r.width;
+    spec->cluster = c->rows = c->stages = spec->min_blocks = 1;
+    if (!is_double && is_tiled(t, spec, cols)) {
+        tiled_geometry(t, spec, cols);
         return 1;
     }
-    if (!is_double && is_in_runs(c, cols, limits)) {
-        runs_geometry(t, c, cols);
+    if (!is_double && is_in_runs(spec, cols, limits)) {
+        runs_geometry(t, spec, cols);
         return 1;
     }
-    return warps_geometry(c, &r) || blocks_geometry(c, &r);
+    return warps_geometry(spec, &r) || blocks_geometry(spec, &r);
 }

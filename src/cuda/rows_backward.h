@@ -6,7 +6,7 @@
 
 /* Sets the constants `c` for rows of `cols` columns within blocks or clusters; 0: they are too
  * long. */
-int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_double,
+int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int g_bytes, int is_double,
                       const cuda_limits *limits);
 
 #endif

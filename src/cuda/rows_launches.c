@@ -24,10 +24,7 @@ static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
 
 /* Bytes from one row of a tensor to the next. */
 static int64_t row_bytes(const cuda_plan *plan, role r) {
-    static const cuda_constant types[ROLE_COUNT] = {
-        [ROLE_X] = C_X_TYPE,       [ROLE_Y] = C_Y_TYPE,  [ROLE_MEAN] = C_MEAN_TYPE,
-        [ROLE_RSTD] = C_RSTD_TYPE, [ROLE_DY] = C_G_TYPE, [ROLE_DX] = C_D_TYPE};
-    return plan->stride[r] * constant_bytes(plan->main.constant, types[r]);
+    return plan->stride[r] * role_bytes(&plan->main, r);
 }
 
 /* Turns of blocks (or clusters) over the rows. */
@@ -38,8 +35,7 @@ static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
 
 /* Blocks (or clusters) the device holds at once, as planned. */
 static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
-    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER];
+    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster;
     return n > 0 ? n : 1;
 }
 
@@ -63,59 +59,55 @@ static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
 
 /* A kernel of the plan for buffers at these addresses. */
 static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *const *b) {
-    cuda_spec spec = *which;
-    int32_t *c = spec.constant;
+    cuda_spec made = *which, *spec = &made;
+    rows_constants *c = &spec->rows;
     int64_t stride[ROLE_COUNT];
     memcpy(stride, plan->stride, sizeof stride);
     const int tiled = rows_are_tiled(which);
     if (tiled)
-        c[C_DENSE] = dense_rows(plan, stride);
-    c[C_X_ACCESS] = access_of(b[ROLE_X], stride[ROLE_X], constant_bytes(spec.constant, C_X_TYPE));
-    c[C_W_ACCESS] = access_of(b[ROLE_WEIGHT], 0, 1);
+        c->dense = dense_rows(plan, stride);
+    spec->access[ROLE_X] = access_of(b[ROLE_X], stride[ROLE_X], role_bytes(spec, ROLE_X));
+    spec->access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
     /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
-    int narrow = c[C_X_ACCESS] < 4 || c[C_WIDTH] * constant_bytes(spec.constant, C_X_TYPE) < 4;
-    if (spec.kernel == CUDA_FORWARD) {
-        c[C_Y_ACCESS] =
-            access_of(b[ROLE_Y], stride[ROLE_Y], constant_bytes(spec.constant, C_Y_TYPE));
-        c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
-        if (cuda_spec_is_wide(&spec))
-            return spec;
+    int narrow = spec->access[ROLE_X] < 4 || c->width * role_bytes(spec, ROLE_X) < 4;
+    if (spec->kernel == CUDA_FORWARD) {
+        spec->access[ROLE_Y] = access_of(b[ROLE_Y], stride[ROLE_Y], role_bytes(spec, ROLE_Y));
+        spec->access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
+        if (cuda_spec_is_wide(spec))
+            return made;
         /* Rows within warps that fill less than half of the device: rather more threads than
          * several rows for each. The bits are the same. */
-        while (c[C_LANES] <= 32 && c[C_ROWS] > 1 &&
-               2 * units_of(plan, &spec) < resident(plan, &spec) &&
-               !(tiled && rows_at_a_time(&spec) % 16)) /* a tile is whole words */
-            c[C_ROWS] /= 2;
+        while (c->lanes <= 32 && c->rows > 1 && 2 * units_of(plan, spec) < resident(plan, spec) &&
+               !(tiled && rows_at_a_time(spec) % 16)) /* a tile is whole words */
+            c->rows /= 2;
         if (tiled) {
-            if (c[C_DENSE] != 3 || c[C_X_ACCESS] < 4) /* more addresses, or loads, under way */
-                c[C_MIN_BLOCKS] = most(1, c[C_MIN_BLOCKS] * 3 / 4);
-            return spec;
+            if (c->dense != 3 || spec->access[ROLE_X] < 4) /* more addresses, or loads, under way */
+                spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
+            return made;
         }
-        const int few = units_of(plan, &spec) <= 2 * plan->limits.multiprocessors / c[C_CLUSTER];
-        if (c[C_HOLD] == 1 && few && c[C_VECS] <= 5)
-            c[C_HOLD] = 0; /* the same sums */
-        if (c[C_HOLD] == 1 && narrow)
-            c[C_HOLD] = 2;
+        const int few = units_of(plan, spec) <= 2 * plan->limits.multiprocessors / spec->cluster;
+        if (c->hold == HOLD_IN_SHARED && few && c->vecs <= 5)
+            c->hold = HOLD_IN_REGISTERS; /* the same sums */
+        if (c->hold == HOLD_IN_SHARED && narrow)
+            c->hold = READ_AGAIN;
         /* A ring needs rows to come: with one turn for each team it would only delay the first. */
-        if (narrow || units_of(plan, &spec) <= resident(plan, &spec))
-            c[C_STAGES] = 0;
-        if (c[C_HOLD] == 0 && !c[C_REAL_DOUBLE] && c[C_WARPS] <= 16 && few) {
-            c[C_EARLY] = 1;
-            c[C_MIN_BLOCKS] = 1;
+        if (narrow || units_of(plan, spec) <= resident(plan, spec))
+            c->stages = 0;
+        if (c->hold == HOLD_IN_REGISTERS && !spec->real_double && c->warps <= 16 && few) {
+            c->early = 1;
+            spec->min_blocks = 1;
         }
     } else {
-        c[C_G_ACCESS] =
-            access_of(b[ROLE_DY], stride[ROLE_DY], constant_bytes(spec.constant, C_G_TYPE));
-        c[C_D_ACCESS] =
-            access_of(b[ROLE_DX], stride[ROLE_DX], constant_bytes(spec.constant, C_D_TYPE));
-        if (cuda_spec_is_wide(&spec) || tiled)
-            return spec;
+        spec->access[ROLE_DY] = access_of(b[ROLE_DY], stride[ROLE_DY], role_bytes(spec, ROLE_DY));
+        spec->access[ROLE_DX] = access_of(b[ROLE_DX], stride[ROLE_DX], role_bytes(spec, ROLE_DX));
+        if (cuda_spec_is_wide(spec) || tiled)
+            return made;
         /* But rows that are read twice go through registers to their ring. */
-        narrow |= c[C_G_ACCESS] < 4 || c[C_WIDTH] * constant_bytes(spec.constant, C_G_TYPE) < 4;
-        if (spec.kernel == CUDA_APPLY || (narrow && !c[C_HOLD]))
-            c[C_STAGES] = 0;
+        narrow |= spec->access[ROLE_DY] < 4 || c->width * role_bytes(spec, ROLE_DY) < 4;
+        if (spec->kernel == CUDA_APPLY || (narrow && c->hold == HOLD_IN_THREAD))
+            c->stages = 0;
     }
-    return spec;
+    return made;
 }
 
 int rows_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
@@ -158,13 +150,14 @@ static cuda_forward_args forward_args_of(const cuda_plan *plan, void *const *b, 
 
 static void forward_arguments(const cuda_plan *plan, void *const *b, int resident_clusters,
                               cuda_launch *l) {
-    const int32_t *c = l->spec.constant;
-    int64_t units = units_of(plan, &l->spec), cluster = c[C_CLUSTER], grid = units;
+    const cuda_spec *spec = &l->spec;
+    const rows_constants *c = &spec->rows;
+    int64_t units = units_of(plan, &l->spec), cluster = spec->cluster, grid = units;
     int64_t at_once = cluster > 1 ? resident_clusters : resident(plan, &l->spec);
     /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
     if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = (units + plan->turns - 1) / plan->turns;
-    else if (c[C_STAGES] || (c[C_HOLD] && !c[C_TILE]))
+    else if (c->stages || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
         grid = at_once;
     if (grid > units)
         grid = units;
@@ -179,8 +172,8 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
 /* With room for `partials` rows of partial sums from `sums` on. */
 static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b, int64_t turn,
                                            char *sums, int64_t partials) {
-    const int32_t *c = plan->main.constant;
-    size_t bytes = (size_t)(partials * plan->cols) * real_bytes(c);
+    const cuda_spec *spec = &plan->main;
+    size_t bytes = (size_t)(partials * plan->cols) * real_bytes(spec);
     return (cuda_backward_args){.dy = b[ROLE_DY],
                                 .x = b[ROLE_X],
                                 .mean = b[ROLE_MEAN],
@@ -188,7 +181,7 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .weight = b[ROLE_WEIGHT],
                                 .dx = b[ROLE_DX],
                                 .partial_weight = sums,
-                                .partial_bias = sums + (c[C_WANT_DWEIGHT] ? bytes : 0),
+                                .partial_bias = sums + (spec->want_dweight ? bytes : 0),
                                 .dweight = b[ROLE_DWEIGHT],
                                 .dbias = b[ROLE_DBIAS],
                                 .x_stride = row_bytes(plan, ROLE_X),
@@ -220,8 +213,8 @@ static void finish_arguments(const cuda_plan *plan, void *const *b, char *sums, 
 
 static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
                                int resident_clusters, cuda_launch *l) {
-    const int32_t *c = l->spec.constant;
-    int64_t cluster = c[C_CLUSTER], units = units_of(plan, &l->spec), grid = plan->partials;
+    const cuda_spec *spec = &l->spec;
+    int64_t cluster = spec->cluster, units = units_of(plan, &l->spec), grid = plan->partials;
     if (cluster > 1 && resident_clusters < grid)
         grid = resident_clusters;
     if (units < grid)
@@ -238,10 +231,11 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
 /* Rows too long for one read: sums, apply, finish. */
 static void long_arguments(const cuda_plan *plan, void *const *b, char *workspace, cuda_launch *l) {
     cuda_launch *sums = &l[0], *apply = &l[1];
-    const int32_t *c = apply->spec.constant;
-    size_t bytes = real_bytes(c);
+    const cuda_spec *spec = &apply->spec;
+    const rows_constants *c = &spec->rows;
+    size_t bytes = real_bytes(spec);
     int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
-    int64_t strip = (int64_t)rows_threads(&apply->spec) * c[C_WIDTH];
+    int64_t strip = (int64_t)rows_threads(&apply->spec) * c->width;
     char *partials = workspace + (size_t)(plan->rows * pieces) * 4 * bytes;
     size_t partial_bytes = (size_t)(plan->partials * plan->cols) * bytes;
     sums->blocks_x = plan->rows > 0 ? pieces : 0;
@@ -256,7 +250,7 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
                          .weight = b[ROLE_WEIGHT],
                          .dx = b[ROLE_DX],
                          .partial_weight = partials,
-                         .partial_bias = partials + (c[C_WANT_DWEIGHT] ? partial_bytes : 0),
+                         .partial_bias = partials + (spec->want_dweight ? partial_bytes : 0),
                          .sums = workspace,
                          .rows = plan->rows,
                          .x_stride = row_bytes(plan, ROLE_X),
@@ -274,7 +268,7 @@ static void wide_arguments(const cuda_plan *plan, void *const *b, char *workspac
     int64_t groups = rows_plan_groups(plan);
     if (resident < groups)
         groups = resident;
-    l->blocks_x = groups * l->spec.constant[C_GROUP];
+    l->blocks_x = groups * l->spec.group;
     l->blocks_y = 1;
     if (l->spec.kernel == CUDA_FORWARD) {
         l->args.forward = forward_args_of(plan, b, groups);

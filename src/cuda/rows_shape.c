@@ -5,37 +5,40 @@
 #include "lanes.h"
 
 unsigned rows_threads(const cuda_spec *s) {
-    const int exchanges = s->constant[C_GROUP] > 1; /* a warp of its own */
-    return 32u * (unsigned)(s->constant[C_WARPS] + exchanges);
+    const int exchanges = s->group > 1; /* a warp of its own */
+    return 32u * (unsigned)(s->rows.warps + exchanges);
 }
 
 int rows_are_tiled(const cuda_spec *s) {
-    return (s->kernel == CUDA_FORWARD || s->kernel == CUDA_BACKWARD) && s->constant[C_TILE];
+    return (s->kernel == CUDA_FORWARD || s->kernel == CUDA_BACKWARD) &&
+           s->rows.variant != ROWS_PLAIN;
 }
 
 int64_t rows_plan_groups(const cuda_plan *plan) {
-    const int32_t *c = plan->wide.constant;
-    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_GROUP];
+    const cuda_spec *spec = &plan->wide;
+    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->group;
     if (n > plan->rows)
         n = plan->rows;
     return n > 0 ? n : 1;
 }
 
 size_t rows_mail_bytes(const cuda_spec *s) {
-    const int32_t *c = s->constant;
+    const cuda_spec *spec = s;
+    const rows_constants *c = &spec->rows;
     /* Words of an entry and lines of a group, as the kernels have them. */
-    int x_bytes = constant_bytes(c, C_X_TYPE);
+    int x_bytes = role_bytes(spec, ROLE_X);
     int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
     size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
-    return 8 * words * lines * (size_t)c[C_GROUP] * (size_t)(2 * c[C_DELAY] + 2);
+    return 8 * words * lines * (size_t)spec->group * (size_t)(2 * c->delay + 2);
 }
 
 size_t rows_plan_workspace(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    size_t row = (size_t)plan->cols * (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes(c);
+    const cuda_spec *spec = &plan->main;
+    size_t row =
+        (size_t)plan->cols * (size_t)(spec->want_dweight + spec->want_dbias) * real_bytes(spec);
     size_t bytes = (size_t)plan->partials * row;
     if (plan->main.kernel == CUDA_APPLY)
-        bytes += (size_t)plan->rows * 4 * real_bytes(c) *
+        bytes += (size_t)plan->rows * 4 * real_bytes(spec) *
                  (size_t)((plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE);
     if (plan->wide.kernel >= 0) {
         size_t wide = (size_t)rows_plan_groups(plan) * (rows_mail_bytes(&plan->wide) + row);
@@ -45,30 +48,32 @@ size_t rows_plan_workspace(const cuda_plan *plan) {
 }
 
 size_t rows_shared_bytes(const cuda_spec *s) {
-    const int32_t *c = s->constant;
-    size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
-    size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
-    size_t tiles = rows_are_tiled(s) ? (size_t)rows_at_a_time(s) * (size_t)c[C_COLS] * 2 : 0;
-    if (tiles && c[C_TILE] == 2) /* lanes read a run that ends behind the last row */
-        tiles = round_up(tiles + 4 * (size_t)run_words(c[C_COLS], c[C_LANES]) + 4);
+    const cuda_spec *spec = s;
+    const rows_constants *c = &spec->rows;
+    size_t threads = 32 * (size_t)c->warps, vecs = (size_t)c->vecs;
+    size_t x = (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
+    size_t tiles = rows_are_tiled(s) ? (size_t)rows_at_a_time(s) * (size_t)c->cols * 2 : 0;
+    if (tiles && c->variant == ROWS_IN_RUNS) /* lanes read a run that ends behind the last row */
+        tiles = round_up(tiles + 4 * (size_t)run_words(c->cols, c->lanes) + 4);
     if (tiles && s->kernel == CUDA_FORWARD)
         return tiles;
     if (s->kernel == CUDA_FORWARD) {
-        int slots = c[C_HOLD] == 1 && c[C_GROUP] == 1 ? 1 : c[C_HOLD] == 2 ? 0 : c[C_STAGES];
-        return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;
+        const bool alone = c->hold == HOLD_IN_SHARED && spec->group == 1;
+        int slots = alone ? 1 : c->hold == READ_AGAIN ? 0 : c->stages;
+        return (size_t)slots * (size_t)c->rows * threads * vecs * x;
     }
     if (s->kernel == CUDA_BACKWARD) {
-        size_t g = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_G_TYPE);
-        size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
+        size_t g = (size_t)c->width * (size_t)role_bytes(spec, ROLE_DY);
+        size_t ring = (size_t)c->stages * (size_t)c->rows * vecs * threads * (x + g);
         if (tiles)
-            ring = 2 * (size_t)c[C_STAGES] * tiles;
-        if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1) /* the weights, converted */
-            ring += vecs * threads * (size_t)c[C_WIDTH] * real_bytes(c);
+            ring = 2 * (size_t)c->stages * tiles;
+        if (c->hold == HOLD_IN_RING && c->stages && spec->group == 1) /* the weights, converted */
+            ring += vecs * threads * (size_t)c->width * real_bytes(spec);
         size_t sums =
-            (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] * real_bytes(c);
-        if (c[C_TILE] == 2)
-            sums = 2 * (size_t)c[C_PLANES] * (size_t)c[C_COLS] * real_bytes(c);
-        if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
+            (size_t)c->teams * (size_t)c->lanes * vecs * (size_t)c->width * real_bytes(spec);
+        if (c->variant == ROWS_IN_RUNS)
+            sums = 2 * (size_t)c->planes * (size_t)c->cols * real_bytes(spec);
+        if (!spec->want_dweight && !spec->want_dbias)
             sums = 0;
         return ring > sums ? ring : sums;
     }
@@ -76,10 +81,11 @@ size_t rows_shared_bytes(const cuda_spec *s) {
 }
 
 int rows_at_a_time(const cuda_spec *s) {
-    const int32_t *c = s->constant;
-    if (c[C_LANES] <= 32)
-        return c[C_WARPS] * (32 / c[C_LANES]) * c[C_ROWS];
-    if (c[C_GROUP] > 1)
+    const cuda_spec *spec = s;
+    const rows_constants *c = &spec->rows;
+    if (c->lanes <= 32)
+        return c->warps * (32 / c->lanes) * c->rows;
+    if (spec->group > 1)
         return 1;
-    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : s->kernel == CUDA_FORWARD ? c[C_ROWS] : 1;
+    return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;
 }

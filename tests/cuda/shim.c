@@ -128,9 +128,8 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     const int count = cuda_launch_specs(plan, buffers, launches);
     const cuda_spec *first = &launches[0].spec;
-    const int32_t *c = first->constant;
-    const int together = cuda_spec_is_wide(first) ? c[C_GROUP] : cuda_spec_cluster(first);
-    const int held = plan->limits.multiprocessors * most(1, c[C_MIN_BLOCKS]) / most(1, together);
+    const int together = cuda_spec_is_wide(first) ? first->group : cuda_spec_cluster(first);
+    const int held = plan->limits.multiprocessors * most(1, first->min_blocks) / most(1, together);
     cuda_launch_arguments(plan, buffers, NULL, most(1, held), launches);
     int length = 0;
     for (int i = 0; i < count; i++) {
@@ -149,36 +148,43 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
 static cuda_spec *spec_of(cuda_plan *plan) {
     return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
 }
-EXPORT int shim_get(cuda_plan *plan, int constant) {
-    return spec_of(plan)->constant[constant];
+/* A constant by its name in the kernel's text; -1: it has none. */
+EXPORT int shim_get(cuda_plan *plan, const char *name) {
+    const int32_t *constant = cuda_spec_constant(spec_of(plan), name);
+    return constant ? *constant : -1;
 }
 
 /* GROUP 1 takes the wide road away; more makes one where the plan has none. */
 static void set_group(cuda_plan *plan, int group) {
     if (group > 1 && plan->wide.kernel < 0) {
         plan->wide = plan->main;
-        int32_t *c = plan->wide.constant;
-        c[C_CLUSTER] = 1;
+        rows_constants *c = &plan->wide.rows;
+        plan->wide.cluster = 1;
         if (plan->main.kernel != CUDA_STRIPS)
-            c[C_ROWS] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
+            c->rows = c->teams = c->hold = c->early = 1;
     }
     if (group > 1)
-        plan->wide.constant[C_GROUP] = group;
+        plan->wide.group = group;
     else
         plan->wide.kernel = -1;
 }
 
-/* Changes a constant of the kernel that runs (GROUP first); a bench's way to try variants. */
-EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
-    if (constant == -1)
+/* Changes a constant of the kernel that runs (GROUP first), TURNS of the plan or SLICES of what
+ * adds up partial sums; a bench's way to try variants. 0: the kernel has no such constant. */
+EXPORT int shim_set(cuda_plan *plan, const char *name, int value) {
+    int32_t *constant = cuda_spec_constant(spec_of(plan), name);
+    if (!strcmp(name, "TURNS"))
         plan->turns = value;
-    else if (constant == -2)
-        plan->finish.constant[C_SLICES] = value;
-    else if (constant == C_GROUP)
+    else if (!strcmp(name, "SLICES"))
+        plan->finish.finish.slices = value;
+    else if (!strcmp(name, "GROUP"))
         set_group(plan, value);
+    else if (constant)
+        *constant = value;
     else
-        spec_of(plan)->constant[constant] = value;
+        return 0;
     cuda_family_of(plan)->plan_size(plan);
+    return 1;
 }
 
 EXPORT int shim_run(const cuda_plan *plan, void *const *buffers, void *stream, void *workspace,
@@ -223,23 +229,24 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         return 100;
     cuda_spec spec = launches[number].spec;
     if (!wide && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
-        memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
-    for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
-        spec.constant[c] = access;
+        spec = plan->main;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        spec.access[r] = access;
+    rows_constants *rows = &spec.rows; /* of forward and backward */
     const int tiled = rows_are_tiled(&spec);
-    if (spec.kernel == CUDA_BACKWARD && !wide && !spec.constant[C_HOLD] && !tiled &&
-        (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
-         spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
-        spec.constant[C_STAGES] = 0;
+    if (spec.kernel == CUDA_BACKWARD && !wide && rows->hold == HOLD_IN_THREAD && !tiled &&
+        (access < 4 || rows->width * role_bytes(&spec, ROLE_X) < 4 ||
+         rows->width * role_bytes(&spec, ROLE_DY) < 4))
+        rows->stages = 0;
     if (tiled) {
-        spec.constant[C_DENSE] = access >= 4 ? 7 : 0;
+        rows->dense = access >= 4 ? 7 : 0;
         if (access < 4 && spec.kernel == CUDA_FORWARD)
-            spec.constant[C_MIN_BLOCKS] = most(1, spec.constant[C_MIN_BLOCKS] * 3 / 4);
+            spec.min_blocks = most(1, spec.min_blocks * 3 / 4);
     }
     if (spec.kernel == CUDA_FORWARD && !wide && access < 4) {
-        spec.constant[C_STAGES] = 0;
-        if (spec.constant[C_HOLD] == 1)
-            spec.constant[C_HOLD] = 2;
+        rows->stages = 0;
+        if (rows->hold == HOLD_IN_SHARED)
+            rows->hold = READ_AGAIN;
     }
     void *code = NULL;
     char *report = NULL;

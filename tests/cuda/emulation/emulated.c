@@ -102,27 +102,27 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
  */
 
 static void share_without_clusters(cuda_plan *plan) {
-    int32_t *c = plan->wide.constant;
-    if (plan->main.constant[C_CLUSTER] == 1)
+    if (plan->main.cluster == 1)
         return;
     plan->wide = plan->main;
-    c[C_GROUP] = c[C_CLUSTER];
-    c[C_CLUSTER] = 1;
+    plan->wide.group = plan->main.cluster;
+    plan->wide.cluster = 1;
     cuda_family_of(plan)->plan_size(plan);
 }
 
 static void share_rows(cuda_plan *plan) {
     const sharing *s = &sharing_of_rows;
-    int32_t *c = plan->wide.constant;
+    rows_constants *c = &plan->wide.rows;
     plan->wide = plan->main;
     plan->wide.kernel = plan->main.kernel == CUDA_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
-    c[C_GROUP] = s->group;
-    c[C_LANES] = s->lanes;
-    c[C_WARPS] = s->lanes / 32;
-    c[C_VECS] = s->vecs;
-    c[C_STAGES] = s->stages;
-    c[C_DELAY] = s->delay;
-    c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = c[C_MIN_BLOCKS] = 1;
+    plan->wide.group = s->group;
+    plan->wide.cluster = plan->wide.min_blocks = 1;
+    c->lanes = s->lanes;
+    c->warps = s->lanes / 32;
+    c->vecs = s->vecs;
+    c->stages = s->stages;
+    c->delay = s->delay;
+    c->rows = c->teams = c->hold = c->early = 1;
     cuda_family_of(plan)->plan_size(plan);
 }
 
@@ -140,115 +140,120 @@ static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm 
 
 /* What was emulated of what a specialisation can be. */
 static struct variant {
-    int kernel, constant, least, most; /* of the constant's value */
+    int kernel;
+    const char *constant;
+    int least, most; /* of the constant's value */
     bool seen;
 } variants[] = {
-    {CUDA_FORWARD, C_HOLD, 0, 0, 0},
-    {CUDA_FORWARD, C_HOLD, 1, 1, 0},
-    {CUDA_FORWARD, C_HOLD, 2, 2, 0},
-    {CUDA_FORWARD, C_STAGES, 0, 0, 0},
-    {CUDA_FORWARD, C_STAGES, 1, 9, 0},
-    {CUDA_FORWARD, C_EARLY, 0, 0, 0},
-    {CUDA_FORWARD, C_EARLY, 1, 1, 0},
-    {CUDA_FORWARD, C_CLUSTER, 2, 16, 0},
-    {CUDA_FORWARD, C_ROWS, 2, 9, 0},
-    {CUDA_FORWARD, C_REAL_DOUBLE, 1, 1, 0},
-    {CUDA_FORWARD, C_TILE, 1, 1, 0},
-    {CUDA_FORWARD, C_TILE, 2, 2, 0},
-    {CUDA_BACKWARD, C_TILE, 1, 1, 0},
-    {CUDA_BACKWARD, C_TILE, 2, 2, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 2, 2, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 4, 4, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 8, 8, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 16, 16, 0},
-    {CUDA_BACKWARD, C_STAGES, 0, 0, 0},
-    {CUDA_BACKWARD, C_STAGES, 1, 1, 0},
-    {CUDA_BACKWARD, C_STAGES, 2, 9, 0},
-    {CUDA_BACKWARD, C_TEAMS, 2, 32, 0},
-    {CUDA_BACKWARD, C_HOLD, 1, 1, 0},
-    {CUDA_BACKWARD, C_CLUSTER, 3, 3, 0},
-    {CUDA_BACKWARD, C_CORRECT, 0, 0, 0},
-    {CUDA_BACKWARD, C_CORRECT, 1, 1, 0},
-    {CUDA_BACKWARD, C_CLUSTER, 2, 16, 0},
-    {CUDA_BACKWARD, C_ROWS, 2, 9, 0},
-    {CUDA_BACKWARD, C_G_ACCESS, 2, 2, 0},
-    {CUDA_BACKWARD, C_REAL_DOUBLE, 1, 1, 0},
-    {CUDA_FORWARD, C_GROUP, 2, 32, 0},
-    {CUDA_FORWARD, C_GROUP, 33, 999, 0},
-    {CUDA_BACKWARD, C_GROUP, 2, 32, 0},
-    {CUDA_BACKWARD, C_GROUP, 33, 999, 0},
-    {CUDA_SUMS, C_WARPS, 1, 32, 0},
-    {CUDA_APPLY, C_WARPS, 1, 32, 0},
-    {CUDA_FINISH, C_SLICES, 1, 8, 0},
-    {CUDA_FINISH, C_SLICES, 16, 32, 0},
-    {CUDA_FINISH, C_LANES, 32, 32, 0},
-    {CUDA_FINISH, C_LANES, 64, 256, 0},
-    {CUDA_FORWARD, C_GROUPS, 2, 999, 0},
-    {CUDA_FORWARD, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_FORWARD, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_GROUPS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_GROUPS, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_STRIPS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_STRIPS, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_GENERAL_ROWS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_GENERAL_COLUMNS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_CHANNELS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
-    {CUDA_CHANNELS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 1, 1, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 2, 2, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 3, 3, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 4, 4, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 6, 6, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 8, 8, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 16, 16, 0},
-    {CUDA_CHANNELS, C_ROWS, 1, 1, 0},
-    {CUDA_CHANNELS, C_ROWS, 2, 2, 0},
-    {CUDA_CHANNELS, C_ROWS, 4, 4, 0},
-    {CUDA_CHANNELS, C_STAGES, 2, 2, 0},
-    {CUDA_CHANNELS, C_LAST, 1, 1, 0},
-    {CUDA_CHANNELS, C_HOLD, 1, 1, 0},
-    {CUDA_CHANNELS, C_CORRECT, 1, 1, 0},
-    {CUDA_CHANNELS, C_X_ACCESS, 2, 2, 0},
-    {CUDA_CHANNELS, C_X_ACCESS, 16, 16, 0},
-    {CUDA_CHANNELS, C_WIDTH, 1, 1, 0},
-    {CUDA_CHANNELS, C_WIDTH, 4, 4, 0},
-    {CUDA_GROUPS, C_STAGE, 0, 0, 0},
-    {CUDA_GROUPS, C_STAGE, 1, 1, 0},
-    {CUDA_GROUPS, C_STAGE, 2, 2, 0},
-    {CUDA_GROUPS, C_STAGE, 3, 3, 0},
-    {CUDA_GROUPS, C_STAGE, 4, 4, 0},
-    {CUDA_GROUPS, C_LAST, 0, 0, 0},
-    {CUDA_GROUPS, C_LAST, 1, 1, 0},
-    {CUDA_GROUPS, C_CLUSTER, 1, 1, 0},
-    {CUDA_GROUPS, C_CLUSTER, 5, 5, 0},
-    {CUDA_GROUPS, C_CORRECT, 1, 1, 0},
-    {CUDA_GROUPS, C_X_ACCESS, 2, 2, 0},
-    {CUDA_STRIPS, C_PASS, 0, 0, 0},
-    {CUDA_STRIPS, C_PASS, 1, 1, 0},
-    {CUDA_STRIPS, C_CLUSTER, 1, 1, 0},
-    {CUDA_STRIPS, C_CLUSTER, 2, 2, 0},
-    {CUDA_STRIPS, C_CLUSTER, 4, 16, 0},
-    {CUDA_STRIPS, C_GROUP, 2, 16, 0},
-    {CUDA_STRIPS, C_DELAY, 1, 1, 0},
-    {CUDA_STRIPS, C_CORRECT, 1, 1, 0},
-    {CUDA_STRIPS, C_DEPTH, 1, 1, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_STATISTICS, PLANISH_STATISTICS, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_APPLY, PLANISH_APPLY, 0},
-    {CUDA_GENERAL_ROWS, C_LANES, 1, 1, 0},
-    {CUDA_GENERAL_ROWS, C_LANES, 32, 32, 0},
-    {CUDA_GENERAL_COLUMNS, C_LANES, 1, 1, 0},
-    {CUDA_GENERAL_COLUMNS, C_LANES, 32, 32, 0},
-    {CUDA_GENERAL_FINISH, C_WARPS, 1, 32, 0},
+    {CUDA_FORWARD, "HOLD", 0, 0, 0},
+    {CUDA_FORWARD, "HOLD", 1, 1, 0},
+    {CUDA_FORWARD, "HOLD", 2, 2, 0},
+    {CUDA_FORWARD, "STAGES", 0, 0, 0},
+    {CUDA_FORWARD, "STAGES", 1, 9, 0},
+    {CUDA_FORWARD, "EARLY", 0, 0, 0},
+    {CUDA_FORWARD, "EARLY", 1, 1, 0},
+    {CUDA_FORWARD, "CLUSTER", 2, 16, 0},
+    {CUDA_FORWARD, "ROWS", 2, 9, 0},
+    {CUDA_FORWARD, "REAL_DOUBLE", 1, 1, 0},
+    {CUDA_FORWARD, "TILE", 1, 1, 0},
+    {CUDA_FORWARD, "TILE", 2, 2, 0},
+    {CUDA_BACKWARD, "TILE", 1, 1, 0},
+    {CUDA_BACKWARD, "TILE", 2, 2, 0},
+    {CUDA_FORWARD, "X_ACCESS", 2, 2, 0},
+    {CUDA_FORWARD, "X_ACCESS", 4, 4, 0},
+    {CUDA_FORWARD, "X_ACCESS", 8, 8, 0},
+    {CUDA_FORWARD, "X_ACCESS", 16, 16, 0},
+    {CUDA_BACKWARD, "STAGES", 0, 0, 0},
+    {CUDA_BACKWARD, "STAGES", 1, 1, 0},
+    {CUDA_BACKWARD, "STAGES", 2, 9, 0},
+    {CUDA_BACKWARD, "TEAMS", 2, 32, 0},
+    {CUDA_BACKWARD, "HOLD", 1, 1, 0},
+    {CUDA_BACKWARD, "CLUSTER", 3, 3, 0},
+    {CUDA_BACKWARD, "CORRECT", 0, 0, 0},
+    {CUDA_BACKWARD, "CORRECT", 1, 1, 0},
+    {CUDA_BACKWARD, "CLUSTER", 2, 16, 0},
+    {CUDA_BACKWARD, "ROWS", 2, 9, 0},
+    {CUDA_BACKWARD, "G_ACCESS", 2, 2, 0},
+    {CUDA_BACKWARD, "REAL_DOUBLE", 1, 1, 0},
+    {CUDA_FORWARD, "GROUP", 2, 32, 0},
+    {CUDA_FORWARD, "GROUP", 33, 999, 0},
+    {CUDA_BACKWARD, "GROUP", 2, 32, 0},
+    {CUDA_BACKWARD, "GROUP", 33, 999, 0},
+    {CUDA_SUMS, "WARPS", 1, 32, 0},
+    {CUDA_APPLY, "WARPS", 1, 32, 0},
+    {CUDA_FINISH, "SLICES", 1, 8, 0},
+    {CUDA_FINISH, "SLICES", 16, 32, 0},
+    {CUDA_FINISH, "LANES", 32, 32, 0},
+    {CUDA_FINISH, "LANES", 64, 256, 0},
+    {CUDA_FORWARD, "GROUPS", 2, 999, 0},
+    {CUDA_FORWARD, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_FORWARD, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_GROUPS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_GROUPS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_STRIPS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_STRIPS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_GENERAL_ROWS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_GENERAL_COLUMNS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_CHANNELS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},
+    {CUDA_CHANNELS, "PASS", PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
+    {CUDA_CHANNELS, "CLUSTER", 1, 1, 0},
+    {CUDA_CHANNELS, "CLUSTER", 2, 2, 0},
+    {CUDA_CHANNELS, "CLUSTER", 3, 3, 0},
+    {CUDA_CHANNELS, "CLUSTER", 4, 4, 0},
+    {CUDA_CHANNELS, "CLUSTER", 6, 6, 0},
+    {CUDA_CHANNELS, "CLUSTER", 8, 8, 0},
+    {CUDA_CHANNELS, "CLUSTER", 16, 16, 0},
+    {CUDA_CHANNELS, "ROWS", 1, 1, 0},
+    {CUDA_CHANNELS, "ROWS", 2, 2, 0},
+    {CUDA_CHANNELS, "ROWS", 4, 4, 0},
+    {CUDA_CHANNELS, "STAGES", 2, 2, 0},
+    {CUDA_CHANNELS, "LAST", 1, 1, 0},
+    {CUDA_CHANNELS, "HOLD", 1, 1, 0},
+    {CUDA_CHANNELS, "CORRECT", 1, 1, 0},
+    {CUDA_CHANNELS, "X_ACCESS", 2, 2, 0},
+    {CUDA_CHANNELS, "X_ACCESS", 16, 16, 0},
+    {CUDA_CHANNELS, "WIDTH", 1, 1, 0},
+    {CUDA_CHANNELS, "WIDTH", 4, 4, 0},
+    {CUDA_GROUPS, "STAGE", 0, 0, 0},
+    {CUDA_GROUPS, "STAGE", 1, 1, 0},
+    {CUDA_GROUPS, "STAGE", 2, 2, 0},
+    {CUDA_GROUPS, "STAGE", 3, 3, 0},
+    {CUDA_GROUPS, "STAGE", 4, 4, 0},
+    {CUDA_GROUPS, "LAST", 0, 0, 0},
+    {CUDA_GROUPS, "LAST", 1, 1, 0},
+    {CUDA_GROUPS, "CLUSTER", 1, 1, 0},
+    {CUDA_GROUPS, "CLUSTER", 5, 5, 0},
+    {CUDA_GROUPS, "CORRECT", 1, 1, 0},
+    {CUDA_GROUPS, "X_ACCESS", 2, 2, 0},
+    {CUDA_STRIPS, "PASS", 0, 0, 0},
+    {CUDA_STRIPS, "PASS", 1, 1, 0},
+    {CUDA_STRIPS, "CLUSTER", 1, 1, 0},
+    {CUDA_STRIPS, "CLUSTER", 2, 2, 0},
+    {CUDA_STRIPS, "CLUSTER", 4, 16, 0},
+    {CUDA_STRIPS, "GROUP", 2, 16, 0},
+    {CUDA_STRIPS, "DELAY", 1, 1, 0},
+    {CUDA_STRIPS, "CORRECT", 1, 1, 0},
+    {CUDA_STRIPS, "DEPTH", 1, 1, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_STATISTICS, PLANISH_STATISTICS, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_APPLY, PLANISH_APPLY, 0},
+    {CUDA_GENERAL_ROWS, "LANES", 1, 1, 0},
+    {CUDA_GENERAL_ROWS, "LANES", 32, 32, 0},
+    {CUDA_GENERAL_COLUMNS, "LANES", 1, 1, 0},
+    {CUDA_GENERAL_COLUMNS, "LANES", 32, 32, 0},
+    {CUDA_GENERAL_FINISH, "WARPS", 1, 32, 0},
 };
 
 static void note_variant(const cuda_spec *spec) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         struct variant *v = &variants[i];
-        const int32_t value = spec->constant[v->constant];
-        v->seen |= v->kernel == spec->kernel && v->least <= value && value <= v->most;
+        cuda_spec own = *spec;
+        if (v->kernel != spec->kernel)
+            continue;
+        const int32_t *value = cuda_spec_constant(&own, v->constant);
+        v->seen |= value && v->least <= *value && *value <= v->most;
     }
 }
 
@@ -304,8 +309,7 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
     int cluster = cuda_spec_cluster(&launches[0].spec);
     int held = limits.multiprocessors / cluster;
     if (cuda_spec_is_wide(&launches[0].spec))
-        held = limits.multiprocessors * launches[0].spec.constant[C_MIN_BLOCKS] /
-               launches[0].spec.constant[C_GROUP];
+        held = limits.multiprocessors * launches[0].spec.min_blocks / launches[0].spec.group;
     if (exec->workspace)
         memset(exec->workspace, fill, exec->workspace_bytes);
     cuda_launch_arguments(&plan, buffers, exec->workspace, held > 1 ? held - held / 8 : 1,
@@ -334,7 +338,7 @@ void name_missing_variants(void) {
         const struct variant *v = &variants[i];
         const cuda_spec spec = {.kernel = v->kernel};
         if (!v->seen)
-            printf("not launched: %s with constant %d from %d to %d\n",
-                   cuda_kernel_of(&spec)->entry, v->constant, v->least, v->most);
+            printf("not launched: %s with %s from %d to %d\n", cuda_kernel_of(&spec)->entry,
+                   v->constant, v->least, v->most);
     }
 }
