@@ -1,12 +1,14 @@
 #include "spec.h"
 
-#include <stdio.h>
+#include <ctype.h>
 #include <string.h>
 
+#include "../text.h"
 #include "families.h"
 
-/* Every kernel's, but for what is asked by #if, which constants of the language cannot be. */
+/* Every kernel's. The first is asked by #if, which constants of the language cannot be. */
 static const cuda_constant common_list[] = {
+    {"REAL_DOUBLE", offsetof(cuda_spec, real_double)},
     {"KIND", offsetof(cuda_spec, kind)},
     {"ACTIVATION", offsetof(cuda_spec, activation)},
     {"PASS", offsetof(cuda_spec, pass)},
@@ -14,23 +16,6 @@ static const cuda_constant common_list[] = {
     {"CORRECT", offsetof(cuda_spec, correct)},
     {"WANT_DWEIGHT", offsetof(cuda_spec, want_dweight)},
     {"WANT_DBIAS", offsetof(cuda_spec, want_dbias)},
-    {"X_TYPE", offsetof(cuda_spec, type[ROLE_X])},
-    {"W_TYPE", offsetof(cuda_spec, type[ROLE_WEIGHT])},
-    {"B_TYPE", offsetof(cuda_spec, type[ROLE_BIAS])},
-    {"Y_TYPE", offsetof(cuda_spec, type[ROLE_Y])},
-    {"MEAN_TYPE", offsetof(cuda_spec, type[ROLE_MEAN])},
-    {"RSTD_TYPE", offsetof(cuda_spec, type[ROLE_RSTD])},
-    {"M2_TYPE", offsetof(cuda_spec, type[ROLE_M2])},
-    {"G_TYPE", offsetof(cuda_spec, type[ROLE_DY])},
-    {"D_TYPE", offsetof(cuda_spec, type[ROLE_DX])},
-    {"DW_TYPE", offsetof(cuda_spec, type[ROLE_DWEIGHT])},
-    {"DB_TYPE", offsetof(cuda_spec, type[ROLE_DBIAS])},
-    {"X_ACCESS", offsetof(cuda_spec, access[ROLE_X])},
-    {"W_ACCESS", offsetof(cuda_spec, access[ROLE_WEIGHT])},
-    {"B_ACCESS", offsetof(cuda_spec, access[ROLE_BIAS])},
-    {"Y_ACCESS", offsetof(cuda_spec, access[ROLE_Y])},
-    {"G_ACCESS", offsetof(cuda_spec, access[ROLE_DY])},
-    {"D_ACCESS", offsetof(cuda_spec, access[ROLE_DX])},
     {"CLUSTER", offsetof(cuda_spec, cluster)},
     {"GROUP", offsetof(cuda_spec, group)},
     {"MIN_BLOCKS", offsetof(cuda_spec, min_blocks)},
@@ -135,8 +120,24 @@ const cuda_constant finish_list[] = {
     {NULL, 0},
 };
 
+/* The number of the tensor that a text names, such as "x]"; -1: none. */
+static int role_of(const char *name) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const size_t length = strlen(role_name(r));
+        if (!strncmp(name, role_name(r), length) && !strcmp(name + length, "]"))
+            return r;
+    }
+    return -1;
+}
+
 int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
     const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
+    static const char type[] = "TYPES[", access[] = "ACCESSES[";
+    const bool is_type = !strncmp(name, type, sizeof type - 1);
+    if (is_type || !strncmp(name, access, sizeof access - 1)) {
+        const int r = role_of(name + (is_type ? sizeof type : sizeof access) - 1);
+        return r < 0 ? NULL : is_type ? &spec->type[r] : &spec->access[r];
+    }
     for (int i = 0; i < 2; i++)
         for (const cuda_constant *c = lists[i]; c->name; c++)
             if (!strcmp(c->name, name))
@@ -144,18 +145,35 @@ int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
     return NULL;
 }
 
-size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {
+/* An array with a number for each tensor. */
+static void append_roles(text *to, const char *name, const int32_t values[ROLE_COUNT]) {
+    append(to, "constexpr int %s[] = {", name);
+    for (int r = 0; r < ROLE_COUNT; r++)
+        append(to, "%s%d", r ? ", " : "", values[r]);
+    append(to, "};\n");
+}
+
+size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
     const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
-    size_t length = (size_t)snprintf(text, bytes, "#define REAL_DOUBLE %d\n", spec->real_double);
+    text to = {start, bytes, 0};
+    append(&to, "#define %s %d\n", common_list[0].name, spec->real_double);
     for (int i = 0; i < 2; i++)
-        for (const cuda_constant *c = lists[i]; c->name; c++) {
-            const size_t left = length < bytes ? bytes - length : 0;
+        for (const cuda_constant *c = lists[i] + (i == 1); c->name; c++) {
             int32_t value;
             memcpy(&value, (const char *)spec + c->offset, sizeof value);
-            length += (size_t)snprintf(left ? text + length : NULL, left,
-                                       "constexpr int %s = %d;\n", c->name, value);
+            append(&to, "constexpr int %s = %d;\n", c->name, value);
         }
-    return length;
+    append(&to, "enum {");
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        append(&to, " ROLE_");
+        for (const char *c = role_name(r); *c; c++)
+            append(&to, "%c", toupper((unsigned char)*c));
+        append(&to, ",");
+    }
+    append(&to, " ROLE_COUNT };\n");
+    append_roles(&to, "TYPES", spec->type);
+    append_roles(&to, "ACCESSES", spec->access);
+    return to.length;
 }
 
 void cuda_spec_describe(cuda_spec *spec, const problem *p) {

@@ -143,10 +143,11 @@ static inline size_t real_bytes(const cuda_spec *spec) {
  * dtypes. */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
-/* The constant of this name in the kernel's text; NULL: it has none. */
+/* The constant of this name in the kernel's text, such as "LANES" or "ACCESSES[x]" (roles.h has the
+ * names of tensors); NULL: it has none. */
 int32_t *cuda_spec_constant(cuda_spec *spec, const char *name);
 
-/* Writes the prelude, closed by 0 and cut to `bytes`; returns its whole length. */
-size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes);
+/* Writes the prelude to `start`, closed by 0 and cut to `bytes`; returns its whole length. */
+size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes);
 
 #endif
