@@ -27,7 +27,7 @@ static int images_of(const cuda_plan *plan) {
 
 static bool reads_once(const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
-    return c->stage == STAGE_ROW || c->stage == STAGE_TILE;
+    return c->variant == GROUPS_BY_ROW || c->variant == GROUPS_IN_TILES;
 }
 
 static int64_t pieces_of(const cuda_spec *spec) {
@@ -53,7 +53,7 @@ static const cuda_spec *first_of(const cuda_plan *plan) {
 /* Of dweight and dbias: one of each image, or of each of its blocks; of tiles, of those images that
  * have blocks of their own. */
 static int64_t partial_rows(const cuda_plan *plan, const cuda_spec *spec) {
-    if (spec->groups.stage == STAGE_TILE)
+    if (spec->groups.variant == GROUPS_IN_TILES)
         return tiles_images_at_once(spec, images_of(plan), &plan->limits);
     return images_of(plan) * (spec->kernel == CUDA_STRIPS ? strips_blocks(spec) : 1);
 }
@@ -143,9 +143,9 @@ static int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes)
                     "pieces of %d, %d warps, cluster %d, group %d",
                     is_backward(spec) ? "backward" : "forward", images_of(plan), c->groups,
                     c->depth, c->pixels, c->last ? " channels last" : "",
-                    c->stage == STAGE_TILE  ? "tiles"
-                    : c->stage == STAGE_ROW ? "one read"
-                                            : "two reads",
+                    c->variant == GROUPS_IN_TILES ? "tiles"
+                    : c->variant == GROUPS_BY_ROW ? "one read"
+                                                  : "two reads",
                     c->width, c->lanes, c->planes, c->piece, c->warps, spec->cluster, spec->group);
 }
 
@@ -158,36 +158,37 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     const groups_constants *c = &spec->groups;
     uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(plan->stride[r] * bytes);
     const int64_t run = c->last ? c->cols
-                        : c->stage == STAGE_TILE
+                        : c->variant == GROUPS_IN_TILES
                             ? (int64_t)(spec->cluster > 1 ? 1 : c->rows * c->depth) * c->pixels
-                        : c->stage == STAGE_ROW ? (int64_t)(c->depth / spec->cluster) * c->pixels
-                                                : c->pixels;
+                        : c->variant == GROUPS_BY_ROW
+                            ? (int64_t)(c->depth / spec->cluster) * c->pixels
+                            : c->pixels;
     bits |= (uint64_t)(run * bytes);
     if (plan->main.kernel == CUDA_STRIPS)
         bits |= (uint64_t)(c->tile_channels * bytes);
     return common_alignment(bits);
 }
 
-static cuda_spec stage_of(const cuda_plan *plan, void *const *buffers, int stage) {
+static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int variant) {
     const groups_tuning *t = &plan->limits.tuning->groups;
     cuda_spec made = *first_of(plan), *spec = &made;
     groups_constants *c = &spec->groups;
-    c->stage = stage;
-    if (!is_backward(spec) && (stage == STAGE_SUMS || stage == STAGE_MOMENTS))
+    c->variant = variant;
+    if (!is_backward(spec) && (variant == GROUPS_SUMS || variant == GROUPS_MOMENTS))
         spec->activation = PLANISH_IDENTITY;
-    if (stage == STAGE_MOMENTS) {
+    if (variant == GROUPS_MOMENTS) {
         const int64_t entries = c->depth * (is_backward(spec) ? 1 : pieces_of(&plan->main));
         c->warps = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;
         spec->min_blocks = 1;
     }
     /* Chunks of several rows hold the moments of each. */
-    if (stage == STAGE_APPLY && c->last && c->depth % c->width)
+    if (variant == GROUPS_APPLY && c->last && c->depth % c->width)
         spec->min_blocks = least(spec->min_blocks, t->mixed_blocks);
     spec->access[ROLE_X] = access_of(plan, buffers, ROLE_X, role_bytes(spec, ROLE_X));
     spec->access[ROLE_Y] = access_of(plan, buffers, ROLE_Y, role_bytes(spec, ROLE_Y));
     spec->access[ROLE_DY] = access_of(plan, buffers, ROLE_DY, role_bytes(spec, ROLE_DY));
     spec->access[ROLE_DX] = access_of(plan, buffers, ROLE_DX, role_bytes(spec, ROLE_DX));
-    if (stage == STAGE_TILE)
+    if (variant == GROUPS_IN_TILES)
         c->out_lies_as_x =
             images_lie_as_x(plan, buffers, images_of(plan), is_backward(spec) ? ROLE_DX : ROLE_Y);
     return made;
@@ -199,12 +200,12 @@ static int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_C
     const groups_constants *c = &spec->groups;
     int count = 0;
     if (reads_once(spec)) {
-        launches[count++].spec = stage_of(plan, buffers, c->stage);
+        launches[count++].spec = variant_of(plan, buffers, c->variant);
     } else {
-        launches[count++].spec = stage_of(plan, buffers, STAGE_SUMS);
-        launches[count++].spec = stage_of(plan, buffers, STAGE_MOMENTS);
+        launches[count++].spec = variant_of(plan, buffers, GROUPS_SUMS);
+        launches[count++].spec = variant_of(plan, buffers, GROUPS_MOMENTS);
         if (!is_backward(spec) || spec->type[ROLE_DX] != DTYPE_NONE)
-            launches[count++].spec = stage_of(plan, buffers, STAGE_APPLY);
+            launches[count++].spec = variant_of(plan, buffers, GROUPS_APPLY);
     }
     if (plan->finish.kernel >= 0)
         launches[count++].spec = plan->finish;
@@ -226,9 +227,9 @@ static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec, int residen
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(&plan->main);
     int64_t grid =
         plan->main.kernel == CUDA_STRIPS ? strips_grid(plan, resident) : plan->rows * spec->cluster;
-    if (c->stage == STAGE_TILE)
+    if (c->variant == GROUPS_IN_TILES)
         return plan->partials * tiles_of_image(first_of(plan)) * spec->cluster;
-    if (c->stage == STAGE_SUMS || c->stage == STAGE_APPLY)
+    if (c->variant == GROUPS_SUMS || c->variant == GROUPS_APPLY)
         grid = c->last ? pieces * ceil_div(ceil_div(c->cols, c->width), c->lanes)
                        : (pieces * c->cols + c->warps - 1) / c->warps;
     return grid < MOST_GRID ? grid : MOST_GRID; /* whole clusters: both are multiples */

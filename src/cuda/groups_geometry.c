@@ -19,9 +19,9 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     if (spec->kernel == CUDA_STRIPS)
         return strips_shared_bytes(spec);
-    if (c->stage == STAGE_TILE)
+    if (c->variant == GROUPS_IN_TILES)
         return tiles_shared_bytes(spec);
-    if (c->stage == STAGE_ROW) {
+    if (c->variant == GROUPS_BY_ROW) {
         const int part = c->depth / spec->cluster;
         const size_t row = (size_t)part * (size_t)c->pixels;
         const int chunks = ceil_div(c->pixels, c->width);
@@ -30,7 +30,7 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
                round_up(row * (size_t)role_bytes(spec, ROLE_DY)) +
                (size_t)(2 * part + sums) * sizeof(float); /* weights and biases */
     }
-    if (c->stage == STAGE_SUMS && c->last)
+    if (c->variant == GROUPS_SUMS && c->last)
         return (size_t)(3 * c->planes * c->lanes * c->width) * sizeof(float);
     return 0;
 }
@@ -72,7 +72,7 @@ static bool row_geometry(cuda_plan *plan) {
     const groups_tuning *t = &plan->limits.tuning->groups;
     cuda_spec *spec = &plan->main;
     groups_constants *c = &spec->groups;
-    c->stage = STAGE_ROW;
+    c->variant = GROUPS_BY_ROW;
     c->lanes = 32;
     c->planes = spec->cluster = 1;
     c->width = width_of(spec, c->pixels);
@@ -103,7 +103,7 @@ static bool row_geometry(cuda_plan *plan) {
 static bool strip_geometry(cuda_plan *plan) {
     cuda_spec *spec = &plan->main;
     groups_constants *c = &spec->groups;
-    c->stage = STAGE_ROW;
+    c->variant = GROUPS_BY_ROW;
     c->width = width_of(spec, c->cols);
     return c->width * role_bytes(spec, ROLE_X) >= LEAST_CHUNK &&
            strips_geometry(&plan->main, &plan->limits);
@@ -122,7 +122,7 @@ static void piece_geometry(cuda_plan *plan) {
     const groups_tuning *t = &plan->limits.tuning->groups;
     cuda_spec *spec = &plan->main;
     groups_constants *c = &spec->groups;
-    c->stage = STAGE_APPLY;
+    c->variant = GROUPS_APPLY;
     spec->cluster = 1;
     c->width = width_of(spec, c->last ? c->cols : c->pixels);
     c->warps = t->threads / 32;

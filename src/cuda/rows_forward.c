@@ -108,9 +108,9 @@ static void runs_geometry(const gpu_tuning *gpu, cuda_spec *spec, int cols, int 
     c->vecs = ceil_div(chunks, lanes);
     c->warps = lanes == 16 ? 4 : 8;
     c->rows = lanes == 16 ? 4 : 2;
-    c->hold = words > t->runs_most_words ? HOLD_AS_WORDS : HOLD_AS_FLOATS;
-    int registers = c->hold == HOLD_AS_WORDS ? words + 34 : 2 * words + 30;
-    registers += c->hold == HOLD_AS_WORDS ? t->runs_held_registers : t->runs_registers;
+    c->held_as_words = words > t->runs_most_words;
+    int registers = c->held_as_words ? words + 34 : 2 * words + 30;
+    registers += c->held_as_words ? t->runs_held_registers : t->runs_registers;
     spec->min_blocks = least(t->runs_warps, gpu->lane_registers / registers) / c->warps;
 }
 

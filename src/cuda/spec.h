@@ -28,7 +28,7 @@ typedef enum cuda_kernel {
 /* ---- Constants of a family ----------------------------------------------------------------------
  * What each is, the head of its kernel's text says. */
 
-/* Which kernel dense rows of 16 bits go through (TILE in the text). */
+/* Which kernel dense rows go through: those of 16 bits have others. */
 enum rows_variant {
     ROWS_PLAIN,
     ROWS_TILED,  /* tiled_words.cu, backward_tiles.cu */
@@ -37,9 +37,6 @@ enum rows_variant {
 
 /* HOLD of the forward of dense rows: where a row is between its statistics and its output. */
 enum forward_hold { HOLD_IN_REGISTERS, HOLD_IN_SHARED, READ_AGAIN };
-
-/* The same of ROWS_IN_RUNS: what registers hold of it. */
-enum runs_hold { HOLD_AS_FLOATS, HOLD_AS_WORDS };
 
 /* HOLD of the backward of dense rows: where a row is between its sums and its output. */
 enum backward_hold {
@@ -51,7 +48,8 @@ enum backward_hold {
 typedef struct rows_constants {
     int32_t cols, width, lanes, vecs, rows, warps, teams;
     int32_t variant;
-    int32_t hold; /* forward_hold, runs_hold or backward_hold */
+    int32_t hold;          /* forward_hold or backward_hold */
+    int32_t held_as_words; /* forward ROWS_IN_RUNS: registers hold a row as it is in memory */
     int32_t stages, delay, early;
     int32_t groups, pixels; /* of rows that are groups of channels */
     int32_t planes;         /* of ROWS_IN_RUNS */
@@ -66,17 +64,17 @@ typedef struct channels_constants {
     int32_t out_through_shared;
 } channels_constants;
 
-/* STAGE of the kernels of groups: in which step, or way, of a norm. */
-enum groups_stage {
-    STAGE_ROW, /* one read, of a row (or a strip) */
-    STAGE_SUMS,
-    STAGE_MOMENTS,
-    STAGE_APPLY,
-    STAGE_TILE /* one read, of rows in tiles */
+/* Which kernel groups go through. */
+enum groups_variant {
+    GROUPS_BY_ROW, /* one read, of a row (or a strip) */
+    GROUPS_SUMS,   /* of two reads: the sums of channels, */
+    GROUPS_MOMENTS,
+    GROUPS_APPLY,   /* and the output */
+    GROUPS_IN_TILES /* one read, of several rows */
 };
 
 typedef struct groups_constants {
-    int32_t stage; /* groups_stage */
+    int32_t variant; /* groups_variant */
     int32_t groups, depth, pixels, cols;
     int32_t tile_channels; /* of a strip */
     int32_t piece, width, lanes, planes, warps;

@@ -159,7 +159,7 @@ bool tiles_geometry(cuda_spec *spec, const cuda_limits *limits) {
         (spec->type[out] != DTYPE_NONE && role_bytes(spec, out) != role_bytes(spec, ROLE_X)))
         return false;
     const cuda_spec before = *spec;
-    c->stage = STAGE_TILE;
+    c->variant = GROUPS_IN_TILES;
     c->planes = c->piece = c->lanes = c->rows = spec->cluster = 1;
     if (part_bytes(spec) / c->depth <= room) {
         set_cluster(spec, limits);

@@ -15,6 +15,13 @@ typedef long long i64;
 /* The library's dtype order. */
 enum { F32 = 0, F16 = 1, BF16 = 2, F64 = 3, NONE = 4 };
 
+/* What constants of a family may be, as spec.h has them. VARIANT of dense rows and of groups: */
+enum { ROWS_PLAIN, ROWS_TILED, ROWS_IN_RUNS };
+enum { GROUPS_BY_ROW, GROUPS_SUMS, GROUPS_MOMENTS, GROUPS_APPLY, GROUPS_IN_TILES };
+/* HOLD of the forward and of the backward of dense rows: */
+enum { HOLD_IN_REGISTERS, HOLD_IN_SHARED, READ_AGAIN };
+enum { HOLD_IN_THREAD, HOLD_IN_RING, HOLD_THE_NEXT };
+
 constexpr int X_TYPE = TYPES[ROLE_X], X_ACCESS = ACCESSES[ROLE_X];
 constexpr int Y_TYPE = TYPES[ROLE_Y], Y_ACCESS = ACCESSES[ROLE_Y];
 constexpr int W_TYPE = TYPES[ROLE_WEIGHT], W_ACCESS = ACCESSES[ROLE_WEIGHT];
