@@ -263,3 +263,16 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int g_bytes, int i
     }
     return warps_geometry(spec, &r) || blocks_geometry(spec, &r);
 }
+
+/* Asynchronous copies need 4 bytes; but rows that are read twice go through registers to their
+ * ring. */
+void backward_fit_buffers(cuda_spec *spec) {
+    rows_constants *c = &spec->rows;
+    const role read[] = {ROLE_X, ROLE_DY};
+    bool narrow = false;
+    for (int i = 0; i < 2; i++)
+        narrow |= spec->access[read[i]] < 4 || c->width * role_bytes(spec, read[i]) < 4;
+    if (c->variant == ROWS_PLAIN &&
+        (spec->kernel == CUDA_APPLY || (narrow && c->hold == HOLD_IN_THREAD)))
+        c->stages = 0;
+}

@@ -12,4 +12,8 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
  * blocks do better than rows over clusters or groups of blocks. */
 void group_rows_geometry(cuda_plan *plan, int x_bytes);
 
+/* What is otherwise in a kernel of the plan for so many rows, in buffers that are aligned as
+ * spec->access and dense say. The sums stay the same. */
+void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec);
+
 #endif

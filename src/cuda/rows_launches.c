@@ -9,6 +9,8 @@
 #include "finish.h"
 #include "geometry.h"
 #include "integers.h"
+#include "rows_backward.h"
+#include "rows_forward.h"
 #include "rows_shape.h"
 
 enum {
@@ -25,18 +27,6 @@ static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
 /* Bytes from one row of a tensor to the next. */
 static int64_t row_bytes(const cuda_plan *plan, role r) {
     return plan->stride[r] * role_bytes(&plan->main, r);
-}
-
-/* Turns of blocks (or clusters) over the rows. */
-static int64_t units_of(const cuda_plan *plan, const cuda_spec *spec) {
-    int64_t at_a_time = rows_at_a_time(spec);
-    return (plan->rows + at_a_time - 1) / at_a_time;
-}
-
-/* Blocks (or clusters) the device holds at once, as planned. */
-static int64_t resident(const cuda_plan *plan, const cuda_spec *spec) {
-    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster;
-    return n > 0 ? n : 1;
 }
 
 /* ---- Specialisations ---------------------------------------------------------------------------
@@ -57,57 +47,30 @@ static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
     return dense;
 }
 
-/* A kernel of the plan for buffers at these addresses. */
+/* A kernel of the plan for buffers at these addresses: the alignments, and what follows from them.
+ */
 static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *const *b) {
-    cuda_spec made = *which, *spec = &made;
-    rows_constants *c = &spec->rows;
+    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
+    const bool is_forward = which->kernel == CUDA_FORWARD;
+    const role *roles = is_forward ? forward : backward;
+    cuda_spec spec = *which;
     int64_t stride[ROLE_COUNT];
     memcpy(stride, plan->stride, sizeof stride);
-    const int tiled = rows_are_tiled(which);
-    if (tiled)
-        c->dense = dense_rows(plan, stride);
-    spec->access[ROLE_X] = access_of(b[ROLE_X], stride[ROLE_X], role_bytes(spec, ROLE_X));
-    spec->access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
-    /* Asynchronous copies need 4 bytes. Without them the sums stay the same. */
-    int narrow = spec->access[ROLE_X] < 4 || c->width * role_bytes(spec, ROLE_X) < 4;
-    if (spec->kernel == CUDA_FORWARD) {
-        spec->access[ROLE_Y] = access_of(b[ROLE_Y], stride[ROLE_Y], role_bytes(spec, ROLE_Y));
-        spec->access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
-        if (cuda_spec_is_wide(spec))
-            return made;
-        /* Rows within warps that fill less than half of the device: rather more threads than
-         * several rows for each. The bits are the same. */
-        while (c->lanes <= 32 && c->rows > 1 && 2 * units_of(plan, spec) < resident(plan, spec) &&
-               !(tiled && rows_at_a_time(spec) % 16)) /* a tile is whole words */
-            c->rows /= 2;
-        if (tiled) {
-            if (c->dense != 3 || spec->access[ROLE_X] < 4) /* more addresses, or loads, under way */
-                spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
-            return made;
-        }
-        const int few = units_of(plan, spec) <= 2 * plan->limits.multiprocessors / spec->cluster;
-        if (c->hold == HOLD_IN_SHARED && few && c->vecs <= 5)
-            c->hold = HOLD_IN_REGISTERS; /* the same sums */
-        if (c->hold == HOLD_IN_SHARED && narrow)
-            c->hold = READ_AGAIN;
-        /* A ring needs rows to come: with one turn for each team it would only delay the first. */
-        if (narrow || units_of(plan, spec) <= resident(plan, spec))
-            c->stages = 0;
-        if (c->hold == HOLD_IN_REGISTERS && !spec->real_double && c->warps <= 16 && few) {
-            c->early = 1;
-            spec->min_blocks = 1;
-        }
-    } else {
-        spec->access[ROLE_DY] = access_of(b[ROLE_DY], stride[ROLE_DY], role_bytes(spec, ROLE_DY));
-        spec->access[ROLE_DX] = access_of(b[ROLE_DX], stride[ROLE_DX], role_bytes(spec, ROLE_DX));
-        if (cuda_spec_is_wide(spec) || tiled)
-            return made;
-        /* But rows that are read twice go through registers to their ring. */
-        narrow |= spec->access[ROLE_DY] < 4 || c->width * role_bytes(spec, ROLE_DY) < 4;
-        if (spec->kernel == CUDA_APPLY || (narrow && c->hold == HOLD_IN_THREAD))
-            c->stages = 0;
-    }
-    return made;
+    if (rows_are_tiled(which))
+        spec.rows.dense = dense_rows(plan, stride);
+    for (int i = 0; i < (is_forward ? 2 : 3); i++)
+        spec.access[roles[i]] =
+            access_of(b[roles[i]], stride[roles[i]], role_bytes(&spec, roles[i]));
+    spec.access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
+    if (is_forward)
+        spec.access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
+    if (cuda_spec_is_wide(&spec))
+        return spec;
+    if (is_forward)
+        forward_fit_buffers(plan, &spec);
+    else
+        backward_fit_buffers(&spec);
+    return spec;
 }
 
 int rows_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
@@ -152,8 +115,8 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
                               cuda_launch *l) {
     const cuda_spec *spec = &l->spec;
     const rows_constants *c = &spec->rows;
-    int64_t units = units_of(plan, &l->spec), cluster = spec->cluster, grid = units;
-    int64_t at_once = cluster > 1 ? resident_clusters : resident(plan, &l->spec);
+    int64_t units = rows_units(plan, &l->spec), cluster = spec->cluster, grid = units;
+    int64_t at_once = cluster > 1 ? resident_clusters : rows_resident(plan, &l->spec);
     /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
     if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = (units + plan->turns - 1) / plan->turns;
@@ -214,7 +177,7 @@ static void finish_arguments(const cuda_plan *plan, void *const *b, char *sums, 
 static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
                                int resident_clusters, cuda_launch *l) {
     const cuda_spec *spec = &l->spec;
-    int64_t cluster = spec->cluster, units = units_of(plan, &l->spec), grid = plan->partials;
+    int64_t cluster = spec->cluster, units = rows_units(plan, &l->spec), grid = plan->partials;
     if (cluster > 1 && resident_clusters < grid)
         grid = resident_clusters;
     if (units < grid)

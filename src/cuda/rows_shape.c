@@ -89,3 +89,13 @@ int rows_at_a_time(const cuda_spec *s) {
         return 1;
     return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;
 }
+
+int64_t rows_units(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t at_a_time = rows_at_a_time(spec);
+    return (plan->rows + at_a_time - 1) / at_a_time;
+}
+
+int64_t rows_resident(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster;
+    return n > 0 ? n : 1;
+}

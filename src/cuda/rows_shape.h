@@ -13,6 +13,11 @@ int rows_are_tiled(const cuda_spec *spec);
 /* Rows that one block (or cluster) of the kernel takes at a time. */
 int rows_at_a_time(const cuda_spec *spec);
 
+/* Turns of blocks (or clusters) over the plan's rows, and blocks (or clusters) that the device
+ * holds at once as planned. */
+int64_t rows_units(const cuda_plan *plan, const cuda_spec *spec);
+int64_t rows_resident(const cuda_plan *plan, const cuda_spec *spec);
+
 unsigned rows_threads(const cuda_spec *spec);
 size_t rows_shared_bytes(const cuda_spec *spec);
 
