@@ -166,21 +166,30 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
     return made;
 }
 
+/* Those that are launched, in their order; returns how many. dx may be dy or x itself: the sums
+ * come first. */
+static int kernels_of(const cuda_plan *plan, cuda_kernel kernels[CUDA_MOST_LAUNCHES]) {
+    int count = 0;
+    if (is_backward(plan) && wants_sums(plan)) {
+        if (wants_delta(plan))
+            kernels[count++] = CUDA_GENERAL_ROWS;
+        kernels[count++] = CUDA_GENERAL_COLUMNS;
+        kernels[count++] = CUDA_GENERAL_FINISH;
+    }
+    if (!is_backward(plan) || plan->main.type[ROLE_DX] != DTYPE_NONE)
+        kernels[count++] = CUDA_GENERAL_ROWS;
+    return count;
+}
+
 static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                 cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)buffers; /* taken as they lie: alignment is nothing to these kernels */
-    int count = 0;
-    /* dx may be dy or x itself: the sums come first. */
-    if (is_backward(plan) && wants_sums(plan)) {
-        if (wants_delta(plan)) {
-            launches[count].spec = spec_of(plan, CUDA_GENERAL_ROWS);
-            launches[count++].spec.type[ROLE_DX] = DTYPE_NONE;
-        }
-        launches[count++].spec = spec_of(plan, CUDA_GENERAL_COLUMNS);
-        launches[count++].spec = spec_of(plan, CUDA_GENERAL_FINISH);
-    }
-    if (!is_backward(plan) || plan->main.type[ROLE_DX] != DTYPE_NONE)
-        launches[count++].spec = spec_of(plan, CUDA_GENERAL_ROWS);
+    cuda_kernel kernels[CUDA_MOST_LAUNCHES];
+    const int count = kernels_of(plan, kernels);
+    for (int i = 0; i < count; i++)
+        launches[i].spec = spec_of(plan, kernels[i]);
+    if (is_backward(plan) && wants_sums(plan) && wants_delta(plan))
+        launches[0].spec.type[ROLE_DX] = DTYPE_NONE; /* only delta */
     return count;
 }
 
@@ -216,11 +225,12 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
                                      void *workspace, int resident,
                                      cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)resident; /* neither clusters nor blocks that wait for each other */
-    const int count = general_launch_specs(plan, buffers, launches);
+    cuda_kernel kernels[CUDA_MOST_LAUNCHES];
+    const int count = kernels_of(plan, kernels);
     double *delta = workspace;
     double *partials = wants_delta(plan) ? delta + plan->rows : delta;
     for (int i = 0; i < count; i++) {
-        const cuda_kernel kernel = (cuda_kernel)launches[i].spec.kernel;
+        const cuda_kernel kernel = kernels[i];
         cuda_general_args *a = &launches[i].args.general;
         memcpy(a->data, buffers, ROLE_COUNT * sizeof *buffers);
         a->data[CUDA_ROLE_DELTA] = delta;

@@ -15,7 +15,7 @@
 #include "strips.h"
 #include "tiles.h"
 
-enum { MOST_GRID = 1 << 30 };
+enum { MOST_GRID = 1 << 30, MOST_VARIANTS = 3 };
 
 static bool is_backward(const cuda_spec *spec) {
     return spec->pass == PLANISH_BACKWARD;
@@ -194,19 +194,26 @@ static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int var
     return made;
 }
 
-static int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+/* Those that are launched, in their order; returns how many. */
+static int variants_of_plan(const cuda_plan *plan, int variants[MOST_VARIANTS]) {
     const cuda_spec *spec = &plan->main;
-    const groups_constants *c = &spec->groups;
     int count = 0;
     if (reads_once(spec)) {
-        launches[count++].spec = variant_of(plan, buffers, c->variant);
+        variants[count++] = spec->groups.variant;
     } else {
-        launches[count++].spec = variant_of(plan, buffers, GROUPS_SUMS);
-        launches[count++].spec = variant_of(plan, buffers, GROUPS_MOMENTS);
+        variants[count++] = GROUPS_SUMS;
+        variants[count++] = GROUPS_MOMENTS;
         if (!is_backward(spec) || spec->type[ROLE_DX] != DTYPE_NONE)
-            launches[count++].spec = variant_of(plan, buffers, GROUPS_APPLY);
+            variants[count++] = GROUPS_APPLY;
     }
+    return count;
+}
+
+static int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    int variants[MOST_VARIANTS], count = variants_of_plan(plan, variants);
+    for (int i = 0; i < count; i++)
+        launches[i].spec = variant_of(plan, buffers, variants[i]);
     if (plan->finish.kernel >= 0)
         launches[count++].spec = plan->finish;
     return count;
@@ -241,7 +248,8 @@ static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[R
     const cuda_spec *first = first_of(plan);
     const cuda_spec *spec = first;
     const groups_constants *c = &spec->groups;
-    const int count = groups_launch_specs(plan, buffers, launches) - (plan->finish.kernel >= 0);
+    int variants[MOST_VARIANTS];
+    const int count = variants_of_plan(plan, variants);
     char *sums = workspace, *moments = sums + sums_bytes(plan);
     char *mail = moments + moments_bytes(plan);
     float *partials = (float *)(mail + mail_bytes(plan, first));

@@ -18,6 +18,10 @@ from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
 
 GOLDEN = Path(__file__).with_name("plans.txt")
 ARCHS = (80, 89, 90, 100, 120)
+needs_shim = pytest.mark.skipif(
+    not os.environ.get("PLANISH_GPU_SHIM") and not BUILT.exists(),
+    reason=f"{BUILT} is not built; make test builds it",
+)
 FULL, AFFINE, STATISTICS = ("x", "y", "dy", "dx"), ("weight", "bias"), ("mean", "rstd")
 
 
@@ -97,25 +101,32 @@ def golden() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.skipif(
-    not os.environ.get("PLANISH_GPU_SHIM") and not BUILT.exists(),
-    reason=f"{BUILT} is not built; make test builds it",
-)
+@needs_shim
 @pytest.mark.parametrize("shape", golden())
 def test_plan_is_as_it_was(shape: str) -> None:
     """Which kernels take the shape, cut how, in which grid."""
     assert answers(shape) == golden()[shape]
 
 
-@pytest.mark.skipif(
-    not os.environ.get("PLANISH_GPU_SHIM") and not BUILT.exists(),
-    reason=f"{BUILT} is not built; make test builds it",
-)
+@needs_shim
 @pytest.mark.parametrize(("arch", "row"), [(87, 86), (121, 120)])
 def test_architecture_without_a_row_takes_the_one_below(arch: int, row: int) -> None:
     """A device newer than the table is planned as the newest it knows."""
     for shape in golden():
         assert answer(shape, arch) == answer(shape, row), shape
+
+
+@needs_shim
+def test_only_a_backward_with_sums_launches_without_rows() -> None:
+    """Of no rows there is nothing to write but zeros in dweight and dbias, whichever kernels."""
+    types = dtypes_of(FORWARD, LAYER, "f16", False)
+    assert Plan(FORWARD, LAYER, 0, 1024, types, arch=90).launches({}) == []
+    types = dtypes_of(BACKWARD, LAYER, "f16", False)
+    assert Plan(BACKWARD, LAYER, 0, 1024, types, arch=90).launches({})
+    bare = {role: types[role] for role in ("x", "dy", "dx", "mean", "rstd")}
+    assert Plan(BACKWARD, LAYER, 0, 1024, bare, arch=90).launches({}) == []
+    plan, _ = plan_of("forward layer channels f16 nchw 0 128 49", 90)
+    assert "general" in plan.describe() and plan.launches({}) == []
 
 
 if __name__ == "__main__":
