@@ -128,6 +128,10 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     const int count = cuda_launch_specs(plan, buffers, launches);
     const cuda_spec *first = &launches[0].spec;
+    if (bytes)
+        text[0] = 0;
+    if (!count)
+        return 0;
     const int together = cuda_spec_is_wide(first) ? first->group : cuda_spec_cluster(first);
     const int held = plan->limits.multiprocessors * most(1, first->min_blocks) / most(1, together);
     cuda_launch_arguments(plan, buffers, NULL, most(1, held), launches);
