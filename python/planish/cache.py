@@ -42,18 +42,21 @@ def _describe(key: str) -> str:
     words = first.split()
     constants = {}
     for line in lines:
-        parts = line.removeprefix("constexpr int ").removeprefix("#define ").split()
-        if len(parts) >= 2:
-            constants[parts[0]] = parts[-1].rstrip(";")
+        name, _, value = line.removeprefix("constexpr int ").partition(" = ")
+        constants[name] = value.rstrip(";")
     entry = words[0].removeprefix("planish_") if words else "?"
     arch = next((word.partition("=")[2] for word in words if word.startswith("--gpu-a")), "?")
     compiler = next((line.partition(" ")[2] for line in lines if line.startswith("nvrtc ")), "?")
     said = [f"{entry:8}", f"{constants.get('COLS', '?'):>8} columns"]
-    for name, known in (("KIND", _KINDS), ("X_TYPE", _DTYPES), ("W_TYPE", _DTYPES)):
-        value = constants.get(name, "")
+    # The dtypes of the tensors in the library's order: x, weight, ...
+    types = constants.get("TYPES[]", "").strip("{}").split(", ")
+    for value, known, form in (
+        (constants.get("KIND", ""), _KINDS, "{:5}"),
+        (types[0], _DTYPES, "{:5}"),
+        (types[1] if len(types) > 1 else "", _DTYPES, "weight {:4}"),
+    ):
         if value.isdigit() and int(value) < len(known):
-            word = known[int(value)]
-            said.append(f"weight {word:4}" if name == "W_TYPE" else f"{word:5}")
+            said.append(form.format(known[int(value)]))
     return " ".join([*said, f"{arch}, NVRTC {compiler}"])
 
 

@@ -7,14 +7,8 @@
 
 #include "launches.h"
 
-/* Whether groups of blocks share rows: a cooperative launch, of the plan's only kernel. */
-int cuda_spec_is_wide(const cuda_spec *spec);
-
-/* Blocks of a cluster; 1: launched without. */
-int cuda_spec_cluster(const cuda_spec *spec);
-
 /* Sets the specialisations for buffers at these addresses (only their alignment counts), in the
- * order of their launch. Returns how many. */
+ * order of their launch. Returns how many: none where there is nothing to write. */
 int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]);
 

@@ -9,15 +9,17 @@
 
 #include "../problem.h"
 #include "spec.h"
+#include "tuning.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {
     int device; /* ordinal */
     int arch;   /* compute capability, 90 for 9.0 */
     int multiprocessors;
-    int shared_per_block; /* bytes a block may have */
-    int max_cluster;      /* blocks in a cluster; 1: no clusters */
-    int cooperative;      /* launches whose blocks all run at once */
+    int shared_per_block;     /* bytes a block may have */
+    int max_cluster;          /* blocks in a cluster; 1: no clusters */
+    int cooperative;          /* launches whose blocks all run at once */
+    const gpu_tuning *tuning; /* of the arch; cuda_plan_make sets it in a plan's own limits */
 } cuda_limits;
 
 /* An axis for the general kernels. */

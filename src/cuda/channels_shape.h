@@ -11,13 +11,13 @@ enum {
 
 /* Whether each channel of a tile lies as far within 16 bytes as it does in memory. As the kernel
  * has it. */
-bool channels_is_shifted(const int32_t *c);
+bool channels_is_shifted(const cuda_spec *spec);
 
 /* Whether a tile goes on in the next image where one ends. As the kernel has it. */
-bool channels_is_spanning(const int32_t *c);
+bool channels_is_spanning(const cuda_spec *spec);
 
 /* What the blocks of a cluster tell one of them of a tile. */
-int64_t channels_message_bytes(const int32_t *c);
+int64_t channels_message_bytes(const cuda_spec *spec);
 
 /* As the kernel lays it out. */
 size_t channels_shared_bytes(const cuda_spec *spec);

@@ -5,7 +5,9 @@
 #ifndef PLANISH_CUDA_FINISH_H
 #define PLANISH_CUDA_FINISH_H
 
-#include "launches.h"
+#include "families.h"
+
+extern const cuda_family finish_family;
 
 /* Adds it to a plan, for `partials` rows of `cols` columns each. */
 void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t partials);

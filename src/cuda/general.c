@@ -6,12 +6,8 @@
 #include "integers.h"
 
 enum {
-    WARPS = 8,           /* of a block */
-    ACROSS = 32,         /* lanes that take neighbouring outer indices, where they do */
-    SHORT = 32,          /* rows below this leave most threads of a block idle */
-    BLOCKS = 16,         /* in a grid for each multiprocessor */
-    PARTIAL_BLOCKS = 4,  /* the same, of the columns */
-    PARTIAL_ELEMENTS = 8 /* fewest that a thread of the columns adds up */
+    WARPS = 8,   /* of a block */
+    ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
 };
 
 static int64_t size_of_stride(int64_t stride) {
@@ -57,9 +53,9 @@ static int64_t size_of(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
 
 /* Whether x is dense along the last of the outer or inner axes. */
 static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
-    const int32_t *c = plan->main.constant;
-    const role by = c[C_X_TYPE] != DTYPE_NONE ? ROLE_X : ROLE_Y;
-    const int bytes = constant_bytes(c, by == ROLE_X ? C_X_TYPE : C_Y_TYPE);
+    const cuda_spec *spec = &plan->main;
+    const role by = spec->type[ROLE_X] != DTYPE_NONE ? ROLE_X : ROLE_Y;
+    const int bytes = role_bytes(spec, by == ROLE_X ? ROLE_X : ROLE_Y);
     for (int k = plan->axis_count - 1; k >= 0; k--)
         if (is_outer(&plan->axis[k], kernel) == outer && plan->axis[k].size > 1)
             return plan->axis[k].stride[by] == bytes;
@@ -70,20 +66,20 @@ static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
  */
 
 static bool is_backward(const cuda_plan *plan) {
-    const int32_t pass = plan->main.constant[C_PASS];
+    const int32_t pass = plan->main.pass;
     return pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y;
 }
 
 static bool wants_sums(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    return c[C_DW_TYPE] != DTYPE_NONE || c[C_DB_TYPE] != DTYPE_NONE;
+    const cuda_spec *spec = &plan->main;
+    return spec->type[ROLE_DWEIGHT] != DTYPE_NONE || spec->type[ROLE_DBIAS] != DTYPE_NONE;
 }
 
 /* Whether the sums need every row's exact mean first. */
 static bool wants_delta(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    return c[C_PASS] == PLANISH_BACKWARD && c[C_KIND] == PLANISH_LAYER &&
-           (c[C_DW_TYPE] != DTYPE_NONE || c[C_ACTIVATION] != PLANISH_IDENTITY);
+    const cuda_spec *spec = &plan->main;
+    return spec->pass == PLANISH_BACKWARD && spec->kind == PLANISH_LAYER &&
+           (spec->type[ROLE_DWEIGHT] != DTYPE_NONE || spec->activation != PLANISH_IDENTITY);
 }
 
 static int lanes_of_columns(const cuda_plan *plan) {
@@ -95,44 +91,52 @@ static int lanes_of_columns(const cuda_plan *plan) {
 
 /* Rows of partial sums: as many as make work for the device. */
 static int64_t parts_of(const cuda_plan *plan) {
+    const general_tuning *t = &plan->limits.tuning->general;
     const int lanes = lanes_of_columns(plan);
     const int64_t columns = ceil_div_i64(size_of(plan, CUDA_GENERAL_COLUMNS, true), lanes);
     const int64_t added = size_of(plan, CUDA_GENERAL_COLUMNS, false);
-    const int64_t wanted =
-        ceil_div_i64((int64_t)PARTIAL_BLOCKS * plan->limits.multiprocessors, columns ? columns : 1);
-    const int64_t most = ceil_div_i64(added, (int64_t)PARTIAL_ELEMENTS * 32 * WARPS / lanes);
+    const int64_t wanted = ceil_div_i64((int64_t)t->partial_blocks * plan->limits.multiprocessors,
+                                        columns ? columns : 1);
+    const int64_t most = ceil_div_i64(added, (int64_t)t->partial_elements * 32 * WARPS / lanes);
     const int64_t parts = least_i64(wanted, most);
     return parts > 0 ? parts : 1;
 }
 
-void general_plan_make(cuda_plan *plan, const problem *p) {
-    int32_t *c = plan->main.constant;
-    plan->main.kernel = CUDA_GENERAL_ROWS;
-    cuda_spec_describe(&plan->main, p);
-    c[C_REAL_DOUBLE] = 1;
-    c[C_PASS] = p->pass;
-    c[C_M2_TYPE] = p->dtypes[ROLE_M2];
-    c[C_WARPS] = WARPS;
-    c[C_CLUSTER] = 1;
-    insert_axes(plan, p, p->kept, p->kept_count, false);
-    insert_axes(plan, p, p->reduced, p->reduced_count, true);
-    /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
-    c[C_LANES] = p->cols < SHORT || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
+static void general_plan_size(cuda_plan *plan) {
     if (!wants_sums(plan))
         return;
     plan->partials = parts_of(plan);
     plan->workspace_bytes = 2 * (size_t)plan->partials *
                             (size_t)size_of(plan, CUDA_GENERAL_COLUMNS, true) * sizeof(double);
     if (wants_delta(plan))
-        plan->workspace_bytes += (size_t)p->rows * sizeof(double);
+        plan->workspace_bytes += (size_t)plan->rows * sizeof(double);
 }
 
-int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+static bool general_plan_make(cuda_plan *plan, const problem *p) {
+    const general_tuning *t = &plan->limits.tuning->general;
+    cuda_spec *spec = &plan->main;
+    general_constants *c = &spec->general;
+    plan->main.kernel = CUDA_GENERAL_ROWS;
+    cuda_spec_describe(&plan->main, p);
+    spec->real_double = 1;
+    spec->pass = p->pass;
+    spec->type[ROLE_M2] = p->dtypes[ROLE_M2];
+    c->warps = WARPS;
+    spec->cluster = 1;
+    insert_axes(plan, p, p->kept, p->kept_count, false);
+    insert_axes(plan, p, p->reduced, p->reduced_count, true);
+    /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
+    c->lanes = p->cols < t->short_row || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
+    general_plan_size(plan);
+    return true;
+}
+
+static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     return snprintf(text, bytes, "cuda general %s %lldx%lld: %d axes, %d rows in a block",
-                    passes[plan->main.constant[C_PASS]], (long long)plan->rows,
-                    (long long)plan->cols, plan->axis_count, plan->main.constant[C_LANES]);
+                    passes[plan->main.pass], (long long)plan->rows, (long long)plan->cols,
+                    plan->axis_count, plan->main.general.lanes);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -140,41 +144,52 @@ int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
 
 /* The specialisation of one kernel, without what it does not look at. */
 static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
-    static const cuda_constant types[] = {C_X_TYPE, C_Y_TYPE,    C_G_TYPE,    C_D_TYPE, C_W_TYPE,
-                                          C_B_TYPE, C_MEAN_TYPE, C_RSTD_TYPE, C_M2_TYPE};
-    cuda_spec spec = plan->main;
-    int32_t *c = spec.constant;
-    spec.kernel = kernel;
+    cuda_spec made = plan->main, *spec = &made;
+    general_constants *c = &spec->general;
+    spec->kernel = kernel;
     if (kernel == CUDA_GENERAL_ROWS) {
-        c[C_DW_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
+        spec->type[ROLE_DWEIGHT] = spec->type[ROLE_DBIAS] = DTYPE_NONE;
     } else if (kernel == CUDA_GENERAL_COLUMNS) {
-        c[C_D_TYPE] = c[C_DB_TYPE] = DTYPE_NONE;
-        c[C_DW_TYPE] =
-            c[C_DW_TYPE] == DTYPE_NONE ? DTYPE_NONE : DTYPE_F64; /* of the partial sums */
-        c[C_LANES] = lanes_of_columns(plan);
+        spec->type[ROLE_DX] = spec->type[ROLE_DBIAS] = DTYPE_NONE;
+        spec->type[ROLE_DWEIGHT] = spec->type[ROLE_DWEIGHT] == DTYPE_NONE
+                                       ? DTYPE_NONE
+                                       : DTYPE_F64; /* of the partial sums */
+        c->lanes = lanes_of_columns(plan);
     } else {
-        c[C_PASS] = c[C_KIND] = c[C_WEIGHT_OFFSET] = c[C_ACTIVATION] = 0;
-        for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-            c[types[i]] = DTYPE_NONE;
-        c[C_LANES] = 1;
+        spec->pass = spec->kind = spec->weight_offset = spec->activation = 0;
+        for (role r = 0; r < ROLE_COUNT; r++)
+            if (r != ROLE_DWEIGHT && r != ROLE_DBIAS)
+                spec->type[r] = DTYPE_NONE;
+        c->lanes = 1;
     }
-    c[C_SLICES] = 32 * WARPS / c[C_LANES];
-    return spec;
+    c->slices = 32 * WARPS / c->lanes;
+    return made;
 }
 
-int general_launch_specs(const cuda_plan *plan, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+/* Those that are launched, in their order; returns how many. dx may be dy or x itself: the sums
+ * come first. */
+static int kernels_of(const cuda_plan *plan, cuda_kernel kernels[CUDA_MOST_LAUNCHES]) {
     int count = 0;
-    /* dx may be dy or x itself: the sums come first. */
     if (is_backward(plan) && wants_sums(plan)) {
-        if (wants_delta(plan)) {
-            launches[count].spec = spec_of(plan, CUDA_GENERAL_ROWS);
-            launches[count++].spec.constant[C_D_TYPE] = DTYPE_NONE;
-        }
-        launches[count++].spec = spec_of(plan, CUDA_GENERAL_COLUMNS);
-        launches[count++].spec = spec_of(plan, CUDA_GENERAL_FINISH);
+        if (wants_delta(plan))
+            kernels[count++] = CUDA_GENERAL_ROWS;
+        kernels[count++] = CUDA_GENERAL_COLUMNS;
+        kernels[count++] = CUDA_GENERAL_FINISH;
     }
-    if (!is_backward(plan) || plan->main.constant[C_D_TYPE] != DTYPE_NONE)
-        launches[count++].spec = spec_of(plan, CUDA_GENERAL_ROWS);
+    if (!is_backward(plan) || plan->main.type[ROLE_DX] != DTYPE_NONE)
+        kernels[count++] = CUDA_GENERAL_ROWS;
+    return count;
+}
+
+static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)buffers; /* taken as they lie: alignment is nothing to these kernels */
+    cuda_kernel kernels[CUDA_MOST_LAUNCHES];
+    const int count = kernels_of(plan, kernels);
+    for (int i = 0; i < count; i++)
+        launches[i].spec = spec_of(plan, kernels[i]);
+    if (is_backward(plan) && wants_sums(plan) && wants_delta(plan))
+        launches[0].spec.type[ROLE_DX] = DTYPE_NONE; /* only delta */
     return count;
 }
 
@@ -197,21 +212,25 @@ static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
 }
 
 static void set_grid(const cuda_plan *plan, cuda_launch *l) {
+    const general_tuning *t = &plan->limits.tuning->general;
     const cuda_general_args *a = &l->args.general;
     const int at_a_time =
-        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.constant[C_LANES];
+        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.general.lanes;
     l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
-                            (int64_t)BLOCKS * plan->limits.multiprocessors);
+                            (int64_t)t->blocks * plan->limits.multiprocessors);
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
 }
 
-void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
-                              void *workspace, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    const int count = general_launch_specs(plan, launches);
+static void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                     void *workspace, int resident,
+                                     cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)resident; /* neither clusters nor blocks that wait for each other */
+    cuda_kernel kernels[CUDA_MOST_LAUNCHES];
+    const int count = kernels_of(plan, kernels);
     double *delta = workspace;
     double *partials = wants_delta(plan) ? delta + plan->rows : delta;
     for (int i = 0; i < count; i++) {
-        const cuda_kernel kernel = (cuda_kernel)launches[i].spec.kernel;
+        const cuda_kernel kernel = kernels[i];
         cuda_general_args *a = &launches[i].args.general;
         memcpy(a->data, buffers, ROLE_COUNT * sizeof *buffers);
         a->data[CUDA_ROLE_DELTA] = delta;
@@ -225,3 +244,22 @@ void general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_CO
         set_grid(plan, &launches[i]);
     }
 }
+
+static unsigned general_threads(const cuda_spec *spec) {
+    return 32u * (unsigned)spec->general.warps;
+}
+
+static size_t general_shared_bytes(const cuda_spec *spec) {
+    (void)spec;
+    return 0;
+}
+
+const cuda_family general_family = {
+    .plan_make = general_plan_make,
+    .plan_size = general_plan_size,
+    .plan_describe = general_plan_describe,
+    .launch_specs = general_launch_specs,
+    .launch_arguments = general_launch_arguments,
+    .threads = general_threads,
+    .shared_bytes = general_shared_bytes,
+};

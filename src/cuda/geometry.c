@@ -1,95 +1,20 @@
 /* Shapes of launches. */
 #include "geometry.h"
 
-#include "channels_shape.h"
-#include "groups.h"
-#include "integers.h"
-#include "lanes.h"
+#include "families.h"
 
-unsigned cuda_spec_threads(const cuda_spec *s) {
-    if (s->kernel == CUDA_FINISH)
-        return (unsigned)(s->constant[C_LANES] * s->constant[C_SLICES]);
-    const int exchanges =
-        s->constant[C_GROUP] > 1 && s->kernel != CUDA_STRIPS; /* a warp of its own */
-    return 32u * (unsigned)(s->constant[C_WARPS] + exchanges);
+unsigned cuda_spec_threads(const cuda_spec *spec) {
+    return cuda_kernel_of(spec)->family->threads(spec);
 }
 
-int cuda_spec_is_tiled(const cuda_spec *s) {
-    return (s->kernel == CUDA_FORWARD || s->kernel == CUDA_BACKWARD) && s->constant[C_TILE];
+size_t cuda_spec_shared_bytes(const cuda_spec *spec) {
+    return cuda_kernel_of(spec)->family->shared_bytes(spec);
 }
 
-int64_t cuda_plan_groups(const cuda_plan *plan) {
-    const int32_t *c = plan->wide.constant;
-    int64_t n = (int64_t)plan->limits.multiprocessors * c[C_MIN_BLOCKS] / c[C_GROUP];
-    if (n > plan->rows)
-        n = plan->rows;
-    return n > 0 ? n : 1;
+int cuda_spec_is_wide(const cuda_spec *spec) {
+    return spec->group > 1;
 }
 
-size_t cuda_spec_mail_bytes(const cuda_spec *s) {
-    const int32_t *c = s->constant;
-    /* Words of an entry and lines of a group, as the kernels have them. */
-    int x_bytes = constant_bytes(c, C_X_TYPE);
-    int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
-    size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
-    return 8 * words * lines * (size_t)c[C_GROUP] * (size_t)(2 * c[C_DELAY] + 2);
-}
-
-size_t cuda_plan_workspace(const cuda_plan *plan) {
-    const int32_t *c = plan->main.constant;
-    size_t row = (size_t)plan->cols * (size_t)(c[C_WANT_DWEIGHT] + c[C_WANT_DBIAS]) * real_bytes(c);
-    size_t bytes = (size_t)plan->partials * row;
-    if (plan->main.kernel == CUDA_APPLY)
-        bytes += (size_t)plan->rows * 4 * real_bytes(c) *
-                 (size_t)((plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE);
-    if (plan->wide.kernel >= 0) {
-        size_t wide = (size_t)cuda_plan_groups(plan) * (cuda_spec_mail_bytes(&plan->wide) + row);
-        bytes = bytes > wide ? bytes : wide;
-    }
-    return bytes;
-}
-
-size_t cuda_spec_shared_bytes(const cuda_spec *s) {
-    const int32_t *c = s->constant;
-    if (s->kernel == CUDA_CHANNELS)
-        return channels_shared_bytes(s);
-    if (cuda_spec_is_groups(s))
-        return groups_shared_bytes(s);
-    size_t threads = 32 * (size_t)c[C_WARPS], vecs = (size_t)c[C_VECS];
-    size_t x = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_X_TYPE);
-    size_t tiles =
-        cuda_spec_is_tiled(s) ? (size_t)cuda_spec_rows_at_a_time(s) * (size_t)c[C_COLS] * 2 : 0;
-    if (tiles && c[C_TILE] == 2) /* lanes read a run that ends behind the last row */
-        tiles = round_up(tiles + 4 * (size_t)run_words(c[C_COLS], c[C_LANES]) + 4);
-    if (tiles && s->kernel == CUDA_FORWARD)
-        return tiles;
-    if (s->kernel == CUDA_FORWARD) {
-        int slots = c[C_HOLD] == 1 && c[C_GROUP] == 1 ? 1 : c[C_HOLD] == 2 ? 0 : c[C_STAGES];
-        return (size_t)slots * (size_t)c[C_ROWS] * threads * vecs * x;
-    }
-    if (s->kernel == CUDA_BACKWARD) {
-        size_t g = (size_t)c[C_WIDTH] * (size_t)constant_bytes(c, C_G_TYPE);
-        size_t ring = (size_t)c[C_STAGES] * (size_t)c[C_ROWS] * vecs * threads * (x + g);
-        if (tiles)
-            ring = 2 * (size_t)c[C_STAGES] * tiles;
-        if (c[C_HOLD] == 1 && c[C_STAGES] && c[C_GROUP] == 1) /* the weights, converted */
-            ring += vecs * threads * (size_t)c[C_WIDTH] * real_bytes(c);
-        size_t sums =
-            (size_t)c[C_TEAMS] * (size_t)c[C_LANES] * vecs * (size_t)c[C_WIDTH] * real_bytes(c);
-        if (c[C_TILE] == 2)
-            sums = 2 * (size_t)c[C_PLANES] * (size_t)c[C_COLS] * real_bytes(c);
-        if (!c[C_WANT_DWEIGHT] && !c[C_WANT_DBIAS])
-            sums = 0;
-        return ring > sums ? ring : sums;
-    }
-    return 0;
-}
-
-int cuda_spec_rows_at_a_time(const cuda_spec *s) {
-    const int32_t *c = s->constant;
-    if (c[C_LANES] <= 32)
-        return c[C_WARPS] * (32 / c[C_LANES]) * c[C_ROWS];
-    if (c[C_GROUP] > 1)
-        return 1;
-    return s->kernel == CUDA_BACKWARD ? c[C_TEAMS] : s->kernel == CUDA_FORWARD ? c[C_ROWS] : 1;
+int cuda_spec_cluster(const cuda_spec *spec) {
+    return spec->cluster;
 }

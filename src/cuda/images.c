@@ -121,28 +121,25 @@ bool images_of_groups(image_view *v, const problem *p) {
  */
 
 void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cuda_kernel kernel) {
-    int32_t *c = plan->main.constant;
-    cuda_spec_describe(&plan->main, p);
-    plan->main.kernel = kernel;
-    c[C_PASS] = p->pass;
-    c[C_COLS] = (int)(v->groups * v->depth);
-    c[C_PIXELS] = (int)v->pixels;
-    c[C_LAST] = v->last;
-    c[C_GROUP] = 1;
+    cuda_spec *spec = &plan->main;
+    cuda_spec_describe(spec, p);
+    spec->kernel = kernel;
+    spec->pass = p->pass;
+    spec->group = 1;
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = v->stride[r];
     if (p->pass != PLANISH_BACKWARD)
         return;
     /* What goes into an activation is made by the saved mean: then it has all its digits (plan.c).
      */
-    c[C_CORRECT] =
+    spec->correct =
         p->kind == PLANISH_LAYER && !problem_hides_rounding(p) && p->activation == PLANISH_IDENTITY;
-    c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
-    c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
+    spec->want_dweight = has(p, ROLE_DWEIGHT);
+    spec->want_dbias = has(p, ROLE_DBIAS);
 }
 
 bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images, role r) {
-    const uint64_t bytes = (uint64_t)constant_bytes(plan->main.constant, C_X_TYPE);
+    const uint64_t bytes = (uint64_t)role_bytes(&plan->main, ROLE_X);
     const uint64_t apart = (uint64_t)(uintptr_t)buffers[ROLE_X] - (uint64_t)(uintptr_t)buffers[r];
     const uint64_t each = (uint64_t)(plan->stride[ROLE_X] - plan->stride[r]) * bytes;
     return (apart | (images > 1 ? each : 0)) % 16 == 0;

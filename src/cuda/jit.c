@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cache.h"
+#include "families.h"
 #include "geometry.h"
 #include "key.h"
 #include "pack.h"
@@ -100,7 +101,7 @@ static planish_status compile(const cuda_compiler *c, const char *source, const 
 static char *whole_source(const cuda_spec *spec) {
     char prelude[CUDA_PRELUDE_BYTES];
     size_t a = cuda_spec_prelude(spec, prelude, sizeof prelude);
-    const char *kernel = cuda_kernel_text((cuda_kernel)spec->kernel);
+    const char *kernel = cuda_kernel_of(spec)->text;
     size_t b = strlen(cuda_text_vocabulary), c = strlen(kernel);
     char *source = a < sizeof prelude ? malloc(a + b + c + 1) : NULL;
     if (source) {
@@ -144,7 +145,7 @@ static planish_status without_compiler(const cuda_spec *spec, int arch, const ch
     }
     planish_status status = cuda_compiler_get(&none, (message){reason, sizeof reason});
     return fail(error, status, "%s; no pack and no cache has %s for compute capability %d.%d",
-                reason, cuda_kernel_entry((cuda_kernel)spec->kernel), arch / 10, arch % 10);
+                reason, cuda_kernel_of(spec)->entry, arch / 10, arch % 10);
 }
 
 /* With one: what the same compiler made before, else compiled and kept. */
@@ -213,12 +214,11 @@ static planish_status load(const cuda_driver *driver, const cuda_spec *spec, con
     if (result)
         return cuda_check(driver, result, "loading a kernel", error);
     planish_status status = PLANISH_OK;
-    result = driver->module_function(&f->function, *module,
-                                     cuda_kernel_entry((cuda_kernel)spec->kernel));
+    result = driver->module_function(&f->function, *module, cuda_kernel_of(spec)->entry);
     if (!result && shared) /* static shared memory counts towards the 48 KiB, too */
         result = driver->func_set_attribute(f->function, CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
     f->resident_clusters = f->resident_blocks = 0;
-    int cluster = spec->kernel == CUDA_FINISH ? 1 : spec->constant[C_CLUSTER];
+    int cluster = cuda_spec_cluster(spec);
     if (!result)
         result = driver->max_active_blocks(&f->resident_blocks, f->function,
                                            (int)cuda_spec_threads(spec), shared);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cache.h"
+#include "families.h"
 
 const char *const cuda_options[CUDA_OPTIONS] = {
     "--std=c++17", "--fmad=false" /* the kernels say where they contract */
@@ -14,10 +15,10 @@ static unsigned long long text_hash(const char *text) {
 }
 
 bool cuda_key(const cuda_spec *spec, const char *target, char *key, size_t bytes) {
-    const cuda_kernel kernel = (cuda_kernel)spec->kernel;
-    int n = snprintf(key, bytes, "%s vocabulary %016llx kernel %016llx --gpu-architecture=%s",
-                     cuda_kernel_entry(kernel), text_hash(cuda_text_vocabulary),
-                     text_hash(cuda_kernel_text(kernel)), target);
+    const cuda_kernel_row *kernel = cuda_kernel_of(spec);
+    int n =
+        snprintf(key, bytes, "%s vocabulary %016llx kernel %016llx --gpu-architecture=%s",
+                 kernel->entry, text_hash(cuda_text_vocabulary), text_hash(kernel->text), target);
     for (int i = 0; i < CUDA_OPTIONS && n > 0 && (size_t)n < bytes; i++)
         n += snprintf(key + n, bytes - (size_t)n, " %s", cuda_options[i]);
     if (n <= 0 || (size_t)n + 1 >= bytes)

@@ -34,8 +34,7 @@ static planish_status ask_limits(const cuda_driver *d, int device, cuda_limits *
         return fail(error, PLANISH_ERROR_UNAVAILABLE,
                     "GPU %d: found compute capability %d.%d, wanted at least 8.0", device, major,
                     minor);
-    /* Every device with clusters takes 8; the data-centre ones take 16 when asked to. */
-    limits->max_cluster = !clusters ? 1 : major == 9 || major == 10 ? 16 : 8;
+    limits->max_cluster = clusters ? gpu_tuning_of(limits->arch)->most_cluster : 1;
     return PLANISH_OK;
 }
 
@@ -155,7 +154,7 @@ static int queue(const launch *l, cuda_launch *work, const jit_function *f) {
         attributes[count].value.flag = 1;
         count++;
     }
-    if (l->plan->limits.arch >= 90) {
+    if (l->plan->limits.tuning->has_dependent_runs) {
         memset(&attributes[count], 0, sizeof *attributes);
         attributes[count].id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION;
         attributes[count].value.flag = 1;
@@ -203,8 +202,8 @@ static int run(const launch *l, void *const *buffers, void *workspace) {
         status =
             jit_get(l->driver, l->context, spec, l->plan->limits.arch, &functions[i], l->error);
         if (!status && cuda_spec_is_wide(spec)) {
-            resident = functions[i]->resident_blocks * l->plan->limits.multiprocessors /
-                       spec->constant[C_GROUP];
+            resident =
+                functions[i]->resident_blocks * l->plan->limits.multiprocessors / spec->group;
             if (resident < 1)
                 return NOT_HELD;
         } else if (!status && spec->kernel == l->plan->main.kernel) {
@@ -241,8 +240,6 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
     planish_status status = cuda_driver_get(&l.driver, error);
     if (status)
         return status;
-    if (plan->rows == 0 && plan->main.kernel == CUDA_FORWARD)
-        return PLANISH_OK;
     status = enter(l.driver, plan->limits.device, &l.context, &pushed, error);
     if (!status)
         status = run_held(&l, buffers, workspace);

@@ -2,11 +2,10 @@
 #include <string.h>
 
 #include "backend.h"
-#include "channels.h"
+#include "families.h"
 #include "general.h"
-#include "groups.h"
-#include "images.h"
-#include "rows.h"
+
+enum { MOST_COLS = 1 << 30 };
 
 /* The backward of an activation asks for the mean before the sums: but for the general kernels it
  * has to be given with all its digits, where they show. */
@@ -15,47 +14,39 @@ static bool misses_digits(const problem *p) {
            p->dtypes[ROLE_MEAN] != DTYPE_F64;
 }
 
-static bool fast_plan(cuda_plan *plan, const problem *p) {
-    image_view v;
-    const bool plain = p->activation == PLANISH_IDENTITY;
-    if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || p->cols < 1 ||
-        p->cols > 1 << 30)
-        return false;
-    if (!plain && p->pass == PLANISH_BACKWARD && misses_digits(p))
-        return false;
-    if ((plain || p->pass == PLANISH_FORWARD) && rows_plan_make(plan, p))
-        return true;
-    if (plain && channels_plan_make(plan, p))
-        return true;
-    memset(&plan->main, 0, sizeof plan->main);
-    return images_of_groups(&v, p) &&
-           (group_tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
-            groups_plan_make(plan, p, &v));
+/* Whether the families of kernels that are fast at some problems are asked at all. */
+static bool may_be_fast(const problem *p) {
+    const bool backward = p->pass == PLANISH_BACKWARD;
+    return (p->pass == PLANISH_FORWARD || backward) && p->cols >= 1 && p->cols <= MOST_COLS &&
+           !(backward && p->activation != PLANISH_IDENTITY && misses_digits(p));
 }
 
-void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+/* A plan of nothing yet. */
+static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     memset(plan, 0, offsetof(cuda_plan, axis));
     plan->limits = *limits;
+    plan->limits.tuning = gpu_tuning_of(limits->arch);
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;
     plan->finish.kernel = plan->wide.kernel = -1;
-    if (!fast_plan(plan, p)) {
-        memset(&plan->main, 0, sizeof plan->main);
-        general_plan_make(plan, p);
-    }
+}
+
+void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    if (may_be_fast(p))
+        for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
+            begin(plan, p, limits);
+            if ((*f)->plan_make(plan, p))
+                return;
+        }
+    begin(plan, p, limits);
+    general_family.plan_make(plan, p);
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {
-    return plan->main.kernel == CUDA_GENERAL_ROWS;
+    return cuda_family_of(plan) == &general_family;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    if (plan->main.kernel == CUDA_GENERAL_ROWS)
-        return general_plan_describe(plan, text, bytes);
-    if (plan->main.kernel == CUDA_CHANNELS)
-        return channels_plan_describe(plan, text, bytes);
-    if (cuda_spec_is_groups(&plan->main))
-        return groups_plan_describe(plan, text, bytes);
-    return rows_plan_describe(plan, text, bytes);
+    return cuda_family_of(plan)->plan_describe(plan, text, bytes);
 }

@@ -7,16 +7,12 @@
 #include <stdio.h>
 
 #include "finish.h"
-#include "geometry.h"
 #include "integers.h"
 #include "rows_backward.h"
 #include "rows_forward.h"
+#include "rows_launches.h"
+#include "rows_shape.h"
 #include "rows_wide.h"
-
-enum {
-    LONG_WARPS = 8,  /* of a block of the kernels for long rows */
-    LONG_BLOCKS = 4, /* of these in a multiprocessor */
-};
 
 /* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
 static int is_rows(const problem *p) {
@@ -27,54 +23,70 @@ static int is_rows(const problem *p) {
     return problem_is_rows(p);
 }
 
+/* A row of partial sums for each block, or cluster, of a backward. */
+static int64_t partial_rows(const cuda_plan *plan) {
+    const cuda_spec *spec = &plan->main;
+    return most(1, plan->limits.multiprocessors * spec->min_blocks / spec->cluster);
+}
+
+static void rows_plan_size(cuda_plan *plan) {
+    if (plan->main.kernel == CUDA_BACKWARD)
+        plan->partials = partial_rows(plan);
+    plan->workspace_bytes = rows_plan_workspace(plan);
+}
+
 static void backward_plan(cuda_plan *plan, const problem *p) {
+    const rows_backward_tuning *t = &plan->limits.tuning->rows_backward;
     const cuda_limits *limits = &plan->limits;
-    int32_t *c = plan->main.constant;
+    cuda_spec *spec = &plan->main;
+    rows_constants *c = &spec->rows;
     int is_double = problem_is_double(p), cols = (int)p->cols;
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     plan->main.kernel = CUDA_BACKWARD;
-    c[C_CORRECT] = !problem_hides_rounding(p);
-    c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
-    c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
-        plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
+    spec->correct = !problem_hides_rounding(p);
+    spec->want_dweight = has(p, ROLE_DWEIGHT);
+    spec->want_dbias = has(p, ROLE_DBIAS);
+    if (backward_geometry(spec, cols, x_bytes, g_bytes, is_double, limits)) {
+        plan->partials = partial_rows(plan);
     } else {
         plan->main.kernel = CUDA_APPLY;
-        c[C_WARPS] = LONG_WARPS;
-        c[C_CLUSTER] = c[C_MIN_BLOCKS] = c[C_ROWS] = c[C_VECS] = c[C_TEAMS] = 1;
-        c[C_LANES] = 32 * LONG_WARPS;
-        int strips = ceil_div(cols, c[C_LANES] * c[C_WIDTH]);
-        plan->partials = most(1, LONG_BLOCKS * limits->multiprocessors / strips);
+        c->warps = t->long_warps;
+        spec->cluster = spec->min_blocks = c->rows = c->vecs = c->teams = 1;
+        c->lanes = 32 * t->long_warps;
+        int strips = ceil_div(cols, c->lanes * c->width);
+        plan->partials = most(1, t->long_blocks * limits->multiprocessors / strips);
         if (plan->partials > p->rows)
             plan->partials = p->rows > 0 ? p->rows : 1;
     }
-    if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
+    if (spec->want_dweight || spec->want_dbias)
         cuda_plan_finish(plan, p, cols, plan->partials);
     wide_geometry(plan, most(x_bytes, g_bytes), limits);
 }
 
 /* Dense rows plan->stride apart. */
 static void rows_plan(cuda_plan *plan, const problem *p) {
-    int32_t *c = plan->main.constant;
+    cuda_spec *spec = &plan->main;
+    rows_constants *c = &spec->rows;
     cuda_spec_describe(&plan->main, p);
-    c[C_REAL_DOUBLE] = problem_is_double(p);
-    c[C_COLS] = (int)p->cols;
-    c[C_GROUP] = 1;
+    spec->real_double = problem_is_double(p);
+    c->cols = (int)p->cols;
+    spec->group = 1;
     if (p->pass == PLANISH_FORWARD) {
         int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
         plan->main.kernel = CUDA_FORWARD;
-        forward_geometry(plan, (int)p->cols, x_bytes, c[C_REAL_DOUBLE], &plan->limits);
+        forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
         wide_geometry(plan, x_bytes, &plan->limits);
-        if (c[C_GROUPS])
+        if (c->groups)
             group_rows_geometry(plan, x_bytes);
     } else {
         backward_plan(plan, p);
     }
-    plan->workspace_bytes = cuda_plan_workspace(plan);
+    plan->workspace_bytes = rows_plan_workspace(plan);
 }
 
-bool rows_plan_make(cuda_plan *plan, const problem *p) {
-    if (!is_rows(p))
+static bool rows_plan_make(cuda_plan *plan, const problem *p) {
+    const bool backward = p->pass == PLANISH_BACKWARD;
+    if ((backward && p->activation != PLANISH_IDENTITY) || !is_rows(p))
         return false;
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
@@ -94,22 +106,32 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
     for (int i = 0; i < 2; i++)
         if (v->groups > 1)
             plan->stride[full[i]] = p->cols;
-    plan->main.constant[C_GROUPS] = (int)v->groups;
-    plan->main.constant[C_PIXELS] = (int)v->pixels;
+    plan->main.rows.groups = (int)v->groups;
+    plan->main.rows.pixels = (int)v->pixels;
     rows_plan(plan, p);
     return true;
 }
 
-int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
-    const int32_t *c = spec->constant;
+    const rows_constants *c = &spec->rows;
     return snprintf(text, bytes,
                     "cuda %s %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d, group %d",
-                    c[C_GROUPS] ? "groups" : "rows",
+                    c->groups ? "groups" : "rows",
                     spec->kernel == CUDA_FORWARD ? "forward"
                     : spec->kernel == CUDA_APPLY ? "backward (two reads)"
                                                  : "backward",
-                    (long long)plan->rows, (long long)plan->cols, c[C_LANES], c[C_VECS], c[C_WIDTH],
-                    cuda_spec_rows_at_a_time(spec), c[C_WARPS], c[C_CLUSTER], c[C_GROUP]);
+                    (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
+                    rows_at_a_time(spec), c->warps, spec->cluster, spec->group);
 }
+
+const cuda_family rows_family = {
+    .plan_make = rows_plan_make,
+    .plan_size = rows_plan_size,
+    .plan_describe = rows_plan_describe,
+    .launch_specs = rows_launch_specs,
+    .launch_arguments = rows_launch_arguments,
+    .threads = rows_threads,
+    .shared_bytes = rows_shared_bytes,
+};

@@ -5,16 +5,13 @@
 #ifndef PLANISH_CUDA_ROWS_H
 #define PLANISH_CUDA_ROWS_H
 
+#include "families.h"
 #include "images.h"
 
-/* Completes a plan whose limits, rows, cols and eps are set; false: not a problem of dense rows. */
-bool rows_plan_make(cuda_plan *plan, const problem *p);
+extern const cuda_family rows_family;
 
-/* The same for groups whose pixels are dense, one stride from each to the next: rows that have
- * weights of their own. */
+/* As plan_make of a family, for groups whose pixels are dense, one stride from each to the next:
+ * rows that have weights of their own. */
 bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v);
-
-/* As cuda_plan_describe. */
-int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes);
 
 #endif

@@ -4,11 +4,6 @@
 
 #include "backend.h"
 
-enum {
-    FORWARD_ELEMENTS = 32,     /* a thread holds of its rows */
-    FORWARD_MOST_LANES = 1024, /* of a row in one block */
-};
-
 /* Sets the plan's constants for rows of `cols` columns within blocks or clusters. */
 void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                       const cuda_limits *limits);
@@ -16,5 +11,9 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
 /* Long rows that are groups of channels wait in shared memory for their output: several independent
  * blocks do better than rows over clusters or groups of blocks. */
 void group_rows_geometry(cuda_plan *plan, int x_bytes);
+
+/* What is otherwise in a kernel of the plan for so many rows, in buffers that are aligned as
+ * spec->access and dense say. The sums stay the same. */
+void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec);
 
 #endif

@@ -1,42 +1,29 @@
-/* Rows over groups of blocks. The limits are from measurements (docs/notebook). */
+/* Rows over groups of blocks. What they are cut by is in tuning.h. */
 #include "rows_wide.h"
 
 #include "integers.h"
 #include "lanes.h"
-#include "rows_forward.h"
-
-enum {
-    WIDE_BACKWARD_COLS = 65537, /* shortest row for groups of blocks; */
-    WIDE_CHUNKS = 3328,         /* the same, in the forward of 16 bits */
-    WIDE_VECS = 8,              /* chunks a thread holds weights of, */
-    WIDE_RMS_VECS = 16,         /* RMSNorm of f32 whose groups had more blocks than */
-    WIDE_FEW_BLOCKS = 64,
-    WIDE_SUMMED_VECS = 2,      /* chunks a thread sums columns of, 16 bits */
-    WIDE_F32_VECS = 3,         /* the same, f32 */
-    WIDE_THREADS = 256,        /* in a multiprocessor: the fewer warps, the fewer sums to add up; */
-    WIDE_SUMMED_THREADS = 512, /* in the backward, of registers for the columns */
-    WIDE_STAGES = 7,           /* rows in a ring, */
-    WIDE_FEW_STAGES = 6,       /* of 16 bits in the forward, */
-    WIDE_SUMMED_STAGES = 6,    /* in the backward */
-};
 
 void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
-    const int32_t *m = plan->main.constant;
+    const rows_wide_tuning *t = &limits->tuning->rows_wide;
+    const rows_forward_tuning *row = &limits->tuning->rows_forward;
+    const cuda_spec *main = &plan->main;
     const int forward = plan->main.kernel == CUDA_FORWARD;
-    const int inputs = forward ? 1 : 2, width = m[C_WIDTH], chunks = (int)plan->cols / width;
-    const int fewest = bytes == 2 ? WIDE_CHUNKS : FORWARD_MOST_LANES * (FORWARD_ELEMENTS / 8) + 1;
-    if (m[C_REAL_DOUBLE] || !limits->cooperative || width * bytes != 16 ||
-        (forward ? chunks < fewest : m[C_HOLD] || plan->cols < WIDE_BACKWARD_COLS))
+    const int inputs = forward ? 1 : 2, width = main->rows.width, chunks = (int)plan->cols / width;
+    const int fewest = bytes == 2 ? t->chunks : row->most_lanes * (row->elements / 8) + 1;
+    if (main->real_double || !limits->cooperative || width * bytes != 16 ||
+        (forward ? chunks < fewest
+                 : main->rows.hold != HOLD_IN_THREAD || plan->cols < t->backward_cols))
         return;
-    int most_vecs = forward ? WIDE_VECS : bytes == 4 ? WIDE_F32_VECS : WIDE_SUMMED_VECS;
+    int most_vecs = forward ? t->vecs : bytes == 4 ? t->f32_vecs : t->summed_vecs;
     /* In the backward of 16 bits two blocks hide what each other waits for; f32 rows take so much
      * shared memory that one with more turns under way does better. */
     const int blocks = forward || bytes == 4 ? 1 : 2;
-    const int most_lanes = (forward ? WIDE_THREADS : WIDE_SUMMED_THREADS) / blocks;
+    const int most_lanes = (forward ? t->threads : t->summed_threads) / blocks;
     const int held = limits->multiprocessors * blocks;
     int group = ceil_div(chunks, most_lanes * most_vecs), vecs = 1;
-    if (forward && m[C_KIND] == PLANISH_RMS && bytes == 4 && group > WIDE_FEW_BLOCKS) {
-        most_vecs = WIDE_RMS_VECS;
+    if (forward && main->kind == PLANISH_RMS && bytes == 4 && group > t->few_blocks) {
+        most_vecs = t->rms_vecs;
         group = ceil_div(chunks, most_lanes * most_vecs);
     }
     /* Groups are to take nearly all multiprocessors. */
@@ -48,24 +35,24 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     int slot = lanes * vecs * 16 * inputs;
     /* Less what every block takes of a multiprocessor, and the exchange. */
     int room = (limits->shared_per_block + 1024) / blocks - 2048;
-    const int useful = !forward ? WIDE_SUMMED_STAGES : bytes == 2 ? WIDE_FEW_STAGES : WIDE_STAGES;
+    const int useful = !forward ? t->summed_stages : bytes == 2 ? t->few_stages : t->stages;
     int stages = least(useful, room / slot);
     if (!lanes || stages < 3)
         return;
     plan->wide = plan->main;
     plan->wide.kernel = forward ? CUDA_FORWARD : CUDA_BACKWARD;
-    int32_t *c = plan->wide.constant;
-    c[C_LANES] = lanes;
-    c[C_WARPS] = lanes / 32;
-    c[C_VECS] = vecs;
-    c[C_GROUP] = group;
-    c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
-    c[C_STAGES] = stages;
+    cuda_spec *spec = &plan->wide;
+    rows_constants *c = &spec->rows;
+    c->lanes = lanes;
+    c->warps = lanes / 32;
+    c->vecs = vecs;
+    spec->group = group;
+    c->rows = spec->cluster = c->teams = c->early = 1;
+    c->hold = forward ? (int)HOLD_IN_SHARED : (int)HOLD_IN_RING;
+    c->stages = stages;
     /* As measured; an exchange of f32 backward rows takes three turns. */
-    c[C_DELAY] = !forward      ? bytes == 4 ? stages - 1 : stages / 2
-                 : stages == 6 ? 4
-                               : (stages + 1) / 2;
+    c->delay = !forward ? bytes == 4 ? stages - 1 : stages / 2 : stages == 6 ? 4 : (stages + 1) / 2;
     if (!forward && bytes == 4)
-        c[C_HOLD] = 2; /* for a ring has room for no row but that and those under way */
-    c[C_MIN_BLOCKS] = blocks;
+        c->hold = HOLD_THE_NEXT; /* for a ring has room for no row but that and those under way */
+    spec->min_blocks = blocks;
 }

@@ -1,67 +1,186 @@
 #include "spec.h"
 
-#include <stdio.h>
+#include <ctype.h>
 #include <string.h>
 
-/* Made from kernels/ by embed.py. */
-extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
-    cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
-    cuda_text_general[];
+#include "../text.h"
+#include "families.h"
 
-const char *cuda_kernel_entry(cuda_kernel kernel) {
-    static const char *const names[CUDA_KERNEL_COUNT] = {
-        "planish_forward",         "planish_backward",      "planish_sums",
-        "planish_apply",           "planish_finish",        "planish_channels",
-        "planish_groups",          "planish_strips",        "planish_general_rows",
-        "planish_general_columns", "planish_general_finish"};
-    return names[kernel];
-}
-
-const char *cuda_kernel_text(cuda_kernel kernel) {
-    const char *const texts[CUDA_KERNEL_COUNT] = {
-        cuda_text_forward, cuda_text_backward, cuda_text_backward_long, cuda_text_backward_long,
-        cuda_text_finish,  cuda_text_channels, cuda_text_groups,        cuda_text_strips,
-        cuda_text_general, cuda_text_general,  cuda_text_general};
-    return texts[kernel];
-}
-
-static const char *const constant_names[C_COUNT] = {
-    "REAL_DOUBLE",  "KIND",       "ACTIVATION",    "COLS",     "X_TYPE",    "Y_TYPE",
-    "G_TYPE",       "D_TYPE",     "W_TYPE",        "B_TYPE",   "MEAN_TYPE", "RSTD_TYPE",
-    "DW_TYPE",      "DB_TYPE",    "WEIGHT_OFFSET", "WIDTH",    "LANES",     "VECS",
-    "ROWS",         "WARPS",      "TEAMS",         "CLUSTER",  "GROUP",     "HOLD",
-    "STAGES",       "DELAY",      "EARLY",         "CORRECT",  "SLICES",    "MIN_BLOCKS",
-    "WANT_DWEIGHT", "WANT_DBIAS", "X_ACCESS",      "Y_ACCESS", "G_ACCESS",  "D_ACCESS",
-    "W_ACCESS",     "B_ACCESS",   "PASS",          "M2_TYPE",  "STAGE",     "GROUPS",
-    "DEPTH",        "PIXELS",     "TILE",          "PIECE",    "PLANES",    "LAST",
-    "DENSE",
+/* Every kernel's. The first is asked by #if, which constants of the language cannot be. */
+static const cuda_constant common_list[] = {
+    {"REAL_DOUBLE", offsetof(cuda_spec, real_double)},
+    {"KIND", offsetof(cuda_spec, kind)},
+    {"ACTIVATION", offsetof(cuda_spec, activation)},
+    {"PASS", offsetof(cuda_spec, pass)},
+    {"WEIGHT_OFFSET", offsetof(cuda_spec, weight_offset)},
+    {"CORRECT", offsetof(cuda_spec, correct)},
+    {"WANT_DWEIGHT", offsetof(cuda_spec, want_dweight)},
+    {"WANT_DBIAS", offsetof(cuda_spec, want_dbias)},
+    {"CLUSTER", offsetof(cuda_spec, cluster)},
+    {"GROUP", offsetof(cuda_spec, group)},
+    {"MIN_BLOCKS", offsetof(cuda_spec, min_blocks)},
+    {NULL, 0},
 };
 
-size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes) {
-    size_t length = 0;
-    for (int c = 0; c < C_COUNT; c++) {
-        size_t left = length < bytes ? bytes - length : 0;
-        /* The first is asked by #if; constants of the language cannot be. */
-        const char *form = c == C_REAL_DOUBLE ? "#define %s %d\n" : "constexpr int %s = %d;\n";
-        length += (size_t)snprintf(left ? text + length : NULL, left, form, constant_names[c],
-                                   spec->constant[c]);
+const cuda_constant rows_forward_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"ROWS", offsetof(cuda_spec, rows.rows)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"VARIANT", offsetof(cuda_spec, rows.variant)},
+    {"HOLD", offsetof(cuda_spec, rows.hold)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"DELAY", offsetof(cuda_spec, rows.delay)},
+    {"HELD_AS_WORDS", offsetof(cuda_spec, rows.held_as_words)},
+    {"EARLY", offsetof(cuda_spec, rows.early)},
+    {"GROUPS", offsetof(cuda_spec, rows.groups)},
+    {"PIXELS", offsetof(cuda_spec, rows.pixels)},
+    {"DENSE", offsetof(cuda_spec, rows.dense)},
+    {NULL, 0},
+};
+
+const cuda_constant rows_backward_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},   {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)}, {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"ROWS", offsetof(cuda_spec, rows.rows)},   {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"TEAMS", offsetof(cuda_spec, rows.teams)}, {"VARIANT", offsetof(cuda_spec, rows.variant)},
+    {"HOLD", offsetof(cuda_spec, rows.hold)},   {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"DELAY", offsetof(cuda_spec, rows.delay)}, {"PLANES", offsetof(cuda_spec, rows.planes)},
+    {"DENSE", offsetof(cuda_spec, rows.dense)}, {NULL, 0},
+};
+
+const cuda_constant rows_long_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {NULL, 0},
+};
+
+const cuda_constant channels_list[] = {
+    {"COLS", offsetof(cuda_spec, channels.cols)},
+    {"PIXELS", offsetof(cuda_spec, channels.pixels)},
+    {"TILE", offsetof(cuda_spec, channels.tile_pixels)},
+    {"DEPTH", offsetof(cuda_spec, channels.depth)},
+    {"ROWS", offsetof(cuda_spec, channels.rows)},
+    {"WIDTH", offsetof(cuda_spec, channels.width)},
+    {"LANES", offsetof(cuda_spec, channels.lanes)},
+    {"PLANES", offsetof(cuda_spec, channels.planes)},
+    {"WARPS", offsetof(cuda_spec, channels.warps)},
+    {"STAGES", offsetof(cuda_spec, channels.stages)},
+    {"LAST", offsetof(cuda_spec, channels.last)},
+    {"OUT_THROUGH_SHARED", offsetof(cuda_spec, channels.out_through_shared)},
+    {NULL, 0},
+};
+
+const cuda_constant groups_list[] = {
+    {"VARIANT", offsetof(cuda_spec, groups.variant)},
+    {"GROUPS", offsetof(cuda_spec, groups.groups)},
+    {"DEPTH", offsetof(cuda_spec, groups.depth)},
+    {"PIXELS", offsetof(cuda_spec, groups.pixels)},
+    {"COLS", offsetof(cuda_spec, groups.cols)},
+    {"PIECE", offsetof(cuda_spec, groups.piece)},
+    {"WIDTH", offsetof(cuda_spec, groups.width)},
+    {"LANES", offsetof(cuda_spec, groups.lanes)},
+    {"PLANES", offsetof(cuda_spec, groups.planes)},
+    {"WARPS", offsetof(cuda_spec, groups.warps)},
+    {"ROWS", offsetof(cuda_spec, groups.rows)},
+    {"OUT_LIES_AS_X", offsetof(cuda_spec, groups.out_lies_as_x)},
+    {"LAST", offsetof(cuda_spec, groups.last)},
+    {NULL, 0},
+};
+
+const cuda_constant strips_list[] = {
+    {"GROUPS", offsetof(cuda_spec, groups.groups)},
+    {"DEPTH", offsetof(cuda_spec, groups.depth)},
+    {"PIXELS", offsetof(cuda_spec, groups.pixels)},
+    {"COLS", offsetof(cuda_spec, groups.cols)},
+    {"TILE_CHANNELS", offsetof(cuda_spec, groups.tile_channels)},
+    {"PIECE", offsetof(cuda_spec, groups.piece)},
+    {"WIDTH", offsetof(cuda_spec, groups.width)},
+    {"LANES", offsetof(cuda_spec, groups.lanes)},
+    {"PLANES", offsetof(cuda_spec, groups.planes)},
+    {"WARPS", offsetof(cuda_spec, groups.warps)},
+    {"DELAY", offsetof(cuda_spec, groups.delay)},
+    {NULL, 0},
+};
+
+const cuda_constant general_list[] = {
+    {"LANES", offsetof(cuda_spec, general.lanes)},
+    {"WARPS", offsetof(cuda_spec, general.warps)},
+    {"SLICES", offsetof(cuda_spec, general.slices)},
+    {NULL, 0},
+};
+
+const cuda_constant finish_list[] = {
+    {"COLS", offsetof(cuda_spec, finish.cols)},
+    {"LANES", offsetof(cuda_spec, finish.lanes)},
+    {"ROWS", offsetof(cuda_spec, finish.rows)},
+    {"SLICES", offsetof(cuda_spec, finish.slices)},
+    {NULL, 0},
+};
+
+/* The number of the tensor that a text names, such as "x]"; -1: none. */
+static int role_of(const char *name) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const size_t length = strlen(role_name(r));
+        if (!strncmp(name, role_name(r), length) && !strcmp(name + length, "]"))
+            return r;
     }
-    return length;
+    return -1;
+}
+
+int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
+    const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
+    static const char type[] = "TYPES[", access[] = "ACCESSES[";
+    const bool is_type = !strncmp(name, type, sizeof type - 1);
+    if (is_type || !strncmp(name, access, sizeof access - 1)) {
+        const int r = role_of(name + (is_type ? sizeof type : sizeof access) - 1);
+        return r < 0 ? NULL : is_type ? &spec->type[r] : &spec->access[r];
+    }
+    for (int i = 0; i < 2; i++)
+        for (const cuda_constant *c = lists[i]; c->name; c++)
+            if (!strcmp(c->name, name))
+                return (int32_t *)(void *)((char *)spec + c->offset);
+    return NULL;
+}
+
+/* An array with a number for each tensor. */
+static void append_roles(text *to, const char *name, const int32_t values[ROLE_COUNT]) {
+    append(to, "constexpr int %s[] = {", name);
+    for (int r = 0; r < ROLE_COUNT; r++)
+        append(to, "%s%d", r ? ", " : "", values[r]);
+    append(to, "};\n");
+}
+
+size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
+    const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
+    text to = {start, bytes, 0};
+    append(&to, "#define %s %d\n", common_list[0].name, spec->real_double);
+    for (int i = 0; i < 2; i++)
+        for (const cuda_constant *c = lists[i] + (i == 1); c->name; c++) {
+            int32_t value;
+            memcpy(&value, (const char *)spec + c->offset, sizeof value);
+            append(&to, "constexpr int %s = %d;\n", c->name, value);
+        }
+    append(&to, "enum {");
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        append(&to, " ROLE_");
+        for (const char *c = role_name(r); *c; c++)
+            append(&to, "%c", toupper((unsigned char)*c));
+        append(&to, ",");
+    }
+    append(&to, " ROLE_COUNT };\n");
+    append_roles(&to, "TYPES", spec->type);
+    append_roles(&to, "ACCESSES", spec->access);
+    return to.length;
 }
 
 void cuda_spec_describe(cuda_spec *spec, const problem *p) {
-    int32_t *c = spec->constant;
-    c[C_KIND] = p->kind;
-    c[C_ACTIVATION] = p->activation;
-    c[C_WEIGHT_OFFSET] = p->weight_offset;
-    c[C_X_TYPE] = p->dtypes[ROLE_X];
-    c[C_Y_TYPE] = p->dtypes[ROLE_Y];
-    c[C_G_TYPE] = p->dtypes[ROLE_DY];
-    c[C_D_TYPE] = p->dtypes[ROLE_DX];
-    c[C_W_TYPE] = p->dtypes[ROLE_WEIGHT];
-    c[C_B_TYPE] = p->dtypes[ROLE_BIAS];
-    c[C_MEAN_TYPE] = p->dtypes[ROLE_MEAN];
-    c[C_RSTD_TYPE] = p->dtypes[ROLE_RSTD];
-    c[C_DW_TYPE] = p->dtypes[ROLE_DWEIGHT];
-    c[C_DB_TYPE] = p->dtypes[ROLE_DBIAS];
+    spec->kind = p->kind;
+    spec->activation = p->activation;
+    spec->weight_offset = p->weight_offset;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        spec->type[r] = p->dtypes[r];
 }

@@ -25,94 +25,127 @@ typedef enum cuda_kernel {
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
-/* Meanings are at the head of each kernel's text. */
-typedef enum cuda_constant {
-    C_REAL_DOUBLE,
-    C_KIND,
-    C_ACTIVATION,
-    C_COLS,
-    C_X_TYPE,
-    C_Y_TYPE,
-    C_G_TYPE,
-    C_D_TYPE,
-    C_W_TYPE,
-    C_B_TYPE,
-    C_MEAN_TYPE,
-    C_RSTD_TYPE,
-    C_DW_TYPE,
-    C_DB_TYPE,
-    C_WEIGHT_OFFSET,
-    C_WIDTH,
-    C_LANES,
-    C_VECS,
-    C_ROWS,
-    C_WARPS,
-    C_TEAMS,
-    C_CLUSTER,
-    C_GROUP,
-    C_HOLD,
-    C_STAGES,
-    C_DELAY,
-    C_EARLY,
-    C_CORRECT,
-    C_SLICES,
-    C_MIN_BLOCKS,
-    C_WANT_DWEIGHT,
-    C_WANT_DBIAS,
-    C_X_ACCESS,
-    C_Y_ACCESS,
-    C_G_ACCESS,
-    C_D_ACCESS,
-    C_W_ACCESS,
-    C_B_ACCESS,
-    C_PASS,
-    C_M2_TYPE,
-    C_STAGE,
-    C_GROUPS,
-    C_DEPTH,
-    C_PIXELS,
-    C_TILE,
-    C_PIECE,
-    C_PLANES,
-    C_LAST,
-    C_DENSE,
-    C_COUNT
-} cuda_constant;
+/* ---- Constants of a family ----------------------------------------------------------------------
+ * What each is, the head of its kernel's text says. */
+
+/* Which kernel dense rows go through: those of 16 bits have others. */
+enum rows_variant {
+    ROWS_PLAIN,
+    ROWS_TILED,  /* tiled_words.cu, backward_tiles.cu */
+    ROWS_IN_RUNS /* of words: forward_runs.cu, backward_runs.cu */
+};
+
+/* HOLD of the forward of dense rows: where a row is between its statistics and its output. */
+enum forward_hold { HOLD_IN_REGISTERS, HOLD_IN_SHARED, READ_AGAIN };
+
+/* HOLD of the backward of dense rows: where a row is between its sums and its output. */
+enum backward_hold {
+    HOLD_IN_THREAD,
+    HOLD_IN_RING, /* it is read again; over groups of blocks it always is */
+    HOLD_THE_NEXT /* over groups of blocks: the row put out next is in registers */
+};
+
+typedef struct rows_constants {
+    int32_t cols, width, lanes, vecs, rows, warps, teams;
+    int32_t variant;
+    int32_t hold;          /* forward_hold or backward_hold */
+    int32_t held_as_words; /* forward ROWS_IN_RUNS: registers hold a row as it is in memory */
+    int32_t stages, delay, early;
+    int32_t groups, pixels; /* of rows that are groups of channels */
+    int32_t planes;         /* of ROWS_IN_RUNS */
+    int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
+} rows_constants;
+
+typedef struct channels_constants {
+    int32_t cols, pixels;
+    int32_t tile_pixels;
+    int32_t depth, rows, width, lanes, planes, warps, stages;
+    int32_t last;
+    int32_t out_through_shared;
+} channels_constants;
+
+/* Which kernel groups go through. */
+enum groups_variant {
+    GROUPS_BY_ROW, /* one read, of a row (or a strip) */
+    GROUPS_SUMS,   /* of two reads: the sums of channels, */
+    GROUPS_MOMENTS,
+    GROUPS_APPLY,   /* and the output */
+    GROUPS_IN_TILES /* one read, of several rows */
+};
+
+typedef struct groups_constants {
+    int32_t variant; /* groups_variant */
+    int32_t groups, depth, pixels, cols;
+    int32_t tile_channels; /* of a strip */
+    int32_t piece, width, lanes, planes, warps;
+    int32_t rows;          /* of a tile */
+    int32_t out_lies_as_x; /* of tiles */
+    int32_t last;
+    int32_t delay; /* of strips over blocks anywhere: the later half begins after the barrier */
+} groups_constants;
+
+typedef struct general_constants {
+    int32_t lanes, warps, slices;
+} general_constants;
+
+typedef struct finish_constants {
+    int32_t cols, lanes, rows, slices;
+} finish_constants;
+
+/* ---- The specialisation -------------------------------------------------------------------------
+ */
 
 typedef struct cuda_spec {
     int32_t kernel; /* a cuda_kernel */
-    int32_t constant[C_COUNT];
+    /* What is known of the problem. */
+    int32_t real_double; /* the kernel computes in f64 */
+    int32_t kind, activation, pass, weight_offset;
+    int32_t correct; /* backward: the saved mean's rounding is mended */
+    int32_t want_dweight, want_dbias;
+    int32_t type[ROLE_COUNT];   /* dtypes, DTYPE_NONE: absent */
+    int32_t access[ROLE_COUNT]; /* bytes that a tensor's parts are aligned to, up to 16 */
+    /* How blocks are launched. */
+    int32_t cluster;    /* blocks of a cluster */
+    int32_t group;      /* blocks anywhere on the device that work together */
+    int32_t min_blocks; /* in a multiprocessor */
+    union {
+        rows_constants rows;
+        channels_constants channels;
+        groups_constants groups;
+        general_constants general;
+        finish_constants finish;
+    };
 } cuda_spec;
 
-/* Whether a kernel of groups of channels: of groups.c's plans. */
-static inline bool cuda_spec_is_groups(const cuda_spec *spec) {
-    return spec->kernel == CUDA_GROUPS || spec->kernel == CUDA_STRIPS;
-}
+/* A constant that a kernel's text asks for: its name there, and where it is in a spec. */
+typedef struct cuda_constant {
+    const char *name;
+    size_t offset;
+} cuda_constant;
 
-/* Bytes of an element of the dtype that a constant says. */
-static inline int constant_bytes(const int32_t *constant, cuda_constant type) {
-    return dtype_bytes((dtype)constant[type]);
+/* The constants of a text beside those that all have, closed by a name of NULL. */
+extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
+    channels_list[], groups_list[], strips_list[], general_list[], finish_list[];
+
+/* Bytes of an element of a tensor. */
+static inline int role_bytes(const cuda_spec *spec, role r) {
+    return dtype_bytes((dtype)spec->type[r]);
 }
 
 /* Bytes of a number that the kernel computes with. */
-static inline size_t real_bytes(const int32_t *constant) {
-    return constant[C_REAL_DOUBLE] ? 8 : 4;
+static inline size_t real_bytes(const cuda_spec *spec) {
+    return spec->real_double ? 8 : 4;
 }
 
 /* Sets what every kernel knows of its problem: the kind, the activation, the weight offset, and the
- * dtypes (m2's is the general kernels' alone). */
+ * dtypes. */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
-/* The name of the kernel's entry in its text, such as "planish_forward". */
-const char *cuda_kernel_entry(cuda_kernel kernel);
+/* The constant of this name in the kernel's text, such as "LANES" or "ACCESSES[x]" (roles.h has the
+ * names of tensors); NULL: it has none. */
+int32_t *cuda_spec_constant(cuda_spec *spec, const char *name);
 
-/* The kernel's text, vocabulary not included. */
-const char *cuda_kernel_text(cuda_kernel kernel);
-
-/* Writes the prelude, closed by 0 and cut to `bytes`; returns its whole length. */
-size_t cuda_spec_prelude(const cuda_spec *spec, char *text, size_t bytes);
-
-/* Text that goes in front of every kernel. */
-extern const char cuda_text_vocabulary[];
+/* Writes the prelude to `start`, closed by 0 and cut to `bytes`; returns its whole length. */
+size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes);
 
 #endif

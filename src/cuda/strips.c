@@ -15,28 +15,10 @@
 
 enum {
     LANES = 32,
-    MOST_WARPS = 16,
     SECTOR = 32,
     LINE_BYTES = 128, /* of a pixel in a strip, where a cluster holds that; else */
-    STRIP_BYTES = 64, /* or more: shorter pieces are slow to read */
     LEAST_PIXELS = 2,
-    SOME_CLUSTER = 8,
-    MOST_CLUSTER = 16, /* of devices whose blocks have room for large strips */
-    FEW_GROUPS = 8,    /* of a strip over so many small blocks: messages */
-    MOST_MESSAGES = 512,
-    SHARED_WARPS = 12, /* of a block of two in a multiprocessor, but */
-    FEW_STEPS = 8,     /* where a thread had no more of these */
-    FEWER_WARPS = 8,
-    LEAST_HELD = 4, /* strips at once, of blocks anywhere */
-    LEAST_BLOCK_BYTES = 18 << 10,
-    ALONE_BYTES = 8 << 10, /* of a whole strip, rather */
-    FEW_SQUARES = 16,      /* of a channel, that a thread adds up */
-    MOST_BLOCKS = 32,      /* of a multiprocessor */
-    FEW_WARPS = 8,         /* of one of few blocks at most, and steps of a thread at least: */
-    FORWARD_STEPS = 12,
-    BACKWARD_STEPS = 4,
-    COLUMN_STEPS = 18, /* the same, of chunks with a column for each channel */
-    COLUMN_BACKWARD_STEPS = 9,
+    MOST_CLUSTER = 16,       /* of devices whose blocks have room for large strips */
     BLOCK_RESERVE = 1 << 10, /* of shared memory, that a block takes beside its own */
     MAILBOX_BYTES = 128      /* its place in a cluster's blocks, whose tiles begin on a line */
 };
@@ -45,53 +27,57 @@ static int gcd(int a, int b) {
     return b ? gcd(b, a % b) : a;
 }
 
-static bool is_backward(const int32_t *c) {
-    return c[C_PASS] == PLANISH_BACKWARD;
+static bool is_backward(const cuda_spec *spec) {
+    return spec->pass == PLANISH_BACKWARD;
 }
 
 /* Channels of a chunk that have their sums together: neighbours, of one group wherever they lie. */
-static int channels_together(const int32_t *c) {
-    return gcd(c[C_DEPTH], c[C_WIDTH]);
+static int channels_together(const cuda_spec *spec) {
+    const groups_constants *c = &spec->groups;
+    return gcd(c->depth, c->width);
 }
 
 /* Forward rows that may leave float's range are summed twice. */
-static bool sums_again(const int32_t *c) {
-    return !is_backward(c) && (c[C_X_TYPE] == DTYPE_F32 || c[C_X_TYPE] == DTYPE_BF16);
+static bool sums_again(const cuda_spec *spec) {
+    return !is_backward(spec) &&
+           (spec->type[ROLE_X] == DTYPE_F32 || spec->type[ROLE_X] == DTYPE_BF16);
 }
 
 /* What blocks tell each other of a group: four values, of which one is unused. */
-static size_t message_bytes(const int32_t *c) {
-    return c[C_X_TYPE] == DTYPE_F32 ? 4 * sizeof(double) : 4 * sizeof(float);
+static size_t message_bytes(const cuda_spec *spec) {
+    return spec->type[ROLE_X] == DTYPE_F32 ? 4 * sizeof(double) : 4 * sizeof(float);
 }
 
 size_t strips_shared_bytes(const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
-    const size_t chunks = (size_t)c[C_PIECE] * (size_t)c[C_LANES] * (size_t)c[C_WIDTH];
+    const groups_constants *c = &spec->groups;
+    const size_t chunks = (size_t)c->piece * (size_t)c->lanes * (size_t)c->width;
     const size_t tiles =
-        round_up(chunks * (size_t)constant_bytes(c, C_X_TYPE)) +
-        (is_backward(c) ? round_up(chunks * (size_t)constant_bytes(c, C_G_TYPE)) : 0);
-    const int together = is_backward(c) ? 1 : channels_together(c);
-    const int kinds = is_backward(c) && !c[C_CORRECT] ? 2 : 3;
+        round_up(chunks * (size_t)role_bytes(spec, ROLE_X)) +
+        (is_backward(spec) ? round_up(chunks * (size_t)role_bytes(spec, ROLE_DY)) : 0);
+    const int together = is_backward(spec) ? 1 : channels_together(spec);
+    const int kinds = is_backward(spec) && !spec->correct ? 2 : 3;
     const size_t sums =
-        round_up((size_t)(kinds * c[C_WARPS] * c[C_TILE] / together) * sizeof(float));
-    const size_t groups = (size_t)(c[C_TILE] / c[C_DEPTH]);
-    const size_t mail = c[C_CLUSTER] == 1 ? 0 : message_bytes(c) * (size_t)c[C_CLUSTER];
-    const bool staged = c[C_GROUP] <= 1 && (c[C_CLUSTER] == 1 || channels_together(c) == 1);
-    const size_t staging = staged ? 2 * (size_t)c[C_TILE] + (is_backward(c) ? 3 * groups : 0) : 0;
+        round_up((size_t)(kinds * c->warps * c->tile_channels / together) * sizeof(float));
+    const size_t groups = (size_t)(c->tile_channels / c->depth);
+    const size_t mail = spec->cluster == 1 ? 0 : message_bytes(spec) * (size_t)spec->cluster;
+    const bool staged = spec->group <= 1 && (spec->cluster == 1 || channels_together(spec) == 1);
+    const size_t staging =
+        staged ? 2 * (size_t)c->tile_channels + (is_backward(spec) ? 3 * groups : 0) : 0;
     return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
 }
 
 /* Channels of a strip: the fewest that are whole groups and chunks and `bytes` of a pixel, best
  * such that strips are alike and end with a sector; 0 where a warp does not hold a pixel of it. */
-static int tile_of(const int32_t *c, int bytes) {
-    const int each = constant_bytes(c, C_X_TYPE), widest = least(c[C_COLS], LANES * c[C_WIDTH]);
-    if (c[C_DEPTH] > widest)
+static int tile_of(const cuda_spec *spec, int bytes) {
+    const groups_constants *c = &spec->groups;
+    const int each = role_bytes(spec, ROLE_X), widest = least(c->cols, LANES * c->width);
+    if (c->depth > widest)
         return 0;
-    const int unit = c[C_DEPTH] / gcd(c[C_DEPTH], c[C_WIDTH]) * c[C_WIDTH];
+    const int unit = c->depth / gcd(c->depth, c->width) * c->width;
     int found = 0, best = 0;
     for (int tile = unit; tile <= widest; tile += unit) {
-        const int merit = 1 + 2 * (c[C_COLS] % tile == 0) + (tile * each % SECTOR == 0);
-        const bool wide = tile * each >= bytes || tile == c[C_COLS];
+        const int merit = 1 + 2 * (c->cols % tile == 0) + (tile * each % SECTOR == 0);
+        const bool wide = tile * each >= bytes || tile == c->cols;
         if (wide && merit > best) {
             best = merit;
             found = tile;
@@ -102,35 +88,37 @@ static int tile_of(const int32_t *c, int bytes) {
 
 /* What a block takes of its multiprocessor's shared memory. */
 static int block_bytes(const cuda_spec *spec) {
-    const size_t mailbox = spec->constant[C_CLUSTER] > 1 ? MAILBOX_BYTES : 0;
+    const size_t mailbox = spec->cluster > 1 ? MAILBOX_BYTES : 0;
     const size_t bytes = strips_shared_bytes(spec) + mailbox + BLOCK_RESERVE;
     return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
 }
 
 /* Cuts strips of `tile` channels into `cluster` pieces. Returns a block's bytes of shared memory; 0
  * where a block would be without a pixel. */
-static int cut(cuda_spec *spec, int tile, int cluster) {
-    int32_t *c = spec->constant;
-    c[C_TILE] = tile;
-    c[C_LANES] = tile / c[C_WIDTH];
-    c[C_PLANES] = LANES / c[C_LANES];
-    c[C_CLUSTER] = cluster;
-    c[C_GROUP] = 1;
-    c[C_PIECE] = ceil_div(c[C_PIXELS], cluster);
-    c[C_WARPS] = MOST_WARPS;
+static int cut(const strips_tuning *t, cuda_spec *spec, int tile, int cluster) {
+    groups_constants *c = &spec->groups;
+    c->tile_channels = tile;
+    c->lanes = tile / c->width;
+    c->planes = LANES / c->lanes;
+    spec->cluster = cluster;
+    spec->group = 1;
+    c->piece = ceil_div(c->pixels, cluster);
+    c->warps = t->most_warps;
     const int bytes = block_bytes(spec);
-    return (cluster - 1) * c[C_PIECE] < c[C_PIXELS] && bytes < INT32_MAX ? bytes : 0;
+    return (cluster - 1) * c->piece < c->pixels && bytes < INT32_MAX ? bytes : 0;
 }
 
 /* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
  * own for every channel, with weights and biases for an activation even more, or may be summed
  * again by lanes that a warp is no multiple of, and by assemblers other than sm_90's. */
-static int most_warps(const int32_t *c, int arch) {
-    const bool alone = channels_together(c) == 1, many = is_backward(c) || alone;
-    const bool uneven = c[C_X_TYPE] == DTYPE_BF16 && 32 % c[C_LANES];
-    const bool again = sums_again(c) && (uneven || arch != 90);
-    const bool held = is_backward(c) && alone && c[C_ACTIVATION] != PLANISH_IDENTITY;
-    return (many ? 24 : 32) - 4 * (again + (held || arch != 90));
+static int most_warps(const strips_tuning *t, const cuda_spec *spec) {
+    const groups_constants *c = &spec->groups;
+    const bool alone = channels_together(spec) == 1, many = is_backward(spec) || alone;
+    const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && 32 % c->lanes;
+    const bool again = sums_again(spec) && (uneven || !t->is_lean);
+    const bool held = is_backward(spec) && alone && spec->activation != PLANISH_IDENTITY;
+    return (many ? t->many_warps : t->forward_warps) -
+           t->spilling * (again + (held || !t->is_lean));
 }
 
 static int room_of(const struct cuda_limits *limits) {
@@ -139,25 +127,27 @@ static int room_of(const struct cuda_limits *limits) {
 
 /* A strip of whole lines over eight blocks that leaves no room for four of them. */
 static bool is_large(const cuda_spec *spec, const struct cuda_limits *limits) {
+    const strips_tuning *t = &limits->tuning->strips;
     cuda_spec made = *spec;
-    const int tile = tile_of(made.constant, LINE_BYTES);
+    const int tile = tile_of(&made, LINE_BYTES);
     return limits->max_cluster >= MOST_CLUSTER && tile &&
-           cut(&made, tile, SOME_CLUSTER) > room_of(limits) / 4;
+           cut(t, &made, tile, t->some_cluster) > room_of(limits) / 4;
 }
 
 /* Channels of strips over few blocks: a line wide or little less, in whole sectors; several lines
  * where that is little work for a block. */
-static int small_tile_of(const int32_t *c) {
-    const int each = constant_bytes(c, C_X_TYPE);
-    const int64_t pixels = (int64_t)c[C_PIXELS] * each * (is_backward(c) ? 2 : 1);
-    int tile = tile_of(c, LINE_BYTES);
-    const int narrow = tile * each > LINE_BYTES ? tile_of(c, STRIP_BYTES) : tile;
+static int small_tile_of(const strips_tuning *t, const cuda_spec *spec) {
+    const groups_constants *c = &spec->groups;
+    const int each = role_bytes(spec, ROLE_X);
+    const int64_t pixels = (int64_t)c->pixels * each * (is_backward(spec) ? 2 : 1);
+    int tile = tile_of(spec, LINE_BYTES);
+    const int narrow = tile * each > LINE_BYTES ? tile_of(spec, t->strip_bytes) : tile;
     if (narrow * each % SECTOR == 0)
         tile = narrow;
-    for (int bytes = 2 * LINE_BYTES; tile && tile * pixels < ALONE_BYTES; bytes *= 2) {
-        const int wider = tile_of(c, bytes), planes = LANES * c[C_WIDTH] / most(wider, 1);
+    for (int bytes = 2 * LINE_BYTES; tile && tile * pixels < t->alone_bytes; bytes *= 2) {
+        const int wider = tile_of(spec, bytes), planes = LANES * c->width / most(wider, 1);
         /* Not where a warp would add up too many squares of a channel one after the other. */
-        const bool few = channels_together(c) > 1 || c[C_PIXELS] <= FEW_SQUARES * planes;
+        const bool few = channels_together(spec) > 1 || c->pixels <= t->few_squares * planes;
         if (wider <= tile || !few)
             break;
         tile = wider;
@@ -167,32 +157,37 @@ static int small_tile_of(const int32_t *c) {
 
 /* Warps of a block of few: as many as leave a thread enough steps for what a warp costs, which is
  * most where chunks have a column for each channel. */
-static int few_warps(const int32_t *c) {
-    const bool columns = 4 * channels_together(c) < c[C_WIDTH];
-    const int steps = is_backward(c) ? columns ? COLUMN_BACKWARD_STEPS : BACKWARD_STEPS
-                      : columns      ? COLUMN_STEPS
-                                     : FORWARD_STEPS;
-    const int warps = most(1, least(FEW_WARPS, c[C_PIECE] / (steps * c[C_PLANES])));
+static int few_warps(const strips_tuning *t, const cuda_spec *spec) {
+    const groups_constants *c = &spec->groups;
+    const bool columns = 4 * channels_together(spec) < c->width;
+    const int steps = is_backward(spec) ? columns ? t->column_backward_steps : t->backward_steps
+                      : columns         ? t->column_steps
+                                        : t->forward_steps;
+    const int warps = most(1, least(t->few_warps, c->piece / (steps * c->planes)));
     return !columns ? warps : warps >= 8 ? 8 : warps >= 4 ? 4 : least(warps, 2);
 }
 
 /* The fewest blocks of which a multiprocessor has several: messages go from each to each for every
  * group, and so decide where a strip has many groups, or few channels of a chunk are of one. */
 static bool cut_few(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    const int tile = small_tile_of(c);
+    const strips_tuning *t = &limits->tuning->strips;
+    groups_constants *c = &spec->groups;
+    const int tile = small_tile_of(t, spec);
     if (!tile)
         return false;
-    const bool alone = channels_together(c) == 1, many = alone || tile / c[C_DEPTH] > FEW_GROUPS;
-    const int wanted = !many ? 1 + is_backward(c) : alone || !is_backward(c) ? SOME_CLUSTER : 4;
+    const bool alone = channels_together(spec) == 1,
+               many = alone || tile / c->depth > t->few_groups;
+    const int wanted = !many                         ? 1 + is_backward(spec)
+                       : alone || !is_backward(spec) ? t->some_cluster
+                                                     : 4;
     const int few = least(wanted, limits->max_cluster);
     for (int cluster = 1; cluster <= few; cluster *= 2) {
-        if (!cut(spec, tile, cluster))
+        if (!cut(t, spec, tile, cluster))
             return false;
-        c[C_WARPS] = few_warps(c);
-        const int fit = least(MOST_BLOCKS, room_of(limits) / block_bytes(spec));
-        c[C_MIN_BLOCKS] = least(fit, most_warps(c, limits->arch) / c[C_WARPS]);
-        if (fit >= (many || is_backward(c) ? 2 : 4))
+        c->warps = few_warps(t, spec);
+        const int fit = least(limits->tuning->block_slots, room_of(limits) / block_bytes(spec));
+        spec->min_blocks = least(fit, most_warps(t, spec) / c->warps);
+        if (fit >= (many || is_backward(spec) ? 2 : 4))
             return true;
     }
     return false;
@@ -200,48 +195,50 @@ static bool cut_few(cuda_spec *spec, const struct cuda_limits *limits) {
 
 /* Forward, clusters of 16, of which a multiprocessor has four or five blocks; four of f32. */
 static bool cut_small(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    const int tile = tile_of(c, LINE_BYTES);
-    if (is_backward(c) || tile / c[C_DEPTH] > FEW_GROUPS)
+    const strips_tuning *t = &limits->tuning->strips;
+    groups_constants *c = &spec->groups;
+    const int tile = tile_of(spec, LINE_BYTES);
+    if (is_backward(spec) || tile / c->depth > t->few_groups)
         return false;
-    const int bytes = cut(spec, tile, MOST_CLUSTER);
+    const int bytes = cut(t, spec, tile, MOST_CLUSTER);
     if (!bytes || bytes > room_of(limits) / 4)
         return false;
-    c[C_WARPS] = constant_bytes(c, C_X_TYPE) == 2 ? 4 : 8;
-    c[C_MIN_BLOCKS] =
-        least(room_of(limits) / block_bytes(spec), most_warps(c, limits->arch) / c[C_WARPS]);
+    c->warps = role_bytes(spec, ROLE_X) == 2 ? 4 : 8;
+    spec->min_blocks = least(room_of(limits) / block_bytes(spec), most_warps(t, spec) / c->warps);
     return true;
 }
 
 /* Forward, half a line of a pixel, in clusters of which a multiprocessor has three blocks; two of
  * bf16, which may tell each other twice. */
 static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    const bool twice = c[C_X_TYPE] == DTYPE_BF16;
-    const int tile = tile_of(c, STRIP_BYTES), blocks = twice ? 2 : 3;
-    const int bytes = tile ? cut(spec, tile, twice ? SOME_CLUSTER : MOST_CLUSTER) : 0;
-    if (is_backward(c) || !bytes || bytes > room_of(limits) / blocks)
+    const strips_tuning *t = &limits->tuning->strips;
+    groups_constants *c = &spec->groups;
+    const bool twice = spec->type[ROLE_X] == DTYPE_BF16;
+    const int tile = tile_of(spec, t->strip_bytes), blocks = twice ? 2 : 3;
+    const int bytes = tile ? cut(t, spec, tile, twice ? t->some_cluster : MOST_CLUSTER) : 0;
+    if (is_backward(spec) || !bytes || bytes > room_of(limits) / blocks)
         return false;
-    c[C_WARPS] = twice ? 12 : 8;
-    c[C_MIN_BLOCKS] = least(blocks, most_warps(c, limits->arch) / c[C_WARPS]);
+    c->warps = twice ? 12 : 8;
+    spec->min_blocks = least(blocks, most_warps(t, spec) / c->warps);
     return true;
 }
 
 /* Backward, two blocks to a multiprocessor: a line of a pixel in clusters of eight, or less in
  * clusters of 16, if that is whole sectors (of 16 bits, no more than a line). */
 static bool cut_pairs(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    int bytes = cut(spec, tile_of(c, LINE_BYTES), SOME_CLUSTER);
+    const strips_tuning *t = &limits->tuning->strips;
+    groups_constants *c = &spec->groups;
+    int bytes = cut(t, spec, tile_of(spec, LINE_BYTES), t->some_cluster);
     if (!bytes || bytes > room_of(limits) / 2) {
-        const int tile = tile_of(c, STRIP_BYTES);
-        const int each = constant_bytes(c, C_X_TYPE);
+        const int tile = tile_of(spec, t->strip_bytes);
+        const int each = role_bytes(spec, ROLE_X);
         const bool good = tile * each % SECTOR == 0 && (each == 4 || tile * each <= LINE_BYTES);
-        bytes = tile && good ? cut(spec, tile, MOST_CLUSTER) : 0;
+        bytes = tile && good ? cut(t, spec, tile, MOST_CLUSTER) : 0;
     }
-    if (!is_backward(c) || !bytes || bytes > room_of(limits) / 2)
+    if (!is_backward(spec) || !bytes || bytes > room_of(limits) / 2)
         return false;
-    c[C_WARPS] = least(SHARED_WARPS, most_warps(c, limits->arch) / 2);
-    c[C_MIN_BLOCKS] = 2;
+    c->warps = least(t->shared_warps, most_warps(t, spec) / 2);
+    spec->min_blocks = 2;
     return true;
 }
 
@@ -262,59 +259,62 @@ static bool cut_small_blocks(cuda_spec *spec, const struct cuda_limits *limits) 
 
 /* Blocks anywhere on the device, two to a multiprocessor; one, where 16 are too large for that. */
 static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    const int tile = tile_of(c, LINE_BYTES), room = room_of(limits);
-    int blocks = SOME_CLUSTER;
-    if (cut(spec, tile, blocks) > room / 2)
-        cut(spec, tile, blocks = MOST_CLUSTER);
-    c[C_CLUSTER] = 1;
-    c[C_GROUP] = blocks;
+    const strips_tuning *t = &limits->tuning->strips;
+    groups_constants *c = &spec->groups;
+    const int tile = tile_of(spec, LINE_BYTES), room = room_of(limits);
+    int blocks = t->some_cluster;
+    if (cut(t, spec, tile, blocks) > room / 2)
+        cut(t, spec, tile, blocks = MOST_CLUSTER);
+    spec->cluster = 1;
+    spec->group = blocks;
     const int fit = least(2, room / block_bytes(spec));
-    if (!fit || !limits->cooperative || tile / c[C_DEPTH] * blocks > MOST_MESSAGES ||
-        limits->multiprocessors * fit < LEAST_HELD * blocks)
+    if (!fit || !limits->cooperative || tile / c->depth * blocks > t->most_messages ||
+        limits->multiprocessors * fit < t->least_held * blocks)
         return false;
-    const int steps = ceil_div(c[C_PIECE], SHARED_WARPS * c[C_PLANES]);
-    const int wanted = fit == 1 ? MOST_WARPS : steps <= FEW_STEPS ? FEWER_WARPS : SHARED_WARPS;
-    c[C_WARPS] = least(wanted, most_warps(c, limits->arch) / fit);
-    c[C_MIN_BLOCKS] = fit;
+    const int steps = ceil_div(c->piece, t->shared_warps * c->planes);
+    const int wanted = fit == 1                ? t->most_warps
+                       : steps <= t->few_steps ? t->fewer_warps
+                                               : t->shared_warps;
+    c->warps = least(wanted, most_warps(t, spec) / fit);
+    spec->min_blocks = fit;
     return true;
 }
 
 /* The same in a cluster; false where it has no room for its messages, or would take whole
  * multiprocessors, of which a device may not have 16 together. */
 static bool cluster_of_shared(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    c[C_CLUSTER] = c[C_GROUP];
-    c[C_GROUP] = 1;
-    return c[C_MIN_BLOCKS] == 2 && 2 * block_bytes(spec) <= room_of(limits);
+    spec->cluster = spec->group;
+    spec->group = 1;
+    return spec->min_blocks == 2 && 2 * block_bytes(spec) <= room_of(limits);
 }
 
 /* Several small blocks to a multiprocessor hide each other's waiting, but messages go from every
  * block of a cluster to every other, for every group. */
 static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
-    int32_t *c = spec->constant;
-    const int room = room_of(limits), whole = least(SOME_CLUSTER, limits->max_cluster);
-    int tile = tile_of(c, LINE_BYTES), cluster = whole;
-    int bytes = tile ? cut(spec, tile, cluster) : 0;
-    if (!bytes || bytes > room / (is_backward(c) ? 2 : 4)) {
-        tile = tile_of(c, STRIP_BYTES);
-        bytes = tile ? cut(spec, tile, cluster) : 0;
+    const strips_tuning *t = &limits->tuning->strips;
+    groups_constants *c = &spec->groups;
+    const int room = room_of(limits), whole = least(t->some_cluster, limits->max_cluster);
+    int tile = tile_of(spec, LINE_BYTES), cluster = whole;
+    int bytes = tile ? cut(t, spec, tile, cluster) : 0;
+    if (!bytes || bytes > room / (is_backward(spec) ? 2 : 4)) {
+        tile = tile_of(spec, t->strip_bytes);
+        bytes = tile ? cut(t, spec, tile, cluster) : 0;
     }
-    while (tile && cluster > 1 && bytes < LEAST_BLOCK_BYTES)
-        bytes = cut(spec, tile, cluster /= 2);
+    while (tile && cluster > 1 && bytes < t->least_block_bytes)
+        bytes = cut(t, spec, tile, cluster /= 2);
     if (bytes > room / 2 && limits->max_cluster > whole)
-        bytes = cut(spec, tile, cluster = 2 * whole);
+        bytes = cut(t, spec, tile, cluster = 2 * whole);
     if (!bytes || bytes > room)
         return false;
-    const int warps = most_warps(c, limits->arch), fit = room / bytes;
-    c[C_WARPS] = fit >= 8 ? 4 : fit >= 4 ? 8 : least(MOST_WARPS, warps / least(fit, 2));
-    c[C_MIN_BLOCKS] = least(fit, warps / c[C_WARPS]);
+    const int warps = most_warps(t, spec), fit = room / bytes;
+    c->warps = fit >= 8 ? 4 : fit >= 4 ? 8 : least(t->most_warps, warps / least(fit, 2));
+    spec->min_blocks = least(fit, warps / c->warps);
     return true;
 }
 
 /* As measured (docs/notebook/010, 013, 021, 023). */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
-    if (spec->constant[C_PIXELS] < LEAST_PIXELS)
+    if (spec->groups.pixels < LEAST_PIXELS)
         return false;
     cuda_spec shared = *spec, made = *spec;
     if (!cut_small_blocks(&made, limits)) {
@@ -339,31 +339,28 @@ bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_l
     const int64_t at_once = strips_at_once(&shared, images, limits);
     if (same && strips <= at_once)
         return false;
-    int32_t *c = shared.constant;
-    c[C_DELAY] = is_backward(c) && c[C_MIN_BLOCKS] > 1 && strips > 2 * at_once;
+    shared.groups.delay = is_backward(&shared) && shared.min_blocks > 1 && strips > 2 * at_once;
     *spec = shared;
     return true;
 }
 
 int strips_blocks(const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
-    return c[C_GROUP] > 1 ? c[C_GROUP] : c[C_CLUSTER];
+    return spec->group > 1 ? spec->group : spec->cluster;
 }
 
 int64_t strips_of(const cuda_spec *spec, int64_t images) {
-    return images * ceil_div(spec->constant[C_COLS], spec->constant[C_TILE]);
+    return images * ceil_div(spec->groups.cols, spec->groups.tile_channels);
 }
 
 int64_t strips_at_once(const cuda_spec *spec, int64_t images, const struct cuda_limits *limits) {
-    const int32_t *c = spec->constant;
-    const int64_t held = (int64_t)limits->multiprocessors * c[C_MIN_BLOCKS] / strips_blocks(spec);
+    const int64_t held = (int64_t)limits->multiprocessors * spec->min_blocks / strips_blocks(spec);
     return least_i64(strips_of(spec, images), held > 0 ? held : 1);
 }
 
 /* As the kernel has it: two rounds of messages. */
 size_t strips_mail_bytes(const cuda_spec *spec) {
-    const int32_t *c = spec->constant;
-    if (c[C_GROUP] <= 1)
+    const groups_constants *c = &spec->groups;
+    if (spec->group <= 1)
         return 0;
-    return 2 * message_bytes(c) * (size_t)(c[C_TILE] / c[C_DEPTH]) * (size_t)c[C_GROUP];
+    return 2 * message_bytes(spec) * (size_t)(c->tile_channels / c->depth) * (size_t)spec->group;
 }

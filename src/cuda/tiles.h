@@ -7,9 +7,6 @@
 
 #include "backend.h"
 
-/* The value of C_STAGE that says tiles. */
-enum { STAGE_TILE = 4 };
-
 /* Sets the geometry of groups described in `spec`; false: not for tiles. */
 bool tiles_geometry(cuda_spec *spec, const cuda_limits *limits);
 

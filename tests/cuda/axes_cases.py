@@ -419,7 +419,7 @@ def strip(
     return {
         "GROUP": blocks if wide else 1,
         "CLUSTER": 1 if wide else blocks,
-        "TILE": tile,
+        "TILE_CHANNELS": tile,
         "LANES": lanes,
         "PLANES": 32 // lanes,
         "PIECE": -(-pixels // blocks),

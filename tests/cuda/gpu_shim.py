@@ -18,56 +18,6 @@ DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
 LAYER, RMS = 0, 1
 SILU, RELU = 1, 2
-CONSTANTS = [
-    "REAL_DOUBLE",
-    "KIND",
-    "ACTIVATION",
-    "COLS",
-    "X_TYPE",
-    "Y_TYPE",
-    "G_TYPE",
-    "D_TYPE",
-    "W_TYPE",
-    "B_TYPE",
-    "MEAN_TYPE",
-    "RSTD_TYPE",
-    "DW_TYPE",
-    "DB_TYPE",
-    "WEIGHT_OFFSET",
-    "WIDTH",
-    "LANES",
-    "VECS",
-    "ROWS",
-    "WARPS",
-    "TEAMS",
-    "CLUSTER",
-    "GROUP",
-    "HOLD",
-    "STAGES",
-    "DELAY",
-    "EARLY",
-    "CORRECT",
-    "SLICES",
-    "MIN_BLOCKS",
-    "WANT_DWEIGHT",
-    "WANT_DBIAS",
-    "X_ACCESS",
-    "Y_ACCESS",
-    "G_ACCESS",
-    "D_ACCESS",
-    "W_ACCESS",
-    "B_ACCESS",
-    "PASS",
-    "M2_TYPE",
-    "STAGE",
-    "GROUPS",
-    "DEPTH",
-    "PIXELS",
-    "TILE",
-    "PIECE",
-    "PLANES",
-    "LAST",
-]
 
 
 class ShimError(RuntimeError):
@@ -105,8 +55,9 @@ def load() -> ctypes.CDLL:
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s
     lib.shim_describe.argtypes = [p, text, s]
-    lib.shim_get.argtypes = [p, i]
-    lib.shim_set.argtypes = [p, i, i]
+    lib.shim_launches.argtypes = [p, p, text, s]
+    lib.shim_get.argtypes = [p, text]
+    lib.shim_set.argtypes = [p, text, i]
     lib.shim_run.argtypes = [p, p, p, p, text, s]
     lib.shim_prepare.argtypes = [p, p, text, s]
     lib.shim_code.argtypes = [p, p, i, p, s, ctypes.POINTER(s), text, s]
@@ -175,8 +126,8 @@ class Plan:
     def set(self, constants: Mapping[str, int]) -> None:
         """Changes constants of the main kernel."""
         for name, value in constants.items():
-            index = {"TURNS": -1, "SLICES": -2}.get(name)
-            lib().shim_set(self.handle, CONSTANTS.index(name) if index is None else index, value)
+            if not lib().shim_set(self.handle, name.encode(), value):
+                raise ValueError(f"{name}: no constant of {self.describe()}")
         self.workspace_bytes = int(lib().shim_workspace(self.handle))
 
     def __del__(self) -> None:
@@ -185,13 +136,20 @@ class Plan:
 
     def get(self, constant: str) -> int:
         """A compile-time constant of the main kernel."""
-        return int(lib().shim_get(self.handle, CONSTANTS.index(constant)))
+        return int(lib().shim_get(self.handle, constant.encode()))
 
     def describe(self) -> str:
         """The plan in one line."""
         text = ctypes.create_string_buffer(300)
         lib().shim_describe(self.handle, text, len(text))
         return text.value.decode()
+
+    def launches(self, pointers: Mapping[str, int]) -> list[str]:
+        """A line for each kernel of a run with these addresses: entry, grid, threads, memory."""
+        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        text = ctypes.create_string_buffer(1000)
+        lib().shim_launches(self.handle, array, text, len(text))
+        return text.value.decode().splitlines()
 
     def run(self, pointers: Mapping[str, int], stream: int = 0, workspace: int = 0) -> None:
         """Queues the plan; `pointers` are device addresses by role."""

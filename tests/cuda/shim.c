@@ -3,15 +3,17 @@
  * bench change a plan's constants, and compiles a plan's kernels for any architecture without a
  * GPU. Not part of the library.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
+#include "../../src/cuda/families.h"
 #include "../../src/cuda/geometry.h"
-#include "../../src/cuda/groups.h"
 #include "../../src/cuda/integers.h"
 #include "../../src/cuda/jit.h"
+#include "../../src/cuda/rows_shape.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -118,53 +120,75 @@ EXPORT size_t shim_workspace(const cuda_plan *plan) {
 EXPORT int shim_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return cuda_plan_describe(plan, text, bytes);
 }
+
+/* One line for each kernel of a run with these addresses, in the order of launch, on a device that
+ * holds as many blocks at once as planned: its entry, blocks, threads, shared memory and cluster.
+ * Returns the whole length. */
+EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text, size_t bytes) {
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const int count = cuda_launch_specs(plan, buffers, launches);
+    const cuda_spec *first = &launches[0].spec;
+    if (bytes)
+        text[0] = 0;
+    if (!count)
+        return 0;
+    const int together = cuda_spec_is_wide(first) ? first->group : cuda_spec_cluster(first);
+    const int held = plan->limits.multiprocessors * most(1, first->min_blocks) / most(1, together);
+    cuda_launch_arguments(plan, buffers, NULL, most(1, held), launches);
+    int length = 0;
+    for (int i = 0; i < count; i++) {
+        const cuda_launch *l = &launches[i];
+        const size_t at = (size_t)length < bytes ? (size_t)length : bytes;
+        length += snprintf(text + at, bytes - at,
+                           "%s %lld x %u blocks of %u threads, %zu bytes, cluster %d\n",
+                           cuda_kernel_of(&l->spec)->entry, (long long)l->blocks_x,
+                           l->blocks_x ? l->blocks_y : 0, cuda_spec_threads(&l->spec),
+                           cuda_spec_shared_bytes(&l->spec), cuda_spec_cluster(&l->spec));
+    }
+    return length;
+}
+
 /* The kernel that runs where the device holds it. */
 static cuda_spec *spec_of(cuda_plan *plan) {
     return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
 }
-EXPORT int shim_get(cuda_plan *plan, int constant) {
-    return spec_of(plan)->constant[constant];
+/* A constant by its name in the kernel's text; -1: it has none. */
+EXPORT int shim_get(cuda_plan *plan, const char *name) {
+    const int32_t *constant = cuda_spec_constant(spec_of(plan), name);
+    return constant ? *constant : -1;
 }
 
 /* GROUP 1 takes the wide road away; more makes one where the plan has none. */
 static void set_group(cuda_plan *plan, int group) {
     if (group > 1 && plan->wide.kernel < 0) {
         plan->wide = plan->main;
-        int32_t *c = plan->wide.constant;
-        c[C_CLUSTER] = 1;
+        rows_constants *c = &plan->wide.rows;
+        plan->wide.cluster = 1;
         if (plan->main.kernel != CUDA_STRIPS)
-            c[C_ROWS] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = 1;
+            c->rows = c->teams = c->hold = c->early = 1;
     }
     if (group > 1)
-        plan->wide.constant[C_GROUP] = group;
+        plan->wide.group = group;
     else
         plan->wide.kernel = -1;
 }
 
-/* Changes a constant of the kernel that runs (GROUP first); a bench's way to try variants. */
-EXPORT void shim_set(cuda_plan *plan, int constant, int value) {
-    if (constant == -1)
+/* Changes a constant of the kernel that runs (GROUP first), TURNS of the plan or SLICES of what
+ * adds up partial sums; a bench's way to try variants. 0: the kernel has no such constant. */
+EXPORT int shim_set(cuda_plan *plan, const char *name, int value) {
+    int32_t *constant = cuda_spec_constant(spec_of(plan), name);
+    if (!strcmp(name, "TURNS"))
         plan->turns = value;
-    else if (constant == -2)
-        plan->finish.constant[C_SLICES] = value;
-    else if (constant == C_GROUP)
+    else if (!strcmp(name, "SLICES"))
+        plan->finish.finish.slices = value;
+    else if (!strcmp(name, "GROUP"))
         set_group(plan, value);
+    else if (constant)
+        *constant = value;
     else
-        spec_of(plan)->constant[constant] = value;
-    const int32_t *c = plan->main.constant;
-    const int32_t blocks = plan->limits.multiprocessors * c[C_MIN_BLOCKS] / most(1, c[C_CLUSTER]);
-    if (plan->main.kernel == CUDA_GROUPS)
-        return;
-    if (plan->main.kernel == CUDA_STRIPS) {
-        groups_plan_size(plan);
-        return;
-    }
-    if (plan->main.kernel == CUDA_BACKWARD ||
-        (plan->main.kernel == CUDA_CHANNELS && plan->finish.kernel >= 0))
-        plan->partials = most(1, blocks);
-    plan->workspace_bytes = plan->main.kernel == CUDA_CHANNELS
-                                ? 2 * sizeof(float) * (size_t)(plan->partials * c[C_COLS])
-                                : cuda_plan_workspace(plan);
+        return 0;
+    cuda_family_of(plan)->plan_size(plan);
+    return 1;
 }
 
 EXPORT int shim_run(const cuda_plan *plan, void *const *buffers, void *stream, void *workspace,
@@ -209,23 +233,24 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         return 100;
     cuda_spec spec = launches[number].spec;
     if (!wide && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
-        memcpy(spec.constant, plan->main.constant, sizeof spec.constant);
-    for (int c = C_X_ACCESS; c <= C_B_ACCESS; c++)
-        spec.constant[c] = access;
-    const int tiled = cuda_spec_is_tiled(&spec);
-    if (spec.kernel == CUDA_BACKWARD && !wide && !spec.constant[C_HOLD] && !tiled &&
-        (access < 4 || spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_X_TYPE]) < 4 ||
-         spec.constant[C_WIDTH] * dtype_bytes((dtype)spec.constant[C_G_TYPE]) < 4))
-        spec.constant[C_STAGES] = 0;
+        spec = plan->main;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        spec.access[r] = access;
+    rows_constants *rows = &spec.rows; /* of forward and backward */
+    const int tiled = rows_are_tiled(&spec);
+    if (spec.kernel == CUDA_BACKWARD && !wide && rows->hold == HOLD_IN_THREAD && !tiled &&
+        (access < 4 || rows->width * role_bytes(&spec, ROLE_X) < 4 ||
+         rows->width * role_bytes(&spec, ROLE_DY) < 4))
+        rows->stages = 0;
     if (tiled) {
-        spec.constant[C_DENSE] = access >= 4 ? 7 : 0;
+        rows->dense = access >= 4 ? 7 : 0;
         if (access < 4 && spec.kernel == CUDA_FORWARD)
-            spec.constant[C_MIN_BLOCKS] = most(1, spec.constant[C_MIN_BLOCKS] * 3 / 4);
+            spec.min_blocks = most(1, spec.min_blocks * 3 / 4);
     }
     if (spec.kernel == CUDA_FORWARD && !wide && access < 4) {
-        spec.constant[C_STAGES] = 0;
-        if (spec.constant[C_HOLD] == 1)
-            spec.constant[C_HOLD] = 2;
+        rows->stages = 0;
+        if (rows->hold == HOLD_IN_SHARED)
+            rows->hold = READ_AGAIN;
     }
     void *code = NULL;
     char *report = NULL;

@@ -105,7 +105,7 @@ def test_the_cache_is_not_listed_or_cleared(
     key = (
         "planish_forward vocabulary 01 kernel 02 --gpu-architecture=sm_90 --std=c++17\n"
         "#define REAL_DOUBLE 0\nconstexpr int KIND = 1;\nconstexpr int COLS = 4096;\n"
-        "constexpr int X_TYPE = 2;\nconstexpr int W_TYPE = 0;\nnvrtc 13.0\n"
+        "constexpr int TYPES[] = {2, 0, 4};\nnvrtc 13.0\n"
     )
     (folder / "good.kernel").write_bytes(kernel_file(key, b"x" * 2048))
     (folder / "short.kernel").write_bytes(kernel_file(key, b"x" * 2048)[:100])

@@ -13,7 +13,7 @@
  * Rows come through a ring of STAGES slots in shared memory by asynchronous copies. Each thread
  * reads back only the bytes it copied itself, so the ring needs no barrier; a slot is refilled as
  * soon as its row is in registers. STAGES 0 loads straight to registers: for elements that
- * asynchronous copies cannot move (alignment below 4 bytes). HOLD 1: a row stays in the ring for its
+ * asynchronous copies cannot move (alignment below 4 bytes). HOLD_IN_RING: a row stays in the ring for its
  * output and is read again, and the weights wait in shared memory too, converted once for all rows, so
  * that a thread has registers for the sums of more columns.
  *
@@ -24,19 +24,19 @@
  * With f16 x nothing leaves float's range whichever product comes first, and rstd goes to dy:
  * dx = (dy * rstd) * w - c1 * rstd - (d - delta) * (c2 * rstd^2), an instruction less for an element.
  *
- * TILE 1: short rows of 16 bits through tiles (row_tiles.cu), read twice; weights in shared memory.
- * TILE 2: longer ones through tiles: their sums by runs of words, then the output column by column
+ * ROWS_TILED: short rows of 16 bits through tiles (row_tiles.cu), read twice; weights in shared memory.
+ * ROWS_IN_RUNS: longer ones through tiles: their sums by runs of words, then the output column by column
  * (backward_runs.cu), by PLANES parts of the block that take rows apart.
  *
  * delta mends the rounding of the saved mean (CORRECT 0 leaves it out), or is 0 (saved_mean.cu).
  *
  * GROUP > 1 (a cooperative launch): GROUP blocks anywhere on the device share each row, as in
  * forward.cu: a row's output comes DELAY turns after its sums, and an extra warp of each block
- * exchanges the sums in between. HOLD 2: the row that is put out next waits in registers.
+ * exchanges the sums in between. HOLD_THE_NEXT: the row that is put out next waits in registers.
  *
  * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
  * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP HOLD STAGES DELAY CORRECT MIN_BLOCKS
- * WANT_DWEIGHT WANT_DBIAS, TILE, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS G_ACCESS
+ * WANT_DWEIGHT WANT_DBIAS VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS G_ACCESS
  * D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
  */
 struct backward_args {
@@ -74,7 +74,7 @@ constexpr bool RINGED = STAGES > 0;
 /* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
 constexpr bool COPIES = RINGED && X_ACCESS >= 4 && G_ACCESS >= 4 && X_BYTES >= 4 && G_BYTES >= 4;
 constexpr bool SUMS = LAYER || WANT_DX;
-constexpr bool AGAIN = HOLD == 1 && RINGED && !WITHIN_WARP && !WIDE; /* read twice */
+constexpr bool AGAIN = HOLD == HOLD_IN_RING && RINGED && !WITHIN_WARP && !WIDE; /* read twice */
 constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
 /* Converted weights stay in registers where there is room. */
 constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&

@@ -3,7 +3,7 @@
 /* As in forward_wide.cu. */
 constexpr int LINE = 2 * DELAY + 2;
 /* The row that is put out next waits in registers, so that its slot is filled a turn earlier. */
-constexpr bool HELD = HOLD == 2;
+constexpr bool HELD = HOLD == HOLD_THE_NEXT;
 constexpr int AHEAD = most(STAGES - DELAY + HELD, 1);
 typedef mail<real, GROUP, LINE> group_mail;
 

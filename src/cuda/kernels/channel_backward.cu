@@ -237,7 +237,7 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
         }
         if constexpr (D_TYPE != NONE) {
             const auto packed = pack<D_TYPE, WIDTH>(v);
-            if constexpr (HOLD)
+            if constexpr (OUT_THROUGH_SHARED)
                 hold_output<D_TYPE>(p, line, packed);
             else
                 write_output<D_TYPE, D_ACCESS>(p, out + next_lines<D_TYPE>(e), packed);
@@ -246,7 +246,7 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
 }
 
 /* Whether each phase of a unit makes room for the next unit's. */
-constexpr bool ROLLING = PHASES > 1 && !HOLD;
+constexpr bool ROLLING = PHASES > 1 && !OUT_THROUGH_SHARED;
 
 /* Works on the unit that is in the ring's present stage, where p.room is. */
 __device__ __forceinline__ void backward_unit(const channels_args &args, place &p, gradients &sums,
@@ -284,7 +284,7 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     }
     if constexpr (!ROLLING)
         __syncthreads();
-    if constexpr (HOLD && D_TYPE != NONE) {
+    if constexpr (OUT_THROUGH_SHARED && D_TYPE != NONE) {
         write_held<D_TYPE, D_ACCESS>(p, out);
         __syncthreads();
     }

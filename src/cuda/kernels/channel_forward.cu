@@ -266,7 +266,7 @@ __device__ __forceinline__ void write_channels(const channels_args &args, const 
         for (int i = 0; i < WIDTH; i++)
             v[i] = output_of(element<X_TYPE>(c.word, i), m[i], w.at(p, i), b.at(p, i));
         const auto y = pack<Y_TYPE, WIDTH>(v);
-        if constexpr (HOLD)
+        if constexpr (OUT_THROUGH_SHARED)
             hold_output<Y_TYPE>(p, line, y);
         else
             write_output<Y_TYPE, Y_ACCESS>(p, out + next_lines<Y_TYPE>(e), y);
@@ -361,7 +361,7 @@ __device__ __forceinline__ void forward_unit(const channels_args &args, place &p
             write_channels(args, p,
                            out + first_line<Y_TYPE>(p) +
                                in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(Y_TYPE)));
-        if constexpr (HOLD) {
+        if constexpr (OUT_THROUGH_SHARED) {
             __syncthreads();
             write_held<Y_TYPE, Y_ACCESS>(p, out);
         }

@@ -22,11 +22,11 @@
  * phase by phase to the place of those that are done with. Its grid stays, and is as large as finds
  * room at once. Where a chunk is of two channels, what the second adds is kept in shared memory.
  *
- * LAST (forward): y is dense over channels, then pixels. HOLD: the output goes through shared memory,
+ * LAST (forward): y is dense over channels, then pixels. OUT_THROUGH_SHARED: the output goes through shared memory,
  * where a thread's pixels are too few bytes for a store of their own; in tiles of an odd number of 16-bit
  * pixels only where x and the output lie alike to 16 bytes.
  *
- * Constants: PASS KIND COLS PIXELS TILE DEPTH ROWS WIDTH LANES PLANES WARPS CLUSTER STAGES LAST HOLD
+ * Constants: PASS KIND COLS PIXELS TILE DEPTH ROWS WIDTH LANES PLANES WARPS CLUSTER STAGES LAST OUT_THROUGH_SHARED
  * CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS
  * (alignments of the parts of an image and their rows, in bytes).
  */

@@ -8,8 +8,8 @@
  * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the LANES *
  * CLUSTER holds chunks rank, rank + LANES * CLUSTER, ...: VECS of them.
  *
- * HOLD says where the row stays between the statistics and the output: 0 registers, 1 shared memory,
- * 2 nowhere: it is read again. With HOLD 0 and STAGES > 0 the rows to come wait in a ring of STAGES
+ * HOLD says where the row stays between the statistics and the output: in registers, in shared memory
+ * or nowhere, for it is read again. Of HOLD_IN_REGISTERS with STAGES > 0 the rows to come wait in a ring of STAGES
  * slots in shared memory, filled by asynchronous copies while the present one is worked on. A thread
  * reads back from shared memory only the bytes it copied itself, so neither needs a barrier.
  *
@@ -20,13 +20,14 @@
  * done again, scaled by a power of two.
  *
  * Rows of 16 bits and up to 512 columns go another way (centred_words.cu); some of them, and longer ones
- * that are no whole number of 16-byte chunks, go a third (TILE 1: tiled_words.cu) or, by a warp or half of one
- * for each, a fourth (TILE 2: forward_runs.cu; then HOLD 1 says that a row is held as it is in memory).
+ * that are no whole number of 16-byte chunks, go a third (VARIANT ROWS_TILED: tiled_words.cu) or, by a warp
+ * or half of one for each, a fourth (ROWS_IN_RUNS: forward_runs.cu; HELD_AS_WORDS: registers hold a row as it
+ * is in memory).
  *
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
  *
- * GROUP > 1 (then HOLD 1 and EARLY 1; a cooperative launch): GROUP blocks anywhere on the device
+ * GROUP > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): GROUP blocks anywhere on the device
  * share each row, more groups take further rows. Rows pass through a ring of STAGES slots; a row's
  * output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
  * the others and merges what they sent, so that nobody waits for an exchange.
@@ -35,8 +36,9 @@
  * have an element for each PIXELS of the row, and the row's own.
  *
  * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
- * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS, TILE, with it DENSE (1: the
- * rows of x follow each other without a gap, 2: those of y), and alignments in bytes: X_ACCESS Y_ACCESS
+ * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS VARIANT, with that
+ * HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a gap, 2: those of y), and alignments in
+ * bytes: X_ACCESS Y_ACCESS
  * W_ACCESS B_ACCESS (with DENSE, of the first row).
  */
 struct forward_args {
@@ -67,12 +69,13 @@ constexpr int PER_WARP = 32 / WARP_LANES;
 constexpr int THREADS = WARPS * 32; /* that hold rows */
 constexpr int ALL_THREADS = THREADS + (WIDE ? 32 : 0);
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
-constexpr bool COPIES = HOLD == 1 || (HOLD == 0 && STAGES > 0);
+constexpr bool COPIES =
+    HOLD == HOLD_IN_SHARED || (HOLD == HOLD_IN_REGISTERS && STAGES > 0);
 /* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */
 constexpr int PIVOT_VECS =
-    power_of_two_up_to(least(HOLD == 0 ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
+    power_of_two_up_to(least(HOLD == HOLD_IN_REGISTERS ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
-constexpr int UNROLL = HOLD == 0 || WIDE ? VECS : 4;
+constexpr int UNROLL = HOLD == HOLD_IN_REGISTERS || WIDE ? VECS : 4;
 
 template <bool HALF> struct total_of {
     typedef double type;
@@ -83,13 +86,13 @@ template <> struct total_of<true> {
 /* A pivot of one element may lie far from the mean, and then f32 totals lose digits; so do those of many
  * elements one after the other. */
 typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8 &&
-                 !(GROUPED && WIDTH == 1) && TILE == 0>::type total;
+                 !(GROUPED && WIDTH == 1) && VARIANT == ROWS_PLAIN>::type total;
 
 struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
 };
 
-constexpr bool CENTRED = WITHIN_WARP && HOLD == 0 && STAGES == 0 && !GROUPED &&
+constexpr bool CENTRED = WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && STAGES == 0 && !GROUPED &&
                          sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && COLS <= 512;
 /* y from (x - pivot) * rstd - delta * rstd: an instruction less for an element, and a rounding of f32
  * that results of 16 bits do not show. */

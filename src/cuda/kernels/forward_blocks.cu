@@ -9,7 +9,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
     p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
     release_stream();
-    if constexpr (HOLD == 0 && STAGES > 0) {
+    if constexpr (HOLD == HOLD_IN_REGISTERS && STAGES > 0) {
 #pragma unroll
         for (int s = 0; s < STAGES; s++)
             fill(args, p, s);
@@ -21,7 +21,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
     for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn) {
         row_reader reader[ROWS];
         const char *here = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
-        if constexpr (HOLD == 1) {
+        if constexpr (HOLD == HOLD_IN_SHARED) {
             fill(args, p, 0);
             copy_async_wait<0>();
         } else if constexpr (STAGES > 0) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             r.first = here + u * PER_WARP * args.x_stride;
             r.slot = p.slot(0, u, 0);
             r.first_channel = first_channel_of(row + u * PER_WARP);
-            if constexpr (HOLD == 0) {
+            if constexpr (HOLD == HOLD_IN_REGISTERS) {
 #pragma unroll
                 for (int k = 0; k < VECS; k++) {
                     if constexpr (STAGES > 0) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
                 }
             }
         }
-        if constexpr (HOLD == 0 && STAGES > 0) {
+        if constexpr (HOLD == HOLD_IN_REGISTERS && STAGES > 0) {
             fill(args, p, stage);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }

@@ -27,16 +27,16 @@ struct place {
 
 /* This thread's chunks of a row, wherever they are. */
 struct row_reader {
-    chunk<X_BYTES> held[HOLD == 0 ? VECS : 1];
-    const char *first; /* HOLD 2 */
-    u32 slot;          /* HOLD 1 */
+    chunk<X_BYTES> held[HOLD == HOLD_IN_REGISTERS ? VECS : 1];
+    const char *first; /* READ_AGAIN */
+    u32 slot;          /* HOLD_IN_SHARED */
     int first_channel; /* GROUPS > 0: of the row */
     bool there;
 
     __device__ __forceinline__ chunk<X_BYTES> take(const place &p, int k) const {
-        if constexpr (HOLD == 0)
+        if constexpr (HOLD == HOLD_IN_REGISTERS)
             return held[k];
-        else if constexpr (HOLD == 1)
+        else if constexpr (HOLD == HOLD_IN_SHARED)
             return load_from_shared<X_BYTES>(slot + k * (THREADS * X_BYTES));
         else
             return there && p.has(k)

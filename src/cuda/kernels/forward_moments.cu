@@ -75,7 +75,7 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
         chunk_sums<false>(c, p.has(k), own, 1, a, b);
     }
     /* Else the converted row stays in registers over the exchange, and spills. */
-    if constexpr (HOLD == 0 && bytes_of(X_TYPE) == 2)
+    if constexpr (HOLD == HOLD_IN_REGISTERS && bytes_of(X_TYPE) == 2)
 #pragma unroll
         for (int k = 0; k < VECS; k++)
             for (u32 &w : r.held[k].word)

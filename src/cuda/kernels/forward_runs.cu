@@ -1,10 +1,8 @@
 /*
  * A part of forward.cu: rows that go through shared memory in runs of words (row_runs.cu), a tile
- * for a block. A row stays in registers as f32 or, with HOLD 1, as it is in memory: the compiler is
+ * for a block. A row stays in registers as f32 or, HELD_AS_WORDS, as it is in memory: the compiler is
  * made to forget what it converted. The arithmetic is that of centred_words.cu.
  */
-constexpr bool HELD_AS_WORDS = HOLD == 1;
-
 /* Weight and bias. */
 struct affine_runs {
     u32 weight, bias; /* in shared memory */

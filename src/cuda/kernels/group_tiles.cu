@@ -9,10 +9,10 @@
  * place as they are read, and back as they are written: an element is the same lane's wherever its row
  * lies. LANES lanes share a channel, and have VECS runs each.
  *
- * HOLD says that x and the output lie alike to 16 bytes in every image; else the output leaves element
+ * OUT_LIES_AS_X says that x and the output lie alike to 16 bytes in every image; else the output leaves element
  * by element.
  */
-constexpr bool TILED = STAGE == 4;
+constexpr bool TILED = VARIANT == GROUPS_IN_TILES;
 constexpr int RUNS = PIXELS / WIDTH, REST = PIXELS % WIDTH; /* the elements behind the last run */
 constexpr int TILE_DEPTH = ceil_div(DEPTH, CLUSTER);   /* channels that a block has of a row */
 constexpr int TILE_ROWS = TILED ? ROWS : 1;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void bring_ends(u32 to, const char *from, int bytes) 
 template <int TYPE, int ACCESS>
 __device__ __forceinline__ void send_tile(char *to, u32 from, int bytes) {
     constexpr int B = bytes_of(TYPE);
-    const pieces p = HOLD ? pieces_of<ACCESS>(to, bytes) : pieces{bytes, bytes};
+    const pieces p = OUT_LIES_AS_X ? pieces_of<ACCESS>(to, bytes) : pieces{bytes, bytes};
 #pragma unroll 4
     for (int i = p.head + threadIdx.x * 16; i < p.end; i += THREADS * 16)
         store_chunk<16, 16>(to + i, load_from_shared<16>(from + i));

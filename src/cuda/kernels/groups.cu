@@ -3,11 +3,12 @@
  * for each group of an image; weight and bias vary by channel. Everything is made of sums over one
  * channel of one image, which are what dweight and dbias need, too.
  *
- * STAGE 0, backward in one read (pixels dense): a block, or a cluster of CLUSTER of them, takes a row, x
- * and dy, into shared memory.
- * STAGE 1, 2, 3, each tensor read twice, for rows of any length: sums of every channel over PIECE
- * pixels at a time; what those of a group come to; the output. Forward (PASS 0) or backward (1).
- * STAGE 4, in one read, too (pixels dense): several rows in a block, or one in a cluster, as they lie
+ * VARIANT GROUPS_BY_ROW, backward in one read (pixels dense): a block, or a cluster of CLUSTER of them,
+ * takes a row, x and dy, into shared memory.
+ * GROUPS_SUMS, GROUPS_MOMENTS, GROUPS_APPLY, each tensor read twice, for rows of any length: sums of every
+ * channel over PIECE pixels at a time; what those of a group come to; the output. Forward (PASS 0) or
+ * backward (1).
+ * GROUPS_IN_TILES, in one read, too (pixels dense): several rows in a block, or one in a cluster, as they lie
  * in memory (group_tiles.cu).
  * LAST: channels are dense, pixels COLS apart; else pixels are dense.
  *
@@ -15,9 +16,9 @@
  * Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; rows whose
  * squares leave float's range are summed again, scaled by a power of two.
  *
- * Constants: STAGE PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES PLANES
- * WARPS CLUSTER ROWS HOLD (of tiles) LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS
- * Y_ACCESS D_ACCESS (alignments of a row in bytes).
+ * Constants: VARIANT PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES
+ * PLANES WARPS CLUSTER ROWS OUT_LIES_AS_X (of tiles) LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT
+ * WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS (alignments of a row in bytes).
  */
 #include "group_words.cu"
 
@@ -58,11 +59,11 @@ __device__ __forceinline__ void sum_over_block(T *v, T (*room)[COUNT]) {
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_groups(const groups_args args) {
     const i64 rows = args.images * GROUPS;
-    if constexpr (STAGE == 0) {
+    if constexpr (VARIANT == GROUPS_BY_ROW) {
         backward_rows(args);
         return;
     }
-    if constexpr (STAGE == 4) {
+    if constexpr (VARIANT == GROUPS_IN_TILES) {
         if constexpr (FORWARD)
             forward_tiles(args);
         else
@@ -71,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     wait_for_stream();
     release_stream();
-    if constexpr (STAGE == 2) {
+    if constexpr (VARIANT == GROUPS_MOMENTS) {
         for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
             if constexpr (FORWARD)
                 forward_moments(args, row);
@@ -83,11 +84,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         const i64 blocks = LAST ? units : (units + WARPS - 1) / WARPS;
         for (i64 turn = blockIdx.x; turn < blocks; turn += gridDim.x) {
             /* The output begins where the sums ended: that is still in the L2. */
-            const i64 number = STAGE == 3 ? blocks - 1 - turn : turn;
+            const i64 number = VARIANT == GROUPS_APPLY ? blocks - 1 - turn : turn;
             piece_place p = piece_of(number);
             if (!LAST && number * WARPS + threadIdx.x / 32 >= units)
                 continue;
-            if constexpr (STAGE == 3) {
+            if constexpr (VARIANT == GROUPS_APPLY) {
                 apply_pieces(args, p);
             } else if constexpr (LAST) {
                 sum_pixels(args, p);

@@ -1,6 +1,6 @@
 /*
  * A part of forward.cu and backward.cu: rows of 16 bits in tiles (row_tiles.cu), of which a lane
- * takes a run of an odd number of 4-byte words (TILE 2), so that lanes of a row meet in no bank.
+ * takes a run of an odd number of 4-byte words (ROWS_IN_RUNS), so that lanes of a row meet in no bank.
  * LANES is a power of two.
  *
  * Every second row of an odd length begins inside a word: its words are shifted into place as they
@@ -11,7 +11,7 @@
  * in two parts, of the TAIL that this run has and of the others, in place of a mask for each
  * element. Lanes behind that one read what it reads, and add nothing.
  */
-constexpr bool RUNS = TILE == 2;
+constexpr bool RUNS = VARIANT == ROWS_IN_RUNS;
 constexpr bool ODD_COLS = COLS % 2 != 0;
 constexpr int RUN = RUNS ? ceil_div(COLS, 2 * WARP_LANES) | 1 : 1; /* words */
 constexpr int RUN_COLS = 2 * RUN;

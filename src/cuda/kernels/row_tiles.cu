@@ -1,20 +1,20 @@
 /*
- * A part of forward.cu and backward.cu: short rows of 16 bits that go through shared memory (TILE). 8 rows
+ * A part of forward.cu and backward.cu: short rows of 16 bits that go through shared memory (VARIANT). 8 rows
  * or more are one piece of memory where they are dense: it comes and goes in whole 16-byte
- * accesses, whatever the length of a row. With TILE 1 a warp that takes 8 rows or more at a time has a tile of
+ * accesses, whatever the length of a row. ROWS_TILED, a warp that takes 8 rows or more at a time has a tile of
  * its own, else the block has one.
  *
  * DENSE, of x, dy, y and dx, says whether a tensor's rows follow each other without a gap; then its ACCESS
  * is the alignment of the first. Else rows go chunk by chunk.
  */
-constexpr bool TILED = TILE != 0;
+constexpr bool TILED = VARIANT != ROWS_PLAIN;
 constexpr int TILE_COLS = TILED ? COLS : 8;
-constexpr int TILE_THREADS = STEP % 8 == 0 && TILE == 1 ? 32 : THREADS;
+constexpr int TILE_THREADS = STEP % 8 == 0 && VARIANT == ROWS_TILED ? 32 : THREADS;
 constexpr int TILE_ROWS = TILED ? TILE_THREADS / 32 * STEP : 8;
 constexpr int TILE_BYTES = TILE_ROWS * TILE_COLS * 2;
 constexpr int TILE_STEP = TILE_THREADS * 16; /* bytes that a tile's threads move at once */
 constexpr int STEPS = TILE_BYTES / TILE_STEP;
-constexpr int STEPS_AT_ONCE = TILE_THREADS == 32 || TILE == 2 ? most(STEPS, 1) : 4;
+constexpr int STEPS_AT_ONCE = TILE_THREADS == 32 || VARIANT == ROWS_IN_RUNS ? most(STEPS, 1) : 4;
 constexpr int ROW_CHUNKS = TILE_COLS / WIDTH, TILE_CHUNKS = TILE_ROWS * ROW_CHUNKS;
 constexpr int CHUNK_BYTES = WIDTH * 2;
 

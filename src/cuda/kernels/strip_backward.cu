@@ -35,7 +35,7 @@ __device__ __forceinline__ float deviation_of(float x, const saved &s, int i) {
 }
 
 __device__ __forceinline__ float *channel_sums(int which, int warp) {
-    return (float *)(dynamic_shared + SUMS_AT) + (which * WARPS + warp) * TILE;
+    return (float *)(dynamic_shared + SUMS_AT) + (which * WARPS + warp) * TILE_CHANNELS;
 }
 
 /* Sums of dy, dy * xhat and xhat of each of the thread's channels: parts from PART_NUMBER on, as they

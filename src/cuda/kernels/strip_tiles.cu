@@ -2,8 +2,8 @@
  * A part of strips.cu: what follows from its constants, which pixels and channels of a strip a thread
  * has, where they lie in shared memory, how they come there, and in which steps they are written.
  */
-constexpr int STRIPS = ceil_div(COLS, TILE);
-constexpr int STRIP_GROUPS = TILE / DEPTH;
+constexpr int STRIPS = ceil_div(COLS, TILE_CHANNELS);
+constexpr int STRIP_GROUPS = TILE_CHANNELS / DEPTH;
 constexpr int STEP = WARPS * PLANES;
 constexpr int STEPS = ceil_div(PIECE, STEP);
 /* Parts of a thread's steps, each summed while the next ones are on their way; the first has the four
@@ -22,7 +22,7 @@ __device__ constexpr int round_to_power(int n) { return n < 2 ? 1 : 2 * round_to
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
 constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * G_BYTES));
-constexpr int SUM_COUNT = (FORWARD || CORRECT ? 3 : 2) * WARPS * (FORWARD ? STRIP_COLUMNS : TILE);
+constexpr int SUM_COUNT = (FORWARD || CORRECT ? 3 : 2) * WARPS * (FORWARD ? STRIP_COLUMNS : TILE_CHANNELS);
 constexpr int MAIL_AT = SUMS_AT + round_up(4 * SUM_COUNT);
 
 /* Blocks of a strip, and what they tell each other of a group: three values. Those of 16-bit tensors
@@ -63,7 +63,7 @@ __device__ __forceinline__ strip_place place_of(i64 unit) {
     p.group = strip * STRIP_GROUPS;
     p.groups = least(STRIP_GROUPS, GROUPS - p.group);
     p.chunk = p.lane % LANES;
-    p.channel = strip * TILE + p.chunk * WIDTH;
+    p.channel = strip * TILE_CHANNELS + p.chunk * WIDTH;
     p.rank = WIDE ? blockIdx.x % GROUP : CLUSTER > 1 ? (int)cluster_rank() : 0;
     p.first = p.rank * PIECE;
     p.pixels = pixels_of_block(p.rank);
@@ -146,7 +146,7 @@ constexpr int STAGED_AT = FOUND_AT + STRIP_GROUPS * 16;
 
 /* Weights and biases of the strip's channels, and its rows' means, what these leave, and rstds. */
 __device__ __forceinline__ float *staged_channels(int which) {
-    return (float *)(dynamic_shared + STAGED_AT) + which * TILE;
+    return (float *)(dynamic_shared + STAGED_AT) + which * TILE_CHANNELS;
 }
 __device__ __forceinline__ float *staged_rows(int which) {
     return staged_channels(2) + which * STRIP_GROUPS;
@@ -155,7 +155,7 @@ __device__ __forceinline__ float *staged_rows(int which) {
 /* What a thread brings there: asked for ahead of the copies, behind which it would come last, and looked at
  * after them, which need not wait for it. */
 struct staging {
-    static constexpr int CHANNELS = ceil_div(TILE, THREADS), ROWS = ceil_div(STRIP_GROUPS, THREADS);
+    static constexpr int CHANNELS = ceil_div(TILE_CHANNELS, THREADS), ROWS = ceil_div(STRIP_GROUPS, THREADS);
     chunk<bytes_of(W_TYPE)> weight[CHANNELS];
     chunk<bytes_of(B_TYPE)> bias[CHANNELS];
     chunk<bytes_of(MEAN_TYPE)> mean[ROWS];
@@ -189,7 +189,7 @@ struct staging {
 #pragma unroll
         for (int e = 0; STAGED && e < CHANNELS; e++) {
             const int c = threadIdx.x + e * THREADS;
-            if (c >= TILE)
+            if (c >= TILE_CHANNELS)
                 break;
             staged_channels(0)[c] = weight_from(weight[e]);
             if (BIASED)
@@ -230,7 +230,7 @@ __device__ __forceinline__ affine affine_of(const groups_args &args, const strip
 }
 
 /* Whether a thread with a pixel of one strip has one of every other. */
-constexpr bool ALWAYS_THERE = COLS % TILE == 0;
+constexpr bool ALWAYS_THERE = COLS % TILE_CHANNELS == 0;
 
 /* Calls write(k) for the thread's steps. A block that lives on asks for each chunk of the `next` strip
  * as soon as its place is free. */

@@ -1,6 +1,6 @@
 /*
  * Norms over groups of channels of images stored by pixel, in one read. Some blocks take a strip of an
- * image: TILE channels, whole groups, of every pixel. A block has PIECE pixels of it in shared
+ * image: TILE_CHANNELS channels, whole groups, of every pixel. A block has PIECE pixels of it in shared
  * memory; a thread has a chunk of WIDTH channels of every STEP-th pixel, which it alone copies, sums and
  * writes, so that threads wait for each other only where sums meet: over the pixels of a warp by shuffles,
  * over warps by shared memory, over the strip's blocks by messages. Forward (PASS 0) or backward (1).
@@ -15,7 +15,7 @@
  * the others. Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; strips
  * with a row whose squares leave float's range are summed again, such rows scaled by a power of two.
  *
- * Constants: PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) TILE PIECE WIDTH LANES
+ * Constants: PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) TILE_CHANNELS PIECE WIDTH LANES
  * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER GROUP DELAY (the later half
  * of GROUPs begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes,
  * X_ACCESS G_ACCESS Y_ACCESS D_ACCESS (alignments of a strip in bytes).

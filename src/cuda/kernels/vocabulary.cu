@@ -4,7 +4,8 @@
  * the kernels below are plain C++ over these functions. No header is included, so that a
  * specialisation compiles in tens of milliseconds. Holds no arithmetic of normalization.
  *
- * Constants that a specialisation defines for every kernel: REAL_DOUBLE (arithmetic in f64).
+ * Constants that a specialisation defines for every kernel: REAL_DOUBLE (arithmetic in f64), and for
+ * each tensor (ROLE_X, ROLE_WEIGHT, ...) its dtype and its alignment in bytes, TYPES[] and ACCESSES[].
  */
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -13,6 +14,22 @@ typedef long long i64;
 
 /* The library's dtype order. */
 enum { F32 = 0, F16 = 1, BF16 = 2, F64 = 3, NONE = 4 };
+
+/* What constants of a family may be, as spec.h has them. VARIANT of dense rows and of groups: */
+enum { ROWS_PLAIN, ROWS_TILED, ROWS_IN_RUNS };
+enum { GROUPS_BY_ROW, GROUPS_SUMS, GROUPS_MOMENTS, GROUPS_APPLY, GROUPS_IN_TILES };
+/* HOLD of the forward and of the backward of dense rows: */
+enum { HOLD_IN_REGISTERS, HOLD_IN_SHARED, READ_AGAIN };
+enum { HOLD_IN_THREAD, HOLD_IN_RING, HOLD_THE_NEXT };
+
+constexpr int X_TYPE = TYPES[ROLE_X], X_ACCESS = ACCESSES[ROLE_X];
+constexpr int Y_TYPE = TYPES[ROLE_Y], Y_ACCESS = ACCESSES[ROLE_Y];
+constexpr int W_TYPE = TYPES[ROLE_WEIGHT], W_ACCESS = ACCESSES[ROLE_WEIGHT];
+constexpr int B_TYPE = TYPES[ROLE_BIAS], B_ACCESS = ACCESSES[ROLE_BIAS];
+constexpr int G_TYPE = TYPES[ROLE_DY], G_ACCESS = ACCESSES[ROLE_DY];
+constexpr int D_TYPE = TYPES[ROLE_DX], D_ACCESS = ACCESSES[ROLE_DX];
+constexpr int MEAN_TYPE = TYPES[ROLE_MEAN], RSTD_TYPE = TYPES[ROLE_RSTD], M2_TYPE = TYPES[ROLE_M2];
+constexpr int DW_TYPE = TYPES[ROLE_DWEIGHT], DB_TYPE = TYPES[ROLE_DBIAS];
 
 #if REAL_DOUBLE
 typedef double real;

@@ -11,8 +11,8 @@
 
 #include "../../c/check.h"
 #include "cuda/arguments.h"
+#include "cuda/families.h"
 #include "cuda/geometry.h"
-#include "cuda/groups.h"
 #include "problem.h"
 
 /* ---- The device and how it runs ---------------------------------------------------------------
@@ -45,22 +45,13 @@ static unsigned long long hash_of(const char *text) {
 
 /* C++ of a specialisation; its name is a hash of that. */
 static void unit_of(const cuda_spec *spec, char *text, size_t bytes, char *name, size_t room) {
-    /* The folder of kernels/ names the file, and this the function in it. */
-    static const char *const files[CUDA_KERNEL_COUNT] = {
-        [CUDA_FORWARD] = "forward",        [CUDA_BACKWARD] = "backward",
-        [CUDA_SUMS] = "backward_long",     [CUDA_APPLY] = "backward_long",
-        [CUDA_FINISH] = "finish",          [CUDA_CHANNELS] = "channels",
-        [CUDA_GROUPS] = "groups",          [CUDA_STRIPS] = "strips",
-        [CUDA_GENERAL_ROWS] = "general",   [CUDA_GENERAL_COLUMNS] = "general",
-        [CUDA_GENERAL_FINISH] = "general",
-    };
+    const cuda_kernel_row *kernel = cuda_kernel_of(spec);
     size_t n = cuda_spec_prelude(spec, text, bytes);
     snprintf(text + n, bytes - n,
              "#include \"words.hpp\"\n#include \"vocabulary.inc\"\n#include \"instructions.hpp\"\n"
              "#include \"%s.inc\"\n#include \"unit.hpp\"\nUNIT(%s)\n",
-             files[spec->kernel], cuda_kernel_entry((cuda_kernel)spec->kernel));
-    snprintf(name, room, "%s_%016llx", cuda_kernel_entry((cuda_kernel)spec->kernel) + 8,
-             hash_of(text));
+             kernel->file, kernel->entry);
+    snprintf(name, room, "%s_%016llx", kernel->entry + strlen("planish_"), hash_of(text));
 }
 
 static bool write_unit(const cuda_spec *spec) {
@@ -111,28 +102,28 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
  */
 
 static void share_without_clusters(cuda_plan *plan) {
-    int32_t *c = plan->wide.constant;
-    if (plan->main.constant[C_CLUSTER] == 1)
+    if (plan->main.cluster == 1)
         return;
     plan->wide = plan->main;
-    c[C_GROUP] = c[C_CLUSTER];
-    c[C_CLUSTER] = 1;
-    groups_plan_size(plan);
+    plan->wide.group = plan->main.cluster;
+    plan->wide.cluster = 1;
+    cuda_family_of(plan)->plan_size(plan);
 }
 
 static void share_rows(cuda_plan *plan) {
     const sharing *s = &sharing_of_rows;
-    int32_t *c = plan->wide.constant;
+    rows_constants *c = &plan->wide.rows;
     plan->wide = plan->main;
     plan->wide.kernel = plan->main.kernel == CUDA_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
-    c[C_GROUP] = s->group;
-    c[C_LANES] = s->lanes;
-    c[C_WARPS] = s->lanes / 32;
-    c[C_VECS] = s->vecs;
-    c[C_STAGES] = s->stages;
-    c[C_DELAY] = s->delay;
-    c[C_ROWS] = c[C_CLUSTER] = c[C_TEAMS] = c[C_HOLD] = c[C_EARLY] = c[C_MIN_BLOCKS] = 1;
-    plan->workspace_bytes = cuda_plan_workspace(plan);
+    plan->wide.group = s->group;
+    plan->wide.cluster = plan->wide.min_blocks = 1;
+    c->lanes = s->lanes;
+    c->warps = s->lanes / 32;
+    c->vecs = s->vecs;
+    c->stages = s->stages;
+    c->delay = s->delay;
+    c->rows = c->teams = c->hold = c->early = 1;
+    cuda_family_of(plan)->plan_size(plan);
 }
 
 static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm *op,
@@ -147,134 +138,123 @@ static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm 
     return status;
 }
 
-static size_t args_bytes(int kernel) {
-    static const size_t bytes[CUDA_KERNEL_COUNT] = {
-        [CUDA_FORWARD] = sizeof(cuda_forward_args),
-        [CUDA_BACKWARD] = sizeof(cuda_backward_args),
-        [CUDA_SUMS] = sizeof(cuda_long_args),
-        [CUDA_APPLY] = sizeof(cuda_long_args),
-        [CUDA_FINISH] = sizeof(cuda_finish_args),
-        [CUDA_CHANNELS] = sizeof(cuda_channels_args),
-        [CUDA_GROUPS] = sizeof(cuda_groups_args),
-        [CUDA_STRIPS] = sizeof(cuda_groups_args),
-        [CUDA_GENERAL_ROWS] = sizeof(cuda_general_args),
-        [CUDA_GENERAL_COLUMNS] = sizeof(cuda_general_args),
-        [CUDA_GENERAL_FINISH] = sizeof(cuda_general_args),
-    };
-    return bytes[kernel];
-}
-
 /* What was emulated of what a specialisation can be. */
 static struct variant {
-    int kernel, constant, least, most; /* of the constant's value */
+    int kernel;
+    const char *constant;
+    int least, most; /* of the constant's value */
     bool seen;
 } variants[] = {
-    {CUDA_FORWARD, C_HOLD, 0, 0, 0},
-    {CUDA_FORWARD, C_HOLD, 1, 1, 0},
-    {CUDA_FORWARD, C_HOLD, 2, 2, 0},
-    {CUDA_FORWARD, C_STAGES, 0, 0, 0},
-    {CUDA_FORWARD, C_STAGES, 1, 9, 0},
-    {CUDA_FORWARD, C_EARLY, 0, 0, 0},
-    {CUDA_FORWARD, C_EARLY, 1, 1, 0},
-    {CUDA_FORWARD, C_CLUSTER, 2, 16, 0},
-    {CUDA_FORWARD, C_ROWS, 2, 9, 0},
-    {CUDA_FORWARD, C_REAL_DOUBLE, 1, 1, 0},
-    {CUDA_FORWARD, C_TILE, 1, 1, 0},
-    {CUDA_FORWARD, C_TILE, 2, 2, 0},
-    {CUDA_BACKWARD, C_TILE, 1, 1, 0},
-    {CUDA_BACKWARD, C_TILE, 2, 2, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 2, 2, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 4, 4, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 8, 8, 0},
-    {CUDA_FORWARD, C_X_ACCESS, 16, 16, 0},
-    {CUDA_BACKWARD, C_STAGES, 0, 0, 0},
-    {CUDA_BACKWARD, C_STAGES, 1, 1, 0},
-    {CUDA_BACKWARD, C_STAGES, 2, 9, 0},
-    {CUDA_BACKWARD, C_TEAMS, 2, 32, 0},
-    {CUDA_BACKWARD, C_HOLD, 1, 1, 0},
-    {CUDA_BACKWARD, C_CLUSTER, 3, 3, 0},
-    {CUDA_BACKWARD, C_CORRECT, 0, 0, 0},
-    {CUDA_BACKWARD, C_CORRECT, 1, 1, 0},
-    {CUDA_BACKWARD, C_CLUSTER, 2, 16, 0},
-    {CUDA_BACKWARD, C_ROWS, 2, 9, 0},
-    {CUDA_BACKWARD, C_G_ACCESS, 2, 2, 0},
-    {CUDA_BACKWARD, C_REAL_DOUBLE, 1, 1, 0},
-    {CUDA_FORWARD, C_GROUP, 2, 32, 0},
-    {CUDA_FORWARD, C_GROUP, 33, 999, 0},
-    {CUDA_BACKWARD, C_GROUP, 2, 32, 0},
-    {CUDA_BACKWARD, C_GROUP, 33, 999, 0},
-    {CUDA_SUMS, C_WARPS, 1, 32, 0},
-    {CUDA_APPLY, C_WARPS, 1, 32, 0},
-    {CUDA_FINISH, C_SLICES, 1, 8, 0},
-    {CUDA_FINISH, C_SLICES, 16, 32, 0},
-    {CUDA_FINISH, C_LANES, 32, 32, 0},
-    {CUDA_FINISH, C_LANES, 64, 256, 0},
-    {CUDA_FORWARD, C_GROUPS, 2, 999, 0},
-    {CUDA_FORWARD, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_FORWARD, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_GROUPS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_GROUPS, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_STRIPS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_STRIPS, C_ACTIVATION, PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_GENERAL_ROWS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_GENERAL_COLUMNS, C_ACTIVATION, PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_CHANNELS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
-    {CUDA_CHANNELS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 1, 1, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 2, 2, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 3, 3, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 4, 4, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 6, 6, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 8, 8, 0},
-    {CUDA_CHANNELS, C_CLUSTER, 16, 16, 0},
-    {CUDA_CHANNELS, C_ROWS, 1, 1, 0},
-    {CUDA_CHANNELS, C_ROWS, 2, 2, 0},
-    {CUDA_CHANNELS, C_ROWS, 4, 4, 0},
-    {CUDA_CHANNELS, C_STAGES, 2, 2, 0},
-    {CUDA_CHANNELS, C_LAST, 1, 1, 0},
-    {CUDA_CHANNELS, C_HOLD, 1, 1, 0},
-    {CUDA_CHANNELS, C_CORRECT, 1, 1, 0},
-    {CUDA_CHANNELS, C_X_ACCESS, 2, 2, 0},
-    {CUDA_CHANNELS, C_X_ACCESS, 16, 16, 0},
-    {CUDA_CHANNELS, C_WIDTH, 1, 1, 0},
-    {CUDA_CHANNELS, C_WIDTH, 4, 4, 0},
-    {CUDA_GROUPS, C_STAGE, 0, 0, 0},
-    {CUDA_GROUPS, C_STAGE, 1, 1, 0},
-    {CUDA_GROUPS, C_STAGE, 2, 2, 0},
-    {CUDA_GROUPS, C_STAGE, 3, 3, 0},
-    {CUDA_GROUPS, C_STAGE, 4, 4, 0},
-    {CUDA_GROUPS, C_LAST, 0, 0, 0},
-    {CUDA_GROUPS, C_LAST, 1, 1, 0},
-    {CUDA_GROUPS, C_CLUSTER, 1, 1, 0},
-    {CUDA_GROUPS, C_CLUSTER, 5, 5, 0},
-    {CUDA_GROUPS, C_CORRECT, 1, 1, 0},
-    {CUDA_GROUPS, C_X_ACCESS, 2, 2, 0},
-    {CUDA_STRIPS, C_PASS, 0, 0, 0},
-    {CUDA_STRIPS, C_PASS, 1, 1, 0},
-    {CUDA_STRIPS, C_CLUSTER, 1, 1, 0},
-    {CUDA_STRIPS, C_CLUSTER, 2, 2, 0},
-    {CUDA_STRIPS, C_CLUSTER, 4, 16, 0},
-    {CUDA_STRIPS, C_GROUP, 2, 16, 0},
-    {CUDA_STRIPS, C_DELAY, 1, 1, 0},
-    {CUDA_STRIPS, C_CORRECT, 1, 1, 0},
-    {CUDA_STRIPS, C_DEPTH, 1, 1, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_FORWARD, PLANISH_FORWARD, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_STATISTICS, PLANISH_STATISTICS, 0},
-    {CUDA_GENERAL_ROWS, C_PASS, PLANISH_APPLY, PLANISH_APPLY, 0},
-    {CUDA_GENERAL_ROWS, C_LANES, 1, 1, 0},
-    {CUDA_GENERAL_ROWS, C_LANES, 32, 32, 0},
-    {CUDA_GENERAL_COLUMNS, C_LANES, 1, 1, 0},
-    {CUDA_GENERAL_COLUMNS, C_LANES, 32, 32, 0},
-    {CUDA_GENERAL_FINISH, C_WARPS, 1, 32, 0},
+    {CUDA_FORWARD, "HOLD", 0, 0, 0},
+    {CUDA_FORWARD, "HOLD", 1, 1, 0},
+    {CUDA_FORWARD, "HOLD", 2, 2, 0},
+    {CUDA_FORWARD, "HELD_AS_WORDS", 1, 1, 0},
+    {CUDA_FORWARD, "STAGES", 0, 0, 0},
+    {CUDA_FORWARD, "STAGES", 1, 9, 0},
+    {CUDA_FORWARD, "EARLY", 0, 0, 0},
+    {CUDA_FORWARD, "EARLY", 1, 1, 0},
+    {CUDA_FORWARD, "CLUSTER", 2, 16, 0},
+    {CUDA_FORWARD, "ROWS", 2, 9, 0},
+    {CUDA_FORWARD, "REAL_DOUBLE", 1, 1, 0},
+    {CUDA_FORWARD, "VARIANT", 1, 1, 0},
+    {CUDA_FORWARD, "VARIANT", 2, 2, 0},
+    {CUDA_BACKWARD, "VARIANT", 1, 1, 0},
+    {CUDA_BACKWARD, "VARIANT", 2, 2, 0},
+    {CUDA_FORWARD, "ACCESSES[x]", 2, 2, 0},
+    {CUDA_FORWARD, "ACCESSES[x]", 4, 4, 0},
+    {CUDA_FORWARD, "ACCESSES[x]", 8, 8, 0},
+    {CUDA_FORWARD, "ACCESSES[x]", 16, 16, 0},
+    {CUDA_BACKWARD, "STAGES", 0, 0, 0},
+    {CUDA_BACKWARD, "STAGES", 1, 1, 0},
+    {CUDA_BACKWARD, "STAGES", 2, 9, 0},
+    {CUDA_BACKWARD, "TEAMS", 2, 32, 0},
+    {CUDA_BACKWARD, "HOLD", 1, 1, 0},
+    {CUDA_BACKWARD, "CLUSTER", 3, 3, 0},
+    {CUDA_BACKWARD, "CORRECT", 0, 0, 0},
+    {CUDA_BACKWARD, "CORRECT", 1, 1, 0},
+    {CUDA_BACKWARD, "CLUSTER", 2, 16, 0},
+    {CUDA_BACKWARD, "ROWS", 2, 9, 0},
+    {CUDA_BACKWARD, "ACCESSES[dy]", 2, 2, 0},
+    {CUDA_BACKWARD, "REAL_DOUBLE", 1, 1, 0},
+    {CUDA_FORWARD, "GROUP", 2, 32, 0},
+    {CUDA_FORWARD, "GROUP", 33, 999, 0},
+    {CUDA_BACKWARD, "GROUP", 2, 32, 0},
+    {CUDA_BACKWARD, "GROUP", 33, 999, 0},
+    {CUDA_SUMS, "WARPS", 1, 32, 0},
+    {CUDA_APPLY, "WARPS", 1, 32, 0},
+    {CUDA_FINISH, "SLICES", 1, 8, 0},
+    {CUDA_FINISH, "SLICES", 16, 32, 0},
+    {CUDA_FINISH, "LANES", 32, 32, 0},
+    {CUDA_FINISH, "LANES", 64, 256, 0},
+    {CUDA_FORWARD, "GROUPS", 2, 999, 0},
+    {CUDA_FORWARD, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_FORWARD, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_GROUPS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_GROUPS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_STRIPS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_STRIPS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
+    {CUDA_GENERAL_ROWS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_GENERAL_COLUMNS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
+    {CUDA_CHANNELS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},
+    {CUDA_CHANNELS, "PASS", PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
+    {CUDA_CHANNELS, "CLUSTER", 1, 1, 0},
+    {CUDA_CHANNELS, "CLUSTER", 2, 2, 0},
+    {CUDA_CHANNELS, "CLUSTER", 3, 3, 0},
+    {CUDA_CHANNELS, "CLUSTER", 4, 4, 0},
+    {CUDA_CHANNELS, "CLUSTER", 6, 6, 0},
+    {CUDA_CHANNELS, "CLUSTER", 8, 8, 0},
+    {CUDA_CHANNELS, "CLUSTER", 16, 16, 0},
+    {CUDA_CHANNELS, "ROWS", 1, 1, 0},
+    {CUDA_CHANNELS, "ROWS", 2, 2, 0},
+    {CUDA_CHANNELS, "ROWS", 4, 4, 0},
+    {CUDA_CHANNELS, "STAGES", 2, 2, 0},
+    {CUDA_CHANNELS, "LAST", 1, 1, 0},
+    {CUDA_CHANNELS, "OUT_THROUGH_SHARED", 1, 1, 0},
+    {CUDA_CHANNELS, "CORRECT", 1, 1, 0},
+    {CUDA_CHANNELS, "ACCESSES[x]", 2, 2, 0},
+    {CUDA_CHANNELS, "ACCESSES[x]", 16, 16, 0},
+    {CUDA_CHANNELS, "WIDTH", 1, 1, 0},
+    {CUDA_CHANNELS, "WIDTH", 4, 4, 0},
+    {CUDA_GROUPS, "VARIANT", 0, 0, 0},
+    {CUDA_GROUPS, "VARIANT", 1, 1, 0},
+    {CUDA_GROUPS, "VARIANT", 2, 2, 0},
+    {CUDA_GROUPS, "VARIANT", 3, 3, 0},
+    {CUDA_GROUPS, "VARIANT", 4, 4, 0},
+    {CUDA_GROUPS, "LAST", 0, 0, 0},
+    {CUDA_GROUPS, "LAST", 1, 1, 0},
+    {CUDA_GROUPS, "CLUSTER", 1, 1, 0},
+    {CUDA_GROUPS, "CLUSTER", 5, 5, 0},
+    {CUDA_GROUPS, "CORRECT", 1, 1, 0},
+    {CUDA_GROUPS, "ACCESSES[x]", 2, 2, 0},
+    {CUDA_STRIPS, "PASS", 0, 0, 0},
+    {CUDA_STRIPS, "PASS", 1, 1, 0},
+    {CUDA_STRIPS, "CLUSTER", 1, 1, 0},
+    {CUDA_STRIPS, "CLUSTER", 2, 2, 0},
+    {CUDA_STRIPS, "CLUSTER", 4, 16, 0},
+    {CUDA_STRIPS, "GROUP", 2, 16, 0},
+    {CUDA_STRIPS, "DELAY", 1, 1, 0},
+    {CUDA_STRIPS, "CORRECT", 1, 1, 0},
+    {CUDA_STRIPS, "DEPTH", 1, 1, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_STATISTICS, PLANISH_STATISTICS, 0},
+    {CUDA_GENERAL_ROWS, "PASS", PLANISH_APPLY, PLANISH_APPLY, 0},
+    {CUDA_GENERAL_ROWS, "LANES", 1, 1, 0},
+    {CUDA_GENERAL_ROWS, "LANES", 32, 32, 0},
+    {CUDA_GENERAL_COLUMNS, "LANES", 1, 1, 0},
+    {CUDA_GENERAL_COLUMNS, "LANES", 32, 32, 0},
+    {CUDA_GENERAL_FINISH, "WARPS", 1, 32, 0},
 };
 
 static void note_variant(const cuda_spec *spec) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         struct variant *v = &variants[i];
-        const int32_t value = spec->constant[v->constant];
-        v->seen |= v->kernel == spec->kernel && v->least <= value && value <= v->most;
+        cuda_spec own = *spec;
+        if (v->kernel != spec->kernel)
+            continue;
+        const int32_t *value = cuda_spec_constant(&own, v->constant);
+        v->seen |= value && v->least <= *value && *value <= v->most;
     }
 }
 
@@ -282,9 +262,10 @@ static planish_status run_launch(const cuda_launch *l, message error) {
     const unit *u = find_unit(&l->spec, error);
     if (!u)
         return PLANISH_ERROR_UNAVAILABLE;
-    if (u->args_bytes != args_bytes(l->spec.kernel))
+    const cuda_kernel_row *kernel = cuda_kernel_of(&l->spec);
+    if (u->args_bytes != kernel->args_bytes)
         return fail(error, PLANISH_ERROR_DRIVER, "arguments of %zu bytes: the kernel has %zu",
-                    args_bytes(l->spec.kernel), u->args_bytes);
+                    kernel->args_bytes, u->args_bytes);
     const emulated_launch launch = {.entry = u->entry,
                                     .args = &l->args,
                                     .blocks_x = l->blocks_x,
@@ -300,9 +281,7 @@ static planish_status run_launch(const cuda_launch *l, message error) {
     note_variant(&l->spec);
     launches_run++;
     const char *wrong = emulate(&launch);
-    return wrong ? fail(error, PLANISH_ERROR_DRIVER, "%s: %s",
-                        cuda_kernel_entry((cuda_kernel)l->spec.kernel), wrong)
-                 : PLANISH_OK;
+    return wrong ? fail(error, PLANISH_ERROR_DRIVER, "%s: %s", kernel->entry, wrong) : PLANISH_OK;
 }
 
 static void *data_of(const DLTensor *t) {
@@ -325,12 +304,13 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
         return status;
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     int count = cuda_launch_specs(&plan, buffers, launches);
+    if (!count)
+        return PLANISH_OK;
     /* As the driver answers for clusters, with multiprocessors in groups of 16 or so. */
     int cluster = cuda_spec_cluster(&launches[0].spec);
     int held = limits.multiprocessors / cluster;
     if (cuda_spec_is_wide(&launches[0].spec))
-        held = limits.multiprocessors * launches[0].spec.constant[C_MIN_BLOCKS] /
-               launches[0].spec.constant[C_GROUP];
+        held = limits.multiprocessors * launches[0].spec.min_blocks / launches[0].spec.group;
     if (exec->workspace)
         memset(exec->workspace, fill, exec->workspace_bytes);
     cuda_launch_arguments(&plan, buffers, exec->workspace, held > 1 ? held - held / 8 : 1,
@@ -357,8 +337,9 @@ planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass
 void name_missing_variants(void) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
+        const cuda_spec spec = {.kernel = v->kernel};
         if (!v->seen)
-            printf("not launched: %s with constant %d from %d to %d\n",
-                   cuda_kernel_entry((cuda_kernel)v->kernel), v->constant, v->least, v->most);
+            printf("not launched: %s with %s from %d to %d\n", cuda_kernel_of(&spec)->entry,
+                   v->constant, v->least, v->most);
     }
 }

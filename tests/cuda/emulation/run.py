@@ -23,20 +23,25 @@ PURE = (
     "channels",
     "channels_geometry",
     "channels_shape",
+    "families",
     "finish",
     "general",
     "geometry",
     "groups",
+    "groups_geometry",
     "images",
     "lanes",
     "plan",
     "rows",
     "rows_backward",
     "rows_forward",
+    "rows_launches",
+    "rows_shape",
     "rows_wide",
     "spec",
     "strips",
     "tiles",
+    "tuning",
 )
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
@@ -58,7 +63,8 @@ def build_program(folder: pathlib.Path) -> pathlib.Path:
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     sources = [*HERE.glob("*.c"), texts]
     sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
-    sources += [ROOT / f"src/{name}.c" for name in ("problem", "roles", "status")]
+    common = ("problem", "problem_layouts", "roles", "status")
+    sources += [ROOT / f"src/{name}.c" for name in common]
     sources += [ROOT / f"src/cuda/{name}.c" for name in PURE]
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-ffp-contract=off"]
     includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", f"-I{HERE}"]

@@ -1,0 +1,48 @@
+#include "families.h"
+
+#include "channels.h"
+#include "finish.h"
+#include "general.h"
+#include "groups.h"
+#include "rows.h"
+
+/* Made from kernels/ by embed.py. */
+extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
+    cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
+    cuda_text_general[];
+
+const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &groups_family,
+                                                 NULL};
+
+static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
+    [CUDA_FORWARD] = {&rows_family, "planish_forward", "forward", cuda_text_forward,
+                      rows_forward_list, sizeof(cuda_forward_args)},
+    [CUDA_BACKWARD] = {&rows_family, "planish_backward", "backward", cuda_text_backward,
+                       rows_backward_list, sizeof(cuda_backward_args)},
+    [CUDA_SUMS] = {&rows_family, "planish_sums", "backward_long", cuda_text_backward_long,
+                   rows_long_list, sizeof(cuda_long_args)},
+    [CUDA_APPLY] = {&rows_family, "planish_apply", "backward_long", cuda_text_backward_long,
+                    rows_long_list, sizeof(cuda_long_args)},
+    [CUDA_FINISH] = {&finish_family, "planish_finish", "finish", cuda_text_finish, finish_list,
+                     sizeof(cuda_finish_args)},
+    [CUDA_CHANNELS] = {&channels_family, "planish_channels", "channels", cuda_text_channels,
+                       channels_list, sizeof(cuda_channels_args)},
+    [CUDA_GROUPS] = {&groups_family, "planish_groups", "groups", cuda_text_groups, groups_list,
+                     sizeof(cuda_groups_args)},
+    [CUDA_STRIPS] = {&groups_family, "planish_strips", "strips", cuda_text_strips, strips_list,
+                     sizeof(cuda_groups_args)},
+    [CUDA_GENERAL_ROWS] = {&general_family, "planish_general_rows", "general", cuda_text_general,
+                           general_list, sizeof(cuda_general_args)},
+    [CUDA_GENERAL_COLUMNS] = {&general_family, "planish_general_columns", "general",
+                              cuda_text_general, general_list, sizeof(cuda_general_args)},
+    [CUDA_GENERAL_FINISH] = {&general_family, "planish_general_finish", "general",
+                             cuda_text_general, general_list, sizeof(cuda_general_args)},
+};
+
+const cuda_kernel_row *cuda_kernel_of(const cuda_spec *spec) {
+    return &kernels[spec->kernel];
+}
+
+const cuda_family *cuda_family_of(const cuda_plan *plan) {
+    return cuda_kernel_of(&plan->main)->family;
+}

@@ -1,0 +1,135 @@
+"""The GPU's plans of the benches' shapes are those of plans.txt, on every architecture.
+
+No GPU is needed: planning is a function of the problem and of the device's limits. plans.txt holds
+the shapes and, below each, for each architecture what the plan says of itself and what it launches,
+so that no change of a planner sends a shape to other kernels unseen. A plan that is meant to change
+is written anew by `python tests/cuda/test_plans.py --write`, and the difference goes into the
+review.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
+
+GOLDEN = Path(__file__).with_name("plans.txt")
+ARCHS = (80, 89, 90, 100, 120)
+needs_shim = pytest.mark.skipif(
+    not os.environ.get("PLANISH_GPU_SHIM") and not BUILT.exists(),
+    reason=f"{BUILT} is not built; make test builds it",
+)
+FULL, AFFINE, STATISTICS = ("x", "y", "dy", "dx"), ("weight", "bias"), ("mean", "rstd")
+
+
+def dtypes_of(direction: int, kind: int, dtype: str, silu: bool) -> dict[str, str]:
+    """The tensors of a bench's work: RMSNorm has neither mean nor bias."""
+    affine = ["weight", "bias"] if kind == LAYER else ["weight"]
+    forward, backward = ["x", "y", *affine], ["x", "dy", "dx", "weight"]
+    backward += [f"d{role}" for role in affine] + ["bias"] * silu
+    types = dict.fromkeys(forward if direction == FORWARD else backward, dtype)
+    statistics = ["mean", "rstd"] if kind == LAYER else ["rstd"]
+    # The backward of an activation is fast where the mean has all its digits.
+    return types | dict.fromkeys(statistics, "f64" if silu else "f32")
+
+
+def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
+    """The plan of a line of plans.txt and the dtypes of its tensors.
+
+    "PASS KIND rows DTYPE ROWS COLS", "PASS KIND channels DTYPE LAYOUT IMAGES CHANNELS PIXELS" or
+    "PASS KIND groups DTYPE LAYOUT IMAGES CHANNELS GROUPS PIXELS", and "silu" behind the last.
+    """
+    words = shape.split()
+    silu = words[-1] == "silu"
+    pass_name, kind_name, what, dtype = words[:4]
+    rest = words[4 : len(words) - silu]
+    direction = FORWARD if pass_name == "forward" else BACKWARD
+    kind = LAYER if kind_name == "layer" else RMS
+    types = dtypes_of(direction, kind, dtype, silu)
+    if what == "rows":
+        return Plan(direction, kind, int(rest[0]), int(rest[1]), types, arch=arch), types
+    layout, sizes = rest[0], [int(size) for size in rest[1:]]
+    strides = {}
+    if what == "channels":
+        n, c, hw = sizes
+        last = {"nchw": (), "view": ("y",), "nhwc": FULL}[layout]
+        strides |= {r: [c * hw, 1, c] if r in last else [c * hw, hw, 1] for r in FULL}
+        strides |= {r: [0, 1, 0] for a in AFFINE for r in (a, f"d{a}")}
+        strides |= {r: [hw, 0, 1] for r in STATISTICS}
+        axes = [n, c, hw], 2, 2
+    else:
+        n, c, g, hw = sizes
+        d = c // g
+        full = [c * hw, d, 1, c] if layout == "nhwc" else [c * hw, d * hw, hw, 1]
+        strides |= dict.fromkeys(FULL, full)
+        strides |= {r: [0, d, 1, 0] for a in AFFINE for r in (a, f"d{a}")}
+        strides |= {r: [g, 1, 0, 0] for r in STATISTICS}
+        axes = [n, g, d, hw], 12, 6
+    activation = SILU if silu else 0
+    plan = AnyPlan(direction, kind, *axes, types, strides, activation=activation, arch=arch)
+    return plan, types
+
+
+def answer(shape: str, arch: int) -> list[str]:
+    """The plan in its own words, and its kernels."""
+    plan, types = plan_of(shape, arch)
+    room = f", {plan.workspace_bytes} bytes of workspace" if plan.workspace_bytes else ""
+    kernels = plan.launches(dict.fromkeys(types, 4096))
+    return [plan.describe() + room, *(f"    {kernel}" for kernel in kernels)]
+
+
+def answers(shape: str) -> list[str]:
+    """What plans.txt says below a shape: once for architectures that are alike."""
+    found: dict[tuple[str, ...], str] = {}
+    for arch in ARCHS:
+        plan = tuple(answer(shape, arch))
+        found[plan] = f"{found[plan]} sm_{arch}" if plan in found else f"sm_{arch}"
+    return [line for plan, archs in found.items() for line in (f"  {archs}: {plan[0]}", *plan[1:])]
+
+
+def golden() -> dict[str, list[str]]:
+    """The file: each shape's answers."""
+    found: dict[str, list[str]] = {}
+    for line in GOLDEN.read_text().splitlines():
+        if line.startswith(" "):
+            found[list(found)[-1]].append(line)
+        elif line:
+            found[line] = []
+    return found
+
+
+@needs_shim
+@pytest.mark.parametrize("shape", golden())
+def test_plan_is_as_it_was(shape: str) -> None:
+    """Which kernels take the shape, cut how, in which grid."""
+    assert answers(shape) == golden()[shape]
+
+
+@needs_shim
+@pytest.mark.parametrize(("arch", "row"), [(87, 86), (121, 120)])
+def test_architecture_without_a_row_takes_the_one_below(arch: int, row: int) -> None:
+    """A device newer than the table is planned as the newest it knows."""
+    for shape in golden():
+        assert answer(shape, arch) == answer(shape, row), shape
+
+
+@needs_shim
+def test_only_a_backward_with_sums_launches_without_rows() -> None:
+    """Of no rows there is nothing to write but zeros in dweight and dbias, whichever kernels."""
+    types = dtypes_of(FORWARD, LAYER, "f16", False)
+    assert Plan(FORWARD, LAYER, 0, 1024, types, arch=90).launches({}) == []
+    types = dtypes_of(BACKWARD, LAYER, "f16", False)
+    assert Plan(BACKWARD, LAYER, 0, 1024, types, arch=90).launches({})
+    bare = {role: types[role] for role in ("x", "dy", "dx", "mean", "rstd")}
+    assert Plan(BACKWARD, LAYER, 0, 1024, bare, arch=90).launches({}) == []
+    plan, _ = plan_of("forward layer channels f16 nchw 0 128 49", 90)
+    assert "general" in plan.describe() and plan.launches({}) == []
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        raise SystemExit(__doc__)
+    GOLDEN.write_text("\n".join(line for s in golden() for line in [s, *answers(s)]) + "\n")
