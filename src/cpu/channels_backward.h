@@ -90,13 +90,12 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
     for (int64_t p = 0; p < padded; p += NAME(PIXEL_LANES))
         UNROLL for (int j = 0; j < NAME(PIXEL_PARTS); j++) {
             const int64_t at = p + j * VEC_LANES;
-            const VEC mean = LOAD_REAL(s->mean + at), rstd = LOAD_REAL(s->rstd + at);
-            const VEC shift = LOAD_REAL(s->shift + at), c1 = LOAD_REAL(s->c1 + at);
-            const VEC minus_c2 = LOAD_REAL(s->minus_c2 + at);
+            const NAME(scale)
+                of = {LOAD_REAL(s->mean + at), LOAD_REAL(s->rstd + at), LOAD_REAL(s->shift + at)};
+            const VEC c1 = LOAD_REAL(s->c1 + at), minus_c2 = LOAD_REAL(s->minus_c2 + at);
             UNROLL for (int k = 0; k < count; k++) {
                 const VEC d = LOAD_REAL(dy + k * x_pitch + at);
-                const VEC xhat =
-                    NAME(normalized)(LOAD_REAL(x + k * x_pitch + at), mean, rstd, shift, rms);
+                const VEC xhat = NAME(normalize)(LOAD_REAL(x + k * x_pitch + at), of, rms);
                 if (sums) {
                     dweight[k][j] = V(fma)(d, xhat, dweight[k][j]);
                     dbias[k][j] = V(add)(d, dbias[k][j]);
@@ -106,7 +105,7 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
                 VEC g = V(mul)(d, weight[k]);
                 if (!rms)
                     g = V(sub)(g, c1);
-                const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), rstd);
+                const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), of.rstd);
                 if (whole || at + VEC_LANES <= pixels)
                     NAME(store_made)(to + k * to_step, at, dx, made);
                 else if (at < pixels)

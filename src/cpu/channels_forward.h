@@ -113,10 +113,6 @@ INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[]
     }
 }
 
-INLINE VEC NAME(normalized)(VEC x, VEC mean, VEC rstd, VEC shift, const bool rms) {
-    return rms ? V(mul)(x, rstd) : V(fma)(V(sub)(x, mean), rstd, shift);
-}
-
 /* y of one or two channels from `c` on: to `to`, in whole vectors or up to the last pixel only. */
 INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
                                  int64_t c, const int count, char *to, int64_t to_step,
@@ -127,20 +123,15 @@ INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel
     const REAL *const x1 = x0 + (count - 1) * t->pitch;
     char *const y0 = to, *const y1 = to + (count - 1) * to_step;
     const int64_t pixels = t->pixels, n = whole ? t->padded : pixels;
-    VEC weight[2], bias[2];
-    UNROLL for (int k = 0; k < count; k++) {
-        weight[k] = V(set1)(weights ? weights[c + k] + (REAL)a->weight_offset : 1);
-        bias[k] = V(set1)(biases ? biases[c + k] : (REAL)-0.0);
-    }
+    const NAME(epilogue) of0 =
+        NAME(epilogue_at)(weights, biases, a->weight_offset, c, PLANISH_IDENTITY);
+    const NAME(epilogue) of1 =
+        NAME(epilogue_at)(weights, biases, a->weight_offset, c + count - 1, PLANISH_IDENTITY);
     for (int64_t p = 0; p < n; p += VEC_LANES) {
-        const VEC mean = LOAD_REAL(s->mean + p), rstd = LOAD_REAL(s->rstd + p),
-                  shift = LOAD_REAL(s->shift + p);
-        const VEC v0 =
-            V(fma)(NAME(normalized)(LOAD_REAL(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]);
-        const VEC v1 = count == 2
-                           ? V(fma)(NAME(normalized)(LOAD_REAL(x1 + p), mean, rstd, shift, rms),
-                                    weight[1], bias[1])
-                           : v0;
+        const NAME(scale)
+            of = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p), LOAD_REAL(s->shift + p)};
+        const VEC v0 = NAME(result)(LOAD_REAL(x0 + p), of, of0, rms);
+        const VEC v1 = count == 2 ? NAME(result)(LOAD_REAL(x1 + p), of, of1, rms) : v0;
         if (whole || p + VEC_LANES <= pixels) {
             NAME(store_made)(y0, p, v0, made);
             if (count == 2)

@@ -1,7 +1,7 @@
 /* Rows of channels: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
-#include "cpu/activation.h"
+#include "cpu/epilogue.h"
 #include "cpu/rows_gradient_sums.h"
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"

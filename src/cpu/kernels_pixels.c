@@ -1,7 +1,7 @@
 /* Groups of channels of an image stored by pixel: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
-#include "cpu/activation.h"
+#include "cpu/epilogue.h"
 
 #include "cpu/pixels.h"
 

@@ -1,7 +1,7 @@
 /* Backward of rows: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
-#include "cpu/activation.h"
+#include "cpu/epilogue.h"
 #include "cpu/rows_gradient_sums.h"
 
 DECLARE_FEW(ELEMENT, WEIGHT, TIER)

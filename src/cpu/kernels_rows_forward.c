@@ -1,6 +1,7 @@
 /* Forward of rows: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
+#include "cpu/epilogue.h"
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
 

@@ -55,7 +55,7 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
         for (int r = 0; r < count; r++) {
             LOAD_X_PAIR((r ? x1 : x0) + i, v);
             UNROLL for (int k = 0; k < 2; k++) v[k] =
-                V(fma)(NAME(normalize)(v[k], r ? s1 : s0, rms), w[k], b[k]);
+                NAME(row_result)(v[k], r ? s1 : s0, w[k], b[k], rms, PLANISH_IDENTITY);
             STORE_X_PAIR((r ? y1 : y0) + i, v);
             if (count == 1)
                 NAME(ask_for_next)(x0, y0, i, ahead, t);
@@ -68,13 +68,13 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
             weight = V(add)(LOAD_W(weights + i), offset);
         if (has_bias)
             bias = LOAD_W(biases + i);
-        STORE_X(y0 + i, V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias));
+        STORE_X(y0 + i, NAME(row_result)(LOAD_X(x0 + i), s0, weight, bias, rms, PLANISH_IDENTITY));
         if (count == 1) {
             NAME(ask_for_next)(x0, y0, i, ahead, t);
             continue;
         }
         NAME(ask_for)(x0 + i, ahead, t);
-        STORE_X(y1 + i, V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias));
+        STORE_X(y1 + i, NAME(row_result)(LOAD_X(x1 + i), s1, weight, bias, rms, PLANISH_IDENTITY));
         NAME(ask_for)(x1 + i, ahead, t);
     }
     if (i == n)
@@ -84,12 +84,12 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
         weight = V(add)(LOAD_W_PART(weights + i, left), offset);
     if (has_bias)
         bias = LOAD_W_PART(biases + i, left);
-    const VEC v0 = V(fma)(NAME(normalize)(LOAD_X_PART(x0 + i, left), s0, rms), weight, bias);
-    STORE_X_PART(y0 + i, v0, left);
+    const VEC v0 = LOAD_X_PART(x0 + i, left);
+    STORE_X_PART(y0 + i, NAME(row_result)(v0, s0, weight, bias, rms, PLANISH_IDENTITY), left);
     if (count == 1)
         return;
-    const VEC v1 = V(fma)(NAME(normalize)(LOAD_X_PART(x1 + i, left), s1, rms), weight, bias);
-    STORE_X_PART(y1 + i, v1, left);
+    const VEC v1 = LOAD_X_PART(x1 + i, left);
+    STORE_X_PART(y1 + i, NAME(row_result)(v1, s1, weight, bias, rms, PLANISH_IDENTITY), left);
 }
 
 /* The usual cases without a test in the loop: a layer with weight and bias, or RMSNorm with weight.

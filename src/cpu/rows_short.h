@@ -152,7 +152,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
             const int left = NAME(short_left)(k, vecs, last);
             const VEC v = NAME(load_x)((const ELEMENT_T *)(x + r * x_pitch) + k * VEC_LANES, left);
             STORE_X((ELEMENT_T *)(y + r * y_pitch) + k * VEC_LANES,
-                    V(fma)(NAME(normalize)(v, scale, rms), weight[k], bias[k]));
+                    NAME(row_result)(v, scale, weight[k], bias[k], rms, PLANISH_IDENTITY));
         }
     }
 }

@@ -64,8 +64,10 @@ INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
             const int64_t at = i + k * VEC_LANES;
-            const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + at, left), scale, rms);
-            NAME(store_as)(y[r] + at, V(fma)(xhat, weight[k], bias[k]), left, t);
+            const VEC v = NAME(load_x)(x[r] + at, left);
+            NAME(store_as)(y[r] + at,
+                           NAME(row_result)(v, scale, weight[k], bias[k], rms, PLANISH_IDENTITY),
+                           left, t);
         }
     }
 }

@@ -1,7 +1,10 @@
 /*
- * What may follow a norm: y = f(z), with z what the norm alone would return, in the words of
- * cpu/rows.h. A further activation is a case in each of the two functions
- * that follow exp_minus, and in two of cpu/wide.c.
+ * How an element becomes y: xhat = (x - mean) * rstd + shift, z = xhat * weight + bias, y = f(z),
+ * in the words of cpu/unit.h; for rows, channels, groups and pixels alike. What else is to follow a
+ * norm belongs into result. Whether y is in range is not asked here: that is known of a row's
+ * moments before (cpu/wide.c).
+ *
+ * A further activation is a case in `activated` and `through`, and in two functions of cpu/wide.c.
  */
 
 /* EXP(LIMIT) is EXP_LIMIT_f32 or EXP_LIMIT_f64. */
@@ -27,15 +30,28 @@
         8.3333333334956237916e-3, 4.1666666666529188594e-2, 1.6666666666666410235e-1,              \
         5.000000000000010721e-1
 
-/* What makes y of a channel's xhat: weight and bias, in every lane, and the activation. */
-typedef struct NAME(active) {
+/* What normalises a vector: xhat = (x - mean) * rstd + shift, the shift being the rest of the mean.
+ */
+typedef struct NAME(scale) {
+    VEC mean, rstd, shift;
+} NAME(scale);
+
+/* With rms a constant: mean and shift are not read. */
+INLINE VEC NAME(normalize)(VEC x, NAME(scale) s, const bool rms) {
+    return rms ? V(mul)(x, s.rstd) : V(fma)(V(sub)(x, s.mean), s.rstd, s.shift);
+}
+
+/* What makes y of xhat: the elements' weight and bias, and the activation. An absent weight is 1,
+ * an absent bias -0, which changes no sum, not even a zero's sign. */
+typedef struct NAME(epilogue) {
     planish_activation kind;
     VEC weight, bias;
-} NAME(active);
+} NAME(epilogue);
 
-INLINE NAME(active) NAME(active_at)(const REAL *weights, const REAL *biases, int weight_offset,
-                                    int64_t c, const planish_activation f) {
-    return (NAME(active)){
+/* That of a channel, which has one weight and bias. */
+INLINE NAME(epilogue) NAME(epilogue_at)(const REAL *weights, const REAL *biases, int weight_offset,
+                                        int64_t c, const planish_activation f) {
+    return (NAME(epilogue)){
         f,
         V(set1)(weights ? weights[c] + (REAL)weight_offset : 1),
         V(set1)(biases ? biases[c] : (REAL)-0.0),
@@ -62,10 +78,8 @@ INLINE VEC NAME(limited)(VEC z) {
     return V(least)(V(set1)(40), V(most)(V(set1)(-EXP(LIMIT)), z));
 }
 
-/* f(xhat * weight + bias). */
-INLINE VEC NAME(activate)(NAME(active) of, VEC xhat) {
-    const VEC z = V(fma)(xhat, of.weight, of.bias);
-    const planish_activation f = of.kind;
+/* f(z) */
+INLINE VEC NAME(activated)(const planish_activation f, VEC z) {
     if (f == PLANISH_RELU)
         return V(most)(V(set1)(0), z);
     if (f != PLANISH_SILU)
@@ -74,8 +88,16 @@ INLINE VEC NAME(activate)(NAME(active) of, VEC xhat) {
     return V(div)(V(most)(V(set1)(-EXP(LIMIT)), z), below);
 }
 
+/*
+ * y of x: the only text that makes it, in every forward kernel. Where the activation is a constant
+ * PLANISH_IDENTITY nothing is left of it.
+ */
+INLINE VEC NAME(result)(VEC x, NAME(scale) s, NAME(epilogue) e, const bool rms) {
+    return NAME(activated)(e.kind, V(fma)(NAME(normalize)(x, s, rms), e.weight, e.bias));
+}
+
 /* d * f'(xhat * weight + bias). */
-INLINE VEC NAME(through)(NAME(active) of, VEC d, VEC xhat) {
+INLINE VEC NAME(through)(NAME(epilogue) of, VEC d, VEC xhat) {
     const VEC z = V(fma)(xhat, of.weight, of.bias);
     const planish_activation f = of.kind;
     if (f == PLANISH_RELU)
