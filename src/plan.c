@@ -296,11 +296,12 @@ void plan_make(planish_plan *plan, const cpu_limits *limits) {
     plan->is_double = problem_is_double(p) || p->pass == PLANISH_BACKWARD_FROM_Y;
     const int64_t elements = p->rows * p->cols;
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
-    const bool plain = p->activation == PLANISH_IDENTITY,
-               from_y = p->pass == PLANISH_BACKWARD_FROM_Y;
-    const bool rows = plain && problem_is_rows(p) && kernel_dtypes(p) && !from_y;
+    const bool from_y = p->pass == PLANISH_BACKWARD_FROM_Y;
     const bool groups = problem_is_groups(p) && !from_y;
-    const bool channels = plain && problem_is_channels(p) && !from_y;
+    /* What is groups too, having no weights, goes as groups do where an activation follows. */
+    const bool alone = p->activation == PLANISH_IDENTITY || !groups;
+    const bool rows = alone && problem_is_rows(p) && kernel_dtypes(p) && !from_y;
+    const bool channels = alone && problem_is_channels(p) && !from_y;
 
     plan->path = !elements  ? PATH_EMPTY
                  : rows     ? PATH_ROWS
@@ -390,7 +391,7 @@ static const char *path_name(const planish_plan *plan) {
 int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes) {
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
-    static const char *const activations[] = {"", "+silu", "+relu"};
+    static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
     if (!plan)
         return snprintf(text, bytes, "no plan");
     if (plan->path == PATH_GPU)

@@ -2,6 +2,7 @@
 #include "cpu/rows.h"
 
 #include "cpu/epilogue.h"
+#include "cpu/prologue.h"
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
 

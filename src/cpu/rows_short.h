@@ -175,7 +175,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     const bool halves = lines && NAME(goes_by_run)(a->by_run) && FOLD_ROWS * made_pitch % 64 == 0;
     const int at_once = halves ? FOLD_ROWS : count;
     for (int64_t row = 0; row < rows; row += count) {
-        const char *const x = a->x + row * x_pitch;
+        const char *const x = NAME(x_at)(a, row);
         char *const y = a->y + row * a->y_pitch;
         double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;

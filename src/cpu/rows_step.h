@@ -88,10 +88,9 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
         ELEMENT_T *y[STEP_ROWS];
         double mean[STEP_ROWS] = {0}, m2[STEP_ROWS];
         NAME(row_scales) scales;
-        for (int r = 0; r < count; r++) {
-            x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
+        NAME(x_rows)(a, row, count, x);
+        for (int r = 0; r < count; r++)
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-        }
         NAME(step_moments)(x, y, count, n, rms, ahead, a->asks_steps, asks_y, mean, m2);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;

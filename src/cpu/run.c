@@ -55,8 +55,10 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .by_run = plan->by_run,
             .rows_ahead = plan->rows_ahead,
             .traffic = plan->traffic,
+            .kind = p->kind,
+            .activation = p->activation,
         };
-        kernels->forward[p->kind](&args);
+        kernels->forward[kernel_kind(p)](&args);
         row += run.rows;
     }
 }
@@ -87,6 +89,9 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .traffic = plan->traffic,
         .dweight = dweight,
         .dbias = dbias,
+        .kind = plan->problem.kind,
+        .activation = plan->problem.activation,
+        .bias = run.data[ROLE_BIAS],
     };
 }
 
@@ -113,7 +118,7 @@ static void backward_block(const cpu_job *job, int64_t row, int64_t end, const b
             chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
         const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
         left.rows = taken;
-        kernels->backward[plan->problem.kind](&left);
+        kernels->backward[kernel_kind(&plan->problem)](&left);
         left.rows = rows;
         skip_rows(&left, taken);
         row += taken;
