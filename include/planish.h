@@ -136,7 +136,12 @@ typedef enum planish_activation {
     PLANISH_IDENTITY = 0,
     PLANISH_SILU = 1, /* z / (1 + exp(-z)), also called swish. Below -87 (f64: -708), where it is
                          less than 2e-36 (f64: 3e-305), it is taken as what it is there */
-    PLANISH_RELU = 2  /* z where it is more than 0, else 0. NaN stays, and has slope 1 */
+    PLANISH_RELU = 2, /* z where it is more than 0, else 0. NaN stays, and has slope 1 */
+    PLANISH_GELU = 3, /* z P(X <= z), X of the standard normal distribution: z (1 + erf(z /
+                         sqrt(2))) / 2. Below -13 (f64: -37), where it is less than 1e-37 (f64:
+                         1e-305), it is taken as what it is there */
+    PLANISH_GELU_TANH = 4 /* z (1 + tanh(sqrt(2 / pi) (z + .044715 z^3))) / 2. Below -9.97 (f64:
+                             -21.1), where it is less than 1e-36 (f64: 1e-303), likewise */
 } planish_activation;
 
 /*
@@ -159,10 +164,11 @@ typedef struct planish_norm {
     double eps;           /* added to the variance; finite. Negative is allowed: where var + eps < 0
                              the row becomes NaN */
     planish_activation activation; /* of y; not with PLANISH_BACKWARD_FROM_Y, without effect on
-                                      PLANISH_STATISTICS. Fast where R is groups of channels, on the
-                                      CPU of four elements or more to a channel; right but slow
-                                      elsewhere, and, on a GPU, in the backward of a LayerNorm kind
-                                      with an f32 tensor whose mean was not saved in f64 */
+                                      PLANISH_STATISTICS. Fast on the CPU where the norm alone is;
+                                      on a GPU where R is groups of channels, but in the backward of
+                                      a LayerNorm kind with an f32 tensor whose mean was not saved
+                                      in f64. On the CPU, too, that mean makes the backward faster.
+                                      Right but slow elsewhere; the GELUs on the CPU alone */
 } planish_norm;
 
 /* The operator over these axes, with everything else 0. (These makers are part of the caller, not

@@ -19,11 +19,10 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
     if (op->weight_offset != 0 && op->weight_offset != 1)
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->weight_offset is %d; wanted 0 or 1",
                     (int)op->weight_offset);
-    if (op->activation != PLANISH_IDENTITY && op->activation != PLANISH_SILU &&
-        op->activation != PLANISH_RELU)
+    if ((int)op->activation < PLANISH_IDENTITY || op->activation > PLANISH_GELU_TANH)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->activation is %d; wanted a planish_activation (0 to %d)",
-                    (int)op->activation, PLANISH_RELU);
+                    (int)op->activation, PLANISH_GELU_TANH);
     if (op->activation != PLANISH_IDENTITY && pass == PLANISH_BACKWARD_FROM_Y)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->activation is %d; wanted PLANISH_IDENTITY for PLANISH_BACKWARD_FROM_Y: y "
@@ -269,6 +268,11 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                         (int)t[r]->device.device_type, t[r]->device.device_id, role_name(model),
                         (int)x->device.device_type, x->device.device_id);
     }
+
+    if (p->activation > PLANISH_RELU && !is_cpu(p->device.device_type))
+        return fail(error, PLANISH_ERROR_UNAVAILABLE,
+                    "op->activation is %d; wanted 0 to %d on a GPU, which has no GELU",
+                    (int)op->activation, PLANISH_RELU);
 
     const uint64_t all = (uint64_t)(1u << x->ndim) - 1;
     if (!op->reduce_axes || (op->reduce_axes & ~all))

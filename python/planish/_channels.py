@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 
 import torch
-from planish import _composite, _eager, _functional, _norms
+from planish import _arguments, _composite, _eager, _functional, _norms
 from planish._ways import Way, leaf, needs_graph, way_of
 from torch import Tensor, nn
 
@@ -140,8 +140,8 @@ class RMSNorm2d(nn.RMSNorm):
 class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm on planish, whether planish is enabled or not.
 
-    ``activation="silu"`` or ``"relu"`` returns that of y, in the same pass over memory: see
-    :func:`planish.group_norm`.
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` or ``"gelu_tanh"`` returns that of y, in the same
+    pass over memory: see :func:`planish.group_norm`.
     """
 
     # for TorchScript
@@ -161,7 +161,7 @@ class GroupNorm(nn.GroupNorm):
         activation: str | None = None,
         **given: Any,
     ) -> None:
-        _functional.check_activation("GroupNorm", activation)
+        _arguments.check_activation("GroupNorm", activation)
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **given)
         self.activation = activation
 
@@ -169,7 +169,14 @@ class GroupNorm(nn.GroupNorm):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
             if self.activation is not None:
-                y = F.relu(y) if self.activation == "relu" else F.silu(y)
+                if self.activation == "relu":
+                    y = F.relu(y)
+                elif self.activation == "gelu":
+                    y = F.gelu(y)
+                elif self.activation == "gelu_tanh":
+                    y = F.gelu(y, approximate="tanh")
+                else:
+                    y = F.silu(y)
         else:
             y = self._forward(input)
         return y

@@ -80,7 +80,10 @@ def group_norm(
 
 
 def activate(y: Tensor, activation: str | None) -> Tensor:
-    """That of y, by its name in torch.nn.functional; y itself for None."""
+    """That of y, by its name in torch.nn.functional (gelu_tanh: gelu's tanh form); y itself for
+    None."""
+    if activation == "gelu_tanh":
+        return F.gelu(y, approximate="tanh")
     return getattr(F, activation)(y) if activation else y
 
 

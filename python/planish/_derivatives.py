@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 #: What may follow a norm: planish_activation of planish.h.
-ACTIVATIONS = {None: 0, "silu": 1, "relu": 2}
+ACTIVATIONS = {None: 0, "silu": 1, "relu": 2, "gelu": 3, "gelu_tanh": 4}
 
 
 def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -66,6 +66,13 @@ def save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 def _slope(activation: int, z: Tensor) -> Tensor:
     if activation == ACTIVATIONS["relu"]:
         return (~(z <= 0)).to(z.dtype)
+    if activation == ACTIVATIONS["gelu"]:
+        density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
+        slope: Tensor = torch.special.ndtr(z) + z * density
+        return slope
+    if activation == ACTIVATIONS["gelu_tanh"]:
+        s = (math.sqrt(8 / math.pi) * z * (1 + 0.044715 * z * z)).sigmoid()
+        return s * (1 + z * math.sqrt(8 / math.pi) * (1 + 3 * 0.044715 * z * z) * (1 - s))
     s = z.sigmoid()
     return s * (1 + z * (1 - s))
 

@@ -7,60 +7,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _composite, _enable, _norms, _ops
-from planish._library import library
+from planish import _composite, _enable, _norms
+from planish._arguments import CASTS, affine_of, check_activation, has_kernels, rounds_xhat
+from planish._arguments import DEVICES as DEVICES
+from planish._arguments import DTYPES
+from planish._arguments import axes_of as _axes
+from planish._arguments import check_parameter as _check
+from planish._arguments import device_type as _device_type
+from planish._arguments import with_offset as _with_offset
 from planish._ways import Way, is_jit_tracing, may_be_torchs, way_of
 from torch import Tensor, fx
 
+_DTYPES = DTYPES  # of other modules, too
+
 __all__ = ["group_norm", "layer_norm", "rms_norm", "weight_standardize"]
-
-#: Device types there are operators for.
-DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def _axes(dims: int | Iterable[int], ndim: int, name: str) -> list[int]:
-    """Sorted axes that are not negative; torch's exceptions for what is none."""
-    given = [dims] if isinstance(dims, int) else list(dims)
-    axes: set[int] = set()
-    for dim in given:
-        if not -ndim <= dim < ndim:
-            raise IndexError(
-                f"{name}: Dimension out of range (expected to be in range of "
-                f"[{-ndim}, {ndim - 1}], but got {dim})"
-            )
-        if dim % ndim in axes:
-            raise RuntimeError(
-                f"{name}: dim {dim % ndim} appears multiple times in the list of dims"
-            )
-        axes.add(dim % ndim)
-    return sorted(axes)
-
-
-def _device_type(x: Tensor) -> str:
-    return "cpu" if x.is_cpu else x.device.type
-
-
-def _check(
-    x: Tensor, parameter: Tensor | None, affine: list[int], function: str, name: str
-) -> None:
-    if parameter is None:
-        return
-    shape, given = x.shape, list(parameter.shape)
-    short = [shape[axis] for axis in affine]
-    if given != short:
-        full = [size if axis in affine else 1 for axis, size in enumerate(shape)]
-        if given != full:
-            raise RuntimeError(
-                f"{function}: Expected {name} to have the sizes {short} of the affine dims "
-                f"(or {full}), but got {name} of shape {given}"
-            )
-    if parameter.dtype not in _DTYPES:
-        raise NotImplementedError(f"{function}: not implemented for {name} of {parameter.dtype}")
-    if parameter.device != x.device:
-        raise RuntimeError(
-            f"{function}: Expected {name} on {x.device}, like x, but got it on {parameter.device}"
-        )
 
 
 def _check_x(function: str, x: Tensor) -> None:
@@ -83,9 +43,11 @@ def _norm(
     keep: bool = False,
     weight_offset: float = 0.0,
     cast: str = "once",
+    activation: str | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     _check_x(function, x)
+    check_activation(function, activation)
     if cast not in CASTS:
         raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
     reduce = _axes(dims, x.dim(), f"{function}, dims")
@@ -100,10 +62,10 @@ def _norm(
         _check(x, bias, affine, function, "bias")
     if weight_offset and weight is not None:
         weight = _with_offset(weight, weight_offset)
-    if cast == "xhat" and _rounds_xhat(x, weight, bias):
+    if cast == "xhat" and rounds_xhat(x, weight, bias):
         xhat = _norm(function, x, reduce, None, None, eps, None, keep)
-        return _affine(xhat, weight, bias, affine)
-    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
+        return _composite.activate(affine_of(xhat, weight, bias, affine), activation)
+    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep, activation)
 
 
 def by_way(
@@ -116,15 +78,23 @@ def by_way(
     affine: list[int],
     eps: float,
     keep: bool,
+    activation: str | None = None,
 ) -> Tensor:
     """layer_norm or rms_norm of what was checked; axes are sorted and not negative."""
     rms = function == "rms_norm"
-    if (
+    through_torch = (
         may_be_torchs(way, x, weight, bias)
         and _enable.is_enabled(function, _device_type(x))
         and _torch_can(x, weight, bias, reduce, affine, rms)
         and not (keep and _is_permuted(x))
-    ):
+    )
+    if activation:
+        # On a GPU the backward has no fast kernels for it yet (planish.h, planish_norm).
+        if _device_type(x) == "cpu" and not (through_torch and not _is_worth_a_call(x)):
+            return _norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep, activation)
+        y = by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
+        return _composite.activate(y, activation)
+    if through_torch:
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)
@@ -135,29 +105,6 @@ def by_way(
 def _is_permuted(x: Tensor) -> bool:
     """Whether a result laid out as x is not dense in the order of its axes."""
     return any(one < other for one, other in itertools.pairwise(x.stride()))
-
-
-#: Orders of rounding; see layer_norm.
-CASTS = ("once", "xhat")
-
-
-def _with_offset(weight: Tensor, offset: float) -> Tensor:
-    """In float at least: 1 + w of bf16 would lose w's digits."""
-    return (weight if weight.dtype == torch.float64 else weight.float()) + offset
-
-
-def _rounds_xhat(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether rounding xhat to x's dtype before weight and bias is another result."""
-    half = x.dtype in (torch.float16, torch.bfloat16)
-    others = (parameter for parameter in (weight, bias) if parameter is not None)
-    return any(half or parameter.dtype != x.dtype for parameter in others)
-
-
-def _affine(xhat: Tensor, weight: Tensor | None, bias: Tensor | None, affine: list[int]) -> Tensor:
-    """weight * xhat + bias in torch's own operators and by its promotion of dtypes."""
-    sizes = [size if axis in affine else 1 for axis, size in enumerate(xhat.shape)]
-    y = xhat if weight is None else weight.reshape(sizes) * xhat
-    return y if bias is None else y + bias.reshape(sizes)
 
 
 def _torch_can(
@@ -194,6 +141,7 @@ def layer_norm(
     *,
     weight_offset: float = 0.0,
     cast: str = "once",
+    activation: str | None = None,
 ) -> Tensor:
     """Layer normalization over any axes.
 
@@ -213,13 +161,36 @@ def layer_norm(
     operators, and the result has the dtype that they promote to. That is the order of rounding of
     Llama's RMSNorm in Transformers.
 
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
+    On the CPU it is fused: y is not rounded before it, there is no pass over memory of its own, and
+    nothing kept for the backward but what the norm keeps. On a GPU, behind ``cast="xhat"``, and
+    while planish is enabled for less than 65536 elements, torch's own runs on the result.
+
     Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do
-    not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast``.
+    not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast`` or
+    activation.
     """
     if isinstance(x, fx.Proxy):
-        rest = {"affine_dims": affine_dims, "weight_offset": weight_offset, "cast": cast}
+        rest = {
+            "affine_dims": affine_dims,
+            "weight_offset": weight_offset,
+            "cast": cast,
+            "activation": activation,
+        }
         return _node(layer_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
-    return _norm("layer_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast)
+    return _norm(
+        "layer_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        True,
+        weight_offset,
+        cast,
+        activation,
+    )
 
 
 def rms_norm(
@@ -232,15 +203,23 @@ def rms_norm(
     *,
     weight_offset: float = 0.0,
     cast: str = "once",
+    activation: str | None = None,
 ) -> Tensor:
     """Root-mean-square normalization over any axes.
 
     ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
     """
     if isinstance(x, fx.Proxy):
-        rest = {"affine_dims": affine_dims, "weight_offset": weight_offset, "cast": cast}
+        rest = {
+            "affine_dims": affine_dims,
+            "weight_offset": weight_offset,
+            "cast": cast,
+            "activation": activation,
+        }
         return _node(rms_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
-    return _norm("rms_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast)
+    return _norm(
+        "rms_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast, activation
+    )
 
 
 # ---- Channels ---------------------------------------------------------------------------------
@@ -303,13 +282,6 @@ def _is_worth_a_call(x: Tensor) -> bool:
     return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
-def check_activation(function: str, activation: str | None) -> None:
-    """Raises ValueError for one that is not known."""
-    if activation not in _ops.ACTIVATIONS:
-        known = ", ".join(map(repr, _ops.ACTIVATIONS))
-        raise ValueError(f"{function}: activation is {activation!r}; known are {known}")
-
-
 def group_norm(
     x: Tensor,
     num_groups: int,
@@ -324,10 +296,11 @@ def group_norm(
     The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
     its own. Differentiable any number of times, forward mode included.
 
-    ``activation="silu"`` or ``"relu"`` returns that of y. It is fused: no pass over memory of its
-    own, and nothing kept for the backward but what the norm keeps. For images of less than four
-    pixels, and while planish is enabled for less than 65536 elements (on a GPU 2^23, but for calls
-    that a CUDA graph records), torch's own runs on the result.
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
+    It is fused: no pass over memory of its own, and nothing kept for the backward but what the norm
+    keeps. For images of less than four pixels, the GELUs on a GPU, and while planish is enabled for
+    less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own
+    runs on the result.
 
     Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
     another dtype or device; and ValueError for another activation.
@@ -384,7 +357,7 @@ def group_by_way(
         and _enable.is_enabled("group_norm", _device_type(x))
         and _torch_can_group(x, weight, bias)
     )
-    fuses = x.shape[2:].numel() >= _FUSED_PIXELS
+    fuses = x.shape[2:].numel() >= _FUSED_PIXELS and has_kernels(x, activation)
     if activation and fuses and (not through_torch or _is_worth_a_call(x)):
         return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     if through_torch:

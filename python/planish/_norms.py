@@ -30,15 +30,18 @@ def norm(
     eps: float,
     rms: bool,
     keep: bool = False,
+    activation: str | None = None,
 ) -> Tensor:
     """The general operator, by this way; axes are sorted and not negative. ``keep``: the result is
     laid out as torch.empty_like(x), else dense."""
+    code = _ops.ACTIVATIONS[activation]
     if way is Way.PLAIN:
-        return eager_norm(x, weight, bias, eps, Axes(reduce, affine, rms, keep))
+        return eager_norm(x, weight, bias, eps, Axes(reduce, affine, rms, keep, activation=code))
     if way is Way.TORCH:
-        return _composite.norm(x, weight, bias, reduce, affine, eps, rms)
-    y: Tensor = _ops.forward(x, weight, bias, reduce, affine, eps, rms, keep)[0]
-    return y
+        y = _composite.norm(x, weight, bias, reduce, affine, eps, rms)
+        return _composite.activate(y, activation)
+    fused: Tensor = _ops.forward(x, weight, bias, reduce, affine, eps, rms, keep, code)[0]
+    return fused
 
 
 def group_norm(

@@ -29,6 +29,8 @@ enum { NAME(SEGMENT) = SEGMENT_DEPTH * LANES };
 
 #include "cpu/planes.h"
 
+#include "cpu/epilogue.h"
+
 /* ---- Between tensors and tiles --------------------------------------------------------------- */
 
 /* Asks for some channels of the next tile, where its pixels are neighbours. */

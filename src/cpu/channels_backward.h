@@ -90,13 +90,12 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
     for (int64_t p = 0; p < padded; p += NAME(PIXEL_LANES))
         UNROLL for (int j = 0; j < NAME(PIXEL_PARTS); j++) {
             const int64_t at = p + j * VEC_LANES;
-            const VEC mean = LOAD_REAL(s->mean + at), rstd = LOAD_REAL(s->rstd + at);
-            const VEC shift = LOAD_REAL(s->shift + at), c1 = LOAD_REAL(s->c1 + at);
-            const VEC minus_c2 = LOAD_REAL(s->minus_c2 + at);
+            const NAME(scale)
+                of = {LOAD_REAL(s->mean + at), LOAD_REAL(s->rstd + at), LOAD_REAL(s->shift + at)};
+            const VEC c1 = LOAD_REAL(s->c1 + at), minus_c2 = LOAD_REAL(s->minus_c2 + at);
             UNROLL for (int k = 0; k < count; k++) {
                 const VEC d = LOAD_REAL(dy + k * x_pitch + at);
-                const VEC xhat =
-                    NAME(normalized)(LOAD_REAL(x + k * x_pitch + at), mean, rstd, shift, rms);
+                const VEC xhat = NAME(normalize)(LOAD_REAL(x + k * x_pitch + at), of, rms);
                 if (sums) {
                     dweight[k][j] = V(fma)(d, xhat, dweight[k][j]);
                     dbias[k][j] = V(add)(d, dbias[k][j]);
@@ -106,7 +105,7 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
                 VEC g = V(mul)(d, weight[k]);
                 if (!rms)
                     g = V(sub)(g, c1);
-                const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), rstd);
+                const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), of.rstd);
                 if (whole || at + VEC_LANES <= pixels)
                     NAME(store_made)(to + k * to_step, at, dx, made);
                 else if (at < pixels)
@@ -170,6 +169,9 @@ OUTLINE void NAME(wide_gradients)(const channel_backward_args *a, NAME(pixel_gra
             continue;
         NAME(read_pixel)(t, tile_x, p, x);
         NAME(read_pixel)(t, tile_dy, p, dy);
+        /* The tile has gone through the activation already. */
+        for (int64_t c = 0; a->activation != PLANISH_IDENTITY && c < t->channels; c++)
+            dy[c] = (REAL)element_load(a->dy.data + c * a->dy.step + p * a->dy.pitch, a->dy.type);
         const backward_args row = {
             .rows = 1,
             .cols = t->channels,
@@ -182,6 +184,8 @@ OUTLINE void NAME(wide_gradients)(const channel_backward_args *a, NAME(pixel_gra
             .rstd = stat_at(&a->rstd, p),
             .dweight = a->dweight,
             .dbias = a->dbias,
+            .activation = a->activation,
+            .bias = a->bias,
         };
         wide_backward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
         if (a->dx.data)
@@ -237,12 +241,16 @@ INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel
     }
 }
 
-INLINE void NAME(backward_tile)(const channel_backward_args *a, const bool rms) {
+INLINE void NAME(stage_both)(const channel_backward_args *a) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
-    NAME(pixel_gradients) s;
     NAME(stage)(t, x, &a->x, a->traffic);
     NAME(stage)(t, x + t->channels * t->pitch, &a->dy, a->traffic);
+}
+
+/* What is done with a tile of x and of the gradient of what the norm alone returns. */
+INLINE void NAME(backward_staged)(const channel_backward_args *a, const bool rms) {
+    NAME(pixel_gradients) s;
     NAME(find_gradients)(a, rms, &s);
     if (__builtin_expect(s.any_out_of_range, 0))
         NAME(wide_gradients)(a, &s, rms);
@@ -252,9 +260,85 @@ INLINE void NAME(backward_tile)(const channel_backward_args *a, const bool rms) 
         NAME(gradient_tile)(a, &s, false, rms);
 }
 
+ONE_COPY void NAME(backward_staged_layer)(const channel_backward_args *a) {
+    NAME(backward_staged)(a, false);
+}
+ONE_COPY void NAME(backward_staged_rms)(const channel_backward_args *a) {
+    NAME(backward_staged)(a, true);
+}
+
 static void NAME(backward_layer)(const channel_backward_args *a) {
-    NAME(backward_tile)(a, false);
+    NAME(stage_both)(a);
+    NAME(backward_staged_layer)(a);
 }
 static void NAME(backward_rms)(const channel_backward_args *a) {
-    NAME(backward_tile)(a, true);
+    NAME(stage_both)(a);
+    NAME(backward_staged_rms)(a);
+}
+
+/* ---- Where an activation follows --------------------------------------------------------------
+ */
+
+/* What normalises the pixels of a tile by their saved means, mended as find_gradients mends them
+ * after the sums. */
+OUTLINE void NAME(saved_scales)(const channel_backward_args *a, NAME(pixel_scales) * s) {
+    const channel_tile *t = &a->tile;
+    const bool rms = a->kind == PLANISH_RMS;
+    const REAL *const x = a->scratch;
+    const mean_reach reach =
+        mean_reach_of(rms ? REAL_DTYPE : a->mean.type, REAL_DTYPE == DTYPE_F64);
+    const double inverse = 1.0 / (double)t->channels;
+    _Alignas(64) REAL sums[TILE_PIXELS];
+    double total[TILE_PIXELS] = {0}, rest[TILE_PIXELS] = {0};
+    for (int64_t p = 0; p < t->padded; p++) {
+        const bool real = p < t->pixels;
+        s->rstd[p] = real ? (REAL)stat_load(&a->rstd, p) : 0;
+        s->mean[p] = real && !rms ? (REAL)stat_load(&a->mean, p) : 0;
+        s->shift[p] = (REAL)-0.0;
+    }
+    for (int64_t at = 0; at < t->channels && !rms && !reach.is_exact; at += NAME(SEGMENT)) {
+        const int64_t n = NAME(smaller)(t->channels - at, NAME(SEGMENT));
+        for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
+            const REAL *const from = x + at * t->pitch + p;
+            const NAME(column) col = {.x = from,
+                                      .dy = from,
+                                      .pitch = t->pitch,
+                                      .mean = LOAD_REAL(s->mean + p),
+                                      .scale = LOAD_REAL(s->rstd + p)};
+            STORE_REAL(sums + p, NAME(column_sums)(&col, n, NAME(GRADIENT)).a);
+        }
+        for (int64_t p = 0; p < t->padded; p++)
+            exact_add(&total[p], &rest[p], sums[p]);
+    }
+    for (int64_t p = 0; p < t->pixels && !rms; p++)
+        s->shift[p] = (REAL)-rest_of_mean(&reach, &a->mean, p, (total[p] + rest[p]) * inverse,
+                                          s->mean[p], s->rstd[p]);
+}
+
+/* Makes dy of a tile the gradient of what went into the activation. */
+OUTLINE void NAME(tile_through)(const channel_backward_args *a, const NAME(pixel_scales) * s) {
+    const channel_tile *t = &a->tile;
+    const REAL *x = a->scratch;
+    REAL *dy = (REAL *)a->scratch + t->channels * t->pitch;
+    for (int64_t c = 0; c < t->channels; c++, x += t->pitch, dy += t->pitch) {
+        const NAME(epilogue) of =
+            NAME(epilogue_at)(a->weight, a->bias, a->weight_offset, c, a->activation);
+        for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
+            const NAME(scale)
+                by = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p), LOAD_REAL(s->shift + p)};
+            const VEC xhat = NAME(normalize)(LOAD_REAL(x + p), by, false);
+            STORE_REAL(dy + p, NAME(through)(of, LOAD_REAL(dy + p), xhat));
+        }
+    }
+}
+
+static void NAME(backward_fused)(const channel_backward_args *a) {
+    NAME(pixel_scales) s;
+    NAME(stage_both)(a);
+    NAME(saved_scales)(a, &s);
+    NAME(tile_through)(a, &s);
+    if (a->kind == PLANISH_RMS)
+        NAME(backward_staged_rms)(a);
+    else
+        NAME(backward_staged_layer)(a);
 }

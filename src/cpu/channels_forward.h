@@ -87,7 +87,7 @@ typedef struct NAME(pixel_scales) {
 } NAME(pixel_scales);
 
 INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[], const double m2[],
-                              NAME(pixel_scales) * s) {
+                              bool rms, NAME(pixel_scales) * s) {
     const channel_tile *t = &a->tile;
     const double inverse = 1.0 / (double)t->channels;
     const double least = a->eps < TINY_EPS ? TINY_VAR : -1;
@@ -106,41 +106,33 @@ INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[]
         stat_store_rows(&a->rstd, 0, (int)t->pixels, rstd);
         stat_store_rows(&a->m2, 0, (int)t->pixels, m2);
     }
+    /* With a mean of 0 and this shift the layer's formula is RMSNorm's, to the sign of 0. */
     for (int64_t p = 0; p < t->padded; p++) {
         s->mean[p] = (REAL)mean[p];
         s->rstd[p] = (REAL)rstd[p];
-        s->shift[p] = (REAL)((s->mean[p] - mean[p]) * rstd[p]);
+        s->shift[p] = (REAL)(rms ? -0.0 : (s->mean[p] - mean[p]) * rstd[p]);
     }
-}
-
-INLINE VEC NAME(normalized)(VEC x, VEC mean, VEC rstd, VEC shift, const bool rms) {
-    return rms ? V(mul)(x, rstd) : V(fma)(V(sub)(x, mean), rstd, shift);
 }
 
 /* y of one or two channels from `c` on: to `to`, in whole vectors or up to the last pixel only. */
 INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
                                  int64_t c, const int count, char *to, int64_t to_step,
-                                 const bool whole, const dtype made, const bool rms) {
+                                 const bool whole, const dtype made, const bool rms,
+                                 const planish_activation f) {
     const channel_tile *t = &a->tile;
     const REAL *const weights = a->weight, *const biases = a->bias;
     const REAL *const x0 = (const REAL *)a->scratch + c * t->pitch;
     const REAL *const x1 = x0 + (count - 1) * t->pitch;
     char *const y0 = to, *const y1 = to + (count - 1) * to_step;
     const int64_t pixels = t->pixels, n = whole ? t->padded : pixels;
-    VEC weight[2], bias[2];
-    UNROLL for (int k = 0; k < count; k++) {
-        weight[k] = V(set1)(weights ? weights[c + k] + (REAL)a->weight_offset : 1);
-        bias[k] = V(set1)(biases ? biases[c + k] : (REAL)-0.0);
-    }
+    const NAME(epilogue) of0 = NAME(epilogue_at)(weights, biases, a->weight_offset, c, f);
+    const NAME(epilogue) of1 =
+        NAME(epilogue_at)(weights, biases, a->weight_offset, c + count - 1, f);
     for (int64_t p = 0; p < n; p += VEC_LANES) {
-        const VEC mean = LOAD_REAL(s->mean + p), rstd = LOAD_REAL(s->rstd + p),
-                  shift = LOAD_REAL(s->shift + p);
-        const VEC v0 =
-            V(fma)(NAME(normalized)(LOAD_REAL(x0 + p), mean, rstd, shift, rms), weight[0], bias[0]);
-        const VEC v1 = count == 2
-                           ? V(fma)(NAME(normalized)(LOAD_REAL(x1 + p), mean, rstd, shift, rms),
-                                    weight[1], bias[1])
-                           : v0;
+        const NAME(scale)
+            of = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p), LOAD_REAL(s->shift + p)};
+        const VEC v0 = NAME(result)(LOAD_REAL(x0 + p), of, of0, rms);
+        const VEC v1 = count == 2 ? NAME(result)(LOAD_REAL(x1 + p), of, of1, rms) : v0;
         if (whole || p + VEC_LANES <= pixels) {
             NAME(store_made)(y0, p, v0, made);
             if (count == 2)
@@ -156,29 +148,29 @@ INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel
 /* A strip of channels to `to`, two at a time. */
 INLINE void NAME(apply_as)(const channel_forward_args *a, const NAME(pixel_scales) * s, int64_t c,
                            int64_t channels, char *to, int64_t to_step, const bool whole,
-                           const dtype made, const bool rms) {
+                           const dtype made, const bool rms, const planish_activation f) {
     int64_t k = 0;
     for (; k + 2 <= channels; k += 2)
-        NAME(apply_channels)(a, s, c + k, 2, to + k * to_step, to_step, whole, made, rms);
+        NAME(apply_channels)(a, s, c + k, 2, to + k * to_step, to_step, whole, made, rms, f);
     if (k < channels)
-        NAME(apply_channels)(a, s, c + k, 1, to + k * to_step, to_step, whole, made, rms);
+        NAME(apply_channels)(a, s, c + k, 1, to + k * to_step, to_step, whole, made, rms, f);
 }
 
 INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_scales) * s,
                               int64_t c, int64_t channels, char *to, int64_t to_step, bool whole,
-                              dtype made, const bool rms) {
+                              dtype made, const bool rms, const planish_activation f) {
     if (made == REAL_DTYPE && whole)
-        NAME(apply_as)(a, s, c, channels, to, to_step, true, REAL_DTYPE, rms);
+        NAME(apply_as)(a, s, c, channels, to, to_step, true, REAL_DTYPE, rms, f);
     else if (made == REAL_DTYPE)
-        NAME(apply_as)(a, s, c, channels, to, to_step, false, REAL_DTYPE, rms);
+        NAME(apply_as)(a, s, c, channels, to, to_step, false, REAL_DTYPE, rms, f);
     else if (made == DTYPE_BF16 && whole)
-        NAME(apply_as)(a, s, c, channels, to, to_step, true, DTYPE_BF16, rms);
+        NAME(apply_as)(a, s, c, channels, to, to_step, true, DTYPE_BF16, rms, f);
     else if (made == DTYPE_BF16)
-        NAME(apply_as)(a, s, c, channels, to, to_step, false, DTYPE_BF16, rms);
+        NAME(apply_as)(a, s, c, channels, to, to_step, false, DTYPE_BF16, rms, f);
     else if (whole)
-        NAME(apply_as)(a, s, c, channels, to, to_step, true, DTYPE_F16, rms);
+        NAME(apply_as)(a, s, c, channels, to, to_step, true, DTYPE_F16, rms, f);
     else
-        NAME(apply_as)(a, s, c, channels, to, to_step, false, DTYPE_F16, rms);
+        NAME(apply_as)(a, s, c, channels, to, to_step, false, DTYPE_F16, rms, f);
 }
 
 /* Pixels whose arithmetic would leave the range, one by one. */
@@ -203,6 +195,7 @@ OUTLINE void NAME(wide_pixels)(const channel_forward_args *a, const NAME(pixel_s
             .rstd = stat_at(&a->rstd, p),
             .m2 = stat_at(&a->m2, p),
             .given = a->given,
+            .activation = a->activation,
         };
         wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
         if (a->y.data)
@@ -211,10 +204,13 @@ OUTLINE void NAME(wide_pixels)(const channel_forward_args *a, const NAME(pixel_s
 }
 
 INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_scales) * s,
-                             const bool rms) {
+                             const bool rms, const bool fused) {
     const channel_tile *t = &a->tile;
-    const dtype made = NAME(made_as)(&a->y);
-    const bool stream = a->traffic == TRAFFIC_STREAM && NAME(is_lines)(t, &a->y);
+    const planish_activation f = fused ? a->activation : PLANISH_IDENTITY;
+    /* A text for each dtype would be long; what follows takes longer than a conversion does. */
+    const dtype made = fused ? REAL_DTYPE : NAME(made_as)(&a->y);
+    const bool stream =
+        a->traffic == TRAFFIC_STREAM && (!fused || made == a->y.type) && NAME(is_lines)(t, &a->y);
     const bool direct = !stream && made == a->y.type && a->y.pitch == dtype_bytes(made);
     _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
     for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
@@ -225,20 +221,21 @@ INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_sca
             if (a->traffic != TRAFFIC_CACHED)
                 NAME(ask_for_output)(t, &a->y, c + NAME(STRIP));
             NAME(apply_strip)(a, s, c, channels, a->y.data + c * a->y.step, a->y.step, false, made,
-                              rms);
+                              rms, f);
             continue;
         }
         NAME(apply_strip)(a, s, c, channels, (char *)strip, t->padded * dtype_bytes(made), true,
-                          made, rms);
+                          made, rms, f);
         NAME(write_out)(t, strip, made, &a->y, c, channels, 0, t->pixels, stream);
     }
 }
 
-INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
+/* The statistics of a tile, and what makes y of them. */
+INLINE void NAME(tile_scales)(const channel_forward_args *a, const bool rms,
+                              NAME(pixel_scales) * s) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
     double mean[TILE_PIXELS], m2[TILE_PIXELS]; /* where they are given, rstd in place of m2 */
-    NAME(pixel_scales) s;
     NAME(stage)(t, x, &a->x, a->traffic);
     if (a->given || rms)
         memset(mean, 0, sizeof mean);
@@ -251,9 +248,14 @@ INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
     } else {
         NAME(pixel_moments)(t, x, rms, mean, m2);
     }
-    NAME(find_scales)(a, mean, m2, &s);
+    NAME(find_scales)(a, mean, m2, rms, s);
+}
+
+INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
+    NAME(pixel_scales) s;
+    NAME(tile_scales)(a, rms, &s);
     if (a->y.data)
-        NAME(write_tile)(a, &s, rms);
+        NAME(write_tile)(a, &s, rms, false);
     if (__builtin_expect(s.any_out_of_range, 0))
         NAME(wide_pixels)(a, &s, rms);
 }
@@ -263,4 +265,15 @@ static void NAME(forward_layer)(const channel_forward_args *a) {
 }
 static void NAME(forward_rms)(const channel_forward_args *a) {
     NAME(forward_tile)(a, true);
+}
+static void NAME(forward_fused)(const channel_forward_args *a) {
+    NAME(pixel_scales) s;
+    if (a->kind == PLANISH_RMS)
+        NAME(tile_scales)(a, true, &s);
+    else
+        NAME(tile_scales)(a, false, &s);
+    if (a->y.data)
+        NAME(write_tile)(a, &s, false, true);
+    if (__builtin_expect(s.any_out_of_range, 0))
+        NAME(wide_pixels)(a, &s, a->kind == PLANISH_RMS);
 }

@@ -86,8 +86,10 @@ static void forward_tile(const channel_thread *thread, int64_t tile, int64_t las
         .traffic = thread->job->plan->traffic,
         .scratch = thread->scratch,
         .rows = thread->rows,
+        .kind = p->kind,
+        .activation = p->activation,
     };
-    thread->kernels->forward[p->kind](&args);
+    thread->kernels->forward[kernel_kind(p)](&args);
 }
 
 static void backward_tile(const channel_thread *thread, int64_t tile, int64_t last,
@@ -112,8 +114,11 @@ static void backward_tile(const channel_thread *thread, int64_t tile, int64_t la
         .dbias_sum = space->sum[1],
         .dweight = space->chunk[0],
         .dbias = space->chunk[1],
+        .kind = p->kind,
+        .activation = p->activation,
+        .bias = thread->bias,
     };
-    thread->kernels->backward[p->kind](&args);
+    thread->kernels->backward[kernel_kind(p)](&args);
 }
 
 static void backward_block(const channel_thread *thread, int64_t block, int64_t tile,

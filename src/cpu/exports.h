@@ -10,15 +10,15 @@
 #define UNIT_(family, element, weight, tier) cpu_##family##_##element##_##weight##_##tier
 #define UNIT(family, element, weight, tier) UNIT_(family, element, weight, tier)
 
-/* By planish_kind, as in kernels.h. */
+/* By kernel_kind, as in kernels.h. */
 #define DECLARE_ROWS(element, weight, tier)                                                        \
-    extern forward_kernel *const UNIT(rows_forward, element, weight, tier)[KINDS];                 \
-    extern backward_kernel *const UNIT(rows_backward, element, weight, tier)[KINDS];
+    extern forward_kernel *const UNIT(rows_forward, element, weight, tier)[KERNEL_KINDS];          \
+    extern backward_kernel *const UNIT(rows_backward, element, weight, tier)[KERNEL_KINDS];
 #define DECLARE_GROUPS(element, real, tier)                                                        \
-    extern group_forward_kernel *const UNIT(group_forward, element, real, tier)[GROUP_KINDS];      \
-    extern group_backward_kernel *const UNIT(group_backward, element, real, tier)[GROUP_KINDS];    \
-    extern strip_forward_kernel *const UNIT(strip_forward, element, real, tier)[GROUP_KINDS];      \
-    extern strip_backward_kernel *const UNIT(strip_backward, element, real, tier)[GROUP_KINDS];
+    extern group_forward_kernel *const UNIT(group_forward, element, real, tier)[KERNEL_KINDS];     \
+    extern group_backward_kernel *const UNIT(group_backward, element, real, tier)[KERNEL_KINDS];   \
+    extern strip_forward_kernel *const UNIT(strip_forward, element, real, tier)[KERNEL_KINDS];     \
+    extern strip_backward_kernel *const UNIT(strip_backward, element, real, tier)[KERNEL_KINDS];
 /* Rows of few columns, with weights of the compute type: for the other kernels of rows, which take
  * those of a step that leave its range, one by one. */
 #define DECLARE_FEW(element, real, tier)                                                           \
@@ -31,7 +31,6 @@
 #define DECLARE_REAL(real, tier)                                                                   \
     extern const channel_kernels UNIT(channels, real, real, tier);                                 \
     extern const plane_kernels UNIT(planes, real, real, tier);                                     \
-    extern const activation_kernels UNIT(activations, real, real, tier);                           \
     extern const span_kernels UNIT(spans, real, real, tier);
 
 #endif

@@ -112,9 +112,6 @@ static void rebuild_xhat(const cpu_job *job, void *y, const void *weight, const 
 static const row_kernels *kernels_of(const cpu_plan *plan) {
     return &plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32].rows[WEIGHT_SAME];
 }
-static const activation_kernels *activations_of(const cpu_plan *plan) {
-    return plan->kernels->activations[plan->is_double];
-}
 
 static void forward_row(const gathered_block *b, const row_run *run, const void *weight,
                         const void *bias) {
@@ -134,45 +131,12 @@ static void forward_row(const gathered_block *b, const row_run *run, const void 
         .rstd = run_stat(p, run, ROLE_RSTD),
         .m2 = run_stat(p, run, ROLE_M2),
         .given = p->pass == PLANISH_APPLY,
+        .kind = p->kind,
+        .activation = p->activation,
     };
-    kernels_of(plan)->forward[p->kind](&args);
-    if (args.y && p->activation != PLANISH_IDENTITY)
-        activations_of(plan)->activate(p->activation, args.y, p->cols);
+    kernels_of(plan)->forward[kernel_kind(p)](&args);
     if (args.y)
         scatter(b, run, ROLE_Y, ROW_RESULT);
-}
-
-/* Makes a gathered dy the gradient of what went into the activation, which is the norm's y again,
- * with the row's own mean again where the saved one is that, rounded. Returns that mean. */
-static double go_through(const gathered_block *b, const row_run *run, const void *x, void *dy,
-                         const void *weight, const void *bias) {
-    const cpu_plan *plan = b->job->plan;
-    const problem *p = b->job->problem;
-    double mean = 0;
-    forward_args args = {
-        .hints = &plan->hints,
-        .rows = 1,
-        .cols = p->cols,
-        .x = x,
-        .weight = weight,
-        .bias = bias,
-        .weight_offset = p->weight_offset,
-        .mean = {(char *)&mean, 0, DTYPE_F64},
-    };
-    if (p->kind == PLANISH_LAYER) {
-        const row_stat saved = run_stat(p, run, ROLE_MEAN);
-        const mean_reach reach = mean_reach_of(saved.type, plan->is_double);
-        const double given = stat_load(&saved, 0);
-        kernels_of(plan)->forward[p->kind](&args);
-        if (reach.is_exact || mended(&reach, mean - given, given, 1) == 0)
-            mean = given;
-    }
-    args.y = scratch_row(b, ROW_RESULT);
-    args.rstd = run_stat(p, run, ROLE_RSTD);
-    args.given = true;
-    kernels_of(plan)->forward[p->kind](&args);
-    activations_of(plan)->through(p->activation, dy, args.y, p->cols);
-    return mean;
 }
 
 static void backward_row(const gathered_block *b, const row_run *run, const void *weight,
@@ -183,29 +147,25 @@ static void backward_row(const gathered_block *b, const row_run *run, const void
     void *x = gather(b, run, from_y ? ROLE_Y : ROLE_X, ROW_INPUT);
     if (from_y)
         rebuild_xhat(b->job, x, weight, bias);
-    void *dy = gather(b, run, ROLE_DY, ROW_DY);
-    row_stat saved = run_stat(p, run, ROLE_MEAN);
-    double mean = 0;
-    if (p->activation != PLANISH_IDENTITY) {
-        mean = go_through(b, run, x, dy, weight, bias);
-        saved = (row_stat){(char *)&mean, 0, DTYPE_F64};
-    }
     const backward_args args = {
         .hints = &plan->hints,
         .rows = 1,
         .cols = p->cols,
-        .dy = dy,
+        .dy = gather(b, run, ROLE_DY, ROW_DY),
         .x = x,
         .dx = run->data[ROLE_DX] ? scratch_row(b, ROW_RESULT) : NULL,
         .weight = weight,
         .weight_offset = p->weight_offset,
-        .mean = saved,
+        .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
         .x_is_xhat = from_y,
         .dweight = b->space.chunk[0],
         .dbias = b->space.chunk[1],
+        .kind = p->kind,
+        .activation = p->activation,
+        .bias = bias,
     };
-    kernels_of(plan)->backward[p->kind](&args);
+    kernels_of(plan)->backward[kernel_kind(p)](&args);
     if (args.dx)
         scatter(b, run, ROLE_DX, ROW_RESULT);
 }

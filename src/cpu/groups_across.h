@@ -163,7 +163,7 @@ INLINE void NAME(group_gradient_across)(const group_backward_args *a, int r, NAM
     const NAME(channel_place) first = {r, 0};
     const ELEMENT_T *const x = NAME(x_at)(a, first, 0), *const dy = NAME(dy_at)(a, first, 0);
     ELEMENT_T *const dx = (ELEMENT_T *)(a->dx + r * a->dx_pitch);
-    NAME(active) of = NAME(active_of)(a, first, PLANISH_IDENTITY);
+    NAME(epilogue) of = NAME(epilogue_of)(a, first, PLANISH_IDENTITY);
     /* As in group_apply, vectors that are made twice are quicker than parts. */
     const bool again = (const void *)x != (const void *)dx && (const void *)dy != (const void *)dx;
     int64_t i = 0, end = a->span;
@@ -176,7 +176,8 @@ INLINE void NAME(group_gradient_across)(const group_backward_args *a, int r, NAM
             NAME(group_gradient_vector)(x + i, dy + i, dx + i, VEC_LANES, row, of, rms);
         if (c == a->channels)
             break;
-        const NAME(active) next = NAME(active_of)(a, (NAME(channel_place)){r, c}, PLANISH_IDENTITY);
+        const NAME(epilogue) next =
+            NAME(epilogue_of)(a, (NAME(channel_place)){r, c}, PLANISH_IDENTITY);
         if (i < end) {
             of.weight = V(join)(of.weight, next.weight, (int)(end - i));
             NAME(group_gradient_vector)(x + i, dy + i, dx + i, VEC_LANES, row, of, rms);

@@ -27,10 +27,10 @@ INLINE REAL *NAME(kept_at)(const group_backward_args *a, NAME(channel_place) p, 
     const int64_t channel = p.row * a->channels + p.channel;
     return a->kept ? (REAL *)a->kept + channel * a->span + at : NULL;
 }
-INLINE NAME(active) NAME(active_of)(const group_backward_args *a, NAME(channel_place) p,
-                                    const planish_activation f) {
-    return NAME(active_at)(a->weight, a->bias, a->weight_offset, p.row * a->weight_step + p.channel,
-                           f);
+INLINE NAME(epilogue) NAME(epilogue_of)(const group_backward_args *a, NAME(channel_place) p,
+                                        const planish_activation f) {
+    return NAME(epilogue_at)(a->weight, a->bias, a->weight_offset,
+                             p.row * a->weight_step + p.channel, f);
 }
 
 OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, int row, bool rms) {
@@ -61,7 +61,7 @@ OUTLINE void NAME(active_gradient_sums)(const group_backward_args *a, NAME(chann
                                         int64_t at, int64_t n, NAME(row_gradient) row, VEC *xhat,
                                         VEC *g, VEC *gxhat) {
     const backward_args none = {0};
-    const NAME(active) of = NAME(active_of)(a, p, a->activation);
+    const NAME(epilogue) of = NAME(epilogue_of)(a, p, a->activation);
     NAME(segment_gradient_sums)(&none, NAME(x_at)(a, p, at), NAME(dy_at)(a, p, at), NULL, n, row,
                                 false, &of, NAME(kept_at)(a, p, at), 0, xhat, g, gxhat);
 }
@@ -166,14 +166,14 @@ INLINE void NAME(load_group_rows)(const group_backward_args *a, const bool rms,
     }
 }
 
-INLINE VEC NAME(group_gradient_of)(VEC dy, NAME(active) of, VEC xhat, NAME(row_gradient) row,
+INLINE VEC NAME(group_gradient_of)(VEC dy, NAME(epilogue) of, VEC xhat, NAME(row_gradient) row,
                                    const bool rms) {
     return NAME(gradient_of)(NAME(through)(of, dy, xhat), of.weight, xhat, row, rms);
 }
 
 /* dx of a vector of a row, of which `n` elements are there. */
 INLINE void NAME(group_gradient_vector)(const ELEMENT_T *x, const ELEMENT_T *dy, ELEMENT_T *dx,
-                                        int64_t n, NAME(row_gradient) row, NAME(active) of,
+                                        int64_t n, NAME(row_gradient) row, NAME(epilogue) of,
                                         const bool rms) {
     const VEC d = NAME(load_x)(dy, n), xhat = NAME(xhat_of)(NAME(load_x)(x, n), row, rms);
     NAME(store_x)(dx, NAME(group_gradient_of)(d, of, xhat, row, rms), n);
@@ -228,8 +228,8 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
 
 /* n elements of a channel's dx. What was kept of the gradient is taken in place of dy. */
 INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, const REAL *kept,
-                                 ELEMENT_T *dx, int64_t n, NAME(row_gradient) row, NAME(active) of,
-                                 int64_t ahead, const bool rms) {
+                                 ELEMENT_T *dx, int64_t n, NAME(row_gradient) row,
+                                 NAME(epilogue) of, int64_t ahead, const bool rms) {
     /* What is kept has the order that its vectors had in the sums. */
     const int64_t paired = kept ? n / LANES * LANES : n;
     int64_t i = 0;
@@ -274,7 +274,7 @@ INLINE void NAME(channel_gradient)(const group_backward_args *a, NAME(channel_pl
                                    ELEMENT_T *dx, int64_t n, NAME(row_gradient) row, int64_t ahead,
                                    const bool rms, const planish_activation f) {
     const ELEMENT_T *const x = NAME(x_at)(a, p, at), *const dy = NAME(dy_at)(a, p, at);
-    NAME(active) of = NAME(active_of)(a, p, f);
+    NAME(epilogue) of = NAME(epilogue_of)(a, p, f);
     if (f == PLANISH_IDENTITY || !a->kept) {
         NAME(group_gradient)(x, dy, NULL, dx, n, row, of, ahead, rms);
         return;

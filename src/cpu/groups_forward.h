@@ -1,25 +1,24 @@
 /* Forward of rows of channels; part of cpu/groups.h. */
 
-INLINE NAME(active) NAME(channel_active)(const group_forward_args *a, int row, int64_t c,
-                                         const planish_activation f) {
-    return NAME(active_at)(a->weight, a->bias, a->weight_offset, row * a->weight_step + c, f);
+INLINE NAME(epilogue) NAME(channel_epilogue)(const group_forward_args *a, int row, int64_t c,
+                                             const planish_activation f) {
+    return NAME(epilogue_at)(a->weight, a->bias, a->weight_offset, row * a->weight_step + c, f);
 }
 
 /* y of a vector of a row, of which `n` elements are there. */
 INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
-                                     NAME(active) of, const bool rms) {
-    const VEC xhat = NAME(normalize)(NAME(load_x)(x, n), s, rms);
-    NAME(store_x)(y, NAME(activate)(of, xhat), n);
+                                     NAME(epilogue) of, const bool rms) {
+    NAME(store_x)(y, NAME(result)(NAME(load_x)(x, n), NAME(spread)(s), of, rms), n);
 }
 
 /* n elements of a channel's y. */
 INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
-                              NAME(active) of, int64_t ahead, const bool rms) {
+                              NAME(epilogue) of, int64_t ahead, const bool rms) {
     int64_t i = 0;
     for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
         VEC v[2];
         LOAD_X_PAIR(x + i, v);
-        UNROLL for (int k = 0; k < 2; k++) v[k] = NAME(activate)(of, NAME(normalize)(v[k], s, rms));
+        UNROLL for (int k = 0; k < 2; k++) v[k] = NAME(result)(v[k], NAME(spread)(s), of, rms);
         STORE_X_PAIR(y + i, v);
         if (ahead)
             NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
@@ -47,15 +46,15 @@ INLINE void NAME(group_apply_across)(const group_forward_args *a, int row, NAME(
                                      const bool rms, const planish_activation f) {
     const ELEMENT_T *const x = (const ELEMENT_T *)(a->x + row * a->x_pitch);
     ELEMENT_T *const y = (ELEMENT_T *)(a->y + row * a->y_pitch);
-    NAME(active) of = NAME(channel_active)(a, row, 0, f);
+    NAME(epilogue) of = NAME(channel_epilogue)(a, row, 0, f);
     int64_t i = 0, end = a->span;
     for (int64_t c = 1; c < a->channels; c++, end += a->span) {
-        const NAME(active) next = NAME(channel_active)(a, row, c, f);
+        const NAME(epilogue) next = NAME(channel_epilogue)(a, row, c, f);
         for (; i + VEC_LANES <= end; i += VEC_LANES)
             NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
         if (i < end) {
             const int own = (int)(end - i);
-            const NAME(active)
+            const NAME(epilogue)
                 both = {f, V(join)(of.weight, next.weight, own), V(join)(of.bias, next.bias, own)};
             NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, both, rms);
             i += VEC_LANES;
@@ -136,7 +135,7 @@ INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scal
     for (int64_t c = 0; c < a->channels; c++) {
         const ELEMENT_T *const x = (const ELEMENT_T *)(a->x + row * a->x_pitch) + c * span;
         ELEMENT_T *const y = (ELEMENT_T *)(a->y + row * a->y_pitch) + c * span;
-        const NAME(active) own = NAME(channel_active)(a, row, c, f);
+        const NAME(epilogue) own = NAME(channel_epilogue)(a, row, c, f);
         if (t != TRAFFIC_STREAM) {
             NAME(group_apply)(x, y, span, scale, own, ahead, rms);
             continue;

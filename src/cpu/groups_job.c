@@ -23,10 +23,6 @@ int64_t group_first_affine(const problem *p, int64_t row) {
     return first;
 }
 
-int group_kind(const problem *p) {
-    return p->activation == PLANISH_IDENTITY ? (int)p->kind : GROUP_ACTIVE;
-}
-
 size_t group_real_bytes(const cpu_plan *plan) {
     return plan->is_double ? sizeof(double) : sizeof(float);
 }

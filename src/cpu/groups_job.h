@@ -10,9 +10,6 @@ void group_weights(const cpu_job *job);
 /* dweight and dbias from the sums of the rows: after them. */
 void group_sums(const cpu_job *job);
 
-/* Which of a dtype's group kernels is for this problem. */
-int group_kind(const problem *p);
-
 size_t group_real_bytes(const cpu_plan *plan);
 
 /* Channels of a row. */

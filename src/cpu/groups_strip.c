@@ -41,7 +41,7 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
             .dbias = group_row_sums(job, 1, row),
             .scratch = slot_data(job, &cut->slots, slot),
         };
-        kernels->strip_backward[group_kind(p)](&args);
+        kernels->strip_backward[kernel_kind(p)](&args);
         return;
     }
     const strip_forward_args args = {
@@ -66,5 +66,5 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         .activation = p->activation,
         .scratch = slot_data(job, &cut->slots, slot),
     };
-    kernels->strip_forward[group_kind(p)](&args);
+    kernels->strip_forward[kernel_kind(p)](&args);
 }

@@ -92,6 +92,13 @@ typedef struct cpu_hints {
     bool by_pixel;        /* backward reads pixels one behind the other, not four at once */
 } cpu_hints;
 
+/* Kernels are told apart by planish_kind where a norm is alone; where something follows it, the
+ * fused kernel is for norms of either kind. */
+enum { KINDS = 2, KIND_FUSED = KINDS, KERNEL_KINDS };
+static inline int kernel_kind(const problem *p) {
+    return p->activation == PLANISH_IDENTITY ? (int)p->kind : KIND_FUSED;
+}
+
 typedef struct forward_args {
     const cpu_hints *hints;
     int64_t rows, cols;
@@ -107,7 +114,12 @@ typedef struct forward_args {
     traffic traffic;
     int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
-    planish_activation activation; /* wide.c only */
+    planish_activation activation; /* fused kernels, and wide.c */
+    planish_kind kind;             /* fused kernels only */
+    const char *residual; /* NULL: none; else the norm is of sum = x + residual, rounded once */
+    int64_t residual_pitch;
+    char *sum; /* there where a residual is; it may be x or the residual, not y */
+    int64_t sum_pitch;
 } forward_args;
 
 typedef struct backward_args {
@@ -129,6 +141,7 @@ typedef struct backward_args {
     bool by_pixel;
     planish_activation activation;
     const void *bias; /* where an activation follows */
+    planish_kind kind;
 } backward_args;
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -147,7 +160,7 @@ typedef struct group_forward_args {
     row_stat mean, rstd, m2;
     bool given;
     traffic traffic;
-    planish_kind kind; /* this and activation: of active kernels only */
+    planish_kind kind; /* this and activation: of fused kernels only */
     planish_activation activation;
 } group_forward_args;
 
@@ -165,7 +178,7 @@ typedef struct group_backward_args {
     row_stat mean, rstd;
     bool prefetch_dx; /* there is one, and the hint */
     traffic traffic;
-    planish_kind kind; /* this and down to kept: of active kernels only */
+    planish_kind kind; /* this and down to kept: of fused kernels only */
     planish_activation activation;
     const void *bias;
     void *kept; /* room for the gradient of what went into the activation, in the compute type, and
@@ -216,9 +229,7 @@ typedef struct strip_backward_args {
 enum { KEPT_REST = 64 };
 enum { STRIP_BYTES = 26 * sizeof(double), STRIP_REST = 7 * 64 };
 
-/* The kernels for one element dtype, by planish_kind, and the active ones: of norms of either kind
- * that an activation follows. */
-enum { GROUP_ACTIVE = 2, GROUP_KINDS };
+/* The kernels for one element dtype, by kernel_kind. */
 typedef void group_forward_kernel(const group_forward_args *);
 typedef void group_backward_kernel(const group_backward_args *);
 typedef void strip_forward_kernel(const strip_forward_args *);
@@ -259,6 +270,8 @@ typedef struct channel_forward_args {
     bool given;
     traffic traffic;
     void *scratch, *rows;
+    planish_kind kind; /* this and activation: of fused kernels only */
+    planish_activation activation;
 } channel_forward_args;
 
 typedef struct channel_backward_args {
@@ -272,13 +285,15 @@ typedef struct channel_backward_args {
     void *scratch, *rows;
     double *dweight_sum, *dbias_sum; /* added to; NULL: not wanted */
     void *dweight, *dbias;           /* the same for what wide.c does, in the compute type */
+    planish_kind kind;               /* this and what follows: of fused kernels only */
+    planish_activation activation;
+    const void *bias;
 } channel_backward_args;
 
-/* The kernels for one tile, by planish_kind. */
-enum { KINDS = 2 };
+/* The kernels for one tile, by kernel_kind. */
 typedef struct channel_kernels {
-    void (*forward[KINDS])(const channel_forward_args *);
-    void (*backward[KINDS])(const channel_backward_args *);
+    void (*forward[KERNEL_KINDS])(const channel_forward_args *);
+    void (*backward[KERNEL_KINDS])(const channel_backward_args *);
 } channel_kernels;
 
 /* Between a tensor whose channels are neighbours, its pixels `pitch` bytes apart, and planes of
@@ -290,7 +305,7 @@ typedef struct plane_kernels {
                     int64_t pixels, int64_t channels);
 } plane_kernels;
 
-/* The kernels for one element and one weight dtype, by planish_kind. */
+/* The kernels for one element and one weight dtype, by kernel_kind. */
 typedef void forward_kernel(const forward_args *);
 typedef void backward_kernel(const backward_args *);
 typedef struct row_kernels {
@@ -306,13 +321,6 @@ typedef struct element_kernels {
     group_kernels groups;
 } element_kernels;
 
-/* An activation of a row of z, in place; and a row of gradients of what comes out of it made that
- * of z, in place; in the compute type. */
-typedef struct activation_kernels {
-    void (*activate)(planish_activation f, void *z, int64_t count);
-    void (*through)(planish_activation f, void *d, const void *z, int64_t count);
-} activation_kernels;
-
 typedef struct span_kernels {
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
@@ -326,7 +334,6 @@ typedef struct cpu_kernels {
     element_kernels of[DTYPE_NONE];
     const channel_kernels *channels[2]; /* in f32, in f64 */
     const plane_kernels *planes[2];     /* the same */
-    const activation_kernels *activations[2];
     const span_kernels *spans;
 } cpu_kernels;
 

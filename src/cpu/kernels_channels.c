@@ -3,8 +3,8 @@
 
 DECLARE_REAL(ELEMENT, TIER)
 const channel_kernels EXPORT(channels) = {
-    .forward = {NAME(forward_layer), NAME(forward_rms)},
-    .backward = {NAME(backward_layer), NAME(backward_rms)},
+    .forward = {NAME(forward_layer), NAME(forward_rms), NAME(forward_fused)},
+    .backward = {NAME(backward_layer), NAME(backward_rms), NAME(backward_fused)},
 };
 const plane_kernels EXPORT(planes) = {
     .gather = NAME(gather_planes),

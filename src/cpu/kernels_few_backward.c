@@ -1,7 +1,7 @@
 /* Backward of rows of few columns: a unit of kernels (cpu/unit.h), for those of rows backward. */
 #include "cpu/rows.h"
 
-#include "cpu/activation.h"
+#include "cpu/epilogue.h"
 #include "cpu/rows_gradient_sums.h"
 
 DECLARE_FEW(ELEMENT, WEIGHT, TIER)

@@ -1,6 +1,8 @@
 /* Forward of rows of few columns: a unit of kernels (cpu/unit.h), for those of rows forward. */
 #include "cpu/rows.h"
 
+#include "cpu/epilogue.h"
+#include "cpu/prologue.h"
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
 

@@ -1,7 +1,7 @@
 /* Rows of channels: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
-#include "cpu/activation.h"
+#include "cpu/epilogue.h"
 #include "cpu/rows_gradient_sums.h"
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
@@ -9,13 +9,13 @@
 #include "cpu/groups.h"
 
 DECLARE_GROUPS(ELEMENT, WEIGHT, TIER)
-group_forward_kernel *const EXPORT(group_forward)[GROUP_KINDS] = {
+group_forward_kernel *const EXPORT(group_forward)[KERNEL_KINDS] = {
     NAME(group_forward_layer),
     NAME(group_forward_rms),
-    NAME(group_forward_active),
+    NAME(group_forward_fused),
 };
-group_backward_kernel *const EXPORT(group_backward)[GROUP_KINDS] = {
+group_backward_kernel *const EXPORT(group_backward)[KERNEL_KINDS] = {
     NAME(group_backward_layer),
     NAME(group_backward_rms),
-    NAME(group_backward_active),
+    NAME(group_backward_fused),
 };

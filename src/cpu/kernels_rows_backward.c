@@ -1,7 +1,7 @@
 /* Backward of rows: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
-#include "cpu/activation.h"
+#include "cpu/epilogue.h"
 #include "cpu/rows_gradient_sums.h"
 
 DECLARE_FEW(ELEMENT, WEIGHT, TIER)
@@ -9,10 +9,13 @@ DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
 
 #include "cpu/rows_backward.h"
 
+#include "cpu/rows_fused_backward.h"
+
 DECLARE_ROWS(ELEMENT, WEIGHT, TIER)
-backward_kernel *const EXPORT(rows_backward)[KINDS] = {
+backward_kernel *const EXPORT(rows_backward)[KERNEL_KINDS] = {
     NAME(backward_layer),
     NAME(backward_rms),
+    NAME(backward_fused),
 };
 
 void EXPORT(one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {

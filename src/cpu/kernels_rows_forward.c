@@ -1,6 +1,8 @@
 /* Forward of rows: a unit of kernels (cpu/unit.h). */
 #include "cpu/rows.h"
 
+#include "cpu/epilogue.h"
+#include "cpu/prologue.h"
 #include "cpu/rows_moments.h"
 #include "cpu/rows_scale.h"
 
@@ -9,10 +11,13 @@ DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
 
 #include "cpu/rows_forward.h"
 
+#include "cpu/rows_fused_forward.h"
+
 DECLARE_ROWS(ELEMENT, WEIGHT, TIER)
-forward_kernel *const EXPORT(rows_forward)[KINDS] = {
+forward_kernel *const EXPORT(rows_forward)[KERNEL_KINDS] = {
     NAME(forward_layer),
     NAME(forward_rms),
+    NAME(forward_fused),
 };
 
 void EXPORT(one_row)(const forward_args *a, int64_t row, bool rms) {

@@ -48,6 +48,5 @@ const cpu_kernels TABLE(TIER) = {
            [DTYPE_F64] = ELEMENT_KERNELS(f64, f64, REST)},
     .channels = {&UNIT(channels, f32, f32, TIER), &UNIT(channels, f64, f64, REST)},
     .planes = {&UNIT(planes, f32, f32, TIER), &UNIT(planes, f64, f64, REST)},
-    .activations = {&UNIT(activations, f32, f32, REST), &UNIT(activations, f64, f64, REST)},
     .spans = &UNIT(spans, f32, f32, TIER),
 };

@@ -54,6 +54,13 @@ INLINE void NAME(pack_factors)(const NAME(strip_channels) * s, int64_t first, in
             memcpy(to, s->factor[i] + c, (size_t)NAME(min)(last - c, VEC_LANES) * sizeof *to);
 }
 
+/* What normalises a vector of channels, by its packed factors. */
+INLINE NAME(scale) NAME(packed_scale)(const REAL *factors) {
+    return (NAME(scale)){LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES),
+                         LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES),
+                         LOAD_REAL(factors + NAME(F_SHIFT) * VEC_LANES)};
+}
+
 /* How many pixels on the next ones are asked for: some KB of the strip's. */
 INLINE int64_t NAME(pixels_ahead)(int64_t channels) {
     enum { LEAST = 8, BYTES = 8192 };
@@ -109,7 +116,7 @@ static void NAME(strip_forward_layer)(const strip_forward_args *a) {
 static void NAME(strip_forward_rms)(const strip_forward_args *a) {
     NAME(strip_forward)(a, true, PLANISH_IDENTITY);
 }
-static void NAME(strip_forward_active)(const strip_forward_args *a) {
+static void NAME(strip_forward_fused)(const strip_forward_args *a) {
     NAME(strip_forward)(a, a->kind == PLANISH_RMS, a->activation);
 }
 static void NAME(strip_backward_layer)(const strip_backward_args *a) {
@@ -118,6 +125,6 @@ static void NAME(strip_backward_layer)(const strip_backward_args *a) {
 static void NAME(strip_backward_rms)(const strip_backward_args *a) {
     NAME(strip_backward)(a, true, PLANISH_IDENTITY);
 }
-static void NAME(strip_backward_active)(const strip_backward_args *a) {
+static void NAME(strip_backward_fused)(const strip_backward_args *a) {
     NAME(strip_backward)(a, a->kind == PLANISH_RMS, a->activation);
 }

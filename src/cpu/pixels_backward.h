@@ -18,12 +18,12 @@ INLINE void NAME(quad_through)(VEC d[NAME(QUAD)], const VEC v[NAME(QUAD)], const
                                int64_t left, const NAME(strip_channels) * s, int64_t of, VEC mean,
                                VEC rstd, REAL *kept, int64_t kept_pitch,
                                const planish_activation f) {
-    const VEC shift = NAME(load_channels)(s->factor[NAME(F_SHIFT)] + of, left);
-    const NAME(active) then = {f, NAME(load_channels)(s->factor[NAME(F_WEIGHT)] + of, left),
-                               NAME(load_channels)(s->factor[NAME(F_ACTIVE_BIAS)] + of, left)};
+    const NAME(scale) s_of = {mean, rstd, NAME(load_channels)(s->factor[NAME(F_SHIFT)] + of, left)};
+    const NAME(epilogue) then = {f, NAME(load_channels)(s->factor[NAME(F_WEIGHT)] + of, left),
+                                 NAME(load_channels)(s->factor[NAME(F_ACTIVE_BIAS)] + of, left)};
     UNROLL for (int k = 0; k < NAME(QUAD); k++) {
         if (k < count)
-            d[k] = NAME(through)(then, d[k], V(fma)(V(sub)(v[k], mean), rstd, shift));
+            d[k] = NAME(through)(then, d[k], NAME(normalize)(v[k], s_of, false));
         if (k < count && kept)
             NAME(store_channels)(kept + k * kept_pitch, d[k], left);
     }
@@ -233,10 +233,8 @@ INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip
 INLINE void NAME(gradient_vector)(const char *x, int64_t x_pitch, const char *dy, int64_t dy_pitch,
                                   char *dx, int64_t dx_pitch, const int count, int64_t left,
                                   const REAL *factors, const bool rms, const planish_activation f) {
-    const VEC mean = LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES);
-    const VEC rstd = LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES);
-    const VEC shift = LOAD_REAL(factors + NAME(F_SHIFT) * VEC_LANES);
-    NAME(active) then = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES), V(set1)(0)};
+    const NAME(scale) s = NAME(packed_scale)(factors);
+    NAME(epilogue) then = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES), V(set1)(0)};
     const VEC c1 = LOAD_REAL(factors + NAME(F_C1) * VEC_LANES);
     const VEC minus_c2 = LOAD_REAL(factors + NAME(F_MINUS_C2) * VEC_LANES);
     if (f != PLANISH_IDENTITY)
@@ -246,11 +244,11 @@ INLINE void NAME(gradient_vector)(const char *x, int64_t x_pitch, const char *dy
         const char *const at = dy + k * dy_pitch;
         const VEC d = f == KEPT_GRADIENT ? NAME(load_channels)((const REAL *)at, left)
                                          : NAME(load_x)((const ELEMENT_T *)at, left);
-        const VEC xhat = rms ? V(mul)(v, rstd) : V(fma)(V(sub)(v, mean), rstd, shift);
+        const VEC xhat = NAME(normalize)(v, s, rms);
         VEC g = V(mul)(NAME(through)(then, d, xhat), then.weight);
         if (!rms)
             g = V(sub)(g, c1);
-        NAME(store_x)((ELEMENT_T *)(dx + k * dx_pitch), V(mul)(V(fma)(xhat, minus_c2, g), rstd),
+        NAME(store_x)((ELEMENT_T *)(dx + k * dx_pitch), V(mul)(V(fma)(xhat, minus_c2, g), s.rstd),
                       left);
     }
 }

@@ -159,15 +159,12 @@ INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_cha
 INLINE void NAME(apply_vector)(const char *x, int64_t x_pitch, char *y, int64_t y_pitch,
                                const int count, int64_t left, const REAL *factors, const bool rms,
                                const planish_activation f) {
-    const VEC mean = LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES);
-    const VEC rstd = LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES);
-    const VEC shift = LOAD_REAL(factors + NAME(F_SHIFT) * VEC_LANES);
-    const NAME(active) of = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES),
-                             LOAD_REAL(factors + NAME(F_BIAS) * VEC_LANES)};
+    const NAME(scale) s = NAME(packed_scale)(factors);
+    const NAME(epilogue) of = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES),
+                               LOAD_REAL(factors + NAME(F_BIAS) * VEC_LANES)};
     UNROLL for (int k = 0; k < count; k++) {
         const VEC v = NAME(load_x)((const ELEMENT_T *)(x + k * x_pitch), left);
-        const VEC xhat = rms ? V(mul)(v, rstd) : V(fma)(V(sub)(v, mean), rstd, shift);
-        NAME(store_x)((ELEMENT_T *)(y + k * y_pitch), NAME(activate)(of, xhat), left);
+        NAME(store_x)((ELEMENT_T *)(y + k * y_pitch), NAME(result)(v, s, of, rms), left);
     }
 }
 

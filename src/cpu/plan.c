@@ -272,14 +272,15 @@ static void plan_planes(cpu_plan *plan, const problem *p, size_t real_bytes) {
  */
 
 static cpu_path path_of(const problem *p) {
-    const bool plain = p->activation == PLANISH_IDENTITY;
+    /* What is groups too, having no weights, goes as groups do where an activation follows. */
+    const bool alone = p->activation == PLANISH_IDENTITY || !problem_is_groups(p);
     if (!p->rows || !p->cols)
         return PATH_EMPTY;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
-    if (plain && problem_is_rows(p) && kernel_dtypes(p))
+    if (alone && problem_is_rows(p) && kernel_dtypes(p))
         return PATH_ROWS;
-    if (plain && problem_is_channels(p))
+    if (alone && problem_is_channels(p))
         return PATH_CHANNELS;
     if (!problem_is_groups(p))
         return PATH_STRIDED;
@@ -341,7 +342,7 @@ int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t
                                         "pixels", "planes", "gathered"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
-    static const char *const activations[] = {"", "+silu", "+relu"};
+    static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
     return snprintf(text, bytes, "%s/%s %s%s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
                     paths[plan->path], plan->kernels->tier,

@@ -25,12 +25,13 @@ INLINE void NAME(ask_for_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i
 /*
  * n elements of y of one or two rows, from element `at` on, weight and bias read once for both. An
  * absent bias is -0, which changes no sum, not even a zero's sign. The rows that come next, `ahead`
- * bytes on, are asked for.
+ * bytes on, are asked for. f is a constant where nothing follows.
  */
 INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[], ELEMENT_T *y0,
                            ELEMENT_T *y1, const int count, int64_t at, int64_t n,
                            const NAME(row_scale) scale[], const bool rms, const bool has_weight,
-                           const bool has_bias, int64_t ahead, const traffic t) {
+                           const bool has_bias, int64_t ahead, const traffic t,
+                           const planish_activation f) {
     /* Everything the loop reads is local: a store to y could change what a pointer reaches. */
     const ELEMENT_T *const x0 = rows_x[0] + at, *const x1 = rows_x[count - 1] + at;
     const NAME(row_scale) s0 = scale[0], s1 = scale[count - 1];
@@ -51,7 +52,7 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
         for (int r = 0; r < count; r++) {
             LOAD_X_PAIR((r ? x1 : x0) + i, v);
             UNROLL for (int k = 0; k < 2; k++) v[k] =
-                V(fma)(NAME(normalize)(v[k], r ? s1 : s0, rms), w[k], b[k]);
+                NAME(row_result)(v[k], r ? s1 : s0, w[k], b[k], rms, f);
             STORE_X_PAIR((r ? y1 : y0) + i, v);
             if (count == 1)
                 NAME(ask_for_next)(x0, y0, i, ahead, t);
@@ -64,13 +65,13 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
             weight = V(add)(LOAD_W(weights + i), offset);
         if (has_bias)
             bias = LOAD_W(biases + i);
-        STORE_X(y0 + i, V(fma)(NAME(normalize)(LOAD_X(x0 + i), s0, rms), weight, bias));
+        STORE_X(y0 + i, NAME(row_result)(LOAD_X(x0 + i), s0, weight, bias, rms, f));
         if (count == 1) {
             NAME(ask_for_next)(x0, y0, i, ahead, t);
             continue;
         }
         NAME(ask_for)(x0 + i, ahead, t);
-        STORE_X(y1 + i, V(fma)(NAME(normalize)(LOAD_X(x1 + i), s1, rms), weight, bias));
+        STORE_X(y1 + i, NAME(row_result)(LOAD_X(x1 + i), s1, weight, bias, rms, f));
         NAME(ask_for)(x1 + i, ahead, t);
     }
     if (i == n)
@@ -80,12 +81,12 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
         weight = V(add)(LOAD_W_PART(weights + i, left), offset);
     if (has_bias)
         bias = LOAD_W_PART(biases + i, left);
-    const VEC v0 = V(fma)(NAME(normalize)(LOAD_X_PART(x0 + i, left), s0, rms), weight, bias);
-    STORE_X_PART(y0 + i, v0, left);
+    const VEC v0 = LOAD_X_PART(x0 + i, left);
+    STORE_X_PART(y0 + i, NAME(row_result)(v0, s0, weight, bias, rms, f), left);
     if (count == 1)
         return;
-    const VEC v1 = V(fma)(NAME(normalize)(LOAD_X_PART(x1 + i, left), s1, rms), weight, bias);
-    STORE_X_PART(y1 + i, v1, left);
+    const VEC v1 = LOAD_X_PART(x1 + i, left);
+    STORE_X_PART(y1 + i, NAME(row_result)(v1, s1, weight, bias, rms, f), left);
 }
 
 /* The usual cases without a test in the loop: a layer with weight and bias, or RMSNorm with weight.
@@ -102,11 +103,13 @@ INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEME
     const int64_t n = a->cols;
     if (!NAME(usual_weights)(a, rms))
         NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, a->weight, a->bias, ahead,
-                       TRAFFIC_AHEAD);
+                       TRAFFIC_AHEAD, PLANISH_IDENTITY);
     else if (t == TRAFFIC_CACHED)
-        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_CACHED);
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_CACHED,
+                       PLANISH_IDENTITY);
     else
-        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD);
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD,
+                       PLANISH_IDENTITY);
 }
 
 /* The same of up to GROUP rows with the usual weights, past the cache: 4 KB of all of them at once,
@@ -123,7 +126,7 @@ INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[]
         for (int r = 0; r < count; r += pair) {
             ELEMENT_T *const piece = pieces + r * room;
             NAME(apply_as)(a, x + r, piece, piece + (pair - 1) * room, pair, at, length, scale + r,
-                           rms, true, !rms, ahead, TRAFFIC_STREAM);
+                           rms, true, !rms, ahead, TRAFFIC_STREAM, PLANISH_IDENTITY);
             NAME(stream_rows)(y, pieces, room, r + pair, together, at, length);
         }
     }
@@ -148,6 +151,25 @@ typedef struct NAME(group_moments) {
     bool in_range;
 } NAME(group_moments);
 
+INLINE void NAME(store_moments)(const forward_args *a, int64_t row, const int count,
+                                const NAME(group_moments) * g) {
+    if (a->given)
+        return;
+    stat_store_rows(&a->mean, row, count, g->mean);
+    stat_store_rows(&a->rstd, row, count, g->rstd);
+    stat_store_rows(&a->m2, row, count, g->m2);
+}
+
+/* Rows of which one leaves the range: that one alone is done another way. */
+OUTLINE void NAME(one_by_one)(const forward_args *a, int64_t row, int count, bool rms, traffic t) {
+    const forward_args staged = NAME(staged_args)(a);
+    for (int r = 0; r < count && count > 1; r++)
+        NAME(forward_row)(&staged, row + r, rms, t);
+    if (count == 1)
+        wide_forward_row(&staged, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                         DTYPE_OF(WEIGHT));
+}
+
 /*
  * Statistics and y of rows [row, row + count), count 1 or GROUP, from their moments; y is made in
  * `piece` where that is given. It is made of two rows at once, which share weight and bias, or of
@@ -159,20 +181,10 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
                                int64_t ahead) {
     const ELEMENT_T *const *const x = g->x;
     if (__builtin_expect(!g->in_range, 0)) {
-        if (count > 1) {
-            for (int r = 0; r < count; r++)
-                NAME(forward_row)(a, row + r, rms, t);
-        } else {
-            wide_forward_row(a, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                             DTYPE_OF(WEIGHT));
-        }
+        NAME(one_by_one)(a, row, count, rms, t);
         return;
     }
-    if (!a->given) {
-        stat_store_rows(&a->mean, row, count, g->mean);
-        stat_store_rows(&a->rstd, row, count, g->rstd);
-        stat_store_rows(&a->m2, row, count, g->m2);
-    }
+    NAME(store_moments)(a, row, count, g);
     if (!a->y)
         return;
     ELEMENT_T *y[GROUP];
@@ -194,27 +206,27 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
         stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
 }
 
-INLINE void NAME(rows_of_x)(const forward_args *a, int64_t row, const int count,
-                            const ELEMENT_T *x[]) {
-    for (int r = 0; r < count; r++)
-        x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
+/* Those of rows [row, row + count), or the ones that are given. */
+INLINE void NAME(group_moments_of)(const forward_args *a, int64_t row, const int count,
+                                   const bool rms, int64_t ahead, NAME(group_moments) * g) {
+    NAME(staged_rows)(a, row, count, g->x);
+    if (rms)
+        memset(g->mean, 0, sizeof g->mean);
+    if (a->given) {
+        g->in_range = NAME(given_moments)(a, row, count, rms, g->mean, g->rstd);
+        return;
+    }
+    NAME(moments)(g->x, count, a->cols, a->hints->prefetch_sums ? ahead : 0, rms, g->mean, g->m2);
+    for (int r = count; r < GROUP; r++)
+        g->m2[r] = g->m2[0];
+    g->in_range = NAME(finish_moments)(a, g->m2, g->rstd);
 }
 
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
                                 const traffic t, ELEMENT_T *piece) {
     const int64_t ahead = count * a->x_pitch;
     NAME(group_moments) g;
-    NAME(rows_of_x)(a, row, count, g.x);
-    if (rms)
-        memset(g.mean, 0, sizeof g.mean);
-    if (a->given) {
-        g.in_range = NAME(given_moments)(a, row, count, rms, g.mean, g.rstd);
-    } else {
-        NAME(moments)(g.x, count, a->cols, a->hints->prefetch_sums ? ahead : 0, rms, g.mean, g.m2);
-        for (int r = count; r < GROUP; r++)
-            g.m2[r] = g.m2[0];
-        g.in_range = NAME(finish_moments)(a, g.m2, g.rstd);
-    }
+    NAME(group_moments_of)(a, row, count, rms, ahead, &g);
     NAME(finish_group)(a, row, count, rms, t, piece, &g, ahead);
 }
 
@@ -223,7 +235,7 @@ INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *co
                                int64_t ahead, const bool rms, NAME(group_moments) * g) {
     REAL total[GROUP], center[GROUP];
     double rest[GROUP];
-    NAME(rows_of_x)(a, row, GROUP, g->x);
+    NAME(staged_rows)(a, row, GROUP, g->x);
     NAME(segment_sums)(g->x, GROUP, a->cols, ahead, rms, total);
     NAME(segment_rest)(g->x, y, GROUP, a->cols, ahead, rms, total, center, rest, g->m2);
     if (rms)
@@ -275,7 +287,7 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
     const planish_kind kind = rms ? PLANISH_RMS : PLANISH_LAYER;
     _Alignas(64) REAL weight[NAME(FEW_COLS)], bias[NAME(FEW_COLS)];
-    if (a->cols > NAME(FEW_COLS) || a->given || !a->y)
+    if (a->cols > NAME(FEW_COLS) || a->given || !a->y || a->residual)
         return 0;
     if (DTYPE_OF(WEIGHT) == DTYPE_OF(REAL_TOKEN))
         return UNIT(few_forward, ELEMENT, REAL_TOKEN, TIER)[kind](a);

@@ -15,9 +15,8 @@ typedef struct NAME(row_gradient) {
 } NAME(row_gradient);
 
 INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
-    if (rms)
-        return V(mul)(x, V(set1)(row.scale));
-    return V(fma)(V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale), V(set1)(row.shift));
+    const NAME(scale) s = {V(set1)(row.mean), V(set1)(row.scale), V(set1)(row.shift)};
+    return NAME(normalize)(x, s, rms);
 }
 
 /* dx of one element vector, from dy, weight and xhat. */
@@ -36,7 +35,7 @@ typedef struct NAME(gradient_sums) {
 
 INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VEC dy, VEC weight,
                                     NAME(row_gradient) row, const bool rms, int64_t left,
-                                    const NAME(active) * of, REAL *kept) {
+                                    const NAME(epilogue) * of, REAL *kept) {
     if (of)
         dy = NAME(through)(*of, dy, NAME(xhat_of)(x, row, rms));
     if (of && kept)
@@ -55,7 +54,7 @@ INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VE
 INLINE NAME(gradient_sums)
     NAME(chain_gradient_sums)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
                               const WEIGHT_T *weight, int64_t n, NAME(row_gradient) row,
-                              const bool rms, const bool is_short, const NAME(active) * of,
+                              const bool rms, const bool is_short, const NAME(epilogue) * of,
                               REAL *kept) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     NAME(gradient_sums) sums = {NAME(lanes_zero)(), NAME(lanes_zero)(), NAME(lanes_zero)()};
@@ -108,7 +107,7 @@ INLINE void NAME(ask_for_chains)(const backward_args *a, const ELEMENT_T *x, con
 INLINE void NAME(segment_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                         const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
                                         NAME(row_gradient) row, const bool rms,
-                                        const NAME(active) * of, REAL *kept, int64_t ahead,
+                                        const NAME(epilogue) * of, REAL *kept, int64_t ahead,
                                         VEC *xhat, VEC *g, VEC *gxhat) {
     NAME(ask_for_chains)(a, x, dy, ahead, NAME(min)(n, NAME(CHAINED)));
     NAME(gradient_sums)

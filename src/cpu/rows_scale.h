@@ -28,10 +28,15 @@ INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double me
     }
 }
 
-INLINE VEC NAME(normalize)(VEC x, NAME(row_scale) s, const bool rms) {
-    if (rms)
-        return V(mul)(x, V(set1)(s.rstd));
-    return V(fma)(V(sub)(x, V(set1)(s.mean)), V(set1)(s.rstd), V(set1)(s.shift));
+/* For every lane. */
+INLINE NAME(scale) NAME(spread)(NAME(row_scale) s) {
+    return (NAME(scale)){V(set1)(s.mean), V(set1)(s.rstd), V(set1)(s.shift)};
+}
+
+/* y of a vector of a row by its own weight and bias. */
+INLINE VEC NAME(row_result)(VEC x, NAME(row_scale) s, VEC weight, VEC bias, const bool rms,
+                            const planish_activation f) {
+    return NAME(result)(x, NAME(spread)(s), (NAME(epilogue)){f, weight, bias}, rms);
 }
 
 /* Mean and rstd of GROUP rows from their moments. False where one is out of the compute type's

@@ -152,7 +152,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
             const int left = NAME(short_left)(k, vecs, last);
             const VEC v = NAME(load_x)((const ELEMENT_T *)(x + r * x_pitch) + k * VEC_LANES, left);
             STORE_X((ELEMENT_T *)(y + r * y_pitch) + k * VEC_LANES,
-                    V(fma)(NAME(normalize)(v, scale, rms), weight[k], bias[k]));
+                    NAME(row_result)(v, scale, weight[k], bias[k], rms, PLANISH_IDENTITY));
         }
     }
 }
@@ -176,7 +176,7 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     const int at_once = halves ? FOLD_ROWS : count;
     const bool asks = a->hints->prefetch_steps;
     for (int64_t row = 0; row < rows; row += count) {
-        const char *const x = a->x + row * x_pitch;
+        const char *const x = NAME(x_at)(a, row);
         char *const y = a->y + row * a->y_pitch;
         double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;

@@ -64,8 +64,10 @@ INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
             const int64_t at = i + k * VEC_LANES;
-            const VEC xhat = NAME(normalize)(NAME(load_x)(x[r] + at, left), scale, rms);
-            NAME(store_as)(y[r] + at, V(fma)(xhat, weight[k], bias[k]), left, t);
+            const VEC v = NAME(load_x)(x[r] + at, left);
+            NAME(store_as)(y[r] + at,
+                           NAME(row_result)(v, scale, weight[k], bias[k], rms, PLANISH_IDENTITY),
+                           left, t);
         }
     }
 }
@@ -87,10 +89,9 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
         ELEMENT_T *y[STEP_ROWS];
         double mean[STEP_ROWS] = {0}, m2[STEP_ROWS];
         NAME(row_scales) scales;
-        for (int r = 0; r < count; r++) {
-            x[r] = (const ELEMENT_T *)(a->x + (row + r) * a->x_pitch);
+        NAME(x_rows)(a, row, count, x);
+        for (int r = 0; r < count; r++)
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-        }
         NAME(step_moments)(x, y, count, n, rms, ahead, asks_x, asks_y, mean, m2);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;

@@ -46,8 +46,10 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .m2 = run_stat(p, &run, ROLE_M2),
             .given = p->pass == PLANISH_APPLY,
             .traffic = job->plan->traffic,
+            .kind = p->kind,
+            .activation = p->activation,
         };
-        kernels->forward[p->kind](&args);
+        kernels->forward[kernel_kind(p)](&args);
         row += run.rows;
     }
 }
@@ -74,6 +76,9 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .traffic = job->plan->traffic,
         .dweight = dweight,
         .dbias = dbias,
+        .kind = p->kind,
+        .activation = p->activation,
+        .bias = run.data[ROLE_BIAS],
     };
 }
 
@@ -100,7 +105,7 @@ static void backward_block(const cpu_job *job, int64_t row, int64_t end, const b
             chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
         const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
         left.rows = taken;
-        kernels->backward[job->problem->kind](&left);
+        kernels->backward[kernel_kind(job->problem)](&left);
         left.rows = rows;
         skip_rows(&left, taken);
         row += taken;

@@ -72,15 +72,55 @@ static double sigmoid(double z) {
     return 1 / (1 + exp(-z));
 }
 
+/* z not below, nor above; NaN stays. */
+static double between(double z, double least, double most) {
+    return z < least ? least : z > most ? most : z;
+}
+
+/* The logistic function's argument in GELU's tanh form, and its derivative. */
+static double gelu_argument(double z) {
+    return z * (1.5957691216057308 + .071354816272600249 * z * z);
+}
+static double gelu_argument_slope(double z) {
+    return 1.5957691216057308 + 3 * .071354816272600249 * z * z;
+}
+
 /* What follows the norm, and its slope; z not past where exp leaves the range. */
 static double activated(planish_activation f, double z) {
-    return f == PLANISH_RELU   ? (z <= 0 ? 0 : z)
-           : f == PLANISH_SILU ? fmax(z, -708) * sigmoid(z)
-                               : z;
+    switch (f) {
+    case PLANISH_SILU:
+        return between(z, -708, INFINITY) * sigmoid(z);
+    case PLANISH_RELU:
+        return z <= 0 ? 0 : z;
+    case PLANISH_GELU:
+        z = between(z, -37.5, INFINITY);
+        return z * .5 * erfc(z * -.70710678118654752);
+    case PLANISH_GELU_TANH:
+        z = between(z, -21.1, INFINITY);
+        return z * sigmoid(gelu_argument(z));
+    default:
+        return z;
+    }
 }
 static double slope(planish_activation f, double z) {
-    const double near = z < -708 ? -708 : z, s = sigmoid(near);
-    return f == PLANISH_RELU ? !(z <= 0) : f == PLANISH_SILU ? s * (1 + near * sigmoid(-near)) : 1;
+    double near, s;
+    switch (f) {
+    case PLANISH_SILU:
+        near = between(z, -708, INFINITY);
+        return sigmoid(near) * (1 + near * sigmoid(-near));
+    case PLANISH_RELU:
+        return !(z <= 0);
+    case PLANISH_GELU:
+        near = between(z, -37.5, 37.5);
+        return .5 * erfc(near * -.70710678118654752) +
+               near * exp(-.5 * near * near) * .3989422804014327;
+    case PLANISH_GELU_TANH:
+        near = between(z, -21.1, 21.1);
+        s = gelu_argument(near);
+        return sigmoid(s) * (1 + near * gelu_argument_slope(near) * sigmoid(-s));
+    default:
+        return 1;
+    }
 }
 
 /* The weight that element i has. */

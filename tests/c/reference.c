@@ -97,15 +97,40 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
 static real sigmoid(real z) {
     return 1 / (1 + expl(-z));
 }
+/* P(X <= z) of the standard normal distribution. */
+static real normal(real z) {
+    return erfcl(-z * sqrtl(.5L)) / 2;
+}
+/* (1 + tanh(t)) / 2 is sigmoid(2 t): with t of GELU's tanh form, and its derivative. */
+static real twice_tanhs(real z) {
+    return sqrtl(8 / acosl(-1)) * (z + .044715L * z * z * z);
+}
+static real twice_tanhs_slope(real z) {
+    return sqrtl(8 / acosl(-1)) * (1 + 3 * .044715L * z * z);
+}
 static real activated(planish_activation f, real z) {
-    if (f == PLANISH_SILU && z != -INFINITY)
-        return z * sigmoid(z);
-    return f != PLANISH_IDENTITY && z <= 0 ? 0 : z;
+    if (f == PLANISH_IDENTITY || isnan(z))
+        return z;
+    if (f == PLANISH_RELU || isinf(z))
+        return z <= 0 ? 0 : z;
+    return z * (f == PLANISH_SILU   ? sigmoid(z)
+                : f == PLANISH_GELU ? normal(z)
+                                    : sigmoid(twice_tanhs(z)));
 }
 static real slope(planish_activation f, real z) {
-    return f == PLANISH_SILU   ? sigmoid(z) * (1 + z * sigmoid(-z))
-           : f == PLANISH_RELU ? !(z <= 0)
-                               : 1;
+    const real t = twice_tanhs(z);
+    switch (f) {
+    case PLANISH_SILU:
+        return sigmoid(z) * (1 + z * sigmoid(-z));
+    case PLANISH_RELU:
+        return !(z <= 0);
+    case PLANISH_GELU:
+        return normal(z) + z * expl(-z * z / 2) / sqrtl(2 * acosl(-1));
+    case PLANISH_GELU_TANH:
+        return sigmoid(t) * (1 + z * twice_tanhs_slope(z) * sigmoid(-t));
+    default:
+        return 1;
+    }
 }
 
 static void apply(reference *r, const planish_norm *op, const planish_tensors *t, const real *x,
@@ -159,8 +184,8 @@ static real xhat_scale(const reference *r, int64_t row, real xhat, const real *r
 /*
  * Takes dy, where an activation follows, to what went into it; and the magnitude that the result is
  * known to a few ULP of: a slope is known so to a few of 1, and changes by no more than a half of
- * what z does, which is known to a few ULP of what it is added up from. That of ReLU jumps: where z
- * is nothing beside that of the row, either is right.
+ * what z does (GELU's: by no more than that), which is known to a few ULP of what it is added up
+ * from. That of ReLU jumps: where z is nothing beside that of the row, either is right.
  */
 static real *through(const reference *r, const planish_norm *op, const planish_tensors *t, real *dy,
                      const real *xhat, const real *rstd, bool centered) {
@@ -179,6 +204,8 @@ static real *through(const reference *r, const planish_norm *op, const planish_t
         scale[e] = fabsl(dy[e]);
         if (op->activation == PLANISH_SILU)
             scale[e] *= 1 + z_scale / 2;
+        if (op->activation == PLANISH_GELU || op->activation == PLANISH_GELU_TANH)
+            scale[e] *= 1 + z_scale;
         if (op->activation == PLANISH_RELU && fabsl(z) * digits < 8 * row_scale[g->row[e]])
             scale[e] *= digits;
         dy[e] *= slope(op->activation, z);

@@ -35,8 +35,9 @@ static numbers numbers_of(int turn) {
     return of[turn % (int)(sizeof of / sizeof *of)];
 }
 
-/* Calls `each` for every pass, kind, shape and mix of dtypes: every `step`th of them. */
-static void every_case(int step, void (*each)(const norm_case *c)) {
+/* Calls `each` for every pass, kind, shape and mix of dtypes: every `step`th of them. An activation
+ * follows those that are `fused`. */
+static void every_row(int step, bool fused, void (*each)(const norm_case *c)) {
     int turn = 0;
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
         for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
@@ -45,6 +46,10 @@ static void every_case(int step, void (*each)(const norm_case *c)) {
                     if (turn++ % step)
                         continue;
                     norm_case c = rows_case(pass, kind, shapes[s].rows, shapes[s].cols);
+                    if (fused && (pass == PLANISH_BACKWARD_FROM_Y || pass == PLANISH_STATISTICS))
+                        continue;
+                    if (fused)
+                        c.activation = (planish_activation)(PLANISH_SILU + turn % 4);
                     c.x = mixes[m].x;
                     c.y = mixes[m].y;
                     c.weight = mixes[m].weight;
@@ -56,6 +61,13 @@ static void every_case(int step, void (*each)(const norm_case *c)) {
                     c.seed = (uint64_t)turn;
                     each(&c);
                 }
+}
+
+static void every_case(int step, void (*each)(const norm_case *c)) {
+    every_row(step, false, each);
+}
+static void every_fused(int step, void (*each)(const norm_case *c)) {
+    every_row(step, true, each);
 }
 
 /* The same for layers over images, whose tiles and rows of channels are cut in other ways. */
@@ -366,7 +378,7 @@ static void beyond_the_cache(int step) {
                     continue;
                 norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, 96, 128, t ? 256 : 128, 4);
                 c.in = c.out = turn % 2 ? CHANNELS_LAST : DENSE;
-                c.activation = layer != CHANNEL_NORM && t ? PLANISH_SILU : PLANISH_IDENTITY;
+                c.activation = t ? PLANISH_SILU : PLANISH_IDENTITY;
                 c.x = c.y = c.weight = c.grad = types[t];
                 c.seed = (uint64_t)t + 200;
                 every_slice(&c);
@@ -452,10 +464,11 @@ static int print_digests(int argc, char **argv, int step) {
     printf("tier %s\n", planish_cpu_tier());
     const char *only = argument(argc, argv, "tier", planish_cpu_tier());
     digests_to = stdout;
-    if (!strcmp(only, planish_cpu_tier()))
-        every_case(step, print_digest);
-    if (!strcmp(only, planish_cpu_tier()))
-        every_image(step, print_digest);
+    if (strcmp(only, planish_cpu_tier()) != 0)
+        return fflush(stdout) ? 1 : 0;
+    every_case(step, print_digest);
+    every_image(step, print_digest);
+    every_fused(step, print_digest);
     return fflush(stdout) ? 1 : 0;
 }
 
@@ -465,6 +478,7 @@ static void compare_tiers(int step) {
     digests_to = open_memstream(&digests, &bytes);
     every_case(step, print_digest);
     every_image(step, print_digest);
+    every_fused(step, print_digest);
     fclose(digests_to);
     digests_end = digests + bytes;
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
@@ -476,6 +490,12 @@ int main(int argc, char **argv) {
     int step = atoi(argument(argc, argv, "share", "1"));
     if (flag(argc, argv, "digest"))
         return print_digests(argc, argv, step);
+    every_fused(5 * step, on_any_threads);
+    every_fused(41 * step, on_every_run);
+    every_fused(7 * step, every_slice);
+    every_fused(13 * step, in_every_layout);
+    every_fused(3 * step, with_fewer_outputs);
+    every_fused(3 * step, in_place);
     every_case(3 * step, on_any_threads);
     every_case(23 * step, on_every_run);
     every_case(5 * step, every_slice);

@@ -87,7 +87,7 @@ static void rows(void) {
 static void gathered(void) {
     static const layout layouts[] = {INNER_STRIDE_2, REVERSED, PERMUTED, PADDED, BROADCAST_FIRST};
     for (int i = 0; i < 5; i++)
-        for (int f = PLANISH_IDENTITY; f <= PLANISH_RELU; f++) {
+        for (int f = PLANISH_IDENTITY; f <= PLANISH_GELU_TANH; f++) {
             norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 7, i % 2 ? 130 : 1100);
             c.activation = (planish_activation)f;
             c.in = layouts[i];
@@ -114,7 +114,7 @@ static void images(void) {
     for (int s = 0; s < 5; s++)
         for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++)
             for (int l = 0; l < 4; l++)
-                for (int f = PLANISH_IDENTITY; f <= PLANISH_RELU; f++) {
+                for (int f = PLANISH_IDENTITY; f <= PLANISH_GELU_TANH; f++) {
                     norm_case c = image_case(PLANISH_BACKWARD, PLANISH_LAYER, layer, 2,
                                              s % 2 ? 12 : 36, sides[s][0], sides[s][1], 4);
                     c.activation = (planish_activation)f;

@@ -262,13 +262,13 @@ static void images(void) {
 }
 
 /* What an activation follows: layers that have kernels for it, and what goes the general way. */
-static void each_activation(norm_case c) {
+static void each_of(norm_case c, planish_activation first, planish_activation last) {
     static const layout layouts[][2] = {{DENSE, DENSE},
                                         {CHANNELS_LAST, CHANNELS_LAST},
                                         {DENSE, CHANNELS_LAST},
                                         {PADDED, MISALIGNED}};
     for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
-        for (c.activation = PLANISH_SILU; c.activation <= PLANISH_RELU; c.activation++)
+        for (c.activation = first; c.activation <= last; c.activation++)
             for (int t = 0; t < 4; t++) {
                 const int64_t turn = made / 2;
                 c.kind = kind;
@@ -291,7 +291,8 @@ static void each_activation(norm_case c) {
             }
 }
 
-static void activations(void) {
+/* Over images. */
+static void activated_images(planish_activation first, planish_activation last) {
     static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_APPLY};
     static const int64_t channels[] = {1, 2, 12, 40, 1030};
     static const int64_t sides[][2] = {{1, 1}, {2, 2}, {5, 3}, {7, 7}, {17, 31}};
@@ -302,10 +303,28 @@ static void activations(void) {
                     const int64_t c = channels[i], h = sides[j][0], w = sides[j][1];
                     if (!full && c * h * w > 3000)
                         continue;
-                    each_activation(
-                        image_case(passes[p], PLANISH_LAYER, layer, 2, 2 * c, h, w, j % 2 ? 2 : c));
+                    each_of(
+                        image_case(passes[p], PLANISH_LAYER, layer, 2, 2 * c, h, w, j % 2 ? 2 : c),
+                        first, last);
                 }
-    each_activation(image_case(PLANISH_BACKWARD, PLANISH_LAYER, GROUP_NORM, 1, 136, 31, 27, 2));
+    each_of(image_case(PLANISH_BACKWARD, PLANISH_LAYER, GROUP_NORM, 1, 136, 31, 27, 2), first,
+            last);
+}
+
+/* Over rows: of one segment and several, and longer than what backward keeps. */
+static void activated_rows(void) {
+    static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_APPLY};
+    static const int64_t cols[] = {1, 2, 24, 33, 257, 1000, 4097, 9001};
+    for (int p = 0; p < 3; p++)
+        for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
+            each_of(rows_case(passes[p], PLANISH_LAYER, cols[i] < 300 ? 39 : 7, cols[i]),
+                    PLANISH_SILU, PLANISH_GELU_TANH);
+}
+
+static void activations(void) {
+    activated_images(PLANISH_SILU, PLANISH_RELU);
+    activated_rows();
+    activated_images(PLANISH_GELU, PLANISH_GELU_TANH);
 }
 
 int main(int argc, char **argv) {

@@ -107,6 +107,8 @@ static void rows(void) {
                 c.stats = types[t] == F64 ? F64 : F32;
                 c.seed = (uint64_t)turn;
                 every_cpu(&c);
+                c.activation = (planish_activation)(PLANISH_SILU + turn / 4 % 4);
+                every_cpu(&c);
             }
 }
 
@@ -123,8 +125,9 @@ static void images(void) {
                     norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, shapes[i].channels,
                                              shapes[i].height, shapes[i].width, shapes[i].groups);
                     c.in = c.out = turn / 2 % 2 ? CHANNELS_LAST : DENSE;
-                    c.activation =
-                        layer != CHANNEL_NORM && turn % 5 == 0 ? PLANISH_SILU : PLANISH_IDENTITY;
+                    c.activation = turn % 5 == 0   ? PLANISH_SILU
+                                   : turn % 5 == 2 ? PLANISH_GELU
+                                                   : PLANISH_IDENTITY;
                     c.x = c.y = c.weight = c.grad = types[t];
                     c.stats = types[t] == F64 ? F64 : F32;
                     c.seed = (uint64_t)turn;

@@ -186,7 +186,16 @@ static void paths(void) {
          6,
          CHANNELS_LAST,
          CHANNELS_LAST},
-        {"channel norm +silu", "gathered", CHANNEL_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
+        {"channel norm +silu", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
+        {"channel norm, pixels +relu",
+         "rows",
+         CHANNEL_NORM,
+         {2, 24, 5, 7},
+         1,
+         CHANNELS_LAST,
+         CHANNELS_LAST},
+        {"channel norm, one row +silu", "rows", CHANNEL_NORM, {1, 24, 1, 1}, 1, DENSE, DENSE},
+        {"channel norm, padded +relu", "gathered", CHANNEL_NORM, {2, 24, 5, 7}, 1, REVERSED, DENSE},
     };
     static const element types[] = {F32, F16, BF16, F64};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
