@@ -35,6 +35,7 @@ MAY_WRITE_FILES = re.compile(r"(^|_)cuda_.*\.c|src_cuda_")
 MAY_KEEP = {
     (r"src_cpu_caches\.c", r".*"): "bytes of caches, set once",
     (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
+    (r"src_cpu_openmp\.c", r".*"): "the entry points of an OpenMP runtime, set once",
     (
         r"src_(cuda|torch)_.*\.c",
         r".*",
