@@ -58,10 +58,10 @@ def c_call(path: Path) -> None:
 
 def under_torch() -> str:
     """layer_norm by torch's own name."""
-    import torch
     import torch.nn.functional as F
 
     import planish
+    import torch
 
     x = torch.randn(64, 1000)
     wanted = F.layer_norm(x, (1000,))

@@ -2,8 +2,8 @@
 
 meson runs this while it makes the archive (meson dist, make dist), in whose top folder it writes
 build.sh, made of the commands that meson itself would run for each architecture, and
-plain/texts.c, the GPU kernels' text as the C arrays that meson has Python make. So there is no second
-list of sources and flags to keep. It builds nothing.
+plain/texts.c, the GPU kernels' text as the C arrays that meson has Python make. So there is no
+second list of sources and flags to keep. It builds nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ HEAD = """#!/bin/sh
 #     sh build.sh                      CC=clang, JOBS=8, CFLAGS=-g: as in other builds
 #     cc -Iinclude examples/forward.c -Lbuild/plain -lplanish -lm -Wl,-rpath,build/plain
 #
-# For 64-bit Linux with glibc, on x86-64 and aarch64. Made by tools/plain_build.py of what meson runs;
-# meson (README) is the way where Python is, and installs too.
+# For 64-bit Linux with glibc, on x86-64 and aarch64. Made by tools/plain_build.py of what meson
+# runs; meson is the way where Python is, and installs too.
 set -eu
 cd "$(dirname "$0")"
 CC=${{CC:-cc}} JOBS=${{JOBS:-$(getconf _NPROCESSORS_ONLN)}}
@@ -56,8 +56,8 @@ unit() {{
     shift 3
     objects="$objects $object"
     # shellcheck disable=SC2086
-    {{ $CC $flags "$@" ${{CFLAGS-}} -I../../include -I../../src -I../../src/cuda -o "$object" -c "$source" ||
-        echo "$source" >>failed; }} &
+    {{ $CC $flags "$@" ${{CFLAGS-}} -I../../include -I../../src -I../../src/cuda \\
+        -o "$object" -c "$source" || echo "$source" >>failed; }} &
     started=$((started + 1))
     if [ $((started % JOBS)) -eq 0 ]; then wait; fi
 }}
