@@ -5,6 +5,7 @@
 #   make demo       put planish under real models, check it, time it, draw demo-out/demo.png
 #   make test       every test, C and Python (make full-grid: every case of the C tests' grid)
 #   make bench      planish beside its peers; SWEEP=table, ARGS=--quick (planish bench --help)
+#   make wheel      the wheel for every Python, in dist/; make dist: the source archive
 #   make clean      remove what was built (make distclean: .venv too)
 #
 # Each step leaves a stamp in .venv/stamps and is not done again until what it depends on changes.
@@ -26,7 +27,7 @@ SOURCES := Makefile pyproject.toml $(wildcard meson.build meson_options.txt meso
 export GOMP_SPINCOUNT ?= 10000
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test full-grid demo bench clean distclean
+.PHONY: all test full-grid demo bench wheel dist clean distclean
 .DELETE_ON_ERROR:
 
 all: $(DONE)/planish
@@ -49,6 +50,12 @@ $(DONE)/torch: $(DONE)/venv
 $(DONE)/build-tools: $(DONE)/torch
 	@echo "==> build tools"
 	$(PIP) meson ninja meson-python
+	@touch $@
+
+# auditwheel and wheel are small and know no torch.
+$(DONE)/wheel-tools: $(DONE)/build-tools
+	@echo "==> tools of the wheel"
+	$(PIP) auditwheel wheel
 	@touch $@
 
 $(DONE)/planish: $(DONE)/build-tools $(SOURCES)
@@ -99,6 +106,12 @@ demo: $(DONE)/planish $(DONE)/models
 
 bench: $(DONE)/planish $(DONE)/peers
 	@$(BIN)/python -m planish.bench $(SWEEP) --out bench-out $(ARGS)
+
+wheel: $(DONE)/wheel-tools
+	@JOBS=$(JOBS) .ci/wheel build
+
+dist: $(DONE)/build-tools
+	@.ci/wheel archive
 
 clean:
 	rm -rf build dist demo-out bench-out $(DONE)/planish

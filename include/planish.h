@@ -313,7 +313,7 @@ typedef void (*planish_parallel_for)(void *context, int64_t count, planish_task 
 /* How to run. A NULL planish_exec pointer stands for one with every field 0. */
 typedef struct planish_exec {
     size_t struct_size;                /* sizeof(planish_exec) */
-    planish_parallel_for parallel_for; /* NULL: OpenMP where built in, else the calling thread */
+    planish_parallel_for parallel_for; /* NULL: OpenMP's where found, else the calling thread */
     void *parallel_context;            /* handed to parallel_for */
     void *stream;                      /* GPU: the CUstream / cudaStream_t to launch on; NULL is the
                                           default stream. Ignored on the CPU */

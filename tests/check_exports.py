@@ -3,8 +3,9 @@
 
     check_exports.py LIBRARY BUILD_FOLDER
 
-The library must export planish_* alone; import nothing that ends the process or prints; ask for
-memory only where a plan or a device is made; and keep no writable global but those listed here.
+The library must export what exports.txt lists and nothing else; import nothing that ends the
+process or prints; be linked with no OpenMP runtime; ask for memory only where a plan or a device is
+made; and keep no writable global but those listed here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+# Every name that the library exports.
+EXPORTS = Path(__file__).with_name("exports.txt")
 # What must not be called from anywhere: it ends the process, prints, or is unsafe.
 FORBIDDEN = re.compile(
     r"^(abort|_?_?exit|_Exit|quick_exit|raise|kill|__assert_fail"
@@ -36,6 +39,7 @@ MAY_KEEP = {
     (r"src_cpu_caches\.c", r".*"): "bytes of caches, set once",
     (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
     (r"src_cpu_identify\.c", r".*"): "what the CPU is, set once",
+    (r"src_cpu_openmp\.c", r".*"): "the entry points of an OpenMP runtime, set once",
     (
         r"src_(cuda|torch)_.*\.c",
         r".*",
@@ -88,13 +92,22 @@ def main() -> int:
     faults: list[str] = []
     checks = 0
 
-    exported = [line.split()[-1] for line in output("nm", "-D", "--defined-only", str(library))]
-    if not exported or not objects:
-        faults.append(f"nothing to check: {len(exported)} exports, {len(objects)} objects")
-    for name in exported:
+    defined = output("nm", "-D", "--defined-only", str(library))
+    exported = {line.split()[-1].split("@")[0] for line in defined}
+    listed = set(re.findall(r"^planish_\w+$", EXPORTS.read_text(), re.MULTILINE))
+    if not listed or not objects:
+        faults.append(f"nothing to check: {len(listed)} names, {len(objects)} objects")
+    for name in sorted(exported | listed):
         checks += 1
-        if not name.split("@")[0].startswith("planish_"):
-            faults.append(f"{library.name} exports {name}")
+        if name not in listed:
+            faults.append(f"{library.name} exports {name}, which {EXPORTS.name} has not")
+        elif name not in exported:
+            faults.append(f"{library.name} does not export {name}, which {EXPORTS.name} has")
+    for line in output("objdump", "--private-headers", str(library)):
+        if match := re.match(r"\s+NEEDED\s+(\S+)", line):
+            checks += 1
+            if re.match(r"lib(g|i)?omp", match[1]):
+                faults.append(f"{library.name} is linked with {match[1]}, as torch's may not be")
     for name in sorted(undefined(library, "-D")):
         checks += 1
         if FORBIDDEN.match(name):

@@ -11,6 +11,8 @@ import ctypes
 import functools
 import json
 import os
+import platform
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -226,9 +228,26 @@ class Library:
         return found
 
 
+def refusal() -> str:
+    """Why planish cannot run on this system, in one sentence; empty where it can."""
+    supported = "planish runs on 64-bit Linux with glibc, on x86-64 and aarch64"
+    if sys.platform != "linux":
+        return f"{supported}; this is {platform.system() or sys.platform}"
+    if sys.maxsize <= 2**32:
+        return f"{supported}; this Python has 32 bits"
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, OSError, ValueError):
+        libc = None
+    return "" if libc else f"{supported}; this Python's libc is another, such as musl"
+
+
 @functools.cache
 def library() -> Library:
-    """Loads libplanish.so, once; ImportError says where it was looked for."""
+    """Loads libplanish.so, once; ImportError says where it was looked for, or that planish does not
+    run on such a system."""
+    if refused := refusal():
+        raise ImportError(f"planish: {refused}")
     beside = Path(__file__).with_name("libplanish.so")
     if beside.is_file():
         return Library(beside)

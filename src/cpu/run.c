@@ -4,6 +4,7 @@
 #include "cpu/gathered.h"
 #include "cpu/groups_job.h"
 #include "cpu/groups_run.h"
+#include "cpu/openmp.h"
 #include "cpu/sums.h"
 
 static const row_kernels *kernels_of(const cpu_job *job) {
@@ -167,22 +168,6 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
 /* ---- The run ------------------------------------------------------------------------------------
  */
 
-/* A range of the work items for each of OpenMP's threads: a static schedule has one. Without
- * OpenMP, all for the calling thread. */
-static void default_parallel_for(int64_t count, planish_task task, void *task_data) {
-#pragma omp parallel
-    {
-        int64_t begin = 0, end = 0;
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < count; i++) {
-            begin = end ? begin : i;
-            end = i + 1;
-        }
-        if (end)
-            task(task_data, begin, end);
-    }
-}
-
 static void fork_join(const cpu_job *job, const planish_exec *exec, bool parallel, int64_t count,
                       planish_task task) {
     if (!parallel || count < 2)
@@ -190,7 +175,7 @@ static void fork_join(const cpu_job *job, const planish_exec *exec, bool paralle
     else if (exec && exec->parallel_for)
         exec->parallel_for(exec->parallel_context, count, task, (void *)job);
     else
-        default_parallel_for(count, task, (void *)job);
+        openmp_for(count, task, (void *)job);
 }
 
 void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
