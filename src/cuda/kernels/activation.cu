@@ -46,6 +46,15 @@ template <typename T> __device__ __forceinline__ T not_below(T z) {
 /* Beyond 40 1 + exp(-z) is 1 in f64, too. */
 template <typename T> __device__ __forceinline__ T limited(T z) { return z > 40 ? 40 : not_below(z); }
 
+/* z of an element. What is not there costs no rounding; with TWICE the product is rounded before the sum, as in the
+ * general kernels. */
+template <bool SCALES = W_TYPE != NONE, bool OFFSETS = B_TYPE != NONE, bool TWICE = false, typename T>
+__device__ __forceinline__ T affine_of_xhat(T xhat, T scale, T offset) {
+    if (SCALES && OFFSETS)
+        return TWICE ? xhat * scale + offset : multiply_add(xhat, scale, offset);
+    return SCALES ? xhat * scale : OFFSETS ? xhat + offset : xhat;
+}
+
 /* f(z) */
 template <typename T> __device__ __forceinline__ T activated(T z) {
     if (ACTIVATION == SILU && SHORT_RESULTS)

@@ -3,6 +3,7 @@
  * a tile: where it lies in shared memory, which of it a thread has, and how the blocks of a cluster tell
  * each other their parts of a pixel's sums.
  */
+#include "fusion.cu"
 #include "saved_mean.cu"
 
 struct channels_args {
