@@ -118,6 +118,8 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
             access_of(b[ROLE_DY], stride[ROLE_DY], constant_bytes(spec.constant, C_G_TYPE));
         c[C_D_ACCESS] =
             access_of(b[ROLE_DX], stride[ROLE_DX], constant_bytes(spec.constant, C_D_TYPE));
+        if (c[C_B_TYPE] != DTYPE_NONE)
+            c[C_B_ACCESS] = access_of(b[ROLE_BIAS], 0, 1);
         if (cuda_spec_is_wide(&spec) || tiled)
             return spec;
         /* But rows that are read twice go through registers to their ring. */
@@ -202,6 +204,7 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .mean = b[ROLE_MEAN],
                                 .rstd = b[ROLE_RSTD],
                                 .weight = b[ROLE_WEIGHT],
+                                .bias = b[ROLE_BIAS],
                                 .dx = b[ROLE_DX],
                                 .partial_weight = sums,
                                 .partial_bias = sums + (c[C_WANT_DWEIGHT] ? bytes : 0),

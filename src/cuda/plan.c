@@ -8,8 +8,8 @@
 #include "images.h"
 #include "rows.h"
 
-/* The backward of an activation asks for the mean before the sums: but for the general kernels it
- * has to be given with all its digits, where they show. */
+/* The backward of an activation asks for the mean before the sums: but for rows and the general
+ * kernels it has to be given with all its digits, where they show. */
 static bool misses_digits(const problem *p) {
     return p->kind == PLANISH_LAYER && !problem_hides_rounding(p) &&
            p->dtypes[ROLE_MEAN] != DTYPE_F64;
@@ -17,17 +17,17 @@ static bool misses_digits(const problem *p) {
 
 static bool fast_plan(cuda_plan *plan, const problem *p) {
     image_view v;
-    const bool plain = p->activation == PLANISH_IDENTITY;
+    const bool behind = p->activation != PLANISH_IDENTITY && p->pass == PLANISH_BACKWARD;
     if ((p->pass != PLANISH_FORWARD && p->pass != PLANISH_BACKWARD) || p->cols < 1 ||
         p->cols > 1 << 30)
         return false;
-    if (!plain && p->pass == PLANISH_BACKWARD && misses_digits(p))
-        return false;
-    if ((plain || p->pass == PLANISH_FORWARD) && rows_plan_make(plan, p))
+    if (rows_plan_make(plan, p))
         return true;
-    if (plain && channels_plan_make(plan, p))
+    if (!behind && channels_plan_make(plan, p))
         return true;
     memset(&plan->main, 0, sizeof plan->main);
+    if (behind && misses_digits(p))
+        return false;
     return images_of_groups(&v, p) &&
            (group_tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
             groups_plan_make(plan, p, &v));

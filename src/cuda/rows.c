@@ -27,16 +27,22 @@ static int is_rows(const problem *p) {
     return problem_is_rows(p);
 }
 
+/* Sets the constants of a backward in one read; 0: rows are too long for it. */
+static int one_read(int32_t *c, const problem *p, const cuda_limits *limits) {
+    return backward_geometry(c, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
+                             dtype_bytes(p->dtypes[ROLE_DY]), problem_is_double(p), limits);
+}
+
 static void backward_plan(cuda_plan *plan, const problem *p) {
     const cuda_limits *limits = &plan->limits;
     int32_t *c = plan->main.constant;
-    int is_double = problem_is_double(p), cols = (int)p->cols;
+    int cols = (int)p->cols;
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     plan->main.kernel = CUDA_BACKWARD;
     c[C_CORRECT] = !problem_hides_rounding(p);
     c[C_WANT_DWEIGHT] = has(p, ROLE_DWEIGHT);
     c[C_WANT_DBIAS] = has(p, ROLE_DBIAS);
-    if (backward_geometry(c, cols, x_bytes, g_bytes, is_double, limits)) {
+    if (one_read(c, p, limits)) {
         plan->partials = most(1, limits->multiprocessors * c[C_MIN_BLOCKS] / c[C_CLUSTER]);
     } else {
         plan->main.kernel = CUDA_APPLY;
@@ -50,7 +56,8 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     }
     if (c[C_WANT_DWEIGHT] || c[C_WANT_DBIAS])
         cuda_plan_finish(plan, p, cols, plan->partials);
-    wide_geometry(plan, most(x_bytes, g_bytes), limits);
+    if (p->activation == PLANISH_IDENTITY)
+        wide_geometry(plan, most(x_bytes, g_bytes), limits);
 }
 
 /* Dense rows plan->stride apart. */
@@ -73,8 +80,17 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
     plan->workspace_bytes = cuda_plan_workspace(plan);
 }
 
+/* Only rows in one read take dy through an activation. */
+static bool is_too_long(const cuda_plan *plan, const problem *p) {
+    cuda_spec spec = {.kernel = CUDA_BACKWARD};
+    if (p->activation == PLANISH_IDENTITY || p->pass != PLANISH_BACKWARD)
+        return false;
+    cuda_spec_describe(&spec, p);
+    return !one_read(spec.constant, p, &plan->limits);
+}
+
 bool rows_plan_make(cuda_plan *plan, const problem *p) {
-    if (!is_rows(p))
+    if (!is_rows(p) || is_too_long(plan, p))
         return false;
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;

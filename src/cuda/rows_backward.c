@@ -179,6 +179,10 @@ static int warps_geometry(int32_t *c, const backward_row *r) {
                                                 : 1);
     c[C_VECS] = vecs;
     c[C_WARPS] = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 && r->limits->arch < 100 ? 12 : 8;
+    /* Weights and biases of f32 beside dy through an activation: more registers for a thread. */
+    if (held > 8 && c[C_ACTIVATION] != PLANISH_IDENTITY && r->bytes == 2 &&
+        constant_bytes(c, C_W_TYPE) == 4)
+        c[C_WARPS] = 8;
     c[C_MIN_BLOCKS] = held <= 8 ? 2 : 1;
     c[C_TEAMS] = c[C_WARPS];
     const int row = 32 * c[C_WARPS] * c[C_MIN_BLOCKS] * vecs * r->width * r->all_bytes;
@@ -238,7 +242,7 @@ static int blocks_geometry(int32_t *c, const backward_row *r) {
             many_teams(&s, r->chunks);
     }
     if (halves && r->cols > 2 * BACKWARD_CLUSTER_COLS && r->cols <= BACKWARD_HOLD_COLS &&
-        limits->max_cluster >= 16 && limits->arch < 100) {
+        limits->max_cluster >= 16 && limits->arch < 100 && c[C_ACTIVATION] == PLANISH_IDENTITY) {
         /* RMSNorm with dbias has no registers for four. */
         s = hold_spread(r->chunks, c[C_KIND] == PLANISH_RMS && c[C_WANT_DBIAS] ? 3 : 4);
         c[C_HOLD] = 1;
@@ -268,11 +272,13 @@ int backward_geometry(int32_t *c, int cols, int x_bytes, int g_bytes, int is_dou
     r.chunks = cols / r.width;
     c[C_WIDTH] = r.width;
     c[C_CLUSTER] = c[C_ROWS] = c[C_STAGES] = c[C_MIN_BLOCKS] = 1;
-    if (!is_double && is_tiled(c, cols)) {
+    /* dy goes through an activation in registers. */
+    const bool plain = c[C_ACTIVATION] == PLANISH_IDENTITY;
+    if (plain && !is_double && is_tiled(c, cols)) {
         tiled_geometry(c, cols);
         return 1;
     }
-    if (!is_double && is_in_runs(c, cols, limits)) {
+    if (plain && !is_double && is_in_runs(c, cols, limits)) {
         runs_geometry(c, cols);
         return 1;
     }
