@@ -51,7 +51,7 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
         bytes += round_up(stages * 2 * tile * 4);
     if (c[C_W_TYPE] != DTYPE_NONE)
         bytes += round_up(depth * 4);
-    if (!backward && c[C_B_TYPE] != DTYPE_NONE)
+    if (c[C_B_TYPE] != DTYPE_NONE) /* backward: with an activation */
         bytes += round_up(depth * 4);
     if (backward)
         bytes += round_up((rows - 1) * (depth / rows) * 8);

@@ -10,6 +10,8 @@ constexpr bool ACTIVE = ACTIVATION != IDENTITY;
 /* Results of 16 bits do not show the last digits of f32, nor those of a mean. */
 constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(D_TYPE) == 2 &&
                                bytes_of(DW_TYPE) == 2;
+/* Nor does z, but where the slope jumps. */
+constexpr bool SHORT_Z = SHORT_RESULTS && ACTIVATION != RELU;
 
 /* exp(-z), -87 <= z <= 40, f64 from -708 on (NaN: NaN, or any number); any z of SHORT_RESULTS. */
 __device__ __forceinline__ float exp_minus(float z) {

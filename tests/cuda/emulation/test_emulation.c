@@ -1081,7 +1081,7 @@ static void behind_rows(void) {
     emulate_case(c);
 }
 
-/* Activations behind norms over channels, forward: whole images, tiles, odd ones, clusters. */
+/* Activations behind norms over channels: whole images, tiles, odd ones, clusters; f32 with a mean in f64. */
 static void behind_channels(void) {
     static const int64_t shapes[][3] = {{5, 24, 64},   {3, 17, 49},   {2, 96, 320},   {2, 33, 1025},
                                         {2, 520, 196}, {2, 1024, 49}, {2, 1216, 196}, {9, 8, 3}};
@@ -1097,6 +1097,33 @@ static void behind_channels(void) {
             c.has &= ~HAS(BIAS);
         if (i % 3 == 1)
             c.out = CHANNELS_LAST;
+        emulate_case(c);
+        c.pass = PLANISH_BACKWARD;
+        c.out = DENSE;
+        c.grad = c.weight;
+        c.numbers = i % 4 == 1 ? MEAN_100 : i % 4 == 2 ? MEAN_1E4 : NORMAL;
+        if (c.x == F32 || i % 2)
+            c.stats = F64;
+        emulate_case(c);
+    }
+}
+
+/* ReLU of 16 bits far from 0, backward: its slope jumps, so that what a mean lost shows there, too. */
+static void behind_relu(void) {
+    set_device(90, 2);
+    for (int i = 0; i < 6; i++) {
+        norm_case c = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, i % 3 ? 43 : 301,
+                              (int64_t[]){96, 768, 2304}[i % 3], i % 2 ? BF16 : F16);
+        c.activation = PLANISH_RELU;
+        c.numbers = MEAN_1E4;
+        c.stats = i == 4 ? F64 : F32;
+        emulate_case(c);
+    }
+    for (int i = 0; i < 2; i++) {
+        norm_case c = channels_of(PLANISH_BACKWARD, PLANISH_LAYER, 2, 520, 196, F16);
+        c.activation = PLANISH_RELU;
+        c.numbers = MEAN_1E4;
+        c.stats = i ? F64 : F32;
         emulate_case(c);
     }
 }
@@ -1148,6 +1175,7 @@ int main(int argc, char **argv) {
         {"activations", activations},
         {"behind rows", behind_rows},
         {"behind channels", behind_channels},
+        {"behind relu", behind_relu},
         {"channels spanning", channels_spanning},
         {"strips outliers", strips_outliers},
         {"lines and halves", lines_and_halves},
