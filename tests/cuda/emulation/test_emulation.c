@@ -1081,14 +1081,15 @@ static void behind_rows(void) {
     emulate_case(c);
 }
 
-/* Activations behind norms over channels: whole images, tiles, odd ones, clusters; f32 with a mean in f64. */
+/* Activations behind norms over channels: whole images, tiles, odd ones, clusters; f32 with a mean
+ * in f64. */
 static void behind_channels(void) {
     static const int64_t shapes[][3] = {{5, 24, 64},   {3, 17, 49},   {2, 96, 320},   {2, 33, 1025},
                                         {2, 520, 196}, {2, 1024, 49}, {2, 1216, 196}, {9, 8, 3}};
     for (int i = 0; i < 16; i++) {
-        norm_case c = channels_of(PLANISH_FORWARD, i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
-                                  shapes[i % 8][0], shapes[i % 8][1], shapes[i % 8][2],
-                                  types[(i + i / 8) % 3]);
+        norm_case c =
+            channels_of(PLANISH_FORWARD, i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER, shapes[i % 8][0],
+                        shapes[i % 8][1], shapes[i % 8][2], types[(i + i / 8) % 3]);
         set_device(i % 5 == 4 ? 80 : 90, 2);
         c.activation = i % 3 == 2 ? PLANISH_RELU : PLANISH_SILU;
         if (i % 2)
@@ -1108,7 +1109,8 @@ static void behind_channels(void) {
     }
 }
 
-/* ReLU of 16 bits far from 0, backward: its slope jumps, so that what a mean lost shows there, too. */
+/* ReLU of 16 bits far from 0, backward: its slope jumps, so that what a mean lost shows there, too.
+ */
 static void behind_relu(void) {
     set_device(90, 2);
     for (int i = 0; i < 6; i++) {
