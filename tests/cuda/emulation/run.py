@@ -58,7 +58,9 @@ def build_program(folder: pathlib.Path) -> pathlib.Path:
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     sources = [*HERE.glob("*.c"), texts]
     sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
-    sources += [ROOT / f"src/{name}.c" for name in ("problem", "roles", "status")]
+    sources += [
+        ROOT / f"src/{name}.c" for name in ("problem", "problem_layouts", "roles", "status")
+    ]
     sources += [ROOT / f"src/cuda/{name}.c" for name in PURE]
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-ffp-contract=off"]
     includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", f"-I{HERE}"]
