@@ -55,7 +55,7 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
         bytes += round_up(stages * 2 * tile * 4);
     if (spec->type[ROLE_WEIGHT] != DTYPE_NONE)
         bytes += round_up(depth * 4);
-    if (!backward && spec->type[ROLE_BIAS] != DTYPE_NONE)
+    if (spec->type[ROLE_BIAS] != DTYPE_NONE) /* backward: with an activation */
         bytes += round_up(depth * 4);
     if (backward)
         bytes += round_up((rows - 1) * (depth / rows) * 8);

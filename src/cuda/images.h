@@ -27,4 +27,11 @@ void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cud
  * so many images. */
 bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images, role r);
 
+/*
+ * The backward of an activation asks for the mean before the sums. But for rows and the general
+ * kernels it has to be given with all its digits, where they show: whether it is not. Of 16 bits
+ * they show where the slope jumps, too, which groups let them.
+ */
+bool images_lack_digits(const problem *p, bool jumps_count);
+
 #endif

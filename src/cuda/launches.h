@@ -29,6 +29,7 @@ typedef struct cuda_backward_args {
     int64_t x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;
     uint32_t turns, rest, zero, alone;
     void *mail;
+    const void *bias;
 } cuda_backward_args;
 
 typedef struct cuda_long_args {

@@ -7,18 +7,10 @@
 
 enum { MOST_COLS = 1 << 30 };
 
-/* The backward of an activation asks for the mean before the sums: but for the general kernels it
- * has to be given with all its digits, where they show. */
-static bool misses_digits(const problem *p) {
-    return p->kind == PLANISH_LAYER && !problem_hides_rounding(p) &&
-           p->dtypes[ROLE_MEAN] != DTYPE_F64;
-}
-
 /* Whether the families of kernels that are fast at some problems are asked at all. */
 static bool may_be_fast(const problem *p) {
-    const bool backward = p->pass == PLANISH_BACKWARD;
-    return (p->pass == PLANISH_FORWARD || backward) && p->cols >= 1 && p->cols <= MOST_COLS &&
-           !(backward && p->activation != PLANISH_IDENTITY && misses_digits(p));
+    return (p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD) && p->cols >= 1 &&
+           p->cols <= MOST_COLS;
 }
 
 /* A plan of nothing yet. */

@@ -35,18 +35,25 @@ static void rows_plan_size(cuda_plan *plan) {
     plan->workspace_bytes = rows_plan_workspace(plan);
 }
 
+/* Sets the constants of a backward in one read; 0: rows are too long for it. */
+static int one_read(cuda_spec *spec, const problem *p, const cuda_limits *limits) {
+    return backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
+                             dtype_bytes(p->dtypes[ROLE_DY]), problem_is_double(p), limits);
+}
+
 static void backward_plan(cuda_plan *plan, const problem *p) {
     const rows_backward_tuning *t = &plan->limits.tuning->rows_backward;
     const cuda_limits *limits = &plan->limits;
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
-    int is_double = problem_is_double(p), cols = (int)p->cols;
+    int cols = (int)p->cols;
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     plan->main.kernel = CUDA_BACKWARD;
-    spec->correct = !problem_hides_rounding(p);
+    /* The slope of ReLU jumps: what a mean lost shows there in 16 bits, too. */
+    spec->correct = !problem_hides_rounding(p) || p->activation == PLANISH_RELU;
     spec->want_dweight = has(p, ROLE_DWEIGHT);
     spec->want_dbias = has(p, ROLE_DBIAS);
-    if (backward_geometry(spec, cols, x_bytes, g_bytes, is_double, limits)) {
+    if (one_read(spec, p, limits)) {
         plan->partials = partial_rows(plan);
     } else {
         plan->main.kernel = CUDA_APPLY;
@@ -60,7 +67,8 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     }
     if (spec->want_dweight || spec->want_dbias)
         cuda_plan_finish(plan, p, cols, plan->partials);
-    wide_geometry(plan, most(x_bytes, g_bytes), limits);
+    if (p->activation == PLANISH_IDENTITY)
+        wide_geometry(plan, most(x_bytes, g_bytes), limits);
 }
 
 /* Dense rows plan->stride apart. */
@@ -84,9 +92,17 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
     plan->workspace_bytes = rows_plan_workspace(plan);
 }
 
+/* Only rows in one read take dy through an activation. */
+static bool is_too_long(const cuda_plan *plan, const problem *p) {
+    cuda_spec spec = {.kernel = CUDA_BACKWARD};
+    if (p->activation == PLANISH_IDENTITY || p->pass != PLANISH_BACKWARD)
+        return false;
+    cuda_spec_describe(&spec, p);
+    return !one_read(&spec, p, &plan->limits);
+}
+
 static bool rows_plan_make(cuda_plan *plan, const problem *p) {
-    const bool backward = p->pass == PLANISH_BACKWARD;
-    if ((backward && p->activation != PLANISH_IDENTITY) || !is_rows(p))
+    if (!is_rows(p) || is_too_long(plan, p))
         return false;
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;

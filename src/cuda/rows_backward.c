@@ -161,6 +161,10 @@ static int warps_geometry(cuda_spec *spec, const backward_row *r) {
                                                 : 1);
     c->vecs = vecs;
     c->warps = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? t->most_warps : 8;
+    /* Weights and biases of f32 beside dy through an activation: more registers for a thread. */
+    if (held > 8 && spec->activation != PLANISH_IDENTITY && r->bytes == 2 &&
+        role_bytes(spec, ROLE_WEIGHT) == 4)
+        c->warps = 8;
     spec->min_blocks = held <= 8 ? 2 : 1;
     c->teams = c->warps;
     const int row = 32 * c->warps * spec->min_blocks * vecs * r->width * r->all_bytes;
@@ -221,7 +225,7 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
             many_teams(t, &s, r->chunks);
     }
     if (halves && r->cols > 2 * t->cluster_cols && r->cols <= t->hold_cols &&
-        limits->max_cluster >= 16) {
+        limits->max_cluster >= 16 && spec->activation == PLANISH_IDENTITY) {
         /* RMSNorm with dbias has no registers for four. */
         s = hold_spread(t, r->chunks, spec->kind == PLANISH_RMS && spec->want_dbias ? 3 : 4);
         c->hold = HOLD_IN_RING;
@@ -253,11 +257,13 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int g_bytes, int i
     r.chunks = cols / r.width;
     c->width = r.width;
     spec->cluster = c->rows = c->stages = spec->min_blocks = 1;
-    if (!is_double && is_tiled(t, spec, cols)) {
+    /* dy goes through an activation in registers. */
+    const bool plain = spec->activation == PLANISH_IDENTITY;
+    if (plain && !is_double && is_tiled(t, spec, cols)) {
         tiled_geometry(t, spec, cols);
         return 1;
     }
-    if (!is_double && is_in_runs(spec, cols, limits)) {
+    if (plain && !is_double && is_in_runs(spec, cols, limits)) {
         runs_geometry(t, spec, cols);
         return 1;
     }

@@ -62,7 +62,7 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         spec.access[roles[i]] =
             access_of(b[roles[i]], stride[roles[i]], role_bytes(&spec, roles[i]));
     spec.access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
-    if (is_forward)
+    if (is_forward || spec.type[ROLE_BIAS] != DTYPE_NONE)
         spec.access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
     if (cuda_spec_is_wide(&spec))
         return spec;
@@ -142,6 +142,7 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .mean = b[ROLE_MEAN],
                                 .rstd = b[ROLE_RSTD],
                                 .weight = b[ROLE_WEIGHT],
+                                .bias = b[ROLE_BIAS],
                                 .dx = b[ROLE_DX],
                                 .partial_weight = sums,
                                 .partial_bias = sums + (spec->want_dweight ? bytes : 0),

@@ -13,6 +13,7 @@ import json
 import sys
 
 from axes_cases import AnyCase, any_cases, image_cases
+from behind_cases import behind_cases
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ShimError
 from large_cases import large
 from row_cases import Case, at_once, cases, types_of, wide_cases
@@ -31,7 +32,7 @@ def small_cases() -> list[Case | AnyCase]:
         out.append(Case(direction, LAYER, 41, 520, types_of(direction, LAYER, "f16"), skew=1))
         out.append(Case(direction, LAYER, 700, 4096, types_of(direction, LAYER, "f32")))
         out.append(Case(direction, LAYER, 9, 1000, types_of(direction, LAYER, "f64")))
-    return out + any_cases(True)[::3] + image_cases(True)
+    return out + any_cases(True)[::3] + image_cases(True) + behind_cases(True)
 
 
 def prepare(case: Case | AnyCase) -> str:
@@ -69,6 +70,7 @@ def main() -> int:
     arguments = parser.parse_args()
     found: list[Case | AnyCase] = [*cases(arguments.quick), *any_cases(arguments.quick)]
     found += wide_cases(arguments.quick)
+    found += behind_cases(arguments.quick)
     if arguments.images:
         found = [*image_cases(arguments.small)]
     else:

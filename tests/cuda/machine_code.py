@@ -38,6 +38,7 @@ from gpu_shim import (
     STATISTICS,
     AnyPlan,
     Plan,
+    ShimError,
 )
 from test_compile import same, without
 
@@ -230,11 +231,16 @@ def lines_of(arch: int, index: int) -> list[str]:
     plan = case.plan(arch)
     addresses = dict.fromkeys(ROLES, 4096 + case.access % 16)
     lines: list[str] = []
-    while (cubin := plan.code(addresses, len(lines))) is not None:
+    while True:
+        try:
+            cubin = plan.code(addresses, len(lines))
+        except ShimError as e:
+            raise SystemExit(f"sm_{arch} {case.name}: {e}") from None
+        if cubin is None:
+            return lines
         code = instructions(cubin)
         digest = hashlib.sha256(code).hexdigest()[:32]
         lines.append(f"{digest} {len(code):7} sm_{arch} {case.name}, kernel {len(lines)}")
-    return lines
 
 
 def measure(jobs: int) -> list[str]:

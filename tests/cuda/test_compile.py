@@ -208,6 +208,30 @@ def image_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
                 yield name, AnyPlan(direction, LAYER, sizes, 12, 6, types, strides, **follows), 16
 
 
+def behind_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
+    """Backward of rows and of channels, and forward of channels, with an activation behind them."""
+    rows = itertools.product((24, 96, 200, 768, 1024, 4096, 8192), ("f16", "bf16", "f32"))
+    for i, (cols, dtype) in enumerate(rows):
+        types = same(dtype, BACKWARD, "f32" if i % 4 == 3 else None)
+        types |= {"bias": types["weight"], "mean": "f64" if i % 3 == 1 else "f32"}
+        strides = {r: [cols, 1] for r in ("x", "dy", "dx")}
+        strides |= {r: [1, 0] for r in ("mean", "rstd")}
+        strides |= {r: [0, 1] for r in ("weight", "bias", "dweight", "dbias")}
+        follows = {"activation": SILU, "arch": arch}
+        plan = AnyPlan(BACKWARD, LAYER, (1 << 14, cols), 2, 2, types, strides, **follows)
+        yield f"rows backward {cols} {dtype} silu", plan, 16
+    images = itertools.product(((64, 3136), (96, 3025), (256, 784), (257, 225)), ("f16", "f32"))
+    for direction, ((c, hw), dtype) in itertools.product((FORWARD, BACKWARD), images):
+        types = same(dtype, direction)
+        types |= {"bias": dtype, "mean": "f64", "rstd": "f64"}
+        strides = {r: [c * hw, hw, 1] for r in ("x", "y", "dy", "dx")}
+        strides |= {r: [hw, 0, 1] for r in ("mean", "rstd")}
+        strides |= {r: [0, 1, 0] for r in ("weight", "bias", "dweight", "dbias")}
+        follows = {"activation": SILU, "arch": arch}
+        plan = AnyPlan(direction, LAYER, (64, c, hw), 2, 2, types, strides, **follows)
+        yield f"channels {direction} {c}x{hw} {dtype} silu", plan, 16
+
+
 def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     """(name, plan, access) of every case on an architecture."""
     for name, direction, kind, cols, types, access in cases():
@@ -219,6 +243,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
         full |= dict.fromkeys(("weight", "bias", "dweight", "dbias"), (0, 0, 1))
         yield name, AnyPlan(direction, kind, (64, 20, 40), 6, 4, types, full, arch=arch), 16
     yield from image_plans(arch)
+    yield from behind_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

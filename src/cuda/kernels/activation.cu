@@ -10,6 +10,8 @@ constexpr bool ACTIVE = ACTIVATION != IDENTITY;
 /* Results of 16 bits do not show the last digits of f32, nor those of a mean. */
 constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(D_TYPE) == 2 &&
                                bytes_of(DW_TYPE) == 2;
+/* Nor does z, but where the slope jumps. */
+constexpr bool SHORT_Z = SHORT_RESULTS && ACTIVATION != RELU;
 
 /* exp(-z), -87 <= z <= 40, f64 from -708 on (NaN: NaN, or any number); any z of SHORT_RESULTS. */
 __device__ __forceinline__ float exp_minus(float z) {
@@ -45,6 +47,15 @@ template <typename T> __device__ __forceinline__ T not_below(T z) {
 }
 /* Beyond 40 1 + exp(-z) is 1 in f64, too. */
 template <typename T> __device__ __forceinline__ T limited(T z) { return z > 40 ? 40 : not_below(z); }
+
+/* z of an element. What is not there costs no rounding; with TWICE the product is rounded before the sum, as in the
+ * general kernels. */
+template <bool SCALES = W_TYPE != NONE, bool OFFSETS = B_TYPE != NONE, bool TWICE = false, typename T>
+__device__ __forceinline__ T affine_of_xhat(T xhat, T scale, T offset) {
+    if (SCALES && OFFSETS)
+        return TWICE ? xhat * scale + offset : multiply_add(xhat, scale, offset);
+    return SCALES ? xhat * scale : OFFSETS ? xhat + offset : xhat;
+}
 
 /* f(z) */
 template <typename T> __device__ __forceinline__ T activated(T z) {

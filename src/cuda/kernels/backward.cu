@@ -34,10 +34,12 @@
  * forward.cu: a row's output comes DELAY turns after its sums, and an extra warp of each block
  * exchanges the sums in between. HOLD_THE_NEXT: the row that is put out next waits in registers.
  *
- * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
+ * An activation behind the norm (backward_activation.cu): dy stands for dy * f'(z) above.
+ *
+ * Constants: KIND ACTIVATION COLS X_TYPE G_TYPE D_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE DW_TYPE DB_TYPE WEIGHT_OFFSET
  * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER GROUP HOLD STAGES DELAY CORRECT MIN_BLOCKS
  * WANT_DWEIGHT WANT_DBIAS VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS G_ACCESS
- * D_ACCESS W_ACCESS. D_TYPE NONE: no dx.
+ * D_ACCESS W_ACCESS B_ACCESS. D_TYPE NONE: no dx.
  */
 struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
@@ -50,6 +52,7 @@ struct backward_args {
     u32 zero;     /* 0, which the compiler cannot know */
     u32 alone;    /* no other block has rows */
     u64 *mail;    /* GROUP > 1: a line for each group */
+    const void *bias; /* with an activation */
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -84,12 +87,14 @@ constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
  * middle of others are slower. */
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
+#include "activation.cu"
 #include "saved_mean.cu"
 #include "backward_chunks.cu"
 #include "backward_sums.cu"
 #include "backward_columns.cu"
 #include "backward_output.cu"
 #include "backward_wide.cu"
+#include "backward_activation.cu"
 #include "backward_teams.cu"
 #include "row_tiles.cu"
 #include "row_runs.cu"

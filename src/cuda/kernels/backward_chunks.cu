@@ -41,12 +41,14 @@ struct operands {
     chunk<G_BYTES> g[ROWS][VECS];
 };
 struct row_in_registers {
+    enum { GRADIENT = G_TYPE }; /* the type of what g() gives */
     const operands &o;
     int u;
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return o.x[u][k]; }
     __device__ __forceinline__ chunk<G_BYTES> g(int k) const { return o.g[u][k]; }
 };
 struct row_in_ring {
+    enum { GRADIENT = G_TYPE };
     const team_state &t;
     int stage;
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const {

@@ -64,8 +64,9 @@ __device__ __forceinline__ void row_output(const team_state &t, const row_source
         for (int i = 0; i < WIDTH; i++) {
             if (i % COLUMNS == 0)
                 weights.take(t, k, i / COLUMNS, w);
-            out[i] = element_output(element<X_TYPE>(x.word, i), element<G_TYPE>(g.word, i),
-                                    w[i % COLUMNS], f, dweight[k][i], dbias[k][i]);
+            out[i] = element_output(element<X_TYPE>(x.word, i),
+                                    element<row_source::GRADIENT>(g.word, i), w[i % COLUMNS], f,
+                                    dweight[k][i], dbias[k][i]);
         }
         if constexpr (WANT_DX)
             if (dx.there && t.has(k))

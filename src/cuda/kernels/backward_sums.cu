@@ -25,7 +25,7 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const row_sourc
             d[i] = element<X_TYPE>(x.word, i);
             if (LAYER)
                 d[i] -= mean;
-            g[i] = element<G_TYPE>(dy.word, i);
+            g[i] = element<row_source::GRADIENT>(dy.word, i);
             if (W_TYPE != NONE)
                 g[i] *= w[i % COLUMNS];
         }

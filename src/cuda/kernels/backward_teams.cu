@@ -20,9 +20,12 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     wait_for_stream();
     thread_weights weights;
     weights.load(args, t);
+    thread_bias bias;
+    bias.load(args, t);
     real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
 
     operands o;
+    gradients dz;
 #pragma unroll
     for (int s = 0; s < STAGES; s++)
         fetch(args, t, s, s, o);
@@ -47,14 +50,31 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
         }
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
         weights.forget_all(args.zero);
+        if constexpr (ACTIVE) {
+            bias.forget_all(args.zero);
+#pragma unroll
+            for (int u = 0; u < ROWS; u++) {
+                real first[4] = {0, 0, 0, 0};
+                if constexpr (MEAN_FIRST) {
+                    sum_distances(t, o.x[u], (real)mean[u], first);
+                    exchange(t, first, room, block_rank, EXCHANGES * turn);
+                }
+                const real rest = LAYER ? rest_of_mean(mean[u], first[2] * (real)(1.0 / COLS)) : 0;
+                through_activation_of_row(t, o, u, weights, bias, (real)mean[u], rest, rstd[u], dz);
+            }
+            if (MEAN_FIRST)
+                room = both_rooms - room;
+        }
 #pragma unroll
         for (int u = 0; u < ROWS; u++)
             if (SUMS) {
                 if constexpr (AGAIN)
                     thread_sums(t, row_in_ring{t, stage}, weights, mean[u], sum[u]);
+                else if constexpr (ACTIVE)
+                    thread_sums(t, row_behind_activation{o, dz, u}, weights, mean[u], sum[u]);
                 else
                     thread_sums(t, row_in_registers{o, u}, weights, mean[u], sum[u]);
-                exchange(t, sum[u], room, block_rank, turn);
+                exchange(t, sum[u], room, block_rank, EXCHANGES * turn + EXCHANGES - 1);
             } else {
                 sum[u][0] = sum[u][1] = sum[u][2] = 0;
             }
@@ -64,6 +84,8 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
             const dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
             if constexpr (AGAIN)
                 row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to);
+            else if constexpr (ACTIVE)
+                row_output(t, row_behind_activation{o, dz, u}, weights, f, dweight, dbias, to);
             else
                 row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to);
         }

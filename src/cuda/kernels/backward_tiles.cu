@@ -22,6 +22,7 @@ struct __align__(16) shared_weights {
 
 /* This thread's chunks of a row in shared memory; zeros for what is not there. */
 struct row_in_tile {
+    enum { GRADIENT = G_TYPE };
     const team_state &t;
     u32 x_at, g_at;
     bool there;

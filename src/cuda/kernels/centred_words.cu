@@ -137,30 +137,27 @@ __device__ __forceinline__ void scale_row(const forward_args &args, place &p, co
     }
 }
 
-__device__ __forceinline__ real centred_output(real v, const row_moments &m, real scale, real offset) {
-    const real xhat = NO_DELTA ? v * m.rstd : multiply_add(v, m.rstd, -m.delta * m.rstd);
-    return output_of(xhat, scale, offset);
+/* xhat from x - pivot (RMSNorm: x). */
+__device__ __forceinline__ real centred_xhat(real v, const row_moments &m) {
+    return NO_DELTA ? v * m.rstd : multiply_add(v, m.rstd, -m.delta * m.rstd);
 }
+
+/* Rows in registers, less their pivots. */
+struct centred_rows_held {
+    __device__ __forceinline__ static bool there(int, const centred_row *) { return true; }
+    __device__ __forceinline__ static const real *take(const place &, int u, int k, const centred_row *rows) {
+        return rows[u].v[k];
+    }
+    __device__ __forceinline__ static real xhat(const real *v, int i, int u, int, const centred_row *rows) {
+        return centred_xhat(v[i], rows[u].m);
+    }
+};
 
 template <int COUNT>
 __device__ __forceinline__ void write_rows(const forward_args &args, const place &p,
                                            const affine &early, char *y, const centred_row *rows) {
-#pragma unroll
-    for (int k = 0; k < VECS; k++) {
-        real scale[WIDTH], offset[WIDTH];
-        if (p.idle || !p.has(k))
-            continue;
-        affine_of(args, p, early, k, scale, offset);
-#pragma unroll
-        for (int u = 0; u < COUNT; u++) {
-            real out[WIDTH];
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                out[i] = centred_output(rows[u].v[k][i], rows[u].m, scale[i], offset[i]);
-            store_chunk<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
-                                           pack<Y_TYPE, WIDTH>(out));
-        }
-    }
+    row_output<centred_rows_held, weights_of_columns, y_in_memory, COUNT, VECS, WIDTH, 0>(args, p, early,
+                                                                                             y, rows);
 }
 
 /* Statistics of the warp's COUNT * PER_WARP rows, by lanes in the order of the rows: whole sectors. */

@@ -54,14 +54,26 @@ __device__ __forceinline__ void fill_stage(const channels_args &args, place p, i
 struct pixel_gradients {
     float mean[WIDTH], rstd[WIDTH];
     float sums[3][WIDTH]; /* of g, g * xhat and xhat over its lines */
+    float rest[EXACT_MEAN ? WIDTH : 1]; /* what a float leaves of the mean */
 };
 
-__device__ __forceinline__ void begin_gradients(const place &p, pixel_gradients &t) {
+/* Where the saved mean of a pixel of the tile is. */
+__device__ __forceinline__ const char *saved_mean_at(const channels_args &args, const place &p, int pixel) {
+    const i64 at = (p.first_pixel + pixel) * (i64)bytes_of(MEAN_TYPE);
+    return (const char *)args.mean + p.image * args.mean_image +
+           in_next_image(p, pixel, args.mean_image, PIXELS * bytes_of(MEAN_TYPE)) + at;
+}
+
+__device__ __forceinline__ void begin_gradients(const channels_args &args, const place &p,
+                                                pixel_gradients &t) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         t.sums[0][i] = t.sums[1][i] = t.sums[2][i] = 0;
         t.mean[i] = LAYER ? p.saved[pixel_of(p, i)] : 0;
         t.rstd[i] = p.saved[TILE + pixel_of(p, i)];
+        if constexpr (EXACT_MEAN)
+            t.rest[i] = rest_of(
+                load_chunk<8, 8>(saved_mean_at(args, p, least(pixel_of(p, i), p.pixels - 1))));
     }
 }
 
@@ -73,12 +85,23 @@ constexpr bool SHORT_RANGE = X_TYPE == F16 && (FLAT || CLUSTER == 1);
 __device__ __forceinline__ float centred(const pixel_gradients &t, int i, float x) {
     if (LAYER)
         x -= t.mean[i];
+    if (EXACT_MEAN)
+        x -= t.rest[EXACT_MEAN ? i : 0];
     return SHORT_RANGE ? x : x * t.rstd[i];
+}
+
+/* An element of dy as it comes to the norm, through the activation behind it; `x` is centred. */
+__device__ __forceinline__ float gradient_behind(const place &p, const pixel_gradients &t, int i, float dy,
+                                                 float x, const of_channels<WEIGHTED> &w,
+                                                 const of_channels<BIASED> &b) {
+    if constexpr (!ACTIVE)
+        return dy;
+    return through_activation(dy, affine_of_xhat(SHORT_RANGE ? x * t.rstd[i] : x, w.at(p, i), b.at(p, i)));
 }
 
 /* Adds lines [begin, end) of a thread's. */
 __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t, int begin, int end) {
-#pragma unroll 4
+#pragma unroll(ACTIVE ? 2 : 4)
     for (int e = begin; e < end; e++) {
         int line;
         if (!line_of(p, e, line))
@@ -86,10 +109,11 @@ __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t
         const auto c = elements_of<X_TYPE>(p, X_AT, line);
         const auto d = elements_of<G_TYPE>(p, G_AT, line);
         const of_channels<WEIGHTED> w(p, p.weight, line);
+        const of_channels<BIASED> b(p, p.bias, line);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float x = centred(t, i, element<X_TYPE>(c.word, i));
-            float g = element<G_TYPE>(d.word, i);
+            float g = gradient_behind(p, t, i, element<G_TYPE>(d.word, i), x, w, b);
             if (WEIGHTED)
                 g *= w.at(p, i);
             t.sums[1][i] = multiply_add(g, x, t.sums[1][i]);
@@ -102,23 +126,17 @@ __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t
 }
 
 /* The sums of the unit that is in the ring's present stage, phase after phase as they come. */
-template <int PHASE> __device__ __forceinline__ void sum_gradients(const place &p, pixel_gradients &t) {
+template <int PHASE>
+__device__ __forceinline__ void sum_gradients(const channels_args &args, const place &p, pixel_gradients &t) {
     copy_async_wait<(PHASES > 1 ? PHASES - 1 - PHASE : STAGES - 1)>();
     __syncthreads();
     if (p.has) {
         if constexpr (PHASE == 0)
-            begin_gradients(p, t);
+            begin_gradients(args, p, t);
         add_gradients(p, t, PHASE * PHASE_EACH, least(EACH, (PHASE + 1) * PHASE_EACH));
     }
     if constexpr (PHASE + 1 < PHASES)
-        sum_gradients<PHASE + 1>(p, t);
-}
-
-/* Where the saved mean of a pixel of the tile is. */
-__device__ __forceinline__ const char *saved_mean_at(const channels_args &args, const place &p, int pixel) {
-    const i64 at = (p.first_pixel + pixel) * (i64)bytes_of(MEAN_TYPE);
-    return (const char *)args.mean + p.image * args.mean_image +
-           in_next_image(p, pixel, args.mean_image, PIXELS * bytes_of(MEAN_TYPE)) + at;
+        sum_gradients<PHASE + 1>(args, p, t);
 }
 
 /* c1, c2 and what the saved mean of a pixel leaves of xhat (saved_mean.cu), from its sums. */
@@ -209,11 +227,12 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
         const auto x = elements_of<X_TYPE>(p, X_AT, line);
         const auto d = elements_of<G_TYPE>(p, G_AT, line);
         const of_channels<WEIGHTED> w_of(p, p.weight, line);
+        const of_channels<BIASED> b_of(p, p.bias, line);
         float v[WIDTH], cut_weight = 0, cut_bias = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             float xhat = centred(t, i, element<X_TYPE>(x.word, i)); /* SHORT_RANGE: over rstd */
-            const float dy = element<G_TYPE>(d.word, i);
+            const float dy = gradient_behind(p, t, i, element<G_TYPE>(d.word, i), xhat, w_of, b_of);
             if (CORRECT)
                 xhat -= f.delta[i];
             const float both = SHORT_RANGE ? dy * t.rstd[i] : dy;
@@ -253,7 +272,7 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
                                               i64 next) {
     pixel_gradients t;
     pixel_factors f;
-    sum_gradients<0>(p, t);
+    sum_gradients<0>(args, p, t);
     if (p.has) {
         if (SHORT_RANGE)
 #pragma unroll

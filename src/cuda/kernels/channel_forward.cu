@@ -1,4 +1,4 @@
-/* A part of channels.cu: the forward, sums about pivots, moments and output of the tiles of a block. */
+/* A part of channels.cu: the forward, sums about pivots and moments of the tiles of a block. */
 
 /* From sums about p + d to sums about p, of n elements. */
 __device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
@@ -237,87 +237,6 @@ __device__ __forceinline__ void merge_pixels(const channels_args &args, place &p
     }
     p.round++;
     __syncthreads();
-}
-
-/* Of moments: the mean, what its rest adds to xhat, rstd. */
-__device__ __forceinline__ float output_of(float x, const four_floats &m, float weight, float bias) {
-    x = LAYER ? multiply_add(x - m.x, m.z, m.y) : x * m.z;
-    if (WEIGHTED && BIASED)
-        return multiply_add(x, weight, bias);
-    return WEIGHTED ? x * weight : BIASED ? x + bias : x;
-}
-
-/* The output in x's own layout; `out`: of the thread's first line. */
-__device__ __forceinline__ void write_channels(const channels_args &args, const place &p, char *out) {
-    four_floats m[WIDTH];
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        m[i] = p.moments[pixel_of(p, i)];
-#pragma unroll 8
-    for (int e = 0; e < EACH; e++) {
-        int line;
-        if (!line_of(p, e, line))
-            continue;
-        const auto c = elements_of<X_TYPE>(p, X_AT, line);
-        const of_channels<WEIGHTED> w(p, p.weight, line);
-        const of_channels<BIASED> b(p, p.bias, line);
-        float v[WIDTH];
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            v[i] = output_of(element<X_TYPE>(c.word, i), m[i], w.at(p, i), b.at(p, i));
-        const auto y = pack<Y_TYPE, WIDTH>(v);
-        if constexpr (OUT_THROUGH_SHARED)
-            hold_output<Y_TYPE>(p, line, y);
-        else
-            write_output<Y_TYPE, Y_ACCESS>(p, out + next_lines<Y_TYPE>(e), y);
-    }
-}
-
-/* Neighbouring pixels of a thread that writes channels side by side: a channel's come by one read of shared
- * memory, and its weight serves both. */
-constexpr int NEAR = TILE % 2 ? 1 : 2;
-
-/* COUNT neighbouring channels' numbers. */
-template <int COUNT> __device__ __forceinline__ chunk<COUNT * 4> numbers_of(const float *first) {
-    return load_from_shared<COUNT * 4>(shared_address(first));
-}
-
-/* The output with the channels of a pixel side by side: in a warp 8 neighbourhoods of pixels by 4 chunks of
- * channels. */
-__device__ __forceinline__ void write_pixels(const channels_args &args, const place &p, char *out) {
-    constexpr int B = bytes_of(Y_TYPE), XB = bytes_of(X_TYPE);
-    constexpr int QUADS = ceil_div(ceil_div(DEPTH, CHUNK), 4), OCTETS = ceil_div(TILE, 8 * NEAR);
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int i = threadIdx.x / 32; i < QUADS * OCTETS; i += WARPS) {
-        const int channel = (i % QUADS * 4 + lane % 4) * CHUNK, pixel = (i / QUADS * 8 + lane / 4) * NEAR;
-        if (channel >= p.channels || pixel >= p.pixels)
-            continue;
-        four_floats m[NEAR];
-#pragma unroll
-        for (int n = 0; n < NEAR; n++)
-            m[n] = p.moments[pixel + n];
-        chunk<CHUNK * 4> weight = {}, bias = {};
-        if constexpr (WEIGHTED)
-            weight = numbers_of<CHUNK>(p.weight + channel);
-        if constexpr (BIASED)
-            bias = numbers_of<CHUNK>(p.bias + channel);
-        float v[NEAR][CHUNK];
-#pragma unroll
-        for (int j = 0; j < CHUNK; j++) {
-            const u32 at = channel_at<XB>(channel + j) + place_of_byte(channel, pixel * XB);
-            const auto c = load_from_shared<NEAR * XB>(p.room + X_AT + at);
-#pragma unroll
-            for (int n = 0; n < NEAR; n++)
-                v[n][j] = output_of(element<X_TYPE>(c.word, n), m[n], __uint_as_float(weight.word[j]),
-                                    __uint_as_float(bias.word[j]));
-        }
-#pragma unroll
-        for (int n = 0; n < NEAR; n++)
-            if (pixel + n < p.pixels)
-                store_chunk<CHUNK * B, CHUNK * B>(out + ((i64)(pixel + n) * COLS + channel) * B,
-                                                  pack<Y_TYPE, CHUNK>(v[n]));
-    }
 }
 
 __device__ __forceinline__ void fill_forward(const channels_args &args, const place &p) {

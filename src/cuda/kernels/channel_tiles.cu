@@ -3,6 +3,7 @@
  * a tile: where it lies in shared memory, which of it a thread has, and how the blocks of a cluster tell
  * each other their parts of a pixel's sums.
  */
+#include "fusion.cu"
 #include "saved_mean.cu"
 
 struct channels_args {
@@ -42,7 +43,9 @@ constexpr bool SPANS = !FLAT && !LAST && !SHIFTED && CLUSTER == 1 && (!FORWARD |
                        PIXELS > TILE && PIXELS % TILE && PIXELS * bytes_of(X_TYPE) % 32 == 0 &&
                        TILE * bytes_of(X_TYPE) % 32 == 0;
 constexpr bool WEIGHTED = W_TYPE != NONE;
-constexpr bool BIASED = FORWARD && B_TYPE != NONE;
+constexpr bool BIASED = (FORWARD || ACTIVE) && B_TYPE != NONE;
+/* What goes into an activation is made again by the mean with all its digits. */
+constexpr bool EXACT_MEAN = !FORWARD && ACTIVE && LAYER && MEAN_IS_EXACT && !SHORT_Z;
 
 template <bool FLOATS> struct total_of {
     typedef double type;

@@ -33,6 +33,7 @@
 #include "channel_tiles.cu"
 #include "channel_shifted.cu"
 #include "channel_copies.cu"
+#include "channel_output.cu"
 #include "channel_forward.cu"
 #include "channel_backward.cu"
 

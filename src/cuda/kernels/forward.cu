@@ -102,7 +102,7 @@ constexpr bool FOLDED = LAYER && sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && b
  * middle of others are slower. */
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-#include "activation.cu"
+#include "fusion.cu"
 #include "forward_chunks.cu"
 #include "forward_sums.cu"
 #include "forward_moments.cu"

@@ -46,16 +46,6 @@ __device__ __forceinline__ real normalized(real x, const row_moments &m) {
     return (LAYER ? (x - m.pivot) - m.delta : x) * m.rstd;
 }
 
-__device__ __forceinline__ real scaled(real v, real scale, real offset) {
-    if (W_TYPE != NONE && B_TYPE != NONE)
-        return multiply_add(v, scale, offset);
-    return W_TYPE != NONE ? v * scale : B_TYPE != NONE ? v + offset : v;
-}
-
-__device__ __forceinline__ real output_of(real xhat, real scale, real offset) {
-    return activated(scaled(xhat, scale, offset));
-}
-
 /* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
 __device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
                                           const affine &early, int k, real *scale, real *offset) {
@@ -70,32 +60,61 @@ __device__ __forceinline__ void affine_of(const forward_args &args, const place 
     }
 }
 
+/* Weight and bias of the thread's columns. */
+struct weights_of_columns {
+    __device__ __forceinline__ static void take(const forward_args &args, const place &p,
+                                                const affine &early, int k, real *scale, real *offset) {
+        affine_of(args, p, early, k, scale, offset);
+    }
+    template <typename... row_state>
+    __device__ __forceinline__ static void take_in(const forward_args &, const place &, int, int, real *,
+                                                   real *, const row_state *...) {}
+};
+
+/* Of rows that may be groups of channels: then each row's own. */
+struct weights_of_rows {
+    __device__ __forceinline__ static void take(const forward_args &args, const place &p,
+                                                const affine &early, int k, real *scale, real *offset) {
+        if (!GROUPED)
+            affine_of(args, p, early, k, scale, offset);
+    }
+    __device__ __forceinline__ static void take_in(const forward_args &args, const place &p, int u, int k,
+                                                   real *scale, real *offset, const row_reader *reader,
+                                                   const row_moments *) {
+        if constexpr (GROUPED)
+            load_channels(args, p, k, reader[u].first_channel, scale, offset);
+    }
+};
+
+/* Rows of y in memory, from the thread's first chunk on. */
+struct y_in_memory {
+    __device__ __forceinline__ static bool has(const place &p, int k) { return !p.idle && p.has(k); }
+    __device__ __forceinline__ static void put(const forward_args &args, const place &, char *y, int u,
+                                               int k, const real *out) {
+        store_chunk<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
+                                       pack<Y_TYPE, WIDTH>(out));
+    }
+};
+
+/* Rows wherever they wait for their output. */
+struct rows_held {
+    __device__ __forceinline__ static bool there(int u, const row_reader *reader, const row_moments *) {
+        return reader[u].there;
+    }
+    __device__ __forceinline__ static chunk<X_BYTES> take(const place &p, int u, int k,
+                                                          const row_reader *reader, const row_moments *) {
+        return reader[u].take(p, k);
+    }
+    __device__ __forceinline__ static real xhat(const chunk<X_BYTES> &c, int i, int u, int,
+                                                const row_reader *, const row_moments *moments) {
+        return normalized(element<X_TYPE>(c.word, i), moments[u]);
+    }
+};
+
 /* The output of a team's rows. */
 __device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
                                       const affine &early, const row_reader *reader,
                                       const row_moments *moments) {
-#pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++) {
-        real scale[WIDTH], offset[WIDTH];
-        if (p.idle || !p.has(k))
-            continue;
-        if (!GROUPED)
-            affine_of(args, p, early, k, scale, offset);
-#pragma unroll
-        for (int u = 0; u < ROWS; u++) {
-            if (!reader[u].there)
-                continue;
-            const row_moments &m = moments[u];
-            chunk<X_BYTES> c = reader[u].take(p, k);
-            real out[WIDTH];
-            if constexpr (GROUPED)
-                load_channels(args, p, k, reader[u].first_channel, scale, offset);
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                out[i] = output_of(normalized(element<X_TYPE>(c.word, i), m), scale[i], offset[i]);
-            }
-            store_chunk<Y_BYTES, Y_ACCESS>(y + u * PER_WARP * args.y_stride + k * (SPREAD * Y_BYTES),
-                                           pack<Y_TYPE, WIDTH>(out));
-        }
-    }
+    row_output<rows_held, weights_of_rows, y_in_memory, ROWS, VECS, WIDTH, UNROLL>(args, p, early, y, reader,
+                                                                                   moments);
 }

@@ -45,6 +45,43 @@ __device__ __forceinline__ void scale_run(const forward_args &args, place &p, i6
     sum_scaled(p, there, x, there ? lane_mean(p, x) : 0, m, args);
 }
 
+struct weights_of_run {
+    __device__ __forceinline__ static void take(const forward_args &, const place &p,
+                                                const affine_runs &columns, int j, real *scale,
+                                                real *offset) {
+        columns.take(p.rank, j, scale, offset);
+    }
+    __device__ __forceinline__ static void take_in(const forward_args &, const place &, int, int, real *,
+                                                   real *, const u32 *, const real *, const row_moments *) {}
+};
+
+/* A run as x - pivot or, held as words, as it is in memory. */
+struct run_held {
+    __device__ __forceinline__ static bool there(int, const u32 *, const real *, const row_moments *) {
+        return true;
+    }
+    __device__ __forceinline__ static int take(const place &, int, int j, const u32 *, const real *,
+                                               const row_moments *) {
+        return 2 * j;
+    }
+    __device__ __forceinline__ static real xhat(int first, int i, int, int, const u32 *word, const real *v,
+                                                const row_moments *m) {
+        real d = v[first + i];
+        if (HELD_AS_WORDS)
+            d = element<X_TYPE>(word, first + i) - (LAYER ? m->pivot : 0);
+        return centred_xhat(d, *m);
+    }
+};
+
+/* Words of y in the place of those of x. */
+struct y_in_words {
+    __device__ __forceinline__ static bool has(const place &, int) { return true; }
+    __device__ __forceinline__ static void put(const forward_args &, const place &, u32 *word, int, int j,
+                                               const real *out) {
+        word[j] = pack<Y_TYPE, 2>(out).word[0];
+    }
+};
+
 /* Row `row` in shared memory becomes its output. */
 __device__ __forceinline__ row_moments take_run(const forward_args &args, place &p,
                                                 const affine_runs &columns, const run_place &run,
@@ -72,19 +109,7 @@ __device__ __forceinline__ row_moments take_run(const forward_args &args, place 
         }
     }
     forget_run(args, word);
-#pragma unroll
-    for (int j = 0; j < RUN; j++) {
-        real scale[2], offset[2], out[2];
-        columns.take(p.rank, j, scale, offset);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            real d = v[2 * j + i];
-            if (HELD_AS_WORDS)
-                d = element<X_TYPE>(word, 2 * j + i) - (LAYER ? m.pivot : 0);
-            out[i] = centred_output(d, m, scale[i], offset[i]);
-        }
-        word[j] = pack<Y_TYPE, 2>(out).word[0];
-    }
+    row_output<run_held, weights_of_run, y_in_words, 1, RUN, 2, 0>(args, p, columns, word, word, v, &m);
     __syncwarp();
     store_run(run, word);
     __syncwarp();

@@ -35,7 +35,7 @@ struct general_args {
     general_axis axis[17];
 };
 
-#include "activation.cu"
+#include "fusion.cu"
 #include "saved_mean.cu"
 
 constexpr bool LAYER = KIND == 0;
@@ -209,12 +209,9 @@ __device__ __forceinline__ void forward_row(const general_args &args, const thre
         return;
     for (i64 i = t.slice; i < args.inner_size; i += SLICES) {
         place p = inner_place(args, t.row, i);
-        double v = ((read<X_TYPE>(args, p, X) - m.pivot) - m.delta) * rstd;
-        if (W_TYPE != NONE)
-            v *= weight_at(args, p);
-        if (B_TYPE != NONE)
-            v += read<B_TYPE>(args, p, BIAS);
-        write<Y_TYPE>(args, p, Y, activated(v));
+        const double xhat = ((read<X_TYPE>(args, p, X) - m.pivot) - m.delta) * rstd;
+        const double w = weight_at(args, p), b = read<B_TYPE>(args, p, BIAS);
+        write<Y_TYPE>(args, p, Y, epilogue<W_TYPE != NONE, B_TYPE != NONE, true>(xhat, w, b));
     }
 }
 

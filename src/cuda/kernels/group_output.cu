@@ -17,10 +17,7 @@ __device__ __forceinline__ row_common common_of_row(const groups_args &args, i64
 __device__ __forceinline__ float output_of(float x, float dy, const row_common &c, float w, float b) {
     x = less_mean(x, c.mean, c.rest) * c.rstd;
     if (FORWARD)
-        return activated(WEIGHTED && BIASED ? multiply_add(x, w, b)
-                         : WEIGHTED         ? x * w
-                         : BIASED           ? x + b
-                                            : x);
+        return epilogue(x, w, b);
     dy = gradient_behind(dy, x, w, b);
     const float g = WEIGHTED ? dy * w : dy;
     return (multiply_add(-x, c.a, g) + (LAYER ? c.b : 0)) * c.rstd;

@@ -192,7 +192,7 @@ __device__ __forceinline__ void put_outputs(const tile_place &p, const row_commo
     const auto x = read_run<X_TYPE, X_ACCESS, COUNT>(x_at);
     put_run<COUNT>(x_at, [&](int i) {
         const float v = element<X_TYPE>(x.word, i);
-        return FOLDED ? activated(multiply_add(LAYER ? v - of.mean : v, scale, offset))
+        return FOLDED ? epilogue<true, true>(LAYER ? v - of.mean : v, scale, offset)
                       : output_of(v, 0, of, a.weight, a.bias);
     });
 }

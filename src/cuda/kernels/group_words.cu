@@ -2,7 +2,7 @@
  * What the kernels of groups of channels share: arguments, weights, saved moments and the arithmetic
  * of a row's moments. Included by groups.cu and strips.cu, whose constants it uses.
  */
-#include "activation.cu"
+#include "fusion.cu"
 #include "saved_mean.cu"
 
 struct groups_args {

@@ -269,7 +269,7 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
             float x = element<X_TYPE>(c.word, i);
             if (LAYER)
                 x -= mean[i / EACH];
-            v[i] = activated(LAYER || BIASED ? multiply_add(x, scale[i], bias[i]) : x * scale[i]);
+            v[i] = epilogue<true, LAYER || BIASED>(x, scale[i], bias[i]);
         }
         store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                            pack<OUT_TYPE, WIDTH>(v));

@@ -17,6 +17,33 @@ struct __align__(16) affine_columns {
     }
 };
 
+/* Of the thread's chunks; a chunk that it has not takes those of its first. */
+struct weights_in_tile {
+    __device__ __forceinline__ static void take(const forward_args &, const place &p,
+                                                const affine_columns &columns, int k, real *scale,
+                                                real *offset) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const int column = (p.rank + (p.has(k) ? k : 0) * SPREAD) * WIDTH + i;
+            scale[i] = columns.scale[column];
+            offset[i] = columns.offset[column];
+        }
+    }
+    __device__ __forceinline__ static void take_in(const forward_args &, const place &, int, int, real *,
+                                                   real *, const centred_row *) {}
+};
+
+/* A row of y, which goes to the place of x when all of it is made. */
+struct y_in_tile {
+    __device__ __forceinline__ static bool has(const place &, int) { return true; }
+    __device__ __forceinline__ static void put(const forward_args &, const place &, centred_row *y, int,
+                                               int k, const real *out) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            y->v[k][i] = out[i];
+    }
+};
+
 /* A row in shared memory becomes its output. `at` is this thread's first chunk of it, `x` the same in
  * memory. */
 __device__ __forceinline__ row_moments take_row(const forward_args &args, place &p,
@@ -42,14 +69,8 @@ __device__ __forceinline__ row_moments take_row(const forward_args &args, place 
         if (__any_sync(EVERY_LANE, row.m.beyond != 0))
             scale_row(args, p, x, there, row);
     }
-#pragma unroll
-    for (int k = 0; k < VECS; k++)
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            const int column = (p.rank + (p.has(k) ? k : 0) * SPREAD) * WIDTH + i;
-            row.v[k][i] = centred_output(row.v[k][i], row.m, columns.scale[column],
-                                         columns.offset[column]);
-        }
+    row_output<centred_rows_held, weights_in_tile, y_in_tile, 1, VECS, WIDTH, 0>(args, p, columns, &row,
+                                                                                 &row);
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if (p.has(k))
