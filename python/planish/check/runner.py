@@ -20,12 +20,12 @@ from .judge import Verdict, same_bits
 from .problem import Problem
 
 CEILING = "ceiling"
-#: Takes a quarter of a second for what is larger than the cache, and writes it like anything else:
-#: not timed there where there are other tiers.
+#: So slow that a call is a trial, whatever the caches hold; and not timed for what is larger than
+#: the cache, which it writes like anything else, where there are other tiers.
 PLAINEST = "portable"
 #: Trials of each engine and of the ceiling. What is noise after them goes on for three times as
 #: long, if there is as much time left.
-EFFORT = Effort(trials=7, trial_seconds=0.0015, case_seconds=0.3, patience=3.0)
+EFFORT = Effort(trials=9, trial_seconds=0.001, case_seconds=0.3, patience=3.0)
 
 
 class Runs(Protocol):
@@ -147,7 +147,7 @@ def time_on_cpu(case: Case, engines: Sequence[Engines], effort: Effort) -> dict[
     """Every engine and the ceiling by turns, in seconds that this process had a core."""
     problem = Problem(case)
     plans = {engine.name: engine.plan(problem) for engine in engines}
-    works = {name: loop(plan.run, clock="cpu") for name, plan in plans.items()}
+    works = {n: loop(plan.run, warm=n != PLAINEST, clock="cpu") for n, plan in plans.items()}
     works[CEILING] = cpu_ceiling(case, problem.bytes)
     try:
         return interleave(works, effort, settled=settled)
