@@ -18,7 +18,8 @@ library=$(dirname "$(dirname "$package")")
 
 case $way in
 pkg-config)
-    export PKG_CONFIG_PATH="$(dirname "$package")"
+    PKG_CONFIG_PATH=$(dirname "$package")
+    export PKG_CONFIG_PATH
     flags=$(pkg-config --define-variable=prefix="$at" --cflags --libs planish)
     for name in forward backward; do
         # shellcheck disable=SC2086
