@@ -21,9 +21,9 @@ enum {
     PASS_A = 1 << PLANISH_APPLY
 };
 #define ROLE_BIT(r) (1u << (r))
-#define OVER_X ROLE_BIT(ROLE_X)
-#define OVER_Y ROLE_BIT(ROLE_Y)
-#define OVER_DY ROLE_BIT(ROLE_DY)
+#define ALIAS_X ROLE_BIT(ROLE_X)
+#define ALIAS_Y ROLE_BIT(ROLE_Y)
+#define ALIAS_DY ROLE_BIT(ROLE_DY)
 
 /* clang-format off */
 /*
@@ -41,12 +41,12 @@ enum {
     MAKE(arg, X,       x,       FULL,   ANY,   PASS_F | PASS_B | PASS_S | PASS_A, 0,                                 0,         0,               0)                           \
     MAKE(arg, WEIGHT,  weight,  AFFINE, ANY,   0,                                 PASS_F | PASS_B | PASS_Y | PASS_A, 0,         0,               0)                           \
     MAKE(arg, BIAS,    bias,    AFFINE, ANY,   0,                                 PASS_F | PASS_Y | PASS_A,          PASS_B,    0,               0)                           \
-    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 0,         PASS_F | PASS_A, OVER_X)                      \
+    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 0,         PASS_F | PASS_A, ALIAS_X)                      \
     MAKE(arg, MEAN,    mean,    KEPT,   LAYER, PASS_B | PASS_S | PASS_A,          PASS_F,                            0,         PASS_F | PASS_S, 0)                           \
     MAKE(arg, RSTD,    rstd,    KEPT,   ANY,   PASS_B | PASS_Y | PASS_A,          PASS_F,                            0,         PASS_F,          0)                           \
     MAKE(arg, M2,      m2,      KEPT,   ANY,   PASS_S,                            0,                                 0,         PASS_S,          0)                           \
     MAKE(arg, DY,      dy,      FULL,   ANY,   PASS_B | PASS_Y,                   0,                                 0,         0,               0)                           \
-    MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, OVER_X | OVER_DY | OVER_Y)   \
+    MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, ALIAS_X | ALIAS_DY | ALIAS_Y)   \
     MAKE(arg, DWEIGHT, dweight, AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)                           \
     MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)                           \
     /* a new role comes last, as its field does */
