@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from planish import _composite, _enable, _norms
-from planish._arguments import CASTS, affine_of, check_activation, has_kernels, rounds_xhat
+from planish._arguments import CASTS, DTYPES, affine_of, check_activation, has_kernels, rounds_xhat
 from planish._arguments import DEVICES as DEVICES
-from planish._arguments import DTYPES
 from planish._arguments import axes_of as _axes
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type

@@ -3,10 +3,10 @@ refused."""
 
 from __future__ import annotations
 
+import pytest
 import torch.nn.functional as F
 
 import planish
-import pytest
 import torch
 from torch import Tensor
 
@@ -59,7 +59,7 @@ def test_result_and_gradients(rms: bool, dtype: torch.dtype, activation: str) ->
         dy = torch.randn(shape, dtype=torch.float64).to(dtype)
         got = torch.autograd.grad(y, given, dy)
         gradients = torch.autograd.grad(wanted, exact, dy.double())
-        for name, one, other in zip("x weight bias".split(), got, gradients, strict=True):
+        for name, one, other in zip(["x", "weight", "bias"], got, gradients, strict=True):
             scale = float(other.abs().max())
             error = float((one.double() - other).abs().max())
             assert error <= limit * max(scale, 1), (name, shape, error)
@@ -137,7 +137,8 @@ def test_compiled() -> None:
 
 def test_another_activation_is_refused() -> None:
     x = torch.randn(4, 8)
-    with pytest.raises(ValueError, match="layer_norm: activation is 'tanh'; known are None, 'silu'"):
+    known = "layer_norm: activation is 'tanh'; known are None, 'silu'"
+    with pytest.raises(ValueError, match=known):
         planish.layer_norm(x, 1, activation="tanh")
     with pytest.raises(ValueError, match="rms_norm: activation is 'mish'"):
         planish.rms_norm(x, 1, activation="mish")

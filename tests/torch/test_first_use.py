@@ -294,7 +294,7 @@ for name, axes in lists.items():
         wrong[f"forward {role} {name}"] = lambda r=role, a=axes: forward_of(**{r: a})
         wrong[f"backward {role} {name}"] = lambda r=role, a=axes: backward_of(**{r: a})
     wrong[f"statistics {name}"] = lambda a=axes: statistics(x, a)
-for number in (-1, 3, 2**31, 2**32, 2**40):
+for number in (-1, 5, 2**31, 2**32, 2**40):
     wrong[f"forward activation {number}"] = lambda n=number: forward_of(activation=n)
     wrong[f"backward activation {number}"] = lambda n=number: backward_of(activation=n)
 wrong["forward eps"] = lambda: forward_of(eps=float("nan"))
