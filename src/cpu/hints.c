@@ -24,9 +24,8 @@ static bool is_f32(const problem *p) {
 
 /* Whether rows from beyond the near cache are there in time without a prefetch. */
 static bool is_fetched(const problem *p, const cpu_tuning *row, size_t bytes) {
-    if (problem_is_backward(p))
-        return row->fetches_gradients && !is_short(p);
-    return is_f32(p) && range_has(row->fetched_rows, row_bytes(p)) && bytes <= row->fetched_bytes;
+    return !problem_is_backward(p) && is_f32(p) && range_has(row->fetched_rows, row_bytes(p)) &&
+           bytes <= row->fetched_bytes;
 }
 
 traffic cpu_traffic_of(const problem *p, const cpu_limits *limits, cpu_path path) {

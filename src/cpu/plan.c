@@ -10,6 +10,7 @@
  */
 enum {
     BLOCK_ELEMENTS = 16384,  /* forward: elements in one work item */
+    EVEN_BLOCKS = 16,        /* of rows of groups, where there are few */
     CHANNEL_BYTES = 1 << 18, /* of a tile of pixels, or of two in backward */
     LEAST_PIXELS = 32,       /* in a tile, where there are as many in a run */
     LINE_CHANNELS = 16,      /* of rows brought into planes together, or more */
@@ -190,7 +191,10 @@ static void plan_group_rows(cpu_plan *plan, const problem *p, const cpu_tuning *
     const int64_t row_bytes = p->cols * dtype_bytes(p->dtypes[ROLE_X]);
     cut->space = plan_group_space(plan, p, real_bytes);
     cut->together = row_bytes <= row->together_bytes[problem_is_backward(p)] ? GROUP : 1;
+    /* Few rows are cut so that threads have about as many of them each. */
+    const int64_t few = ceil_div(ceil_div(p->rows, EVEN_BLOCKS), cut->together) * cut->together;
     cut->block_rows = ceil_div(BLOCK_ELEMENTS, p->cols);
+    cut->block_rows = cut->block_rows > few ? few : cut->block_rows;
     const size_t kept = (size_t)(cut->together * p->cols) * real_bytes + KEPT_REST;
     const bool keeps = keeps_gradient(p) && kept <= KEPT_BYTES;
     const int64_t least = ceil_div(p->rows, SLOTS);
@@ -300,7 +304,8 @@ void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
         /* xhat that is divided out of y has a rounding more than one from x, and an f32 row of a
          * few elements none to spare (docs/internals/numerics.md). */
         .is_double = problem_is_double(p) || p->pass == PLANISH_BACKWARD_FROM_Y,
-        .parallel = p->rows * p->cols >= row->fork_elements,
+        .parallel = p->rows * p->cols >=
+                    (path_is_groups(path) ? row->fork_group_elements : row->fork_elements),
         .traffic = cpu_traffic_of(p, limits, path),
         .sums = problem_is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0,
     };

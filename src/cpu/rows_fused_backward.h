@@ -79,7 +79,7 @@ INLINE NAME(row_gradient)
     double total[3][GROUP] = {{0}};
     saved.mean = (REAL)stat_load(&a->mean, row);
     if (!reach.is_exact) {
-        const backward_args of_x = {.cols = a->cols};
+        const backward_args of_x = {.hints = a->hints, .cols = a->cols};
         NAME(gradient_totals)(&of_x, &x, &x, 1, false, &saved, total);
     }
     *delta = rest_of_mean(&reach, &a->mean, row, total[0][0] * (1.0 / (double)a->cols), saved.mean,

@@ -20,12 +20,15 @@
  * - prefetch_y_bytes: 1.01 to 1.1 with more on a Xeon, slower with less; 16 bits wait for their
  *   conversions, and gain beyond 24 MB (xeon-avx512-2).
  * - far_bytes: 1.32 at 4096 x 512 on Zen 3, even at 1024 x 2048 and slower below (zen3/far).
+ * - fork_group_elements: with two threads of a Xeon torch's group norms of 7680 elements are 1.3
+ *   times as fast as planish on one (switch-2).
  * - fork_elements, together_bytes: set by hand; no file has the figures.
  */
 #define EVERYWHERE                                                                                 \
-    .fork_elements = 32768, .near_bytes = MB(1), .stream_bytes = MB(8), .stream_rows_share = 12,   \
-    .stream_rows_least = MB(12), .stream_rows_most = MB(40), .prefetch_y_bytes = MB(2),            \
-    .prefetch_y_bytes_16 = MB(24), .far_bytes = MB(10), .together_bytes = {KB(16), KB(4)}
+    .fork_elements = 32768, .fork_group_elements = 4096, .near_bytes = MB(1),                      \
+    .stream_bytes = MB(8), .stream_rows_share = 12, .stream_rows_least = MB(12),                   \
+    .stream_rows_most = MB(40), .prefetch_y_bytes = MB(2), .prefetch_y_bytes_16 = MB(24),          \
+    .far_bytes = MB(10), .together_bytes = {KB(16), KB(4)}
 
 /* Not streamed in lines or runs: neither was timed but on the CPUs that have it. */
 #define STREAMED_IN_PIECES                                                                         \
@@ -34,19 +37,19 @@
 
 /* Nothing is left to the CPU's own prefetcher: as on Zen 3, whose prefetches all gain. */
 #define PREFETCHED                                                                                 \
-    .fetched_rows = {0}, .fetched_bytes = 0, .fetches_gradients = false, .fetches_groups = false,  \
-    .prefetch_sums = true, .prefetch_steps = {{ANY_LENGTH}, {ANY_LENGTH}}, .prefetch_elements = 0, \
+    .fetched_rows = {0}, .fetched_bytes = 0, .fetches_groups = false, .prefetch_sums = true,       \
+    .prefetch_steps = {{ANY_LENGTH}, {ANY_LENGTH}}, .prefetch_elements = 0,                        \
     .prefetch_most_rows = 0, .alone_row_bytes = 0, .joined_bytes = KB(1), .by_pixel = false
 
 /* Left to it: the Xeon of xeon-avx512-5 (by-turns.txt), rows of 768 to 2048 columns up to 6 MB 1.01
- * to 1.11; f32 backward 1.07 to 1.24 (xeon-avx512-2); groups stored by pixel 1.05 to 1.62, strips
- * of whole pixels up to 8 KB at once (xeon-avx512-3), read pixel by pixel nearly twice as fast from
- * beyond the caches. */
+ * to 1.11; groups stored by pixel 1.05 to 1.62, strips of whole pixels up to 8 KB at once
+ * (xeon-avx512-3), read pixel by pixel nearly twice as fast from beyond the caches. The backward of
+ * f32 rows is not: with prefetches 6 of 103 cells are slower than 1.1 times torch's time, without
+ * them 17 (switch-2). */
 #define FETCHED_BY_INTEL                                                                           \
-    .fetched_rows = {2048, 4095}, .fetched_bytes = MB(6), .fetches_gradients = true,               \
-    .fetches_groups = true, .prefetch_sums = false,                                                \
-    .prefetch_steps = {{ANY_LENGTH}, {ANY_LENGTH}}, .prefetch_elements = 0,                        \
-    .prefetch_most_rows = 0, .joined_bytes = KB(8), .by_pixel = true
+    .fetched_rows = {2048, 4095}, .fetched_bytes = MB(6), .fetches_groups = true,                  \
+    .prefetch_sums = false, .prefetch_steps = {{ANY_LENGTH}, {ANY_LENGTH}},                        \
+    .prefetch_elements = 0, .prefetch_most_rows = 0, .joined_bytes = KB(8), .by_pixel = true
 
 /* Timed with AVX-512 on a Xeon and left off elsewhere: groups of rows in turn up to where two
  * groups and a y are in 48 KB of first-level cache, 1.02 to 1.1; y prefetched while squares are
@@ -99,7 +102,6 @@ static const cpu_tuning rows[CPU_COUNT] = {
                   .large_short_steps = false,
                   .fetched_rows = {0},
                   .fetched_bytes = 0,
-                  .fetches_gradients = false,
                   /* f32 backward of images stored by pixel 1.02 to 1.41, by channel 0.99 to 1.25
                    * (zen4-2/groups-asks.txt); strips as on Intel's. */
                   .fetches_groups = true,
@@ -128,7 +130,6 @@ static const cpu_tuning rows[CPU_COUNT] = {
                   .large_short_steps = true,
                   .fetched_rows = {0},
                   .fetched_bytes = 0,
-                  .fetches_gradients = false,
                   .fetches_groups = false, /* docs/notebook/103 */
                   .joined_bytes = KB(1),
                   .by_pixel = false,

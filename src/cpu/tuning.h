@@ -25,8 +25,9 @@ static inline bool range_has(byte_range r, int64_t bytes) {
 
 /* Where there are two of something: forward, backward. "Elements" are those of x, y, dy and dx. */
 typedef struct cpu_tuning {
-    const char *name;      /* as PLANISH_CPU has it */
-    int64_t fork_elements; /* less work than this is done by the calling thread */
+    const char *name;            /* as PLANISH_CPU has it */
+    int64_t fork_elements;       /* less work than this is done by the calling thread, */
+    int64_t fork_group_elements; /* and less of groups */
 
     /* Where data lies. */
     size_t near_bytes;   /* more elements than this are not all in a core's own cache */
@@ -43,8 +44,7 @@ typedef struct cpu_tuning {
     /* What the CPU's own prefetcher brings in time, so that no prefetch is wanted: */
     byte_range fetched_rows; /* f32 rows, forward, of no more elements than fetched_bytes; */
     size_t fetched_bytes;
-    bool fetches_gradients; /* what backward of rows reads, 16 bits excepted; */
-    bool fetches_groups;    /* what groups read, 16 bits stored by channel excepted */
+    bool fetches_groups; /* what groups read, 16 bits stored by channel excepted */
 
     /* Prefetches of rows beyond the near cache. */
     bool prefetch_sums;              /* while rows are summed too, where y is streamed */

@@ -107,6 +107,8 @@ static const symbol symbols[] = {
      "_ZN2at6detail9empty_cpuEN3c108ArrayRefIlEENS1_10ScalarTypeEbSt8optionalINS1_"
      "12MemoryFormatEE",
      "making CPU tensors without the dispatcher (else aoti_torch_empty_strided)"},
+    {FIELD(get_num_threads), false, "_ZN2at15get_num_threadsEv",
+     "leaving norms of fewer groups than threads to torch (else planish runs them)"},
     {FIELD(dispatcher), false, "_ZN3c1010Dispatcher13realSingletonEv", unboxing},
     {FIELD(find_operator), false, "_ZN3c1010Dispatcher17findSchemaOrThrowEPKcS2_", unboxing},
     {FIELD(has_kernel), false,

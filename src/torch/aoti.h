@@ -186,6 +186,7 @@ typedef struct torch_functions {
 
     /* A CPU tensor straight from torch's allocator, a third of the time of empty_strided. */
     empty_cpu_function *empty_cpu;
+    int (*get_num_threads)(void);
 
     /* For kernels that are called without a boxed stack; see unboxed.c. */
     void *(*dispatcher)(void);

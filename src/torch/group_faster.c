@@ -6,6 +6,7 @@
 #include "group_faster.h"
 
 #include "../cpu/identify.h"
+#include "aoti.h"
 
 typedef enum pass { FORWARD = 1, BACKWARD = 2, BOTH = 3 } pass;
 typedef enum memory_format { NCHW, CHANNELS_LAST } memory_format;
@@ -22,6 +23,7 @@ typedef struct rule {
     int64_t least_pixels, most_pixels;
     int64_t least_depth, most_depth;    /* bytes of a group's channels of one pixel */
     int64_t least_elements, most_bytes; /* of x */
+    bool few;                           /* groups of all images, fewer than threads */
 } rule;
 
 /* From here on the pages of a new result count for more than the kernel
@@ -30,25 +32,32 @@ enum { LARGE = 32 << 20 };
 
 static const rule rules[] = {
     /* Few pixels: torch takes the image as a whole, planish a strip of its groups. */
-    {ANY, CHANNELS_LAST, BOTH, 32, 0, 16, 64, 0, 1024, 0},
-    {ANY, CHANNELS_LAST, BOTH, 16, 0, 16, 32, 0, 1024, 0},
+    {ANY, CHANNELS_LAST, BOTH, 32, 0, 16, 64, 0, 0, 0, false},
+    {ANY, CHANNELS_LAST, BOTH, 16, 0, 16, 32, 0, 0, 0, false},
     /* torch sums many pixels in vectors whatever the groups, and fewer where a group's channels
      * fill a good part of a vector. */
-    {ANY, CHANNELS_LAST, FORWARD, 0, 1024, 0, 0, 0, 32769, LARGE - 1},
-    {ANY, CHANNELS_LAST, FORWARD, 0, 0, 0, 17, 0, 32769, LARGE - 1},
-    {NOT_INTEL, CHANNELS_LAST, BACKWARD, 32, 2304, 0, 64, 0, 2000000, 0},
-    {NOT_INTEL, CHANNELS_LAST, BACKWARD, 16, 17, 0, 32, 32, 16384, 0},
+    {ANY, CHANNELS_LAST, FORWARD, 0, 1024, 0, 0, 0, 32769, LARGE - 1, false},
+    {ANY, CHANNELS_LAST, FORWARD, 0, 0, 0, 17, 0, 32769, LARGE - 1, false},
+    {NOT_INTEL, CHANNELS_LAST, BACKWARD, 32, 2304, 0, 64, 0, 2000000, 0, false},
+    {NOT_INTEL, CHANNELS_LAST, BACKWARD, 16, 17, 0, 32, 32, 16384, 0, false},
     /* Channels of four 16-bit numbers are converted one by one. */
-    {ANY, NCHW, BACKWARD, 16, 0, 4, 0, 0, 1024, 0},
-    {ANY, NCHW, FORWARD, 32, 0, 4, 160, 0, 1024, 0},
+    {ANY, NCHW, BACKWARD, 16, 0, 4, 0, 0, 1024, 0, false},
+    {ANY, NCHW, FORWARD, 32, 0, 4, 160, 0, 1024, 0, false},
     /* Channels of a few vectors. */
-    {ANY, NCHW, BACKWARD, 32, 13, 16, 0, 0, 4096, 0},
-    {NOT_INTEL, NCHW, BACKWARD, 32, 17, 144, 0, 0, 100000, 0},
-    {NOT_INTEL, NCHW, BACKWARD, 32, 145, 256, 240, 0, 100000, 0},
+    {ANY, NCHW, BACKWARD, 32, 13, 16, 0, 0, 4096, 0, false},
+    {NOT_INTEL, NCHW, BACKWARD, 32, 17, 144, 0, 0, 100000, 0, false},
+    {NOT_INTEL, NCHW, BACKWARD, 32, 145, 256, 240, 0, 100000, 0, false},
+    /* A group is one thread's. torch shares its channels and pixels out among all. */
+    {ANY, CHANNELS_LAST, BACKWARD, 32, 0, 0, 0, 0, 100000, 0, true},
+    {ANY, NCHW, BACKWARD, 32, 0, 0, 0, 0, 100000, 0, true},
 };
 
 static bool is_between(int64_t value, int64_t least, int64_t most) {
     return value >= least && (!most || value <= most);
+}
+
+static bool are_few(const group *g) {
+    return torch.get_num_threads && g->sizes.batch * g->sizes.groups < torch.get_num_threads();
 }
 
 bool torch_is_faster(const group *g, const DLTensor *dy) {
@@ -65,7 +74,7 @@ bool torch_is_faster(const group *g, const DLTensor *dy) {
             is_between(g->sizes.pixels, r->least_pixels, r->most_pixels) &&
             is_between(depth, r->least_depth, r->most_depth) &&
             is_between(elements, r->least_elements, 0) &&
-            is_between(elements * (bits / 8), 0, r->most_bytes) &&
+            is_between(elements * (bits / 8), 0, r->most_bytes) && (!r->few || are_few(g)) &&
             (r->cpu == ANY || !cpu_is_intel(cpu_identify().microarchitecture)))
             return true;
     }

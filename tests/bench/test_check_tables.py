@@ -142,6 +142,6 @@ def test_every_case_of_the_gpu_is_planned_as_it_says_on_an_h100():
         if not runner.takes(case, "cuda", plan.describe()):
             wrong.append(f"{case.name}: {case.wanted}: {plan.describe()}")
         if case.kernel == "rows" and ("tiles" in case.words or "runs" in case.words):
-            assert plan.get("TILE") == (1 if "tiles" in case.words else 2), case.name
+            assert plan.get("VARIANT") == (1 if "tiles" in case.words else 2), case.name
     assert not wrong, "\n".join(wrong)
     assert 35 <= len(cuda_table.cases()) <= 50

@@ -229,7 +229,7 @@ static char *read_all(FILE *from) {
     fseek(from, 0, SEEK_END);
     const long bytes = ftell(from);
     char *text = calloc((size_t)bytes + 1, 1);
-    rewind(from);
+    fseek(from, 0, SEEK_SET);
     const size_t read = fread(text, 1, (size_t)bytes, from);
     text[read] = 0;
     return text;
