@@ -39,6 +39,21 @@ def text_table(path: str) -> str:
     return markdown(["items per second", *ways], body) + source(path, machine=lines(path)[0])
 
 
+def steps_table(*paths: str) -> str:
+    """Results of `planish bench norms` and `bert`: items per second, and times as fast as the first
+    way."""
+    found: dict[str, dict[str, str]] = {}
+    for path in paths:
+        for row in rows(path):
+            cell = "too noisy"
+            if row["times"]:
+                cell = f"{float(row['items_per_s']):.0f} ({float(row['times']):.2f}x)"
+            found.setdefault(f"{row['work']}, {row['direction']}", {})[row["way"]] = cell
+    ways = list(dict.fromkeys(way for ran in found.values() for way in ran))
+    body = ([work, *(ran.get(way, "") for way in ways)] for work, ran in found.items())
+    return markdown(["items per second", *ways], body) + source(*paths)
+
+
 def profile() -> str:
     """torch's profiler over one backward, unfused and fused: the operators that used the GPU."""
     path, body = "gpu-20/unfused-profile.txt", []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .classic import profile, text_table, ways_table
+from .classic import profile, steps_table, text_table, ways_table
 from .cpu import accuracy, calls, cpu_groups, cpu_sweep, switch
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
@@ -53,7 +53,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "unfused": lambda: ways_table("gpu-20/unfused.csv"),
     "unfused-profile": profile,
     "norms": lambda: text_table("gpu-20/norms.txt"),
-    "bert": lambda: text_table("gpu-20/bert.txt"),
+    "norms-replace": lambda: steps_table("gpu-21/norms-nchw.csv", "gpu-21/norms-nhwc.csv"),
+    "bert": lambda: steps_table("gpu-21/bert.csv"),
     "cpu-rows-f32": lambda: cpu_sweep("zen5-2/rows-f32/rows.csv", CPU),
     "cpu-rows-bf16": lambda: cpu_sweep("zen5-2/rows-bf16/rows.csv", CPU),
     "cpu-small-f32": lambda: cpu_sweep("zen5-2/small-f32/small.csv", KEPT),
