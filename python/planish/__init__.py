@@ -153,7 +153,14 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"planish.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'planish' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"planish.{name} needs PyTorch 2.10 or newer, and there is none: pip install torch"
+        ) from error
     globals()[name] = value
     return value
 

@@ -27,7 +27,7 @@ static void channels_plan_size(cuda_plan *plan) {
 
 static bool channels_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
-    if (images_lack_digits(p, true) || problem_is_double(p) || !images_of_channels(&v, p))
+    if (images_lack_digits(p) || problem_is_double(p) || !images_of_channels(&v, p))
         return false;
     cuda_spec *spec = &plan->main;
     channels_constants *c = &spec->channels;

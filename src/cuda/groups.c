@@ -130,7 +130,7 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
 
 static bool groups_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
-    return !images_lack_digits(p, false) && images_of_groups(&v, p) &&
+    return !images_lack_digits(p) && images_of_groups(&v, p) &&
            (tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
             other_plan_make(plan, p, &v));
 }

@@ -145,9 +145,9 @@ bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images
     return (apart | (images > 1 ? each : 0)) % 16 == 0;
 }
 
-bool images_lack_digits(const problem *p, bool jumps_count) {
+bool images_lack_digits(const problem *p) {
     if (p->activation == PLANISH_IDENTITY || p->pass != PLANISH_BACKWARD ||
         p->kind != PLANISH_LAYER || p->dtypes[ROLE_MEAN] == DTYPE_F64)
         return false;
-    return !problem_hides_rounding(p) || (jumps_count && p->activation == PLANISH_RELU);
+    return !problem_hides_rounding(p) || p->activation == PLANISH_RELU;
 }

@@ -30,8 +30,8 @@ bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images
 /*
  * The backward of an activation asks for the mean before the sums. But for rows and the general
  * kernels it has to be given with all its digits, where they show: whether it is not. Of 16 bits
- * they show where the slope jumps, too, which groups let them.
+ * they show where the slope jumps, too.
  */
-bool images_lack_digits(const problem *p, bool jumps_count);
+bool images_lack_digits(const problem *p);
 
 #endif

@@ -147,3 +147,15 @@ def test_the_command_misses_its_ways(capsys: pytest.CaptureFixture[str]) -> None
     assert left.value.code == 0
     done = run("-m", "planish", "--version")
     assert done.stdout == f"planish {planish.__version__}\n"
+
+
+def test_without_torch_the_error_does_not_name_it() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import planish\n"
+        "try:\n    planish.enable()\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    wanted = "planish.enable needs PyTorch 2.10 or newer, and there is none: pip install torch"
+    assert done.stdout.strip() == wanted
