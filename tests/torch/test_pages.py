@@ -71,8 +71,7 @@ def test_large_results_have_huge_pages():
 
 
 def test_small_results_are_left_alone():
-    for result in results(16):
-        assert "hg" not in flags(middle(result))
+    in_a_new_process("not any('hg' in flags(middle(r)) for r in results(16))")
 
 
 def test_they_are_right():
