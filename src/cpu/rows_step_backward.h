@@ -205,12 +205,12 @@ INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
 }
 
 INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rms) {
-    /* Longer rows that come from beyond a near cache go alone, for a step of them, their dx and the
-     * next step's do not fit the first-level cache: f32 rows of 192 and 256 columns, 14 to 20 MB in
-     * all, take half as long so on Zen 4. From memory only where some of them together are not
-     * lines. */
+    /* Longer rows that come from far go alone, for a step of them, their dx and the next step's do
+     * not fit the first-level cache: f32 rows of 192 and 256 columns, 14 to 20 MB in all, take half
+     * as long so on Zen 4, 2 MB of them 1.1 to 1.2 times as long. From memory only where some of
+     * them together are not lines. */
     const bool parts = a->hints->steps_of_parts && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
-    const bool fewer = a->traffic == TRAFFIC_AHEAD || (a->traffic == TRAFFIC_STREAM && !parts);
+    const bool fewer = a->hints->far || (a->traffic == TRAFFIC_STREAM && !parts);
     const int64_t most = fewer ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
     if (a->cols > most)
         return 0;
