@@ -11,7 +11,7 @@
 typedef enum pass { FORWARD = 1, BACKWARD = 2, BOTH = 3 } pass;
 typedef enum memory_format { NCHW, CHANNELS_LAST } memory_format;
 
-/* On which CPUs it holds: Intel's were timed by a Xeon, the others by AMD's Zen 3 and Zen 5. */
+/* On which CPUs it holds: Intel's were timed by a Xeon, the others by AMD's Zen 3, 4 and 5. */
 typedef enum maker { ANY, NOT_INTEL } maker;
 
 /* All bounds are inclusive; 0: none. */
@@ -34,6 +34,7 @@ static const rule rules[] = {
     /* Few pixels: torch takes the image as a whole, planish a strip of its groups. */
     {ANY, CHANNELS_LAST, BOTH, 32, 0, 16, 64, 0, 0, 0, false},
     {ANY, CHANNELS_LAST, BOTH, 16, 0, 16, 32, 0, 0, 0, false},
+    {NOT_INTEL, CHANNELS_LAST, BOTH, 32, 0, 4, 40, 63, 0, 0, false},
     /* torch sums many pixels in vectors whatever the groups, and fewer where a group's channels
      * fill a good part of a vector. */
     {ANY, CHANNELS_LAST, FORWARD, 0, 1024, 0, 0, 0, 32769, LARGE - 1, false},
