@@ -12,7 +12,7 @@ typedef enum pass { FORWARD = 1, BACKWARD = 2, BOTH = 3 } pass;
 typedef enum memory_format { NCHW, CHANNELS_LAST } memory_format;
 
 /* On which CPUs it holds: Intel's were timed by a Xeon, the others by AMD's Zen 3, 4 and 5. */
-typedef enum maker { ANY, NOT_INTEL } maker;
+typedef enum maker { ANY, NOT_INTEL, ZEN4 } maker;
 
 /* All bounds are inclusive; 0: none. */
 typedef struct rule {
@@ -48,6 +48,7 @@ static const rule rules[] = {
     {ANY, NCHW, BACKWARD, 32, 13, 16, 0, 0, 4096, 0, false},
     {NOT_INTEL, NCHW, BACKWARD, 32, 17, 144, 0, 0, 100000, 0, false},
     {NOT_INTEL, NCHW, BACKWARD, 32, 145, 256, 240, 0, 100000, 0, false},
+    {ZEN4, NCHW, BACKWARD, 32, 145, 256, 120, 239, 1000000, 0, false},
     /* A group is one thread's. torch shares its channels and pixels out among all. */
     {ANY, CHANNELS_LAST, BACKWARD, 32, 0, 0, 0, 0, 100000, 0, true},
     {ANY, NCHW, BACKWARD, 32, 0, 0, 0, 0, 100000, 0, true},
@@ -55,6 +56,11 @@ static const rule rules[] = {
 
 static bool is_between(int64_t value, int64_t least, int64_t most) {
     return value >= least && (!most || value <= most);
+}
+
+static bool holds_here(maker cpu) {
+    const cpu_microarchitecture here = cpu_identify().microarchitecture;
+    return cpu == ANY || (cpu == ZEN4 ? here == CPU_ZEN4 : !cpu_is_intel(here));
 }
 
 static bool are_few(const group *g) {
@@ -76,7 +82,7 @@ bool torch_is_faster(const group *g, const DLTensor *dy) {
             is_between(depth, r->least_depth, r->most_depth) &&
             is_between(elements, r->least_elements, 0) &&
             is_between(elements * (bits / 8), 0, r->most_bytes) && (!r->few || are_few(g)) &&
-            (r->cpu == ANY || !cpu_is_intel(cpu_identify().microarchitecture)))
+            holds_here(r->cpu))
             return true;
     }
     return false;
