@@ -660,12 +660,12 @@ def test_a_dispatch_mode_sees_other_operators() -> None:
     [
         ((2, 320, 2, 2), 10, torch.float32, True, (False, False)),
         ((2, 320, 2, 2), 10, torch.bfloat16, True, (False, False)),
-        ((2, 320, 2, 2), 32, torch.float32, True, (True, True)),  # ten channels to a group
+        ((2, 288, 2, 2), 32, torch.float32, True, (True, True)),  # nine channels to a group
         ((2, 320, 2, 2), 10, torch.bfloat16, False, (True, False)),
         ((2, 1280, 2, 2), 32, torch.float32, False, (False, True)),
         ((2, 1280, 4, 4), 32, torch.float32, False, (True, False)),
         ((2, 1280, 4, 4), 32, torch.bfloat16, False, (True, True)),
-        ((1, 4, 2, 2), 2, torch.bfloat16, True, (True, True)),  # too small to matter
+        ((1, 4, 2, 2), 2, torch.bfloat16, True, (True, True)),  # two channels to a group
     ],
     ids=str,
 )
