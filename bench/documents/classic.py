@@ -27,7 +27,7 @@ def ways_table(path: str) -> str:
 
 
 def text_table(path: str) -> str:
-    """Results of `planish bench norms` and `bert`, whose output is text."""
+    """Results of `planish bench norms` of before it wrote a CSV."""
     found: dict[str, dict[str, str]] = {}
     for line in lines(path):
         if match := re.match(r"(.+?)\s+(inference|training)\s+(\S+)\s+(\S.*)", line):

@@ -205,12 +205,11 @@ def _jobs(norms: list[_Wanted], gpus: Sequence[Gpu]) -> list[_Job]:
 
 def _tensor(shape: list[int], dtype: str, alignment: int) -> _structs.DLTensor:
     """A dense tensor on a GPU, without data. Its shape lives as long as it does."""
-    code = _structs.BFLOAT_CODE if dtype == "bf16" else _structs.FLOAT_CODE
     return _structs.DLTensor(
         data=alignment,
         device=_structs.DLDevice(_structs.CUDA_DEVICE, 0),
         ndim=len(shape),
-        dtype=_structs.DLDataType(code, int(dtype.removeprefix("b")[1:]), 1),
+        dtype=_structs.dtype_of(dtype),
         shape=(ctypes.c_int64 * len(shape))(*shape),
     )
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["Buffers", "DLDataType", "DLDevice", "DLTensor", "Gpu", "Norm", "Tensors", "name_fields"]
+__all__ = [
+    *("Buffers", "DLDataType", "DLDevice", "DLTensor", "Gpu", "Norm", "Tensors"),
+    *("dtype_of", "name_fields"),
+]
 
 FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE, CUDA_DEVICE = 2, 4, 1, 2
 
@@ -19,6 +22,12 @@ class DLDataType(ctypes.Structure):
     """DLPack's DLDataType."""
 
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+def dtype_of(name: str) -> DLDataType:
+    """That of f16, bf16, f32 or f64."""
+    code = BFLOAT_CODE if name == "bf16" else FLOAT_CODE
+    return DLDataType(code, int(name.removeprefix("b")[1:]), 1)
 
 
 class DLTensor(ctypes.Structure):

@@ -73,10 +73,10 @@ typedef enum traffic {
  * CPU's row of cpu/tuning.c and the problem (cpu/hints.c), one for all blocks of a plan. */
 typedef struct cpu_hints {
     /* Of rows. */
-    bool far;        /* all is well beyond a near cache, and outputs are not streamed: row by row */
-    bool alone;      /* forward takes rows one at a time */
-    bool in_turn;    /* the next rows' moments come before these rows' y */
-    bool prefetch_y; /* y, before it is made */
+    bool far;            /* rows lie well beyond a near cache, and outputs are not streamed */
+    bool alone;          /* forward takes rows one at a time */
+    bool in_turn;        /* the next rows' moments come before these rows' y */
+    bool prefetch_y;     /* y, before it is made */
     bool prefetch_steps; /* the next step's rows, where rows go in steps */
     bool prefetch_sums;  /* the next rows while these are summed, and not only later */
     int rows_ahead;      /* how many rows before they are taken those are prefetched; 0: a step */

@@ -29,12 +29,11 @@ def _tensor(case: Case, role: str) -> _structs.DLTensor:
     for axis in reversed(case.order_of(role)):
         steps[axis] = length
         length *= sizes[axis]
-    code = _structs.BFLOAT_CODE if dtype == "bf16" else _structs.FLOAT_CODE
     return _structs.DLTensor(
         data=ALIGNMENT,
         device=_structs.DLDevice(_structs.CUDA_DEVICE, 0),
         ndim=len(sizes),
-        dtype=_structs.DLDataType(code, int(dtype.removeprefix("b")[1:]), 1),
+        dtype=_structs.dtype_of(dtype),
         shape=(ctypes.c_int64 * len(sizes))(*sizes),
         strides=(ctypes.c_int64 * len(sizes))(*steps),
     )
