@@ -29,6 +29,28 @@
  *     y  = f(z)
  *     dy is f'(z) times the gradient that comes in, wherever the formulas of backward have it
  *
+ * Stages may stand around the norm, in one order; each is optional (planish_tensors says which tensor
+ * brings which), and keep is 1 or 0, drawn from rng:
+ *
+ *     u    = x * silu(gate)                             a gate before the norm
+ *            * column_scale * row_scale * keep / (1 - dropout_p)
+ *     s    = u + residual                               rounded once; written as `sum`
+ *     z    = the norm of s, as above
+ *     m    = z * (1 + scale) + shift                    modulation
+ *     v    = f(m)
+ *     y    = v * silu(gate)                             a gate behind the norm
+ *     q    = y / y_scale, rounded and saturated         quantisation
+ *
+ * and backward, of all sums over axes those that the result has not:
+ *
+ *     dm        = dy * silu(gate) * f'(m)               dgate  = dy * v * silu'(gate)
+ *     dshift    = sum of dm                             dscale = sum of dm * z
+ *     ds        = the norm's dx of dm * (1 + scale), + dsum
+ *     dresidual = ds
+ *     dx        = ds * (what x was multiplied by)
+ *     dcolumn_scale = sum of ds * x * (what x was multiplied by, but column_scale)
+ *     dgate     = ds * x * silu'(gate) * (the other factors of x)          a gate before the norm
+ *
  * Sources: Ba, Kiros, Hinton 2016 (LayerNorm); Zhang, Sennrich 2019 (RMSNorm); Wu, He 2018
  * (GroupNorm); Chan, Golub, LeVeque 1983 (corrected sums of squares).
  *
@@ -154,6 +176,28 @@ typedef enum planish_activation {
 /* A set of axes is a bit mask: bit i stands for axis i of x. */
 #define PLANISH_AXIS(i) ((uint64_t)1 << (i))
 
+/* Where the gate multiplies. */
+typedef enum planish_gate {
+    PLANISH_GATE_AFTER = 0, /* the norm's result: y = v * silu(gate) */
+    PLANISH_GATE_BEFORE = 1 /* what it reads: s = x * silu(gate). Not with a residual. In BACKWARD x
+                               is then FORWARD's x, from which s is made again, rounded as there */
+} planish_gate;
+
+/* Where xhat is rounded. */
+typedef enum planish_rounding {
+    PLANISH_ROUND_ONCE = 0, /* nowhere: y is rounded at the end, once */
+    PLANISH_ROUND_XHAT = 1  /* to x's dtype before it meets the weight, and their product once more:
+                               what models do whose RMSNorm is written so. The backward takes the
+                               rounding for the identity */
+} planish_rounding;
+
+/* What y_scales holds. */
+typedef enum planish_scale_format {
+    PLANISH_SCALE_FLOAT = 0,        /* amax / the largest number of q's dtype */
+    PLANISH_SCALE_POWER_OF_TWO = 1, /* the same, made larger to the next power of two. In f32, or in
+                                       f8_e8m0, whose least is 2^-127 */
+} planish_scale_format;
+
 typedef struct planish_norm {
     size_t struct_size; /* sizeof(planish_norm) */
     planish_kind kind;
@@ -169,6 +213,17 @@ typedef struct planish_norm {
                                       a LayerNorm kind with an f32 tensor whose mean was not saved
                                       in f64. On the CPU, too, that mean makes the backward faster.
                                       Right but slow elsewhere; the GELUs on the CPU alone */
+    /* ---- The stages around the norm; 0 means none of it. FORWARD and BACKWARD have them ---- */
+    uint64_t modulation_axes; /* scale, shift, dscale and dshift vary along these */
+    uint64_t column_axes;     /* column_scale and dcolumn_scale vary along these; 0: along A */
+    planish_gate gate;        /* where the gate stands, if there is one */
+    planish_rounding rounding;
+    double dropout_p; /* the probability that an element of x is dropped; at least 0, below 1 */
+    int64_t scale_block; /* y_scales has one scale for each so many elements of a row (the last one
+                            may be of fewer); 0: one for a row */
+    planish_scale_format scale_format; /* of y_scales */
+    double scale_least, scale_most;    /* bounds of a scale that is written; 0: none. In that order:
+                                          where they contradict, scale_most holds */
 } planish_norm;
 
 /* The operator over these axes, with everything else 0. (These makers are part of the caller, not
@@ -176,7 +231,8 @@ typedef struct planish_norm {
 static inline planish_norm planish_norm_op(planish_kind kind, uint64_t reduce_axes,
                                            uint64_t affine_axes, double eps) {
     planish_norm op = {sizeof(planish_norm), kind, 0, reduce_axes, affine_axes, eps,
-                       PLANISH_IDENTITY};
+                       PLANISH_IDENTITY, 0, 0, PLANISH_GATE_AFTER, PLANISH_ROUND_ONCE, 0, 0,
+                       PLANISH_SCALE_FLOAT, 0, 0};
     return op;
 }
 
@@ -234,7 +290,7 @@ static inline planish_norm planish_channel_norm_op(planish_kind kind, int32_t nd
 /* ---- Passes and their tensors ------------------------------------------------------------- */
 
 typedef enum planish_pass {
-    /* x, weight?, bias? -> y, mean?, rstd? */
+    /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors) */
     PLANISH_FORWARD = 0,
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
      * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
@@ -271,8 +327,34 @@ typedef enum planish_pass {
  * mean, rstd, m2           the sizes of the axes not reduced in their order, or x's rank with 1 on
  *                          every reduced axis
  *
- * Aliasing: y may be x itself, and dx may be dy, x or y itself (same data, dtype and strides).
- * Any other sharing of memory with an output is refused.
+ * Of the stages around the norm, FORWARD and BACKWARD may have any; every other pass none:
+ *
+ * residual, sum, gate, mask, q, branch,   x's shape
+ *   dsum, dresidual, dgate
+ * row_scale               as mean
+ * column_scale, scale,    the sizes of planish_norm.column_axes or modulation_axes in their order,
+ *   shift and gradients     or x's rank with 1 on every other axis
+ * rng                     2 elements of u64 or i64, in the tensors' memory: the seed and the offset
+ * mask                    u8 or bool
+ * q                       f8_e4m3fn, f8_e5m2 or i8; y_scale or y_scales stands beside it
+ * y_scale, amax           1 element of f32, in the tensors' memory
+ * y_scales                f32, or f8_e8m0 for powers of two. Sizes as mean, or, with scale_block,
+ *                         those and one more axis behind: the blocks of a row
+ *
+ * s is rounded to sum's dtype; where there is no sum, to residual's; else it stays in the type of
+ * the arithmetic. In BACKWARD x is s: what FORWARD wrote as sum (but see PLANISH_GATE_BEFORE).
+ *
+ * Dropout is Philox4x32-10 with the seed as its key. Element i of x, counted in row-major order of
+ * its axes, takes word i % 4 of the block whose counter is (i / 4, offset), each of two words, the
+ * lower first; it is kept where that is at least dropout_p * 2^32. So the mask depends on seed,
+ * offset and place alone, and BACKWARD draws it again.
+ *
+ * q is rounded to nearest, ties to even, and saturated: to 448 (f8_e4m3fn), 57344 (f8_e5m2), 127
+ * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded.
+ *
+ * Aliasing: y may be x itself, and dx may be dy, x or y itself (same data, dtype and strides); sum
+ * may be x or residual, dresidual may be x, dy or dsum, dgate may be gate or dy, dx may be dsum or
+ * branch. Any other sharing of memory with an output is refused.
  *
  * If R has 0 elements or there are 0 rows, y and dx are empty, dweight and dbias become 0, and with
  * 0 elements mean and rstd become NaN (m2 becomes 0).
@@ -290,6 +372,27 @@ typedef struct planish_tensors {
     const DLTensor *dx;
     const DLTensor *dweight;
     const DLTensor *dbias;
+    /* ---- The stages around the norm ---- */
+    const DLTensor *residual;      /* added to x; its own dtype */
+    const DLTensor *sum;           /* s is written here, in its dtype */
+    const DLTensor *row_scale;     /* x is multiplied by it: stochastic depth */
+    const DLTensor *column_scale;  /* likewise: LayerScale, the gate of a diffusion transformer */
+    const DLTensor *scale;         /* modulation: m = z * (1 + scale) + shift */
+    const DLTensor *shift;
+    const DLTensor *gate;          /* planish_norm.gate says where it multiplies */
+    const DLTensor *rng;           /* dropout's seed and offset */
+    const DLTensor *mask;          /* keep is written here: 1 or 0 */
+    const DLTensor *q;             /* y quantised. y itself may be NULL then */
+    const DLTensor *y_scale;       /* the scale that q is made with: one number that is read */
+    const DLTensor *y_scales;      /* or scales that are made of y and written */
+    const DLTensor *amax;          /* the largest |y| is written here */
+    const DLTensor *branch;        /* FORWARD's x, for dcolumn_scale */
+    const DLTensor *dsum;          /* the gradient that reaches s by another way */
+    const DLTensor *dresidual;     /* ds is written here */
+    const DLTensor *dscale;
+    const DLTensor *dshift;
+    const DLTensor *dgate;
+    const DLTensor *dcolumn_scale;
 } planish_tensors;
 
 /* The name of the field at this place behind struct_size, in planish_tensors and in
@@ -451,6 +554,9 @@ typedef struct planish_plan planish_plan;
 typedef struct planish_buffers {
     size_t struct_size; /* sizeof(planish_buffers) */
     void *x, *weight, *bias, *y, *mean, *rstd, *m2, *dy, *dx, *dweight, *dbias;
+    void *residual, *sum, *row_scale, *column_scale, *scale, *shift, *gate, *rng, *mask, *q;
+    void *y_scale, *y_scales, *amax, *branch, *dsum, *dresidual, *dscale, *dshift, *dgate;
+    void *dcolumn_scale;
 } planish_buffers;
 
 /*

@@ -76,9 +76,11 @@ static planish_status split_all(split_tensors *to, int64_t groups, const planish
                                 message error) {
     const DLTensor *t[ROLE_COUNT];
     tensors_by_role(given, t);
-    for (unsigned rest = FULL_ROLES | AFFINE_ROLES; rest; rest &= rest - 1) {
-        const role r = first_role(rest);
-        const int32_t axis = axes_of(r) == AXES_FULL ? 1 : 0;
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const role_axes axes = axes_of(r);
+        if (axes != AXES_FULL && axes != AXES_AFFINE && axes != AXES_COLUMN)
+            continue;
+        const int32_t axis = axes == AXES_FULL ? 1 : 0;
         planish_status status = split(&t[r], &to->storage[r], role_name(r), axis, groups, error);
         if (status)
             return status;

@@ -1,4 +1,5 @@
 #include "problem.h"
+#include "stages.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
     const pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
     for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!t[r] && (roles.required & ROLE_BIT(r)))
+        if (!t[r] && (roles.required & ROLE_BIT(r)) && !(r == ROLE_Y && t[ROLE_Q]))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
                         role_name(r));
         if (!t[r] || (roles.required | roles.optional) & ROLE_BIT(r))
@@ -59,15 +60,45 @@ static planish_status check_presence(const planish_norm *op, planish_pass pass,
     return PLANISH_OK;
 }
 
-static dtype dtype_of(DLDataType d) {
-    if (d.lanes != 1)
-        return DTYPE_NONE;
-    if (d.code == kDLFloat)
-        return d.bits == 32   ? DTYPE_F32
-               : d.bits == 16 ? DTYPE_F16
-               : d.bits == 64 ? DTYPE_F64
-                              : DTYPE_NONE;
-    return d.code == kDLBfloat && d.bits == 16 ? DTYPE_BF16 : DTYPE_NONE;
+/* A dtype of DLPack with what it is here, as one of some roles' types. */
+typedef struct known_dtype {
+    role_types types;
+    uint8_t code, bits;
+    dtype is;
+} known_dtype;
+
+static const known_dtype known_dtypes[] = {
+    {TYPES_REAL, kDLFloat, 32, DTYPE_F32},
+    {TYPES_REAL, kDLFloat, 16, DTYPE_F16},
+    {TYPES_REAL, kDLBfloat, 16, DTYPE_BF16},
+    {TYPES_REAL, kDLFloat, 64, DTYPE_F64},
+    {TYPES_FLOAT, kDLFloat, 32, DTYPE_F32},
+    {TYPES_BYTE, kDLUInt, 8, DTYPE_U8},
+    {TYPES_BYTE, kDLBool, 8, DTYPE_U8},
+    {TYPES_SEED, kDLUInt, 64, DTYPE_U64},
+    {TYPES_SEED, kDLInt, 64, DTYPE_U64},
+    {TYPES_QUANTISED, kDLFloat8_e4m3fn, 8, DTYPE_E4M3},
+    {TYPES_QUANTISED, kDLFloat8_e5m2, 8, DTYPE_E5M2},
+    {TYPES_QUANTISED, kDLInt, 8, DTYPE_I8},
+    {TYPES_BLOCK_SCALE, kDLFloat, 32, DTYPE_F32},
+    {TYPES_BLOCK_SCALE, kDLFloat8_e8m0fnu, 8, DTYPE_E8M0},
+};
+static const char *const type_names[] = {
+    [TYPES_REAL] = "f16, bf16, f32 or f64",
+    [TYPES_FLOAT] = "f32",
+    [TYPES_BYTE] = "u8 or bool",
+    [TYPES_SEED] = "u64 or i64",
+    [TYPES_QUANTISED] = "f8_e4m3fn, f8_e5m2 or i8",
+    [TYPES_BLOCK_SCALE] = "f32 or f8_e8m0",
+};
+
+static dtype dtype_of(DLDataType d, role_types types) {
+    for (size_t i = 0; d.lanes == 1 && i < sizeof known_dtypes / sizeof *known_dtypes; i++) {
+        const known_dtype *k = &known_dtypes[i];
+        if (k->types == types && k->code == d.code && k->bits == d.bits)
+            return k->is;
+    }
+    return DTYPE_NONE;
 }
 
 static bool is_cpu(DLDeviceType type) {
@@ -81,11 +112,11 @@ static bool same_device(DLDevice a, DLDevice b) {
 
 /* Rank, sizes, dtype and device of one tensor by itself. */
 static planish_status check_tensor(problem *p, role r, const DLTensor *t, message error) {
-    p->dtypes[r] = dtype_of(t->dtype);
+    p->dtypes[r] = dtype_of(t->dtype, types_of(r));
     if (p->dtypes[r] == DTYPE_NONE)
         return fail(error, PLANISH_ERROR_DTYPE,
-                    "%s has dtype code %d, bits %d, lanes %d; wanted f16, bf16, f32 or f64",
-                    role_name(r), t->dtype.code, t->dtype.bits, t->dtype.lanes);
+                    "%s has dtype code %d, bits %d, lanes %d; wanted %s", role_name(r),
+                    t->dtype.code, t->dtype.bits, t->dtype.lanes, type_names[types_of(r)]);
     if (t->ndim < 0 || t->ndim > PLANISH_MAX_NDIM)
         return fail(error, PLANISH_ERROR_SHAPE, "%s has %d axes; wanted 0 to %d", role_name(r),
                     t->ndim, PLANISH_MAX_NDIM);
@@ -140,7 +171,12 @@ static planish_status match_axes(role r, const DLTensor *t, const DLTensor *x, u
                                  int of_axis[], message error) {
     static const char *const reasons[] = {[AXES_FULL] = "the same shape for x, y, dy and dx",
                                           [AXES_AFFINE] = "the affine axes of x",
-                                          [AXES_KEPT] = "the axes of x that are not reduced"};
+                                          [AXES_KEPT] = "the axes of x that are not reduced",
+                                          [AXES_COLUMN] = "the axes of op->column_axes",
+                                          [AXES_MODULATION] = "the axes of op->modulation_axes",
+                                          [AXES_BLOCKS] = "the axes of x that are not reduced",
+                                          [AXES_ONE] = "one element",
+                                          [AXES_PAIR] = "two elements"};
     const char *why = reasons[axes_of(r)];
     int wanted = __builtin_popcountll(mask);
     bool packed = t->ndim == wanted;
@@ -198,7 +234,8 @@ static void dense_strides(const DLTensor *t, int64_t strides[]) {
 /* Adds an axis to a list, merged into the last one where every tensor's strides allow it. */
 static void append_axis(axis list[], int *count, const axis *next) {
     axis *last = *count ? &list[*count - 1] : NULL;
-    bool merges = last && last->affine == next->affine;
+    bool merges = last && last->affine == next->affine && last->column == next->column &&
+                  last->modulated == next->modulated;
     int64_t span; /* an empty tensor may have strides of any size */
     for (int r = 0; merges && r < ROLE_COUNT; r++)
         merges =
@@ -231,6 +268,12 @@ reach problem_reach(const problem *p, role r, int skip_kept) {
             widen(&found, &p->kept[i], r);
     for (int i = 0; i < p->reduced_count; i++)
         widen(&found, &p->reduced[i], r);
+    if (r == ROLE_RNG)
+        found.high++;
+    if (r == ROLE_Y_SCALES) {
+        const int64_t span = (p->around.blocks - 1) * p->around.scale_stride;
+        *(span < 0 ? &found.low : &found.high) += span;
+    }
     const int bytes = dtype_bytes(p->dtypes[r]);
     return (reach){found.low * bytes, found.high * bytes};
 }
@@ -273,6 +316,8 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         return fail(error, PLANISH_ERROR_UNAVAILABLE,
                     "op->activation is %d; wanted 0 to %d on a GPU, which has no GELU",
                     (int)op->activation, PLANISH_RELU);
+    if ((status = stages_check(p, op, t, error)))
+        return status;
 
     const uint64_t all = (uint64_t)(1u << x->ndim) - 1;
     if (!op->reduce_axes || (op->reduce_axes & ~all))
@@ -283,19 +328,39 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         return fail(error, PLANISH_ERROR_AXES,
                     "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
                     (unsigned long long)op->affine_axes, x->ndim, role_name(model));
+    if ((op->modulation_axes | op->column_axes) & ~all)
+        return fail(error, PLANISH_ERROR_AXES,
+                    "op->%s is 0x%llx; wanted some of the %d axes of %s",
+                    op->modulation_axes & ~all ? "modulation_axes" : "column_axes",
+                    (unsigned long long)(op->modulation_axes & ~all ? op->modulation_axes
+                                                                    : op->column_axes),
+                    x->ndim, role_name(model));
     const uint64_t affine = p->present & AFFINE_ROLES ? op->affine_axes : 0;
+    const uint64_t column = has_column(p) ? op->column_axes ? op->column_axes : op->affine_axes : 0;
+    const uint64_t modulation = has_modulation(p) ? op->modulation_axes : 0;
 
-    const uint64_t masks[] = {
-        [AXES_FULL] = all, [AXES_AFFINE] = affine, [AXES_KEPT] = all & ~op->reduce_axes};
+    const uint64_t masks[] = {[AXES_FULL] = all,
+                              [AXES_AFFINE] = affine,
+                              [AXES_KEPT] = all & ~op->reduce_axes,
+                              [AXES_COLUMN] = column,
+                              [AXES_MODULATION] = modulation,
+                              [AXES_BLOCKS] = all & ~op->reduce_axes,
+                              [AXES_ONE] = 0,
+                              [AXES_PAIR] = 0};
 
     int of_axis[ROLE_COUNT][PLANISH_MAX_NDIM];
     int64_t strides[ROLE_COUNT][PLANISH_MAX_NDIM];
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!t[r])
             continue;
-        if ((status = match_axes(r, t[r], x, masks[axes_of(r)], of_axis[r], error)))
-            return status;
         dense_strides(t[r], strides[r]);
+        if (axes_of(r) >= AXES_BLOCKS) {
+            if ((status = stages_match(p, r, t[r], x, masks[AXES_BLOCKS], strides[r], of_axis[r],
+                                       error)))
+                return status;
+        } else if ((status = match_axes(r, t[r], x, masks[axes_of(r)], of_axis[r], error))) {
+            return status;
+        }
         if ((p->outputs & ROLE_BIT(r)) && overlaps_itself(t[r], strides[r]))
             return fail(error, PLANISH_ERROR_STRIDES,
                         "%s is an output and its strides make elements share memory; wanted "
@@ -304,13 +369,20 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     }
 
     p->kept_count = p->reduced_count = 0;
-    p->affine = 1;
+    p->affine = p->around.columns = p->around.modulations = 1;
     for (int i = 0; i < x->ndim; i++) {
         if (affine >> i & 1)
             p->affine *= x->shape[i];
+        if (column >> i & 1)
+            p->around.columns *= x->shape[i];
+        if (modulation >> i & 1)
+            p->around.modulations *= x->shape[i];
         if (x->shape[i] == 1)
             continue;
-        axis next = {.size = x->shape[i], .affine = affine >> i & 1};
+        axis next = {.size = x->shape[i],
+                     .affine = affine >> i & 1,
+                     .column = column >> i & 1,
+                     .modulated = modulation >> i & 1};
         for (int r = 0; r < ROLE_COUNT; r++)
             next.stride[r] = t[r] && of_axis[r][i] >= 0 ? strides[r][of_axis[r][i]] : 0;
         if (op->reduce_axes >> i & 1)

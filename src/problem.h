@@ -19,6 +19,8 @@
 typedef struct axis {
     int64_t size;
     bool affine;                /* weight, bias, dweight and dbias vary along it */
+    bool column;                /* column_scale and dcolumn_scale do */
+    bool modulated;             /* scale, shift, dscale and dshift do */
     int64_t stride[ROLE_COUNT]; /* in elements */
 } axis;
 
@@ -26,6 +28,19 @@ typedef struct axis {
 typedef struct reach {
     int64_t low, high;
 } reach;
+
+/* What stands around the norm, beside the tensors that bring it. What makes no difference is 0. */
+typedef struct stages {
+    planish_gate gate;
+    planish_rounding rounding;
+    double dropout_p;
+    dtype sum; /* what s is rounded to; NONE: it stays in the type of the arithmetic */
+    int64_t columns, modulations; /* elements of column_scale, of scale and shift */
+    int64_t block, blocks;        /* columns under one of y_scales, and such blocks of a row */
+    int64_t scale_stride;         /* from block to block: elements */
+    planish_scale_format format;
+    double scale_least, scale_most;
+} stages;
 
 typedef struct problem {
     planish_pass pass;
@@ -42,10 +57,16 @@ typedef struct problem {
     axis kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     int64_t rows, cols; /* products of the sizes of kept and reduced */
     int64_t affine;     /* elements of weight: the product of the sizes of the affine axes */
+    stages around;      /* read only where problem_has_stages */
 } problem;
 
 static inline bool has(const problem *p, role r) {
     return p->dtypes[r] != DTYPE_NONE;
+}
+
+/* Whether anything stands around the norm; else no role of STAGE_ROLES is there. */
+static inline bool problem_has_stages(const problem *p) {
+    return (p->present & STAGE_ROLES) || p->around.rounding;
 }
 
 /* The reach of a tensor over all axes but one of the kept ones (-1: over all). */

@@ -2,9 +2,11 @@
 #include "problem.h"
 
 bool problem_is_double(const problem *p) {
-    for (int r = 0; r < ROLE_COUNT; r++)
-        if (p->dtypes[r] == DTYPE_F64 && (ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        const role_axes axes = axes_of(r);
+        if (p->dtypes[r] == DTYPE_F64 && axes != AXES_KEPT && axes < AXES_BLOCKS)
             return true;
+    }
     return false;
 }
 

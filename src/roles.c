@@ -9,19 +9,28 @@
 static const char *const names[ROLE_COUNT] = {EACH_ROLE(NAME, )};
 #undef NAME
 
-#define OVER(arg, role, field, axes, kinds, needed, optional, activated, written, over) over,
+#define OVER(arg, role, field, axes, kinds, needed, optional, activated, written, over, types) over,
 static const unsigned over_of[ROLE_COUNT] = {EACH_ROLE(OVER, )};
 #undef OVER
 
+#define AXES(arg, role, field, axes, ...) AXES_##axes,
+static const role_axes axes[ROLE_COUNT] = {EACH_ROLE(AXES, )};
+#undef AXES
+
+#define TYPES(arg, role, field, axes, kinds, needed, optional, activated, written, over, types)    \
+    TYPES_##types,
+static const role_types types[ROLE_COUNT] = {EACH_ROLE(TYPES, )};
+#undef TYPES
+
 /* The roles whose set of passes has this one. */
 #define WHERE(passes, pass, role) | ((unsigned)(passes) >> (pass) & 1u) << ROLE_##role
-#define NEEDED(pass, role, field, axes, kinds, needed, optional, activated, written, over)         \
+#define NEEDED(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)         \
     WHERE(needed, pass, role)
-#define OPTIONAL(pass, role, field, axes, kinds, needed, optional, activated, written, over)       \
+#define OPTIONAL(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)       \
     WHERE(optional, pass, role)
-#define ACTIVATED(pass, role, field, axes, kinds, needed, optional, activated, written, over)      \
+#define ACTIVATED(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)      \
     WHERE(activated, pass, role)
-#define WRITTEN(pass, role, field, axes, kinds, needed, optional, activated, written, over)        \
+#define WRITTEN(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)        \
     WHERE(written, pass, role)
 #define SETS(pass)                                                                                 \
     [pass] = {0u EACH_ROLE(NEEDED, pass), 0u EACH_ROLE(OPTIONAL, pass),                            \
@@ -54,6 +63,14 @@ bool may_alias(role output, role other) {
     return over_of[output] & ROLE_BIT(other);
 }
 
+role_axes axes_of(role r) {
+    return axes[r];
+}
+
+role_types types_of(role r) {
+    return types[r];
+}
+
 const char *role_name(role r) {
     return names[r];
 }
@@ -63,6 +80,7 @@ const char *planish_tensor_name(int index) {
 }
 
 const char *dtype_name(dtype d) {
-    static const char *const all[] = {"f32", "f16", "bf16", "f64", "none"};
+    static const char *const all[] = {"f32", "f16", "bf16", "f64", "none", "f8_e4m3fn",
+                                      "f8_e5m2", "f8_e8m0", "i8", "u8", "u64"};
     return all[d];
 }

@@ -24,31 +24,65 @@ enum {
 #define ALIAS_X ROLE_BIT(ROLE_X)
 #define ALIAS_Y ROLE_BIT(ROLE_Y)
 #define ALIAS_DY ROLE_BIT(ROLE_DY)
+#define ALIAS_RESIDUAL ROLE_BIT(ROLE_RESIDUAL)
+#define ALIAS_GATE ROLE_BIT(ROLE_GATE)
+#define ALIAS_BRANCH ROLE_BIT(ROLE_BRANCH)
+#define ALIAS_DSUM ROLE_BIT(ROLE_DSUM)
 
 /* clang-format off */
 /*
- * MAKE(arg, role, field, axes, kinds, needed, optional, activated, written, over) for each role.
+ * MAKE(arg, role, field, axes, kinds, needed, optional, activated, written, over, types) for each role.
  *
- * axes       FULL: all of x's; AFFINE: the affine ones; KEPT: those that are not reduced
+ * axes       FULL: all of x's; AFFINE: the affine ones; KEPT: those that are not reduced; COLUMN and
+ *            MODULATION: those of planish_norm.column_axes and modulation_axes; BLOCKS: the kept ones, and a
+ *            last one of the blocks of a row where there are any; ONE, PAIR: so many elements
  * kinds      RMS or LAYER: only these norms have it; ANY
  * needed     the passes that cannot do without it
  * optional   the passes that may have it; activated: those that may where an activation follows
  * written    the passes whose output it is
  * over       the inputs that an output may be itself: the same data, dtype and strides
+ * types      REAL: f16, bf16, f32, f64; FLOAT: f32; BYTE: u8, bool; SEED: u64, i64; QUANTISED: f8_e4m3fn,
+ *            f8_e5m2, i8; BLOCK_SCALE: f32, f8_e8m0
+ *
+ * The roles of the norm alone come first; then those of the stages around it.
  */
-#define EACH_ROLE(MAKE, arg)                                                                                                                                                  \
-    /*        role     field    axes    kinds  needed                             optional                           activated  written          over                      */ \
-    MAKE(arg, X,       x,       FULL,   ANY,   PASS_F | PASS_B | PASS_S | PASS_A, 0,                                 0,         0,               0)                           \
-    MAKE(arg, WEIGHT,  weight,  AFFINE, ANY,   0,                                 PASS_F | PASS_B | PASS_Y | PASS_A, 0,         0,               0)                           \
-    MAKE(arg, BIAS,    bias,    AFFINE, ANY,   0,                                 PASS_F | PASS_Y | PASS_A,          PASS_B,    0,               0)                           \
-    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 0,         PASS_F | PASS_A, ALIAS_X)                      \
-    MAKE(arg, MEAN,    mean,    KEPT,   LAYER, PASS_B | PASS_S | PASS_A,          PASS_F,                            0,         PASS_F | PASS_S, 0)                           \
-    MAKE(arg, RSTD,    rstd,    KEPT,   ANY,   PASS_B | PASS_Y | PASS_A,          PASS_F,                            0,         PASS_F,          0)                           \
-    MAKE(arg, M2,      m2,      KEPT,   ANY,   PASS_S,                            0,                                 0,         PASS_S,          0)                           \
-    MAKE(arg, DY,      dy,      FULL,   ANY,   PASS_B | PASS_Y,                   0,                                 0,         0,               0)                           \
-    MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, ALIAS_X | ALIAS_DY | ALIAS_Y)   \
-    MAKE(arg, DWEIGHT, dweight, AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)                           \
-    MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,         PASS_B | PASS_Y, 0)                           \
+#define EACH_NORM_ROLE(MAKE, arg)                                                                                                                                                                     \
+    /*        role     field    axes    kinds  needed                             optional                           activated written          over                                         types */ \
+    MAKE(arg, X,       x,       FULL,   ANY,   PASS_F | PASS_B | PASS_S | PASS_A, 0,                                 0,        0,               0,                                           REAL)    \
+    MAKE(arg, WEIGHT,  weight,  AFFINE, ANY,   0,                                 PASS_F | PASS_B | PASS_Y | PASS_A, 0,        0,               0,                                           REAL)    \
+    MAKE(arg, BIAS,    bias,    AFFINE, ANY,   0,                                 PASS_F | PASS_Y | PASS_A,          PASS_B,   0,               0,                                           REAL)    \
+    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 0,        PASS_F | PASS_A, ALIAS_X,                                     REAL)    \
+    MAKE(arg, MEAN,    mean,    KEPT,   LAYER, PASS_B | PASS_S | PASS_A,          PASS_F,                            0,        PASS_F | PASS_S, 0,                                           REAL)    \
+    MAKE(arg, RSTD,    rstd,    KEPT,   ANY,   PASS_B | PASS_Y | PASS_A,          PASS_F,                            0,        PASS_F,          0,                                           REAL)    \
+    MAKE(arg, M2,      m2,      KEPT,   ANY,   PASS_S,                            0,                                 0,        PASS_S,          0,                                           REAL)    \
+    MAKE(arg, DY,      dy,      FULL,   ANY,   PASS_B | PASS_Y,                   0,                                 0,        0,               0,                                           REAL)    \
+    MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                 PASS_B | PASS_Y,                   0,        PASS_B | PASS_Y, ALIAS_X | ALIAS_DY | ALIAS_Y | ALIAS_BRANCH | ALIAS_DSUM, REAL) \
+    MAKE(arg, DWEIGHT, dweight, AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,        PASS_B | PASS_Y, 0,                                           REAL)    \
+    MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                 PASS_B | PASS_Y,                   0,        PASS_B | PASS_Y, 0,                                           REAL)    \
+    /* those of stages come last */
+#define EACH_ROLE(MAKE, arg)                                                                                                                          \
+    EACH_NORM_ROLE(MAKE, arg)                                                                                                                         \
+    /*        role           field          axes        kinds needed optional         activated written over                             types */     \
+    MAKE(arg, RESIDUAL,      residual,      FULL,       ANY,  0,     PASS_F,          0,        0,      0,                               REAL)        \
+    MAKE(arg, SUM,           sum,           FULL,       ANY,  0,     PASS_F,          0,        PASS_F, ALIAS_X | ALIAS_RESIDUAL,        REAL)        \
+    MAKE(arg, ROW_SCALE,     row_scale,     KEPT,       ANY,  0,     PASS_F | PASS_B, 0,        0,      0,                               REAL)        \
+    MAKE(arg, COLUMN_SCALE,  column_scale,  COLUMN,     ANY,  0,     PASS_F | PASS_B, 0,        0,      0,                               REAL)        \
+    MAKE(arg, SCALE,         scale,         MODULATION, ANY,  0,     PASS_F | PASS_B, 0,        0,      0,                               REAL)        \
+    MAKE(arg, SHIFT,         shift,         MODULATION, ANY,  0,     PASS_F | PASS_B, 0,        0,      0,                               REAL)        \
+    MAKE(arg, GATE,          gate,          FULL,       ANY,  0,     PASS_F | PASS_B, 0,        0,      0,                               REAL)        \
+    MAKE(arg, RNG,           rng,           PAIR,       ANY,  0,     PASS_F | PASS_B, 0,        0,      0,                               SEED)        \
+    MAKE(arg, MASK,          mask,          FULL,       ANY,  0,     PASS_F,          0,        PASS_F, 0,                               BYTE)        \
+    MAKE(arg, Q,             q,             FULL,       ANY,  0,     PASS_F,          0,        PASS_F, 0,                               QUANTISED)   \
+    MAKE(arg, Y_SCALE,       y_scale,       ONE,        ANY,  0,     PASS_F,          0,        0,      0,                               FLOAT)       \
+    MAKE(arg, Y_SCALES,      y_scales,      BLOCKS,     ANY,  0,     PASS_F,          0,        PASS_F, 0,                               BLOCK_SCALE) \
+    MAKE(arg, AMAX,          amax,          ONE,        ANY,  0,     PASS_F,          0,        PASS_F, 0,                               FLOAT)       \
+    MAKE(arg, BRANCH,        branch,        FULL,       ANY,  0,     PASS_B,          0,        0,      0,                               REAL)        \
+    MAKE(arg, DSUM,          dsum,          FULL,       ANY,  0,     PASS_B,          0,        0,      0,                               REAL)        \
+    MAKE(arg, DRESIDUAL,     dresidual,     FULL,       ANY,  0,     PASS_B,          0,        PASS_B, ALIAS_X | ALIAS_DY | ALIAS_DSUM, REAL)        \
+    MAKE(arg, DSCALE,        dscale,        MODULATION, ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
+    MAKE(arg, DSHIFT,        dshift,        MODULATION, ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
+    MAKE(arg, DGATE,         dgate,         FULL,       ANY,  0,     PASS_B,          0,        PASS_B, ALIAS_GATE | ALIAS_DY,           REAL)        \
+    MAKE(arg, DCOLUMN_SCALE, dcolumn_scale, COLUMN,     ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
     /* a new role comes last, as its field does */
 /* clang-format on */
 
@@ -56,6 +90,9 @@ enum {
 typedef enum role { EACH_ROLE(ENUMERATOR, ) ROLE_COUNT } role;
 #undef ENUMERATOR
 _Static_assert(ROLE_COUNT <= 32, "a set of roles has 32 bits");
+/* Those of the norm alone, which are the first. */
+#define NORM_ROLES (ROLE_DBIAS + 1)
+#define STAGE_ROLES (~0u << NORM_ROLES)
 
 /* The field's name. */
 const char *role_name(role r);
@@ -66,19 +103,27 @@ static inline role first_role(unsigned set) {
 }
 
 /* By the axes they have. */
-typedef enum role_axes { AXES_FULL, AXES_AFFINE, AXES_KEPT } role_axes;
-#define FULL_BIT(arg, role, field, axes, ...) | (unsigned)(AXES_##axes == AXES_FULL) << ROLE_##role
-#define AFFINE_BIT(arg, role, field, axes, ...)                                                    \
-    | (unsigned)(AXES_##axes == AXES_AFFINE) << ROLE_##role
-enum { FULL_ROLES = 0 EACH_ROLE(FULL_BIT, ), AFFINE_ROLES = 0 EACH_ROLE(AFFINE_BIT, ) };
-#undef FULL_BIT
-#undef AFFINE_BIT
+typedef enum role_axes {
+    AXES_FULL,
+    AXES_AFFINE,
+    AXES_KEPT,
+    AXES_COLUMN,
+    AXES_MODULATION,
+    AXES_BLOCKS,
+    AXES_ONE,
+    AXES_PAIR
+} role_axes;
+role_axes axes_of(role r);
 
-static inline role_axes axes_of(role r) {
-    return ROLE_BIT(r) & FULL_ROLES     ? AXES_FULL
-           : ROLE_BIT(r) & AFFINE_ROLES ? AXES_AFFINE
-                                        : AXES_KEPT;
-}
+#define BIT_OF(wanted, role, field, axes, ...)                                                     \
+    | (unsigned)(AXES_##axes == (wanted)) << ROLE_##role
+enum {
+    FULL_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_FULL),
+    AFFINE_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_AFFINE),
+};
+/* With those of the stages. */
+static const unsigned every_full_role = 0u EACH_ROLE(BIT_OF, AXES_FULL);
+#undef BIT_OF
 
 /* What a pass of such a norm needs, may have, and writes (planish.h, planish_pass). */
 typedef struct pass_roles {
@@ -130,13 +175,37 @@ static inline planish_buffers buffers_of_roles(void *const list[ROLE_COUNT]) {
 /* ---- Their dtypes ------------------------------------------------------------------------------
  */
 
-typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_NONE } dtype;
+/* Those behind NONE are of some stages' tensors alone. */
+typedef enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_F64,
+    DTYPE_NONE,
+    DTYPE_E4M3,
+    DTYPE_E5M2,
+    DTYPE_E8M0,
+    DTYPE_I8,
+    DTYPE_U8,
+    DTYPE_U64
+} dtype;
 
 /* Bytes of one element; 0 for DTYPE_NONE. */
 static inline int dtype_bytes(dtype d) {
-    static const unsigned char bytes[] = {4, 2, 2, 8, 0};
+    static const unsigned char bytes[] = {4, 2, 2, 8, 0, 1, 1, 1, 1, 1, 8};
     return bytes[d];
 }
+
+/* What dtypes a role may have. */
+typedef enum role_types {
+    TYPES_REAL,
+    TYPES_FLOAT,
+    TYPES_BYTE,
+    TYPES_SEED,
+    TYPES_QUANTISED,
+    TYPES_BLOCK_SCALE
+} role_types;
+role_types types_of(role r);
 
 const char *dtype_name(dtype d);
 

@@ -55,6 +55,15 @@ class Norm(ctypes.Structure):
         ("affine_axes", ctypes.c_uint64),
         ("eps", ctypes.c_double),
         ("activation", ctypes.c_int),
+        ("modulation_axes", ctypes.c_uint64),
+        ("column_axes", ctypes.c_uint64),
+        ("gate", ctypes.c_int),
+        ("rounding", ctypes.c_int),
+        ("dropout_p", ctypes.c_double),
+        ("scale_block", ctypes.c_int64),
+        ("scale_format", ctypes.c_int),
+        ("scale_least", ctypes.c_double),
+        ("scale_most", ctypes.c_double),
     )
 
 

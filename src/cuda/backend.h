@@ -26,7 +26,7 @@ typedef struct cuda_limits {
 typedef struct cuda_axis {
     int64_t size;
     bool affine, reduced;
-    int64_t stride[ROLE_COUNT]; /* in bytes */
+    int64_t stride[NORM_ROLES]; /* in bytes */
 } cuda_axis;
 
 typedef struct cuda_plan {
@@ -36,7 +36,7 @@ typedef struct cuda_plan {
                        kernel -1: none */
     cuda_spec finish; /* kernel -1: none */
     int64_t rows, cols;
-    int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
+    int64_t stride[NORM_ROLES]; /* from row to row, in elements */
     double eps;
     int64_t partials; /* rows of partial sums there is room for */
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */

@@ -33,7 +33,7 @@ static void insert_axes(cuda_plan *plan, const problem *p, const axis *list, int
             plan->axis[at] = plan->axis[at - 1];
         plan->axis[at] =
             (cuda_axis){.size = list[k].size, .affine = list[k].affine, .reduced = reduced};
-        for (int r = 0; r < ROLE_COUNT; r++)
+        for (int r = 0; r < NORM_ROLES; r++)
             plan->axis[at].stride[r] = list[k].stride[r] * dtype_bytes(p->dtypes[r]);
     }
 }
@@ -157,7 +157,7 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
         c->lanes = lanes_of_columns(plan);
     } else {
         spec->pass = spec->kind = spec->weight_offset = spec->activation = 0;
-        for (role r = 0; r < ROLE_COUNT; r++)
+        for (role r = 0; r < NORM_ROLES; r++)
             if (r != ROLE_DWEIGHT && r != ROLE_DBIAS)
                 spec->type[r] = DTYPE_NONE;
         c->lanes = 1;
@@ -232,7 +232,7 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
     for (int i = 0; i < count; i++) {
         const cuda_kernel kernel = kernels[i];
         cuda_general_args *a = &launches[i].args.general;
-        memcpy(a->data, buffers, ROLE_COUNT * sizeof *buffers);
+        memcpy(a->data, buffers, NORM_ROLES * sizeof *buffers);
         a->data[CUDA_ROLE_DELTA] = delta;
         a->partials = partials;
         a->outer_size = size_of(plan, kernel, true);

@@ -44,7 +44,7 @@ bool images_of_channels(image_view *v, const problem *p) {
         return false;
     *v = (image_view){
         .images = image->size, .groups = 1, .depth = channel->size, .pixels = pixel->size};
-    for (role r = 0; r < ROLE_COUNT; r++) {
+    for (role r = 0; r < NORM_ROLES; r++) {
         v->stride[r] = image->size > 1 ? image->stride[r] : 0;
         if (!has(p, r))
             continue;
@@ -71,7 +71,7 @@ static bool groups_lie(image_view *v, const problem *p, const group_axes *a, boo
     const int64_t depth = a->channel->size, pixels = a->pixel->size, groups = a->group->size;
     const int64_t channel = last ? 1 : pixels, pixel = last ? groups * depth : 1;
     *v = (image_view){a->image->size, groups, depth, pixels, last, {0}};
-    for (role r = 0; r < ROLE_COUNT; r++) {
+    for (role r = 0; r < NORM_ROLES; r++) {
         if (!has(p, r))
             continue;
         const int64_t image = a->image->size > 1 ? a->image->stride[r] : 0;
@@ -126,7 +126,7 @@ void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cud
     spec->kernel = kernel;
     spec->pass = p->pass;
     spec->group = 1;
-    for (int r = 0; r < ROLE_COUNT; r++)
+    for (int r = 0; r < NORM_ROLES; r++)
         plan->stride[r] = v->stride[r];
     if (p->pass != PLANISH_BACKWARD)
         return;

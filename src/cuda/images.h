@@ -11,7 +11,7 @@
 typedef struct image_view {
     int64_t images, groups, depth, pixels; /* depth: channels of a group */
     bool last;                             /* groups: channels are dense; channels: those of y */
-    int64_t stride[ROLE_COUNT]; /* from image to image; groups' mean and rstd: from row to row */
+    int64_t stride[NORM_ROLES]; /* from image to image; groups' mean and rstd: from row to row */
 } image_view;
 
 /* Reduced over channels, whose pixels are dense in x, dy and dx. `groups` is 1. */

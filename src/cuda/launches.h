@@ -67,7 +67,7 @@ typedef struct cuda_groups_args {
     uint32_t eps_is_small;
 } cuda_groups_args;
 
-enum { CUDA_ROLE_DELTA = ROLE_COUNT, CUDA_GENERAL_ROLES };
+enum { CUDA_ROLE_DELTA = NORM_ROLES, CUDA_GENERAL_ROLES };
 
 typedef struct cuda_general_args {
     void *data[CUDA_GENERAL_ROLES];

@@ -104,7 +104,7 @@ static bool is_too_long(const cuda_plan *plan, const problem *p) {
 static bool rows_plan_make(cuda_plan *plan, const problem *p) {
     if (!is_rows(p) || is_too_long(plan, p))
         return false;
-    for (int r = 0; r < ROLE_COUNT; r++)
+    for (int r = 0; r < NORM_ROLES; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
     rows_plan(plan, p);
     return true;
@@ -117,7 +117,7 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
     for (int i = 0; i < 2; i++)
         if (v->images > 1 && v->groups > 1 && v->stride[full[i]] != v->groups * p->cols)
             return false;
-    for (int r = 0; r < ROLE_COUNT; r++)
+    for (int r = 0; r < NORM_ROLES; r++)
         plan->stride[r] = v->stride[r];
     for (int i = 0; i < 2; i++)
         if (v->groups > 1)

@@ -34,7 +34,7 @@ static int64_t row_bytes(const cuda_plan *plan, role r) {
 
 /* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. Their strides become 0, for
  * only the first row's address counts. */
-static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
+static int dense_rows(const cuda_plan *plan, int64_t stride[NORM_ROLES]) {
     static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
     const int is_forward = plan->main.kernel == CUDA_FORWARD;
     const role *roles = is_forward ? forward : backward;
@@ -54,7 +54,7 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
     const bool is_forward = which->kernel == CUDA_FORWARD;
     const role *roles = is_forward ? forward : backward;
     cuda_spec spec = *which;
-    int64_t stride[ROLE_COUNT];
+    int64_t stride[NORM_ROLES];
     memcpy(stride, plan->stride, sizeof stride);
     if (rows_are_tiled(which))
         spec.rows.dense = dense_rows(plan, stride);

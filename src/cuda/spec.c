@@ -123,7 +123,7 @@ const cuda_constant finish_list[] = {
 
 /* The number of the tensor that a text names, such as "x]"; -1: none. */
 static int role_of(const char *name) {
-    for (role r = 0; r < ROLE_COUNT; r++) {
+    for (role r = 0; r < NORM_ROLES; r++) {
         const size_t length = strlen(role_name(r));
         if (!strncmp(name, role_name(r), length) && !strcmp(name + length, "]"))
             return r;
@@ -147,9 +147,9 @@ int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
 }
 
 /* An array with a number for each tensor. */
-static void append_roles(text *to, const char *name, const int32_t values[ROLE_COUNT]) {
+static void append_roles(text *to, const char *name, const int32_t values[NORM_ROLES]) {
     append(to, "constexpr int %s[] = {", name);
-    for (int r = 0; r < ROLE_COUNT; r++)
+    for (int r = 0; r < NORM_ROLES; r++)
         append(to, "%s%d", r ? ", " : "", values[r]);
     append(to, "};\n");
 }
@@ -165,7 +165,7 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
             append(&to, "constexpr int %s = %d;\n", c->name, value);
         }
     append(&to, "enum {");
-    for (role r = 0; r < ROLE_COUNT; r++) {
+    for (role r = 0; r < NORM_ROLES; r++) {
         append(&to, " ROLE_");
         for (const char *c = role_name(r); *c; c++)
             append(&to, "%c", toupper((unsigned char)*c));
@@ -181,6 +181,6 @@ void cuda_spec_describe(cuda_spec *spec, const problem *p) {
     spec->kind = p->kind;
     spec->activation = p->activation;
     spec->weight_offset = p->weight_offset;
-    for (int r = 0; r < ROLE_COUNT; r++)
+    for (int r = 0; r < NORM_ROLES; r++)
         spec->type[r] = p->dtypes[r];
 }

@@ -102,8 +102,8 @@ typedef struct cuda_spec {
     int32_t kind, activation, pass, weight_offset;
     int32_t correct; /* backward: the saved mean's rounding is mended */
     int32_t want_dweight, want_dbias;
-    int32_t type[ROLE_COUNT];   /* dtypes, DTYPE_NONE: absent */
-    int32_t access[ROLE_COUNT]; /* bytes that a tensor's parts are aligned to, up to 16 */
+    int32_t type[NORM_ROLES];   /* dtypes, DTYPE_NONE: absent */
+    int32_t access[NORM_ROLES]; /* bytes that a tensor's parts are aligned to, up to 16 */
     /* How blocks are launched. */
     int32_t cluster;    /* blocks of a cluster */
     int32_t group;      /* blocks anywhere on the device that work together */

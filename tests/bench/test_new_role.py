@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOW_TO = ROOT / "docs/internals/add-a-fused-operation.md"
-SOURCES = ("roles.c", "problem.c", "buffers.c", "status.c", "sized.c")
+SOURCES = ("roles.c", "problem.c", "buffers.c", "status.c", "sized.c", "stages.c")
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -38,15 +38,15 @@ int main(void) {
     DLTensor x = tensor(data, shape), y = tensor(data + 8, shape), r = tensor(data + 16, shape),
              wrong = tensor(data + 16, other);
     planish_norm op = planish_layer_norm_op(2, 1, 1e-5);
-    planish_tensors t = {.struct_size = sizeof t, .x = &x, .y = &y, .residual = &r}, seen;
+    planish_tensors t = {.struct_size = sizeof t, .x = &x, .y = &y, .extra = &r}, seen;
     problem p;
     void *buffers[ROLE_COUNT];
     puts(planish_tensor_name(ROLE_COUNT - 1));
     say(problem_make(&p, &op, PLANISH_FORWARD, &t, error));
-    printf("%d axes of it\n", has(&p, ROLE_RESIDUAL) ? p.kept_count + p.reduced_count : 0);
-    t.residual = &wrong;
+    printf("%d axes of it\n", has(&p, ROLE_EXTRA) ? p.kept_count + p.reduced_count : 0);
+    t.extra = &wrong;
     say(problem_make(&p, &op, PLANISH_FORWARD, &t, error));
-    t.residual = &y;
+    t.extra = &y;
     say(problem_make(&p, &op, PLANISH_FORWARD, &t, error));
     buffers_of(&t, buffers);
     say(buffers_check(&p, buffers, false, error));
@@ -55,19 +55,19 @@ int main(void) {
     say(problem_make(&p, &op, PLANISH_STATISTICS, &t, error));
     t.struct_size = 96; /* the first release's */
     say(read_tensors(&seen, &t, error));
-    puts(seen.residual ? "an older caller has it" : "an older caller has none");
+    puts(seen.extra ? "an older caller has it" : "an older caller has none");
     return 0;
 }
 """
 
 WANTED = """\
-residual
+extra
 PLANISH_OK|
 2 axes of it
-PLANISH_ERROR_SHAPE|residual has size 3 on axis 1; wanted 4 (the same shape for x, y, dy and dx)
+PLANISH_ERROR_SHAPE|extra has size 3 on axis 1; wanted 4 (the same shape for x, y, dy and dx)
 PLANISH_OK|
-PLANISH_ERROR_OVERLAP|y shares memory with residual; wanted separate memory
-PLANISH_ERROR_ARGUMENT|residual is given; wanted NULL for this pass
+PLANISH_ERROR_OVERLAP|y shares memory with extra; wanted separate memory
+PLANISH_ERROR_ARGUMENT|extra is given; wanted NULL for this pass
 PLANISH_OK|
 an older caller has none
 """

@@ -43,7 +43,7 @@ static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
     return PLANISH_OK;
 }
 
-/* Rows one stride apart. `strides` and `dtypes` have ROLE_COUNT values. */
+/* Rows one stride apart. `strides` and `dtypes` have NORM_ROLES values. */
 EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t cols,
                      const int64_t *strides, const int *dtypes, int weight_offset, double eps,
                      int device, int arch, char *text, size_t bytes) {
@@ -60,7 +60,7 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
     p.kept[0].size = rows;
     p.reduced[0].size = cols;
     p.reduced[0].affine = true;
-    for (int r = 0; r < ROLE_COUNT; r++) {
+    for (int r = 0; r < NORM_ROLES; r++) {
         p.dtypes[r] = (dtype)dtypes[r];
         p.kept[0].stride[r] = strides[r];
         p.reduced[0].stride[r] = r == ROLE_MEAN || r == ROLE_RSTD || r == ROLE_M2 ? 0 : 1;
@@ -76,10 +76,10 @@ EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int activation, int
                         int device, int arch, char *text, size_t bytes) {
     static const DLDataType types[] = {
         {kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}};
-    DLTensor tensor[ROLE_COUNT];
-    const DLTensor *t[ROLE_COUNT];
-    int64_t sizes[ROLE_COUNT][PLANISH_MAX_NDIM], steps[ROLE_COUNT][PLANISH_MAX_NDIM];
-    for (int r = 0; r < ROLE_COUNT; r++) {
+    DLTensor tensor[NORM_ROLES];
+    const DLTensor *t[ROLE_COUNT] = {NULL};
+    int64_t sizes[NORM_ROLES][PLANISH_MAX_NDIM], steps[NORM_ROLES][PLANISH_MAX_NDIM];
+    for (int r = 0; r < NORM_ROLES; r++) {
         t[r] = dtypes[r] == DTYPE_NONE ? NULL : &tensor[r];
         if (!t[r])
             continue;
@@ -103,8 +103,7 @@ EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int activation, int
                              .affine_axes = affine_axes,
                              .eps = eps,
                              .activation = (planish_activation)activation};
-    const planish_tensors tensors = {sizeof tensors, t[0], t[1], t[2], t[3], t[4],
-                                     t[5],           t[6], t[7], t[8], t[9], t[10]};
+    const planish_tensors tensors = tensors_of_roles(t);
     problem p;
     planish_status status =
         problem_make(&p, &op, (planish_pass)pass, &tensors, (message){text, bytes});
@@ -234,7 +233,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
     cuda_spec spec = launches[number].spec;
     if (!wide && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
         spec = plan->main;
-    for (role r = 0; r < ROLE_COUNT; r++)
+    for (role r = 0; r < NORM_ROLES; r++)
         spec.access[r] = access;
     rows_constants *rows = &spec.rows; /* of forward and backward */
     const int tiled = rows_are_tiled(&spec);
