@@ -1,11 +1,11 @@
 #include "cpu/run.h"
-#include "cpu/affine.h"
-#include "cpu/channels_run.h"
-#include "cpu/gathered.h"
-#include "cpu/groups_job.h"
-#include "cpu/groups_run.h"
+#include "cpu/channels/channels_run.h"
+#include "cpu/common/affine.h"
+#include "cpu/common/sums.h"
+#include "cpu/general/gathered.h"
+#include "cpu/groups/groups_job.h"
+#include "cpu/groups/groups_run.h"
 #include "cpu/openmp.h"
-#include "cpu/sums.h"
 
 static const row_kernels *kernels_of(const cpu_job *job) {
     const problem *p = job->problem;

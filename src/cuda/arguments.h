@@ -5,7 +5,7 @@
 #ifndef PLANISH_CUDA_ARGUMENTS_H
 #define PLANISH_CUDA_ARGUMENTS_H
 
-#include "launches.h"
+#include "cuda/launches.h"
 
 /* Sets the specialisations for buffers at these addresses (only their alignment counts), in the
  * order of their launch. Returns how many: none where there is nothing to write. */

@@ -7,9 +7,9 @@
 #ifndef PLANISH_CUDA_BACKEND_H
 #define PLANISH_CUDA_BACKEND_H
 
-#include "../problem.h"
-#include "spec.h"
-#include "tuning.h"
+#include "cuda/spec.h"
+#include "cuda/tuning.h"
+#include "problem.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {

@@ -1,7 +1,7 @@
 /* Shapes of launches. */
-#include "geometry.h"
+#include "cuda/geometry.h"
 
-#include "families.h"
+#include "cuda/families.h"
 
 unsigned cuda_spec_threads(const cuda_spec *spec) {
     return cuda_kernel_of(spec)->family->threads(spec);

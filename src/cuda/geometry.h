@@ -4,7 +4,7 @@
 #ifndef PLANISH_CUDA_GEOMETRY_H
 #define PLANISH_CUDA_GEOMETRY_H
 
-#include "spec.h"
+#include "cuda/spec.h"
 
 /* Threads of a block. */
 unsigned cuda_spec_threads(const cuda_spec *spec);

@@ -4,11 +4,11 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "arguments.h"
-#include "backend.h"
-#include "driver.h"
-#include "geometry.h"
-#include "jit.h"
+#include "cuda/arguments.h"
+#include "cuda/backend.h"
+#include "cuda/driver.h"
+#include "cuda/geometry.h"
+#include "cuda/jit.h"
 
 enum { MOST_DEVICES = 64 };
 

@@ -1,9 +1,9 @@
 /* Problem -> plan: which kernels take it. */
 #include <string.h>
 
-#include "backend.h"
-#include "families.h"
-#include "general.h"
+#include "cuda/backend.h"
+#include "cuda/families.h"
+#include "cuda/general/general.h"
 
 enum { MOST_COLS = 1 << 30 };
 

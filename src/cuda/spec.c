@@ -1,10 +1,10 @@
-#include "spec.h"
+#include "cuda/spec.h"
 
 #include <ctype.h>
 #include <string.h>
 
-#include "../text.h"
-#include "families.h"
+#include "cuda/families.h"
+#include "text.h"
 
 /* Every kernel's. The first is asked by #if, which constants of the language cannot be. */
 static const cuda_constant common_list[] = {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../problem.h"
+#include "problem.h"
 
 typedef enum cuda_kernel {
     CUDA_FORWARD,

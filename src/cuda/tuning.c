@@ -4,7 +4,7 @@
  * comment says so; of the other architectures the compiler's reports are known (registers and
  * spills, tests/cuda/test_compile.py), not times.
  */
-#include "tuning.h"
+#include "cuda/tuning.h"
 
 #include <pthread.h>
 

@@ -9,11 +9,11 @@
 
 #include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
+#include "../../src/cuda/common/integers.h"
 #include "../../src/cuda/families.h"
 #include "../../src/cuda/geometry.h"
-#include "../../src/cuda/integers.h"
 #include "../../src/cuda/jit.h"
-#include "../../src/cuda/rows_shape.h"
+#include "../../src/cuda/rows/rows_shape.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

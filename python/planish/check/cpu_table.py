@@ -3,7 +3,8 @@
 The tiers are not here: every case is run by each that is there. The sizes are of a core's second
 and third cache, so that a case takes a fraction of a second, but for those of "stream".
 planish_plan_describe names a path and no kernel within it; which rows are short, in steps, in
-groups or alone follows from their length (src/cpu/rows.h: FEW_COLS, rows_few.h, rows_forward.h).
+groups or alone follows from their length (src/cpu/rows: FEW_COLS of rows.h, rows_few.h,
+rows_forward.h).
 """
 
 from __future__ import annotations
@@ -169,9 +170,9 @@ def _gathered_cases(dtype: str) -> Iterator[Case]:
 
 def _overflow_cases(dtype: str) -> Iterator[Case]:
     """Rows that leave the range of the arithmetic: squares of x in forward, sums of dy in backward.
-    They are right only where src/cpu/wide.c does them (f64 backward, which that file does in f64,
-    too: where it is thought to be beyond, from 1e300). No f16 row is so large; dweight and dbias
-    are in range because the rows cancel."""
+    They are right only where src/cpu/common/wide.c does them (f64 backward, which that file does in
+    f64, too: where it is thought to be beyond, from 1e300). No f16 row is so large; dweight and
+    dbias are in range because the rows cancel."""
     if dtype == "f16":
         return
     for direction in BOTH:
