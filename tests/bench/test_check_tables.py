@@ -39,7 +39,7 @@ def test_the_table_has_every_family_dtype_and_pass():
         "groups",
         "pixels",
         "planes",
-        "gathered",
+        "strided",
         "overflow",
     )
     for kernel in kernels:

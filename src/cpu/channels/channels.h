@@ -33,17 +33,17 @@ enum { NAME(SEGMENT) = SEGMENT_DEPTH * LANES };
 
 /* ---- Between tensors and tiles --------------------------------------------------------------- */
 
-/* Asks for some channels of the next tile, where its pixels are neighbours. */
-INLINE void NAME(ask_for_next)(const channel_tile *t, const tile_side *side, const char *next,
-                               int64_t c, int64_t channels) {
+/* Prefetches some channels of the next tile, where its pixels are neighbours. */
+INLINE void NAME(prefetch_next)(const channel_tile *t, const tile_side *side, const char *next,
+                                int64_t c, int64_t channels) {
     const int64_t bytes = dtype_bytes(side->type);
     if (next && side->pitch == bytes)
         for (int64_t k = 0; k < channels; k++)
-            NAME(ask_for_row)(next + (c + k) * side->step, t->pixels * bytes);
+            NAME(prefetch_row)(next + (c + k) * side->step, t->pixels * bytes);
 }
 
-/* Asks for the lines that some channels of results will be written to. */
-INLINE void NAME(ask_for_output)(const channel_tile *t, const tile_side *to, int64_t c) {
+/* Prefetches the lines that some channels of results will be written to. */
+INLINE void NAME(prefetch_output)(const channel_tile *t, const tile_side *to, int64_t c) {
     const int64_t bytes = t->pixels * dtype_bytes(to->type);
     const int64_t last = NAME(smaller)(c + NAME(STRIP), t->channels);
     for (; c < last; c++)
@@ -60,7 +60,7 @@ INLINE void NAME(stage_rows)(const channel_tile *t, REAL *tile, const tile_side 
     for (int64_t c = 0; c < t->channels; c++) {
         const char *row = from->data + c * from->step;
         if (traffic != TRAFFIC_CACHED && c + AHEAD < t->channels)
-            NAME(ask_for_row)(row + AHEAD * from->step, bytes);
+            NAME(prefetch_row)(row + AHEAD * from->step, bytes);
         SPAN(widen, REAL_TOKEN)(tile + c * t->pitch, row, from->type, t->pixels);
         if (rest)
             memset(tile + c * t->pitch + t->pixels, 0, rest);
@@ -85,7 +85,7 @@ OUTLINE void NAME(stage)(const channel_tile *t, REAL *tile, const tile_side *fro
 }
 
 /* Whether a tensor whose pixels are neighbours takes whole lines only, so that it may be written
- * past the cache. */
+ * by non-temporal stores. */
 INLINE bool NAME(is_lines)(const channel_tile *t, const tile_side *to) {
     const int64_t bytes = t->pixels * dtype_bytes(to->type);
     return to->pitch == dtype_bytes(to->type) &&

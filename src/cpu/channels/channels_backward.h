@@ -160,8 +160,8 @@ INLINE void NAME(gradient_strip)(const channel_backward_args *a, const NAME(pixe
  * Pixels whose arithmetic would leave the range, one by one. Their place in the tile is cleared:
  * they add nothing to the sums of the others, and what the tile makes of them is not written.
  */
-OUTLINE void NAME(wide_gradients)(const channel_backward_args *a, NAME(pixel_gradients) * s,
-                                  bool rms) {
+OUTLINE void NAME(overflow_gradients)(const channel_backward_args *a, NAME(pixel_gradients) * s,
+                                      bool rms) {
     const channel_tile *t = &a->tile;
     REAL *const tile_x = a->scratch, *const tile_dy = tile_x + t->channels * t->pitch;
     REAL *const x = a->rows, *const dy = x + t->channels, *const dx = dy + t->channels;
@@ -188,7 +188,7 @@ OUTLINE void NAME(wide_gradients)(const channel_backward_args *a, NAME(pixel_gra
             .activation = a->activation,
             .bias = a->bias,
         };
-        wide_backward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
+        overflow_backward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
         if (a->dx.data)
             NAME(write_pixel)(t, &a->dx, p, dx);
         for (int64_t c = 0; c < t->channels; c++)
@@ -221,14 +221,14 @@ INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel
     for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
         const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
         if (a->traffic != TRAFFIC_CACHED) {
-            NAME(ask_for_next)(t, &a->x, a->next_x, c, channels);
-            NAME(ask_for_next)(t, &a->dy, a->next_dy, c, channels);
+            NAME(prefetch_next)(t, &a->x, a->next_x, c, channels);
+            NAME(prefetch_next)(t, &a->dy, a->next_dy, c, channels);
         }
         if (!a->dx.data) {
             NAME(gradient_strip)(a, s, c, channels, NULL, 0, true, REAL_DTYPE, sums, rms);
         } else if (direct) {
             if (a->traffic != TRAFFIC_CACHED)
-                NAME(ask_for_output)(t, &a->dx, c + NAME(STRIP));
+                NAME(prefetch_output)(t, &a->dx, c + NAME(STRIP));
             NAME(gradient_strip)(a, s, c, channels, a->dx.data + c * a->dx.step, a->dx.step, false,
                                  made, sums, rms);
         } else {
@@ -254,7 +254,7 @@ INLINE void NAME(backward_staged)(const channel_backward_args *a, const bool rms
     NAME(pixel_gradients) s;
     NAME(find_gradients)(a, rms, &s);
     if (__builtin_expect(s.any_out_of_range, 0))
-        NAME(wide_gradients)(a, &s, rms);
+        NAME(overflow_gradients)(a, &s, rms);
     if (a->dweight_sum || a->dbias_sum)
         NAME(gradient_tile)(a, &s, true, rms);
     else

@@ -176,8 +176,8 @@ INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_sc
 }
 
 /* Pixels whose arithmetic would leave the range, one by one. */
-OUTLINE void NAME(wide_pixels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
-                               bool rms) {
+OUTLINE void NAME(overflow_pixels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+                                   bool rms) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->rows, *const y = x + t->channels;
     for (int64_t p = 0; p < t->pixels; p++) {
@@ -199,7 +199,7 @@ OUTLINE void NAME(wide_pixels)(const channel_forward_args *a, const NAME(pixel_s
             .given = a->given,
             .activation = a->activation,
         };
-        wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
+        overflow_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
         if (a->y.data)
             NAME(write_pixel)(t, &a->y, p, y);
     }
@@ -218,10 +218,10 @@ INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_sca
     for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
         const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
         if (a->traffic != TRAFFIC_CACHED)
-            NAME(ask_for_next)(t, &a->x, a->next_x, c, channels);
+            NAME(prefetch_next)(t, &a->x, a->next_x, c, channels);
         if (direct) {
             if (a->traffic != TRAFFIC_CACHED)
-                NAME(ask_for_output)(t, &a->y, c + NAME(STRIP));
+                NAME(prefetch_output)(t, &a->y, c + NAME(STRIP));
             NAME(apply_strip)(a, s, c, channels, a->y.data + c * a->y.step, a->y.step, false, made,
                               rms, f);
             continue;
@@ -259,7 +259,7 @@ INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
     if (a->y.data)
         NAME(write_tile)(a, &s, rms, false);
     if (__builtin_expect(s.any_out_of_range, 0))
-        NAME(wide_pixels)(a, &s, rms);
+        NAME(overflow_pixels)(a, &s, rms);
 }
 
 static void NAME(forward_layer)(const channel_forward_args *a) {
@@ -277,5 +277,5 @@ static void NAME(forward_fused)(const channel_forward_args *a) {
     if (a->y.data)
         NAME(write_tile)(a, &s, false, true);
     if (__builtin_expect(s.any_out_of_range, 0))
-        NAME(wide_pixels)(a, &s, a->kind == PLANISH_RMS);
+        NAME(overflow_pixels)(a, &s, a->kind == PLANISH_RMS);
 }

@@ -7,8 +7,8 @@ INLINE int64_t NAME(smaller)(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Asks for the lines of what is read later. */
-INLINE void NAME(ask_for_row)(const char *row, int64_t bytes) {
+/* Prefetches the lines of what is read later. */
+INLINE void NAME(prefetch_row)(const char *row, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch((const char *)((uintptr_t)row + (uintptr_t)i), 0, 2);
 }
@@ -40,7 +40,7 @@ static void NAME(gather_planes)(void *planes, int64_t to_pitch, const char *from
             const int64_t cols = NAME(smaller)(NAME(PLANE_CHANNELS), channels - c);
             const char *at = from + p * from_pitch + c * bytes;
             for (int64_t i = 0; i < rows; i++)
-                NAME(ask_for_row)(at + (i + NAME(PLANE_PIXELS)) * from_pitch, cols * bytes);
+                NAME(prefetch_row)(at + (i + NAME(PLANE_PIXELS)) * from_pitch, cols * bytes);
             if (type == REAL_DTYPE) {
                 NAME(transpose)(to + c * to_pitch + p, to_pitch, (const REAL *)at,
                                 from_pitch / bytes, rows, cols);

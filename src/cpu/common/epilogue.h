@@ -2,10 +2,10 @@
  * How an element becomes y: xhat = (x - mean) * rstd + shift, z = xhat * weight + bias, y = f(z),
  * in the words of cpu/common/unit.h; for rows, channels, groups and pixels alike. What else is to
  * follow a norm belongs into result. Whether y is in range is not asked here: that is known of a
- * row's moments before (cpu/common/wide.c).
+ * row's moments before (cpu/common/overflow.c).
  *
  * A further activation is a case in `activated` and `through`, and in two functions of
- * cpu/common/wide.c.
+ * cpu/common/overflow.c.
  */
 
 /* EXP(LIMIT) is EXP_LIMIT_f32 or EXP_LIMIT_f64. */

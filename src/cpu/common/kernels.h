@@ -64,8 +64,8 @@ static inline void stat_load_rows(const row_stat *s, int64_t row, int count, dou
 /* Where the data of a pass lies, by its size. */
 typedef enum traffic {
     TRAFFIC_CACHED, /* in a near cache */
-    TRAFFIC_AHEAD,  /* beyond: the next rows are asked for while these are written */
-    TRAFFIC_STREAM, /* and the output is larger than the cache: it is written past it */
+    TRAFFIC_AHEAD,  /* beyond: the next rows are prefetched while these are written */
+    TRAFFIC_STREAM, /* and the output is larger than the cache: non-temporal stores */
     TRAFFIC_LINES   /* the same, each line as it is made: a kernel's own choice */
 } traffic;
 
@@ -112,9 +112,9 @@ typedef struct forward_args {
     row_stat mean, rstd, m2;
     bool given; /* mean and rstd are inputs */
     traffic traffic;
-    int64_t weight_span; /* wide.c only: elements that share a weight and bias; 0: 1 */
-    bool by_pixel;       /* wide.c only: these are a pitch apart, and their first ones neighbours */
-    planish_activation activation; /* fused kernels, and wide.c */
+    int64_t weight_span; /* overflow.c only: elements that share a weight and bias; 0: 1 */
+    bool by_pixel; /* overflow.c only: these are a pitch apart, and their first ones neighbours */
+    planish_activation activation; /* fused kernels, and overflow.c */
     planish_kind kind;             /* fused kernels only */
     const char *residual; /* NULL: none; else the norm is of sum = x + residual, rounded once */
     int64_t residual_pitch;
@@ -147,7 +147,7 @@ typedef struct backward_args {
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
 typedef struct group_forward_args {
     const cpu_hints *hints;
-    int rows; /* up to GROUP; more than one pays where they are short */
+    int rows; /* up to TOGETHER; more than one pays where they are short */
     int64_t channels, span;
     const char *x;
     int64_t x_pitch;
@@ -284,7 +284,7 @@ typedef struct channel_backward_args {
     traffic traffic;
     void *scratch, *rows;
     double *dweight_sum, *dbias_sum; /* added to; NULL: not wanted */
-    void *dweight, *dbias;           /* the same for what wide.c does, in the compute type */
+    void *dweight, *dbias;           /* the same for what overflow.c does, in the compute type */
     planish_kind kind;               /* this and what follows: of fused kernels only */
     planish_activation activation;
     const void *bias;
@@ -355,7 +355,7 @@ typedef int64_t few_backward_kernel(const backward_args *);
  * (cpu/rows/rows_short.h) where a row is no more than SHORT_PARTS vectors: each number of them is
  * compiled by itself. FOLD_ROWS vectors are folded at once. */
 enum { SHORT_PARTS = 4 };
-enum { GROUP = 4, FOLD_ROWS = 8, STEP_ROWS = FOLD_ROWS, SHORT_ROWS = 2 * FOLD_ROWS };
+enum { TOGETHER = 4, FOLD_ROWS = 8, STEP_ROWS = FOLD_ROWS, SHORT_ROWS = 2 * FOLD_ROWS };
 
 /* dweight and dbias partials take this many rows in the compute type before they go to f64. */
 enum { CHUNK_ROWS = 32 };
@@ -364,15 +364,16 @@ enum { CHUNK_ROWS = 32 };
 enum { RUN_BYTES = 128 };
 
 /* ---- Rows in f64, element by element: what the kernels fall back on where f32 or f64 arithmetic
- * would leave its range though the result does not (cpu/common/wide.c). Same for every tier. ----
+ * would leave its range though the result does not (cpu/common/overflow.c). Same for every tier.
+ * ----
  */
 
-void wide_forward_row(const forward_args *args, int64_t row, planish_kind kind, dtype element,
-                      dtype weight);
-void wide_backward_row(const backward_args *args, int64_t row, planish_kind kind, dtype element,
-                       dtype weight);
+void overflow_forward_row(const forward_args *args, int64_t row, planish_kind kind, dtype element,
+                          dtype weight);
+void overflow_backward_row(const backward_args *args, int64_t row, planish_kind kind, dtype element,
+                           dtype weight);
 /* One row with sums of its own, in double. */
-void wide_backward_sums(const backward_args *args, planish_kind kind, dtype element, dtype weight,
-                        double *dweight, double *dbias);
+void overflow_backward_sums(const backward_args *args, planish_kind kind, dtype element,
+                            dtype weight, double *dweight, double *dbias);
 
 #endif

@@ -14,7 +14,7 @@ INLINE void NAME(x_rows)(const forward_args *a, int64_t row, const int count,
         x[r] = (const ELEMENT_T *)NAME(x_at)(a, row + r);
 }
 
-/* How far ahead of a sum its terms are asked for. */
+/* How far ahead of a sum its terms are prefetched. */
 enum { RESIDUAL_AHEAD = 1024 };
 
 /* A row of the sum, rounded once. It may be written over either term. */
@@ -26,8 +26,8 @@ OUTLINE void NAME(add_residual)(const forward_args *a, int64_t row) {
     int64_t i = 0;
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         if (i * (int64_t)sizeof(ELEMENT_T) % 64 == 0) {
-            NAME(ask_for)(x + i, RESIDUAL_AHEAD, TRAFFIC_AHEAD);
-            NAME(ask_for)(residual + i, RESIDUAL_AHEAD, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(x + i, RESIDUAL_AHEAD, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(residual + i, RESIDUAL_AHEAD, TRAFFIC_AHEAD);
         }
         STORE_X(sum + i, V(add)(LOAD_X(x + i), LOAD_X(residual + i)));
     }

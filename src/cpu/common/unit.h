@@ -15,10 +15,10 @@
  *     VEC, VEC_LANES       its vector, f32v or f64v, and the vector's lanes
  *     LANES                the canonical lanes: 32 for float, 16 for double
  *     BIG                  a variance or a constant from here on is out of range, and
- *     TINY_VAR, TINY_EPS   below both, squares have lost digits: the row is done in wide.c instead
- *     BLOCK                a transpose is BLOCK x BLOCK
- *     NAME(f)              f with a suffix of its own, which a profile shows
- *     EXPORT(f)            the name by which the tier's table (kernels_table.c) knows f
+ *     TINY_VAR, TINY_EPS   below both, squares have lost digits: the row is done in overflow.c
+ * instead BLOCK                a transpose is BLOCK x BLOCK NAME(f)              f with a suffix of
+ * its own, which a profile shows EXPORT(f)            the name by which the tier's table
+ * (kernels_table.c) knows f
  */
 #ifndef PLANISH_CPU_UNIT_H
 #define PLANISH_CPU_UNIT_H
@@ -94,10 +94,10 @@
 enum { LINE_VECTORS = sizeof(f32v) == 64 };
 
 /*
- * Writes whole lines past the cache. Results are made in a piece of the stack and then written at
- * once, but for TRAFFIC_LINES: on AMD's Zen 3 a load waits for a store past the cache that is on
- * its way to the same place of another page, so that with loads between the stores a norm took six
- * times longer wherever y lay a little behind x or weight, modulo 4096 bytes.
+ * Writes whole lines by non-temporal stores. Results are made in a piece of the stack and then
+ * written at once, but for TRAFFIC_LINES: on AMD's Zen 3 a load waits for a non-temporal store that
+ * is on its way to the same place of another page, so that with loads between the stores a norm
+ * took six times longer wherever y lay a little behind x or weight, modulo 4096 bytes.
  */
 static inline void stream_lines(void *to, const void *from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64)

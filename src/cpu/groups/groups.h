@@ -5,10 +5,10 @@
  * for that gives dweight, dbias and the row's constants at once.
  */
 
-/* Elements of a row from which on the next one is not asked for: both would not fit a cache. */
+/* Elements of a row from which on the next one is not prefetched: both would not fit a cache. */
 enum { NAME(GROUP_AHEAD) = 131072 / sizeof(ELEMENT_T) };
 
-/* Past the cache only where every channel of these rows is whole lines. */
+/* Non-temporal stores only where every channel of these rows is whole lines. */
 INLINE traffic NAME(group_traffic)(traffic t, const char *output, int64_t pitch, int rows,
                                    int64_t span) {
     const uintptr_t bytes = (uintptr_t)span * sizeof(ELEMENT_T);

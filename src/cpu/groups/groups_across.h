@@ -93,15 +93,15 @@ INLINE void NAME(group_sums_across)(const group_backward_args *a, int r, NAME(ro
     const int64_t all = a->channels * a->span;
     const VEC zero = V(set1)(0);
     NAME(across_sums) next = NAME(across_zero)();
-    group_f64 sum1 = {0}, sum2 = {0};
+    rows_f64 sum1 = {0}, sum2 = {0};
     double sum_xhat = 0, rest1 = 0, rest2 = 0;
     int64_t i = 0, end = a->span;
-    for (int64_t first = 0; first < a->channels; first += GROUP) {
-        const int count = (int)NAME(min)(a->channels - first, GROUP);
-        VEC lanes[2 * GROUP] = {zero, zero, zero, zero, zero, zero, zero, zero}, xhat_lanes;
+    for (int64_t first = 0; first < a->channels; first += TOGETHER) {
+        const int count = (int)NAME(min)(a->channels - first, TOGETHER);
+        VEC lanes[2 * TOGETHER] = {zero, zero, zero, zero, zero, zero, zero, zero}, xhat_lanes;
         NAME(across) xhat = NAME(across_zero)().xhat;
-        REAL folded[2 * GROUP], folded_xhat[GROUP];
-        NAME(group_real) dys, products, weight = {1, 1, 1, 1};
+        REAL folded[2 * TOGETHER], folded_xhat[TOGETHER];
+        NAME(rows_real) dys, products, weight = {1, 1, 1, 1};
         for (int c = 0; c < count; c++, end += a->span) {
             NAME(across_sums) total = next;
             next = NAME(across_zero)();
@@ -125,23 +125,23 @@ INLINE void NAME(group_sums_across)(const group_backward_args *a, int r, NAME(ro
             }
             NAME(across_add)(&xhat, total.xhat); /* in all lanes, which no tier folds before */
             lanes[c] = NAME(across_fold)(total.dy);
-            lanes[GROUP + c] = NAME(across_fold)(total.product);
+            lanes[TOGETHER + c] = NAME(across_fold)(total.product);
         }
         V(fold8)(lanes, folded);
         xhat_lanes = NAME(across_fold)(xhat);
         NAME(fold_rows)(&xhat_lanes, 1, folded_xhat);
         sum_xhat += folded_xhat[0];
         memcpy(&dys, folded, sizeof dys);
-        memcpy(&products, folded + GROUP, sizeof products);
-        const group_f64 sum_dy = __builtin_convertvector(dys + 0, group_f64); /* never -0 */
-        const group_f64 sum_product = __builtin_convertvector(products + 0, group_f64);
-        if (count == GROUP) {
+        memcpy(&products, folded + TOGETHER, sizeof products);
+        const rows_f64 sum_dy = __builtin_convertvector(dys + 0, rows_f64); /* never -0 */
+        const rows_f64 sum_product = __builtin_convertvector(products + 0, rows_f64);
+        if (count == TOGETHER) {
             if (weights) {
                 memcpy(&weight, weights + first, sizeof weight);
                 weight += (REAL)a->weight_offset;
             }
-            sum1 += __builtin_convertvector(weight, group_f64) * sum_dy;
-            sum2 += __builtin_convertvector(weight, group_f64) * sum_product;
+            sum1 += __builtin_convertvector(weight, rows_f64) * sum_dy;
+            sum2 += __builtin_convertvector(weight, rows_f64) * sum_product;
             memcpy(dbias + first, &sum_dy, sizeof sum_dy);
             memcpy(dweight + first, &sum_product, sizeof sum_product);
             continue;
@@ -149,7 +149,7 @@ INLINE void NAME(group_sums_across)(const group_backward_args *a, int r, NAME(ro
         for (int c = 0; c < count; c++) {
             const double w = weights ? weights[first + c] + (REAL)a->weight_offset : 1;
             rest1 += w * (dbias[first + c] = 0.0 + folded[c]);
-            rest2 += w * (dweight[first + c] = 0.0 + folded[GROUP + c]);
+            rest2 += w * (dweight[first + c] = 0.0 + folded[TOGETHER + c]);
         }
     }
     *delta = sum_xhat;

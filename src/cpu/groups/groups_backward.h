@@ -51,8 +51,8 @@ OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, int row, bo
         .activation = a->activation,
     };
     /* The sums of a channel are made in double whatever the element is. */
-    wide_backward_sums(&alone, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                       DTYPE_OF(REAL_TOKEN), a->dweight + sums, a->dbias + sums);
+    overflow_backward_sums(&alone, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                           DTYPE_OF(REAL_TOKEN), a->dweight + sums, a->dbias + sums);
 }
 
 /* Sums over n elements of a channel, no more than a segment, of xhat, dy and dy * xhat, with xhat
@@ -79,13 +79,13 @@ INLINE void NAME(part_gradient_sums)(const group_backward_args *a, NAME(channel_
 /* Those of `count` channels from p on, which may be of several rows. */
 INLINE void NAME(group_long_sums)(const group_backward_args *a, const NAME(row_gradient) rows[],
                                   NAME(channel_place) p, int64_t count, const bool alone,
-                                  const planish_activation f, double sums[3][GROUP]) {
+                                  const planish_activation f, double sums[3][TOGETHER]) {
     for (int64_t i = 0; i < count; i++, p = NAME(next_channel)(a, p, alone)) {
         double sum[3] = {0}, rest[3] = {0};
         for (int64_t at = 0; at < a->span; at += NAME(SEGMENT)) {
             const int64_t n = NAME(min)(a->span - at, NAME(SEGMENT));
             VEC lanes[3];
-            REAL folded[GROUP];
+            REAL folded[TOGETHER];
             NAME(part_gradient_sums)(a, p, at, n, rows[p.row], f, &lanes[0], &lanes[1], &lanes[2]);
             NAME(fold_rows)(lanes, 3, folded);
             for (int s = 0; s < 3; s++)
@@ -99,24 +99,24 @@ INLINE void NAME(group_long_sums)(const group_backward_args *a, const NAME(row_g
 /* The same of channels of one segment, whose lanes are folded together. */
 INLINE void NAME(group_short_sums)(const group_backward_args *a, const NAME(row_gradient) rows[],
                                    NAME(channel_place) p, int64_t count, const bool alone,
-                                   const planish_activation f, double sums[3][GROUP]) {
+                                   const planish_activation f, double sums[3][TOGETHER]) {
     const VEC zero = V(set1)(0);
-    VEC lanes[3][GROUP] = {
+    VEC lanes[3][TOGETHER] = {
         {zero, zero, zero, zero}, {zero, zero, zero, zero}, {zero, zero, zero, zero}};
     for (int64_t i = 0; i < count; i++, p = NAME(next_channel)(a, p, alone))
         NAME(part_gradient_sums)(a, p, 0, a->span, rows[p.row], f, &lanes[0][i], &lanes[1][i],
                                  &lanes[2][i]);
     for (int s = 0; s < 3; s++) {
-        REAL folded[GROUP];
-        NAME(fold_rows)(lanes[s], GROUP, folded);
-        for (int i = 0; i < GROUP; i++)
+        REAL folded[TOGETHER];
+        NAME(fold_rows)(lanes[s], TOGETHER, folded);
+        for (int i = 0; i < TOGETHER; i++)
             sums[s][i] = 0.0 + folded[i]; /* never -0 */
     }
 }
 
 INLINE void NAME(channels_sums)(const group_backward_args *a, const NAME(row_gradient) rows[],
                                 NAME(channel_place) p, int64_t count, const bool alone,
-                                const planish_activation f, double sums[3][GROUP]) {
+                                const planish_activation f, double sums[3][TOGETHER]) {
     if (a->span <= NAME(SEGMENT) && count > 1)
         NAME(group_short_sums)(a, rows, p, count, alone, f, sums);
     else
@@ -130,10 +130,10 @@ OUTLINE double NAME(group_xhat_sum)(const group_backward_args *a, int row,
     double delta = 0;
     of_x.dy = a->x;
     of_x.dy_pitch = a->x_pitch;
-    for (int64_t first = 0; first < a->channels; first += GROUP) {
-        const int64_t count = NAME(min)(a->channels - first, GROUP);
+    for (int64_t first = 0; first < a->channels; first += TOGETHER) {
+        const int64_t count = NAME(min)(a->channels - first, TOGETHER);
         const NAME(channel_place) at = {row, first};
-        double sums[3][GROUP];
+        double sums[3][TOGETHER];
         NAME(channels_sums)(&of_x, rows, at, count, true, PLANISH_IDENTITY, sums);
         for (int64_t i = 0; i < count; i++)
             delta += sums[0][i];
@@ -188,15 +188,15 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
     const REAL *const weights = a->weight;
     const double inverse = 1.0 / (double)(a->channels * a->span);
     const int64_t all = a->rows * a->channels;
-    double delta[GROUP] = {0}, c1[GROUP] = {0}, c2[GROUP] = {0};
+    double delta[TOGETHER] = {0}, c1[TOGETHER] = {0}, c2[TOGETHER] = {0};
     NAME(channel_place) p = {0, 0};
     NAME(load_group_rows)(a, rms, f, rows);
     const bool across = f == PLANISH_IDENTITY && NAME(sums_across)(a);
     for (int r = 0; r < a->rows && across; r++)
         NAME(group_sums_across)(a, r, rows[r], &delta[r], &c1[r], &c2[r]);
-    for (int64_t first = 0; first < all && !across; first += GROUP) {
-        const int64_t count = NAME(min)(all - first, GROUP);
-        double sums[3][GROUP];
+    for (int64_t first = 0; first < all && !across; first += TOGETHER) {
+        const int64_t count = NAME(min)(all - first, TOGETHER);
+        double sums[3][TOGETHER];
         NAME(channels_sums)(a, rows, p, count, alone, f, sums);
         for (int64_t i = 0; i < count; i++, p = NAME(next_channel)(a, p, alone)) {
             const int64_t c = p.row * a->weight_step + p.channel;
@@ -244,8 +244,8 @@ INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, const 
             NAME(group_gradient_of)(d[k], of, NAME(xhat_of)(v[k], row, rms), row, rms);
         STORE_X_PAIR(dx + i, v);
         if (ahead) {
-            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
-            NAME(ask_for)(dy + i, ahead, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(dy + i, ahead, TRAFFIC_AHEAD);
         }
     }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
@@ -253,8 +253,8 @@ INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, const 
         const VEC xhat = NAME(xhat_of)(LOAD_X(x + i), row, rms);
         STORE_X(dx + i, NAME(group_gradient_of)(d, of, xhat, row, rms));
         if (ahead) {
-            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
-            NAME(ask_for)(dy + i, ahead, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(dy + i, ahead, TRAFFIC_AHEAD);
         }
     }
     if (i == n)
@@ -314,8 +314,8 @@ INLINE void NAME(group_dx)(const group_backward_args *a, int r, NAME(row_gradien
 
 INLINE void NAME(group_backward)(const group_backward_args *a, const bool rms,
                                  const planish_activation f) {
-    NAME(row_gradient) rows[GROUP];
-    bool in_range[GROUP];
+    NAME(row_gradient) rows[TOGETHER];
+    bool in_range[TOGETHER];
     const traffic t = NAME(group_traffic)(a->traffic, a->dx, a->dx_pitch, a->rows, a->span);
     const bool plain_rms = rms && f == PLANISH_IDENTITY; /* as in group_forward */
     if (a->rows == 1)

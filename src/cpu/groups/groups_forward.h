@@ -21,12 +21,12 @@ INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(
         UNROLL for (int k = 0; k < 2; k++) v[k] = NAME(result)(v[k], NAME(spread)(s), of, rms);
         STORE_X_PAIR(y + i, v);
         if (ahead)
-            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(x + i, ahead, TRAFFIC_AHEAD);
     }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         NAME(group_apply_vector)(x + i, y + i, VEC_LANES, s, of, rms);
         if (ahead)
-            NAME(ask_for)(x + i, ahead, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(x + i, ahead, TRAFFIC_AHEAD);
     }
     if (i == n)
         return;
@@ -84,8 +84,8 @@ OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, int row, bool
         .weight_span = a->span,
         .activation = a->activation,
     };
-    wide_forward_row(&alone, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                     DTYPE_OF(REAL_TOKEN));
+    overflow_forward_row(&alone, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                         DTYPE_OF(REAL_TOKEN));
 }
 
 /* Whether the moments of `count` rows are in range; then they are written out and the rows' scales
@@ -94,8 +94,8 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
                                NAME(row_scale) scale[]) {
     const forward_args row = {
         .cols = a->channels * a->span, .eps = a->eps, .mean = a->mean, .rstd = a->rstd};
-    const ELEMENT_T *x[GROUP];
-    double mean[GROUP] = {0}, m2[GROUP], rstd[GROUP];
+    const ELEMENT_T *x[TOGETHER];
+    double mean[TOGETHER] = {0}, m2[TOGETHER], rstd[TOGETHER];
     if (count < 1) /* as in segment_moments */
         __builtin_unreachable();
     for (int r = 0; r < count; r++)
@@ -105,7 +105,7 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
             return false;
     } else {
         NAME(moments)(x, count, row.cols, 0, rms, mean, m2);
-        for (int r = count; r < GROUP; r++)
+        for (int r = count; r < TOGETHER; r++)
             m2[r] = m2[0];
         if (!NAME(finish_moments)(&row, m2, rstd))
             return false;
@@ -150,7 +150,7 @@ INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scal
 
 INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms,
                                 const planish_activation f) {
-    NAME(row_scale) scale[GROUP];
+    NAME(row_scale) scale[TOGETHER];
     /* One row's moments are a text of their own. */
     const bool in_range = a->rows == 1 ? NAME(group_scales)(a, 0, 1, rms, scale)
                                        : NAME(group_scales)(a, 0, a->rows, rms, scale);

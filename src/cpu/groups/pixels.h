@@ -61,7 +61,7 @@ INLINE NAME(scale) NAME(packed_scale)(const REAL *factors) {
                          LOAD_REAL(factors + NAME(F_SHIFT) * VEC_LANES)};
 }
 
-/* How many pixels on the next ones are asked for: some KB of the strip's. */
+/* How many pixels on the next ones are prefetched: some KB of the strip's. */
 INLINE int64_t NAME(pixels_ahead)(int64_t channels) {
     enum { LEAST = 8, BYTES = 8192 };
     const int64_t pixels = BYTES / (channels * (int64_t)sizeof(ELEMENT_T));
@@ -99,7 +99,7 @@ INLINE VEC NAME(quad_dot)(const VEC a[NAME(QUAD)], const VEC b[NAME(QUAD)]) {
     return V(add)(V(fma)(a[1], b[1], V(mul)(a[0], b[0])), V(fma)(a[3], b[3], V(mul)(a[2], b[2])));
 }
 
-/* Whether channels of every pixel are whole lines that may go past the cache. */
+/* Whether channels of every pixel are whole lines that non-temporal stores may take. */
 INLINE bool NAME(strip_is_lines)(traffic t, const char *output, int64_t pitch, int64_t channels) {
     const int64_t bytes = channels * (int64_t)sizeof(ELEMENT_T);
     return t == TRAFFIC_STREAM &&

@@ -118,10 +118,10 @@ INLINE void NAME(add_gradient_quad)(const strip_backward_args *a, const NAME(str
         return;
     }
     for (int k = 0; k < count; k++) {
-        NAME(ask_for_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels,
-                          a->hints->prefetch_groups, 0);
-        NAME(ask_for_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
-                          a->hints->prefetch_groups, 0);
+        NAME(prefetch_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels,
+                           a->hints->prefetch_groups, 0);
+        NAME(prefetch_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
+                           a->hints->prefetch_groups, 0);
     }
     for (; c + VEC_LANES <= channels; c += VEC_LANES)
         NAME(add_gradient_vector)(x + c * bytes, x_pitch, dy + c * bytes, dy_pitch, count,
@@ -267,10 +267,10 @@ INLINE void NAME(gradient_pixels)(const char *x, int64_t x_pitch, const char *dy
                               dx_pitch, count, channels - c, factors, rms, f);
 }
 
-/* The same of one pixel, past the cache. */
-INLINE void NAME(gradient_past_cache)(const char *x, const char *dy, char *dx, int64_t channels,
-                                      const REAL *factors, const bool rms,
-                                      const planish_activation f) {
+/* The same of one pixel, by non-temporal stores. */
+INLINE void NAME(gradient_streamed)(const char *x, const char *dy, char *dx, int64_t channels,
+                                    const REAL *factors, const bool rms,
+                                    const planish_activation f) {
     const int64_t bytes = sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
     for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
@@ -294,19 +294,19 @@ INLINE void NAME(strip_gradient)(const strip_backward_args *a, const NAME(strip_
         dy_pitch = a->groups * a->depth * (int64_t)sizeof(REAL);
     }
     const bool lines = NAME(strip_is_lines)(a->traffic, dx, a->dx_pitch, channels);
-    const bool asks = a->hints->prefetch_groups && a->traffic != TRAFFIC_CACHED;
+    const bool prefetches = a->hints->prefetch_groups && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels);
     NAME(pack_factors)(s, first, last, NAME(gradient_factors)(f));
     for (int64_t p = 0; p < a->pixels;) {
         const int count = a->pixels - p >= NAME(QUAD) && !lines ? NAME(QUAD) : 1;
         for (int k = 0; k < count; k++) {
-            NAME(ask_for_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead * a->x_pitch, channels,
-                              asks, 0);
-            NAME(ask_for_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
-                              asks, 0);
+            NAME(prefetch_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead * a->x_pitch,
+                               channels, prefetches, 0);
+            NAME(prefetch_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
+                               prefetches, 0);
         }
         if (lines)
-            NAME(gradient_past_cache)(x, dy, dx, channels, s->packed, rms, f);
+            NAME(gradient_streamed)(x, dy, dx, channels, s->packed, rms, f);
         else if (count == NAME(QUAD))
             NAME(gradient_pixels)(x, a->x_pitch, dy, dy_pitch, dx, a->dx_pitch, NAME(QUAD),
                                   channels, s->packed, rms, f);
@@ -341,8 +341,8 @@ OUTLINE void NAME(strip_wide_backward)(const strip_backward_args *a, int64_t gro
         .bias = biases ? biases + first : NULL,
         .activation = a->activation,
     };
-    wide_backward_sums(&row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                       DTYPE_OF(REAL_TOKEN), a->dweight + first, a->dbias + first);
+    overflow_backward_sums(&row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                           DTYPE_OF(REAL_TOKEN), a->dweight + first, a->dbias + first);
 }
 
 /* dx of channels [first, last), by what was kept where something was. */

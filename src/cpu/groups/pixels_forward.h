@@ -25,7 +25,7 @@ INLINE void NAME(add_quad)(const char *x, int64_t pitch, const int count, int64_
     const int64_t bytes = sizeof(ELEMENT_T);
     int64_t c = 0;
     for (int k = 0; k < count; k++)
-        NAME(ask_for_row)((const ELEMENT_T *)(x + k * pitch), ahead, channels, ahead, 0);
+        NAME(prefetch_row)((const ELEMENT_T *)(x + k * pitch), ahead, channels, ahead, 0);
     for (; c + VEC_LANES <= channels; c += VEC_LANES)
         NAME(add_quad_vector)(x + c * bytes, pitch, count, VEC_LANES, sum + c, squares + c,
                               center + c, what);
@@ -182,9 +182,9 @@ INLINE void NAME(apply_pixels)(const char *x, int64_t x_pitch, char *y, int64_t 
                            factors, rms, f);
 }
 
-/* The same of one pixel, past the cache. */
-INLINE void NAME(apply_past_cache)(const char *x, char *y, int64_t channels, const REAL *factors,
-                                   const bool rms, const planish_activation f) {
+/* The same of one pixel, by non-temporal stores. */
+INLINE void NAME(apply_streamed)(const char *x, char *y, int64_t channels, const REAL *factors,
+                                 const bool rms, const planish_activation f) {
     const int64_t bytes = sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
     for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
@@ -203,15 +203,16 @@ INLINE void NAME(strip_apply)(const strip_forward_args *a, const NAME(strip_chan
     const char *x = a->x + first * (int64_t)sizeof(ELEMENT_T);
     char *y = a->y + first * (int64_t)sizeof(ELEMENT_T);
     const bool lines = NAME(strip_is_lines)(a->traffic, y, a->y_pitch, channels);
-    const bool asks = a->hints->prefetch_groups && a->traffic != TRAFFIC_CACHED;
+    const bool prefetches = a->hints->prefetch_groups && a->traffic != TRAFFIC_CACHED;
     const int64_t ahead = NAME(pixels_ahead)(channels) * a->x_pitch;
     NAME(pack_factors)(s, first, last, NAME(FACTORS));
     for (int64_t p = 0; p < a->pixels;) {
         const int count = a->pixels - p >= NAME(QUAD) && !lines ? NAME(QUAD) : 1;
         for (int k = 0; k < count; k++)
-            NAME(ask_for_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead, channels, asks, 0);
+            NAME(prefetch_row)((const ELEMENT_T *)(x + k * a->x_pitch), ahead, channels, prefetches,
+                               0);
         if (lines)
-            NAME(apply_past_cache)(x, y, channels, s->packed, rms, f);
+            NAME(apply_streamed)(x, y, channels, s->packed, rms, f);
         else if (count == NAME(QUAD))
             NAME(apply_pixels)(x, a->x_pitch, y, a->y_pitch, NAME(QUAD), channels, s->packed, rms,
                                f);
@@ -246,8 +247,8 @@ OUTLINE void NAME(strip_wide_forward)(const strip_forward_args *a, int64_t group
         .by_pixel = true,
         .activation = a->activation,
     };
-    wide_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                     DTYPE_OF(REAL_TOKEN));
+    overflow_forward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                         DTYPE_OF(REAL_TOKEN));
 }
 
 INLINE void NAME(strip_forward)(const strip_forward_args *a, const bool rms,

@@ -32,7 +32,7 @@ enum { NAME(SHORT_COLS) = (int)NAME(PARTS) <= (int)SHORT_PARTS ? LANES : 0 };
 enum { NAME(CHAINED) = CHAIN * LANES }; /* elements of a chain in every lane */
 enum { NAME(SEGMENT) = SEGMENT_DEPTH * LANES };
 
-typedef REAL NAME(group_real) __attribute__((vector_size(GROUP * sizeof(REAL))));
+typedef REAL NAME(rows_real) __attribute__((vector_size(TOGETHER * sizeof(REAL))));
 
 /* The canonical lanes of one sum. */
 typedef struct NAME(lanes) {
@@ -89,7 +89,7 @@ INLINE VEC NAME(lanes_fold)(NAME(lanes) sum) {
     return sum.part[0];
 }
 
-INLINE void NAME(fold_rows)(const VEC sums[], int count, REAL out[GROUP]) {
+INLINE void NAME(fold_rows)(const VEC sums[], int count, REAL out[TOGETHER]) {
     const VEC zero = V(set1)(0);
     V(fold4)(sums[0], count > 1 ? sums[1] : zero, count > 2 ? sums[2] : zero,
              count > 3 ? sums[3] : zero, out);
@@ -106,7 +106,7 @@ INLINE void NAME(store_x)(ELEMENT_T *p, VEC v, int64_t left) {
     else
         STORE_X_PART(p, v, (int)left);
 }
-/* The same, or a line past the cache. */
+/* The same, or a line by a non-temporal store. */
 INLINE void NAME(store_as)(ELEMENT_T *p, VEC v, int64_t left, const traffic t) {
     if (t == TRAFFIC_LINES && LINE_VECTORS)
         stream_line(p, &v);
@@ -119,7 +119,7 @@ INLINE VEC NAME(keep)(VEC v, int64_t left) {
 INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
 }
-/* Elements of a row that are made before they are written past the cache (stream_lines). */
+/* Elements of a row that are made before non-temporal stores write them (stream_lines). */
 enum { NAME(PIECE) = 1024 / sizeof(ELEMENT_T) };
 
 /* The same, of one of two rows that go by run. Rows that are converted wait for that, longer pieces
@@ -129,28 +129,29 @@ INLINE bool NAME(goes_by_run)(const cpu_hints *hints) {
     return LINE_VECTORS && !NAME(CONVERTS) && hints->stream_runs;
 }
 
-/* Writes elements [at, at + n) of the last `together` rows of `done`, where there are as many, past
- * the cache. They were made in pieces, `room` elements for each row. */
+/* Writes elements [at, at + n) of the last `together` rows of `done`, where there are as many, by
+ * non-temporal stores. They were made in pieces, `room` elements for each row. */
 INLINE void NAME(stream_rows)(ELEMENT_T *const to[], const ELEMENT_T *pieces, int64_t room,
                               int done, int together, int64_t at, int64_t n) {
     for (int r = done % together ? done : done - together; r < done; r++)
         stream_lines(to[r] + at, pieces + r * room, n * (int64_t)sizeof(ELEMENT_T));
 }
 
-/* Asks for the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
-INLINE void NAME(ask_for)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
+/* Prefetches the element vector `ahead` bytes on; past the end of the tensor this does nothing. */
+INLINE void NAME(prefetch_vector)(const ELEMENT_T *p, int64_t ahead, const traffic t) {
     if (t != TRAFFIC_CACHED)
         __builtin_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead), 0, 2);
 }
 
-/* Past the cache only where every row is whole lines: what is written in parts is slower there. */
+/* Non-temporal stores only where every row is whole lines: what is written in parts is slower
+ * there. */
 INLINE traffic NAME(traffic_to)(traffic t, const char *output, int64_t pitch, int64_t cols) {
     const int64_t bytes = cols * (int64_t)sizeof(ELEMENT_T);
     const bool whole = ((uintptr_t)output | (uintptr_t)pitch | (uintptr_t)bytes) % 64 == 0;
     return t == TRAFFIC_STREAM && !whole ? TRAFFIC_AHEAD : t;
 }
 
-/* Whether short rows of this traffic_to go past the cache by line: where a vector is one. f64 was
+/* Whether short rows of this traffic_to are streamed by line: where a vector is one. f64 was
  * not timed. */
 INLINE bool NAME(goes_by_line)(const cpu_hints *hints, traffic t) {
     return LINE_VECTORS && t == TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_F32 &&
@@ -158,8 +159,8 @@ INLINE bool NAME(goes_by_line)(const cpu_hints *hints, traffic t) {
 }
 
 /*
- * Whether `count` rows, one behind the other, are whole lines that may go past the cache, even
- * where a row is not. Such rows are made in a piece of count * PIECE elements at most.
+ * Whether `count` rows, one behind the other, are whole lines that non-temporal stores may take,
+ * even where a row is not. Such rows are made in a piece of count * PIECE elements at most.
  */
 INLINE bool NAME(rows_are_lines)(traffic t, const char *output, int64_t pitch, int64_t cols,
                                  const int count) {
@@ -168,10 +169,11 @@ INLINE bool NAME(rows_are_lines)(traffic t, const char *output, int64_t pitch, i
            ((uintptr_t)output | (uintptr_t)(count * bytes)) % 64 == 0;
 }
 
-/* Asks for the lines of n elements, `ahead` bytes on; past the end of the tensor this does nothing.
+/* Prefetches the lines of n elements, `ahead` bytes on; past the end of the tensor this does
+ * nothing.
  */
-INLINE void NAME(ask_for_row)(const ELEMENT_T *p, int64_t ahead, int64_t n, bool wanted,
-                              const int to_write) {
+INLINE void NAME(prefetch_row)(const ELEMENT_T *p, int64_t ahead, int64_t n, bool wanted,
+                               const int to_write) {
     const uintptr_t first = (uintptr_t)p + (uintptr_t)ahead;
     for (uintptr_t i = 0; wanted && i < (uintptr_t)n * sizeof(ELEMENT_T); i += 64) {
         if (to_write) /* a constant where this is called, as the builtin wants it */
@@ -181,10 +183,10 @@ INLINE void NAME(ask_for_row)(const ELEMENT_T *p, int64_t ahead, int64_t n, bool
     }
 }
 
-/* Asks for the elements of a chain, `ahead` bytes on and from memory; 0: nothing. */
-INLINE void NAME(ask_for_chain)(const ELEMENT_T *p, int64_t ahead, int64_t n) {
+/* Prefetches the elements of a chain, `ahead` bytes on and from memory; 0: nothing. */
+INLINE void NAME(prefetch_chain)(const ELEMENT_T *p, int64_t ahead, int64_t n) {
     for (int64_t i = 0; ahead && i < n; i += 64 / (int64_t)sizeof(ELEMENT_T))
-        NAME(ask_for)(p + i, ahead, TRAFFIC_AHEAD);
+        NAME(prefetch_vector)(p + i, ahead, TRAFFIC_AHEAD);
 }
 
 INLINE int64_t NAME(min)(int64_t a, int64_t b) {

@@ -6,14 +6,14 @@ enum { BACKWARD_GROUP_BYTES = 32768, BACKWARD_LONG_BYTES = 262144 };
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
-/* Finishes the constants of up to GROUP rows, from row `first` on, from their sums. False where one
- * left the range. */
+/* Finishes the constants of up to TOGETHER rows, from row `first` on, from their sums. False where
+ * one left the range. */
 OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
                                       const ELEMENT_T *const x[], const ELEMENT_T *const dy[],
                                       int count, bool rms, NAME(row_gradient) row[]) {
     const double inverse = 1.0 / (double)a->cols;
     const mean_reach reach = NAME(reach_of)(a, rms);
-    double total[3][GROUP] = {{0}};
+    double total[3][TOGETHER] = {{0}};
     double *const delta = total[0], *const c1 = total[1], *const c2 = total[2];
     NAME(gradient_totals)(a, x, dy, count, rms, row, total);
     int out_of_range = 0;
@@ -22,7 +22,7 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
         delta[r] = a->x_is_xhat ? 0
                                 : rest_of_mean(&reach, &a->mean, first + r, delta[r] * inverse,
                                                row[r].mean, row[r].rstd);
-    for (int r = 0; r < GROUP; r++) {
+    for (int r = 0; r < TOGETHER; r++) {
         c1[r] *= inverse;
         c2[r] = c2[r] * inverse - c1[r] * delta[r];
         out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
@@ -38,7 +38,7 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
 /*
  * n elements of dx of one or two rows, from element `at` on, and their contribution to dweight and
  * dbias, which add the rows in their order: the sums are the same bits however the rows are
- * grouped. The rows that come next, `group` rows on, are asked for.
+ * grouped. The rows that come next, `group` rows on, are prefetched.
  */
 INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const rows_x[],
                               const ELEMENT_T *const rows_dy[], ELEMENT_T *const dx0,
@@ -83,8 +83,8 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
             }
             if (wants_dx)
                 STORE_X_PAIR((r ? dx1 : dx0) + i, out);
-            NAME(ask_for)((r ? x1 : x0) + i, x_ahead, t);
-            NAME(ask_for)((r ? dy1 : dy0) + i, dy_ahead, t);
+            NAME(prefetch_vector)((r ? x1 : x0) + i, x_ahead, t);
+            NAME(prefetch_vector)((r ? dy1 : dy0) + i, dy_ahead, t);
         }
         UNROLL for (int k = 0; k < 2; k++) {
             if (dweight)
@@ -113,12 +113,12 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
             const VEC sum = V(add)(d0, LOAD_REAL(dbias + i));
             STORE_REAL(dbias + i, count == 2 ? V(add)(d1, sum) : sum);
         }
-        NAME(ask_for)(x0 + i, x_ahead, t);
-        NAME(ask_for)(dy0 + i, dy_ahead, t);
+        NAME(prefetch_vector)(x0 + i, x_ahead, t);
+        NAME(prefetch_vector)(dy0 + i, dy_ahead, t);
         if (count == 1)
             continue;
-        NAME(ask_for)(x1 + i, x_ahead, t);
-        NAME(ask_for)(dy1 + i, dy_ahead, t);
+        NAME(prefetch_vector)(x1 + i, x_ahead, t);
+        NAME(prefetch_vector)(dy1 + i, dy_ahead, t);
     }
     if (i == n)
         return;
@@ -165,8 +165,8 @@ OUTLINE void NAME(gradient_ahead)(const backward_args *a, const ELEMENT_T *const
         NAME(gradient_as)(a, x, dy, dx[0], dx[1], 2, 0, a->cols, row, false, group, TRAFFIC_AHEAD);
 }
 
-/* One or two rows, or past the cache up to GROUP: a piece of all of them at a time, for which
- * weight and the sums of dweight and dbias come from a further cache once. */
+/* One or two rows, or by non-temporal stores up to TOGETHER: a piece of all of them at a time, for
+ * which weight and the sums of dweight and dbias come from a further cache once. */
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
                            const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
                            const NAME(row_gradient) row[], const bool rms, int64_t group,
@@ -191,7 +191,7 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
     }
     const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->hints) ? pair : count;
     const int64_t most = NAME(goes_by_run)(a->hints) ? NAME(RUN) : NAME(PIECE);
-    _Alignas(64) ELEMENT_T piece[GROUP][NAME(PIECE)];
+    _Alignas(64) ELEMENT_T piece[TOGETHER][NAME(PIECE)];
     for (int64_t at = 0; at < n; at += most) {
         const int64_t length = NAME(min)(n - at, most);
         for (int r = 0; r < count; r += pair) {
@@ -202,12 +202,12 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
     }
 }
 
-/* Rows [first, first + count), count 1 or GROUP; dx is made in `piece` where that is given. */
+/* Rows [first, first + count), count 1 or TOGETHER; dx is made in `piece` where that is given. */
 INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const int count,
                                  const bool rms, traffic t, ELEMENT_T *piece) {
-    const ELEMENT_T *x[GROUP], *dy[GROUP];
-    ELEMENT_T *dx[GROUP];
-    NAME(row_gradient) row[GROUP];
+    const ELEMENT_T *x[TOGETHER], *dy[TOGETHER];
+    ELEMENT_T *dx[TOGETHER];
+    NAME(row_gradient) row[TOGETHER];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
         dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
@@ -224,8 +224,8 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
                 NAME(backward_row)(a, first + r, rms, t);
         } else {
             NAME(pair_sums)(a, false);
-            wide_backward_row(a, first, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                              DTYPE_OF(WEIGHT));
+            overflow_backward_row(a, first, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                                  DTYPE_OF(WEIGHT));
             NAME(pair_sums)(a, true);
         }
         return;
@@ -238,7 +238,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         for (int r = 0; r < count; r += 2)
             NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, ahead, to);
     if (piece)
-        stream_lines(a->dx + first * a->dx_pitch, piece, GROUP * a->dx_pitch);
+        stream_lines(a->dx + first * a->dx_pitch, piece, TOGETHER * a->dx_pitch);
 }
 
 OUTLINE void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t) {
@@ -276,14 +276,14 @@ INLINE void NAME(backward_rows)(const backward_args *a, const bool rms) {
      * fewer of both. */
     const bool alone = a->traffic != TRAFFIC_CACHED && !NAME(CONVERTS) && a->cols <= NAME(SEGMENT);
     const int64_t most = NAME(CONVERTS) ? BACKWARD_GROUP_BYTES : BACKWARD_LONG_BYTES;
-    const int64_t grouped = row_bytes <= most && !alone ? a->rows / GROUP * GROUP : 0;
+    const int64_t grouped = row_bytes <= most && !alone ? a->rows / TOGETHER * TOGETHER : 0;
     const bool lines = !alone && t != TRAFFIC_STREAM &&
-                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, GROUP);
-    _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
+                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, a->cols, TOGETHER);
+    _Alignas(64) ELEMENT_T piece[TOGETHER * NAME(PIECE)];
     int64_t row = NAME(few_columns_backward)(a, rms);
     NAME(pair_sums)(a, true);
-    for (; row < grouped; row += GROUP)
-        NAME(backward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
+    for (; row < grouped; row += TOGETHER)
+        NAME(backward_group)(a, row, TOGETHER, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)
         NAME(backward_row)(a, row, rms, t);
     NAME(pair_sums)(a, false);

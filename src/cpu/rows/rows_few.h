@@ -41,13 +41,13 @@ INLINE void NAME(place_rows)(char *y, int64_t y_pitch, const ELEMENT_T *piece, i
             memcpy(y + r * y_pitch, piece + r * n, bytes);
 }
 
-/* Asks for the lines of `count` rows, `ahead` bytes on. */
-INLINE void NAME(ask_for_rows)(const char *rows, int64_t ahead, int64_t pitch, int64_t n, int count,
-                               bool wanted, const int to_write) {
+/* Prefetches the lines of `count` rows, `ahead` bytes on. */
+INLINE void NAME(prefetch_rows)(const char *rows, int64_t ahead, int64_t pitch, int64_t n,
+                                int count, bool wanted, const int to_write) {
     if (pitch == n * (int64_t)sizeof(ELEMENT_T)) {
-        NAME(ask_for_row)((const ELEMENT_T *)rows, ahead, n * count, wanted, to_write);
+        NAME(prefetch_row)((const ELEMENT_T *)rows, ahead, n * count, wanted, to_write);
         return;
     }
     for (int r = 0; r < count; r++)
-        NAME(ask_for_row)((const ELEMENT_T *)rows, ahead + r * pitch, n, wanted, to_write);
+        NAME(prefetch_row)((const ELEMENT_T *)rows, ahead + r * pitch, n, wanted, to_write);
 }

@@ -3,22 +3,22 @@
 
 /*
  * Rows up to these sizes are taken in groups: by what finds x in a near cache again, and where y is
- * written past the cache.
+ * written by non-temporal stores.
  */
-enum { GROUP_ROW_BYTES = 16384, PAST_ROW_BYTES = 131072 };
+enum { GROUP_ROW_BYTES = 16384, STREAM_ROW_BYTES = 131072 };
 
-/* How many bytes on y is asked for where it goes through the cache: fewer come too late, with more
+/* How many bytes on y is prefetched where it goes through the cache: fewer come too late, with more
  * x leaves the first-level cache. */
 enum { WRITE_AHEAD = 4096 };
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-/* Asks for the lines of x and y that come after element i of a row that is taken alone. */
-INLINE void NAME(ask_for_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i, int64_t x_ahead,
-                               const traffic t) {
+/* Prefetches the lines of x and y that come after element i of a row that is taken alone. */
+INLINE void NAME(prefetch_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i, int64_t x_ahead,
+                                const traffic t) {
     if (t == TRAFFIC_AHEAD && i * (int64_t)sizeof(ELEMENT_T) % 64 != 0)
         return;
-    NAME(ask_for)(x + i, x_ahead, t);
+    NAME(prefetch_vector)(x + i, x_ahead, t);
     if (t == TRAFFIC_AHEAD)
         __builtin_prefetch((const void *)((uintptr_t)(y + i) + WRITE_AHEAD), 1, 3);
 }
@@ -26,7 +26,7 @@ INLINE void NAME(ask_for_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i
 /*
  * n elements of y of one or two rows, from element `at` on, weight and bias read once for both. An
  * absent bias is -0, which changes no sum, not even a zero's sign. The rows that come next, `ahead`
- * bytes on, are asked for. f is a constant where nothing follows.
+ * bytes on, are prefetched. f is a constant where nothing follows.
  */
 INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[], ELEMENT_T *y0,
                            ELEMENT_T *y1, const int count, int64_t at, int64_t n,
@@ -56,9 +56,9 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
                 NAME(row_result)(v[k], r ? s1 : s0, w[k], b[k], rms, f);
             STORE_X_PAIR((r ? y1 : y0) + i, v);
             if (count == 1)
-                NAME(ask_for_next)(x0, y0, i, ahead, t);
+                NAME(prefetch_next)(x0, y0, i, ahead, t);
             else
-                NAME(ask_for)((r ? x1 : x0) + i, ahead, t);
+                NAME(prefetch_vector)((r ? x1 : x0) + i, ahead, t);
         }
     }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
@@ -68,12 +68,12 @@ INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[
             bias = LOAD_W(biases + i);
         STORE_X(y0 + i, NAME(row_result)(LOAD_X(x0 + i), s0, weight, bias, rms, f));
         if (count == 1) {
-            NAME(ask_for_next)(x0, y0, i, ahead, t);
+            NAME(prefetch_next)(x0, y0, i, ahead, t);
             continue;
         }
-        NAME(ask_for)(x0 + i, ahead, t);
+        NAME(prefetch_vector)(x0 + i, ahead, t);
         STORE_X(y1 + i, NAME(row_result)(LOAD_X(x1 + i), s1, weight, bias, rms, f));
-        NAME(ask_for)(x1 + i, ahead, t);
+        NAME(prefetch_vector)(x1 + i, ahead, t);
     }
     if (i == n)
         return;
@@ -113,8 +113,8 @@ INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEME
                        PLANISH_IDENTITY);
 }
 
-/* The same of up to GROUP rows with the usual weights, past the cache: 4 KB of all of them at once,
- * or one of one, or by run. */
+/* The same of up to TOGETHER rows with the usual weights, by non-temporal stores: 4 KB of all of
+ * them at once, or one of one, or by run. */
 INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[],
                                ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
                                const bool rms, int64_t ahead) {
@@ -147,8 +147,8 @@ INLINE void NAME(apply_past)(const forward_args *a, const ELEMENT_T *const x[],
 
 /* A group of rows on the way from its moments to its y. */
 typedef struct NAME(group_moments) {
-    const ELEMENT_T *x[GROUP];
-    double mean[GROUP], m2[GROUP], rstd[GROUP];
+    const ELEMENT_T *x[TOGETHER];
+    double mean[TOGETHER], m2[TOGETHER], rstd[TOGETHER];
     bool in_range;
 } NAME(group_moments);
 
@@ -167,15 +167,15 @@ OUTLINE void NAME(one_by_one)(const forward_args *a, int64_t row, int count, boo
     for (int r = 0; r < count && count > 1; r++)
         NAME(forward_row)(&staged, row + r, rms, t);
     if (count == 1)
-        wide_forward_row(&staged, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
-                         DTYPE_OF(WEIGHT));
+        overflow_forward_row(&staged, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+                             DTYPE_OF(WEIGHT));
 }
 
 /*
- * Statistics and y of rows [row, row + count), count 1 or GROUP, from their moments; y is made in
- * `piece` where that is given. It is made of two rows at once, which share weight and bias, or of
- * one where it is far: a single stream of writes waits less. 16-bit rows wait for conversions, of
- * weight too.
+ * Statistics and y of rows [row, row + count), count 1 or TOGETHER, from their moments; y is made
+ * in `piece` where that is given. It is made of two rows at once, which share weight and bias, or
+ * of one where it is far: a single stream of writes waits less. 16-bit rows wait for conversions,
+ * of weight too.
  */
 INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int count, const bool rms,
                                const traffic t, ELEMENT_T *piece, const NAME(group_moments) * g,
@@ -188,10 +188,10 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
     NAME(store_moments)(a, row, count, g);
     if (!a->y)
         return;
-    ELEMENT_T *y[GROUP];
+    ELEMENT_T *y[TOGETHER];
     for (int r = 0; r < count; r++)
         y[r] = piece ? piece + r * a->cols : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-    NAME(row_scale) scale[GROUP];
+    NAME(row_scale) scale[TOGETHER];
     NAME(scale_rows)(scale, count, g->mean, g->rstd);
     if (t == TRAFFIC_STREAM && NAME(usual_weights)(a, rms))
         NAME(apply_past)(a, x, y, count, scale, rms, ahead);
@@ -204,7 +204,7 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
         for (int r = 0; r + 1 < count; r += 2)
             NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
     if (piece)
-        stream_lines(a->y + row * a->y_pitch, piece, GROUP * a->y_pitch);
+        stream_lines(a->y + row * a->y_pitch, piece, TOGETHER * a->y_pitch);
 }
 
 /* Those of rows [row, row + count), or the ones that are given. */
@@ -218,7 +218,7 @@ INLINE void NAME(group_moments_of)(const forward_args *a, int64_t row, const int
         return;
     }
     NAME(moments)(g->x, count, a->cols, a->hints->prefetch_sums ? ahead : 0, rms, g->mean, g->m2);
-    for (int r = count; r < GROUP; r++)
+    for (int r = count; r < TOGETHER; r++)
         g->m2[r] = g->m2[0];
     g->in_range = NAME(finish_moments)(a, g->m2, g->rstd);
 }
@@ -231,14 +231,14 @@ INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int co
     NAME(finish_group)(a, row, count, rms, t, piece, &g, ahead);
 }
 
-/* Those of rows of one segment. The rows y, where given, are asked for on the way. */
+/* Those of rows of one segment. The rows y, where given, are prefetched on the way. */
 INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *const y[],
                                int64_t ahead, const bool rms, NAME(group_moments) * g) {
-    REAL total[GROUP], center[GROUP];
-    double rest[GROUP];
-    NAME(staged_rows)(a, row, GROUP, g->x);
-    NAME(segment_sums)(g->x, GROUP, a->cols, ahead, rms, total);
-    NAME(segment_rest)(g->x, y, GROUP, a->cols, ahead, rms, total, center, rest, g->m2);
+    REAL total[TOGETHER], center[TOGETHER];
+    double rest[TOGETHER];
+    NAME(staged_rows)(a, row, TOGETHER, g->x);
+    NAME(segment_sums)(g->x, TOGETHER, a->cols, ahead, rms, total);
+    NAME(segment_rest)(g->x, y, TOGETHER, a->cols, ahead, rms, total, center, rest, g->m2);
     if (rms)
         memset(g->mean, 0, sizeof g->mean);
     else
@@ -252,20 +252,20 @@ INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *co
  */
 INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
                                     const traffic t, ELEMENT_T *piece) {
-    const int64_t ahead = 2 * GROUP * a->x_pitch;
+    const int64_t ahead = 2 * TOGETHER * a->x_pitch;
     const int64_t sums_ahead = a->hints->prefetch_sums ? ahead : 0;
-    const bool asks = LINE_VECTORS && a->hints->prefetch_y && a->y && !piece;
+    const bool prefetches = LINE_VECTORS && a->hints->prefetch_y && a->y && !piece;
     NAME(group_moments) group, next;
     if (row < end)
         NAME(find_moments)(a, row, NULL, sums_ahead, rms, &next);
-    for (; row < end; row += GROUP) {
-        ELEMENT_T *y[GROUP];
+    for (; row < end; row += TOGETHER) {
+        ELEMENT_T *y[TOGETHER];
         group = next;
-        for (int r = 0; r < GROUP && asks; r++)
+        for (int r = 0; r < TOGETHER && prefetches; r++)
             y[r] = (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-        if (row + GROUP < end)
-            NAME(find_moments)(a, row + GROUP, asks ? y : NULL, sums_ahead, rms, &next);
-        NAME(finish_group)(a, row, GROUP, rms, t, piece, &group, ahead);
+        if (row + TOGETHER < end)
+            NAME(find_moments)(a, row + TOGETHER, prefetches ? y : NULL, sums_ahead, rms, &next);
+        NAME(finish_group)(a, row, TOGETHER, rms, t, piece, &group, ahead);
     }
     return row;
 }
@@ -302,18 +302,18 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
 INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
     /* A group's rows stay in a near cache between the sweeps, or go alone. */
-    const int64_t most = t == TRAFFIC_STREAM ? PAST_ROW_BYTES : GROUP_ROW_BYTES;
+    const int64_t most = t == TRAFFIC_STREAM ? STREAM_ROW_BYTES : GROUP_ROW_BYTES;
     const int64_t grouped = !a->hints->alone && a->cols * (int64_t)sizeof(ELEMENT_T) <= most
-                                ? a->rows / GROUP * GROUP
+                                ? a->rows / TOGETHER * TOGETHER
                                 : 0;
-    const bool lines =
-        t != TRAFFIC_STREAM && NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, GROUP);
-    _Alignas(64) ELEMENT_T piece[GROUP * NAME(PIECE)];
+    const bool lines = t != TRAFFIC_STREAM &&
+                       NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, a->cols, TOGETHER);
+    _Alignas(64) ELEMENT_T piece[TOGETHER * NAME(PIECE)];
     int64_t row = NAME(few_columns)(a, rms);
     if (a->cols <= NAME(SEGMENT) && a->hints->in_turn && !a->given)
         row = NAME(forward_groups)(a, row, grouped, rms, t, lines ? piece : NULL);
-    for (; row < grouped; row += GROUP)
-        NAME(forward_group)(a, row, GROUP, rms, t, lines ? piece : NULL);
+    for (; row < grouped; row += TOGETHER)
+        NAME(forward_group)(a, row, TOGETHER, rms, t, lines ? piece : NULL);
     for (; row < a->rows; row++)
         NAME(forward_row)(a, row, rms, t);
 }

@@ -76,7 +76,7 @@ INLINE NAME(row_gradient)
     if (a->kind == PLANISH_RMS)
         return saved;
     const mean_reach reach = NAME(reach_of)(a, false);
-    double total[3][GROUP] = {{0}};
+    double total[3][TOGETHER] = {{0}};
     saved.mean = (REAL)stat_load(&a->mean, row);
     if (!reach.is_exact) {
         const backward_args of_x = {.hints = a->hints, .cols = a->cols};
@@ -95,7 +95,7 @@ INLINE bool NAME(fused_constants)(const backward_args *a, NAME(fused_gradient) *
     double sum[2] = {0}, rest[2] = {0};
     for (int64_t at = 0; at < a->cols; at += NAME(SEGMENT)) {
         VEC lanes[2];
-        REAL folded[GROUP];
+        REAL folded[TOGETHER];
         NAME(fused_segment)(*g, at, NAME(min)(a->cols, at + NAME(SEGMENT)), kept, &lanes[0],
                             &lanes[1]);
         NAME(fold_rows)(lanes, 2, folded);
@@ -131,8 +131,8 @@ ONE_COPY void NAME(fused_piece)(const backward_args *a, NAME(fused_gradient) g, 
         else if (dbias)
             STORE_REAL(dbias + i, V(add)(v.d, LOAD_REAL(dbias + i)));
         if (ahead) {
-            NAME(ask_for)(g.x + i, ahead * a->x_pitch, TRAFFIC_AHEAD);
-            NAME(ask_for)(g.dy + i, ahead * a->dy_pitch, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(g.x + i, ahead * a->x_pitch, TRAFFIC_AHEAD);
+            NAME(prefetch_vector)(g.dy + i, ahead * a->dy_pitch, TRAFFIC_AHEAD);
         }
     }
 }
@@ -154,7 +154,7 @@ ONE_COPY void NAME(fused_gradient_row)(const backward_args *a, int64_t row, traf
          .row = NAME(fused_saved)(a, row, x, &delta),
          .f = a->activation};
     if (__builtin_expect(!NAME(fused_constants)(a, &g, delta, kept), 0)) {
-        wide_backward_row(a, row, a->kind, DTYPE_OF(ELEMENT), DTYPE_OF(WEIGHT));
+        overflow_backward_row(a, row, a->kind, DTYPE_OF(ELEMENT), DTYPE_OF(WEIGHT));
         return;
     }
     const int64_t most = lines ? NAME(PIECE) : a->cols;

@@ -7,7 +7,7 @@
 
 static void NAME(fused_row)(const forward_args *a, int64_t row, traffic t);
 
-/* y of a row: in place, or a piece at a time where it goes past the cache. */
+/* y of a row: in place, or a piece at a time where non-temporal stores write it. */
 ONE_COPY void NAME(fused_apply)(const forward_args *a, const ELEMENT_T *x, ELEMENT_T *y,
                                 NAME(row_scale) scale, int64_t ahead, traffic t) {
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
@@ -22,7 +22,7 @@ ONE_COPY void NAME(fused_apply)(const forward_args *a, const ELEMENT_T *x, ELEME
     }
 }
 
-/* Rows [row, row + count), count 1 or GROUP. */
+/* Rows [row, row + count), count 1 or TOGETHER. */
 INLINE void NAME(fused_group)(const forward_args *a, int64_t row, const int count,
                               const traffic t) {
     const bool rms = a->kind == PLANISH_RMS;
@@ -37,11 +37,11 @@ INLINE void NAME(fused_group)(const forward_args *a, int64_t row, const int coun
         for (int r = 0; r < count && count > 1; r++)
             NAME(fused_row)(&staged, row + r, t);
         if (count == 1)
-            wide_forward_row(&staged, row, a->kind, DTYPE_OF(ELEMENT), DTYPE_OF(WEIGHT));
+            overflow_forward_row(&staged, row, a->kind, DTYPE_OF(ELEMENT), DTYPE_OF(WEIGHT));
         return;
     }
     NAME(store_moments)(a, row, count, &g);
-    NAME(row_scale) scale[GROUP];
+    NAME(row_scale) scale[TOGETHER];
     NAME(scale_rows)(scale, count, g.mean, g.rstd);
     for (int r = 0; r < count && a->y; r++) {
         /* With a mean of 0 and this shift the layer's formula is RMSNorm's, to the sign of 0. */
@@ -58,12 +58,12 @@ ONE_COPY void NAME(fused_row)(const forward_args *a, int64_t row, traffic t) {
 
 static void NAME(forward_fused)(const forward_args *a) {
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
-    const int64_t most = t == TRAFFIC_STREAM ? PAST_ROW_BYTES : GROUP_ROW_BYTES;
+    const int64_t most = t == TRAFFIC_STREAM ? STREAM_ROW_BYTES : GROUP_ROW_BYTES;
     const int64_t grouped =
-        a->cols * (int64_t)sizeof(ELEMENT_T) <= most ? a->rows / GROUP * GROUP : 0;
+        a->cols * (int64_t)sizeof(ELEMENT_T) <= most ? a->rows / TOGETHER * TOGETHER : 0;
     int64_t row = 0;
-    for (; row < grouped; row += GROUP)
-        NAME(fused_group)(a, row, GROUP, t);
+    for (; row < grouped; row += TOGETHER)
+        NAME(fused_group)(a, row, TOGETHER, t);
     for (; row < a->rows; row++)
         NAME(fused_row)(a, row, t);
 }

@@ -96,26 +96,26 @@ INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, c
     *gxhat = NAME(lanes_fold)(sums.gxhat);
 }
 
-/* Asks for what a chain's x and dy are `ahead` rows on; 0: for nothing. */
-INLINE void NAME(ask_for_chains)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
-                                 int64_t ahead, int64_t n) {
-    NAME(ask_for_chain)(x, ahead * a->x_pitch, n);
-    NAME(ask_for_chain)(dy, ahead * a->dy_pitch, n);
+/* Prefetches a chain's x and dy `ahead` rows on; 0: nothing. */
+INLINE void NAME(prefetch_chains)(const backward_args *a, const ELEMENT_T *x, const ELEMENT_T *dy,
+                                  int64_t ahead, int64_t n) {
+    NAME(prefetch_chain)(x, ahead * a->x_pitch, n);
+    NAME(prefetch_chain)(dy, ahead * a->dy_pitch, n);
 }
 
-/* And of a segment: its chains, added in order. What lies `ahead` rows on is asked for. */
+/* And of a segment: its chains, added in order. What lies `ahead` rows on is prefetched. */
 INLINE void NAME(segment_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                         const ELEMENT_T *dy, const WEIGHT_T *weight, int64_t n,
                                         NAME(row_gradient) row, const bool rms,
                                         const NAME(epilogue) * of, REAL *kept, int64_t ahead,
                                         VEC *xhat, VEC *g, VEC *gxhat) {
-    NAME(ask_for_chains)(a, x, dy, ahead, NAME(min)(n, NAME(CHAINED)));
+    NAME(prefetch_chains)(a, x, dy, ahead, NAME(min)(n, NAME(CHAINED)));
     NAME(gradient_sums)
     total = NAME(chain_gradient_sums)(a, x, dy, weight, NAME(min)(n, NAME(CHAINED)), row, rms,
                                       false, of, kept);
     for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
         const int64_t length = NAME(min)(n - at, NAME(CHAINED));
-        NAME(ask_for_chains)(a, x + at, dy + at, ahead, length);
+        NAME(prefetch_chains)(a, x + at, dy + at, ahead, length);
         const NAME(gradient_sums) sums =
             NAME(chain_gradient_sums)(a, x + at, dy + at, weight ? weight + at : NULL, length, row,
                                       rms, false, of, kept ? kept + at : NULL);
@@ -142,46 +142,46 @@ OUTLINE void NAME(row_gradient_sums)(const backward_args *a, const ELEMENT_T *x,
                                     gxhat);
 }
 
-INLINE void NAME(fold_gradient_sums)(VEC sums[3][GROUP], int count, bool rms,
-                                     double total[3][GROUP]) {
-    REAL folded[3][GROUP];
+INLINE void NAME(fold_gradient_sums)(VEC sums[3][TOGETHER], int count, bool rms,
+                                     double total[3][TOGETHER]) {
+    REAL folded[3][TOGETHER];
     for (int s = rms ? 2 : 0; s < 3; s++)
         NAME(fold_rows)(sums[s], count, folded[s]);
     for (int s = rms ? 2 : 0; s < 3; s++)
-        for (int r = 0; r < GROUP; r++)
+        for (int r = 0; r < TOGETHER; r++)
             total[s][r] = folded[s][r];
 }
 
 /* Adds the segments after the first. */
 OUTLINE void NAME(add_segments)(const backward_args *a, const ELEMENT_T *const x[],
                                 const ELEMENT_T *const dy[], int count, bool rms, int64_t ahead,
-                                const NAME(row_gradient) row[], double total[3][GROUP]) {
-    double rest[3][GROUP] = {{0}}, segment[3][GROUP] = {{0}};
+                                const NAME(row_gradient) row[], double total[3][TOGETHER]) {
+    double rest[3][TOGETHER] = {{0}}, segment[3][TOGETHER] = {{0}};
     for (int64_t at = NAME(SEGMENT); at < a->cols; at += NAME(SEGMENT)) {
         const int64_t n = NAME(min)(a->cols - at, NAME(SEGMENT));
         const WEIGHT_T *weight = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
-        VEC sums[3][GROUP];
+        VEC sums[3][TOGETHER];
         for (int r = 0; r < count; r++)
             NAME(row_gradient_sums)(a, x[r] + at, dy[r] + at, weight, n, row[r], rms, ahead,
                                     &sums[0][r], &sums[1][r], &sums[2][r]);
         NAME(fold_gradient_sums)(sums, count, rms, segment);
         for (int s = 0; s < 3; s++)
-            for (int r = 0; r < GROUP; r++)
+            for (int r = 0; r < TOGETHER; r++)
                 exact_add(&total[s][r], &rest[s][r], segment[s][r]);
     }
     for (int s = 0; s < 3; s++)
-        for (int r = 0; r < GROUP; r++)
+        for (int r = 0; r < TOGETHER; r++)
             total[s][r] += rest[s][r];
 }
 
-/* The sums of xhat, g and g * xhat of up to GROUP rows; with RMSNorm the last alone. */
+/* The sums of xhat, g and g * xhat of up to TOGETHER rows; with RMSNorm the last alone. */
 INLINE void NAME(gradient_totals)(const backward_args *a, const ELEMENT_T *const x[],
                                   const ELEMENT_T *const dy[], int count, bool rms,
-                                  const NAME(row_gradient) row[], double total[3][GROUP]) {
+                                  const NAME(row_gradient) row[], double total[3][TOGETHER]) {
     const int64_t n = NAME(min)(a->cols, NAME(SEGMENT));
     /* Rows that are alone, or wait for their conversions, have no use for it. */
     const int64_t ahead = a->hints->prefetch_sums && count > 1 && !NAME(CONVERTS) ? count : 0;
-    VEC sums[3][GROUP];
+    VEC sums[3][TOGETHER];
     for (int r = 0; r < count; r++)
         if (n < LANES && !rms)
             NAME(gradient_sums_as)(a, x[r], dy[r], a->weight, n, row[r], false, true, &sums[0][r],

@@ -63,16 +63,16 @@ INLINE NAME(lanes) NAME(chain_squares)(const ELEMENT_T *x, int64_t n) {
     return sum;
 }
 
-/* The same over a segment: its chains, added in order. What lies `ahead` bytes on is asked for,
+/* The same over a segment: its chains, added in order. What lies `ahead` bytes on is prefetched,
  * where that is not 0. */
 OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center, int64_t ahead,
                                      VEC *deviations, VEC *squares) {
-    NAME(ask_for_chain)(x, ahead, NAME(min)(n, NAME(CHAINED)));
+    NAME(prefetch_chain)(x, ahead, NAME(min)(n, NAME(CHAINED)));
     NAME(centered_sums)
     total = NAME(chain_centered_sums)(x, NAME(min)(n, NAME(CHAINED)), center, false);
     for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
         const int64_t length = NAME(min)(n - at, NAME(CHAINED));
-        NAME(ask_for_chain)(x + at, ahead, length);
+        NAME(prefetch_chain)(x + at, ahead, length);
         const NAME(centered_sums) sums = NAME(chain_centered_sums)(x + at, length, center, false);
         NAME(lanes_add)(&total.deviations, sums.deviations);
         NAME(lanes_add)(&total.squares, sums.squares);
@@ -81,11 +81,11 @@ OUTLINE void NAME(row_centered_sums)(const ELEMENT_T *x, int64_t n, REAL center,
     *squares = NAME(lanes_fold)(total.squares);
 }
 OUTLINE VEC NAME(row_squares)(const ELEMENT_T *x, int64_t n, int64_t ahead) {
-    NAME(ask_for_chain)(x, ahead, NAME(min)(n, NAME(CHAINED)));
+    NAME(prefetch_chain)(x, ahead, NAME(min)(n, NAME(CHAINED)));
     NAME(lanes) total = NAME(chain_squares)(x, NAME(min)(n, NAME(CHAINED)));
     for (int64_t at = NAME(CHAINED); at < n; at += NAME(CHAINED)) {
         const int64_t length = NAME(min)(n - at, NAME(CHAINED));
-        NAME(ask_for_chain)(x + at, ahead, length);
+        NAME(prefetch_chain)(x + at, ahead, length);
         NAME(lanes_add)(&total, NAME(chain_squares)(x + at, length));
     }
     return NAME(lanes_fold)(total);
@@ -106,11 +106,11 @@ INLINE VEC NAME(row_squares_as)(const ELEMENT_T *x, int64_t n) {
 }
 
 /* Sums to means. Lanes start from 0 or are left out: no sum may be -0. */
-INLINE void NAME(scale_totals)(const REAL total[GROUP], double inverse, REAL center[GROUP]) {
-    NAME(group_real) sum;
+INLINE void NAME(scale_totals)(const REAL total[TOGETHER], double inverse, REAL center[TOGETHER]) {
+    NAME(rows_real) sum;
     memcpy(&sum, total, sizeof sum);
-    const group_f64 mean = __builtin_convertvector(sum + 0, group_f64) * inverse;
-    const NAME(group_real) near = __builtin_convertvector(mean, NAME(group_real));
+    const rows_f64 mean = __builtin_convertvector(sum + 0, rows_f64) * inverse;
+    const NAME(rows_real) near = __builtin_convertvector(mean, NAME(rows_real));
     memcpy(center, &near, sizeof near);
 }
 
@@ -119,26 +119,27 @@ INLINE void NAME(scale_totals)(const REAL total[GROUP], double inverse, REAL cen
  * bit for each row whose center is more than a standard deviation from its mean: the correction
  * then takes more than half of the squares, and their digits.
  */
-INLINE unsigned NAME(center_moments)(const REAL deviation[GROUP], const REAL squares[GROUP],
-                                     double inverse, double rest[GROUP], double m2[GROUP]) {
-    NAME(group_real) deviations, sum;
+INLINE unsigned NAME(center_moments)(const REAL deviation[TOGETHER], const REAL squares[TOGETHER],
+                                     double inverse, double rest[TOGETHER], double m2[TOGETHER]) {
+    NAME(rows_real) deviations, sum;
     memcpy(&deviations, deviation, sizeof deviations);
     memcpy(&sum, squares, sizeof sum);
-    const group_f64 d = __builtin_convertvector(deviations, group_f64), delta = d * inverse;
-    const group_f64 taken = d * delta;
-    const group_f64 corrected = __builtin_convertvector(sum, group_f64) - taken;
-    const group_mask not_below_0 = ~(corrected < 0), kept = (group_mask)corrected & not_below_0;
-    const group_mask far = corrected < taken;
+    const rows_f64 d = __builtin_convertvector(deviations, rows_f64), delta = d * inverse;
+    const rows_f64 taken = d * delta;
+    const rows_f64 corrected = __builtin_convertvector(sum, rows_f64) - taken;
+    const rows_mask not_below_0 = ~(corrected < 0), kept = (rows_mask)corrected & not_below_0;
+    const rows_mask far = corrected < taken;
     memcpy(rest, &delta, sizeof delta);
     memcpy(m2, &kept, sizeof kept);
     return group_bits(&far);
 }
-INLINE void NAME(mean_of)(const REAL center[GROUP], const double rest[GROUP], double mean[GROUP]) {
-    NAME(group_real) about;
-    group_f64 delta;
+INLINE void NAME(mean_of)(const REAL center[TOGETHER], const double rest[TOGETHER],
+                          double mean[TOGETHER]) {
+    NAME(rows_real) about;
+    rows_f64 delta;
     memcpy(&about, center, sizeof about);
     memcpy(&delta, rest, sizeof delta);
-    const group_f64 means = __builtin_convertvector(about, group_f64) + delta;
+    const rows_f64 means = __builtin_convertvector(about, rows_f64) + delta;
     memcpy(mean, &means, sizeof means);
 }
 
@@ -148,11 +149,11 @@ INLINE int64_t NAME(summed_first)(int64_t n, const bool rms) {
     return rms || n < LANES ? n : LANES;
 }
 
-/* The first sums of one segment of up to GROUP rows: of some of x, or with RMSNorm of the squares
- * of all of it. */
+/* The first sums of one segment of up to TOGETHER rows: of some of x, or with RMSNorm of the
+ * squares of all of it. */
 INLINE void NAME(segment_sums)(const ELEMENT_T *const x[], const int count, int64_t n,
-                               int64_t ahead, const bool rms, REAL total[GROUP]) {
-    VEC sums[GROUP];
+                               int64_t ahead, const bool rms, REAL total[TOGETHER]) {
+    VEC sums[TOGETHER];
     for (int r = 0; r < count; r++)
         sums[r] = rms         ? NAME(row_squares)(x[r], n, ahead)
                   : n < LANES ? NAME(row_sum_as)(x[r], n, true)
@@ -161,11 +162,11 @@ INLINE void NAME(segment_sums)(const ELEMENT_T *const x[], const int count, int6
 }
 
 /* Moments of a segment again, about the mean, of the rows whose bit is set. */
-OUTLINE void NAME(recenter)(unsigned far, const ELEMENT_T *const x[], int64_t n, REAL center[GROUP],
-                            double rest[GROUP], double m2[GROUP]) {
-    for (int r = 0; r < GROUP; r++) {
-        REAL deviation[GROUP], squared[GROUP];
-        double rests[GROUP], m2s[GROUP];
+OUTLINE void NAME(recenter)(unsigned far, const ELEMENT_T *const x[], int64_t n,
+                            REAL center[TOGETHER], double rest[TOGETHER], double m2[TOGETHER]) {
+    for (int r = 0; r < TOGETHER; r++) {
+        REAL deviation[TOGETHER], squared[TOGETHER];
+        double rests[TOGETHER], m2s[TOGETHER];
         VEC sums, squares;
         if (!(far >> r & 1))
             continue;
@@ -180,14 +181,14 @@ OUTLINE void NAME(recenter)(unsigned far, const ELEMENT_T *const x[], int64_t n,
 }
 
 /* And what follows from them: mean (center + rest) and sum of squared deviations. The rows y, where
- * given, are asked for between: no memory is read there. */
+ * given, are prefetched between: no memory is read there. */
 INLINE void NAME(segment_rest)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
-                               int64_t n, int64_t ahead, const bool rms, const REAL total[GROUP],
-                               REAL center[GROUP], double rest[GROUP], double m2[GROUP]) {
-    VEC sums[GROUP], squares[GROUP];
-    REAL deviation[GROUP], squared[GROUP];
+                               int64_t n, int64_t ahead, const bool rms, const REAL total[TOGETHER],
+                               REAL center[TOGETHER], double rest[TOGETHER], double m2[TOGETHER]) {
+    VEC sums[TOGETHER], squares[TOGETHER];
+    REAL deviation[TOGETHER], squared[TOGETHER];
     if (rms) {
-        for (int r = 0; r < GROUP; r++)
+        for (int r = 0; r < TOGETHER; r++)
             m2[r] = total[r];
         return;
     }
@@ -197,7 +198,7 @@ INLINE void NAME(segment_rest)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
             NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], true);
         else
             NAME(row_centered_sums)(x[r], n, center[r], ahead, &sums[r], &squares[r]);
-        NAME(ask_for_row)(y ? y[r] : NULL, 0, n, y != NULL, 1);
+        NAME(prefetch_row)(y ? y[r] : NULL, 0, n, y != NULL, 1);
     }
     NAME(fold_rows)(sums, count, deviation);
     NAME(fold_rows)(squares, count, squared);
@@ -207,9 +208,9 @@ INLINE void NAME(segment_rest)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
 }
 
 OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_t n, int64_t ahead,
-                                   const bool rms, REAL center[GROUP], double rest[GROUP],
-                                   double m2[GROUP]) {
-    REAL total[GROUP];
+                                   const bool rms, REAL center[TOGETHER], double rest[TOGETHER],
+                                   double m2[TOGETHER]) {
+    REAL total[TOGETHER];
     if (count < 1) /* it never is: the compiler is to know */
         __builtin_unreachable();
     NAME(segment_sums)(x, count, n, ahead, rms, total);
@@ -217,20 +218,20 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
 }
 
 /*
- * Mean and sum of squared deviations of up to GROUP rows: their segments, merged in order. The mean
- * on the way is a distance from the first segment's center: in f64 the digits that squares are made
- * of would be lost in the mean itself. `ahead` as for row_centered_sums.
+ * Mean and sum of squared deviations of up to TOGETHER rows: their segments, merged in order. The
+ * mean on the way is a distance from the first segment's center: in f64 the digits that squares are
+ * made of would be lost in the mean itself. `ahead` as for row_centered_sums.
  */
 OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, int64_t ahead,
-                           const bool rms, double mean[GROUP], double m2[GROUP]) {
-    REAL pivot[GROUP];
-    double distance[GROUP], m2_rest[GROUP] = {0};
+                           const bool rms, double mean[TOGETHER], double m2[TOGETHER]) {
+    REAL pivot[TOGETHER];
+    double distance[TOGETHER], m2_rest[TOGETHER] = {0};
     NAME(segment_moments)(x, count, NAME(min)(n, NAME(SEGMENT)), ahead, rms, pivot, distance, m2);
     for (int64_t at = NAME(SEGMENT); at < n; at += NAME(SEGMENT)) {
         const int64_t length = NAME(min)(n - at, NAME(SEGMENT)), total = at + length;
-        const ELEMENT_T *segment[GROUP];
-        REAL center[GROUP];
-        double rest[GROUP], segment_m2[GROUP];
+        const ELEMENT_T *segment[TOGETHER];
+        REAL center[TOGETHER];
+        double rest[TOGETHER], segment_m2[TOGETHER];
         for (int r = 0; r < count; r++)
             segment[r] = x[r] + at;
         NAME(segment_moments)(segment, count, length, ahead, rms, center, rest, segment_m2);
@@ -246,6 +247,6 @@ OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, int
     }
     if (!rms)
         NAME(mean_of)(pivot, distance, mean);
-    for (int r = 0; r < GROUP && n > NAME(SEGMENT); r++)
+    for (int r = 0; r < TOGETHER && n > NAME(SEGMENT); r++)
         m2[r] += m2_rest[r];
 }

@@ -10,18 +10,18 @@ typedef struct NAME(row_scale) {
 
 INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
                              const double rstd[]) {
-    for (int at = 0; at + GROUP <= count; at += GROUP) {
-        group_f64 means, rstds;
+    for (int at = 0; at + TOGETHER <= count; at += TOGETHER) {
+        rows_f64 means, rstds;
         memcpy(&means, mean + at, sizeof means);
         memcpy(&rstds, rstd + at, sizeof rstds);
-        const NAME(group_real) near = __builtin_convertvector(means, NAME(group_real));
-        const NAME(group_real) scales = __builtin_convertvector(rstds, NAME(group_real));
-        const NAME(group_real) shifts = __builtin_convertvector(
-            (__builtin_convertvector(near, group_f64) - means) * rstds, NAME(group_real));
-        for (int r = 0; r < GROUP; r++)
+        const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
+        const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
+        const NAME(rows_real) shifts = __builtin_convertvector(
+            (__builtin_convertvector(near, rows_f64) - means) * rstds, NAME(rows_real));
+        for (int r = 0; r < TOGETHER; r++)
             scale[at + r] = (NAME(row_scale)){near[r], scales[r], shifts[r]};
     }
-    for (int r = count / GROUP * GROUP; r < count; r++) {
+    for (int r = count / TOGETHER * TOGETHER; r < count; r++) {
         scale[r].mean = (REAL)mean[r];
         scale[r].rstd = (REAL)rstd[r];
         scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
@@ -39,25 +39,25 @@ INLINE VEC NAME(row_result)(VEC x, NAME(row_scale) s, VEC weight, VEC bias, cons
     return NAME(result)(x, NAME(spread)(s), (NAME(epilogue)){f, weight, bias}, rms);
 }
 
-/* Mean and rstd of GROUP rows from their moments. False where one is out of the compute type's
+/* Mean and rstd of TOGETHER rows from their moments. False where one is out of the compute type's
  * range: the arithmetic is done for all lanes, so that it runs in vectors. */
-INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[GROUP],
-                                 double rstd[GROUP]) {
+INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[TOGETHER],
+                                 double rstd[TOGETHER]) {
     const double inverse = 1.0 / (double)a->cols, eps = a->eps;
     const double least = eps < TINY_EPS ? TINY_VAR : -1;
-    group_f64 sum;
+    rows_f64 sum;
     memcpy(&sum, m2, sizeof sum);
-    const group_f64 var = sum * inverse;
-    group_f64 root = var + eps;
+    const rows_f64 var = sum * inverse;
+    rows_f64 root = var + eps;
     group_sqrt(&root);
     root = 1 / root;
     memcpy(rstd, &root, sizeof root);
-    const group_mask in_range = (var < BIG) & (var >= least);
+    const rows_mask in_range = (var < BIG) & (var >= least);
     return group_all(&in_range);
 }
 
 INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int count, const bool rms,
-                                double mean[GROUP], double rstd[GROUP]) {
+                                double mean[TOGETHER], double rstd[TOGETHER]) {
     bool in_range = true;
     for (int r = 0; r < count; r++) {
         mean[r] = rms ? 0 : stat_load(&a->mean, row + r);

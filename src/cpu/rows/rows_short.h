@@ -9,7 +9,7 @@
 
 /* The most vectors of a row. */
 enum { NAME(SHORT_VECS) = NAME(CONVERTS) ? 2 * SHORT_PARTS : 2 * NAME(PARTS) };
-/* The most bytes of 16-bit rows that are taken together past the cache. */
+/* The most bytes of 16-bit rows that are taken together with non-temporal stores. */
 enum { NAME(SHORT_STEP_BYTES) = 2048 };
 
 /* What normalises the rows of a step, as row_scale for each of them. */
@@ -17,16 +17,16 @@ typedef struct NAME(row_scales) {
     REAL mean[SHORT_ROWS], rstd[SHORT_ROWS], shift[SHORT_ROWS];
 } NAME(row_scales);
 
-/* Scales of GROUP rows, from row r on. */
+/* Scales of TOGETHER rows, from row r on. */
 INLINE void NAME(put_scales)(NAME(row_scales) * to, int r, const double mean[],
                              const double rstd[]) {
-    group_f64 means, rstds;
+    rows_f64 means, rstds;
     memcpy(&means, mean + r, sizeof means);
     memcpy(&rstds, rstd + r, sizeof rstds);
-    const NAME(group_real) near = __builtin_convertvector(means, NAME(group_real));
-    const NAME(group_real) scales = __builtin_convertvector(rstds, NAME(group_real));
-    const NAME(group_real) shifts = __builtin_convertvector(
-        (__builtin_convertvector(near, group_f64) - means) * rstds, NAME(group_real));
+    const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
+    const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
+    const NAME(rows_real) shifts = __builtin_convertvector(
+        (__builtin_convertvector(near, rows_f64) - means) * rstds, NAME(rows_real));
     memcpy(to->mean + r, &near, sizeof near);
     memcpy(to->rstd + r, &scales, sizeof scales);
     memcpy(to->shift + r, &shifts, sizeof shifts);
@@ -42,7 +42,7 @@ INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int coun
                               const double mean[], const double m2[], NAME(row_scales) * scales) {
     double rstd[SHORT_ROWS];
     bool in_range = true;
-    for (int r = 0; r < count; r += GROUP) {
+    for (int r = 0; r < count; r += TOGETHER) {
         in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
         NAME(put_scales)(scales, r, mean, rstd);
     }
@@ -113,17 +113,17 @@ INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int cou
             m2[r] = total[r];
         return;
     }
-    for (int r = 0; r < count; r += GROUP)
+    for (int r = 0; r < count; r += TOGETHER)
         NAME(scale_totals)(total + r, 1.0 / (double)NAME(summed_first)(n, false), center + r);
     for (int r = 0; r < count; r += FOLD_ROWS)
         NAME(short_centered)(x + r * pitch, pitch, vecs, last, center + r, deviation + r,
                              total + r);
-    for (int r = 0; r < count; r += GROUP) {
-        double rest[GROUP];
+    for (int r = 0; r < count; r += TOGETHER) {
+        double rest[TOGETHER];
         const unsigned far = NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
         if (__builtin_expect(far != 0, 0)) {
-            const ELEMENT_T *rows[GROUP];
-            for (int k = 0; k < GROUP; k++)
+            const ELEMENT_T *rows[TOGETHER];
+            for (int k = 0; k < TOGETHER; k++)
                 rows[k] = (const ELEMENT_T *)(x + (r + k) * pitch);
             NAME(recenter)(far, rows, n, center + r, rest, m2 + r);
         }
@@ -158,7 +158,7 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
 }
 
 /* Rows [0, rows), in steps of `count`. y is made in place where its rows are whole vectors.
- * Where `lines`, the rows of a step are whole lines, written past the cache. */
+ * Where `lines`, the rows of a step are whole lines, written by non-temporal stores. */
 INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, const bool rms,
                                 const int vecs, const bool whole, bool lines) {
     _Alignas(64) ELEMENT_T piece[(SHORT_ROWS * NAME(SHORT_VECS) + 1) * VEC_LANES];
@@ -171,18 +171,18 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     /* Where y fits the cache it comes soon enough by itself. */
     const bool writes = a->traffic == TRAFFIC_STREAM && !lines;
     const int64_t made_pitch = in_place ? a->y_pitch : n * (int64_t)sizeof(ELEMENT_T);
-    /* Fewer lines at once past the cache, as stream_runs says. */
+    /* Fewer lines at once by non-temporal stores, as stream_runs says. */
     const bool halves = lines && NAME(goes_by_run)(a->hints) && FOLD_ROWS * made_pitch % 64 == 0;
     const int at_once = halves ? FOLD_ROWS : count;
-    const bool asks = a->hints->prefetch_steps;
+    const bool prefetches = a->hints->prefetch_steps;
     for (int64_t row = 0; row < rows; row += count) {
         const char *const x = NAME(x_at)(a, row);
         char *const y = a->y + row * a->y_pitch;
         double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;
-        NAME(ask_for_rows)(y, 0, a->y_pitch, n, count, writes, 1);
+        NAME(prefetch_rows)(y, 0, a->y_pitch, n, count, writes, 1);
         NAME(short_moments)(x, x_pitch, n, count, vecs, last, rms, mean, m2);
-        NAME(ask_for_rows)(x, 2 * count * x_pitch, x_pitch, n, count, asks, 0);
+        NAME(prefetch_rows)(x, 2 * count * x_pitch, x_pitch, n, count, prefetches, 0);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
         for (int r = 0; r < count; r += at_once) {

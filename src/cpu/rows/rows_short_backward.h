@@ -108,7 +108,7 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
     /* A remainder, so that the compiler sees that such a vector is not whole. */
     const int last = whole ? VEC_LANES : (int)(n % VEC_LANES);
     const int64_t made_pitch = in_place ? a->dx_pitch : n * (int64_t)sizeof(ELEMENT_T);
-    const bool asks = a->hints->prefetch_steps;
+    const bool prefetches = a->hints->prefetch_steps;
     const WEIGHT_T *const weights = a->weight;
     const VEC offset = V(set1)((REAL)a->weight_offset);
     VEC weight[NAME(SHORT_GRADIENTS)];
@@ -129,8 +129,8 @@ INLINE void NAME(short_rows_backward_of)(const backward_args *a, int64_t rows, c
             g[r] += 0;
             gxhat[r] += 0;
         }
-        NAME(ask_for_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, asks, 0);
-        NAME(ask_for_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, asks, 0);
+        NAME(prefetch_rows)(x, 2 * SHORT_ROWS * x_pitch, x_pitch, n, SHORT_ROWS, prefetches, 0);
+        NAME(prefetch_rows)(dy, 2 * SHORT_ROWS * dy_pitch, dy_pitch, n, SHORT_ROWS, prefetches, 0);
         if (__builtin_expect(
                 !NAME(finish_constants)(a, first, xhat, g, gxhat, SHORT_ROWS, rms, &constants),
                 0)) {

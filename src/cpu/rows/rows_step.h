@@ -2,42 +2,42 @@
  * Forward of rows of a few hundred bytes; part of cpu/rows/rows.h. They cost less for their
  * elements than for waiting: y waits for the root, the root for the squares, the squares for the
  * mean. So the rows of a step are taken through each of these together, weight and bias are loaded
- * once for all of them, and the lines of this step's y and of the next step's x are asked for
+ * once for all of them, and the lines of this step's y and of the next step's x are prefetched
  * between. The bits are those of rows_moments.h, whose sums these are.
  *
- * A step is STEP_ROWS rows, or GROUP where they come from memory and are more than 3 * LANES: reads
- * and writes then alternate often enough that memory does not wait for either.
+ * A step is STEP_ROWS rows, or TOGETHER where they come from memory and are more than 3 * LANES:
+ * reads and writes then alternate often enough that memory does not wait for either.
  */
 
 INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
-                               int64_t n, const bool rms, int64_t x_ahead, bool asks_x, bool asks_y,
-                               double mean[], double m2[]) {
+                               int64_t n, const bool rms, int64_t x_ahead, bool prefetches_x,
+                               bool prefetches_y, double mean[], double m2[]) {
     const double inverse = 1.0 / (double)n, first = (double)NAME(summed_first)(n, false);
     VEC sums[STEP_ROWS], squares[STEP_ROWS];
     REAL total[STEP_ROWS], center[STEP_ROWS], deviation[STEP_ROWS];
-    double rest[GROUP];
+    double rest[TOGETHER];
     for (int r = 0; r < count; r++) {
         sums[r] = rms         ? NAME(row_squares_as)(x[r], n)
                   : n < LANES ? NAME(row_sum_as)(x[r], n, true)
                               : NAME(row_sum_as)(x[r], LANES, false);
-        NAME(ask_for_row)(y[r], 0, n, asks_y, 1);
-        NAME(ask_for_row)(x[r], x_ahead, n, asks_x && rms, 0);
+        NAME(prefetch_row)(y[r], 0, n, prefetches_y, 1);
+        NAME(prefetch_row)(x[r], x_ahead, n, prefetches_x && rms, 0);
     }
     NAME(fold_step)(sums, count, total);
     for (int r = 0; r < count; r++)
         if (rms)
             m2[r] = total[r];
-    for (int r = 0; r < count && !rms; r += GROUP)
+    for (int r = 0; r < count && !rms; r += TOGETHER)
         NAME(scale_totals)(total + r, 1.0 / first, center + r);
     for (int r = 0; r < count && !rms; r++) {
         NAME(row_centered_sums_as)(x[r], n, center[r], &sums[r], &squares[r], false);
-        NAME(ask_for_row)(x[r], x_ahead, n, asks_x, 0);
+        NAME(prefetch_row)(x[r], x_ahead, n, prefetches_x, 0);
     }
     if (!rms) {
         NAME(fold_step)(sums, count, deviation);
         NAME(fold_step)(squares, count, total);
     }
-    for (int r = 0; r < count && !rms; r += GROUP) {
+    for (int r = 0; r < count && !rms; r += TOGETHER) {
         const unsigned far = NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
         if (__builtin_expect(far != 0, 0))
             NAME(recenter)(far, x + r, n, center + r, rest, m2 + r);
@@ -76,13 +76,13 @@ INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
 INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int count,
                               const traffic t) {
     const int64_t n = a->cols;
-    _Alignas(64) ELEMENT_T piece[GROUP * NAME(STEP_COLS)];
-    /* Fewer bytes at once than 2 KB are slower past the cache. */
+    _Alignas(64) ELEMENT_T piece[TOGETHER * NAME(STEP_COLS)];
+    /* Fewer bytes at once than 2 KB are slower by non-temporal stores. */
     const bool lines = t != TRAFFIC_LINES && n >= 2 * LANES &&
-                       NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, GROUP);
+                       NAME(rows_are_lines)(a->traffic, a->y, a->y_pitch, n, TOGETHER);
     const int64_t ahead = (a->hints->rows_ahead ? a->hints->rows_ahead : count) * a->x_pitch;
-    const bool asks_x = a->hints->prefetch_steps;
-    const bool asks_y = t != TRAFFIC_LINES && a->traffic != TRAFFIC_CACHED && !lines;
+    const bool prefetches_x = a->hints->prefetch_steps;
+    const bool prefetches_y = t != TRAFFIC_LINES && a->traffic != TRAFFIC_CACHED && !lines;
     int64_t row = 0;
     for (; row + count <= a->rows; row += count) {
         const ELEMENT_T *x[STEP_ROWS];
@@ -92,7 +92,7 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
         NAME(x_rows)(a, row, count, x);
         for (int r = 0; r < count; r++)
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-        NAME(step_moments)(x, y, count, n, rms, ahead, asks_x, asks_y, mean, m2);
+        NAME(step_moments)(x, y, count, n, rms, ahead, prefetches_x, prefetches_y, mean, m2);
         if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
             continue;
         int64_t i = 0;
@@ -113,9 +113,9 @@ INLINE int64_t NAME(step_rows_of)(const forward_args *a, const bool rms) {
     const bool large = a->traffic != TRAFFIC_STREAM || n <= 3 * LANES;
     if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->y, a->y_pitch, n)))
         return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_LINES)
-                     : NAME(steps_of)(a, rms, GROUP, TRAFFIC_LINES);
+                     : NAME(steps_of)(a, rms, TOGETHER, TRAFFIC_LINES);
     return large ? NAME(steps_of)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
-                 : NAME(steps_of)(a, rms, GROUP, TRAFFIC_STREAM);
+                 : NAME(steps_of)(a, rms, TOGETHER, TRAFFIC_STREAM);
 }
 
 ONE_COPY int64_t NAME(step_rows)(const forward_args *a, bool rms) {

@@ -30,48 +30,48 @@ INLINE void NAME(saved_of)(const backward_args *a, int64_t first, const int coun
     }
 }
 
-/* `mended` of GROUP rows: the same arithmetic. */
-INLINE void NAME(mend)(const mean_reach *reach, group_f64 *delta, const REAL means[],
+/* `mended` of TOGETHER rows: the same arithmetic. */
+INLINE void NAME(mend)(const mean_reach *reach, rows_f64 *delta, const REAL means[],
                        const REAL rstds[]) {
-    const group_f64 minus_zero = {-0.0, -0.0, -0.0, -0.0};
-    const group_mask magnitude = ~(group_mask)minus_zero;
-    NAME(group_real) mean, rstd;
+    const rows_f64 minus_zero = {-0.0, -0.0, -0.0, -0.0};
+    const rows_mask magnitude = ~(rows_mask)minus_zero;
+    NAME(rows_real) mean, rstd;
     memcpy(&mean, means, sizeof mean);
     memcpy(&rstd, rstds, sizeof rstd);
-    const group_f64 size =
-        (group_f64)((group_mask) __builtin_convertvector(mean, group_f64) & magnitude);
-    const group_f64 most =
-        (size + reach->least) * reach->ulps * __builtin_convertvector(rstd, group_f64);
-    const group_mask beyond = (group_f64)((group_mask)*delta & magnitude) > most;
-    *delta = (group_f64)((group_mask)*delta & ~beyond);
+    const rows_f64 size =
+        (rows_f64)((rows_mask) __builtin_convertvector(mean, rows_f64) & magnitude);
+    const rows_f64 most =
+        (size + reach->least) * reach->ulps * __builtin_convertvector(rstd, rows_f64);
+    const rows_mask beyond = (rows_f64)((rows_mask)*delta & magnitude) > most;
+    *delta = (rows_f64)((rows_mask)*delta & ~beyond);
 }
 
-/* The constants of GROUP rows of a step that begins with row `first`, from row r of it on, from
+/* The constants of TOGETHER rows of a step that begins with row `first`, from row r of it on, from
  * their sums. False where one left the range. */
 INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean_reach *reach,
                                const REAL xhat[], const REAL g[], const REAL gxhat[], int r,
                                const bool rms, NAME(row_gradients) * rows) {
     const double inverse = 1.0 / (double)a->cols, inverse_delta = a->x_is_xhat ? 0 : inverse;
-    NAME(group_real) sum_xhat, sum_g, sum_gxhat;
+    NAME(rows_real) sum_xhat, sum_g, sum_gxhat;
     memcpy(&sum_xhat, xhat + r, sizeof sum_xhat);
     memcpy(&sum_g, g + r, sizeof sum_g);
     memcpy(&sum_gxhat, gxhat + r, sizeof sum_gxhat);
-    group_f64 delta = __builtin_convertvector(sum_xhat, group_f64) * inverse_delta;
+    rows_f64 delta = __builtin_convertvector(sum_xhat, rows_f64) * inverse_delta;
     if (__builtin_expect(reach->is_exact, 0))
-        for (int i = 0; i < GROUP; i++)
+        for (int i = 0; i < TOGETHER; i++)
             delta[i] = rest_of_mean(reach, &a->mean, first + r + i, delta[i], rows->mean[r + i],
                                     rows->rstd[r + i]);
     else if (!rms)
         NAME(mend)(reach, &delta, rows->mean + r, rows->rstd + r);
-    const group_f64 c1 = __builtin_convertvector(sum_g, group_f64) * inverse;
-    const group_f64 c2 = __builtin_convertvector(sum_gxhat, group_f64) * inverse - c1 * delta;
-    const NAME(group_real) shift = __builtin_convertvector(-delta, NAME(group_real));
-    const NAME(group_real) mean_g = __builtin_convertvector(c1, NAME(group_real));
-    const NAME(group_real) minus_c2 = __builtin_convertvector(-c2, NAME(group_real));
+    const rows_f64 c1 = __builtin_convertvector(sum_g, rows_f64) * inverse;
+    const rows_f64 c2 = __builtin_convertvector(sum_gxhat, rows_f64) * inverse - c1 * delta;
+    const NAME(rows_real) shift = __builtin_convertvector(-delta, NAME(rows_real));
+    const NAME(rows_real) mean_g = __builtin_convertvector(c1, NAME(rows_real));
+    const NAME(rows_real) minus_c2 = __builtin_convertvector(-c2, NAME(rows_real));
     memcpy(rows->shift + r, &shift, sizeof shift);
     memcpy(rows->c1 + r, &mean_g, sizeof mean_g);
     memcpy(rows->minus_c2 + r, &minus_c2, sizeof minus_c2);
-    const group_mask in_range =
+    const rows_mask in_range =
         (delta < BIG) & (delta > -BIG) & (c1 < BIG) & (c1 > -BIG) & (c2 < BIG) & (c2 > -BIG);
     return group_all(&in_range);
 }
@@ -83,22 +83,22 @@ INLINE bool NAME(finish_constants)(const backward_args *a, int64_t first, const 
                                    const bool rms, NAME(row_gradients) * rows) {
     const mean_reach reach = NAME(reach_of)(a, rms);
     bool in_range = true;
-    for (int r = 0; r < count; r += GROUP)
+    for (int r = 0; r < count; r += TOGETHER)
         in_range &= NAME(constants_of)(a, first, &reach, xhat, g, gxhat, r, rms, rows);
     return in_range;
 }
 
-/* The same from the rows; the lines of dx are asked for between. */
+/* The same from the rows; the lines of dx are prefetched between. */
 INLINE bool NAME(step_constants)(const backward_args *a, int64_t first, const ELEMENT_T *const x[],
                                  const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
-                                 const int count, const bool rms, bool asks_dx,
+                                 const int count, const bool rms, bool prefetches_dx,
                                  NAME(row_gradients) * rows) {
     VEC sums[3][STEP_ROWS];
     REAL xhat[STEP_ROWS] = {0}, g[STEP_ROWS] = {0}, gxhat[STEP_ROWS];
     for (int r = 0; r < count; r++) {
         NAME(gradient_sums_as)(a, x[r], dy[r], a->weight, a->cols, NAME(gradient_at)(rows, r), rms,
                                false, &sums[0][r], &sums[1][r], &sums[2][r]);
-        NAME(ask_for_row)(dx[r], 0, a->cols, asks_dx, 1);
+        NAME(prefetch_row)(dx[r], 0, a->cols, prefetches_dx, 1);
     }
     if (!rms) {
         NAME(fold_step)(sums[0], count, xhat);
@@ -127,7 +127,7 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const bool asks = a->hints->prefetch_steps;
+    const bool prefetches = a->hints->prefetch_steps;
     const int64_t ahead = a->hints->rows_ahead ? a->hints->rows_ahead : count;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
@@ -149,8 +149,8 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
         }
-        NAME(ask_for_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, asks, 0);
-        NAME(ask_for_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, asks, 0);
+        NAME(prefetch_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, prefetches, 0);
+        NAME(prefetch_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, prefetches, 0);
     }
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -167,8 +167,8 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
     _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
     /* As in rows_step.h. */
     const bool lines = t != TRAFFIC_LINES && count * n >= 16 * LANES &&
-                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, GROUP);
-    const bool asks = a->hints->prefetch_steps;
+                       NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, TOGETHER);
+    const bool prefetches = a->hints->prefetch_steps;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
         const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS];
@@ -181,7 +181,8 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         }
         NAME(saved_of)(a, done, count, rms, &rows);
         if (__builtin_expect(!NAME(step_constants)(a, done, x, dy, dx, count, rms,
-                                                   asks && !lines && t != TRAFFIC_LINES, &rows),
+                                                   prefetches && !lines && t != TRAFFIC_LINES,
+                                                   &rows),
                              0)) {
             EXPORT(one_by_one)(a, done, count, rms);
             continue;
@@ -217,9 +218,9 @@ INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rm
     const bool large = a->traffic != TRAFFIC_STREAM || a->cols <= LANES;
     if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
         return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_LINES)
-                     : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_LINES);
+                     : NAME(steps_of_backward)(a, rms, TOGETHER, TRAFFIC_LINES);
     return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
-                 : NAME(steps_of_backward)(a, rms, GROUP, TRAFFIC_STREAM);
+                 : NAME(steps_of_backward)(a, rms, TOGETHER, TRAFFIC_STREAM);
 }
 
 ONE_COPY int64_t NAME(step_rows_backward)(const backward_args *a, bool rms) {

@@ -203,7 +203,7 @@ static inline void f64v_store_part_f64(double *p, f64v a, int n) {
         *p = vgetq_lane_f64(a, 0);
 }
 
-/* No stores past the cache here. */
+/* No non-temporal stores here. */
 static inline void f32v_transpose(float *to, int64_t to_pitch, const float *from,
                                   int64_t from_pitch) {
     const float32x4x2_t a = vzipq_f32(vld1q_f32(from), vld1q_f32(from + 2 * from_pitch));

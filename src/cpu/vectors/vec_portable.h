@@ -20,8 +20,8 @@
  *     transpose(to, to_pitch, from, from_pitch)  F32V_BLOCK or F64V_BLOCK elements each way:
  *                           to[j * to_pitch + i] = from[i * from_pitch + j]
  *
- * and stream_line(to, from): 64 bytes past the cache, both addresses aligned to that. Who calls the
- * kernels puts a fence behind the last (cpu/run.c).
+ * and stream_line(to, from): 64 bytes by a non-temporal store, both addresses aligned to that. Who
+ * calls the kernels puts a fence behind the last (cpu/run.c).
  */
 #ifndef PLANISH_CPU_VEC_H
 #define PLANISH_CPU_VEC_H

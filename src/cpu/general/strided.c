@@ -3,7 +3,7 @@
  * the compute type, run through the same row kernels as dense rows, and scattered back. Right for
  * everything, fast for nothing in particular.
  */
-#include "cpu/general/gathered.h"
+#include "cpu/general/strided.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/saved_mean.h"
 #include "cpu/common/stretch.h"
@@ -55,21 +55,21 @@ static void scatter_stretch(void *context, int64_t at, int64_t offset, int64_t s
 /* Gathered rows by their place in a block's slice. */
 enum { ROW_INPUT, ROW_RESULT, ROW_WEIGHT, ROW_BIAS, ROW_DY };
 
-typedef struct gathered_block {
+typedef struct strided_block {
     const cpu_job *job;
     block_space space;
-} gathered_block;
+} strided_block;
 
-static void *scratch_row(const gathered_block *b, int place) {
+static void *scratch_row(const strided_block *b, int place) {
     return b->space.rows + (size_t)place * b->job->plan->cut.strided.row_bytes;
 }
 
-static transfer transfer_of(const gathered_block *b, role r, char *tensor, int place) {
+static transfer transfer_of(const strided_block *b, role r, char *tensor, int place) {
     return (transfer){b->job->plan, tensor, b->job->problem->dtypes[r], scratch_row(b, place)};
 }
 
 /* Returns the gathered row, or NULL where the tensor is absent. */
-static void *gather(const gathered_block *b, const row_run *run, role r, int place) {
+static void *gather(const strided_block *b, const row_run *run, role r, int place) {
     if (!run->data[r])
         return NULL;
     transfer t = transfer_of(b, r, run->data[r], place);
@@ -77,7 +77,7 @@ static void *gather(const gathered_block *b, const row_run *run, role r, int pla
     return t.scratch;
 }
 
-static void scatter(const gathered_block *b, const row_run *run, role r, int place) {
+static void scatter(const strided_block *b, const row_run *run, role r, int place) {
     transfer t = transfer_of(b, r, run->data[r], place);
     for_each_stretch(b->job->problem, r, scatter_stretch, &t);
 }
@@ -113,7 +113,7 @@ static const row_kernels *kernels_of(const cpu_plan *plan) {
     return &plan->kernels->of[plan->is_double ? DTYPE_F64 : DTYPE_F32].rows[WEIGHT_SAME];
 }
 
-static void forward_row(const gathered_block *b, const row_run *run, const void *weight,
+static void forward_row(const strided_block *b, const row_run *run, const void *weight,
                         const void *bias) {
     const cpu_plan *plan = b->job->plan;
     const problem *p = b->job->problem;
@@ -139,7 +139,7 @@ static void forward_row(const gathered_block *b, const row_run *run, const void 
         scatter(b, run, ROLE_Y, ROW_RESULT);
 }
 
-static void backward_row(const gathered_block *b, const row_run *run, const void *weight,
+static void backward_row(const strided_block *b, const row_run *run, const void *weight,
                          const void *bias) {
     const cpu_plan *plan = b->job->plan;
     const problem *p = b->job->problem;
@@ -219,7 +219,7 @@ static void flush_row(const cpu_job *job, int64_t row, void *chunk, double *sum)
     memset(chunk, 0, job->plan->slices.chunk_bytes);
 }
 
-void gathered_blocks(void *data, int64_t begin, int64_t end) {
+void strided_blocks(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
     const block_slices *slices = &job->plan->slices;
     const int64_t block_rows = job->plan->cut.strided.block_rows;
@@ -227,7 +227,7 @@ void gathered_blocks(void *data, int64_t begin, int64_t end) {
     const bool share = rows_share_affine(p), weight_varies = weight_varies_by_row(p);
     const bool backward = problem_is_backward(p);
     for (int64_t block = begin; block < end; block++) {
-        const gathered_block b = {job, block_space_of(job, block)};
+        const strided_block b = {job, block_space_of(job, block)};
         const int64_t first = block * block_rows;
         const int64_t last = first + block_rows < p->rows ? first + block_rows : p->rows;
         for (int i = 0; i < 2; i++)

@@ -128,8 +128,8 @@ static int64_t weight_of(int64_t i, int64_t span) {
     return span ? i / span : i;
 }
 
-void wide_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
-                      dtype weight) {
+void overflow_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
+                          dtype weight) {
     const int64_t n = a->cols, span = a->by_pixel ? a->weight_span : 0;
     const places x = {(char *)a->x + row * a->x_pitch, element, span, a->x_pitch};
     const places y = {a->y ? a->y + row * a->y_pitch : NULL, element, span, a->y_pitch};
@@ -225,13 +225,13 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     }
 }
 
-void wide_backward_row(const backward_args *a, int64_t row, planish_kind kind, dtype element,
-                       dtype weight) {
+void overflow_backward_row(const backward_args *a, int64_t row, planish_kind kind, dtype element,
+                           dtype weight) {
     backward(a, row, kind, element, weight, element);
 }
 
-void wide_backward_sums(const backward_args *a, planish_kind kind, dtype element, dtype weight,
-                        double *dweight, double *dbias) {
+void overflow_backward_sums(const backward_args *a, planish_kind kind, dtype element, dtype weight,
+                            double *dweight, double *dbias) {
     backward_args with_sums = *a;
     const size_t bytes = (size_t)(a->cols / a->weight_span) * sizeof(double);
     memset(dweight, 0, bytes);
