@@ -92,7 +92,7 @@ static const gpu_tuning sm_80 = {
             .long_warps = 8,
             .long_blocks = 4,
         },
-    .rows_wide =
+    .rows_cooperative =
         {
             .chunks = 3328,
             .backward_cols = 65537,

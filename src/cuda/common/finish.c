@@ -8,7 +8,7 @@ void cuda_plan_finish(cuda_plan *plan, const problem *p, int cols, int64_t parti
     finish_constants *f = &spec->finish;
     plan->partials = partials;
     spec->kernel = CUDA_FINISH;
-    spec->cluster = spec->group = 1;
+    spec->cluster = spec->cooperating_blocks = 1;
     spec->real_double = problem_is_double(p);
     f->cols = cols;
     spec->type[ROLE_DWEIGHT] = p->dtypes[ROLE_DWEIGHT];

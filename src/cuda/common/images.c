@@ -125,7 +125,7 @@ void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cud
     cuda_spec_describe(spec, p);
     spec->kernel = kernel;
     spec->pass = p->pass;
-    spec->group = 1;
+    spec->cooperating_blocks = 1;
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = v->stride[r];
     if (p->pass != PLANISH_BACKWARD)

@@ -47,7 +47,7 @@ static size_t moments_bytes(const cuda_plan *plan) {
 
 /* The kernel that runs where the device holds it. */
 static const cuda_spec *first_of(const cuda_plan *plan) {
-    return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+    return plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
 }
 
 /* Of dweight and dbias: one of each image, or of each of its blocks; of tiles, of those images that
@@ -64,7 +64,7 @@ static int64_t strips_held(const cuda_plan *plan, const cuda_spec *spec) {
 
 /* Rounded, as partial sums follow. */
 static size_t mail_bytes(const cuda_plan *plan, const cuda_spec *spec) {
-    if (spec->kernel != CUDA_STRIPS || spec->group <= 1)
+    if (spec->kernel != CUDA_STRIPS || spec->cooperating_blocks <= 1)
         return 0;
     return round_up((size_t)strips_held(plan, spec) * strips_mail_bytes(spec));
 }
@@ -73,8 +73,8 @@ static void groups_plan_size(cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     const groups_constants *c = &spec->groups;
     plan->partials = partial_rows(plan, &plan->main);
-    if (plan->wide.kernel >= 0 && partial_rows(plan, &plan->wide) > plan->partials)
-        plan->partials = partial_rows(plan, &plan->wide);
+    if (plan->cooperative.kernel >= 0 && partial_rows(plan, &plan->cooperative) > plan->partials)
+        plan->partials = partial_rows(plan, &plan->cooperative);
     plan->workspace_bytes = sums_bytes(plan) + moments_bytes(plan) +
                             mail_bytes(plan, first_of(plan)) +
                             (size_t)plan->partials * (size_t)c->cols * sizeof(float) *
@@ -118,10 +118,10 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
     const cuda_spec *spec = &plan->main;
     const groups_constants *c = &spec->groups;
     groups_set_geometry(plan);
-    plan->wide = plan->main;
+    plan->cooperative = plan->main;
     if (plan->main.kernel != CUDA_STRIPS ||
-        !strips_shared_geometry(&plan->wide, v->images, &plan->limits))
-        plan->wide.kernel = -1;
+        !strips_shared_geometry(&plan->cooperative, v->images, &plan->limits))
+        plan->cooperative.kernel = -1;
     groups_plan_size(plan);
     if (spec->want_dweight || spec->want_dbias)
         cuda_plan_finish(plan, p, c->cols, plan->partials);
@@ -146,7 +146,8 @@ static int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes)
                     c->variant == GROUPS_IN_TILES ? "tiles"
                     : c->variant == GROUPS_BY_ROW ? "one read"
                                                   : "two reads",
-                    c->width, c->lanes, c->planes, c->piece, c->warps, spec->cluster, spec->group);
+                    c->width, c->lanes, c->planes, c->piece, c->warps, spec->cluster,
+                    spec->cooperating_blocks);
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ static int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_C
  * once. */
 static int64_t strips_grid(const cuda_plan *plan, int resident) {
     const cuda_spec *spec = first_of(plan);
-    if (spec->group <= 1)
+    if (spec->cooperating_blocks <= 1)
         return strips_blocks(spec) * strips_of(spec, images_of(plan));
     const int64_t held = strips_held(plan, spec);
     return strips_blocks(spec) * (resident > 0 ? least_i64(held, resident) : held);

@@ -60,7 +60,8 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
         round_up((size_t)(kinds * c->warps * c->tile_channels / together) * sizeof(float));
     const size_t groups = (size_t)(c->tile_channels / c->depth);
     const size_t mail = spec->cluster == 1 ? 0 : message_bytes(spec) * (size_t)spec->cluster;
-    const bool staged = spec->group <= 1 && (spec->cluster == 1 || channels_together(spec) == 1);
+    const bool staged =
+        spec->cooperating_blocks <= 1 && (spec->cluster == 1 || channels_together(spec) == 1);
     const size_t staging =
         staged ? 2 * (size_t)c->tile_channels + (is_backward(spec) ? 3 * groups : 0) : 0;
     return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
@@ -101,7 +102,7 @@ static int cut(const strips_tuning *t, cuda_spec *spec, int tile, int cluster) {
     c->lanes = tile / c->width;
     c->planes = LANES / c->lanes;
     spec->cluster = cluster;
-    spec->group = 1;
+    spec->cooperating_blocks = 1;
     c->piece = ceil_div(c->pixels, cluster);
     c->warps = t->most_warps;
     const int bytes = block_bytes(spec);
@@ -266,7 +267,7 @@ static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
     if (cut(t, spec, tile, blocks) > room / 2)
         cut(t, spec, tile, blocks = MOST_CLUSTER);
     spec->cluster = 1;
-    spec->group = blocks;
+    spec->cooperating_blocks = blocks;
     const int fit = least(2, room / block_bytes(spec));
     if (!fit || !limits->cooperative || tile / c->depth * blocks > t->most_messages ||
         limits->multiprocessors * fit < t->least_held * blocks)
@@ -283,8 +284,8 @@ static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
 /* The same in a cluster; false where it has no room for its messages, or would take whole
  * multiprocessors, of which a device may not have 16 together. */
 static bool cluster_of_shared(cuda_spec *spec, const struct cuda_limits *limits) {
-    spec->cluster = spec->group;
-    spec->group = 1;
+    spec->cluster = spec->cooperating_blocks;
+    spec->cooperating_blocks = 1;
     return spec->min_blocks == 2 && 2 * block_bytes(spec) <= room_of(limits);
 }
 
@@ -345,7 +346,7 @@ bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_l
 }
 
 int strips_blocks(const cuda_spec *spec) {
-    return spec->group > 1 ? spec->group : spec->cluster;
+    return spec->cooperating_blocks > 1 ? spec->cooperating_blocks : spec->cluster;
 }
 
 int64_t strips_of(const cuda_spec *spec, int64_t images) {
@@ -360,7 +361,8 @@ int64_t strips_at_once(const cuda_spec *spec, int64_t images, const struct cuda_
 /* As the kernel has it: two rounds of messages. */
 size_t strips_mail_bytes(const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
-    if (spec->group <= 1)
+    if (spec->cooperating_blocks <= 1)
         return 0;
-    return 2 * message_bytes(spec) * (size_t)(c->tile_channels / c->depth) * (size_t)spec->group;
+    return 2 * message_bytes(spec) * (size_t)(c->tile_channels / c->depth) *
+           (size_t)spec->cooperating_blocks;
 }

@@ -9,10 +9,10 @@
 #include "cuda/common/finish.h"
 #include "cuda/common/integers.h"
 #include "cuda/rows/rows_backward.h"
+#include "cuda/rows/rows_cooperative.h"
 #include "cuda/rows/rows_forward.h"
 #include "cuda/rows/rows_launches.h"
 #include "cuda/rows/rows_shape.h"
-#include "cuda/rows/rows_wide.h"
 
 /* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
 static int is_rows(const problem *p) {
@@ -47,7 +47,7 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
     int cols = (int)p->cols;
-    int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), g_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
+    int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), dy_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     plan->main.kernel = CUDA_BACKWARD;
     /* The slope of ReLU jumps: what a mean lost shows there in 16 bits, too. */
     spec->correct = !problem_hides_rounding(p) || p->activation == PLANISH_RELU;
@@ -68,7 +68,7 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     if (spec->want_dweight || spec->want_dbias)
         cuda_plan_finish(plan, p, cols, plan->partials);
     if (p->activation == PLANISH_IDENTITY)
-        wide_geometry(plan, most(x_bytes, g_bytes), limits);
+        cooperative_geometry(plan, most(x_bytes, dy_bytes), limits);
 }
 
 /* Dense rows plan->stride apart. */
@@ -78,12 +78,12 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
     cuda_spec_describe(&plan->main, p);
     spec->real_double = problem_is_double(p);
     c->cols = (int)p->cols;
-    spec->group = 1;
+    spec->cooperating_blocks = 1;
     if (p->pass == PLANISH_FORWARD) {
         int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
-        wide_geometry(plan, x_bytes, &plan->limits);
+        cooperative_geometry(plan, x_bytes, &plan->limits);
         if (c->groups)
             group_rows_geometry(plan, x_bytes);
     } else {
@@ -129,7 +129,7 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
 }
 
 static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    const cuda_spec *spec = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+    const cuda_spec *spec = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     const rows_constants *c = &spec->rows;
     return snprintf(text, bytes,
                     "cuda %s %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
@@ -139,7 +139,7 @@ static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
                     : spec->kernel == CUDA_APPLY ? "backward (two reads)"
                                                  : "backward",
                     (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
-                    rows_at_a_time(spec), c->warps, spec->cluster, spec->group);
+                    rows_at_a_time(spec), c->warps, spec->cluster, spec->cooperating_blocks);
 }
 
 const cuda_family rows_family = {

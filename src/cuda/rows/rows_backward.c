@@ -244,13 +244,13 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
     return 1;
 }
 
-int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int g_bytes, int is_double,
+int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int is_double,
                       const cuda_limits *limits) {
     rows_constants *c = &spec->rows;
     const rows_backward_tuning *t = &limits->tuning->rows_backward;
     backward_row r = {.cols = cols,
-                      .bytes = most(x_bytes, g_bytes),
-                      .all_bytes = x_bytes + g_bytes,
+                      .bytes = most(x_bytes, dy_bytes),
+                      .all_bytes = x_bytes + dy_bytes,
                       .is_double = is_double,
                       .limits = limits};
     r.width = chunk_width(cols, r.bytes, is_double ? 2 : 8);

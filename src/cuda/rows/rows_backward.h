@@ -6,7 +6,7 @@
 
 /* Sets the constants `c` for rows of `cols` columns within blocks or clusters; 0: they are too
  * long. */
-int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int g_bytes, int is_double,
+int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int is_double,
                       const cuda_limits *limits);
 
 /* What is otherwise in a kernel for buffers that are aligned as spec->access says. The sums stay

@@ -277,7 +277,7 @@ void group_rows_geometry(cuda_plan *plan, int x_bytes) {
     int vecs = t->group_row_vecs;
     while (in_warps(chunks, vecs) > most_lanes)
         vecs++;
-    plan->wide.kernel = -1;
+    plan->cooperative.kernel = -1;
     plan->turns = 1;
     spec->cluster = c->rows = 1;
     c->hold = HOLD_IN_SHARED;

@@ -64,7 +64,7 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
     spec.access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
     if (is_forward || spec.type[ROLE_BIAS] != DTYPE_NONE)
         spec.access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
-    if (cuda_spec_is_wide(&spec))
+    if (cuda_spec_is_cooperative(&spec))
         return spec;
     if (is_forward)
         forward_fit_buffers(plan, &spec);
@@ -76,7 +76,7 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
 int rows_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     int count = 0;
-    const cuda_spec *which = plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+    const cuda_spec *which = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     cuda_spec main = spec_for(plan, which, buffers);
     if (main.kernel == CUDA_APPLY) {
         launches[count].spec = main;
@@ -227,12 +227,12 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
 }
 
 /* Rows over groups of blocks, of which the device holds `resident`. */
-static void wide_arguments(const cuda_plan *plan, void *const *b, char *workspace, int resident,
-                           cuda_launch *l) {
+static void cooperative_arguments(const cuda_plan *plan, void *const *b, char *workspace,
+                                  int resident, cuda_launch *l) {
     int64_t groups = rows_plan_groups(plan);
     if (resident < groups)
         groups = resident;
-    l->blocks_x = groups * l->spec.group;
+    l->blocks_x = groups * l->spec.cooperating_blocks;
     l->blocks_y = 1;
     if (l->spec.kernel == CUDA_FORWARD) {
         l->args.forward = forward_args_of(plan, b, groups);
@@ -247,8 +247,8 @@ static void wide_arguments(const cuda_plan *plan, void *const *b, char *workspac
 
 void rows_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
                            int resident, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    if (cuda_spec_is_wide(&launches[0].spec))
-        wide_arguments(plan, buffers, workspace, resident, launches);
+    if (cuda_spec_is_cooperative(&launches[0].spec))
+        cooperative_arguments(plan, buffers, workspace, resident, launches);
     else if (plan->main.kernel == CUDA_FORWARD)
         forward_arguments(plan, buffers, resident, launches);
     else if (plan->main.kernel == CUDA_APPLY)

@@ -5,7 +5,7 @@
 #include "cuda/common/lanes.h"
 
 unsigned rows_threads(const cuda_spec *s) {
-    const int exchanges = s->group > 1; /* a warp of its own */
+    const int exchanges = s->cooperating_blocks > 1; /* a warp of its own */
     return 32u * (unsigned)(s->rows.warps + exchanges);
 }
 
@@ -15,8 +15,8 @@ int rows_are_tiled(const cuda_spec *s) {
 }
 
 int64_t rows_plan_groups(const cuda_plan *plan) {
-    const cuda_spec *spec = &plan->wide;
-    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->group;
+    const cuda_spec *spec = &plan->cooperative;
+    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cooperating_blocks;
     if (n > plan->rows)
         n = plan->rows;
     return n > 0 ? n : 1;
@@ -29,7 +29,7 @@ size_t rows_mail_bytes(const cuda_spec *s) {
     int x_bytes = role_bytes(spec, ROLE_X);
     int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
     size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
-    return 8 * words * lines * (size_t)spec->group * (size_t)(2 * c->delay + 2);
+    return 8 * words * lines * (size_t)spec->cooperating_blocks * (size_t)(2 * c->delay + 2);
 }
 
 size_t rows_plan_workspace(const cuda_plan *plan) {
@@ -40,9 +40,10 @@ size_t rows_plan_workspace(const cuda_plan *plan) {
     if (plan->main.kernel == CUDA_APPLY)
         bytes += (size_t)plan->rows * 4 * real_bytes(spec) *
                  (size_t)((plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE);
-    if (plan->wide.kernel >= 0) {
-        size_t wide = (size_t)rows_plan_groups(plan) * (rows_mail_bytes(&plan->wide) + row);
-        bytes = bytes > wide ? bytes : wide;
+    if (plan->cooperative.kernel >= 0) {
+        size_t cooperative =
+            (size_t)rows_plan_groups(plan) * (rows_mail_bytes(&plan->cooperative) + row);
+        bytes = bytes > cooperative ? bytes : cooperative;
     }
     return bytes;
 }
@@ -58,7 +59,7 @@ size_t rows_shared_bytes(const cuda_spec *s) {
     if (tiles && s->kernel == CUDA_FORWARD)
         return tiles;
     if (s->kernel == CUDA_FORWARD) {
-        const bool alone = c->hold == HOLD_IN_SHARED && spec->group == 1;
+        const bool alone = c->hold == HOLD_IN_SHARED && spec->cooperating_blocks == 1;
         int slots = alone ? 1 : c->hold == READ_AGAIN ? 0 : c->stages;
         return (size_t)slots * (size_t)c->rows * threads * vecs * x;
     }
@@ -67,7 +68,8 @@ size_t rows_shared_bytes(const cuda_spec *s) {
         size_t ring = (size_t)c->stages * (size_t)c->rows * vecs * threads * (x + g);
         if (tiles)
             ring = 2 * (size_t)c->stages * tiles;
-        if (c->hold == HOLD_IN_RING && c->stages && spec->group == 1) /* the weights, converted */
+        if (c->hold == HOLD_IN_RING && c->stages &&
+            spec->cooperating_blocks == 1) /* the weights, converted */
             ring += vecs * threads * (size_t)c->width * real_bytes(spec);
         size_t sums =
             (size_t)c->teams * (size_t)c->lanes * vecs * (size_t)c->width * real_bytes(spec);
@@ -85,7 +87,7 @@ int rows_at_a_time(const cuda_spec *s) {
     const rows_constants *c = &spec->rows;
     if (c->lanes <= 32)
         return c->warps * (32 / c->lanes) * c->rows;
-    if (spec->group > 1)
+    if (spec->cooperating_blocks > 1)
         return 1;
     return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;
 }

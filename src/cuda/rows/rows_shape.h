@@ -21,7 +21,8 @@ int64_t rows_resident(const cuda_plan *plan, const cuda_spec *spec);
 unsigned rows_threads(const cuda_spec *spec);
 size_t rows_shared_bytes(const cuda_spec *spec);
 
-/* Groups of blocks that the wide road is planned for, of which each takes some of the rows. */
+/* Groups of blocks that the cooperative way is planned for, of which each takes some of the rows.
+ */
 int64_t rows_plan_groups(const cuda_plan *plan);
 
 /* What a group of blocks hands its sums through, in bytes. */

@@ -21,8 +21,8 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
     fill<X_TYPE, X_ACCESS>(p, room + X_AT,
                            (const char *)args.x + p.image * args.x_image + at * bytes_of(X_TYPE),
                            args.x_image, phase_begin(p, phase), phase_begin(p, phase + 1));
-    fill<G_TYPE, G_ACCESS>(p, room + G_AT,
-                           (const char *)args.dy + p.image * args.dy_image + at * bytes_of(G_TYPE),
+    fill<DY_TYPE, DY_ACCESS>(p, room + DY_AT,
+                           (const char *)args.dy + p.image * args.dy_image + at * bytes_of(DY_TYPE),
                            args.dy_image, phase_begin(p, phase), phase_begin(p, phase + 1));
     if (phase == 0)
 #pragma unroll(CROWDED || SPANS ? 1 : 4)
@@ -33,7 +33,7 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
             rstd += in_next_image(p, pixel, args.rstd_image, PIXELS * bytes_of(RSTD_TYPE));
             if constexpr (LAYER && MEAN_TYPE != NONE)
                 copy_float<MEAN_TYPE>(saved + pixel, mean, p.first_pixel + pixel);
-            copy_float<RSTD_TYPE>(saved + TILE + pixel, rstd, p.first_pixel + pixel);
+            copy_float<RSTD_TYPE>(saved + TILE_PIXELS + pixel, rstd, p.first_pixel + pixel);
         }
 }
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ void fill_stage(const channels_args &args, place p, i
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (there)
-            fill_phase(args, p, p.room + stage * STAGE_BYTES, p.saved + stage * (2 * TILE), phase);
+            fill_phase(args, p, p.room + stage * STAGE_BYTES, p.saved + stage * (2 * TILE_PIXELS), phase);
         copy_async_commit();
     }
 }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void begin_gradients(const channels_args &args, const
     for (int i = 0; i < WIDTH; i++) {
         t.sums[0][i] = t.sums[1][i] = t.sums[2][i] = 0;
         t.mean[i] = LAYER ? p.saved[pixel_of(p, i)] : 0;
-        t.rstd[i] = p.saved[TILE + pixel_of(p, i)];
+        t.rstd[i] = p.saved[TILE_PIXELS + pixel_of(p, i)];
         if constexpr (EXACT_MEAN)
             t.rest[i] = rest_of(
                 load_chunk<8, 8>(saved_mean_at(args, p, least(pixel_of(p, i), p.pixels - 1))));
@@ -107,13 +107,13 @@ __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t
         if (!line_of(p, e, line))
             continue;
         const auto c = elements_of<X_TYPE>(p, X_AT, line);
-        const auto d = elements_of<G_TYPE>(p, G_AT, line);
+        const auto d = elements_of<DY_TYPE>(p, DY_AT, line);
         const of_channels<WEIGHTED> w(p, p.weight, line);
         const of_channels<BIASED> b(p, p.bias, line);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float x = centred(t, i, element<X_TYPE>(c.word, i));
-            float g = gradient_behind(p, t, i, element<G_TYPE>(d.word, i), x, w, b);
+            float g = gradient_behind(p, t, i, element<DY_TYPE>(d.word, i), x, w, b);
             if (WEIGHTED)
                 g *= w.at(p, i);
             t.sums[1][i] = multiply_add(g, x, t.sums[1][i]);
@@ -144,9 +144,9 @@ __device__ __forceinline__ void set_common(const channels_args &args, const plac
     total delta = CORRECT ? v[2] * (total)(1.0 / COLS) : 0;
     if constexpr (CORRECT && MEAN_IS_EXACT)
         delta = pixel < p.pixels
-                    ? rest_of(load_chunk<8, 8>(saved_mean_at(args, p, pixel))) * p.saved[TILE + pixel]
+                    ? rest_of(load_chunk<8, 8>(saved_mean_at(args, p, pixel))) * p.saved[TILE_PIXELS + pixel]
                     : 0;
-    else if (CORRECT && !is_rounding<float>((float)delta, p.saved[pixel], p.saved[TILE + pixel]))
+    else if (CORRECT && !is_rounding<float>((float)delta, p.saved[pixel], p.saved[TILE_PIXELS + pixel]))
         delta = 0;
     const total c2 = multiply_add(-delta, v[0], v[1]) * (total)(1.0 / COLS);
     const total c1 = v[0] * (total)(1.0 / COLS);
@@ -177,7 +177,7 @@ __device__ __forceinline__ void merge_gradients(const channels_args &args, place
     }
     if (CLUSTER > 1) {
         wait_for_blocks(p);
-        for (int pixel = threadIdx.x; pixel < TILE; pixel += THREADS) {
+        for (int pixel = threadIdx.x; pixel < TILE_PIXELS; pixel += THREADS) {
             total v[3] = {0, 0, 0};
 #pragma unroll(CLUSTER > 8 ? 8 : CLUSTER) /* more at a time spill on sm_90 */
             for (int b = 0; b < CLUSTER; b++)
@@ -225,14 +225,14 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
         if (e < begin || e >= end || !line_of(p, e, line))
             continue;
         const auto x = elements_of<X_TYPE>(p, X_AT, line);
-        const auto d = elements_of<G_TYPE>(p, G_AT, line);
+        const auto d = elements_of<DY_TYPE>(p, DY_AT, line);
         const of_channels<WEIGHTED> w_of(p, p.weight, line);
         const of_channels<BIASED> b_of(p, p.bias, line);
         float v[WIDTH], cut_weight = 0, cut_bias = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             float xhat = centred(t, i, element<X_TYPE>(x.word, i)); /* SHORT_RANGE: over rstd */
-            const float dy = gradient_behind(p, t, i, element<G_TYPE>(d.word, i), xhat, w_of, b_of);
+            const float dy = gradient_behind(p, t, i, element<DY_TYPE>(d.word, i), xhat, w_of, b_of);
             if (CORRECT)
                 xhat -= f.delta[i];
             const float both = SHORT_RANGE ? dy * t.rstd[i] : dy;
@@ -254,12 +254,12 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             cut[0] += cut_weight;
             cut[1] += cut_bias;
         }
-        if constexpr (D_TYPE != NONE) {
-            const auto packed = pack<D_TYPE, WIDTH>(v);
+        if constexpr (DX_TYPE != NONE) {
+            const auto packed = pack<DX_TYPE, WIDTH>(v);
             if constexpr (OUT_THROUGH_SHARED)
-                hold_output<D_TYPE>(p, line, packed);
+                hold_output<DX_TYPE>(p, line, packed);
             else
-                write_output<D_TYPE, D_ACCESS>(p, out + next_lines<D_TYPE>(e), packed);
+                write_output<DX_TYPE, DX_ACCESS>(p, out + next_lines<DX_TYPE>(e), packed);
         }
     }
 }
@@ -285,15 +285,15 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     merge_gradients(args, p);
     if (p.has)
         set_factors(p, t, f);
-    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(D_TYPE) +
-                in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(D_TYPE));
+    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(DX_TYPE) +
+                in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(DX_TYPE));
     const bool more = ROLLING && next < args.units;
     if (more)
         set_unit(args, p, next);
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (p.has)
-            write_gradients(p, t, f, out + first_line<D_TYPE>(p), sums, phase * PHASE_EACH,
+            write_gradients(p, t, f, out + first_line<DX_TYPE>(p), sums, phase * PHASE_EACH,
                             (phase + 1) * PHASE_EACH);
         if (more) {
             __syncthreads();
@@ -303,8 +303,8 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     }
     if constexpr (!ROLLING)
         __syncthreads();
-    if constexpr (OUT_THROUGH_SHARED && D_TYPE != NONE) {
-        write_held<D_TYPE, D_ACCESS>(p, out);
+    if constexpr (OUT_THROUGH_SHARED && DX_TYPE != NONE) {
+        write_held<DX_TYPE, DX_ACCESS>(p, out);
         __syncthreads();
     }
 }
@@ -329,7 +329,7 @@ __device__ __forceinline__ void backward_units(const channels_args &args, place 
         set_unit(args, p, unit);
         set_shifts(args, p);
         p.room = first.room + stage * STAGE_BYTES;
-        p.saved = first.saved + stage * (2 * TILE);
+        p.saved = first.saved + stage * (2 * TILE_PIXELS);
         backward_unit(args, p, sums, unit + step);
         if (!AHEAD)
             fill_stage(args, first, unit + step, 0);
@@ -352,8 +352,8 @@ __device__ __forceinline__ void write_partials(const place &p, const float *sums
     __syncthreads();
     for (int channel = threadIdx.x; channel < p.channels; channel += THREADS) {
         const int line = channel / ROWS, row = channel % ROWS;
-        const int begin = ROWS > 1 ? ceil_div(row * TILE, WIDTH) : 0;
-        const int end = ROWS > 1 ? ceil_div((row + 1) * TILE, WIDTH) : LANES;
+        const int begin = ROWS > 1 ? ceil_div(row * TILE_PIXELS, WIDTH) : 0;
+        const int end = ROWS > 1 ? ceil_div((row + 1) * TILE_PIXELS, WIDTH) : LANES;
         float v = ROWS > 1 && row > 0 ? cut_of(row - 1, line)[cut] : 0;
 #pragma unroll 8
         for (int l = begin; l < end; l++)

@@ -19,7 +19,7 @@ __device__ __forceinline__ void fill_channels(const place &p, u32 to, const char
  * first channel, `image` bytes lie from image to image. Tiles of some pixels come whole. */
 template <int TYPE, int ACCESS>
 __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i64 image, int begin, int end) {
-    constexpr int B = bytes_of(TYPE), A = least(ACCESS, 16), RUN = FLAT ? 1 : TILE * B / A;
+    constexpr int B = bytes_of(TYPE), A = least(ACCESS, 16), RUN = FLAT ? 1 : TILE_PIXELS * B / A;
     constexpr int STEP = THREADS / most(RUN, 1), TURNS = ceil_div(DEPTH, most(STEP, 1));
     constexpr bool EVEN = !FLAT && A >= 4 && RUN > 0 && STEP * RUN == THREADS && TURNS <= 16 &&
                           !(FORWARD && PIXELS * B % 2048 == 0); /* as measured, run 23 */

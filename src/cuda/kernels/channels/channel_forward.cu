@@ -232,7 +232,7 @@ __device__ __forceinline__ void merge_pixels(const channels_args &args, place &p
     }
     if (CLUSTER > 1) {
         wait_for_blocks(p);
-        for (int pixel = threadIdx.x; pixel < TILE; pixel += THREADS)
+        for (int pixel = threadIdx.x; pixel < TILE_PIXELS; pixel += THREADS)
             finish_pixel<SCALED>(args, p, pixel, merge_blocks(p, pixel), again);
     }
     p.round++;

@@ -64,7 +64,7 @@ __device__ __forceinline__ void write_channels(const channels_args &args, const 
 
 /* Neighbouring pixels of a thread that writes channels side by side: a channel's come by one read of shared
  * memory, and its weight serves both. */
-constexpr int NEAR = TILE % 2 ? 1 : 2;
+constexpr int NEAR = TILE_PIXELS % 2 ? 1 : 2;
 
 /* COUNT neighbouring channels' numbers. */
 template <int COUNT> __device__ __forceinline__ chunk<COUNT * 4> numbers_of(const float *first) {
@@ -75,7 +75,7 @@ template <int COUNT> __device__ __forceinline__ chunk<COUNT * 4> numbers_of(cons
  * channels. */
 __device__ __forceinline__ void write_pixels(const channels_args &args, const place &p, char *out) {
     constexpr int B = bytes_of(Y_TYPE), XB = bytes_of(X_TYPE);
-    constexpr int QUADS = ceil_div(ceil_div(DEPTH, CHUNK), 4), OCTETS = ceil_div(TILE, 8 * NEAR);
+    constexpr int QUADS = ceil_div(ceil_div(DEPTH, CHUNK), 4), OCTETS = ceil_div(TILE_PIXELS, 8 * NEAR);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int i = threadIdx.x / 32; i < QUADS * OCTETS; i += WARPS) {

@@ -18,10 +18,10 @@ struct channels_args {
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;
-constexpr bool FLAT = TILE == PIXELS;
+constexpr bool FLAT = TILE_PIXELS == PIXELS;
 constexpr int THREADS = WARPS * 32;
-constexpr int TILES = ceil_div(PIXELS, TILE);
-constexpr int LINE = ROWS * TILE;   /* elements of a line */
+constexpr int TILES = ceil_div(PIXELS, TILE_PIXELS);
+constexpr int LINE = ROWS * TILE_PIXELS;   /* elements of a line */
 constexpr int LINES = DEPTH / ROWS; /* of a block */
 constexpr int EACH = ceil_div(LINES, PLANES);
 constexpr int FEWEST = COLS - (CLUSTER - 1) * DEPTH; /* channels of the last block of a cluster */
@@ -35,15 +35,15 @@ constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
  * shared memory as it does in memory, so that it comes and goes in whole 16-byte pieces; a thread has two
  * pixels, which may lie in two words. Every eighth channel begins alike. */
 constexpr bool SHIFTED =
-    !FLAT && !LAST && PIXELS % 2 == 1 && HALF && (FORWARD || bytes_of(G_TYPE) == 2);
+    !FLAT && !LAST && PIXELS % 2 == 1 && HALF && (FORWARD || bytes_of(DY_TYPE) == 2);
 constexpr int ALIKE = 8;
 /* A tile goes on in the next image where one ends: images that are no whole number of tiles would each end in
  * one that is nearly empty. Forward tiles of few channels are many, and no faster for it. */
 constexpr bool SPANS = !FLAT && !LAST && !SHIFTED && CLUSTER == 1 && (!FORWARD || COLS >= 128) &&
-                       PIXELS > TILE && PIXELS % TILE && PIXELS * bytes_of(X_TYPE) % 32 == 0 &&
-                       TILE * bytes_of(X_TYPE) % 32 == 0;
-constexpr bool WEIGHTED = W_TYPE != NONE;
-constexpr bool BIASED = (FORWARD || ACTIVE) && B_TYPE != NONE;
+                       PIXELS > TILE_PIXELS && PIXELS % TILE_PIXELS && PIXELS * bytes_of(X_TYPE) % 32 == 0 &&
+                       TILE_PIXELS * bytes_of(X_TYPE) % 32 == 0;
+constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
+constexpr bool BIASED = (FORWARD || ACTIVE) && BIAS_TYPE != NONE;
 /* What goes into an activation is made again by the mean with all its digits. */
 constexpr bool EXACT_MEAN = !FORWARD && ACTIVE && LAYER && MEAN_IS_EXACT && !SHORT_Z;
 
@@ -62,26 +62,26 @@ typedef total_of<HALF && WHOLE >= 4>::type total;
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* 16-byte pieces of a channel of a shifted tile, wherever it begins. */
-constexpr int PIECES = ceil_div(TILE * 2 + 14, 16);
+constexpr int PIECES = ceil_div(TILE_PIXELS * 2 + 14, 16);
 /* Bytes from channel to channel of a tile. */
 __device__ constexpr int channel_bytes(int element_bytes) {
-    return SHIFTED ? PIECES * 16 : TILE * element_bytes;
+    return SHIFTED ? PIECES * 16 : TILE_PIXELS * element_bytes;
 }
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ constexpr int tile_bytes(int element_bytes) {
     return (DEPTH * channel_bytes(element_bytes) + 127) / 128 * 128;
 }
 constexpr int X_AT = 0;
-constexpr int G_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
-constexpr int STAGE_BYTES = G_AT + (FORWARD ? 0 : tile_bytes(bytes_of(G_TYPE)));
+constexpr int DY_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
+constexpr int STAGE_BYTES = DY_AT + (FORWARD ? 0 : tile_bytes(bytes_of(DY_TYPE)));
 constexpr int PARTS_AT = STAGES * STAGE_BYTES;
 constexpr int PARTS = FORWARD || CORRECT ? 3 : 2; /* sums of a pixel */
 /* In tiles always room for three: else one block more would fit than the fixed grid of the backward
  * means to, and some multiprocessors would take it and others go without. */
 constexpr int ROOM = CLUSTER == 1 && !FLAT ? 3 : PARTS;
 constexpr int MOMENTS_AT = PARTS_AT + round_up(ROOM * PLANES * LINE * 4);
-constexpr int SAVED_AT = MOMENTS_AT + 16 * TILE;
-constexpr int WEIGHT_AT = SAVED_AT + (FORWARD ? 0 : round_up(STAGES * 2 * TILE * 4));
+constexpr int SAVED_AT = MOMENTS_AT + 16 * TILE_PIXELS;
+constexpr int WEIGHT_AT = SAVED_AT + (FORWARD ? 0 : round_up(STAGES * 2 * TILE_PIXELS * 4));
 constexpr int BIAS_AT = WEIGHT_AT + (WEIGHTED ? round_up(DEPTH * 4) : 0);
 constexpr int CUT_AT = BIAS_AT + (BIASED ? round_up(DEPTH * 4) : 0);
 constexpr int BLOCKS_AT = CUT_AT + (FORWARD ? 0 : round_up((ROWS - 1) * LINES * 8));
@@ -120,7 +120,7 @@ template <int BYTES> __device__ __forceinline__ u32 channel_at(int channel) {
  * each channel. In a tile the sectors of a channel's pixels change places, chunk by chunk otherwise, so that those
  * are in other banks: all 4 of a line, where pixels fill lines. */
 constexpr int CHUNK = Y_ACCESS / bytes_of(Y_TYPE);
-constexpr int PIXEL_BYTES = TILE * bytes_of(X_TYPE);
+constexpr int PIXEL_BYTES = TILE_PIXELS * bytes_of(X_TYPE);
 constexpr int PLACES = !LAST || FLAT ? 1 : PIXEL_BYTES % 128 == 0 ? 4 : PIXEL_BYTES % 64 == 0 ? 2 : 1;
 
 /* Where byte `byte` of a channel's pixels lies behind channel_at(). */
@@ -194,14 +194,14 @@ __device__ __forceinline__ void write_output(const place &p, char *out,
 
 /* Whether a thread's element `i` is of the same channel as its first. */
 __device__ __forceinline__ bool is_first(const place &p, int i) {
-    return ROWS == 1 || i == 0 || p.pixel + i < TILE;
+    return ROWS == 1 || i == 0 || p.pixel + i < TILE_PIXELS;
 }
 /* Whether a thread's elements are of two channels. */
 __device__ __forceinline__ bool is_cut(const place &p) { return !is_first(p, WIDTH - 1); }
 __device__ __forceinline__ int pixel_of(const place &p, int i) {
     if (ROWS == 1)
         return p.lane * WIDTH + i;
-    return is_first(p, i) ? p.pixel + i : p.pixel + i - TILE;
+    return is_first(p, i) ? p.pixel + i : p.pixel + i - TILE_PIXELS;
 }
 
 /* Numbers of channels, as a thread's elements of a line take them; 0 where there are none. */
@@ -231,14 +231,14 @@ __device__ __forceinline__ i64 in_next_image(const place &p, int pixel, i64 imag
 /* Sets the tile that unit `unit` is. */
 __device__ __forceinline__ void set_unit(const channels_args &args, place &p, i64 unit) {
     if constexpr (SPANS) {
-        p.image = unit * TILE / PIXELS;
-        p.first_pixel = (int)(unit * TILE - p.image * PIXELS);
+        p.image = unit * TILE_PIXELS / PIXELS;
+        p.first_pixel = (int)(unit * TILE_PIXELS - p.image * PIXELS);
         const bool last = p.image == args.images - 1;
-        p.pixels = last ? least(TILE, PIXELS - p.first_pixel) : TILE;
+        p.pixels = last ? least(TILE_PIXELS, PIXELS - p.first_pixel) : TILE_PIXELS;
     } else {
         p.image = unit / TILES;
-        p.first_pixel = (int)(unit - p.image * TILES) * TILE;
-        p.pixels = FLAT ? PIXELS : least(TILE, PIXELS - p.first_pixel);
+        p.first_pixel = (int)(unit - p.image * TILES) * TILE_PIXELS;
+        p.pixels = FLAT ? PIXELS : least(TILE_PIXELS, PIXELS - p.first_pixel);
     }
     p.has = p.active && (FLAT || p.lane * WIDTH < p.pixels);
 }
@@ -247,8 +247,8 @@ __device__ __forceinline__ void set_unit(const channels_args &args, place &p, i6
  * tile, stored when these are asked for too. */
 struct affine {
     static constexpr int EACH_HELD = least(ceil_div(DEPTH, THREADS), 8); /* further ones come late */
-    chunk<bytes_of(W_TYPE)> weight[EACH_HELD];
-    chunk<bytes_of(B_TYPE)> bias[EACH_HELD];
+    chunk<bytes_of(WEIGHT_TYPE)> weight[EACH_HELD];
+    chunk<bytes_of(BIAS_TYPE)> bias[EACH_HELD];
 };
 
 template <int TYPE>
@@ -264,20 +264,20 @@ __device__ __forceinline__ void load_affine(const channels_args &args, const pla
         if (c >= p.channels)
             continue;
         if constexpr (WEIGHTED)
-            a.weight[j] = raw_number<W_TYPE>(args.weight, p.first + c);
+            a.weight[j] = raw_number<WEIGHT_TYPE>(args.weight, p.first + c);
         if constexpr (BIASED)
-            a.bias[j] = raw_number<B_TYPE>(args.bias, p.first + c);
+            a.bias[j] = raw_number<BIAS_TYPE>(args.bias, p.first + c);
     }
 }
 
-__device__ __forceinline__ void put_affine(const place &p, int c, const chunk<bytes_of(W_TYPE)> &weight,
-                                           const chunk<bytes_of(B_TYPE)> &bias) {
+__device__ __forceinline__ void put_affine(const place &p, int c, const chunk<bytes_of(WEIGHT_TYPE)> &weight,
+                                           const chunk<bytes_of(BIAS_TYPE)> &bias) {
     if constexpr (WEIGHTED) {
-        const float w = element<W_TYPE>(weight.word, 0);
+        const float w = element<WEIGHT_TYPE>(weight.word, 0);
         p.weight[c] = WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 changes -0 */
     }
     if constexpr (BIASED)
-        p.bias[c] = element<B_TYPE>(bias.word, 0);
+        p.bias[c] = element<BIAS_TYPE>(bias.word, 0);
 }
 
 __device__ __forceinline__ void store_affine(const channels_args &args, const place &p, const affine &a) {
@@ -287,12 +287,12 @@ __device__ __forceinline__ void store_affine(const channels_args &args, const pl
             put_affine(p, threadIdx.x + j * THREADS, a.weight[j], a.bias[j]);
     if constexpr (affine::EACH_HELD * THREADS < DEPTH)
         for (int c = threadIdx.x + affine::EACH_HELD * THREADS; c < p.channels; c += THREADS) {
-            chunk<bytes_of(W_TYPE)> weight = {};
-            chunk<bytes_of(B_TYPE)> bias = {};
+            chunk<bytes_of(WEIGHT_TYPE)> weight = {};
+            chunk<bytes_of(BIAS_TYPE)> bias = {};
             if constexpr (WEIGHTED)
-                weight = raw_number<W_TYPE>(args.weight, p.first + c);
+                weight = raw_number<WEIGHT_TYPE>(args.weight, p.first + c);
             if constexpr (BIASED)
-                bias = raw_number<B_TYPE>(args.bias, p.first + c);
+                bias = raw_number<BIAS_TYPE>(args.bias, p.first + c);
             put_affine(p, c, weight, bias);
         }
 }
@@ -324,13 +324,13 @@ __device__ __forceinline__ void put_parts(const place &p, const float (*v)[WIDTH
 /* ---- Clusters ---------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ entry *entries_of(const place &p, int block, int pixel) {
-    return (entry *)(dynamic_shared + BLOCKS_AT) + ((p.round & 1) * CLUSTER + block) * TILE + pixel;
+    return (entry *)(dynamic_shared + BLOCKS_AT) + ((p.round & 1) * CLUSTER + block) * TILE_PIXELS + pixel;
 }
 
 /* Before the sums of a tile are sent: how much will come. One thread calls. */
 __device__ __forceinline__ void expect_blocks(const place &p) {
     byte_barrier_expect(shared_address(p.byte_barriers + (p.round & 1)),
-                        CLUSTER * TILE * sizeof(entry));
+                        CLUSTER * TILE_PIXELS * sizeof(entry));
 }
 __device__ __forceinline__ void send_to_blocks(const place &p, int pixel, const total *sums) {
     const float v[4] = {(float)sums[0], (float)sums[1], (float)sums[2], 0};
@@ -353,7 +353,7 @@ struct merged_place {
     int pixel, element;
     bool is_idle;
     __device__ __forceinline__ explicit merged_place(int i)
-        : pixel(ROWS > 1 ? least(i / ROWS, TILE - 1) : i), element(i % ROWS * TILE + pixel),
+        : pixel(ROWS > 1 ? least(i / ROWS, TILE_PIXELS - 1) : i), element(i % ROWS * TILE_PIXELS + pixel),
           is_idle(ROWS > 1 && (i % ROWS || i >= LINE)) {}
 };
 /* Whether a warp has such a place; without rows, a thread. */
@@ -369,7 +369,7 @@ constexpr int PHASES = FLAT && STAGES == 1 && WHOLE >= (FORWARD ? 8 : 4) ? 4 : 1
 /* Lines of a thread in a phase. In the backward the next image's come while later phases are still to be
  * put out: none may end within a 16-byte piece, so that odd numbers of 8 bytes are made even. */
 constexpr int PHASE_LINES = ceil_div(EACH, PHASES);
-constexpr int PHASE_BYTES = PHASE_LINES * PLANES * LINE * least(bytes_of(X_TYPE), FORWARD ? 8 : bytes_of(G_TYPE));
+constexpr int PHASE_BYTES = PHASE_LINES * PLANES * LINE * least(bytes_of(X_TYPE), FORWARD ? 8 : bytes_of(DY_TYPE));
 constexpr int PHASE_EACH = PHASE_LINES + (!FORWARD && PHASES > 1 && PHASE_BYTES % 16 != 0);
 __device__ __forceinline__ int phase_begin(const place &p, int phase) {
     return phase == 0 ? 0 : least(p.channels, phase * PHASE_EACH * PLANES * ROWS);

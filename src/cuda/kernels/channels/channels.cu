@@ -2,8 +2,8 @@
  * Norms over channels whose pixels are dense: x[image][channel][pixel] is reduced over the channels,
  * a row for each pixel. Forward (PASS 0) and backward (PASS 1), each tensor read and written once.
  *
- * A block (or a cluster of CLUSTER blocks, each with DEPTH of the COLS channels) takes TILE pixels
- * of an image at a time, brought to shared memory by asynchronous copies; then the next tile. TILE
+ * A block (or a cluster of CLUSTER blocks, each with DEPTH of the COLS channels) takes TILE_PIXELS pixels
+ * of an image at a time, brought to shared memory by asynchronous copies; then the next tile. TILE_PIXELS
  * is PIXELS where the whole image does: then a block's part is one run of bytes, whatever PIXELS is.
  *
  * The channels lie in lines of ROWS each: one, or in whole images of few odd pixels as many as make
@@ -26,8 +26,8 @@
  * where a thread's pixels are too few bytes for a store of their own; in tiles of an odd number of 16-bit
  * pixels only where x and the output lie alike to 16 bytes.
  *
- * Constants: PASS KIND COLS PIXELS TILE DEPTH ROWS WIDTH LANES PLANES WARPS CLUSTER STAGES LAST OUT_THROUGH_SHARED
- * CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS G_ACCESS Y_ACCESS D_ACCESS
+ * Constants: PASS KIND COLS PIXELS TILE_PIXELS DEPTH ROWS WIDTH LANES PLANES WARPS CLUSTER STAGES LAST OUT_THROUGH_SHARED
+ * CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS
  * (alignments of the parts of an image and their rows, in bytes).
  */
 #include "channel_tiles.cu"
@@ -44,8 +44,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     place p;
     p.lane = threadIdx.x % LANES;
     p.plane = threadIdx.x / LANES;
-    p.row = ROWS > 1 ? p.lane * WIDTH / TILE : 0;
-    p.pixel = p.lane * WIDTH - p.row * TILE;
+    p.row = ROWS > 1 ? p.lane * WIDTH / TILE_PIXELS : 0;
+    p.pixel = p.lane * WIDTH - p.row * TILE_PIXELS;
     p.active = p.plane < PLANES;
     p.block = CLUSTER > 1 ? (int)cluster_rank() : 0;
     p.first = p.block * DEPTH;

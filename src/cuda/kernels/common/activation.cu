@@ -8,8 +8,8 @@ enum { IDENTITY, SILU, RELU };
 
 constexpr bool ACTIVE = ACTIVATION != IDENTITY;
 /* Results of 16 bits do not show the last digits of f32, nor those of a mean. */
-constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(D_TYPE) == 2 &&
-                               bytes_of(DW_TYPE) == 2;
+constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(DX_TYPE) == 2 &&
+                               bytes_of(DWEIGHT_TYPE) == 2;
 /* Nor does z, but where the slope jumps. */
 constexpr bool SHORT_Z = SHORT_RESULTS && ACTIVATION != RELU;
 
@@ -50,7 +50,7 @@ template <typename T> __device__ __forceinline__ T limited(T z) { return z > 40 
 
 /* z of an element. What is not there costs no rounding; with TWICE the product is rounded before the sum, as in the
  * general kernels. */
-template <bool SCALES = W_TYPE != NONE, bool OFFSETS = B_TYPE != NONE, bool TWICE = false, typename T>
+template <bool SCALES = WEIGHT_TYPE != NONE, bool OFFSETS = BIAS_TYPE != NONE, bool TWICE = false, typename T>
 __device__ __forceinline__ T affine_of_xhat(T xhat, T scale, T offset) {
     if (SCALES && OFFSETS)
         return TWICE ? xhat * scale + offset : multiply_add(xhat, scale, offset);

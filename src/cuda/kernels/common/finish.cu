@@ -4,7 +4,7 @@
  * SLICES-th row, ROWS of them under way at once; then the slices are added in order. blockIdx.y 0
  * is dweight, 1 dbias.
  *
- * Constants: COLS LANES SLICES ROWS DW_TYPE DB_TYPE (a NONE type: that one is not wanted).
+ * Constants: COLS LANES SLICES ROWS DWEIGHT_TYPE DBIAS_TYPE (a NONE type: that one is not wanted).
  */
 struct finish_args {
     const real *partial_weight, *partial_bias; /* [count][COLS] */
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_finish(cons
     __shared__ double room[SLICES][LANES];
     const int lane = threadIdx.x % LANES, slice = threadIdx.x / LANES, count = (int)args.count;
     const int column = blockIdx.x * LANES + lane;
-    const bool weight = DW_TYPE != NONE && (DB_TYPE == NONE || blockIdx.y == 0);
+    const bool weight = DWEIGHT_TYPE != NONE && (DBIAS_TYPE == NONE || blockIdx.y == 0);
     double sum = 0;
     release_stream();
     wait_for_stream();
@@ -52,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_finish(cons
         for (int s = 0; s < SLICES; s++)
             sum += room[s][lane];
         if (weight)
-            store_element<DW_TYPE>(args.dweight, column, (real)sum);
+            store_element<DWEIGHT_TYPE>(args.dweight, column, (real)sum);
         else
-            store_element<DB_TYPE>(args.dbias, column, (real)sum);
+            store_element<DBIAS_TYPE>(args.dbias, column, (real)sum);
     }
 }

@@ -6,12 +6,12 @@
  * Sources and places are types whose functions are static and are handed their state: an object that
  * points to a thread's arrays would have the compiler put these into registers later, in another order.
  *
- * Constants: ACTIVATION Y_TYPE W_TYPE B_TYPE, and those of activation.cu.
+ * Constants: ACTIVATION Y_TYPE WEIGHT_TYPE BIAS_TYPE, and those of activation.cu.
  */
 #include "activation.cu"
 
 /* y of an element. */
-template <bool SCALES = W_TYPE != NONE, bool OFFSETS = B_TYPE != NONE, bool TWICE = false, typename T>
+template <bool SCALES = WEIGHT_TYPE != NONE, bool OFFSETS = BIAS_TYPE != NONE, bool TWICE = false, typename T>
 __device__ __forceinline__ T epilogue(T xhat, T scale, T offset) {
     return activated(affine_of_xhat<SCALES, OFFSETS, TWICE>(xhat, scale, offset));
 }

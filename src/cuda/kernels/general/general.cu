@@ -10,14 +10,14 @@
  * one piece. Sums over the slices are a tree in shared memory: the order is fixed.
  *
  * planish_general_rows: PASS 0 forward, 1 backward, 2 backward from y, 3 statistics, 4 apply. In the
- * backward passes it writes dx (unless D_TYPE is NONE) and, for the columns, the distance `delta` of
+ * backward passes it writes dx (unless DX_TYPE is NONE) and, for the columns, the distance `delta` of
  * each row's exact mean from the one given, where that can be a rounding (saved_mean.cu), or 0.
  * planish_general_columns: sums of dy * xhat and of dy; blockIdx.y takes every gridDim.y-th of the
  * blocks' turns and writes a row of partial sums.
  * planish_general_finish: adds those up in their order.
  *
- * Constants: PASS KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE G_TYPE
- * D_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DW_TYPE DB_TYPE (NONE: absent). REAL_DOUBLE is 1.
+ * Constants: PASS KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE DY_TYPE
+ * DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DWEIGHT_TYPE DBIAS_TYPE (NONE: absent). REAL_DOUBLE is 1.
  */
 enum { X, WEIGHT, BIAS, Y, MEAN, RSTD, M2, DY, DX, DWEIGHT, DBIAS, DELTA, ROLES };
 
@@ -110,9 +110,9 @@ __device__ __forceinline__ void write(const general_args &args, const place &p, 
 }
 
 __device__ __forceinline__ double weight_at(const general_args &args, const place &p) {
-    if (W_TYPE == NONE)
+    if (WEIGHT_TYPE == NONE)
         return 1;
-    double w = read<W_TYPE>(args, p, WEIGHT);
+    double w = read<WEIGHT_TYPE>(args, p, WEIGHT);
     return WEIGHT_OFFSET ? w + WEIGHT_OFFSET : w; /* adding 0 would change -0 */
 }
 
@@ -210,8 +210,8 @@ __device__ __forceinline__ void forward_row(const general_args &args, const thre
     for (i64 i = t.slice; i < args.inner_size; i += SLICES) {
         place p = inner_place(args, t.row, i);
         const double xhat = ((read<X_TYPE>(args, p, X) - m.pivot) - m.delta) * rstd;
-        const double w = weight_at(args, p), b = read<B_TYPE>(args, p, BIAS);
-        write<Y_TYPE>(args, p, Y, epilogue<W_TYPE != NONE, B_TYPE != NONE, true>(xhat, w, b));
+        const double w = weight_at(args, p), b = read<BIAS_TYPE>(args, p, BIAS);
+        write<Y_TYPE>(args, p, Y, epilogue<WEIGHT_TYPE != NONE, BIAS_TYPE != NONE, true>(xhat, w, b));
     }
 }
 
@@ -224,16 +224,16 @@ __device__ __forceinline__ double distance(const general_args &args, const place
                            : Y_TYPE == F32  ? 0x1p-23
                            : Y_TYPE == BF16 ? 0x1p-7
                                             : 0x1p-10;
-    double w = weight_at(args, p), b = read<B_TYPE>(args, p, BIAS);
+    double w = weight_at(args, p), b = read<BIAS_TYPE>(args, p, BIAS);
     return w == 0 || fabs(w) <= ULP * fabs(b) ? 0 : (v - b) / w;
 }
 
 /* An element of dy as it comes to the norm, through the activation behind it. */
 __device__ __forceinline__ double gradient_at(const general_args &args, const place &p, double xhat) {
-    const double dy = read<G_TYPE>(args, p, DY);
+    const double dy = read<DY_TYPE>(args, p, DY);
     if (!ACTIVE)
         return dy;
-    return through_activation(dy, xhat * weight_at(args, p) + read<B_TYPE>(args, p, BIAS));
+    return through_activation(dy, xhat * weight_at(args, p) + read<BIAS_TYPE>(args, p, BIAS));
 }
 
 __device__ __forceinline__ void backward_row(const general_args &args, const thread_of_row &t,
@@ -266,7 +266,7 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
     const double delta = is_rounding<double>(found, mean, 1) ? found : 0;
     const double c1 = LAYER ? v[0] / n : 0;
     const double c2 = multiply_add(-delta, v[0], v[1]) / n * factor;
-    if (D_TYPE == NONE) {
+    if (DX_TYPE == NONE) {
         if (t.there && t.slice == 0)
             write<F64>(args, t.row, DELTA, known + delta);
         return;
@@ -275,7 +275,7 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
         place p = inner_place(args, t.row, i);
         const double d = distance(args, p, mean) - known, xhat = (d - delta) * factor;
         double g = gradient_at(args, p, d * rstd) * weight_at(args, p);
-        write<D_TYPE>(args, p, DX, rstd * (g - c1 - xhat * c2));
+        write<DX_TYPE>(args, p, DX, rstd * (g - c1 - xhat * c2));
     }
 }
 
@@ -314,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
              i += turn) {
             place p = inner_place(args, outer, i);
             double xhat = 0;
-            if (DW_TYPE != NONE || ACTIVE) {
+            if (DWEIGHT_TYPE != NONE || ACTIVE) {
                 xhat = distance(args, p, read<MEAN_TYPE>(args, p, MEAN));
                 if (LAYER && !FROM_Y)
                     xhat -= read<F64>(args, p, DELTA);
@@ -346,8 +346,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             bias += from[(args.parts + part) * args.outer_size];
         }
         place p = outer_place(args, column);
-        write<DW_TYPE>(args, p, DWEIGHT, weight);
-        write<DB_TYPE>(args, p, DBIAS, bias);
+        write<DWEIGHT_TYPE>(args, p, DWEIGHT, weight);
+        write<DBIAS_TYPE>(args, p, DBIAS, bias);
     }
     release_stream();
 }

@@ -34,7 +34,7 @@ template <int TYPE, int ACCESS> __device__ __forceinline__ void fill(u32 to, con
 /* With f16 x, and weights of f16, no product of the factors leaves float's range whichever comes
  * first: rstd is multiplied in once for a sum or a channel in place of each element. */
 constexpr bool SHORT_RANGE = X_TYPE == F16;
-constexpr bool SHORT_WEIGHT = SHORT_RANGE && (W_TYPE == F16 || W_TYPE == NONE);
+constexpr bool SHORT_WEIGHT = SHORT_RANGE && (WEIGHT_TYPE == F16 || WEIGHT_TYPE == NONE);
 
 struct saved {
     float mean, rest, rstd;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void add_chunk(const saved &of, const channel_affine 
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float d = centred(of, element<X_TYPE>(x, i));
-        g[i] = gradient_of_norm(of, a, d, element<G_TYPE>(dy, i));
+        g[i] = gradient_of_norm(of, a, d, element<DY_TYPE>(dy, i));
         v[0] += g[i];
         v[1] = multiply_add(g[i], d, v[1]);
         if (CORRECT)
@@ -125,7 +125,7 @@ constexpr int AT_ONCE = 2;
 
 struct chunks_at_once {
     chunk<X_BYTES> x[AT_ONCE];
-    chunk<G_BYTES> dy[AT_ONCE];
+    chunk<DY_BYTES> dy[AT_ONCE];
 };
 
 /* Those of a lane from chunk `first` of the block's part on, before `end`. */
@@ -134,7 +134,7 @@ __device__ __forceinline__ void load_chunks(const row_place &r, int first, int e
     for (int j = 0; j < AT_ONCE; j++)
         if (first + 32 * j < end) {
             c.x[j] = load_from_shared<X_BYTES>(r.x + (first + 32 * j) * X_BYTES);
-            c.dy[j] = load_from_shared<G_BYTES>(r.dy + (first + 32 * j) * G_BYTES);
+            c.dy[j] = load_from_shared<DY_BYTES>(r.dy + (first + 32 * j) * DY_BYTES);
         }
 }
 
@@ -148,7 +148,7 @@ __device__ __forceinline__ void segment_of(int s, int &channel, int &first, int 
 
 /* What is KEPT of f16 is kept for a segment at a time, where f16 holds it: none is too large, and those below
  * its range are small beside the largest, or come to less than two of f16's smallest number in dx. */
-constexpr bool KEPT_IF_HELD = ACTIVATION == SILU && G_TYPE == F16 && D_TYPE == F16;
+constexpr bool KEPT_IF_HELD = ACTIVATION == SILU && DY_TYPE == F16 && DX_TYPE == F16;
 
 /* Whether f16 holds a segment's, of which `largest` has a lane's largest magnitudes, to be multiplied by
  * `factor`. Whole warps call. */
@@ -181,8 +181,8 @@ __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
                     float g[WIDTH];
                     add_chunk(r.of, a, at.x[j].word, at.dy[j].word, v, g);
                     if constexpr (KEPT || KEPT_IF_HELD) { /* for the same lane */
-                        const auto kept = pack<G_TYPE, WIDTH>(g);
-                        store_to_shared<G_BYTES>(r.dy + (c + 32 * j) * G_BYTES, kept);
+                        const auto kept = pack<DY_TYPE, WIDTH>(g);
+                        store_to_shared<DY_BYTES>(r.dy + (c + 32 * j) * DY_BYTES, kept);
 #pragma unroll
                         for (const u32 word : kept.word)
                             largest = KEPT_IF_HELD ? larger_halves(largest, word) : 0;
@@ -265,7 +265,7 @@ template <bool IS_KEPT>
 __device__ __forceinline__ void write_segment(const row_place &r, const row_factors &f,
                                               const channel_affine &a, int first, int end,
                                               const char *dy, char *out) {
-    constexpr int B = WIDTH * bytes_of(D_TYPE);
+    constexpr int B = WIDTH * bytes_of(DX_TYPE);
 #pragma unroll 1
     for (int k = first + threadIdx.x % 32; k < end; k += 32 * AT_ONCE) {
         chunks_at_once at;
@@ -275,15 +275,15 @@ __device__ __forceinline__ void write_segment(const row_place &r, const row_fact
             if (k + 32 * j >= end)
                 continue;
             if constexpr (KEPT_IF_HELD && !IS_KEPT)
-                at.dy[j] = load_chunk<G_BYTES, G_ACCESS>(dy + (i64)(k + 32 * j) * G_BYTES);
+                at.dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + (i64)(k + 32 * j) * DY_BYTES);
             float v[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 const float d = centred(r.of, element<X_TYPE>(at.x[j].word, i));
-                const float g = element<G_TYPE>(at.dy[j].word, i);
+                const float g = element<DY_TYPE>(at.dy[j].word, i);
                 v[i] = gradient_of(r.of, f, a, d, IS_KEPT ? g : gradient_of_norm(r.of, a, d, g));
             }
-            store_chunk<B, D_ACCESS>(out + (i64)(k + 32 * j) * B, pack<D_TYPE, WIDTH>(v));
+            store_chunk<B, DX_ACCESS>(out + (i64)(k + 32 * j) * B, pack<DX_TYPE, WIDTH>(v));
         }
     }
 }
@@ -333,7 +333,7 @@ __device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums
 __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, cluster_room &cluster,
                                              u32 round) {
     constexpr int DY_AT = (int)round_up(PART_ROW * bytes_of(X_TYPE));
-    float *sums = (float *)(dynamic_shared + DY_AT + round_up(PART_ROW * bytes_of(G_TYPE)));
+    float *sums = (float *)(dynamic_shared + DY_AT + round_up(PART_ROW * bytes_of(DY_TYPE)));
     float *weight = sums + 3 * PART * SEGMENTS, *bias = weight + PART;
     const i64 image = row / GROUPS;
     const int group = (int)(row - image * GROUPS);
@@ -345,8 +345,8 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     r.weight = weight;
     r.bias = bias;
     fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
-    const char *dy = (const char *)args.dy + image * args.dy_image + begin * bytes_of(G_TYPE);
-    fill<G_TYPE, G_ACCESS>(r.dy, dy);
+    const char *dy = (const char *)args.dy + image * args.dy_image + begin * bytes_of(DY_TYPE);
+    fill<DY_TYPE, DY_ACCESS>(r.dy, dy);
     copy_async_commit();
     r.of = saved_of(args, row);
     for (int d = threadIdx.x; d < PART; d += THREADS) {
@@ -363,9 +363,9 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     if (CLUSTER > 1)
         sum_over_cluster(total, cluster, round);
     const common c = common_of(total, r.of.mean, r.of.rest, r.of.rstd);
-    if constexpr (D_TYPE != NONE)
+    if constexpr (DX_TYPE != NONE)
         write_segments(r, sums, c, dy,
-                       (char *)args.out + image * args.out_image + begin * bytes_of(D_TYPE));
+                       (char *)args.out + image * args.out_image + begin * bytes_of(DX_TYPE));
     for (int d = threadIdx.x; d < PART; d += THREADS) {
         float v[2];
         sum_of_channel<2>(sums, d, v);

@@ -45,7 +45,7 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
     for (int pixel = p.first_pixel + (LAST ? p.plane : p.lane * WIDTH); pixel < p.end;
          pixel += AT_ONCE * step) {
         chunk<X_BYTES> cx[AT_ONCE];
-        chunk<G_BYTES> cg[AT_ONCE];
+        chunk<DY_BYTES> cg[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const int at = pixel + j * step;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
                 continue;
             cx[j] = load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, at));
             if constexpr (!FORWARD)
-                cg[j] = load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, at));
+                cg[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + byte_of<DY_TYPE>(p.channel, at));
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
                 v[i] = output_of(element<X_TYPE>(cx[j].word, i),
-                                 FORWARD ? 0 : element<G_TYPE>(cg[j].word, i), c[SAME ? 0 : i],
+                                 FORWARD ? 0 : element<DY_TYPE>(cg[j].word, i), c[SAME ? 0 : i],
                                  w[LAST ? i : 0], b[LAST ? i : 0]);
             store_chunk<OUT_BYTES, OUT_ACCESS>(out + byte_of<OUT_TYPE>(p.channel, at),
                                                pack<OUT_TYPE, WIDTH>(v));

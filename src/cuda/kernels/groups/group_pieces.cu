@@ -82,7 +82,7 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
 #pragma unroll 1
     for (int k = 0; k < STEPS; k += AT_ONCE) {
         chunk<X_BYTES> cx[AT_ONCE];
-        chunk<G_BYTES> cg[AT_ONCE];
+        chunk<DY_BYTES> cg[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const int pixel = begin + (k + j) * PLANES;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
                 continue;
             cx[j] = load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel));
             if constexpr (!FORWARD)
-                cg[j] = load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel));
+                cg[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + byte_of<DY_TYPE>(p.channel, pixel));
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
                     const saved &s = of[SAME ? 0 : i];
                     d = less_mean(d, s.mean, s.rest) * s.rstd;
                     const float g =
-                        gradient_behind(element<G_TYPE>(cg[j].word, i), d, a[i].weight, a[i].bias);
+                        gradient_behind(element<DY_TYPE>(cg[j].word, i), d, a[i].weight, a[i].bias);
                     v[0][i] += g;
                     v[1][i] = multiply_add(g, d, v[1][i]);
                     if (CORRECT)
@@ -167,7 +167,7 @@ __device__ __forceinline__ void sum_channel(const groups_args &args, const piece
     for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
         add_chunk(
             of, a, load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
-            load_chunk<G_BYTES, G_ACCESS>(dy + byte_of<G_TYPE>(p.channel, pixel)).word, v, g);
+            load_chunk<DY_BYTES, DY_ACCESS>(dy + byte_of<DY_TYPE>(p.channel, pixel)).word, v, g);
     sums_of_warp(of, v);
 #pragma unroll
     for (int j = 0; j < 3; j++)

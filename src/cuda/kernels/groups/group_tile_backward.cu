@@ -1,14 +1,14 @@
 /* A part of groups.cu: the backward of rows in tiles (group_tiles.cu). */
 
 __device__ __forceinline__ void bring_dy(const groups_args &args, tile_place &p) {
-    const char *from = p.of(args.dy, args.dy_image, G_TYPE);
-    p.dy = begin_of<G_ACCESS>(shared_address(dynamic_shared) + DY_TILE, from);
-    bring_pieces<G_ACCESS>(p.dy, from, p.bytes(G_TYPE));
+    const char *from = p.of(args.dy, args.dy_image, DY_TYPE);
+    p.dy = begin_of<DY_ACCESS>(shared_address(dynamic_shared) + DY_TILE, from);
+    bring_pieces<DY_ACCESS>(p.dy, from, p.bytes(DY_TYPE));
 }
 /* What comes through registers, when the pieces are on their way. */
 __device__ __forceinline__ void bring_rest(const groups_args &args, const tile_place &p) {
     bring_ends<X_TYPE, X_ACCESS>(p.x, p.of(args.x, args.x_image, X_TYPE), p.bytes(X_TYPE));
-    bring_ends<G_TYPE, G_ACCESS>(p.dy, p.of(args.dy, args.dy_image, G_TYPE), p.bytes(G_TYPE));
+    bring_ends<DY_TYPE, DY_ACCESS>(p.dy, p.of(args.dy, args.dy_image, DY_TYPE), p.bytes(DY_TYPE));
     copy_async_commit();
 #pragma unroll 1
     for (int r = threadIdx.x; r < p.rows; r += THREADS) {
@@ -25,11 +25,11 @@ template <int COUNT>
 __device__ __forceinline__ void add_run(const tile_place &p, const saved &of, const channel_affine &a,
                                         int at, float *v) {
     const auto x = read_run<X_TYPE, X_ACCESS, COUNT>(p.x + at * bytes_of(X_TYPE));
-    const auto dy = read_run<G_TYPE, G_ACCESS, COUNT>(p.dy + at * bytes_of(G_TYPE));
+    const auto dy = read_run<DY_TYPE, DY_ACCESS, COUNT>(p.dy + at * bytes_of(DY_TYPE));
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         const float d = centred(of, element<X_TYPE>(x.word, i));
-        const float g = gradient_of_norm(of, a, d, element<G_TYPE>(dy.word, i));
+        const float g = gradient_of_norm(of, a, d, element<DY_TYPE>(dy.word, i));
         v[0] += g;
         v[1] = multiply_add(g, d, v[1]);
         if (CORRECT)
@@ -125,10 +125,10 @@ __device__ __forceinline__ void put_gradients(const tile_place &p, const saved &
                                               const row_factors &f, const channel_affine &a, int at) {
     const u32 x_at = p.x + at * bytes_of(X_TYPE);
     const auto x = read_run<X_TYPE, X_ACCESS, COUNT>(x_at);
-    const auto dy = read_run<G_TYPE, G_ACCESS, COUNT>(p.dy + at * bytes_of(G_TYPE));
+    const auto dy = read_run<DY_TYPE, DY_ACCESS, COUNT>(p.dy + at * bytes_of(DY_TYPE));
     put_run<COUNT>(x_at, [&](int i) {
         const float d = centred(of, element<X_TYPE>(x.word, i));
-        return gradient_of(of, f, a, d, gradient_of_norm(of, a, d, element<G_TYPE>(dy.word, i)));
+        return gradient_of(of, f, a, d, gradient_of_norm(of, a, d, element<DY_TYPE>(dy.word, i)));
     });
 }
 
@@ -191,7 +191,7 @@ __device__ __forceinline__ void backward_tiles(const groups_args &args) {
         set_rows(p, cluster, round);
         __syncthreads();
         add_tile(p);
-        if constexpr (D_TYPE != NONE)
+        if constexpr (DX_TYPE != NONE)
             put_tile(p);
         __syncthreads();
         const tile_place done = p;
@@ -199,9 +199,9 @@ __device__ __forceinline__ void backward_tiles(const groups_args &args) {
         const bool more = p.image < args.images;
         if (more)
             bring_dy(args, p);
-        if constexpr (D_TYPE != NONE) {
-            char *out = (char *)done.of(args.out, args.out_image, D_TYPE);
-            send_tile<D_TYPE, D_ACCESS>(out, done.x, done.bytes(D_TYPE));
+        if constexpr (DX_TYPE != NONE) {
+            char *out = (char *)done.of(args.out, args.out_image, DX_TYPE);
+            send_tile<DX_TYPE, DX_ACCESS>(out, done.x, done.bytes(DX_TYPE));
             __syncthreads();
         }
         if (more) {

@@ -5,7 +5,7 @@
 
 /* f32 shows what is lost in a sum of f32, element after element. */
 constexpr bool WIDE_SUMS = bytes_of(X_TYPE) == 4;
-template <bool WIDE> struct lane_total {
+template <bool IN_DOUBLE> struct lane_total {
     typedef float type;
 };
 template <> struct lane_total<true> {

@@ -186,7 +186,7 @@ struct tile_place {
     }
 };
 
-constexpr int DY_TILE = tile_room(X_TYPE), NUMBERS_TILE = DY_TILE + (FORWARD ? 0 : tile_room(G_TYPE));
+constexpr int DY_TILE = tile_room(X_TYPE), NUMBERS_TILE = DY_TILE + (FORWARD ? 0 : tile_room(DY_TYPE));
 
 __device__ __forceinline__ void bring_x(const groups_args &args, tile_place &p) {
     const char *from = p.of(args.x, args.x_image, X_TYPE);

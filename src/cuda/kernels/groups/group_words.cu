@@ -23,16 +23,16 @@ constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;
 constexpr int THREADS = WARPS * 32;
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
-constexpr bool WEIGHTED = W_TYPE != NONE;
-constexpr bool BIASED = (FORWARD || ACTIVE) && B_TYPE != NONE;
+constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
+constexpr bool BIASED = (FORWARD || ACTIVE) && BIAS_TYPE != NONE;
 /* What goes into an activation is made again by the mean with all its digits. */
 constexpr bool EXACT_MEAN = !FORWARD && ACTIVE && LAYER && MEAN_TYPE == F64 && !SHORT_RESULTS;
 /* The rest of a mean is taken from x, or from what its elements come to. */
 constexpr bool HAS_REST = EXACT_MEAN || (!FORWARD && LAYER && CORRECT && MEAN_IS_EXACT);
-constexpr int OUT_TYPE = FORWARD ? Y_TYPE : D_TYPE;
-constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : D_ACCESS;
+constexpr int OUT_TYPE = FORWARD ? Y_TYPE : DX_TYPE;
+constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : DX_ACCESS;
 constexpr i64 ROW = (i64)DEPTH * PIXELS;
-constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), G_BYTES = WIDTH * bytes_of(G_TYPE);
+constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), DY_BYTES = WIDTH * bytes_of(DY_TYPE);
 constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
 
 /* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the middle
@@ -46,11 +46,11 @@ __device__ __forceinline__ chunk<bytes_of(TYPE)> load_as_is(const void *base, i6
     return load_chunk<B, B>((const char *)base + index * B);
 }
 
-__device__ __forceinline__ float weight_from(const chunk<bytes_of(W_TYPE)> &c) {
+__device__ __forceinline__ float weight_from(const chunk<bytes_of(WEIGHT_TYPE)> &c) {
     if constexpr (!WEIGHTED) {
         return 1;
     } else {
-        const float w = element<W_TYPE>(c.word, 0);
+        const float w = element<WEIGHT_TYPE>(c.word, 0);
         return WEIGHT_OFFSET ? w + (float)WEIGHT_OFFSET : w; /* adding 0 would change -0 */
     }
 }
@@ -58,13 +58,13 @@ __device__ __forceinline__ float weight_of(const groups_args &args, i64 channel)
     if constexpr (!WEIGHTED)
         return 1;
     else
-        return weight_from(load_as_is<W_TYPE>(args.weight, channel));
+        return weight_from(load_as_is<WEIGHT_TYPE>(args.weight, channel));
 }
 __device__ __forceinline__ float bias_of(const groups_args &args, i64 channel) {
     if constexpr (!BIASED)
         return 0;
     else
-        return element<B_TYPE>(load_as_is<B_TYPE>(args.bias, channel).word, 0);
+        return element<BIAS_TYPE>(load_as_is<BIAS_TYPE>(args.bias, channel).word, 0);
 }
 
 constexpr bool MEANS_SAVED = LAYER && MEAN_TYPE != NONE;
@@ -102,7 +102,7 @@ __device__ __forceinline__ float gradient_behind(float dy, float xhat, float wei
 
 /* Whether that takes the place of dy in shared memory once it is found, for dx to find it there: where its dtype
  * takes no digit from dx, nor range. */
-constexpr bool KEPT = ACTIVATION == SILU && D_TYPE == G_TYPE && (G_TYPE == F32 || G_TYPE == BF16);
+constexpr bool KEPT = ACTIVATION == SILU && DX_TYPE == DY_TYPE && (DY_TYPE == F32 || DY_TYPE == BF16);
 
 /* From sums about p + d to sums about p, of n elements. */
 template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {

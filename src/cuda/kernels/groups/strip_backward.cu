@@ -26,7 +26,7 @@ __device__ __forceinline__ saved saved_of(const groups_args &args, const strip_p
 }
 
 /* Where nothing leaves float's range rstd is multiplied by last, once and not for every element. */
-constexpr bool SCALES_LAST = X_TYPE == F16 && G_TYPE == F16;
+constexpr bool SCALES_LAST = X_TYPE == F16 && DY_TYPE == F16;
 
 /* xhat, or what it is made of by rstd. */
 __device__ __forceinline__ float deviation_of(float x, const saved &s, int i) {
@@ -49,19 +49,19 @@ __device__ __forceinline__ void add_gradients(const strip_place &p, const saved 
 #pragma unroll(TIGHT && KEPT ? 1 : 2)
     for (int k = PART_NUMBER * PART; k < end; k++) {
         const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-        const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+        const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
         float g[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-            g[i] = gradient_behind(element<G_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
+            g[i] = gradient_behind(element<DY_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
             v[0][i] += g[i];
             v[1][i] = multiply_add(g[i], d, v[1][i]);
             if (CORRECT)
                 v[2][i] += d;
         }
         if constexpr (KEPT)
-            store_to_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k), pack<G_TYPE, WIDTH>(g));
+            store_to_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k), pack<DY_TYPE, WIDTH>(g));
     }
     if constexpr (PART_NUMBER + 1 < PARTS)
         add_gradients<PART_NUMBER + 1>(p, s, w, count, v);
@@ -183,7 +183,7 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float a[WIDTH], b[COLUMNS], c[COLUMNS];
-    if (!WIDE && !p.steps)
+    if (!COOPERATIVE && !p.steps)
         return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
@@ -196,14 +196,14 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
                      : 0;
     }
     write_steps(p, next, [&](int k) {
-        if constexpr (D_TYPE != NONE) {
+        if constexpr (DX_TYPE != NONE) {
             const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-            const auto dy = load_from_shared<G_BYTES>(chunk_at<G_BYTES>(tile + DY_AT, p, k));
+            const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
             float v[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-                float g = element<G_TYPE>(dy.word, i);
+                float g = element<DY_TYPE>(dy.word, i);
                 if (!KEPT)
                     g = gradient_behind(g, d, SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
                 v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
@@ -230,7 +230,7 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     if (!STAGED && !ACTIVE)
         w = affine_of(args, p);
     const strip_place then = place_of(after);
-    const saved next = WIDE ? saved_of(args, then) : s;
+    const saved next = COOPERATIVE ? saved_of(args, then) : s;
     if constexpr (BLOCKS > 1) {
         wait_for_mail(m, round);
         for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
@@ -243,7 +243,7 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     write_backward(args, p, s, w, filling(args, then));
     if (WANT_DWEIGHT || WANT_DBIAS) {
         write_partials(args, p);
-        if (WIDE && after != NO_STRIP)
+        if (COOPERATIVE && after != NO_STRIP)
             __syncthreads();
     }
     s = next;

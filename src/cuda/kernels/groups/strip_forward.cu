@@ -251,7 +251,7 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float mean[COLUMNS], scale[WIDTH], bias[WIDTH];
-    if (!WIDE && !p.steps)
+    if (!COOPERATIVE && !p.steps)
         return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {

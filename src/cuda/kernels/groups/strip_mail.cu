@@ -21,7 +21,7 @@ constexpr i64 LINE_WORDS = (i64)2 * STRIP_GROUPS * BLOCKS * WORDS;
 
 __device__ __forceinline__ u64 *post_of(const groups_args &args, u32 round, int group, int block) {
     const i64 entry = ((i64)(round % 2) * STRIP_GROUPS + group) * BLOCKS + block;
-    return args.mail + blockIdx.x / GROUP * LINE_WORDS + entry * WORDS;
+    return args.mail + blockIdx.x / COOPERATING_BLOCKS * LINE_WORDS + entry * WORDS;
 }
 __device__ __forceinline__ u64 mark_of(u32 round) { return round % 0xffff + 1; }
 __device__ __forceinline__ u64 bits_of(float v) { return __float_as_uint(v); }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void send_mail(const groups_args &args, mailbox &m, c
                                           int group, u32 round, int lane, double a, double b,
                                           double c) {
     const message mine[4] = {(message)a, (message)b, (message)c, 0};
-    if constexpr (WIDE) {
+    if constexpr (COOPERATIVE) {
         if (lane == 0)
             post_mail(post_of(args, round, group, p.rank), round, mine);
     } else {
@@ -117,7 +117,7 @@ struct taken {
             v[e][0] = v[e][1] = v[e][2] = 0;
             if (group >= p.groups || block >= BLOCKS)
                 continue;
-            if constexpr (WIDE) {
+            if constexpr (COOPERATIVE) {
                 take_post(post_of(args, round, group, block), round, v[e]);
             } else {
 #pragma unroll

@@ -21,14 +21,14 @@ constexpr int STRIP_COLUMNS = LANES * COLUMNS;
 __device__ constexpr int round_to_power(int n) { return n < 2 ? 1 : 2 * round_to_power((n + 1) / 2); }
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
 constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
-constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * G_BYTES));
+constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * DY_BYTES));
 constexpr int SUM_COUNT = (FORWARD || CORRECT ? 3 : 2) * WARPS * (FORWARD ? STRIP_COLUMNS : TILE_CHANNELS);
 constexpr int MAIL_AT = SUMS_AT + round_up(4 * SUM_COUNT);
 
 /* Blocks of a strip, and what they tell each other of a group: three values. Those of 16-bit tensors
  * are rounded to floats, which are sums of floats over one block. */
-constexpr bool WIDE = GROUP > 1;
-constexpr int BLOCKS = WIDE ? GROUP : CLUSTER;
+constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
+constexpr int BLOCKS = COOPERATIVE ? COOPERATING_BLOCKS : CLUSTER;
 template <bool FULL> struct message_of {
     typedef double type;
 };
@@ -64,7 +64,7 @@ __device__ __forceinline__ strip_place place_of(i64 unit) {
     p.groups = least(STRIP_GROUPS, GROUPS - p.group);
     p.chunk = p.lane % LANES;
     p.channel = strip * TILE_CHANNELS + p.chunk * WIDTH;
-    p.rank = WIDE ? blockIdx.x % GROUP : CLUSTER > 1 ? (int)cluster_rank() : 0;
+    p.rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? (int)cluster_rank() : 0;
     p.first = p.rank * PIECE;
     p.pixels = pixels_of_block(p.rank);
     const int plane = p.lane / LANES;
@@ -110,14 +110,14 @@ struct filling {
         tile = shared_address(dynamic_shared);
         x = (const char *)args.x + p.image * args.x_image + first_byte<X_TYPE>(p);
         dy = FORWARD ? nullptr
-                     : (const char *)args.dy + p.image * args.dy_image + first_byte<G_TYPE>(p);
+                     : (const char *)args.dy + p.image * args.dy_image + first_byte<DY_TYPE>(p);
     }
     __device__ __forceinline__ void ask(int k) const {
         if (k >= p.steps)
             return;
         fill<X_TYPE, X_ACCESS>(tile, x, p, k);
         if constexpr (!FORWARD)
-            fill<G_TYPE, G_ACCESS>(tile + DY_AT, dy, p, k);
+            fill<DY_TYPE, DY_ACCESS>(tile + DY_AT, dy, p, k);
     }
 };
 
@@ -141,7 +141,7 @@ __device__ __forceinline__ float *found_of(int group) {
 
 /* Where chunks are of many groups, or nothing is to wait for but shared memory, each number comes there
  * once, and not to every thread. */
-constexpr bool STAGED = !WIDE && (CLUSTER == 1 || EACH == 1);
+constexpr bool STAGED = !COOPERATIVE && (CLUSTER == 1 || EACH == 1);
 constexpr int STAGED_AT = FOUND_AT + STRIP_GROUPS * 16;
 
 /* Weights and biases of the strip's channels, and its rows' means, what these leave, and rstds. */
@@ -156,8 +156,8 @@ __device__ __forceinline__ float *staged_rows(int which) {
  * after them, which need not wait for it. */
 struct staging {
     static constexpr int CHANNELS = ceil_div(TILE_CHANNELS, THREADS), ROWS = ceil_div(STRIP_GROUPS, THREADS);
-    chunk<bytes_of(W_TYPE)> weight[CHANNELS];
-    chunk<bytes_of(B_TYPE)> bias[CHANNELS];
+    chunk<bytes_of(WEIGHT_TYPE)> weight[CHANNELS];
+    chunk<bytes_of(BIAS_TYPE)> bias[CHANNELS];
     chunk<bytes_of(MEAN_TYPE)> mean[ROWS];
     chunk<bytes_of(RSTD_TYPE)> rstd[ROWS];
 
@@ -166,12 +166,12 @@ struct staging {
         for (int e = 0; STAGED && e < CHANNELS; e++) {
             const int c = threadIdx.x + e * THREADS;
             const i64 at = p.group * DEPTH + c;
-            weight[e] = zero_chunk<bytes_of(W_TYPE)>();
-            bias[e] = zero_chunk<bytes_of(B_TYPE)>();
+            weight[e] = zero_chunk<bytes_of(WEIGHT_TYPE)>();
+            bias[e] = zero_chunk<bytes_of(BIAS_TYPE)>();
             if (WEIGHTED && c < p.groups * DEPTH)
-                weight[e] = load_as_is<W_TYPE>(args.weight, at);
+                weight[e] = load_as_is<WEIGHT_TYPE>(args.weight, at);
             if (BIASED && c < p.groups * DEPTH)
-                bias[e] = load_as_is<B_TYPE>(args.bias, at);
+                bias[e] = load_as_is<BIAS_TYPE>(args.bias, at);
         }
 #pragma unroll
         for (int e = 0; STAGED && !FORWARD && e < ROWS; e++) {
@@ -193,7 +193,7 @@ struct staging {
                 break;
             staged_channels(0)[c] = weight_from(weight[e]);
             if (BIASED)
-                staged_channels(1)[c] = element<B_TYPE>(bias[e].word, 0);
+                staged_channels(1)[c] = element<BIAS_TYPE>(bias[e].word, 0);
         }
 #pragma unroll
         for (int e = 0; STAGED && !FORWARD && e < ROWS; e++) {
@@ -237,7 +237,7 @@ constexpr bool ALWAYS_THERE = COLS % TILE_CHANNELS == 0;
 template <typename step_writer>
 __device__ __forceinline__ void write_steps(const strip_place &p, const filling &next,
                                             const step_writer &write) {
-    if constexpr (!WIDE) {
+    if constexpr (!COOPERATIVE) {
 #pragma unroll 2
         for (int k = 0; k < p.steps; k++)
             write(k);

@@ -4,24 +4,24 @@
  * that was saved with fewer digits than show, an exchange before that of the sums finds what it lacks. In
  * team_rows() alone, with rows in registers (HOLD_IN_THREAD).
  */
-constexpr int B_BYTES = WIDTH * bytes_of(B_TYPE);
-constexpr bool BIASED = ACTIVE && B_TYPE != NONE;
+constexpr int BIAS_BYTES = WIDTH * bytes_of(BIAS_TYPE);
+constexpr bool BIASED = ACTIVE && BIAS_TYPE != NONE;
 constexpr bool MEAN_FIRST = ACTIVE && LAYER && CORRECT && !MEAN_IS_EXACT;
 constexpr int EXCHANGES = MEAN_FIRST ? 2 : 1; /* of a turn */
-static_assert(!ACTIVE || (!AGAIN && !WIDE && VARIANT == ROWS_PLAIN), "dy goes through an activation in registers");
+static_assert(!ACTIVE || (!AGAIN && !COOPERATIVE && VARIANT == ROWS_PLAIN), "dy goes through an activation in registers");
 
 /* A thread's biases, as they are in memory. */
 struct thread_bias {
-    chunk<B_BYTES> held[BIASED ? VECS : 1];
+    chunk<BIAS_BYTES> held[BIASED ? VECS : 1];
 
     __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
         if constexpr (BIASED)
 #pragma unroll
             for (int k = 0; k < VECS; k++) {
-                held[k] = zero_chunk<B_BYTES>();
+                held[k] = zero_chunk<BIAS_BYTES>();
                 if (!t.idle && t.has(k))
-                    held[k] = load_chunk<B_BYTES, B_ACCESS>((const char *)args.bias +
-                                                            (i64)(t.rank + k * SPREAD) * B_BYTES);
+                    held[k] = load_chunk<BIAS_BYTES, BIAS_ACCESS>((const char *)args.bias +
+                                                            (i64)(t.rank + k * SPREAD) * BIAS_BYTES);
             }
     }
     /* Else the converted biases stay in registers, and spill. */
@@ -34,7 +34,7 @@ struct thread_bias {
     }
     __device__ __forceinline__ real at(int k, int i) const {
         if constexpr (BIASED)
-            return element<B_TYPE>(held[k].word, i);
+            return element<BIAS_TYPE>(held[k].word, i);
         else
             return 0;
     }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void through_activation_of_row(const team_state &t, c
                 d -= mean;
             if (LAYER && CORRECT)
                 d -= rest;
-            out[i] = through_activation(element<G_TYPE>(o.g[u][k].word, i),
+            out[i] = through_activation(element<DY_TYPE>(o.g[u][k].word, i),
                                         affine_of_xhat(d * rstd, w[i % COLUMNS], bias.at(k, i)));
         }
         dz.g[u][k] = pack<REAL_TYPE, WIDTH>(out);

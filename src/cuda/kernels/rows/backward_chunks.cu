@@ -26,11 +26,11 @@ struct team_state {
     }
     __device__ __forceinline__ u32 g_slot(int stage, int u, int k) const {
         return ring + STAGES * ROWS * VECS * THREADS * X_BYTES +
-               ((stage * ROWS + u) * VECS + k) * (THREADS * G_BYTES) +
-               threadIdx.x * (G_BYTES - X_BYTES);
+               ((stage * ROWS + u) * VECS + k) * (THREADS * DY_BYTES) +
+               threadIdx.x * (DY_BYTES - X_BYTES);
     }
     __device__ __forceinline__ u32 w_slot(int k, int piece) const {
-        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + G_BYTES) +
+        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + DY_BYTES) +
                (k * PIECES + piece) * (THREADS * PIECE_BYTES) +
                threadIdx.x * (PIECE_BYTES - X_BYTES);
     }
@@ -38,24 +38,24 @@ struct team_state {
 
 struct operands {
     chunk<X_BYTES> x[ROWS][VECS];
-    chunk<G_BYTES> g[ROWS][VECS];
+    chunk<DY_BYTES> g[ROWS][VECS];
 };
 struct row_in_registers {
-    enum { GRADIENT = G_TYPE }; /* the type of what g() gives */
+    enum { GRADIENT = DY_TYPE }; /* the type of what g() gives */
     const operands &o;
     int u;
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return o.x[u][k]; }
-    __device__ __forceinline__ chunk<G_BYTES> g(int k) const { return o.g[u][k]; }
+    __device__ __forceinline__ chunk<DY_BYTES> g(int k) const { return o.g[u][k]; }
 };
 struct row_in_ring {
-    enum { GRADIENT = G_TYPE };
+    enum { GRADIENT = DY_TYPE };
     const team_state &t;
     int stage;
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const {
         return load_from_shared<X_BYTES>(t.x_slot(stage, 0, k));
     }
-    __device__ __forceinline__ chunk<G_BYTES> g(int k) const {
-        return load_from_shared<G_BYTES>(t.g_slot(stage, 0, k));
+    __device__ __forceinline__ chunk<DY_BYTES> g(int k) const {
+        return load_from_shared<DY_BYTES>(t.g_slot(stage, 0, k));
     }
 };
 
@@ -73,18 +73,18 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
             if constexpr (COPIES) {
                 copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
                     t.x_slot(stage, u, k), x + k * (SPREAD * X_BYTES), has);
-                copy_async<COPIES ? G_BYTES : 4, COPIES ? G_ACCESS : 4>(
-                    t.g_slot(stage, u, k), g + k * (SPREAD * G_BYTES), has);
+                copy_async<COPIES ? DY_BYTES : 4, COPIES ? DY_ACCESS : 4>(
+                    t.g_slot(stage, u, k), g + k * (SPREAD * DY_BYTES), has);
             } else {
                 auto cx = zero_chunk<X_BYTES>();
-                auto cg = zero_chunk<G_BYTES>();
+                auto cg = zero_chunk<DY_BYTES>();
                 if (has) {
                     cx = load_chunk<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
-                    cg = load_chunk<G_BYTES, G_ACCESS>(g + k * (SPREAD * G_BYTES));
+                    cg = load_chunk<DY_BYTES, DY_ACCESS>(g + k * (SPREAD * DY_BYTES));
                 }
                 if constexpr (RINGED) {
                     store_to_shared<X_BYTES>(t.x_slot(stage, u, k), cx);
-                    store_to_shared<G_BYTES>(t.g_slot(stage, u, k), cg);
+                    store_to_shared<DY_BYTES>(t.g_slot(stage, u, k), cg);
                 } else {
                     o.x[u][k] = cx;
                     o.g[u][k] = cg;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void take(const team_state &t, int stage, operands &o
 #pragma unroll
         for (int k = 0; k < VECS; k++) {
             o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
-            o.g[u][k] = load_from_shared<G_BYTES>(t.g_slot(stage, u, k));
+            o.g[u][k] = load_from_shared<DY_BYTES>(t.g_slot(stage, u, k));
         }
 }
 
@@ -131,16 +131,16 @@ __device__ __forceinline__ real plus_offset(real w) {
 
 /* A thread's weights: in registers as they are in memory, or converted in shared memory. */
 struct thread_weights {
-    chunk<W_BYTES> held[AGAIN ? 1 : VECS];
+    chunk<WEIGHT_BYTES> held[AGAIN ? 1 : VECS];
 
     __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
-        if constexpr (W_TYPE != NONE)
+        if constexpr (WEIGHT_TYPE != NONE)
 #pragma unroll
             for (int k = 0; k < VECS; k++) {
-                chunk<W_BYTES> w = zero_chunk<W_BYTES>();
+                chunk<WEIGHT_BYTES> w = zero_chunk<WEIGHT_BYTES>();
                 if (!t.idle && t.has(k))
-                    w = load_chunk<W_BYTES, W_ACCESS>(
-                        (const char *)args.weight + (i64)(t.rank + k * SPREAD) * W_BYTES);
+                    w = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>(
+                        (const char *)args.weight + (i64)(t.rank + k * SPREAD) * WEIGHT_BYTES);
                 if constexpr (AGAIN) {
 #pragma unroll
                     for (int i = 0; i < PIECES; i++) {
@@ -156,7 +156,7 @@ struct thread_weights {
     }
     /* Else the converted weights stay in registers, and spill. */
     __device__ __forceinline__ void forget_all(u32 zero) {
-        if constexpr (W_TYPE != NONE && !KEEP_WEIGHTS && !AGAIN)
+        if constexpr (WEIGHT_TYPE != NONE && !KEEP_WEIGHTS && !AGAIN)
 #pragma unroll
             for (int k = 0; k < VECS; k++)
                 for (u32 &w : held[k].word)
@@ -164,7 +164,7 @@ struct thread_weights {
     }
     /* A piece of the weights of chunk k: all at once would take registers. */
     __device__ __forceinline__ void take(const team_state &t, int k, int piece, real *w) const {
-        if constexpr (AGAIN && W_TYPE != NONE) {
+        if constexpr (AGAIN && WEIGHT_TYPE != NONE) {
             const auto c = load_from_shared<PIECE_BYTES>(t.w_slot(k, piece));
 #pragma unroll
             for (int i = 0; i < COLUMNS; i++)
@@ -173,10 +173,10 @@ struct thread_weights {
             convert(held[AGAIN ? 0 : k], piece, w);
         }
     }
-    __device__ __forceinline__ static void convert(const chunk<W_BYTES> &c, int piece, real *w) {
+    __device__ __forceinline__ static void convert(const chunk<WEIGHT_BYTES> &c, int piece, real *w) {
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            w[i] = W_TYPE == NONE ? (real)1
-                                  : plus_offset(element<W_TYPE>(c.word, piece * COLUMNS + i));
+            w[i] = WEIGHT_TYPE == NONE ? (real)1
+                                  : plus_offset(element<WEIGHT_TYPE>(c.word, piece * COLUMNS + i));
     }
 };

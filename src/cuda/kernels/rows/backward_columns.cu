@@ -70,9 +70,9 @@ __device__ __forceinline__ void write_column_sums(const backward_args &args, con
                                                   u32 block_rank) {
     const i64 partial = (i64)(blockIdx.x / SHARERS) * COLS;
     if (WANT_DWEIGHT)
-        write_partial<DW_TYPE>(t, dweight, args.partial_weight + partial,
+        write_partial<DWEIGHT_TYPE>(t, dweight, args.partial_weight + partial,
                                args.alone ? args.dweight : nullptr, block_rank);
     if (WANT_DBIAS)
-        write_partial<DB_TYPE>(t, dbias, args.partial_bias + partial,
+        write_partial<DBIAS_TYPE>(t, dbias, args.partial_bias + partial,
                                args.alone ? args.dbias : nullptr, block_rank);
 }

@@ -8,8 +8,8 @@
  * planish_apply: blockIdx.x is the strip of THREADS * WIDTH columns, blockIdx.y strides over the rows
  * and is the row of partial sums.
  *
- * Constants: KIND COLS X_TYPE G_TYPE D_TYPE W_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH WARPS
- * WANT_DWEIGHT WANT_DBIAS X_ACCESS G_ACCESS D_ACCESS W_ACCESS.
+ * Constants: KIND COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH WARPS
+ * WANT_DWEIGHT WANT_DBIAS X_ACCESS DY_ACCESS DX_ACCESS WEIGHT_ACCESS.
  */
 struct long_args {
     const void *dy, *x, *mean, *rstd, *weight;
@@ -22,22 +22,22 @@ struct long_args {
 #include "../common/saved_mean.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr bool WANT_DX = D_TYPE != NONE;
+constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
-constexpr int G_BYTES = WIDTH * bytes_of(G_TYPE);
-constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
+constexpr int DY_BYTES = WIDTH * bytes_of(DY_TYPE);
+constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int THREADS = WARPS * 32;
 constexpr int LONG_PIECE = 8192;
 constexpr int PIECES = ceil_div(COLS, LONG_PIECE);
 
 __device__ __forceinline__ void weights_at(const long_args &args, int chunk_index, real *w) {
-    if constexpr (W_TYPE != NONE) {
-        auto c = load_chunk<W_BYTES, W_ACCESS>((const char *)args.weight +
-                                               (i64)chunk_index * W_BYTES);
+    if constexpr (WEIGHT_TYPE != NONE) {
+        auto c = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>((const char *)args.weight +
+                                               (i64)chunk_index * WEIGHT_BYTES);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            w[i] = element<W_TYPE>(c.word, i);
+            w[i] = element<WEIGHT_TYPE>(c.word, i);
             if (WEIGHT_OFFSET)
                 w[i] += (real)WEIGHT_OFFSET;
         }
@@ -69,13 +69,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
 #pragma unroll 4
         for (int c = first + threadIdx.x; c < last; c += THREADS) {
             auto xs = load_chunk<X_BYTES, X_ACCESS>(x + (i64)c * X_BYTES);
-            auto gs = load_chunk<G_BYTES, G_ACCESS>(dy + (i64)c * G_BYTES);
+            auto gs = load_chunk<DY_BYTES, DY_ACCESS>(dy + (i64)c * DY_BYTES);
             real w[WIDTH], g[WIDTH], d[WIDTH], product[WIDTH];
             weights_at(args, c, w);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 d[i] = element<X_TYPE>(xs.word, i) - mean;
-                g[i] = element<G_TYPE>(gs.word, i) * w[i];
+                g[i] = element<DY_TYPE>(gs.word, i) * w[i];
                 product[i] = g[i] * d[i];
             }
             sum[0] += tree_sum<WIDTH>(g);
@@ -114,12 +114,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
         weights_at(args, c, w);
     for (i64 row = blockIdx.y; row < args.rows; row += gridDim.y) {
         auto xs = zero_chunk<X_BYTES>();
-        auto gs = zero_chunk<G_BYTES>();
+        auto gs = zero_chunk<DY_BYTES>();
         if (has) {
             xs = load_chunk<X_BYTES, X_ACCESS>((const char *)args.x + row * args.x_stride +
                                                (i64)c * X_BYTES);
-            gs = load_chunk<G_BYTES, G_ACCESS>((const char *)args.dy + row * args.dy_stride +
-                                               (i64)c * G_BYTES);
+            gs = load_chunk<DY_BYTES, DY_ACCESS>((const char *)args.dy + row * args.dy_stride +
+                                               (i64)c * DY_BYTES);
         }
         const stored_mean saved = mean_of(args, row);
         const real mean = (real)saved;
@@ -141,18 +141,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
         real out[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            real d = element<X_TYPE>(xs.word, i), g = element<G_TYPE>(gs.word, i);
+            real d = element<X_TYPE>(xs.word, i), g = element<DY_TYPE>(gs.word, i);
             real xhat = multiply_add(d - mean, rstd, back);
             dweight[i] = multiply_add(g, xhat, dweight[i]);
             dbias[i] += g;
             out[i] = multiply_add(g * w[i], rstd, multiply_add(xhat, by_xhat, constant));
         }
         if constexpr (WANT_DX) {
-            constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+            constexpr int DX_BYTES = WIDTH * bytes_of(DX_TYPE);
             if (has)
-                store_chunk<D_BYTES, D_ACCESS>((char *)args.dx + row * args.dx_stride +
-                                                   (i64)c * D_BYTES,
-                                               pack<D_TYPE, WIDTH>(out));
+                store_chunk<DX_BYTES, DX_ACCESS>((char *)args.dx + row * args.dx_stride +
+                                                   (i64)c * DX_BYTES,
+                                               pack<DX_TYPE, WIDTH>(out));
         }
     }
     if (has) {

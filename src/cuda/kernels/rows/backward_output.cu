@@ -31,21 +31,21 @@ __device__ __forceinline__ real element_output(real d, real g, real w, const row
     if (WANT_DWEIGHT)
         dweight = multiply_add(g, d, dweight);
     const real rest = LAYER ? multiply_add(d, f.slope, f.constant) : d * f.slope;
-    const real scaled = W_TYPE == NONE ? g : g * w;
+    const real scaled = WEIGHT_TYPE == NONE ? g : g * w;
     if (SHORT_RANGE)
-        return W_TYPE == NONE ? g + rest : multiply_add(g, w, rest);
+        return WEIGHT_TYPE == NONE ? g + rest : multiply_add(g, w, rest);
     return multiply_add(scaled, f.rstd, rest);
 }
 
-constexpr int D_BYTES = WIDTH * bytes_of(D_TYPE);
+constexpr int DX_BYTES = WIDTH * bytes_of(DX_TYPE);
 
 /* A row of dx in memory, from this thread's first chunk on. */
 struct dx_in_memory {
     char *first;
     bool there;
 
-    __device__ __forceinline__ void put(int k, const chunk<D_BYTES> &c) const {
-        store_chunk<D_BYTES, D_ACCESS>(first + (i64)k * (SPREAD * D_BYTES), c);
+    __device__ __forceinline__ void put(int k, const chunk<DX_BYTES> &c) const {
+        store_chunk<DX_BYTES, DX_ACCESS>(first + (i64)k * (SPREAD * DX_BYTES), c);
     }
 };
 
@@ -70,6 +70,6 @@ __device__ __forceinline__ void row_output(const team_state &t, const row_source
         }
         if constexpr (WANT_DX)
             if (dx.there && t.has(k))
-                dx.put(k, pack<D_TYPE, WIDTH>(out));
+                dx.put(k, pack<DX_TYPE, WIDTH>(out));
     }
 }

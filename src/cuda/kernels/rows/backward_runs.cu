@@ -44,8 +44,8 @@ struct thread_columns {
 #pragma unroll
             for (int i = 0; i < EACH_COLS; i++) {
                 weight[k][i] = 1;
-                if constexpr (W_TYPE != NONE)
-                    weight[k][i] = plus_offset(load_element<W_TYPE>(args.weight, 2 * word(k) + i));
+                if constexpr (WEIGHT_TYPE != NONE)
+                    weight[k][i] = plus_offset(load_element<WEIGHT_TYPE>(args.weight, 2 * word(k) + i));
                 dweight[k][i] = dbias[k][i] = 0;
             }
     }
@@ -74,8 +74,8 @@ __device__ __forceinline__ void run_sums(const run_place &x, const run_place &g,
             const int at = 4 * (first + j + ODD_COLS);
             xs[j] = load_from_shared<4>(x_first + at).word[0];
             gs[j] = load_from_shared<4>(g_first + at).word[0];
-            if constexpr (W_TYPE != NONE)
-                load_two<W_TYPE>(weights, column + 2 * (first + j), w[j]);
+            if constexpr (WEIGHT_TYPE != NONE)
+                load_two<WEIGHT_TYPE>(weights, column + 2 * (first + j), w[j]);
         }
 #pragma unroll
         for (int j = 0; j < count; j++) {
@@ -89,13 +89,13 @@ __device__ __forceinline__ void run_sums(const run_place &x, const run_place &g,
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int e = 2 * (first + j) + i;
-                real d = element<X_TYPE>(&xw, i), v = element<G_TYPE>(&gw, i);
+                real d = element<X_TYPE>(&xw, i), v = element<DY_TYPE>(&gw, i);
                 if (e == TAIL)
                     has[0] = part[0] + part[1], has[2] = centred[0] + centred[1],
                     has[1] = tree_sum<4>(product);
                 if (LAYER)
                     d -= mean;
-                if (W_TYPE != NONE)
+                if (WEIGHT_TYPE != NONE)
                     v *= plus_offset(w[j][i]);
                 product[e % 4] = multiply_add(v, d, product[e % 4]);
                 part[i] += v;
@@ -147,12 +147,12 @@ __device__ __forceinline__ void row_of_words(thread_columns &t, u32 at, const ro
         real out[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            out[i] = element_output(element<X_TYPE>(x + k, i), element<G_TYPE>(g + k, i),
+            out[i] = element_output(element<X_TYPE>(x + k, i), element<DY_TYPE>(g + k, i),
                                     t.weight[k][SECOND + i], f, t.dweight[k][SECOND + i],
                                     t.dbias[k][SECOND + i]);
         if constexpr (WANT_DX)
             if (k < EACH_WORDS - 1 || t.has_last)
-                store_to_shared<4>(at + 4 * t.word(k), pack<RUNS ? D_TYPE : F16, 2>(out));
+                store_to_shared<4>(at + 4 * t.word(k), pack<RUNS ? DX_TYPE : F16, 2>(out));
     }
 }
 
@@ -167,16 +167,16 @@ __device__ __forceinline__ void shared_word(edge_sums &sums, u32 at, u32 weights
         real w = 1;
         if (i && !both)
             break;
-        if constexpr (W_TYPE != NONE)
-            w = plus_offset(element<W_TYPE>(
-                load_from_shared<bytes_of(W_TYPE)>(weights + (i ? 0 : COLS - 1) * bytes_of(W_TYPE))
+        if constexpr (WEIGHT_TYPE != NONE)
+            w = plus_offset(element<WEIGHT_TYPE>(
+                load_from_shared<bytes_of(WEIGHT_TYPE)>(weights + (i ? 0 : COLS - 1) * bytes_of(WEIGHT_TYPE))
                     .word,
                 0));
-        out[i] = element_output(element<X_TYPE>(&x, i), element<G_TYPE>(&g, i), w,
+        out[i] = element_output(element<X_TYPE>(&x, i), element<DY_TYPE>(&g, i), w,
                                 i ? second : first, sums.dweight[i], sums.dbias[i]);
     }
     if constexpr (WANT_DX)
-        store_to_shared<4>(at, pack<RUNS ? D_TYPE : F16, 2>(out));
+        store_to_shared<4>(at, pack<RUNS ? DX_TYPE : F16, 2>(out));
 }
 
 /* dx of a tile's rows, of which `left` are there. */
@@ -238,8 +238,8 @@ __device__ __forceinline__ void write_columns(const thread_columns &t,
 /* One thread brings and sends whole tiles, where such copies are and tensors allow it; else all do.
  */
 constexpr bool IN_PIECES = RUNS && __CUDA_ARCH__ >= 900 && TILE_BYTES % 16 == 0 &&
-                           (DENSE & 3) == 3 && X_ACCESS == 16 && G_ACCESS == 16 &&
-                           (!WANT_DX || ((DENSE & 4) && D_ACCESS == 16));
+                           (DENSE & 3) == 3 && X_ACCESS == 16 && DY_ACCESS == 16 &&
+                           (!WANT_DX || ((DENSE & 4) && DX_ACCESS == 16));
 
 __device__ __forceinline__ void bring_tiles(const backward_args &args, tile_place &p, int turn,
                                             int stage, u32 byte_barrier) {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void send_tile(const backward_args &args, tile_place 
     } else {
         __syncthreads();
         if constexpr (WANT_DX)
-            send_rows<(DENSE & 4) != 0, D_ACCESS>(p.dx, args.dx_stride, left, p.x_tile(stage));
+            send_rows<(DENSE & 4) != 0, DX_ACCESS>(p.dx, args.dx_stride, left, p.x_tile(stage));
     }
     /* One thread alone needs no barrier. */
     if (STAGES == 1 && (!IN_PIECES || p.left(args, turn + 1) < TILE_ROWS))
@@ -282,7 +282,7 @@ __device__ __forceinline__ void send_tile(const backward_args &args, tile_place 
 }
 
 __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_state &t, int turns) {
-    typedef run_array<W_TYPE> weights;
+    typedef run_array<WEIGHT_TYPE> weights;
     __shared__ weights weight;
     __shared__ factors_in_shared factors[TILE_ROWS];
     __shared__ edge_sums edges[PLANES + 1];
@@ -302,8 +302,8 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
             byte_barrier_init(barriers + 8 * s);
     release_stream();
     wait_for_stream();
-    const array_end<W_TYPE> end(args.weight);
-    bring_array<W_TYPE, W_ACCESS>(args.weight, weights_at);
+    const array_end<WEIGHT_TYPE> end(args.weight);
+    bring_array<WEIGHT_TYPE, WEIGHT_ACCESS>(args.weight, weights_at);
 #pragma unroll
     for (int s = 0; s < STAGES; s++)
         bring_tiles(args, p, s, s, barriers + 8 * s);
@@ -372,9 +372,9 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     copy_async_wait<0>();
     const i64 partial = (i64)blockIdx.x * COLS;
     if (WANT_DWEIGHT)
-        write_columns<DW_TYPE>(columns, columns.dweight, edges, 0, args.partial_weight + partial,
+        write_columns<DWEIGHT_TYPE>(columns, columns.dweight, edges, 0, args.partial_weight + partial,
                                args.alone ? args.dweight : nullptr);
     if (WANT_DBIAS)
-        write_columns<DB_TYPE>(columns, columns.dbias, edges, 1, args.partial_bias + partial,
+        write_columns<DBIAS_TYPE>(columns, columns.dbias, edges, 1, args.partial_bias + partial,
                                args.alone ? args.dbias : nullptr);
 }

@@ -26,7 +26,7 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const row_sourc
             if (LAYER)
                 d[i] -= mean;
             g[i] = element<row_source::GRADIENT>(dy.word, i);
-            if (W_TYPE != NONE)
+            if (WEIGHT_TYPE != NONE)
                 g[i] *= w[i % COLUMNS];
         }
 #pragma unroll

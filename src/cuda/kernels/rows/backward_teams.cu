@@ -14,7 +14,7 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     u32 room = shared_address(&rooms[0][WITHIN_WARP ? 0 : t.team]);
     const u32 both_rooms = 2 * room + TEAMS * (u32)sizeof(turn_room);
     char *dx = (char *)args.dx + row * args.dx_stride +
-               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
+               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
 
     release_stream();
     wait_for_stream();

@@ -5,33 +5,33 @@
 
 /* The weights of all columns. */
 struct __align__(16) shared_weights {
-    real weight[W_TYPE == NONE ? 1 : ceil_div(TILE_COLS, 4) * 4];
+    real weight[WEIGHT_TYPE == NONE ? 1 : ceil_div(TILE_COLS, 4) * 4];
 
     __device__ __forceinline__ void load(const backward_args &args) {
-        if constexpr (W_TYPE != NONE)
+        if constexpr (WEIGHT_TYPE != NONE)
             for (int c = threadIdx.x; c < TILE_COLS; c += THREADS)
-                weight[c] = plus_offset(load_element<W_TYPE>(args.weight, c));
+                weight[c] = plus_offset(load_element<WEIGHT_TYPE>(args.weight, c));
     }
     __device__ __forceinline__ void take(const team_state &t, int k, int piece, real *w) const {
         const int column = (t.rank + (t.has(k) ? k : 0) * SPREAD) * WIDTH + piece * COLUMNS;
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            w[i] = W_TYPE == NONE ? (real)1 : weight[W_TYPE == NONE ? 0 : column + i];
+            w[i] = WEIGHT_TYPE == NONE ? (real)1 : weight[WEIGHT_TYPE == NONE ? 0 : column + i];
     }
 };
 
 /* This thread's chunks of a row in shared memory; zeros for what is not there. */
 struct row_in_tile {
-    enum { GRADIENT = G_TYPE };
+    enum { GRADIENT = DY_TYPE };
     const team_state &t;
     u32 x_at, g_at;
     bool there;
 
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return at<X_BYTES>(x_at, k); }
-    __device__ __forceinline__ chunk<G_BYTES> g(int k) const { return at<G_BYTES>(g_at, k); }
+    __device__ __forceinline__ chunk<DY_BYTES> g(int k) const { return at<DY_BYTES>(g_at, k); }
     /* dx where x was: as many bytes. */
-    __device__ __forceinline__ void put(int k, const chunk<D_BYTES> &c) const {
-        store_to_shared<D_BYTES>(x_at + k * (SPREAD * D_BYTES), c);
+    __device__ __forceinline__ void put(int k, const chunk<DX_BYTES> &c) const {
+        store_to_shared<DX_BYTES>(x_at + k * (SPREAD * DX_BYTES), c);
     }
     template <int BYTES> __device__ __forceinline__ chunk<BYTES> at(u32 first, int k) const {
         auto c = zero_chunk<BYTES>();
@@ -56,7 +56,7 @@ struct tile_place {
     __device__ __forceinline__ void bring(const backward_args &args, int turn, int stage) {
         const i64 rows = left(args, turn);
         bring_rows<(DENSE & 1) != 0, X_ACCESS>(next_x, args.x_stride, rows, x_tile(stage));
-        bring_rows<(DENSE & 2) != 0, G_ACCESS>(next_g, args.dy_stride, rows, g_tile(stage));
+        bring_rows<(DENSE & 2) != 0, DY_ACCESS>(next_g, args.dy_stride, rows, g_tile(stage));
         copy_async_commit();
         next_x += args.x_turn;
         next_g += args.dy_turn;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
         row_output(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias, row);
         tile_barrier();
         if constexpr (WANT_DX) {
-            send_rows<(DENSE & 4) != 0, D_ACCESS>(p.dx, args.dx_stride, p.left(args, turn),
+            send_rows<(DENSE & 4) != 0, DX_ACCESS>(p.dx, args.dx_stride, p.left(args, turn),
                                                   p.x_tile(stage));
             tile_barrier();
             p.dx += args.dx_turn;

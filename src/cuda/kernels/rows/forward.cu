@@ -27,7 +27,7 @@
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
  *
- * GROUP > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): GROUP blocks anywhere on the device
+ * COOPERATING_BLOCKS > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): COOPERATING_BLOCKS blocks anywhere on the device
  * share each row, more groups take further rows. Rows pass through a ring of STAGES slots; a row's
  * output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
  * the others and merges what they sent, so that nobody waits for an exchange.
@@ -35,11 +35,11 @@
  * GROUPS > 0: rows are groups of channels, GROUPS of them before the first comes again; weight and bias
  * have an element for each PIXELS of the row, and the row's own.
  *
- * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE W_TYPE B_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
- * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER GROUP HOLD STAGES DELAY EARLY MIN_BLOCKS VARIANT, with that
+ * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
+ * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY EARLY MIN_BLOCKS VARIANT, with that
  * HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a gap, 2: those of y), and alignments in
  * bytes: X_ACCESS Y_ACCESS
- * W_ACCESS B_ACCESS (with DENSE, of the first row).
+ * WEIGHT_ACCESS BIAS_ACCESS (with DENSE, of the first row).
  */
 struct forward_args {
     const void *x, *weight, *bias;
@@ -50,24 +50,24 @@ struct forward_args {
     float eps_rounded;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
     u32 zero;         /* 0, which the compiler cannot know */
-    u64 *mail;        /* GROUP > 1: two lines for each group */
+    u64 *mail;        /* COOPERATING_BLOCKS > 1: two lines for each group */
 };
 
 constexpr bool LAYER = KIND == 0;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
-constexpr int W_BYTES = WIDTH * bytes_of(W_TYPE);
-constexpr int B_BYTES = WIDTH * bytes_of(B_TYPE);
+constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
+constexpr int BIAS_BYTES = WIDTH * bytes_of(BIAS_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
-constexpr int SPREAD = LANES * CLUSTER * GROUP;
-constexpr bool WIDE = GROUP > 1;
+constexpr int SPREAD = LANES * CLUSTER * COOPERATING_BLOCKS;
+constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
 constexpr bool GROUPED = GROUPS > 0;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
 constexpr bool WITHIN_WARP = LANES <= 32;
 constexpr int WARP_LANES = least(LANES, 32);
 constexpr int PER_WARP = 32 / WARP_LANES;
 constexpr int THREADS = WARPS * 32; /* that hold rows */
-constexpr int ALL_THREADS = THREADS + (WIDE ? 32 : 0);
+constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
 constexpr bool COPIES =
     HOLD == HOLD_IN_SHARED || (HOLD == HOLD_IN_REGISTERS && STAGES > 0);
@@ -75,7 +75,7 @@ constexpr bool COPIES =
 constexpr int PIVOT_VECS =
     power_of_two_up_to(least(HOLD == HOLD_IN_REGISTERS ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
-constexpr int UNROLL = HOLD == HOLD_IN_REGISTERS || WIDE ? VECS : 4;
+constexpr int UNROLL = HOLD == HOLD_IN_REGISTERS || COOPERATIVE ? VECS : 4;
 
 template <bool HALF> struct total_of {
     typedef double type;
@@ -107,7 +107,7 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #include "forward_sums.cu"
 #include "forward_moments.cu"
 #include "forward_output.cu"
-#include "forward_wide.cu"
+#include "forward_cooperative.cu"
 #include "forward_blocks.cu"
 #include "centred_words.cu"
 #include "row_tiles.cu"
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     place p;
     p.lane = threadIdx.x % 32;
     p.warp = threadIdx.x / 32;
-    p.block_rank = WIDE ? blockIdx.x % GROUP : CLUSTER > 1 ? cluster_rank() : 0;
+    p.block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
     p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
     p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
     p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
@@ -143,8 +143,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
             byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
         cluster_arrive();
     }
-    if constexpr (WIDE)
-        wide_rows(args, p);
+    if constexpr (COOPERATIVE)
+        cooperative_rows(args, p);
     else if constexpr (RUNS)
         runs_of_rows(args, p);
     else if constexpr (TILED)

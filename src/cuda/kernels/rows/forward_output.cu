@@ -17,27 +17,27 @@ __device__ __forceinline__ void load_channels(const forward_args &args, const pl
             continue;
         }
         const int channel = first_channel + (column + i) / most(PIXELS, 1);
-        if constexpr (W_TYPE != NONE)
-            scale[i] = plus_offset(load_element<W_TYPE>(args.weight, channel));
-        if constexpr (B_TYPE != NONE)
-            offset[i] = load_element<B_TYPE>(args.bias, channel);
+        if constexpr (WEIGHT_TYPE != NONE)
+            scale[i] = plus_offset(load_element<WEIGHT_TYPE>(args.weight, channel));
+        if constexpr (BIAS_TYPE != NONE)
+            offset[i] = load_element<BIAS_TYPE>(args.bias, channel);
     }
 }
 
 struct affine {
-    chunk<W_BYTES> weight[EARLY ? VECS : 1];
-    chunk<B_BYTES> bias[EARLY ? VECS : 1];
+    chunk<WEIGHT_BYTES> weight[EARLY ? VECS : 1];
+    chunk<BIAS_BYTES> bias[EARLY ? VECS : 1];
 };
 
 __device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
-                                            chunk<W_BYTES> &weight, chunk<B_BYTES> &bias) {
+                                            chunk<WEIGHT_BYTES> &weight, chunk<BIAS_BYTES> &bias) {
     if (GROUPED) /* a row has its own */
         return;
     const i64 index = p.rank + k * SPREAD;
-    if constexpr (W_TYPE != NONE)
-        weight = load_chunk<W_BYTES, W_ACCESS>((const char *)args.weight + index * W_BYTES);
-    if constexpr (B_TYPE != NONE)
-        bias = load_chunk<B_BYTES, B_ACCESS>((const char *)args.bias + index * B_BYTES);
+    if constexpr (WEIGHT_TYPE != NONE)
+        weight = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>((const char *)args.weight + index * WEIGHT_BYTES);
+    if constexpr (BIAS_TYPE != NONE)
+        bias = load_chunk<BIAS_BYTES, BIAS_ACCESS>((const char *)args.bias + index * BIAS_BYTES);
 }
 
 __device__ __forceinline__ real normalized(real x, const row_moments &m) {
@@ -49,14 +49,14 @@ __device__ __forceinline__ real normalized(real x, const row_moments &m) {
 /* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
 __device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
                                           const affine &early, int k, real *scale, real *offset) {
-    chunk<W_BYTES> weight = early.weight[EARLY ? k : 0];
-    chunk<B_BYTES> bias = early.bias[EARLY ? k : 0];
+    chunk<WEIGHT_BYTES> weight = early.weight[EARLY ? k : 0];
+    chunk<BIAS_BYTES> bias = early.bias[EARLY ? k : 0];
     if (!EARLY)
         load_affine(args, p, k, weight, bias);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        scale[i] = W_TYPE == NONE ? 1 : plus_offset(element<W_TYPE>(weight.word, i));
-        offset[i] = B_TYPE == NONE ? 0 : element<B_TYPE>(bias.word, i);
+        scale[i] = WEIGHT_TYPE == NONE ? 1 : plus_offset(element<WEIGHT_TYPE>(weight.word, i));
+        offset[i] = BIAS_TYPE == NONE ? 0 : element<BIAS_TYPE>(bias.word, i);
     }
 }
 

@@ -10,14 +10,14 @@ struct affine_runs {
     __device__ __forceinline__ void take(int rank, int j, real *scale, real *offset) const {
         const int column = least(rank, LAST_RUN) * RUN_COLS + 2 * j;
         real w[2], b[2];
-        if constexpr (W_TYPE != NONE)
-            load_two<W_TYPE>(weight, column, w);
-        if constexpr (B_TYPE != NONE)
-            load_two<B_TYPE>(bias, column, b);
+        if constexpr (WEIGHT_TYPE != NONE)
+            load_two<WEIGHT_TYPE>(weight, column, w);
+        if constexpr (BIAS_TYPE != NONE)
+            load_two<BIAS_TYPE>(bias, column, b);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            scale[i] = W_TYPE == NONE ? 1 : plus_offset(w[i]);
-            offset[i] = B_TYPE == NONE ? 0 : b[i];
+            scale[i] = WEIGHT_TYPE == NONE ? 1 : plus_offset(w[i]);
+            offset[i] = BIAS_TYPE == NONE ? 0 : b[i];
         }
     }
 };
@@ -131,8 +131,8 @@ __device__ __forceinline__ void runs_of_tile(const forward_args &args, place &p,
 }
 
 __device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p) {
-    typedef run_array<W_TYPE> weights;
-    typedef run_array<B_TYPE> biases;
+    typedef run_array<WEIGHT_TYPE> weights;
+    typedef run_array<BIAS_TYPE> biases;
     __shared__ weights weight;
     __shared__ biases bias;
     const affine_runs columns = {shared_address(&weight), shared_address(&bias)};
@@ -142,11 +142,11 @@ __device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p)
     char *y = (char *)args.y + first * args.y_stride;
     wait_for_stream();
     release_stream();
-    const array_end<W_TYPE> weight_end(args.weight);
-    const array_end<B_TYPE> bias_end(args.bias);
+    const array_end<WEIGHT_TYPE> weight_end(args.weight);
+    const array_end<BIAS_TYPE> bias_end(args.bias);
     bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first, tile);
-    bring_array<W_TYPE, W_ACCESS>(args.weight, columns.weight);
-    bring_array<B_TYPE, B_ACCESS>(args.bias, columns.bias);
+    bring_array<WEIGHT_TYPE, WEIGHT_ACCESS>(args.weight, columns.weight);
+    bring_array<BIAS_TYPE, BIAS_ACCESS>(args.bias, columns.bias);
     copy_async_commit();
     weight_end.store(columns.weight);
     bias_end.store(columns.bias);

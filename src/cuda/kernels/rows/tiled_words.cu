@@ -11,8 +11,8 @@ struct __align__(16) affine_columns {
 
     __device__ __forceinline__ void load(const forward_args &args) {
         for (int c = threadIdx.x; c < TILE_COLS; c += THREADS) {
-            scale[c] = W_TYPE == NONE ? 1 : plus_offset(load_element<W_TYPE>(args.weight, c));
-            offset[c] = B_TYPE == NONE ? 0 : load_element<B_TYPE>(args.bias, c);
+            scale[c] = WEIGHT_TYPE == NONE ? 1 : plus_offset(load_element<WEIGHT_TYPE>(args.weight, c));
+            offset[c] = BIAS_TYPE == NONE ? 0 : load_element<BIAS_TYPE>(args.bias, c);
         }
     }
 };

@@ -1,4 +1,4 @@
-/* A part of forward.cu: rows over GROUP blocks. */
+/* A part of forward.cu: rows over COOPERATING_BLOCKS blocks. */
 
 /* Turns a line has room for. A block that sends turn t has taken turn t - DELAY from every other,
  * and each of those had taken turn t - 2 DELAY before it sent that. */
@@ -6,22 +6,22 @@ constexpr int LINE = 2 * DELAY + 2;
 /* Rows asked for before the first is summed. Each turn asks for one more, into the slot of the row that it
  * puts out, if it does: so a row is waited for no longer than it takes, from the first on. */
 constexpr int AHEAD = most(STAGES - DELAY, 1);
-typedef mail<total, GROUP, LINE> group_mail;
+typedef mail<total, COOPERATING_BLOCKS, LINE> cooperative_mail;
 
-struct wide_room {
+struct cooperative_room {
     entry slots[2][WARPS], scaled_slots[WARPS];
     row_moments moments[2];
 };
 
 /* The group's pivot and sums, from every block's in their order. */
 template <bool SCALED>
-__device__ __forceinline__ void merge_mail(const place &p, group_mail &m, u64 *line, i64 turn,
+__device__ __forceinline__ void merge_mail(const place &p, cooperative_mail &m, u64 *line, i64 turn,
                                            real scale, real &pivot, total &a, total &b) {
     total first = 0;
     a = b = 0;
     m.wait(line, turn, p.lane);
 #pragma unroll
-    for (int e = 0; e < group_mail::EACH; e++) {
+    for (int e = 0; e < cooperative_mail::EACH; e++) {
         total v[3] = {0, 0, 0};
         const bool there = m.take(e, p.lane, v);
         if (e == 0)
@@ -48,13 +48,13 @@ __device__ __forceinline__ void send_block(const place &p, const entry *slots, u
     merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, v[1], v[2]);
     v[0] = pivot;
     if (p.lane == 0)
-        group_mail::send(line, turn, p.block_rank, v);
+        cooperative_mail::send(line, turn, p.block_rank, v);
 }
 
 /* The extra warp: the moments of the rows whose output is next, and the sums of the newest row. */
-__device__ __forceinline__ void exchange_turns(const forward_args &args, place &p, wide_room &room,
+__device__ __forceinline__ void exchange_turns(const forward_args &args, place &p, cooperative_room &room,
                                                u64 *line, int turns) {
-    group_mail m;
+    cooperative_mail m;
     for (int t = 0; t < turns + DELAY; t++) {
         row_moments now = {0, 0, 0, 0};
         if (t >= DELAY) {
@@ -71,8 +71,8 @@ __device__ __forceinline__ void exchange_turns(const forward_args &args, place &
         if (t < turns)
             send_block<false>(p, room.slots[t & 1], line, t, 1);
         if (WIDE_RANGE && now.beyond) {
-            u64 *other = line + group_mail::ALL_WORDS;
-            group_mail scaled;
+            u64 *other = line + cooperative_mail::ALL_WORDS;
+            cooperative_mail scaled;
             real pivot;
             total a, b;
             barrier(2, ALL_THREADS);
@@ -103,7 +103,7 @@ __device__ __forceinline__ void sum_slot(const place &p, const row_reader &r, re
 }
 
 /* The other warps: the sums of the newest row, and the output of an older one. */
-__device__ __forceinline__ void row_turns(const forward_args &args, place &p, wide_room &room,
+__device__ __forceinline__ void row_turns(const forward_args &args, place &p, cooperative_room &room,
                                           i64 row, int turns) {
     char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
     int newest = 0, next = AHEAD % most(STAGES, 1); /* slots; the next is that of the row put out */
@@ -151,18 +151,18 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, wi
     }
 }
 
-__device__ __forceinline__ void wide_rows(const forward_args &args, place &p) {
-    __shared__ wide_room room;
-    const i64 group = blockIdx.x / GROUP, groups = gridDim.x / GROUP;
+__device__ __forceinline__ void cooperative_rows(const forward_args &args, place &p) {
+    __shared__ cooperative_room room;
+    const i64 group = blockIdx.x / COOPERATING_BLOCKS, groups = gridDim.x / COOPERATING_BLOCKS;
     const int turns = group < args.rows ? (int)((args.rows - group + groups - 1) / groups) : 0;
-    u64 *line = args.mail + group * 2 * group_mail::ALL_WORDS;
+    u64 *line = args.mail + group * 2 * cooperative_mail::ALL_WORDS;
     p.next_row = group;
     p.next_x = (const char *)args.x + group * args.x_stride + (i64)p.rank * X_BYTES;
     wait_for_stream();
     release_stream();
     if (p.warp == WARPS) {
-        group_mail::clear(line, p.block_rank, p.lane);
-        group_mail::clear(line + group_mail::ALL_WORDS, p.block_rank, p.lane);
+        cooperative_mail::clear(line, p.block_rank, p.lane);
+        cooperative_mail::clear(line + cooperative_mail::ALL_WORDS, p.block_rank, p.lane);
         grid_barrier_of_warp(p.lane);
         exchange_turns(args, p, room, line, turns);
     } else {

@@ -1,11 +1,11 @@
 /* Rows over groups of blocks. What they are cut by is in tuning.h. */
-#include "cuda/rows/rows_wide.h"
+#include "cuda/rows/rows_cooperative.h"
 
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
 
-void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
-    const rows_wide_tuning *t = &limits->tuning->rows_wide;
+void cooperative_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
+    const rows_cooperative_tuning *t = &limits->tuning->rows_cooperative;
     const rows_forward_tuning *row = &limits->tuning->rows_forward;
     const cuda_spec *main = &plan->main;
     const int forward = plan->main.kernel == CUDA_FORWARD;
@@ -39,14 +39,14 @@ void wide_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits) {
     int stages = least(useful, room / slot);
     if (!lanes || stages < 3)
         return;
-    plan->wide = plan->main;
-    plan->wide.kernel = forward ? CUDA_FORWARD : CUDA_BACKWARD;
-    cuda_spec *spec = &plan->wide;
+    plan->cooperative = plan->main;
+    plan->cooperative.kernel = forward ? CUDA_FORWARD : CUDA_BACKWARD;
+    cuda_spec *spec = &plan->cooperative;
     rows_constants *c = &spec->rows;
     c->lanes = lanes;
     c->warps = lanes / 32;
     c->vecs = vecs;
-    spec->group = group;
+    spec->cooperating_blocks = group;
     c->rows = spec->cluster = c->teams = c->early = 1;
     c->hold = forward ? (int)HOLD_IN_SHARED : (int)HOLD_IN_RING;
     c->stages = stages;

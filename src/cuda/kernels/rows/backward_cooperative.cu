@@ -1,27 +1,27 @@
-/* A part of backward.cu: rows over GROUP blocks. */
+/* A part of backward.cu: rows over COOPERATING_BLOCKS blocks. */
 
-/* As in forward_wide.cu. */
+/* As in forward_cooperative.cu. */
 constexpr int LINE = 2 * DELAY + 2;
 /* The row that is put out next waits in registers, so that its slot is filled a turn earlier. */
 constexpr bool HELD = HOLD == HOLD_THE_NEXT;
 constexpr int AHEAD = most(STAGES - DELAY + HELD, 1);
-typedef mail<real, GROUP, LINE> group_mail;
+typedef mail<real, COOPERATING_BLOCKS, LINE> cooperative_mail;
 
-struct wide_room {
+struct cooperative_room {
     entry slots[2][WARPS], sums[2];
 };
 
 /* The extra warp: the sums of the rows whose output is next, and those of the newest row. */
-__device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &room, u64 *line,
+__device__ __forceinline__ void exchange_turns(const team_state &t, cooperative_room &room, u64 *line,
                                                int member) {
     const int turns = t.turns[0];
-    group_mail m;
+    cooperative_mail m;
     for (int turn = 0; turn < turns + DELAY; turn++) {
         if (turn >= DELAY) {
             real sum[3] = {0, 0, 0};
             m.wait(line, turn - DELAY, t.lane);
 #pragma unroll
-            for (int e = 0; e < group_mail::EACH; e++) {
+            for (int e = 0; e < cooperative_mail::EACH; e++) {
                 real v[3] = {0, 0, 0};
                 m.take(e, t.lane, v);
 #pragma unroll
@@ -39,7 +39,7 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, wide_room &r
             real sum[4];
             add_entries<WARPS>(t, shared_address(&room.slots[turn & 1][0]), sum);
             if (t.lane == 0)
-                group_mail::send(line, turn, member, sum);
+                cooperative_mail::send(line, turn, member, sum);
         }
     }
 }
@@ -55,7 +55,7 @@ __device__ __forceinline__ void statistics_of_turn(const backward_args &args, i6
 }
 
 /* The other warps: the sums of the newest row, and the output of an older one. */
-__device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, wide_room &room,
+__device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, cooperative_room &room,
                                           int member, i64 row) {
     const int turns = t.turns[0];
     operands o, held;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             const entry s = room.sums[turn & 1];
             const row_factors f = factors_of(s.sum, mean, rstd);
             char *dx = (char *)args.dx + row * args.dx_stride + (turn - DELAY) * args.dx_turn +
-                       (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? D_TYPE : F32));
+                       (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
             if constexpr (HELD)
                 row_output(t, row_in_registers{held, 0}, weights, f, dweight, dbias, dx_in_memory{dx, true});
             else
@@ -104,16 +104,16 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     write_column_sums(args, t, dweight, dbias, member);
 }
 
-__device__ __forceinline__ void wide_rows(const backward_args &args, team_state &t) {
-    __shared__ __align__(16) wide_room room;
-    const i64 group = blockIdx.x / GROUP;
-    const int member = blockIdx.x % GROUP;
-    u64 *line = args.mail + group * group_mail::ALL_WORDS;
+__device__ __forceinline__ void cooperative_rows(const backward_args &args, team_state &t) {
+    __shared__ __align__(16) cooperative_room room;
+    const i64 group = blockIdx.x / COOPERATING_BLOCKS;
+    const int member = blockIdx.x % COOPERATING_BLOCKS;
+    u64 *line = args.mail + group * cooperative_mail::ALL_WORDS;
     const bool exchanger = threadIdx.x >= THREADS;
     release_stream();
     wait_for_stream();
     if (exchanger) {
-        group_mail::clear(line, member, t.lane);
+        cooperative_mail::clear(line, member, t.lane);
         grid_barrier_of_warp(t.lane);
         exchange_turns(t, room, line, member);
     } else {
