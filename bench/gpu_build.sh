@@ -4,10 +4,8 @@
 set -e
 library=$(realpath "${1:?"usage: bench/gpu_build.sh LIBRARY"}")
 cd "$(dirname "$0")/../src/cuda"
-python3 embed.py "$library.texts.c" kernels/*.cu
+python3 embed.py "$library.texts.c" kernels/*/*.cu
 ${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -I../../include -I.. -o "$library" \
-    arguments.c cache.c channels.c channels_geometry.c channels_shape.c driver.c families.c finish.c \
-    general.c geometry.c groups.c groups_geometry.c images.c jit.c key.c lanes.c launch.c pack.c plan.c rows.c \
-    rows_backward.c rows_forward.c rows_launches.c rows_shape.c rows_wide.c spec.c strips.c tiles.c tuning.c \
+    $(find . -name '*.c' ! -name ahead.c ! -name report.c) \
     "$library.texts.c" ../problem.c ../problem_layouts.c ../roles.c ../status.c ../../tests/cuda/shim.c ../../tests/cuda/ceiling.c -ldl -lpthread
 rm "$library.texts.c"

@@ -56,7 +56,7 @@ unit() {{
     shift 3
     objects="$objects $object"
     # shellcheck disable=SC2086
-    {{ $CC $flags "$@" ${{CFLAGS-}} -I../../include -I../../src -I../../src/cuda \\
+    {{ $CC $flags "$@" ${{CFLAGS-}} -I../../include -I../../src \\
         -o "$object" -c "$source" || echo "$source" >>failed; }} &
     started=$((started + 1))
     if [ $((started % JOBS)) -eq 0 ]; then wait; fi

@@ -2,7 +2,7 @@
 #ifndef PLANISH_CPU_DISPATCH_H
 #define PLANISH_CPU_DISPATCH_H
 
-#include "cpu/kernels.h"
+#include "cpu/common/kernels.h"
 
 /* The table for this CPU: the fastest tier it runs, capped by PLANISH_CPU_TIER. Chosen once. */
 const cpu_kernels *cpu_kernels_chosen(void);

@@ -76,11 +76,11 @@ static int64_t gradient_block_rows(int64_t rows) {
 
 /* Blocks of rows where no sums are wanted of them. */
 static int64_t forward_block_rows(int64_t cols) {
-    if (cols >= BLOCK_ELEMENTS / GROUP)
+    if (cols >= BLOCK_ELEMENTS / TOGETHER)
         return 1;
     const int64_t rows = ceil_div(BLOCK_ELEMENTS, cols);
     /* Rows that are left over by a step take longer. */
-    const int64_t step = rows >= 4 * SHORT_ROWS ? SHORT_ROWS : GROUP;
+    const int64_t step = rows >= 4 * SHORT_ROWS ? SHORT_ROWS : TOGETHER;
     return ceil_div(rows, step) * step;
 }
 
@@ -190,7 +190,7 @@ static void plan_group_rows(cpu_plan *plan, const problem *p, const cpu_tuning *
     group_rows_cut *cut = &plan->cut.group_rows;
     const int64_t row_bytes = p->cols * dtype_bytes(p->dtypes[ROLE_X]);
     cut->space = plan_group_space(plan, p, real_bytes);
-    cut->together = row_bytes <= row->together_bytes[problem_is_backward(p)] ? GROUP : 1;
+    cut->together = row_bytes <= row->together_bytes[problem_is_backward(p)] ? TOGETHER : 1;
     /* Few rows are cut so that threads have about as many of them each. */
     const int64_t few = ceil_div(ceil_div(p->rows, EVEN_BLOCKS), cut->together) * cut->together;
     cut->block_rows = ceil_div(BLOCK_ELEMENTS, p->cols);
@@ -344,7 +344,7 @@ int cpu_plan_is_general(const cpu_plan *plan) {
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {
     static const char *const paths[] = {"empty",  "rows",   "channels", "groups",
-                                        "pixels", "planes", "gathered"};
+                                        "pixels", "planes", "strided"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};

@@ -6,7 +6,7 @@
 #ifndef PLANISH_CPU_PLAN_H
 #define PLANISH_CPU_PLAN_H
 
-#include "cpu/kernels.h"
+#include "cpu/common/kernels.h"
 #include "cpu/tuning.h"
 
 typedef enum cpu_path {

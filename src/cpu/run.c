@@ -1,11 +1,11 @@
 #include "cpu/run.h"
-#include "cpu/affine.h"
-#include "cpu/channels_run.h"
-#include "cpu/gathered.h"
-#include "cpu/groups_job.h"
-#include "cpu/groups_run.h"
+#include "cpu/channels/channels_run.h"
+#include "cpu/common/affine.h"
+#include "cpu/common/sums.h"
+#include "cpu/general/strided.h"
+#include "cpu/groups/groups_job.h"
+#include "cpu/groups/groups_run.h"
 #include "cpu/openmp.h"
-#include "cpu/sums.h"
 
 static const row_kernels *kernels_of(const cpu_job *job) {
     const problem *p = job->problem;
@@ -155,11 +155,11 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
         group_tile_blocks(data, begin, end);
         break;
     case PATH_STRIDED:
-        gathered_blocks(data, begin, end);
+        strided_blocks(data, begin, end);
         break;
     }
 #if defined(__SSE2__)
-    /* Once, not in kernels: it waits until what is on its way past the cache has arrived. */
+    /* Once, not in kernels: it waits until all non-temporal stores have arrived. */
     if (job->plan->traffic == TRAFFIC_STREAM)
         __builtin_ia32_sfence();
 #endif

@@ -5,7 +5,7 @@
  *
  * A row is of a CPU and not of an instruction set: PLANISH_CPU_TIER, which caps the latter, leaves
  * it. Kernels whose vectors are shorter than a line have no text for some of what a row may want,
- * and then do without (cpu/unit.h, LINE_VECTORS).
+ * and then do without (cpu/common/unit.h, LINE_VECTORS).
  */
 #ifndef PLANISH_CPU_TUNING_H
 #define PLANISH_CPU_TUNING_H

@@ -1,10 +1,10 @@
-#include "ahead.h"
+#include "cuda/ahead.h"
 
-#include "../buffers.h"
-#include "../sized.h"
-#include "backend.h"
-#include "cache.h"
-#include "key.h"
+#include "buffers.h"
+#include "cuda/backend.h"
+#include "cuda/cache.h"
+#include "cuda/key.h"
+#include "sized.h"
 
 static planish_status limits_of(const planish_gpu *gpu, cuda_limits *limits, message error) {
     if (!gpu)

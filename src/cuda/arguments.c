@@ -1,6 +1,6 @@
-#include "arguments.h"
+#include "cuda/arguments.h"
 
-#include "families.h"
+#include "cuda/families.h"
 
 /* Whether a run writes nothing: of no rows only a backward's sums have elements. */
 static bool is_empty(const cuda_plan *plan) {

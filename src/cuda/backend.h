@@ -7,9 +7,9 @@
 #ifndef PLANISH_CUDA_BACKEND_H
 #define PLANISH_CUDA_BACKEND_H
 
-#include "../problem.h"
-#include "spec.h"
-#include "tuning.h"
+#include "cuda/spec.h"
+#include "cuda/tuning.h"
+#include "problem.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {
@@ -32,9 +32,9 @@ typedef struct cuda_axis {
 typedef struct cuda_plan {
     cuda_limits limits;
     cuda_spec main;
-    cuda_spec wide; /* rows over groups of blocks, before main where the device holds them at once;
-                       kernel -1: none */
-    cuda_spec finish; /* kernel -1: none */
+    cuda_spec cooperative; /* rows over groups of blocks, before main where the device holds them at
+                       once; kernel -1: none */
+    cuda_spec finish;      /* kernel -1: none */
     int64_t rows, cols;
     int64_t stride[NORM_ROLES]; /* from row to row, in elements */
     double eps;

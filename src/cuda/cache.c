@@ -1,4 +1,4 @@
-#include "cache.h"
+#include "cuda/cache.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../status.h"
+#include "status.h"
 
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;

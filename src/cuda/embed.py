@@ -1,14 +1,15 @@
 """Writes kernel texts as C arrays: embed.py OUTPUT KERNEL.cu...
 
 A string literal would meet the length limit that C promises; an array of characters has none.
-A line #include "X.cu" is replaced by that file. What another includes is no text of its own.
+A line #include "X.cu" is replaced by that file, whose path is seen from the folder of
+the file that includes it. What another includes is no text of its own.
 """
 
 import pathlib
 import re
 import sys
 
-INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "([\w./]+\.cu)"$', re.MULTILINE)
 
 
 def text_of(path: pathlib.Path) -> str:
@@ -27,8 +28,12 @@ def array(path: pathlib.Path) -> str:
 
 def main() -> None:
     output, *kernels = map(pathlib.Path, sys.argv[1:])
-    parts = {part for kernel in kernels for part in INCLUDE.findall(kernel.read_text())}
-    output.write_text("\n".join(array(k) for k in kernels if k.name not in parts))
+    parts = {
+        (kernel.parent / part).resolve()
+        for kernel in kernels
+        for part in INCLUDE.findall(kernel.read_text())
+    }
+    output.write_text("\n".join(array(k) for k in kernels if k.resolve() not in parts))
 
 
 main()

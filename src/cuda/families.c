@@ -1,10 +1,10 @@
-#include "families.h"
+#include "cuda/families.h"
 
-#include "channels.h"
-#include "finish.h"
-#include "general.h"
-#include "groups.h"
-#include "rows.h"
+#include "cuda/channels/channels.h"
+#include "cuda/common/finish.h"
+#include "cuda/general/general.h"
+#include "cuda/groups/groups.h"
+#include "cuda/rows/rows.h"
 
 /* Made from kernels/ by embed.py. */
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],

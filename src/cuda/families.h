@@ -6,7 +6,7 @@
 #ifndef PLANISH_CUDA_FAMILIES_H
 #define PLANISH_CUDA_FAMILIES_H
 
-#include "launches.h"
+#include "cuda/launches.h"
 
 /* Kernels that are planned and launched by the same functions. Those of a plan are NULL for the
  * family that is only launched behind others' kernels (finish.h). All pure. */

@@ -1,7 +1,7 @@
 /* Shapes of launches. */
-#include "geometry.h"
+#include "cuda/geometry.h"
 
-#include "families.h"
+#include "cuda/families.h"
 
 unsigned cuda_spec_threads(const cuda_spec *spec) {
     return cuda_kernel_of(spec)->family->threads(spec);
@@ -11,8 +11,8 @@ size_t cuda_spec_shared_bytes(const cuda_spec *spec) {
     return cuda_kernel_of(spec)->family->shared_bytes(spec);
 }
 
-int cuda_spec_is_wide(const cuda_spec *spec) {
-    return spec->group > 1;
+int cuda_spec_is_cooperative(const cuda_spec *spec) {
+    return spec->cooperating_blocks > 1;
 }
 
 int cuda_spec_cluster(const cuda_spec *spec) {

@@ -1,4 +1,4 @@
-#include "jit.h"
+#include "cuda/jit.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cache.h"
-#include "families.h"
-#include "geometry.h"
-#include "key.h"
-#include "pack.h"
+#include "cuda/cache.h"
+#include "cuda/families.h"
+#include "cuda/geometry.h"
+#include "cuda/key.h"
+#include "cuda/pack.h"
 
 enum { BUCKETS = 1024 };
 

@@ -6,8 +6,8 @@
 #ifndef PLANISH_CUDA_JIT_H
 #define PLANISH_CUDA_JIT_H
 
-#include "driver.h"
-#include "spec.h"
+#include "cuda/driver.h"
+#include "cuda/spec.h"
 
 typedef struct jit_function {
     CUfunction function;

@@ -1,10 +1,10 @@
-#include "key.h"
+#include "cuda/key.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "cache.h"
-#include "families.h"
+#include "cuda/cache.h"
+#include "cuda/families.h"
 
 const char *const cuda_options[CUDA_OPTIONS] = {
     "--std=c++17", "--fmad=false" /* the kernels say where they contract */

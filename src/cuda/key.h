@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "spec.h"
+#include "cuda/spec.h"
 
 enum { CUDA_PRELUDE_BYTES = 4096, CUDA_KEY_BYTES = CUDA_PRELUDE_BYTES + 512, CUDA_OPTIONS = 2 };
 

@@ -4,11 +4,11 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "arguments.h"
-#include "backend.h"
-#include "driver.h"
-#include "geometry.h"
-#include "jit.h"
+#include "cuda/arguments.h"
+#include "cuda/backend.h"
+#include "cuda/driver.h"
+#include "cuda/geometry.h"
+#include "cuda/jit.h"
 
 enum { MOST_DEVICES = 64 };
 
@@ -148,7 +148,7 @@ static int queue(const launch *l, cuda_launch *work, const jit_function *f) {
         attributes[count].value.cluster.y = attributes[count].value.cluster.z = 1;
         count++;
     }
-    if (cuda_spec_is_wide(spec)) {
+    if (cuda_spec_is_cooperative(spec)) {
         memset(&attributes[count], 0, sizeof *attributes);
         attributes[count].id = CU_LAUNCH_COOPERATIVE;
         attributes[count].value.flag = 1;
@@ -184,10 +184,10 @@ planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE
     planish_status status = PLANISH_OK;
     for (int i = 0; i < count && !status; i++)
         status = jit_prepare(&launches[i].spec, plan->limits.arch, error);
-    if (status || plan->wide.kernel < 0)
+    if (status || plan->cooperative.kernel < 0)
         return status;
     cuda_plan plain = *plan; /* what run_held falls back on */
-    plain.wide.kernel = -1;
+    plain.cooperative.kernel = -1;
     return cuda_plan_prepare(&plain, buffers, error);
 }
 
@@ -201,9 +201,9 @@ static int run(const launch *l, void *const *buffers, void *workspace) {
         const cuda_spec *spec = &launches[i].spec;
         status =
             jit_get(l->driver, l->context, spec, l->plan->limits.arch, &functions[i], l->error);
-        if (!status && cuda_spec_is_wide(spec)) {
-            resident =
-                functions[i]->resident_blocks * l->plan->limits.multiprocessors / spec->group;
+        if (!status && cuda_spec_is_cooperative(spec)) {
+            resident = functions[i]->resident_blocks * l->plan->limits.multiprocessors /
+                       spec->cooperating_blocks;
             if (resident < 1)
                 return NOT_HELD;
         } else if (!status && spec->kernel == l->plan->main.kernel) {
@@ -220,13 +220,13 @@ static int run(const launch *l, void *const *buffers, void *workspace) {
     return result;
 }
 
-/* Where a wide plan's blocks are not held at once, the plan without it runs. */
+/* Where a cooperative plan's blocks are not held at once, the plan without it runs. */
 static planish_status run_held(const launch *l, void *const *buffers, void *workspace) {
     int result = run(l, buffers, workspace);
     if (result == NOT_HELD) {
         cuda_plan plain = *l->plan;
         launch again = *l;
-        plain.wide.kernel = -1;
+        plain.cooperative.kernel = -1;
         again.plan = &plain;
         result = run(&again, buffers, workspace);
     }

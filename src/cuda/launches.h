@@ -4,7 +4,7 @@
 #ifndef PLANISH_CUDA_LAUNCHES_H
 #define PLANISH_CUDA_LAUNCHES_H
 
-#include "backend.h"
+#include "cuda/backend.h"
 
 enum { CUDA_MOST_LAUNCHES = 4 };
 

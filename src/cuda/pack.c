@@ -1,4 +1,4 @@
-#include "pack.h"
+#include "cuda/pack.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "key.h"
+#include "cuda/key.h"
 
 enum { MAGIC_BYTES = sizeof PACK_MAGIC - 1 };
 

@@ -9,8 +9,8 @@
 #ifndef PLANISH_CUDA_PACK_H
 #define PLANISH_CUDA_PACK_H
 
-#include "../status.h"
-#include "cache.h"
+#include "cuda/cache.h"
+#include "status.h"
 
 #define PACK_MAGIC "planpack"
 

@@ -1,9 +1,9 @@
 /* Problem -> plan: which kernels take it. */
 #include <string.h>
 
-#include "backend.h"
-#include "families.h"
-#include "general.h"
+#include "cuda/backend.h"
+#include "cuda/families.h"
+#include "cuda/general/general.h"
 
 enum { MOST_COLS = 1 << 30 };
 
@@ -21,7 +21,7 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;
-    plan->finish.kernel = plan->wide.kernel = -1;
+    plan->finish.kernel = plan->cooperative.kernel = -1;
 }
 
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {

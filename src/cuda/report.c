@@ -2,11 +2,11 @@
  * What there is for GPUs on this machine, as JSON, for people: planish_gpu_report. Nothing else
  * reads it.
  */
-#include "../text.h"
-#include "backend.h"
-#include "cache.h"
-#include "driver.h"
-#include "pack.h"
+#include "cuda/backend.h"
+#include "cuda/cache.h"
+#include "cuda/driver.h"
+#include "cuda/pack.h"
+#include "text.h"
 
 /* Quoted, with what JSON wants escaped. */
 static void append_string(text *to, const char *string) {

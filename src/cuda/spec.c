@@ -1,10 +1,10 @@
-#include "spec.h"
+#include "cuda/spec.h"
 
 #include <ctype.h>
 #include <string.h>
 
-#include "../text.h"
-#include "families.h"
+#include "cuda/families.h"
+#include "text.h"
 
 /* Every kernel's. The first is asked by #if, which constants of the language cannot be. */
 static const cuda_constant common_list[] = {
@@ -17,7 +17,7 @@ static const cuda_constant common_list[] = {
     {"WANT_DWEIGHT", offsetof(cuda_spec, want_dweight)},
     {"WANT_DBIAS", offsetof(cuda_spec, want_dbias)},
     {"CLUSTER", offsetof(cuda_spec, cluster)},
-    {"GROUP", offsetof(cuda_spec, group)},
+    {"COOPERATING_BLOCKS", offsetof(cuda_spec, cooperating_blocks)},
     {"MIN_BLOCKS", offsetof(cuda_spec, min_blocks)},
     {NULL, 0},
 };
@@ -61,7 +61,7 @@ const cuda_constant rows_long_list[] = {
 const cuda_constant channels_list[] = {
     {"COLS", offsetof(cuda_spec, channels.cols)},
     {"PIXELS", offsetof(cuda_spec, channels.pixels)},
-    {"TILE", offsetof(cuda_spec, channels.tile_pixels)},
+    {"TILE_PIXELS", offsetof(cuda_spec, channels.tile_pixels)},
     {"DEPTH", offsetof(cuda_spec, channels.depth)},
     {"ROWS", offsetof(cuda_spec, channels.rows)},
     {"WIDTH", offsetof(cuda_spec, channels.width)},

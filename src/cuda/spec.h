@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../problem.h"
+#include "problem.h"
 
 typedef enum cuda_kernel {
     CUDA_FORWARD,
@@ -105,9 +105,9 @@ typedef struct cuda_spec {
     int32_t type[NORM_ROLES];   /* dtypes, DTYPE_NONE: absent */
     int32_t access[NORM_ROLES]; /* bytes that a tensor's parts are aligned to, up to 16 */
     /* How blocks are launched. */
-    int32_t cluster;    /* blocks of a cluster */
-    int32_t group;      /* blocks anywhere on the device that work together */
-    int32_t min_blocks; /* in a multiprocessor */
+    int32_t cluster;            /* blocks of a cluster */
+    int32_t cooperating_blocks; /* blocks anywhere on the device that work together */
+    int32_t min_blocks;         /* in a multiprocessor */
     union {
         rows_constants rows;
         channels_constants channels;

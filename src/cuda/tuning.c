@@ -4,7 +4,7 @@
  * comment says so; of the other architectures the compiler's reports are known (registers and
  * spills, tests/cuda/test_compile.py), not times.
  */
-#include "tuning.h"
+#include "cuda/tuning.h"
 
 #include <pthread.h>
 
@@ -92,7 +92,7 @@ static const gpu_tuning sm_80 = {
             .long_warps = 8,
             .long_blocks = 4,
         },
-    .rows_wide =
+    .rows_cooperative =
         {
             .chunks = 3328,
             .backward_cols = 65537,

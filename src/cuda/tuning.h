@@ -110,8 +110,8 @@ typedef struct rows_backward_tuning {
     int long_blocks; /* in a multiprocessor */
 } rows_backward_tuning;
 
-/* Rows over groups of blocks (rows_wide.c). */
-typedef struct rows_wide_tuning {
+/* Rows over groups of blocks (rows_cooperative.c). */
+typedef struct rows_cooperative_tuning {
     int chunks;         /* of the shortest row, in the forward of 16 bits; */
     int backward_cols;  /* the shortest in the backward */
     int vecs;           /* chunks a thread holds weights of; */
@@ -124,7 +124,7 @@ typedef struct rows_wide_tuning {
     int stages;         /* rows in a ring; */
     int few_stages;     /* of 16 bits in the forward; */
     int summed_stages;  /* in the backward */
-} rows_wide_tuning;
+} rows_cooperative_tuning;
 
 /* Norms over channels (channels_geometry.c). A "part" is what a block has of an image. */
 typedef struct channels_tuning {
@@ -247,7 +247,7 @@ typedef struct gpu_tuning {
     int block_slots;         /* blocks that a multiprocessor holds */
     rows_forward_tuning rows_forward;
     rows_backward_tuning rows_backward;
-    rows_wide_tuning rows_wide;
+    rows_cooperative_tuning rows_cooperative;
     channels_tuning channels;
     groups_tuning groups;
     tiles_tuning tiles;

@@ -81,7 +81,7 @@ def test_ulp_of_every_dtype():
 
 @pytest.mark.parametrize("direction", ["forward", "backward", "from-y", "statistics", "apply"])
 def test_all_tiers_are_right_about_a_small_case(engines, direction):
-    path = "gathered" if direction == "from-y" else "rows"
+    path = "strided" if direction == "from-y" else "rows"
     found = runner.check(rows(direction, wanted=path), engines)
     assert [outcome.failed for outcome in found] == [False] * len(engines), found
     assert all(0 <= outcome.verdict.worst <= outcome.verdict.bound for outcome in found)

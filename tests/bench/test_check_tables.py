@@ -39,7 +39,7 @@ def test_the_table_has_every_family_dtype_and_pass():
         "groups",
         "pixels",
         "planes",
-        "gathered",
+        "strided",
         "overflow",
     )
     for kernel in kernels:
@@ -74,7 +74,7 @@ def test_every_case_runs_the_variant_that_it_names_on_every_tier(engines):
 
 
 def test_the_lengths_of_rows_are_those_of_the_kernels_that_they_name():
-    """Which kernel of the path "rows" takes a row follows from its length (src/cpu/rows.h,
+    """Which kernel of the path "rows" takes a row follows from its length (src/cpu/rows/rows.h,
     kernels_few_*.h), by the canonical lanes and, for rows that are short, by the vectors of a tier:
     these lengths are on the same side on all."""
     source = pathlib.Path(__file__).parents[2] / "src/cpu"

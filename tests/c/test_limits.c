@@ -14,7 +14,8 @@
 
 typedef enum caches { NEAR, AHEAD, PAST, FAR_PAST, CACHES } caches;
 
-static const char *const cache_names[] = {"near", "ahead", "past the cache", "far past the cache"};
+static const char *const cache_names[] = {"near", "ahead", "beyond the cache",
+                                          "far beyond the cache"};
 
 /* A CPU of this kind in whose caches everything lies where `where` says; `row` is room for how it
  * is tuned. */

@@ -144,7 +144,7 @@ static void paths(void) {
          CHANNELS_LAST},
         {"channel norm of one pixel", "rows", CHANNEL_NORM, {2, 24, 1, 1}, 1, DENSE, DENSE},
         {"channel norm of padded rows", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, PADDED, PADDED},
-        {"every second pixel", "gathered", CHANNEL_NORM, {2, 24, 5, 7}, 1, INNER_STRIDE_2, DENSE},
+        {"every second pixel", "strided", CHANNEL_NORM, {2, 24, 5, 7}, 1, INNER_STRIDE_2, DENSE},
         {"GroupNorm of NCHW", "groups", GROUP_NORM, {2, 24, 5, 7}, 6, DENSE, DENSE},
         {"GroupNorm of one group", "groups", GROUP_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
         {"GroupNorm of a group for each channel",
@@ -177,7 +177,7 @@ static void paths(void) {
          6,
          CHANNELS_LAST,
          DENSE},
-        {"GroupNorm of padded rows", "gathered", GROUP_NORM, {2, 24, 5, 7}, 6, PADDED, PADDED},
+        {"GroupNorm of padded rows", "strided", GROUP_NORM, {2, 24, 5, 7}, 6, PADDED, PADDED},
         {"GroupNorm +silu", "groups", GROUP_NORM, {2, 24, 5, 7}, 6, DENSE, DENSE},
         {"GroupNorm of NHWC +relu",
          "pixels",
@@ -195,7 +195,7 @@ static void paths(void) {
          CHANNELS_LAST,
          CHANNELS_LAST},
         {"channel norm, one row +silu", "rows", CHANNEL_NORM, {1, 24, 1, 1}, 1, DENSE, DENSE},
-        {"channel norm, padded +relu", "gathered", CHANNEL_NORM, {2, 24, 5, 7}, 1, REVERSED, DENSE},
+        {"channel norm, padded +relu", "strided", CHANNEL_NORM, {2, 24, 5, 7}, 1, REVERSED, DENSE},
     };
     static const element types[] = {F32, F16, BF16, F64};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -221,7 +221,7 @@ static void paths(void) {
                 expect(!c.activation == !strchr(line, '+'), "%s", line);
                 line[strcspn(line, "/")] = 0;
                 expect(!strcmp(line, table[i].path), "it takes '%s'", line);
-                const bool general = !strcmp(line, "planes") || !strcmp(line, "gathered");
+                const bool general = !strcmp(line, "planes") || !strcmp(line, "strided");
                 expect(planish_plan_is_general(plan) == general, "it is general: %d", !general);
                 planish_plan_destroy(plan);
                 bundle_free(&b);
@@ -276,7 +276,7 @@ static void names(void) {
     SAME(DWEIGHT, dweight)
     SAME(DBIAS, dbias)
 #undef SAME
-    expect(!planish_tensor_name(PARTS) && !planish_tensor_name(-1), "a name beyond the last");
+    expect(!planish_tensor_name(sizeof(planish_tensors) / sizeof(void *) - 1) && !planish_tensor_name(-1), "a name beyond the last");
 }
 
 int main(void) {

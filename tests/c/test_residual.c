@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "check.h"
+#include "cpu/common/element.h"
 #include "cpu/dispatch.h"
-#include "cpu/element.h"
 #include "tensor.h"
 
 enum { MOST_ROWS = 45, MOST_COLS = 5000 };

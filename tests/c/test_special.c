@@ -217,8 +217,8 @@ static void activated_numbers(void) {
         }
 }
 
-/* Short rows of groups that go past the cache where they are dense, and lie there apart by no whole
- * lines: the same bits. */
+/* Short rows of groups that non-temporal stores take where they are dense, and lie there apart by
+ * no whole lines: the same bits. */
 static void rows_apart(planish_pass pass) {
     enum { ROWS = 9000, CHANNELS = 4, SPAN = 64, COLS = CHANNELS * SPAN, APART = COLS + 1 };
     test_case("groups that lie apart by no whole lines (pass %d)", pass);

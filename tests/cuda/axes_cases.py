@@ -412,13 +412,13 @@ def image_cases(quick: bool) -> list[AnyCase]:
 
 
 def strip(
-    pixels: int, tile: int, width: int, blocks: int, wide: bool, warps: int
+    pixels: int, tile: int, width: int, blocks: int, cooperative: bool, warps: int
 ) -> dict[str, int]:
     """The constants of strips of `tile` channels over blocks of a cluster or anywhere."""
     lanes = tile // width
     return {
-        "GROUP": blocks if wide else 1,
-        "CLUSTER": 1 if wide else blocks,
+        "COOPERATING_BLOCKS": blocks if cooperative else 1,
+        "CLUSTER": 1 if cooperative else blocks,
         "TILE_CHANNELS": tile,
         "LANES": lanes,
         "PLANES": 32 // lanes,
@@ -454,14 +454,14 @@ def strip_cases() -> list[AnyCase]:
         (2, 3, 40, 700, 80, 2),
     ):  # fmt: skip
         for direction in (FORWARD, BACKWARD):
-            for wide in (False, True):
+            for cooperative in (False, True):
                 for t, dtype in enumerate(("f16", "f32", "bf16")):
-                    if not wide and blocks not in (2, 4, 8, 16):
+                    if not cooperative and blocks not in (2, 4, 8, 16):
                         continue
                     # dbias of 40 images, whose dy have a mean of 0.3, is beyond f16.
                     w = {"weight": "f32", "dweight": "f32", "bias": "f32", "dbias": "f32"}
                     width, part = (4, 2) if dtype == "f32" else (8, 1)
-                    constants = strip(hw, tile // part, width, blocks, wide, 12)
+                    constants = strip(hw, tile // part, width, blocks, cooperative, 12)
                     if tile // part % d or tile // part % width:
                         continue
                     out.append(

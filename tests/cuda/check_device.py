@@ -16,7 +16,7 @@ from axes_cases import AnyCase, any_cases, image_cases
 from behind_cases import behind_cases
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ShimError
 from large_cases import large
-from row_cases import Case, at_once, cases, types_of, wide_cases
+from row_cases import Case, at_once, cases, cooperative_cases, types_of
 
 
 def small_cases() -> list[Case | AnyCase]:
@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--json", help="where to write every case's worst errors")
     arguments = parser.parse_args()
     found: list[Case | AnyCase] = [*cases(arguments.quick), *any_cases(arguments.quick)]
-    found += wide_cases(arguments.quick)
+    found += cooperative_cases(arguments.quick)
     found += behind_cases(arguments.quick)
     if arguments.images:
         found = [*image_cases(arguments.small)]

@@ -19,7 +19,7 @@ from axes_cases import AnyCase, any_cases, image_cases
 from check_device import prepare_all
 from device_buffers import Placed
 from gpu_shim import ShimError
-from row_cases import Case, cases, wide_cases
+from row_cases import Case, cases, cooperative_cases
 
 import torch
 
@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=100, help="on each of two streams")
     parser.add_argument("--processes", type=int, default=0, help="compile ahead in parallel")
     arguments = parser.parse_args()
-    found = [*cases(False), *any_cases(False), *wide_cases(False), *image_cases(False)]
+    found = [*cases(False), *any_cases(False), *cooperative_cases(False), *image_cases(False)]
     found = [c for c in found if elements(c) <= LARGEST]
     if arguments.processes:
         prepare_all(found, arguments.processes)

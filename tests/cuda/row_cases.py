@@ -242,7 +242,7 @@ def group_of(
 ) -> dict[str, int]:
     """The constants of rows over groups of blocks."""
     return {
-        "GROUP": group,
+        "COOPERATING_BLOCKS": group,
         "LANES": lanes,
         "VECS": -(-cols // (width * lanes * group)),
         "WARPS": lanes // 32,
@@ -252,7 +252,7 @@ def group_of(
     }
 
 
-def wide_cases(quick: bool) -> list[Case]:
+def cooperative_cases(quick: bool) -> list[Case]:
     """Rows over groups of blocks at lengths that are quick to check."""
     out: list[Case] = []
     for direction in (FORWARD, BACKWARD):
@@ -293,7 +293,7 @@ def wide_cases(quick: bool) -> list[Case]:
         out.append(Case(BACKWARD, RMS, 301, 32768, types_of(BACKWARD, RMS, "bf16")))
         # What runs where the device does not hold a group's blocks at once.
         out += [
-            Case(direction, LAYER, 5, n, types_of(direction, LAYER, t), GROUP=1)
+            Case(direction, LAYER, 5, n, types_of(direction, LAYER, t), COOPERATING_BLOCKS=1)
             for direction in (FORWARD, BACKWARD)
             for n in (131072, 262144, 802816)
             for t in ("f16", "f32")
@@ -305,13 +305,13 @@ def at_once() -> list[str]:
     """Kernels whose blocks wait for each other, in graphs on several streams at the same time."""
     works: list[tuple[Case, torch.cuda.CUDAGraph, torch.cuda.Stream, Placed]] = []
     expected: list[Mapping[str, Strided]] = []
-    wide = group_of(16384, 4, 256, 8, 5, 2)
+    cooperative = group_of(16384, 4, 256, 8, 5, 2)
     f16 = {d: types_of(d, LAYER, "f16") for d in (FORWARD, BACKWARD)}
     for case in (
         Case(BACKWARD, LAYER, 333, 1024, f16[BACKWARD]),
-        Case(FORWARD, LAYER, 300, 16384, f16[FORWARD], **wide),
-        Case(BACKWARD, LAYER, 300, 16384, f16[BACKWARD], **wide),
-        Case(FORWARD, LAYER, 40, 16384, f16[FORWARD], **wide),
+        Case(FORWARD, LAYER, 300, 16384, f16[FORWARD], **cooperative),
+        Case(BACKWARD, LAYER, 300, 16384, f16[BACKWARD], **cooperative),
+        Case(FORWARD, LAYER, 40, 16384, f16[FORWARD], **cooperative),
     ):
         d = case.inputs()
         expected.append(case.whole(d).run())

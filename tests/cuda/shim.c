@@ -9,11 +9,11 @@
 
 #include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
+#include "../../src/cuda/common/integers.h"
 #include "../../src/cuda/families.h"
 #include "../../src/cuda/geometry.h"
-#include "../../src/cuda/integers.h"
 #include "../../src/cuda/jit.h"
-#include "../../src/cuda/rows_shape.h"
+#include "../../src/cuda/rows/rows_shape.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -131,7 +131,8 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
         text[0] = 0;
     if (!count)
         return 0;
-    const int together = cuda_spec_is_wide(first) ? first->group : cuda_spec_cluster(first);
+    const int together =
+        cuda_spec_is_cooperative(first) ? first->cooperating_blocks : cuda_spec_cluster(first);
     const int held = plan->limits.multiprocessors * most(1, first->min_blocks) / most(1, together);
     cuda_launch_arguments(plan, buffers, NULL, most(1, held), launches);
     int length = 0;
@@ -149,7 +150,7 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
 
 /* The kernel that runs where the device holds it. */
 static cuda_spec *spec_of(cuda_plan *plan) {
-    return plan->wide.kernel >= 0 ? &plan->wide : &plan->main;
+    return plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
 }
 /* A constant by its name in the kernel's text; -1: it has none. */
 EXPORT int shim_get(cuda_plan *plan, const char *name) {
@@ -157,30 +158,31 @@ EXPORT int shim_get(cuda_plan *plan, const char *name) {
     return constant ? *constant : -1;
 }
 
-/* GROUP 1 takes the wide road away; more makes one where the plan has none. */
+/* COOPERATING_BLOCKS 1 takes the cooperative way away; more makes one where the plan has none. */
 static void set_group(cuda_plan *plan, int group) {
-    if (group > 1 && plan->wide.kernel < 0) {
-        plan->wide = plan->main;
-        rows_constants *c = &plan->wide.rows;
-        plan->wide.cluster = 1;
+    if (group > 1 && plan->cooperative.kernel < 0) {
+        plan->cooperative = plan->main;
+        rows_constants *c = &plan->cooperative.rows;
+        plan->cooperative.cluster = 1;
         if (plan->main.kernel != CUDA_STRIPS)
             c->rows = c->teams = c->hold = c->early = 1;
     }
     if (group > 1)
-        plan->wide.group = group;
+        plan->cooperative.cooperating_blocks = group;
     else
-        plan->wide.kernel = -1;
+        plan->cooperative.kernel = -1;
 }
 
-/* Changes a constant of the kernel that runs (GROUP first), TURNS of the plan or SLICES of what
- * adds up partial sums; a bench's way to try variants. 0: the kernel has no such constant. */
+/* Changes a constant of the kernel that runs (COOPERATING_BLOCKS first), TURNS of the plan or
+ * SLICES of what adds up partial sums; a bench's way to try variants. 0: the kernel has no such
+ * constant. */
 EXPORT int shim_set(cuda_plan *plan, const char *name, int value) {
     int32_t *constant = cuda_spec_constant(spec_of(plan), name);
     if (!strcmp(name, "TURNS"))
         plan->turns = value;
     else if (!strcmp(name, "SLICES"))
         plan->finish.finish.slices = value;
-    else if (!strcmp(name, "GROUP"))
+    else if (!strcmp(name, "COOPERATING_BLOCKS"))
         set_group(plan, value);
     else if (constant)
         *constant = value;
@@ -224,20 +226,21 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
     static void *const nowhere[ROLE_COUNT] = {NULL};
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     cuda_plan plain = *plan;
-    plain.wide.kernel = -1;
-    const int wide = plan->wide.kernel >= 0 && number == 0;
-    const cuda_plan *which = wide ? plan : &plain;
-    number -= plan->wide.kernel >= 0 && !wide; /* what runs in the wide kernel's place follows it */
+    plain.cooperative.kernel = -1;
+    const int cooperative = plan->cooperative.kernel >= 0 && number == 0;
+    const cuda_plan *which = cooperative ? plan : &plain;
+    number -= plan->cooperative.kernel >= 0 &&
+              !cooperative; /* what runs in the cooperative kernel's place follows it */
     if (number >= cuda_launch_specs(which, nowhere, launches))
         return 100;
     cuda_spec spec = launches[number].spec;
-    if (!wide && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
+    if (!cooperative && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
         spec = plan->main;
     for (role r = 0; r < NORM_ROLES; r++)
         spec.access[r] = access;
     rows_constants *rows = &spec.rows; /* of forward and backward */
     const int tiled = rows_are_tiled(&spec);
-    if (spec.kernel == CUDA_BACKWARD && !wide && rows->hold == HOLD_IN_THREAD && !tiled &&
+    if (spec.kernel == CUDA_BACKWARD && !cooperative && rows->hold == HOLD_IN_THREAD && !tiled &&
         (access < 4 || rows->width * role_bytes(&spec, ROLE_X) < 4 ||
          rows->width * role_bytes(&spec, ROLE_DY) < 4))
         rows->stages = 0;
@@ -246,7 +249,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         if (access < 4 && spec.kernel == CUDA_FORWARD)
             spec.min_blocks = most(1, spec.min_blocks * 3 / 4);
     }
-    if (spec.kernel == CUDA_FORWARD && !wide && access < 4) {
+    if (spec.kernel == CUDA_FORWARD && !cooperative && access < 4) {
         rows->stages = 0;
         if (rows->hold == HOLD_IN_SHARED)
             rows->hold = READ_AGAIN;

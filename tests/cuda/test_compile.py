@@ -304,7 +304,7 @@ def test_every_kind_compiles_without_a_spill() -> None:
 def test_no_load_takes_the_read_only_path() -> None:
     """A kernel starts while the one before it still writes, and waits for it in its own text. The
     assembler takes what is read by ld.global.nc to be constant and moves it ahead of that."""
-    texts = sorted((Path(__file__).parents[2] / "src/cuda/kernels").glob("*.cu"))
+    texts = sorted((Path(__file__).parents[2] / "src/cuda/kernels").rglob("*.cu"))
     read_only = re.compile(r"ld\.global(\.\w+)*\.nc\.|ld\.const|__ldg|__restrict__")
     assert len(texts) > 30
     assert not [t.name for t in texts if read_only.search(t.read_text())]

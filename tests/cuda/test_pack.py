@@ -149,7 +149,7 @@ def test_a_list_of_norms_leaves_kernels_out(machine: Machine) -> None:
     assert done.returncode == 0, done.stderr
     # Rows over groups of blocks need, beside their kernel, the one that runs where it is not held.
     text = out.read_bytes().decode(errors="replace")
-    groups = set(re.findall(r"COLS = 131072;\n.*?GROUP = (\d+);", text, re.DOTALL))
+    groups = set(re.findall(r"COLS = 131072;\n.*?COOPERATING_BLOCKS = (\d+);", text, re.DOTALL))
     assert "1" in groups and len(groups) > 1, groups
     rows = [1, 2, 130, 131, 133, 263, 264, 265, 527, 529, 1055, 1057, 5000, 34567, 1 << 19]
     for item in (

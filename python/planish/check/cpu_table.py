@@ -3,7 +3,8 @@
 The tiers are not here: every case is run by each that is there. The sizes are of a core's second
 and third cache, so that a case takes a fraction of a second, but for those of "stream".
 planish_plan_describe names a path and no kernel within it; which rows are short, in steps, in
-groups or alone follows from their length (src/cpu/rows.h: FEW_COLS, rows_few.h, rows_forward.h).
+groups or alone follows from their length (src/cpu/rows: FEW_COLS of rows.h, rows_few.h,
+rows_forward.h).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from .case import DTYPES, Activation, Case, Direction, Kind
 
-#: Elements of x, about, and of one that its y is written past the cache.
+#: Elements of x, about, and of one that its y is written by non-temporal stores.
 ELEMENTS = 1 << 18
 ALSO = 40000  # of those that are only checked, but for 7 rows
 STREAM_BYTES = 21 << 20
@@ -155,23 +156,23 @@ def _group_cases(dtype: str) -> Iterator[Case]:
                       result_order=(0, 1, 2, 3, 4))  # fmt: skip
 
 
-def _gathered_cases(dtype: str) -> Iterator[Case]:
+def _strided_cases(dtype: str) -> Iterator[Case]:
     """What has no kernels of its own: strides, dtypes that differ, backward from y."""
     for direction in BOTH:
-        case = _rows("gathered", "strided", dtype, 1024, direction, 200, 12288, step=2)
-        yield replace(case, wanted="gathered", shape=(64, 1024))
+        case = _rows("strided", "strides", dtype, 1024, direction, 200, 12288, step=2)
+        yield replace(case, wanted="strided", shape=(64, 1024))
         other = "f32" if dtype != "f32" else "bf16"
-        case = _rows("gathered", "mixed", dtype, 1024, direction, 24, result_dtype=other)
-        yield replace(case, wanted="gathered", shape=(64, 1024))
-    case = _rows("gathered", "", dtype, 1024, "from-y", 24, 200)
-    yield replace(case, wanted="gathered", shape=(64, 1024))
+        case = _rows("strided", "mixed", dtype, 1024, direction, 24, result_dtype=other)
+        yield replace(case, wanted="strided", shape=(64, 1024))
+    case = _rows("strided", "", dtype, 1024, "from-y", 24, 200)
+    yield replace(case, wanted="strided", shape=(64, 1024))
 
 
 def _overflow_cases(dtype: str) -> Iterator[Case]:
     """Rows that leave the range of the arithmetic: squares of x in forward, sums of dy in backward.
-    They are right only where src/cpu/wide.c does them (f64 backward, which that file does in f64,
-    too: where it is thought to be beyond, from 1e300). No f16 row is so large; dweight and dbias
-    are in range because the rows cancel."""
+    They are right only where src/cpu/common/overflow.c does them (f64 backward, which that file
+    does in f64, too: where it is thought to be beyond, from 1e300). No f16 row is so large; dweight
+    and dbias are in range because the rows cancel."""
     if dtype == "f16":
         return
     for direction in BOTH:
@@ -195,7 +196,7 @@ def cases() -> list[Case]:
     found = [
         case
         for dtype in DTYPES
-        for make in (_row_cases, _channel_cases, _group_cases, _gathered_cases, _overflow_cases)
+        for make in (_row_cases, _channel_cases, _group_cases, _strided_cases, _overflow_cases)
         for case in make(dtype)
     ]
     kernels = list(dict.fromkeys(case.kernel for case in found))

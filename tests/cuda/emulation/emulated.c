@@ -104,19 +104,19 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
 static void share_without_clusters(cuda_plan *plan) {
     if (plan->main.cluster == 1)
         return;
-    plan->wide = plan->main;
-    plan->wide.group = plan->main.cluster;
-    plan->wide.cluster = 1;
+    plan->cooperative = plan->main;
+    plan->cooperative.cooperating_blocks = plan->main.cluster;
+    plan->cooperative.cluster = 1;
     cuda_family_of(plan)->plan_size(plan);
 }
 
 static void share_rows(cuda_plan *plan) {
     const sharing *s = &sharing_of_rows;
-    rows_constants *c = &plan->wide.rows;
-    plan->wide = plan->main;
-    plan->wide.kernel = plan->main.kernel == CUDA_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
-    plan->wide.group = s->group;
-    plan->wide.cluster = plan->wide.min_blocks = 1;
+    rows_constants *c = &plan->cooperative.rows;
+    plan->cooperative = plan->main;
+    plan->cooperative.kernel = plan->main.kernel == CUDA_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
+    plan->cooperative.cooperating_blocks = s->group;
+    plan->cooperative.cluster = plan->cooperative.min_blocks = 1;
     c->lanes = s->lanes;
     c->warps = s->lanes / 32;
     c->vecs = s->vecs;
@@ -176,10 +176,10 @@ static struct variant {
     {CUDA_BACKWARD, "ROWS", 2, 9, 0},
     {CUDA_BACKWARD, "ACCESSES[dy]", 2, 2, 0},
     {CUDA_BACKWARD, "REAL_DOUBLE", 1, 1, 0},
-    {CUDA_FORWARD, "GROUP", 2, 32, 0},
-    {CUDA_FORWARD, "GROUP", 33, 999, 0},
-    {CUDA_BACKWARD, "GROUP", 2, 32, 0},
-    {CUDA_BACKWARD, "GROUP", 33, 999, 0},
+    {CUDA_FORWARD, "COOPERATING_BLOCKS", 2, 32, 0},
+    {CUDA_FORWARD, "COOPERATING_BLOCKS", 33, 999, 0},
+    {CUDA_BACKWARD, "COOPERATING_BLOCKS", 2, 32, 0},
+    {CUDA_BACKWARD, "COOPERATING_BLOCKS", 33, 999, 0},
     {CUDA_SUMS, "WARPS", 1, 32, 0},
     {CUDA_APPLY, "WARPS", 1, 32, 0},
     {CUDA_FINISH, "SLICES", 1, 8, 0},
@@ -235,7 +235,7 @@ static struct variant {
     {CUDA_STRIPS, "CLUSTER", 1, 1, 0},
     {CUDA_STRIPS, "CLUSTER", 2, 2, 0},
     {CUDA_STRIPS, "CLUSTER", 4, 16, 0},
-    {CUDA_STRIPS, "GROUP", 2, 16, 0},
+    {CUDA_STRIPS, "COOPERATING_BLOCKS", 2, 16, 0},
     {CUDA_STRIPS, "DELAY", 1, 1, 0},
     {CUDA_STRIPS, "CORRECT", 1, 1, 0},
     {CUDA_STRIPS, "DEPTH", 1, 1, 0},
@@ -278,7 +278,7 @@ static planish_status run_launch(const cuda_launch *l, message error) {
                                     .threads = cuda_spec_threads(&l->spec),
                                     .shared_bytes = cuda_spec_shared_bytes(&l->spec),
                                     .shared_limit = (size_t)limits.shared_per_block,
-                                    .resident = cuda_spec_is_wide(&l->spec),
+                                    .resident = cuda_spec_is_cooperative(&l->spec),
                                     .schedule = order,
                                     .seed = 7 + (uint64_t)launches_run,
                                     .shared_fill = fill};
@@ -313,8 +313,9 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
     /* As the driver answers for clusters, with multiprocessors in groups of 16 or so. */
     int cluster = cuda_spec_cluster(&launches[0].spec);
     int held = limits.multiprocessors / cluster;
-    if (cuda_spec_is_wide(&launches[0].spec))
-        held = limits.multiprocessors * launches[0].spec.min_blocks / launches[0].spec.group;
+    if (cuda_spec_is_cooperative(&launches[0].spec))
+        held = limits.multiprocessors * launches[0].spec.min_blocks /
+               launches[0].spec.cooperating_blocks;
     if (exec->workspace)
         memset(exec->workspace, fill, exec->workspace_bytes);
     cuda_launch_arguments(&plan, buffers, exec->workspace, held > 1 ? held - held / 8 : 1,

@@ -2,7 +2,8 @@
 
 What is left of each text is C++ between words.hpp and instructions.hpp: functions that hold PTX
 become declarations (instructions.hpp defines them), shared variables become references to the
-block's own memory, and hints for the compiler go. Lines keep their numbers.
+block's own memory, and hints for the compiler go. Lines keep their numbers. The
+files come into one folder: their names are unique.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import sys
 
 PTX = re.compile(r"\basm\s*(?:volatile\s*)?\(")
-INCLUDE = re.compile(r'^#include "(\w+)\.cu"$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "(?:[\w.]+/)*(\w+)\.cu"$', re.MULTILINE)
 UNROLL = re.compile(r"^[ \t]*#pragma unroll.*$", re.MULTILINE)
 DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\];")
 SHARED = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\d+\)\s+)?(\w+)\s+([^;]+);")

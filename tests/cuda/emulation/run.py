@@ -17,32 +17,8 @@ import time
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[2]
 SUPPORT = ("check", "element", "tensor", "reference", "cases", "bounds")
-# The parts of src/cuda that know nothing of the driver.
-PURE = (
-    "arguments",
-    "channels",
-    "channels_geometry",
-    "channels_shape",
-    "families",
-    "finish",
-    "general",
-    "geometry",
-    "groups",
-    "groups_geometry",
-    "images",
-    "lanes",
-    "plan",
-    "rows",
-    "rows_backward",
-    "rows_forward",
-    "rows_launches",
-    "rows_shape",
-    "rows_wide",
-    "spec",
-    "strips",
-    "tiles",
-    "tuning",
-)
+# The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
+OUTSIDE = ("ahead", "cache", "driver", "jit", "key", "launch", "pack", "report")
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
 # Not optimized: that takes longer than it saves.
@@ -57,7 +33,7 @@ def call(*command: str | pathlib.Path) -> None:
 
 def build_program(folder: pathlib.Path) -> pathlib.Path:
     """The test itself, and the kernels' text for the host."""
-    kernels = sorted((ROOT / "src/cuda/kernels").glob("*.cu"))
+    kernels = sorted((ROOT / "src/cuda/kernels").rglob("*.cu"))
     program, texts = folder / "test_emulation", folder / "texts.c"
     call(sys.executable, HERE / "host_text.py", folder, *kernels)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
@@ -65,7 +41,8 @@ def build_program(folder: pathlib.Path) -> pathlib.Path:
     sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
     common = ("problem", "problem_layouts", "roles", "status")
     sources += [ROOT / f"src/{name}.c" for name in common]
-    sources += [ROOT / f"src/cuda/{name}.c" for name in PURE]
+    host = sorted((ROOT / "src/cuda").rglob("*.c"))
+    sources += [source for source in host if source.stem not in OUTSIDE]
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-ffp-contract=off"]
     includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", f"-I{HERE}"]
     libraries = ["-rdynamic", "-lm", "-ldl", "-lpthread"]

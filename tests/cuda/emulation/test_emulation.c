@@ -243,7 +243,7 @@ static void long_rows(void) {
 }
 
 /* Rows over groups of blocks anywhere on the device, as planned. */
-static void rows_wide(void) {
+static void rows_cooperative(void) {
     set_device(90, 12);
     limits.cooperative = 1;
     emulate_case(rows_of(PLANISH_FORWARD, PLANISH_LAYER, 7, 20000, F32));
@@ -1149,7 +1149,7 @@ int main(int argc, char **argv) {
     } tables[] = {
         {"lengths", lengths},
         {"long", long_rows},
-        {"rows wide", rows_wide},
+        {"rows cooperative", rows_cooperative},
         {"rows shared", rows_shared},
         {"outliers", outliers},
         {"rows", row_counts},
@@ -1172,7 +1172,7 @@ int main(int argc, char **argv) {
         {"group tiles", group_tiles},
         {"strips", strips},
         {"strips over few", strips_over_few},
-        {"strips wide", strips_without_clusters},
+        {"strips cooperative", strips_without_clusters},
         {"strips as planned", strips_as_planned},
         {"activations", activations},
         {"behind rows", behind_rows},

@@ -1,0 +1,12 @@
+/* Norms over channels, and planes: a unit of kernels (cpu/common/unit.h). */
+#include "cpu/channels/channels.h"
+
+DECLARE_REAL(ELEMENT, TIER)
+const channel_kernels EXPORT(channels) = {
+    .forward = {NAME(forward_layer), NAME(forward_rms), NAME(forward_fused)},
+    .backward = {NAME(backward_layer), NAME(backward_rms), NAME(backward_fused)},
+};
+const plane_kernels EXPORT(planes) = {
+    .gather = NAME(gather_planes),
+    .scatter = NAME(scatter_planes),
+};

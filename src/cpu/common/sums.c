@@ -1,0 +1,72 @@
+/*
+ * dweight and dbias: what the blocks summed, added in the order of the blocks and written out; and
+ * the values of a problem that has no elements.
+ */
+#include "cpu/common/sums.h"
+#include "cpu/common/affine.h"
+
+#include <math.h>
+
+void flush_dense(const cpu_job *job, void *chunk, double *sum) {
+    const cpu_plan *plan = job->plan;
+    plan->kernels->spans->flush[plan->is_double](sum, chunk, job->problem->cols);
+}
+
+/* Adds elements of a block's sums, dweight's (0) or dbias's (1). */
+static void add_block(const cpu_job *job, int64_t block, int which, int64_t first, int64_t count,
+                      double total[]) {
+    const cpu_plan *plan = job->plan;
+    const block_space space = block_space_of(job, block);
+    if (blocks_are_chunks(plan) && !plan->is_double) {
+        const float *chunk = (const float *)space.chunk[which] + first;
+        for (int64_t i = 0; i < count; i++)
+            total[i] += (double)chunk[i];
+        return;
+    }
+    const double *sum =
+        blocks_are_chunks(plan) ? (const double *)space.chunk[which] : space.sum[which];
+    for (int64_t i = 0; i < count; i++)
+        total[i] += sum[first + i];
+}
+
+void sum_tiles(void *data, int64_t begin, int64_t end) {
+    const cpu_job *job = data;
+    const cpu_plan *plan = job->plan;
+    const problem *p = job->problem;
+    const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
+    double total[SUM_TILE];
+    for (int64_t tile = begin; tile < end; tile++) {
+        const int64_t first = tile * SUM_TILE;
+        const int64_t count = p->affine - first < SUM_TILE ? p->affine - first : SUM_TILE;
+        for (int o = 0; o < 2; o++) {
+            const role output = outputs[o];
+            if (!has(p, output))
+                continue;
+            memset(total, 0, (size_t)count * sizeof *total);
+            for (int64_t block = 0; block < plan->blocks; block++)
+                add_block(job, block, o, first, count, total);
+            store_affine(job, output, first, count, total, plan->path == PATH_ROWS);
+        }
+    }
+}
+
+void fill_empty(const cpu_job *job) {
+    const problem *p = job->problem;
+    const role sums[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
+    for (int o = 0; o < 2; o++)
+        for (int64_t i = 0; has(p, sums[o]) && i < p->affine; i++)
+            element_store(affine_element(job, sums[o], i), p->dtypes[sums[o]], 0);
+    if (p->pass != PLANISH_FORWARD && p->pass != PLANISH_STATISTICS)
+        return;
+    for (int64_t row = 0; row < p->rows;) {
+        const row_run run = row_run_at(job, row, p->rows);
+        const row_stat mean = run_stat(p, &run, ROLE_MEAN), rstd = run_stat(p, &run, ROLE_RSTD);
+        const row_stat m2 = run_stat(p, &run, ROLE_M2);
+        for (int64_t i = 0; i < run.rows; i++) {
+            stat_store(&mean, i, NAN);
+            stat_store(&rstd, i, NAN);
+            stat_store(&m2, i, 0);
+        }
+        row += run.rows;
+    }
+}

@@ -1,0 +1,68 @@
+/*
+ * What normalises a row, from its moments; part of cpu/rows/rows.h, whose parameters and helpers it
+ * uses, for rows and for rows of channels.
+ */
+
+/* What normalises a row: xhat = (x - mean) * rstd + shift, the shift the rest of the mean. */
+typedef struct NAME(row_scale) {
+    REAL mean, rstd, shift;
+} NAME(row_scale);
+
+INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
+                             const double rstd[]) {
+    for (int at = 0; at + TOGETHER <= count; at += TOGETHER) {
+        rows_f64 means, rstds;
+        memcpy(&means, mean + at, sizeof means);
+        memcpy(&rstds, rstd + at, sizeof rstds);
+        const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
+        const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
+        const NAME(rows_real) shifts = __builtin_convertvector(
+            (__builtin_convertvector(near, rows_f64) - means) * rstds, NAME(rows_real));
+        for (int r = 0; r < TOGETHER; r++)
+            scale[at + r] = (NAME(row_scale)){near[r], scales[r], shifts[r]};
+    }
+    for (int r = count / TOGETHER * TOGETHER; r < count; r++) {
+        scale[r].mean = (REAL)mean[r];
+        scale[r].rstd = (REAL)rstd[r];
+        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
+    }
+}
+
+/* For every lane. */
+INLINE NAME(scale) NAME(spread)(NAME(row_scale) s) {
+    return (NAME(scale)){V(set1)(s.mean), V(set1)(s.rstd), V(set1)(s.shift)};
+}
+
+/* y of a vector of a row by its own weight and bias. */
+INLINE VEC NAME(row_result)(VEC x, NAME(row_scale) s, VEC weight, VEC bias, const bool rms,
+                            const planish_activation f) {
+    return NAME(result)(x, NAME(spread)(s), (NAME(epilogue)){f, weight, bias}, rms);
+}
+
+/* Mean and rstd of TOGETHER rows from their moments. False where one is out of the compute type's
+ * range: the arithmetic is done for all lanes, so that it runs in vectors. */
+INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[TOGETHER],
+                                 double rstd[TOGETHER]) {
+    const double inverse = 1.0 / (double)a->cols, eps = a->eps;
+    const double least = eps < TINY_EPS ? TINY_VAR : -1;
+    rows_f64 sum;
+    memcpy(&sum, m2, sizeof sum);
+    const rows_f64 var = sum * inverse;
+    rows_f64 root = var + eps;
+    group_sqrt(&root);
+    root = 1 / root;
+    memcpy(rstd, &root, sizeof root);
+    const rows_mask in_range = (var < BIG) & (var >= least);
+    return group_all(&in_range);
+}
+
+INLINE bool NAME(given_moments)(const forward_args *a, int64_t row, const int count, const bool rms,
+                                double mean[TOGETHER], double rstd[TOGETHER]) {
+    bool in_range = true;
+    for (int r = 0; r < count; r++) {
+        mean[r] = rms ? 0 : stat_load(&a->mean, row + r);
+        rstd[r] = stat_load(&a->rstd, row + r);
+        in_range &= fabs(mean[r]) < BIG && rstd[r] < BIG;
+    }
+    return in_range;
+}

@@ -1,0 +1,148 @@
+/*
+ * How groups of channels are cut: rows that fit a block's shared memory, x and dy (backward),
+ * images stored by pixel whose strips fit a cluster of blocks (strips.c), everything else in pieces
+ * that are read twice. Pieces and segments follow from the sizes of an image and the dtypes alone.
+ */
+#include "cuda/groups/groups_geometry.h"
+
+#include "cuda/common/integers.h"
+#include "cuda/groups/strips.h"
+#include "cuda/groups/tiles.h"
+
+enum { LEAST_CHUNK = 4 }; /* bytes, of strips: what a copy to shared memory takes */
+
+static bool is_backward(const cuda_spec *spec) {
+    return spec->pass == PLANISH_BACKWARD;
+}
+
+size_t groups_shared_bytes(const cuda_spec *spec) {
+    const groups_constants *c = &spec->groups;
+    if (spec->kernel == CUDA_STRIPS)
+        return strips_shared_bytes(spec);
+    if (c->variant == GROUPS_IN_TILES)
+        return tiles_shared_bytes(spec);
+    if (c->variant == GROUPS_BY_ROW) {
+        const int part = c->depth / spec->cluster;
+        const size_t row = (size_t)part * (size_t)c->pixels;
+        const int chunks = ceil_div(c->pixels, c->width);
+        const int sums = 3 * part * ceil_div(chunks, c->piece);
+        return round_up(row * (size_t)role_bytes(spec, ROLE_X)) +
+               round_up(row * (size_t)role_bytes(spec, ROLE_DY)) +
+               (size_t)(2 * part + sums) * sizeof(float); /* weights and biases */
+    }
+    if (c->variant == GROUPS_SUMS && c->last)
+        return (size_t)(3 * c->planes * c->lanes * c->width) * sizeof(float);
+    return 0;
+}
+
+/* Elements of a chunk: a power of two that divides `run`, of at most 16 bytes. */
+static int width_of(const cuda_spec *spec, int run) {
+    int bytes =
+        most(role_bytes(spec, ROLE_X), role_bytes(spec, is_backward(spec) ? ROLE_DX : ROLE_Y));
+    if (is_backward(spec))
+        bytes = most(bytes, role_bytes(spec, ROLE_DY));
+    int width = 16 / bytes;
+    while (run % width)
+        width /= 2;
+    return width;
+}
+
+/* Warps of a block and chunks of a segment, so that all warps have about the same to do:
+ * segment_cost is what a segment costs beside its chunks, in turns of a warp. */
+static void set_segments(const groups_tuning *t, cuda_spec *spec, int part, int chunks,
+                         int most_warps) {
+    groups_constants *c = &spec->groups;
+    const int turns = ceil_div(chunks, 32);
+    int best_cost = 0;
+    for (int warps = most_warps / 2; warps <= most_warps; warps++)
+        for (int cuts = 1; cuts <= turns && cuts <= 2 * most_warps; cuts++) {
+            const int each = ceil_div(turns, cuts);
+            const int cost = ceil_div(part * cuts, warps) * (each + t->segment_cost);
+            if (best_cost && cost >= best_cost)
+                continue;
+            best_cost = cost;
+            c->warps = warps;
+            c->piece = 32 * each;
+        }
+}
+
+/* A row at a time in a block, or in a cluster where a block does not hold it (or not two, of f32
+ * with an activation, whose arithmetic one block would wait for); false where neither does. */
+static bool row_geometry(cuda_plan *plan) {
+    const groups_tuning *t = &plan->limits.tuning->groups;
+    cuda_spec *spec = &plan->main;
+    groups_constants *c = &spec->groups;
+    c->variant = GROUPS_BY_ROW;
+    c->lanes = 32;
+    c->planes = spec->cluster = 1;
+    c->width = width_of(spec, c->pixels);
+    const int chunks = c->pixels / c->width;
+    const size_t room = (size_t)plan->limits.shared_per_block - 1024;
+    if (plan->cols > 1 << 20)
+        return false;
+    c->piece = 32;
+    const size_t whole = groups_shared_bytes(&plan->main);
+    const bool slow = spec->activation != PLANISH_IDENTITY && spec->type[ROLE_X] == DTYPE_F32;
+    const size_t blocks = whole > room ? t->row_blocks : slow ? 2 : 1;
+    for (int more = 2; more <= least(t->most_row_cluster, plan->limits.max_cluster); more++)
+        if (c->depth % more == 0 && blocks * groups_shared_bytes(&plan->main) > room)
+            spec->cluster = more;
+    const int fits = (int)(room / groups_shared_bytes(&plan->main));
+    if (!fits)
+        return false;
+    const int part = c->depth / spec->cluster;
+    const int wanted = ceil_div(part * chunks, 32 * t->row_vecs);
+    const int many = fits == 1 ? 20 : spec->cluster == 1 ? 16 : fits < t->row_blocks ? 12 : 8;
+    set_segments(t, spec, part, chunks, most(2, least(wanted, many)));
+    const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
+    const int threads = c->warps > 12 && fits > 1 ? t->row_many_threads : t->row_threads;
+    spec->min_blocks = most(1, least((int)fit, threads / (32 * c->warps)));
+    return true;
+}
+
+static bool strip_geometry(cuda_plan *plan) {
+    cuda_spec *spec = &plan->main;
+    groups_constants *c = &spec->groups;
+    c->variant = GROUPS_BY_ROW;
+    c->width = width_of(spec, c->cols);
+    return c->width * role_bytes(spec, ROLE_X) >= LEAST_CHUNK &&
+           strips_geometry(&plan->main, &plan->limits);
+}
+
+/* Channels of an image in equal strips of at most most_lanes chunks, where they divide so. */
+static int lanes_of(const groups_tuning *t, int chunks) {
+    const int strips = ceil_div(chunks, t->most_lanes);
+    for (int more = strips; more < 2 * strips; more++)
+        if (chunks % more == 0)
+            return chunks / more;
+    return ceil_div(chunks, strips);
+}
+
+static void piece_geometry(cuda_plan *plan) {
+    const groups_tuning *t = &plan->limits.tuning->groups;
+    cuda_spec *spec = &plan->main;
+    groups_constants *c = &spec->groups;
+    c->variant = GROUPS_APPLY;
+    spec->cluster = 1;
+    c->width = width_of(spec, c->last ? c->cols : c->pixels);
+    c->warps = t->threads / 32;
+    spec->min_blocks = is_backward(spec) ? t->backward_blocks : t->forward_blocks;
+    if (c->last) {
+        c->lanes = lanes_of(t, c->cols / c->width);
+        c->planes = t->threads / c->lanes;
+        const int pixel = c->lanes * c->width * role_bytes(spec, ROLE_X);
+        const int turns = most(1, t->piece_bytes / pixel / (4 * c->planes));
+        c->piece = least(c->pixels, 4 * turns * c->planes);
+    } else {
+        c->lanes = 32;
+        c->planes = 1;
+        c->piece = least(ceil_div(c->pixels, 32 * c->width), t->most_steps) * 32 * c->width;
+    }
+}
+
+void groups_set_geometry(cuda_plan *plan) {
+    const cuda_spec *spec = &plan->main;
+    const groups_constants *c = &spec->groups;
+    if (!(c->last ? strip_geometry(plan) : is_backward(spec) && row_geometry(plan)))
+        piece_geometry(plan);
+}

@@ -1,0 +1,182 @@
+/*
+ * A part of backward.cu: where a thread is, its chunks of x and dy, of rows to come and of the one at
+ * hand, the saved statistics and the weights, and how they come to it.
+ */
+
+/* Columns whose numbers of `real` are moved at once, a piece of a chunk. In shared memory a piece lies beside those of
+ * the other threads, so that they meet in no bank. */
+constexpr int COLUMNS = least(WIDTH, 16 / (int)sizeof(real));
+constexpr int PIECES = WIDTH / COLUMNS;
+constexpr int PIECE_BYTES = COLUMNS * (int)sizeof(real);
+constexpr int REAL_TYPE = sizeof(real) == 4 ? F32 : F64;
+
+struct team_state {
+    int lane, team, rank; /* rank in the row: also this thread's first chunk */
+    bool idle, has_last;
+    int turns[ROWS]; /* that have the thread's first row, its second ... */
+    u32 ring;
+    /* Of the turn to be fetched next: this thread's first chunk in its first row. */
+    const char *next_x, *next_g;
+    /* Of the turn to come: its first row's statistics. */
+    const char *next_mean, *next_rstd;
+
+    __device__ __forceinline__ bool has(int k) const { return k < VECS - 1 || has_last; }
+    __device__ __forceinline__ u32 x_slot(int stage, int u, int k) const {
+        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
+    }
+    __device__ __forceinline__ u32 g_slot(int stage, int u, int k) const {
+        return ring + STAGES * ROWS * VECS * THREADS * X_BYTES +
+               ((stage * ROWS + u) * VECS + k) * (THREADS * DY_BYTES) +
+               threadIdx.x * (DY_BYTES - X_BYTES);
+    }
+    __device__ __forceinline__ u32 w_slot(int k, int piece) const {
+        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + DY_BYTES) +
+               (k * PIECES + piece) * (THREADS * PIECE_BYTES) +
+               threadIdx.x * (PIECE_BYTES - X_BYTES);
+    }
+};
+
+struct operands {
+    chunk<X_BYTES> x[ROWS][VECS];
+    chunk<DY_BYTES> g[ROWS][VECS];
+};
+struct row_in_registers {
+    enum { GRADIENT = DY_TYPE }; /* the type of what g() gives */
+    const operands &o;
+    int u;
+    __device__ __forceinline__ chunk<X_BYTES> x(int k) const { return o.x[u][k]; }
+    __device__ __forceinline__ chunk<DY_BYTES> g(int k) const { return o.g[u][k]; }
+};
+struct row_in_ring {
+    enum { GRADIENT = DY_TYPE };
+    const team_state &t;
+    int stage;
+    __device__ __forceinline__ chunk<X_BYTES> x(int k) const {
+        return load_from_shared<X_BYTES>(t.x_slot(stage, 0, k));
+    }
+    __device__ __forceinline__ chunk<DY_BYTES> g(int k) const {
+        return load_from_shared<DY_BYTES>(t.g_slot(stage, 0, k));
+    }
+};
+
+/* Starts the copies of a turn into a slot, or loads them; zeros for what is not there. */
+__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int turn, int stage,
+                                      operands &o) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        bool there = turn < t.turns[u];
+        const char *x = t.next_x + u * PER_WARP * args.x_stride;
+        const char *g = t.next_g + u * PER_WARP * args.dy_stride;
+#pragma unroll(AGAIN && !COPIES ? 1 : VECS)
+        for (int k = 0; k < VECS; k++) {
+            bool has = there && t.has(k);
+            if constexpr (COPIES) {
+                copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
+                    t.x_slot(stage, u, k), x + k * (SPREAD * X_BYTES), has);
+                copy_async<COPIES ? DY_BYTES : 4, COPIES ? DY_ACCESS : 4>(
+                    t.g_slot(stage, u, k), g + k * (SPREAD * DY_BYTES), has);
+            } else {
+                auto cx = zero_chunk<X_BYTES>();
+                auto cg = zero_chunk<DY_BYTES>();
+                if (has) {
+                    cx = load_chunk<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
+                    cg = load_chunk<DY_BYTES, DY_ACCESS>(g + k * (SPREAD * DY_BYTES));
+                }
+                if constexpr (RINGED) {
+                    store_to_shared<X_BYTES>(t.x_slot(stage, u, k), cx);
+                    store_to_shared<DY_BYTES>(t.g_slot(stage, u, k), cg);
+                } else {
+                    o.x[u][k] = cx;
+                    o.g[u][k] = cg;
+                }
+            }
+        }
+    }
+    t.next_x += args.x_turn;
+    t.next_g += args.dy_turn;
+    if (RINGED)
+        copy_async_commit();
+}
+
+__device__ __forceinline__ void take(const team_state &t, int stage, operands &o) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
+            o.g[u][k] = load_from_shared<DY_BYTES>(t.g_slot(stage, u, k));
+        }
+}
+
+__device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, int turn,
+                                              stored_mean *mean, real *rstd) {
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        mean[u] = 0;
+        rstd[u] = 0;
+        if (turn < t.turns[u]) {
+            if constexpr (LAYER)
+                mean[u] = load_mean(t.next_mean + u * PER_WARP * args.mean_stride);
+            rstd[u] = load_element<RSTD_TYPE>(t.next_rstd + u * PER_WARP * args.rstd_stride, 0);
+        }
+    }
+    t.next_mean += args.mean_turn;
+    t.next_rstd += args.rstd_turn;
+}
+
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
+}
+
+/* A thread's weights: in registers as they are in memory, or converted in shared memory. */
+struct thread_weights {
+    chunk<WEIGHT_BYTES> held[AGAIN ? 1 : VECS];
+
+    __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
+        if constexpr (WEIGHT_TYPE != NONE)
+#pragma unroll
+            for (int k = 0; k < VECS; k++) {
+                chunk<WEIGHT_BYTES> w = zero_chunk<WEIGHT_BYTES>();
+                if (!t.idle && t.has(k))
+                    w = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>(
+                        (const char *)args.weight + (i64)(t.rank + k * SPREAD) * WEIGHT_BYTES);
+                if constexpr (AGAIN) {
+#pragma unroll
+                    for (int i = 0; i < PIECES; i++) {
+                        real converted[COLUMNS];
+                        convert(w, i, converted);
+                        store_to_shared<PIECE_BYTES>(t.w_slot(k, i),
+                                                     pack<REAL_TYPE, COLUMNS>(converted));
+                    }
+                } else {
+                    held[k] = w;
+                }
+            }
+    }
+    /* Else the converted weights stay in registers, and spill. */
+    __device__ __forceinline__ void forget_all(u32 zero) {
+        if constexpr (WEIGHT_TYPE != NONE && !KEEP_WEIGHTS && !AGAIN)
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                for (u32 &w : held[k].word)
+                    forget(w, zero);
+    }
+    /* A piece of the weights of chunk k: all at once would take registers. */
+    __device__ __forceinline__ void take(const team_state &t, int k, int piece, real *w) const {
+        if constexpr (AGAIN && WEIGHT_TYPE != NONE) {
+            const auto c = load_from_shared<PIECE_BYTES>(t.w_slot(k, piece));
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                w[i] = element<REAL_TYPE>(c.word, i);
+        } else {
+            convert(held[AGAIN ? 0 : k], piece, w);
+        }
+    }
+    __device__ __forceinline__ static void convert(const chunk<WEIGHT_BYTES> &c, int piece, real *w) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            w[i] = WEIGHT_TYPE == NONE ? (real)1
+                                  : plus_offset(element<WEIGHT_TYPE>(c.word, piece * COLUMNS + i));
+    }
+};

@@ -1,0 +1,104 @@
+/* A part of backward.cu: rows in a warp, a team or a cluster. */
+
+/* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
+__device__ __forceinline__ void team_rows(const backward_args &args, team_state &t, i64 row,
+                                          int block_turns, u32 block_rank) {
+    __shared__ turn_room rooms[2][WITHIN_WARP ? 1 : TEAMS];
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2 * TEAMS)
+            byte_barrier_init(
+                shared_address(&rooms[threadIdx.x / TEAMS][threadIdx.x % TEAMS].byte_barrier));
+        cluster_arrive();
+        cluster_wait();
+    }
+    u32 room = shared_address(&rooms[0][WITHIN_WARP ? 0 : t.team]);
+    const u32 both_rooms = 2 * room + TEAMS * (u32)sizeof(turn_room);
+    char *dx = (char *)args.dx + row * args.dx_stride +
+               (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
+
+    release_stream();
+    wait_for_stream();
+    thread_weights weights;
+    weights.load(args, t);
+    thread_bias bias;
+    bias.load(args, t);
+    real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
+
+    operands o;
+    gradients dz;
+#pragma unroll
+    for (int s = 0; s < STAGES; s++)
+        fetch(args, t, s, s, o);
+    stored_mean next_mean[ROWS];
+    real next_rstd[ROWS];
+    statistics_of(args, t, 0, next_mean, next_rstd);
+
+    int stage = 0;
+    for (int turn = 0; turn < block_turns; turn++) {
+        if constexpr (RINGED)
+            copy_async_wait<most(STAGES - 1, 0)>();
+        if constexpr (RINGED && !AGAIN)
+            take(t, stage, o);
+        if constexpr (!AGAIN)
+            fetch(args, t, turn + STAGES, stage, o);
+        stored_mean mean[ROWS];
+        real rstd[ROWS], sum[ROWS][4];
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            mean[u] = next_mean[u];
+            rstd[u] = next_rstd[u];
+        }
+        statistics_of(args, t, turn + 1, next_mean, next_rstd);
+        weights.forget_all(args.zero);
+        if constexpr (ACTIVE) {
+            bias.forget_all(args.zero);
+#pragma unroll
+            for (int u = 0; u < ROWS; u++) {
+                real first[4] = {0, 0, 0, 0};
+                if constexpr (MEAN_FIRST) {
+                    sum_distances(t, o.x[u], (real)mean[u], first);
+                    exchange(t, first, room, block_rank, EXCHANGES * turn);
+                }
+                const real rest = LAYER ? rest_of_mean(mean[u], first[2] * (real)(1.0 / COLS)) : 0;
+                through_activation_of_row(t, o, u, weights, bias, (real)mean[u], rest, rstd[u], dz);
+            }
+            if (MEAN_FIRST)
+                room = both_rooms - room;
+        }
+#pragma unroll
+        for (int u = 0; u < ROWS; u++)
+            if (SUMS) {
+                if constexpr (AGAIN)
+                    thread_sums(t, row_in_ring{t, stage}, weights, mean[u], sum[u]);
+                else if constexpr (ACTIVE)
+                    thread_sums(t, row_behind_activation{o, dz, u}, weights, mean[u], sum[u]);
+                else
+                    thread_sums(t, row_in_registers{o, u}, weights, mean[u], sum[u]);
+                exchange(t, sum[u], room, block_rank, EXCHANGES * turn + EXCHANGES - 1);
+            } else {
+                sum[u][0] = sum[u][1] = sum[u][2] = 0;
+            }
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
+            const dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
+            if constexpr (AGAIN)
+                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to);
+            else if constexpr (ACTIVE)
+                row_output(t, row_behind_activation{o, dz, u}, weights, f, dweight, dbias, to);
+            else
+                row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to);
+        }
+        if constexpr (AGAIN)
+            fetch(args, t, turn + STAGES, stage, o);
+        stage = stage + 1 >= STAGES ? 0 : stage + 1;
+        room = both_rooms - room;
+        dx += args.dx_turn;
+    }
+    copy_async_wait<0>();
+    write_column_sums(args, t, dweight, dbias, block_rank);
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}

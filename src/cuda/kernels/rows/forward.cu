@@ -1,0 +1,156 @@
+/*
+ * Forward of dense rows: y = (x - mu) * rstd * (WEIGHT_OFFSET + weight) + bias, one read of x and
+ * one write of y. Mapping of elements to threads depends on COLS and the dtypes alone, so a row's
+ * result depends on nothing but the row. Knows nothing of strides inside a row.
+ *
+ * A row is cut into chunks of WIDTH elements. LANES threads share a row: up to 32, then a warp is a
+ * team that takes 32 / LANES * ROWS rows at a time; or whole warps, then the block is the team and
+ * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the LANES *
+ * CLUSTER holds chunks rank, rank + LANES * CLUSTER, ...: VECS of them.
+ *
+ * HOLD says where the row stays between the statistics and the output: in registers, in shared memory
+ * or nowhere, for it is read again. Of HOLD_IN_REGISTERS with STAGES > 0 the rows to come wait in a ring of STAGES
+ * slots in shared memory, filled by asynchronous copies while the present one is worked on. A thread
+ * reads back from shared memory only the bytes it copied itself, so neither needs a barrier.
+ *
+ * Statistics, in one exchange: each thread takes sums about a pivot of its own (the mean of its
+ * first chunks), shifts them to a pivot of its warp, then to that of the row's first warp, and adds
+ * along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x (where a
+ * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
+ * done again, scaled by a power of two.
+ *
+ * Rows of 16 bits and up to 512 columns go another way (centred_words.cu); some of them, and longer ones
+ * that are no whole number of 16-byte chunks, go a third (VARIANT ROWS_TILED: tiled_words.cu) or, by a warp
+ * or half of one for each, a fourth (ROWS_IN_RUNS: forward_runs.cu; HELD_AS_WORDS: registers hold a row as it
+ * is in memory).
+ *
+ * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
+ * so few that nothing else hides their latency.
+ *
+ * COOPERATING_BLOCKS > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): COOPERATING_BLOCKS blocks anywhere on the device
+ * share each row, more groups take further rows. Rows pass through a ring of STAGES slots; a row's
+ * output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
+ * the others and merges what they sent, so that nobody waits for an exchange.
+ *
+ * GROUPS > 0: rows are groups of channels, GROUPS of them before the first comes again; weight and bias
+ * have an element for each PIXELS of the row, and the row's own.
+ *
+ * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
+ * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY EARLY MIN_BLOCKS VARIANT, with that
+ * HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a gap, 2: those of y), and alignments in
+ * bytes: X_ACCESS Y_ACCESS
+ * WEIGHT_ACCESS BIAS_ACCESS (with DENSE, of the first row).
+ */
+struct forward_args {
+    const void *x, *weight, *bias;
+    void *y, *mean, *rstd;
+    i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    i64 row_turn, x_turn, y_turn; /* from turn to turn of a team */
+    double eps;
+    float eps_rounded;
+    u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
+    u32 zero;         /* 0, which the compiler cannot know */
+    u64 *mail;        /* COOPERATING_BLOCKS > 1: two lines for each group */
+};
+
+constexpr bool LAYER = KIND == 0;
+constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
+constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
+constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
+constexpr int BIAS_BYTES = WIDTH * bytes_of(BIAS_TYPE);
+constexpr int CHUNKS = COLS / WIDTH;
+constexpr int SPREAD = LANES * CLUSTER * COOPERATING_BLOCKS;
+constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
+constexpr bool GROUPED = GROUPS > 0;
+constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
+constexpr bool WITHIN_WARP = LANES <= 32;
+constexpr int WARP_LANES = least(LANES, 32);
+constexpr int PER_WARP = 32 / WARP_LANES;
+constexpr int THREADS = WARPS * 32; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
+constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
+constexpr bool COPIES =
+    HOLD == HOLD_IN_SHARED || (HOLD == HOLD_IN_REGISTERS && STAGES > 0);
+/* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */
+constexpr int PIVOT_VECS =
+    power_of_two_up_to(least(HOLD == HOLD_IN_REGISTERS ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
+constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
+constexpr int UNROLL = HOLD == HOLD_IN_REGISTERS || COOPERATIVE ? VECS : 4;
+
+template <bool HALF> struct total_of {
+    typedef double type;
+};
+template <> struct total_of<true> {
+    typedef float type;
+};
+/* A pivot of one element may lie far from the mean, and then f32 totals lose digits; so do those of many
+ * elements one after the other. */
+typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8 &&
+                 !(GROUPED && WIDTH == 1) && VARIANT == ROWS_PLAIN>::type total;
+
+struct __align__(16) entry {
+    total value[4]; /* pivot, sum, squares; one unused */
+};
+
+constexpr bool CENTRED = WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && STAGES == 0 && !GROUPED &&
+                         sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && COLS <= 512;
+/* y from (x - pivot) * rstd - delta * rstd: an instruction less for an element, and a rounding of f32
+ * that results of 16 bits do not show. */
+constexpr bool FOLDED = LAYER && sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2;
+
+/* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the
+ * middle of others are slower. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+#include "../common/fusion.cu"
+#include "forward_chunks.cu"
+#include "forward_sums.cu"
+#include "forward_moments.cu"
+#include "forward_output.cu"
+#include "forward_cooperative.cu"
+#include "forward_blocks.cu"
+#include "centred_words.cu"
+#include "row_tiles.cu"
+#include "tiled_words.cu"
+#include "row_runs.cu"
+#include "forward_runs.cu"
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_forward(const forward_args args) {
+    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
+    __shared__ u64 byte_barriers[2];
+    place p;
+    p.lane = threadIdx.x % 32;
+    p.warp = threadIdx.x / 32;
+    p.block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
+    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
+    p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
+    p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
+    p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
+    p.slots = (entry(*)[WARPS])slots;
+    p.block_slots = block_slots;
+    p.byte_barriers = byte_barriers;
+    p.round = 0;
+    p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
+    if (!WITHIN_WARP && RAGGED) {
+        constexpr int TREE = WARPS > 1 ? 2 * power_of_two_up_to(WARPS - 1) : 1;
+        constexpr int BLOCKS = CLUSTER > 1 ? 2 * power_of_two_up_to(CLUSTER - 1) : 1;
+        p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
+        p.block_count = elements_of_block(p.lane % BLOCKS);
+    }
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
+        cluster_arrive();
+    }
+    if constexpr (COOPERATIVE)
+        cooperative_rows(args, p);
+    else if constexpr (RUNS)
+        runs_of_rows(args, p);
+    else if constexpr (TILED)
+        tiled_rows(args, p);
+    else if constexpr (CENTRED)
+        centred_rows(args, p);
+    else
+        block_rows(args, p);
+}

@@ -1,0 +1,153 @@
+/*
+ * Plans for dense rows. Everything here follows from the row length, the dtypes and the device's
+ * limits; the number of rows only sets the size of the grid, so a row's result cannot depend on it.
+ */
+#include "cuda/rows/rows.h"
+
+#include <stdio.h>
+
+#include "cuda/common/finish.h"
+#include "cuda/common/integers.h"
+#include "cuda/rows/rows_backward.h"
+#include "cuda/rows/rows_cooperative.h"
+#include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_launches.h"
+#include "cuda/rows/rows_shape.h"
+
+/* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
+static int is_rows(const problem *p) {
+    if (p->kept_count > 1)
+        return 0;
+    if (p->reduced_count == 0)
+        return p->cols == 1 && p->affine <= 1;
+    return problem_is_rows(p);
+}
+
+/* A row of partial sums for each block, or cluster, of a backward. */
+static int64_t partial_rows(const cuda_plan *plan) {
+    const cuda_spec *spec = &plan->main;
+    return most(1, plan->limits.multiprocessors * spec->min_blocks / spec->cluster);
+}
+
+static void rows_plan_size(cuda_plan *plan) {
+    if (plan->main.kernel == CUDA_BACKWARD)
+        plan->partials = partial_rows(plan);
+    plan->workspace_bytes = rows_plan_workspace(plan);
+}
+
+/* Sets the constants of a backward in one read; 0: rows are too long for it. */
+static int one_read(cuda_spec *spec, const problem *p, const cuda_limits *limits) {
+    return backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
+                             dtype_bytes(p->dtypes[ROLE_DY]), problem_is_double(p), limits);
+}
+
+static void backward_plan(cuda_plan *plan, const problem *p) {
+    const rows_backward_tuning *t = &plan->limits.tuning->rows_backward;
+    const cuda_limits *limits = &plan->limits;
+    cuda_spec *spec = &plan->main;
+    rows_constants *c = &spec->rows;
+    int cols = (int)p->cols;
+    int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), dy_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
+    plan->main.kernel = CUDA_BACKWARD;
+    /* The slope of ReLU jumps: what a mean lost shows there in 16 bits, too. */
+    spec->correct = !problem_hides_rounding(p) || p->activation == PLANISH_RELU;
+    spec->want_dweight = has(p, ROLE_DWEIGHT);
+    spec->want_dbias = has(p, ROLE_DBIAS);
+    if (one_read(spec, p, limits)) {
+        plan->partials = partial_rows(plan);
+    } else {
+        plan->main.kernel = CUDA_APPLY;
+        c->warps = t->long_warps;
+        spec->cluster = spec->min_blocks = c->rows = c->vecs = c->teams = 1;
+        c->lanes = 32 * t->long_warps;
+        int strips = ceil_div(cols, c->lanes * c->width);
+        plan->partials = most(1, t->long_blocks * limits->multiprocessors / strips);
+        if (plan->partials > p->rows)
+            plan->partials = p->rows > 0 ? p->rows : 1;
+    }
+    if (spec->want_dweight || spec->want_dbias)
+        cuda_plan_finish(plan, p, cols, plan->partials);
+    if (p->activation == PLANISH_IDENTITY)
+        cooperative_geometry(plan, most(x_bytes, dy_bytes), limits);
+}
+
+/* Dense rows plan->stride apart. */
+static void rows_plan(cuda_plan *plan, const problem *p) {
+    cuda_spec *spec = &plan->main;
+    rows_constants *c = &spec->rows;
+    cuda_spec_describe(&plan->main, p);
+    spec->real_double = problem_is_double(p);
+    c->cols = (int)p->cols;
+    spec->cooperating_blocks = 1;
+    if (p->pass == PLANISH_FORWARD) {
+        int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
+        plan->main.kernel = CUDA_FORWARD;
+        forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
+        cooperative_geometry(plan, x_bytes, &plan->limits);
+        if (c->groups)
+            group_rows_geometry(plan, x_bytes);
+    } else {
+        backward_plan(plan, p);
+    }
+    plan->workspace_bytes = rows_plan_workspace(plan);
+}
+
+/* Only rows in one read take dy through an activation. */
+static bool is_too_long(const cuda_plan *plan, const problem *p) {
+    cuda_spec spec = {.kernel = CUDA_BACKWARD};
+    if (p->activation == PLANISH_IDENTITY || p->pass != PLANISH_BACKWARD)
+        return false;
+    cuda_spec_describe(&spec, p);
+    return !one_read(&spec, p, &plan->limits);
+}
+
+static bool rows_plan_make(cuda_plan *plan, const problem *p) {
+    if (!is_rows(p) || is_too_long(plan, p))
+        return false;
+    for (int r = 0; r < NORM_ROLES; r++)
+        plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
+    rows_plan(plan, p);
+    return true;
+}
+
+bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
+    static const role full[] = {ROLE_X, ROLE_Y};
+    if (p->pass != PLANISH_FORWARD || v->last)
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (v->images > 1 && v->groups > 1 && v->stride[full[i]] != v->groups * p->cols)
+            return false;
+    for (int r = 0; r < NORM_ROLES; r++)
+        plan->stride[r] = v->stride[r];
+    for (int i = 0; i < 2; i++)
+        if (v->groups > 1)
+            plan->stride[full[i]] = p->cols;
+    plan->main.rows.groups = (int)v->groups;
+    plan->main.rows.pixels = (int)v->pixels;
+    rows_plan(plan, p);
+    return true;
+}
+
+static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const cuda_spec *spec = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
+    const rows_constants *c = &spec->rows;
+    return snprintf(text, bytes,
+                    "cuda %s %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
+                    "%d warps, cluster %d, group %d",
+                    c->groups ? "groups" : "rows",
+                    spec->kernel == CUDA_FORWARD ? "forward"
+                    : spec->kernel == CUDA_APPLY ? "backward (two reads)"
+                                                 : "backward",
+                    (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
+                    rows_at_a_time(spec), c->warps, spec->cluster, spec->cooperating_blocks);
+}
+
+const cuda_family rows_family = {
+    .plan_make = rows_plan_make,
+    .plan_size = rows_plan_size,
+    .plan_describe = rows_plan_describe,
+    .launch_specs = rows_launch_specs,
+    .launch_arguments = rows_launch_arguments,
+    .threads = rows_threads,
+    .shared_bytes = rows_shared_bytes,
+};

@@ -1,0 +1,17 @@
+/*
+ * Plans for dense rows, and for groups of channels that are rows (kernels/forward.cu, backward.cu
+ * and backward_long.cu). Pure.
+ */
+#ifndef PLANISH_CUDA_ROWS_H
+#define PLANISH_CUDA_ROWS_H
+
+#include "cuda/common/images.h"
+#include "cuda/families.h"
+
+extern const cuda_family rows_family;
+
+/* As plan_make of a family, for groups whose pixels are dense, one stride from each to the next:
+ * rows that have weights of their own. */
+bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v);
+
+#endif

@@ -1,0 +1,258 @@
+/*
+ * The alignments of the buffers choose how wide the kernels load and store; they never change what
+ * is computed.
+ */
+#include "cuda/rows/rows_launches.h"
+
+#include <string.h>
+
+#include "cuda/common/finish.h"
+#include "cuda/common/integers.h"
+#include "cuda/geometry.h"
+#include "cuda/rows/rows_backward.h"
+#include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_shape.h"
+
+enum {
+    MOST_GRID_X = 1 << 30,
+    MOST_GRID_Y = 65535,
+    ALONE_TURNS = 2, /* a block's, to save the kernel that would add up the blocks' sums */
+};
+
+/* The largest power of two up to 16 that divides everything given: how wide accesses may be. */
+static int32_t access_of(const void *pointer, int64_t stride, int bytes) {
+    return common_alignment((uint64_t)(uintptr_t)pointer | (uint64_t)(stride * bytes));
+}
+
+/* Bytes from one row of a tensor to the next. */
+static int64_t row_bytes(const cuda_plan *plan, role r) {
+    return plan->stride[r] * role_bytes(&plan->main, r);
+}
+
+/* ---- Specialisations ---------------------------------------------------------------------------
+ */
+
+/* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. Their strides become 0, for
+ * only the first row's address counts. */
+static int dense_rows(const cuda_plan *plan, int64_t stride[NORM_ROLES]) {
+    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
+    const int is_forward = plan->main.kernel == CUDA_FORWARD;
+    const role *roles = is_forward ? forward : backward;
+    int dense = 0;
+    for (int i = 0; i < (is_forward ? 2 : 3); i++)
+        if (plan->rows < 2 || stride[roles[i]] == plan->cols) {
+            dense |= 1 << i;
+            stride[roles[i]] = 0;
+        }
+    return dense;
+}
+
+/* A kernel of the plan for buffers at these addresses: the alignments, and what follows from them.
+ */
+static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *const *b) {
+    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
+    const bool is_forward = which->kernel == CUDA_FORWARD;
+    const role *roles = is_forward ? forward : backward;
+    cuda_spec spec = *which;
+    int64_t stride[NORM_ROLES];
+    memcpy(stride, plan->stride, sizeof stride);
+    if (rows_are_tiled(which))
+        spec.rows.dense = dense_rows(plan, stride);
+    for (int i = 0; i < (is_forward ? 2 : 3); i++)
+        spec.access[roles[i]] =
+            access_of(b[roles[i]], stride[roles[i]], role_bytes(&spec, roles[i]));
+    spec.access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
+    if (is_forward || spec.type[ROLE_BIAS] != DTYPE_NONE)
+        spec.access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
+    if (cuda_spec_is_cooperative(&spec))
+        return spec;
+    if (is_forward)
+        forward_fit_buffers(plan, &spec);
+    else
+        backward_fit_buffers(&spec);
+    return spec;
+}
+
+int rows_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                      cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    int count = 0;
+    const cuda_spec *which = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
+    cuda_spec main = spec_for(plan, which, buffers);
+    if (main.kernel == CUDA_APPLY) {
+        launches[count].spec = main;
+        launches[count++].spec.kernel = CUDA_SUMS;
+    }
+    launches[count++].spec = main;
+    if (plan->finish.kernel >= 0)
+        launches[count++].spec = plan->finish;
+    return count;
+}
+
+/* ---- Grids and arguments ----------------------------------------------------------------------
+ */
+
+static cuda_forward_args forward_args_of(const cuda_plan *plan, void *const *b, int64_t turn) {
+    return (cuda_forward_args){.x = b[ROLE_X],
+                               .weight = b[ROLE_WEIGHT],
+                               .bias = b[ROLE_BIAS],
+                               .y = b[ROLE_Y],
+                               .mean = b[ROLE_MEAN],
+                               .rstd = b[ROLE_RSTD],
+                               .rows = plan->rows,
+                               .x_stride = row_bytes(plan, ROLE_X),
+                               .y_stride = row_bytes(plan, ROLE_Y),
+                               .mean_stride = row_bytes(plan, ROLE_MEAN),
+                               .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                               .row_turn = turn,
+                               .x_turn = turn * row_bytes(plan, ROLE_X),
+                               .y_turn = turn * row_bytes(plan, ROLE_Y),
+                               .eps = plan->eps,
+                               .eps_rounded = (float)plan->eps,
+                               .eps_is_small = plan->eps < 1e-30};
+}
+
+static void forward_arguments(const cuda_plan *plan, void *const *b, int resident_clusters,
+                              cuda_launch *l) {
+    const cuda_spec *spec = &l->spec;
+    const rows_constants *c = &spec->rows;
+    int64_t units = rows_units(plan, &l->spec), cluster = spec->cluster, grid = units;
+    int64_t at_once = cluster > 1 ? resident_clusters : rows_resident(plan, &l->spec);
+    /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
+    if (plan->turns && units >= 2 * plan->turns * at_once)
+        grid = (units + plan->turns - 1) / plan->turns;
+    else if (c->stages || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
+        grid = at_once;
+    if (grid > units)
+        grid = units;
+    if (grid > MOST_GRID_X / cluster)
+        grid = MOST_GRID_X / cluster;
+    int64_t turn = grid * rows_at_a_time(&l->spec);
+    l->blocks_x = grid * cluster;
+    l->blocks_y = 1;
+    l->args.forward = forward_args_of(plan, b, turn);
+}
+
+/* With room for `partials` rows of partial sums from `sums` on. */
+static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b, int64_t turn,
+                                           char *sums, int64_t partials) {
+    const cuda_spec *spec = &plan->main;
+    size_t bytes = (size_t)(partials * plan->cols) * real_bytes(spec);
+    return (cuda_backward_args){.dy = b[ROLE_DY],
+                                .x = b[ROLE_X],
+                                .mean = b[ROLE_MEAN],
+                                .rstd = b[ROLE_RSTD],
+                                .weight = b[ROLE_WEIGHT],
+                                .bias = b[ROLE_BIAS],
+                                .dx = b[ROLE_DX],
+                                .partial_weight = sums,
+                                .partial_bias = sums + (spec->want_dweight ? bytes : 0),
+                                .dweight = b[ROLE_DWEIGHT],
+                                .dbias = b[ROLE_DBIAS],
+                                .x_stride = row_bytes(plan, ROLE_X),
+                                .dy_stride = row_bytes(plan, ROLE_DY),
+                                .dx_stride = row_bytes(plan, ROLE_DX),
+                                .mean_stride = row_bytes(plan, ROLE_MEAN),
+                                .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                                .x_turn = turn * row_bytes(plan, ROLE_X),
+                                .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                                .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                                .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                                .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
+                                .turns = (uint32_t)(plan->rows / turn),
+                                .rest = (uint32_t)(plan->rows % turn)};
+}
+
+/* What follows a backward that leaves `count` partial rows from `sums` on, in planes of `room`
+ * rows: nothing where there is only one, for then it is the result. */
+static void finish_arguments(const cuda_plan *plan, void *const *b, char *sums, int64_t room,
+                             int64_t count, cuda_launch *backward) {
+    if (plan->finish.kernel < 0)
+        return;
+    cuda_finish_arguments(plan, b, sums, room, count, backward + 1);
+    if (count == 1) {
+        backward->args.backward.alone = 1;
+        backward[1].blocks_x = 0;
+    }
+}
+
+static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
+                               int resident_clusters, cuda_launch *l) {
+    const cuda_spec *spec = &l->spec;
+    int64_t cluster = spec->cluster, units = rows_units(plan, &l->spec), grid = plan->partials;
+    if (cluster > 1 && resident_clusters < grid)
+        grid = resident_clusters;
+    if (units < grid)
+        grid = units > 0 ? units : 1;
+    if (plan->finish.kernel >= 0 && units <= ALONE_TURNS)
+        grid = 1;
+    int64_t turn = grid * rows_at_a_time(&l->spec);
+    l->blocks_x = grid * cluster;
+    l->blocks_y = 1;
+    l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
+    finish_arguments(plan, b, workspace, plan->partials, grid, l);
+}
+
+/* Rows too long for one read: sums, apply, finish. */
+static void long_arguments(const cuda_plan *plan, void *const *b, char *workspace, cuda_launch *l) {
+    cuda_launch *sums = &l[0], *apply = &l[1];
+    const cuda_spec *spec = &apply->spec;
+    const rows_constants *c = &spec->rows;
+    size_t bytes = real_bytes(spec);
+    int64_t pieces = (plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE;
+    int64_t strip = (int64_t)rows_threads(&apply->spec) * c->width;
+    char *partials = workspace + (size_t)(plan->rows * pieces) * 4 * bytes;
+    size_t partial_bytes = (size_t)(plan->partials * plan->cols) * bytes;
+    sums->blocks_x = plan->rows > 0 ? pieces : 0;
+    sums->blocks_y = (unsigned)(plan->rows < MOST_GRID_Y ? plan->rows : MOST_GRID_Y);
+    apply->blocks_x = (plan->cols + strip - 1) / strip;
+    apply->blocks_y = (unsigned)plan->partials;
+    sums->args.lengthy = apply->args.lengthy =
+        (cuda_long_args){.dy = b[ROLE_DY],
+                         .x = b[ROLE_X],
+                         .mean = b[ROLE_MEAN],
+                         .rstd = b[ROLE_RSTD],
+                         .weight = b[ROLE_WEIGHT],
+                         .dx = b[ROLE_DX],
+                         .partial_weight = partials,
+                         .partial_bias = partials + (spec->want_dweight ? partial_bytes : 0),
+                         .sums = workspace,
+                         .rows = plan->rows,
+                         .x_stride = row_bytes(plan, ROLE_X),
+                         .dy_stride = row_bytes(plan, ROLE_DY),
+                         .dx_stride = row_bytes(plan, ROLE_DX),
+                         .mean_stride = row_bytes(plan, ROLE_MEAN),
+                         .rstd_stride = row_bytes(plan, ROLE_RSTD)};
+    if (plan->finish.kernel >= 0)
+        cuda_finish_arguments(plan, b, partials, plan->partials, plan->partials, l + 2);
+}
+
+/* Rows over groups of blocks, of which the device holds `resident`. */
+static void cooperative_arguments(const cuda_plan *plan, void *const *b, char *workspace,
+                                  int resident, cuda_launch *l) {
+    int64_t groups = rows_plan_groups(plan);
+    if (resident < groups)
+        groups = resident;
+    l->blocks_x = groups * l->spec.cooperating_blocks;
+    l->blocks_y = 1;
+    if (l->spec.kernel == CUDA_FORWARD) {
+        l->args.forward = forward_args_of(plan, b, groups);
+        l->args.forward.mail = workspace;
+    } else {
+        char *sums = workspace + (size_t)groups * rows_mail_bytes(&l->spec);
+        l->args.backward = backward_args_of(plan, b, groups, sums, groups);
+        l->args.backward.mail = workspace;
+        finish_arguments(plan, b, sums, groups, groups, l);
+    }
+}
+
+void rows_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+                           int resident, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    if (cuda_spec_is_cooperative(&launches[0].spec))
+        cooperative_arguments(plan, buffers, workspace, resident, launches);
+    else if (plan->main.kernel == CUDA_FORWARD)
+        forward_arguments(plan, buffers, resident, launches);
+    else if (plan->main.kernel == CUDA_APPLY)
+        long_arguments(plan, buffers, workspace, launches);
+    else
+        backward_arguments(plan, buffers, workspace, resident, launches);
+}

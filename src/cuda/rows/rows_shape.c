@@ -1,0 +1,103 @@
+/* What is said here of a specialisation, its kernel says of itself: the two change together. */
+#include "cuda/rows/rows_shape.h"
+
+#include "cuda/common/integers.h"
+#include "cuda/common/lanes.h"
+
+unsigned rows_threads(const cuda_spec *s) {
+    const int exchanges = s->cooperating_blocks > 1; /* a warp of its own */
+    return 32u * (unsigned)(s->rows.warps + exchanges);
+}
+
+int rows_are_tiled(const cuda_spec *s) {
+    return (s->kernel == CUDA_FORWARD || s->kernel == CUDA_BACKWARD) &&
+           s->rows.variant != ROWS_PLAIN;
+}
+
+int64_t rows_plan_groups(const cuda_plan *plan) {
+    const cuda_spec *spec = &plan->cooperative;
+    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cooperating_blocks;
+    if (n > plan->rows)
+        n = plan->rows;
+    return n > 0 ? n : 1;
+}
+
+size_t rows_mail_bytes(const cuda_spec *s) {
+    const cuda_spec *spec = s;
+    const rows_constants *c = &spec->rows;
+    /* Words of an entry and lines of a group, as the kernels have them. */
+    int x_bytes = role_bytes(spec, ROLE_X);
+    int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
+    size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
+    return 8 * words * lines * (size_t)spec->cooperating_blocks * (size_t)(2 * c->delay + 2);
+}
+
+size_t rows_plan_workspace(const cuda_plan *plan) {
+    const cuda_spec *spec = &plan->main;
+    size_t row =
+        (size_t)plan->cols * (size_t)(spec->want_dweight + spec->want_dbias) * real_bytes(spec);
+    size_t bytes = (size_t)plan->partials * row;
+    if (plan->main.kernel == CUDA_APPLY)
+        bytes += (size_t)plan->rows * 4 * real_bytes(spec) *
+                 (size_t)((plan->cols + CUDA_LONG_PIECE - 1) / CUDA_LONG_PIECE);
+    if (plan->cooperative.kernel >= 0) {
+        size_t cooperative =
+            (size_t)rows_plan_groups(plan) * (rows_mail_bytes(&plan->cooperative) + row);
+        bytes = bytes > cooperative ? bytes : cooperative;
+    }
+    return bytes;
+}
+
+size_t rows_shared_bytes(const cuda_spec *s) {
+    const cuda_spec *spec = s;
+    const rows_constants *c = &spec->rows;
+    size_t threads = 32 * (size_t)c->warps, vecs = (size_t)c->vecs;
+    size_t x = (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
+    size_t tiles = rows_are_tiled(s) ? (size_t)rows_at_a_time(s) * (size_t)c->cols * 2 : 0;
+    if (tiles && c->variant == ROWS_IN_RUNS) /* lanes read a run that ends behind the last row */
+        tiles = round_up(tiles + 4 * (size_t)run_words(c->cols, c->lanes) + 4);
+    if (tiles && s->kernel == CUDA_FORWARD)
+        return tiles;
+    if (s->kernel == CUDA_FORWARD) {
+        const bool alone = c->hold == HOLD_IN_SHARED && spec->cooperating_blocks == 1;
+        int slots = alone ? 1 : c->hold == READ_AGAIN ? 0 : c->stages;
+        return (size_t)slots * (size_t)c->rows * threads * vecs * x;
+    }
+    if (s->kernel == CUDA_BACKWARD) {
+        size_t g = (size_t)c->width * (size_t)role_bytes(spec, ROLE_DY);
+        size_t ring = (size_t)c->stages * (size_t)c->rows * vecs * threads * (x + g);
+        if (tiles)
+            ring = 2 * (size_t)c->stages * tiles;
+        if (c->hold == HOLD_IN_RING && c->stages &&
+            spec->cooperating_blocks == 1) /* the weights, converted */
+            ring += vecs * threads * (size_t)c->width * real_bytes(spec);
+        size_t sums =
+            (size_t)c->teams * (size_t)c->lanes * vecs * (size_t)c->width * real_bytes(spec);
+        if (c->variant == ROWS_IN_RUNS)
+            sums = 2 * (size_t)c->planes * (size_t)c->cols * real_bytes(spec);
+        if (!spec->want_dweight && !spec->want_dbias)
+            sums = 0;
+        return ring > sums ? ring : sums;
+    }
+    return 0;
+}
+
+int rows_at_a_time(const cuda_spec *s) {
+    const cuda_spec *spec = s;
+    const rows_constants *c = &spec->rows;
+    if (c->lanes <= 32)
+        return c->warps * (32 / c->lanes) * c->rows;
+    if (spec->cooperating_blocks > 1)
+        return 1;
+    return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;
+}
+
+int64_t rows_units(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t at_a_time = rows_at_a_time(spec);
+    return (plan->rows + at_a_time - 1) / at_a_time;
+}
+
+int64_t rows_resident(const cuda_plan *plan, const cuda_spec *spec) {
+    int64_t n = (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster;
+    return n > 0 ? n : 1;
+}
