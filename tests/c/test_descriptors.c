@@ -32,7 +32,7 @@ static DLTensor *part_of(call *c, part p) {
 static void op_null(call *c) { c->op = NULL; }
 static void tensors_null(call *c) { c->tensors = NULL; }
 static void op_size_0(call *c) { c->bundle.op.struct_size = 0; }
-static void op_size_small(call *c) { c->bundle.op.struct_size -= 8; }
+static void op_size_small(call *c) { c->bundle.op.struct_size = 40; }
 static void tensors_size_0(call *c) { c->bundle.tensors.struct_size = 0; }
 static void exec_size_1(call *c) { c->exec.struct_size = 1; }
 static void kind_7(call *c) { c->bundle.op.kind = (planish_kind)7; }
