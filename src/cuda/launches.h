@@ -30,6 +30,8 @@ typedef struct cuda_backward_args {
     uint32_t turns, rest, zero, alone;
     void *mail;
     const void *bias;
+    const void *dsum;
+    int64_t dsum_stride, dsum_turn;
 } cuda_backward_args;
 
 typedef struct cuda_long_args {
@@ -38,6 +40,8 @@ typedef struct cuda_long_args {
     void *partial_weight, *partial_bias;
     void *sums;
     int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    const void *dsum;
+    int64_t dsum_stride;
 } cuda_long_args;
 
 typedef struct cuda_finish_args {

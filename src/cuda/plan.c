@@ -4,6 +4,7 @@
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
+#include "cuda/rows/rows.h"
 
 enum { MOST_COLS = 1 << 30 };
 
@@ -24,7 +25,18 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->finish.kernel = plan->cooperative.kernel = -1;
 }
 
+/* The families that know of stages around the norm; what none takes is the last one's. */
+static const cuda_family *const stage_families[] = {&rows_family, NULL};
+
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    if (problem_has_stages(p)) {
+        for (const cuda_family *const *f = stage_families; *f; f++) {
+            begin(plan, p, limits);
+            if ((*f)->plan_make(plan, p))
+                return;
+        }
+        return;
+    }
     if (may_be_fast(p))
         for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
             begin(plan, p, limits);

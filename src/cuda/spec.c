@@ -48,7 +48,8 @@ const cuda_constant rows_backward_list[] = {
     {"TEAMS", offsetof(cuda_spec, rows.teams)}, {"VARIANT", offsetof(cuda_spec, rows.variant)},
     {"HOLD", offsetof(cuda_spec, rows.hold)},   {"STAGES", offsetof(cuda_spec, rows.stages)},
     {"DELAY", offsetof(cuda_spec, rows.delay)}, {"PLANES", offsetof(cuda_spec, rows.planes)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)}, {NULL, 0},
+    {"DENSE", offsetof(cuda_spec, rows.dense)}, {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
+    {NULL, 0},
 };
 
 const cuda_constant rows_long_list[] = {
@@ -123,7 +124,7 @@ const cuda_constant finish_list[] = {
 
 /* The number of the tensor that a text names, such as "x]"; -1: none. */
 static int role_of(const char *name) {
-    for (role r = 0; r < NORM_ROLES; r++) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
         const size_t length = strlen(role_name(r));
         if (!strncmp(name, role_name(r), length) && !strcmp(name + length, "]"))
             return r;
@@ -147,9 +148,9 @@ int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
 }
 
 /* An array with a number for each tensor. */
-static void append_roles(text *to, const char *name, const int32_t values[NORM_ROLES]) {
+static void append_roles(text *to, const char *name, const int32_t values[ROLE_COUNT]) {
     append(to, "constexpr int %s[] = {", name);
-    for (int r = 0; r < NORM_ROLES; r++)
+    for (int r = 0; r < ROLE_COUNT; r++)
         append(to, "%s%d", r ? ", " : "", values[r]);
     append(to, "};\n");
 }
@@ -165,7 +166,7 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
             append(&to, "constexpr int %s = %d;\n", c->name, value);
         }
     append(&to, "enum {");
-    for (role r = 0; r < NORM_ROLES; r++) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
         append(&to, " ROLE_");
         for (const char *c = role_name(r); *c; c++)
             append(&to, "%c", toupper((unsigned char)*c));
@@ -181,6 +182,6 @@ void cuda_spec_describe(cuda_spec *spec, const problem *p) {
     spec->kind = p->kind;
     spec->activation = p->activation;
     spec->weight_offset = p->weight_offset;
-    for (int r = 0; r < NORM_ROLES; r++)
+    for (int r = 0; r < ROLE_COUNT; r++)
         spec->type[r] = p->dtypes[r];
 }

@@ -54,6 +54,7 @@ typedef struct rows_constants {
     int32_t groups, pixels; /* of rows that are groups of channels */
     int32_t planes;         /* of ROWS_IN_RUNS */
     int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
+    int32_t dsum_in_ring;   /* backward: dsum comes as x and dy do */
 } rows_constants;
 
 typedef struct channels_constants {
@@ -102,8 +103,8 @@ typedef struct cuda_spec {
     int32_t kind, activation, pass, weight_offset;
     int32_t correct; /* backward: the saved mean's rounding is mended */
     int32_t want_dweight, want_dbias;
-    int32_t type[NORM_ROLES];   /* dtypes, DTYPE_NONE: absent */
-    int32_t access[NORM_ROLES]; /* bytes that a tensor's parts are aligned to, up to 16 */
+    int32_t type[ROLE_COUNT];   /* dtypes, DTYPE_NONE: absent */
+    int32_t access[ROLE_COUNT]; /* bytes that a tensor's parts are aligned to, up to 16 */
     /* How blocks are launched. */
     int32_t cluster;            /* blocks of a cluster */
     int32_t cooperating_blocks; /* blocks anywhere on the device that work together */

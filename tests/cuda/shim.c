@@ -60,6 +60,8 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
     p.kept[0].size = rows;
     p.reduced[0].size = cols;
     p.reduced[0].affine = true;
+    for (int r = NORM_ROLES; r < ROLE_COUNT; r++)
+        p.dtypes[r] = DTYPE_NONE;
     for (int r = 0; r < NORM_ROLES; r++) {
         p.dtypes[r] = (dtype)dtypes[r];
         p.kept[0].stride[r] = strides[r];
@@ -236,7 +238,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
     cuda_spec spec = launches[number].spec;
     if (!cooperative && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
         spec = plan->main;
-    for (role r = 0; r < NORM_ROLES; r++)
+    for (role r = 0; r < ROLE_COUNT; r++)
         spec.access[r] = access;
     rows_constants *rows = &spec.rows; /* of forward and backward */
     const int tiled = rows_are_tiled(&spec);
