@@ -25,8 +25,9 @@ typedef struct cuda_limits {
 /* An axis for the general kernels. */
 typedef struct cuda_axis {
     int64_t size;
-    bool affine, reduced;
-    int64_t stride[NORM_ROLES]; /* in bytes */
+    bool affine, reduced, column, modulated;
+    int64_t index_step;
+    int64_t stride[ROLE_COUNT]; /* in bytes */
 } cuda_axis;
 
 typedef struct cuda_plan {
@@ -38,7 +39,7 @@ typedef struct cuda_plan {
     int64_t rows, cols;
     int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
     int dx_role; /* whose memory the rows kernels write dx to: that of dx, or of dresidual */
-    double eps;
+    double eps, dropout_p;
     int64_t partials; /* rows of partial sums there is room for */
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;

@@ -6,7 +6,7 @@
 
 #include "cuda/backend.h"
 
-enum { CUDA_MOST_LAUNCHES = 4 };
+enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* ---- Arguments, as the kernels declare them ------------------------------------------------- */
 
@@ -85,6 +85,22 @@ typedef struct cuda_general_args {
     } axis[PLANISH_MAX_NDIM + 1];
 } cuda_general_args;
 
+enum { CUDA_AROUND_ROLES = 21 }; /* that the kernels know, in their order */
+
+typedef struct cuda_around_args {
+    void *data[CUDA_AROUND_ROLES + 1];
+    const void *rng;
+    uint64_t drop_below;
+    double kept;
+    int64_t outer_size, inner_size;
+    int32_t outer, inner;
+    struct {
+        int64_t size, index_step;
+        int64_t stride[CUDA_AROUND_ROLES + 1];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_around_args;
+_Static_assert(sizeof(cuda_around_args) <= 4096, "a kernel has 4 KiB of arguments");
+
 /* ---- Launches ---------------------------------------------------------------------------------
  */
 
@@ -100,6 +116,7 @@ typedef struct cuda_launch {
         cuda_channels_args channels;
         cuda_groups_args groups;
         cuda_general_args general;
+        cuda_around_args around;
     } args;
 } cuda_launch;
 

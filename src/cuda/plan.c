@@ -1,6 +1,7 @@
 /* Problem -> plan: which kernels take it. */
 #include <string.h>
 
+#include "cuda/around/general_backward.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
@@ -26,7 +27,8 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
 }
 
 /* The families that know of stages around the norm; what none takes is the last one's. */
-static const cuda_family *const stage_families[] = {&rows_family, NULL};
+static const cuda_family *const stage_families[] = {&rows_family,
+                                                    &around_general_backward_family, NULL};
 
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     if (problem_has_stages(p)) {
@@ -48,7 +50,8 @@ void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {
-    return cuda_family_of(plan) == &general_family;
+    const cuda_family *f = cuda_family_of(plan);
+    return f == &general_family || f == &around_general_backward_family;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {

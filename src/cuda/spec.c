@@ -114,6 +114,17 @@ const cuda_constant general_list[] = {
     {NULL, 0},
 };
 
+const cuda_constant around_general_list[] = {
+    {"LANES", offsetof(cuda_spec, around.lanes)},
+    {"WARPS", offsetof(cuda_spec, around.warps)},
+    {"SLICES", offsetof(cuda_spec, around.slices)},
+    {"TARGET", offsetof(cuda_spec, around.target)},
+    {"GATE", offsetof(cuda_spec, around.gate)},
+    {"DROPS", offsetof(cuda_spec, around.drops)},
+    {"SINGLE", offsetof(cuda_spec, around.single)},
+    {NULL, 0},
+};
+
 const cuda_constant finish_list[] = {
     {"COLS", offsetof(cuda_spec, finish.cols)},
     {"LANES", offsetof(cuda_spec, finish.lanes)},

@@ -22,6 +22,9 @@ typedef enum cuda_kernel {
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
+    CUDA_AROUND_ROWS, /* backward with stages, over any axes */
+    CUDA_AROUND_COLUMNS,
+    CUDA_AROUND_ELEMENTS,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -89,6 +92,16 @@ typedef struct general_constants {
     int32_t lanes, warps, slices;
 } general_constants;
 
+/* Whose sums planish_around_columns makes. */
+enum around_target { AROUND_AFFINE, AROUND_SCALED, AROUND_MODULATED };
+
+typedef struct around_constants {
+    int32_t lanes, warps, slices;
+    int32_t target;        /* around_target */
+    int32_t gate;          /* 0: none, 1: behind the norm, 2: before */
+    int32_t drops, single; /* dropout; FORWARD computes in f32 */
+} around_constants;
+
 typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
@@ -114,6 +127,7 @@ typedef struct cuda_spec {
         channels_constants channels;
         groups_constants groups;
         general_constants general;
+        around_constants around;
         finish_constants finish;
     };
 } cuda_spec;
@@ -126,7 +140,8 @@ typedef struct cuda_constant {
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
-    channels_list[], groups_list[], strips_list[], general_list[], finish_list[];
+    channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
+    around_general_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

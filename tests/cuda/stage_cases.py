@@ -147,6 +147,11 @@ class StageCase:
             return self.types.get(role, "f64" if self.dtype == "f64" else "f32")
         return self.types.get(role, self.dtype)
 
+    def is_double(self, roles: Mapping[str, torch.Tensor]) -> bool:
+        """Whether the arithmetic is f64."""
+        apart = ("mean", "rstd", "row_scale", "rng")
+        return "f64" in {self.type_of(r) for r in (*roles, *self.has) if r not in apart}
+
     def tensor(self, role: str, device: str) -> torch.Tensor:
         """Memory of a tensor, all of it NaN."""
         sizes = [self.shape[a] for a in self.axes_of(role)]
@@ -201,7 +206,8 @@ class StageCase:
         if self.p:
             seed, offset = (int(v) for v in given["rng"])
             keep = philox_keep(seed, offset, one.numel(), self.p).reshape(self.shape)
-            d["keep"] = keep * float(np.float32(1 / (1 - self.p)))
+            kept = 1 / (1 - self.p)
+            d["keep"] = keep * (kept if self.is_double(given) else float(np.float32(kept)))
         d["plain"] = d.get("row_scale", one) * d["keep"]
         d["factors"] = d["plain"] * d.get("column_scale", one)
         d["silu"], d["silu_slope"] = one, one
@@ -290,11 +296,7 @@ class StageCase:
         library.run(self.norm(), BACKWARD, placed)
         wrong = []
         exact = self.reference(given)
-        double = "f64" in {
-            self.type_of(r)
-            for r in (*placed, "x")
-            if r not in ("mean", "rstd", "row_scale", "rng")
-        }
+        double = self.is_double(placed)
         for role in (r for r in self.has if r in OUTPUTS):
             value, size = exact[role]
             got = placed[role].double().cpu().reshape(value.shape)
@@ -365,9 +367,99 @@ def residual_cases() -> Iterator[StageCase]:
     yield StageCase((5, 40960), (*NORM, "dsum"), dtype="f32", arch=80)
 
 
+# What each stage brings: tensors, and the operator's fields.
+STAGES: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
+    "dsum": (("dsum", "dresidual"), {}),
+    "dropout": (("rng",), {"p": 0.3}),
+    "row_scale": (("row_scale",), {}),
+    "column_scale": (("column_scale", "branch", "dcolumn_scale"), {}),
+    "modulation": (("scale", "shift", "dscale", "dshift"), {}),
+    "activation": (("bias",), {"activation": SILU}),
+    "gate": (("gate", "dgate"), {}),
+}
+
+
+def with_stages(names: tuple[str, ...], case: StageCase, **more: object) -> StageCase:
+    """The case with stages, some of which have fields of their own."""
+    has, fields = list(case.has), {}
+    for name in names:
+        roles, own = STAGES[name]
+        has += [r for r in roles if r not in has]
+        fields |= own
+    return dataclasses.replace(case, has=tuple(has), **(fields | more))
+
+
+def norm_of(kind: int) -> tuple[str, ...]:
+    return RMSN if kind == RMS else NORM
+
+
+def stage_cases() -> Iterator[StageCase]:
+    """Dense rows: each stage alone, pairs and triples; dtypes, odd lengths, few and many rows."""
+    names = [n for k in (1, 2, 3) for n in itertools.combinations(STAGES, k)]
+    names.append(tuple(STAGES))
+    shapes = ((3, 7, 40), (2, 9, 33), (4, 3, 256), (2, 21, 24), (3, 5, 100), (2, 3, 1024))
+    dtypes = ("f32", "bf16", "f16", "f32", "bf16", "f64")
+    modulations = ((0, 2), (2,), (0, 1, 2), (1, 2))
+    for i, chosen in enumerate(names):
+        kind = RMS if i % 3 == 2 else LAYER
+        shape, dtype = shapes[i % 6], dtypes[i * 5 // 3 % 6]
+        types: dict[str, str] = {}
+        if i % 4 == 1 and dtype != "f64":
+            types = dict.fromkeys(("weight", "bias", "dweight", "dbias", "dsum", "dresidual"), "f32")
+        if i % 4 == 2:
+            types = {"dscale": "f32", "dshift": "f32", "row_scale": "f32", "column_scale": "f32"}
+        c = StageCase(shape, norm_of(kind), kind=kind, dtype=dtype, types=types)
+        yield with_stages(chosen, c, modulation=modulations[i % 4], offset=int(i % 5 == 0))
+    for i, more in enumerate((("gate",), ("gate", "dropout"), ("gate", "modulation"),
+                              ("gate", "column_scale", "dsum"), ("gate", "activation"),
+                              tuple(STAGES))):
+        kind = RMS if i % 2 else LAYER
+        c = StageCase(shapes[i % 6], norm_of(kind), kind=kind, dtype=dtypes[i % 3])
+        yield with_stages(more, c, gate_before=True, modulation=(0, 2))
+    for i, rows in enumerate((1, 2, 300)):
+        c = StageCase((rows, 128), NORM, dtype=("f16", "f32", "bf16")[i])
+        yield with_stages(("dropout", "dsum"), c)
+        yield with_stages(("modulation", "gate"), c, modulation=(1,))
+        yield with_stages(("modulation",), c, modulation=(0, 1))
+    for i, cols in enumerate((1, 2, 3000, 5000, 8192, 12000)):
+        c = StageCase((5, 3, cols), NORM, dtype=("f16", "f32", "bf16")[i % 3], multiprocessors=4)
+        yield with_stages(("dropout", "dsum", "modulation"), c, modulation=(0, 2))
+        yield with_stages(("gate", "column_scale"), c)
+    c = StageCase((2, 5, 64), NORM, dtype="bf16")
+    yield with_stages(("dropout", "dsum"), c, pad=8)
+    yield with_stages(("gate", "modulation"), c, skew=1, modulation=(0, 2))
+    yield with_stages(("gate", "modulation", "dsum"), c, order=(1, 0, 2), modulation=(0, 2))
+    yield with_stages(("gate", "dsum"), c, alias={"dgate": "dy", "dresidual": "dsum", "dx": "x"})
+    yield with_stages(("column_scale", "dsum"), c, alias={"dx": "branch", "dresidual": "dsum"})
+    for names_of in (("dx",), ("dresidual",), ("dweight",), ("dcolumn_scale", "branch"), ("dgate",),
+                     ("dscale",), ("dshift",)):
+        yield dataclasses.replace(
+            c, modulation=(0, 2), p=0.25,
+            has=("weight", "scale", "gate", "row_scale", "column_scale", "rng", "dsum", *names_of))
+
+
+def any_cases() -> Iterator[StageCase]:
+    """Any axes and strides, by the general kernels."""
+    names = [n for k in (1, 2) for n in itertools.combinations(STAGES, k)]
+    names.append(tuple(STAGES))
+    for i, chosen in enumerate(names):
+        kind = RMS if i % 3 == 2 else LAYER
+        c = StageCase((2, 6, 3, 5), norm_of(kind), kind=kind, dtype=("f32", "bf16", "f64")[i % 3])
+        which = i % 4
+        if which == 0:  # channels of images
+            c = with_stages(chosen, c, reduce=(1,), modulation=(0, 1))
+        elif which == 1:  # images stored by pixel
+            c = with_stages(chosen, c, reduce=(1,), modulation=(0, 1), order=(0, 2, 3, 1))
+        elif which == 2:  # instance norm, weights of channels
+            c = with_stages(chosen, c, reduce=(2, 3), affine=(1,), modulation=(0, 1), column=(1,))
+        else:  # weights of heads
+            c = with_stages(chosen, c, reduce=(3,), affine=(1, 3), modulation=(0,), pad=3)
+        yield dataclasses.replace(c, gate_before="gate" in chosen and i % 2 == 1)
+
+
 def all_cases(table: str = "") -> list[StageCase]:
     """Those of a table, or all."""
-    tables = {"residual": residual_cases}
+    tables = {"residual": residual_cases, "stages": stage_cases, "any": any_cases}
     chosen = [tables[table]] if table else list(tables.values())
     found = list(itertools.chain.from_iterable(t() for t in chosen))
     for i, c in enumerate(found):

@@ -1,0 +1,13 @@
+/* silu and its slope, of gates: by the pieces of activation.cu, whatever ACTIVATION is. Included by what uses it. */
+
+/* silu(gate) */
+template <typename T> __device__ __forceinline__ T gate_value(T gate) {
+    const T low = not_below(gate);
+    return quotient(low, 1 + exp_minus(limited(low)));
+}
+
+/* silu'(gate) */
+template <typename T> __device__ __forceinline__ T gate_slope(T gate) {
+    const T near = limited(gate), e = exp_minus(near), s = inverse(1 + e);
+    return s * multiply_add(e * s, near, (T)1);
+}
