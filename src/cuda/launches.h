@@ -85,10 +85,44 @@ typedef struct cuda_general_args {
     } axis[PLANISH_MAX_NDIM + 1];
 } cuda_general_args;
 
-enum { CUDA_AROUND_ROLES = 21 }; /* that the kernels know, in their order */
+typedef struct cuda_around_tensor {
+    void *data;
+    int64_t outer, inner;
+} cuda_around_tensor;
 
 typedef struct cuda_around_args {
-    void *data[CUDA_AROUND_ROLES + 1];
+    cuda_around_tensor tensor[ROLE_COUNT];
+    int64_t rows, row_turn, inner_rows;
+    int64_t index_outer, index_inner;
+    int64_t scale_stride;
+    uint64_t dropped;
+    double eps, keep_factor;
+    float eps_rounded, scale_least, scale_most;
+    uint32_t eps_is_small, zero;
+} cuda_around_args;
+
+/* 16 tensors and the number of an element. */
+enum { CUDA_AROUND_ROLES = 17 };
+
+typedef struct cuda_around_general_args {
+    void *data[CUDA_AROUND_ROLES];
+    void *rng, *y_scale, *amax;
+    int64_t outer_size, inner_size;
+    int64_t block, scale_stride;
+    uint64_t dropped;
+    double eps, keep_factor;
+    float scale_least, scale_most;
+    int32_t outer, inner;
+    struct {
+        int64_t size;
+        int64_t stride[CUDA_AROUND_ROLES];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_around_general_args;
+_Static_assert(sizeof(cuda_around_general_args) <= 4096, "a kernel takes no more arguments");
+enum { CUDA_AROUND_BACK_ROLES = 21 }; /* that the kernels know, in their order */
+
+typedef struct cuda_around_back_args {
+    void *data[CUDA_AROUND_BACK_ROLES + 1];
     const void *rng;
     uint64_t drop_below;
     double kept;
@@ -96,10 +130,10 @@ typedef struct cuda_around_args {
     int32_t outer, inner;
     struct {
         int64_t size, index_step;
-        int64_t stride[CUDA_AROUND_ROLES + 1];
+        int64_t stride[CUDA_AROUND_BACK_ROLES + 1];
     } axis[PLANISH_MAX_NDIM + 1];
-} cuda_around_args;
-_Static_assert(sizeof(cuda_around_args) <= 4096, "a kernel has 4 KiB of arguments");
+} cuda_around_back_args;
+_Static_assert(sizeof(cuda_around_back_args) <= 4096, "a kernel has 4 KiB of arguments");
 
 /* ---- Launches ---------------------------------------------------------------------------------
  */
@@ -117,6 +151,8 @@ typedef struct cuda_launch {
         cuda_groups_args groups;
         cuda_general_args general;
         cuda_around_args around;
+        cuda_around_general_args around_general;
+        cuda_around_back_args around_back;
     } args;
 } cuda_launch;
 

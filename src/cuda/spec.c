@@ -114,14 +114,56 @@ const cuda_constant general_list[] = {
     {NULL, 0},
 };
 
+const cuda_constant around_backward_list[] = {
+    {"LANES", offsetof(cuda_spec, around_back.lanes)},
+    {"WARPS", offsetof(cuda_spec, around_back.warps)},
+    {"SLICES", offsetof(cuda_spec, around_back.slices)},
+    {"TARGET", offsetof(cuda_spec, around_back.target)},
+    {"GATE", offsetof(cuda_spec, around_back.gate)},
+    {"DROPS", offsetof(cuda_spec, around_back.drops)},
+    {"SINGLE", offsetof(cuda_spec, around_back.single)},
+    {NULL, 0},
+};
+
+#define STAGES_LIST                                                                                \
+    {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},                                      \
+        {"ROUND_XHAT", offsetof(cuda_spec, stages.round_xhat)},                                    \
+        {"DROPOUT", offsetof(cuda_spec, stages.dropout)},                                          \
+        {"POWER_OF_TWO", offsetof(cuda_spec, stages.power_of_two)}
+
+const cuda_constant around_forward_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"ROWS", offsetof(cuda_spec, rows.rows)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"VARIANT", offsetof(cuda_spec, rows.variant)},
+    {"HOLD", offsetof(cuda_spec, rows.hold)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"DELAY", offsetof(cuda_spec, rows.delay)},
+    {"HELD_AS_WORDS", offsetof(cuda_spec, rows.held_as_words)},
+    {"EARLY", offsetof(cuda_spec, rows.early)},
+    {"GROUPS", offsetof(cuda_spec, rows.groups)},
+    {"PIXELS", offsetof(cuda_spec, rows.pixels)},
+    {"DENSE", offsetof(cuda_spec, rows.dense)},
+    STAGES_LIST,
+    {"WANT_Y", offsetof(cuda_spec, stages.want_y)},
+    {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
+    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
+    {"SCALE_BLOCK", offsetof(cuda_spec, stages.scale_block)},
+    {"VARIES", offsetof(cuda_spec, stages.varies)},
+    {"ALIKE", offsetof(cuda_spec, stages.alike)},
+    {NULL, 0},
+};
+
 const cuda_constant around_general_list[] = {
-    {"LANES", offsetof(cuda_spec, around.lanes)},
-    {"WARPS", offsetof(cuda_spec, around.warps)},
-    {"SLICES", offsetof(cuda_spec, around.slices)},
-    {"TARGET", offsetof(cuda_spec, around.target)},
-    {"GATE", offsetof(cuda_spec, around.gate)},
-    {"DROPS", offsetof(cuda_spec, around.drops)},
-    {"SINGLE", offsetof(cuda_spec, around.single)},
+    {"LANES", offsetof(cuda_spec, general.lanes)},
+    {"WARPS", offsetof(cuda_spec, general.warps)},
+    {"SLICES", offsetof(cuda_spec, general.slices)},
+    STAGES_LIST,
+    {"STAGES_DOUBLE", offsetof(cuda_spec, stages.is_double)},
+    {"S_TYPE", offsetof(cuda_spec, stages.sum_type)},
     {NULL, 0},
 };
 

@@ -22,9 +22,13 @@ typedef enum cuda_kernel {
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
-    CUDA_AROUND_ROWS, /* backward with stages, over any axes */
-    CUDA_AROUND_COLUMNS,
-    CUDA_AROUND_ELEMENTS,
+    CUDA_AROUND_FORWARD, /* with stages around the norm */
+    CUDA_AROUND_CLEAR,   /* what becomes a maximum */
+    CUDA_AROUND_GENERAL,
+    CUDA_AROUND_GENERAL_CLEAR,
+    CUDA_AROUND_BACK_ROWS, /* backward with stages, over any axes */
+    CUDA_AROUND_BACK_COLUMNS,
+    CUDA_AROUND_BACK_ELEMENTS,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -95,16 +99,25 @@ typedef struct general_constants {
 /* Whose sums planish_around_columns makes. */
 enum around_target { AROUND_AFFINE, AROUND_SCALED, AROUND_MODULATED };
 
-typedef struct around_constants {
+typedef struct around_back_constants {
     int32_t lanes, warps, slices;
     int32_t target;        /* around_target */
     int32_t gate;          /* 0: none, 1: behind the norm, 2: before */
     int32_t drops, single; /* dropout; FORWARD computes in f32 */
-} around_constants;
+} around_back_constants;
 
 typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
+
+/* Of the kernels that know what stands around the norm, beside those of rows or the general ones. */
+typedef struct stages_constants {
+    int32_t gate_before, round_xhat, dropout, power_of_two;
+    int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
+    int32_t want_y;              /* rows: or y only stands for what it would be */
+    int32_t two_levels, index_aligned, scale_block;
+    int32_t varies, alike; /* sets of roles */
+} stages_constants;
 
 /* ---- The specialisation -------------------------------------------------------------------------
  */
@@ -127,9 +140,10 @@ typedef struct cuda_spec {
         channels_constants channels;
         groups_constants groups;
         general_constants general;
-        around_constants around;
+        around_back_constants around_back;
         finish_constants finish;
     };
+    stages_constants stages;
 } cuda_spec;
 
 /* A constant that a kernel's text asks for: its name there, and where it is in a spec. */
@@ -141,7 +155,7 @@ typedef struct cuda_constant {
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
     channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
-    around_general_list[];
+    around_forward_list[], around_general_list[], around_backward_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

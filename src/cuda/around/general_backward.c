@@ -1,9 +1,9 @@
 #include "cuda/around/general_backward.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/around/around.h"
 #include "cuda/common/integers.h"
 
 enum {
@@ -13,7 +13,7 @@ enum {
 };
 
 /* The roles that these kernels know, in their order. */
-static const role known[CUDA_AROUND_ROLES] = {
+static const role known[CUDA_AROUND_BACK_ROLES] = {
     ROLE_X,          ROLE_WEIGHT,       ROLE_BIAS,   ROLE_MEAN,      ROLE_RSTD,   ROLE_DY,
     ROLE_DX,         ROLE_DWEIGHT,      ROLE_DBIAS,  ROLE_ROW_SCALE, ROLE_COLUMN_SCALE,
     ROLE_SCALE,      ROLE_SHIFT,        ROLE_GATE,   ROLE_BRANCH,    ROLE_DSUM,   ROLE_DRESIDUAL,
@@ -49,12 +49,12 @@ static void insert_axes(cuda_plan *plan, const problem *p, const axis *list, int
 
 /* Which axes are the outer ones of a kernel. */
 static bool is_outer(const cuda_axis *a, const cuda_spec *spec) {
-    if (spec->kernel == CUDA_AROUND_ELEMENTS)
+    if (spec->kernel == CUDA_AROUND_BACK_ELEMENTS)
         return true;
-    if (spec->kernel == CUDA_AROUND_ROWS)
+    if (spec->kernel == CUDA_AROUND_BACK_ROWS)
         return !a->reduced;
-    return spec->around.target == AROUND_AFFINE   ? a->affine
-           : spec->around.target == AROUND_SCALED ? a->column
+    return spec->around_back.target == AROUND_AFFINE   ? a->affine
+           : spec->around_back.target == AROUND_SCALED ? a->column
                                                   : a->modulated;
 }
 
@@ -80,10 +80,10 @@ static bool is_dense(const cuda_plan *plan, const cuda_spec *spec, bool outer) {
 static bool make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
-    around_constants *c = &spec->around;
+    around_back_constants *c = &spec->around_back;
     if (p->pass != PLANISH_BACKWARD)
         return false;
-    spec->kernel = CUDA_AROUND_ROWS;
+    spec->kernel = CUDA_AROUND_BACK_ROWS;
     cuda_spec_describe(spec, p);
     spec->real_double = 1;
     spec->pass = p->pass;
@@ -92,7 +92,7 @@ static bool make(cuda_plan *plan, const problem *p) {
     c->gate = !has(p, ROLE_GATE) ? 0 : p->around.gate == PLANISH_GATE_AFTER ? 1 : 2;
     c->drops = p->around.dropout_p > 0;
     c->single = !problem_is_double(p);
-    plan->dropout_p = p->around.dropout_p;
+    plan->around.dropout_p = p->around.dropout_p;
     insert_axes(plan, p, p->kept, p->kept_count, false);
     insert_axes(plan, p, p->reduced, p->reduced_count, true);
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
@@ -118,11 +118,11 @@ static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_laun
     cuda_spec *spec = &launches[*count].spec;
     *spec = plan->main;
     spec->kernel = kernel;
-    spec->around.target = target;
-    if (kernel == CUDA_AROUND_COLUMNS)
-        spec->around.lanes =
+    spec->around_back.target = target;
+    if (kernel == CUDA_AROUND_BACK_COLUMNS)
+        spec->around_back.lanes =
             is_dense(plan, spec, true) || !is_dense(plan, spec, false) ? ACROSS : 1;
-    spec->around.slices = 32 * WARPS / spec->around.lanes;
+    spec->around_back.slices = 32 * WARPS / spec->around_back.lanes;
     ++*count;
 }
 
@@ -134,21 +134,21 @@ static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                         cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)buffers; /* taken as they lie: alignment is nothing to these kernels */
     int count = 0;
-    add(plan, CUDA_AROUND_ROWS, 0, launches, &count);
+    add(plan, CUDA_AROUND_BACK_ROWS, 0, launches, &count);
     if (wants(plan, ROLE_DWEIGHT, ROLE_DBIAS))
-        add(plan, CUDA_AROUND_COLUMNS, AROUND_AFFINE, launches, &count);
+        add(plan, CUDA_AROUND_BACK_COLUMNS, AROUND_AFFINE, launches, &count);
     if (wants(plan, ROLE_DCOLUMN_SCALE, ROLE_DCOLUMN_SCALE))
-        add(plan, CUDA_AROUND_COLUMNS, AROUND_SCALED, launches, &count);
+        add(plan, CUDA_AROUND_BACK_COLUMNS, AROUND_SCALED, launches, &count);
     if (wants(plan, ROLE_DSCALE, ROLE_DSHIFT))
-        add(plan, CUDA_AROUND_COLUMNS, AROUND_MODULATED, launches, &count);
+        add(plan, CUDA_AROUND_BACK_COLUMNS, AROUND_MODULATED, launches, &count);
     if (wants(plan, ROLE_DX, ROLE_DRESIDUAL) || wants(plan, ROLE_DGATE, ROLE_DGATE))
-        add(plan, CUDA_AROUND_ELEMENTS, 0, launches, &count);
+        add(plan, CUDA_AROUND_BACK_ELEMENTS, 0, launches, &count);
     return count;
 }
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
 static int append_axes(const cuda_plan *plan, const cuda_spec *spec, bool outer,
-                       cuda_around_args *args, int at) {
+                       cuda_around_back_args *args, int at) {
     const int first = at;
     for (int k = 0; k < plan->axis_count; k++) {
         const cuda_axis *a = &plan->axis[k];
@@ -156,12 +156,12 @@ static int append_axes(const cuda_plan *plan, const cuda_spec *spec, bool outer,
             continue;
         args->axis[at].size = a->size;
         args->axis[at].index_step = a->index_step;
-        for (int r = 0; r < CUDA_AROUND_ROLES; r++)
+        for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
             args->axis[at].stride[r] = a->stride[known[r]];
         int64_t span = ROW_BYTES; /* dense over the rows, in the list's order */
         for (int i = k + 1; i < plan->axis_count; i++)
             span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;
-        args->axis[at++].stride[CUDA_AROUND_ROLES] = a->reduced ? 0 : span;
+        args->axis[at++].stride[CUDA_AROUND_BACK_ROLES] = a->reduced ? 0 : span;
     }
     return at - first;
 }
@@ -175,22 +175,22 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     const int count = launch_specs(plan, buffers, counted);
     for (int i = 0; i < count; i++) {
         const cuda_spec *spec = &launches[i].spec;
-        cuda_around_args *a = &launches[i].args.around;
+        cuda_around_back_args *a = &launches[i].args.around_back;
         memset(a, 0, sizeof *a);
-        for (int r = 0; r < CUDA_AROUND_ROLES; r++)
+        for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
             a->data[r] = buffers[known[r]];
-        a->data[CUDA_AROUND_ROLES] = workspace;
+        a->data[CUDA_AROUND_BACK_ROLES] = workspace;
         a->rng = buffers[ROLE_RNG];
-        a->drop_below = (uint64_t)ceil(plan->dropout_p * 0x1p32);
-        a->kept = 1 / (1 - plan->dropout_p);
-        if (spec->around.single)
+        a->drop_below = around_dropped(plan->around.dropout_p);
+        a->kept = 1 / (1 - plan->around.dropout_p);
+        if (spec->around_back.single)
             a->kept = (float)a->kept;
         a->outer_size = size_of(plan, spec, true);
         a->inner_size = size_of(plan, spec, false);
         a->outer = append_axes(plan, spec, true, a, 0);
         a->inner = append_axes(plan, spec, false, a, a->outer);
         const int at_a_time =
-            spec->kernel == CUDA_AROUND_ELEMENTS ? 32 * WARPS : spec->around.lanes;
+            spec->kernel == CUDA_AROUND_BACK_ELEMENTS ? 32 * WARPS : spec->around_back.lanes;
         launches[i].blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
                                          (int64_t)t->blocks * plan->limits.multiprocessors);
         launches[i].blocks_y = 1;
@@ -198,7 +198,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
 }
 
 static unsigned threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->around.warps;
+    return 32u * (unsigned)spec->around_back.warps;
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {

@@ -1,10 +1,4 @@
-/* silu and its slope, of gates: by the pieces of activation.cu, whatever ACTIVATION is. Included by what uses it. */
-
-/* silu(gate) */
-template <typename T> __device__ __forceinline__ T gate_value(T gate) {
-    const T low = not_below(gate);
-    return quotient(low, 1 + exp_minus(limited(low)));
-}
+/* The slope of silu, of gates: by the pieces of activation.cu, whatever ACTIVATION is. Included by what uses it. */
 
 /* silu'(gate) */
 template <typename T> __device__ __forceinline__ T gate_slope(T gate) {

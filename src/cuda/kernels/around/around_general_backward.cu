@@ -3,11 +3,11 @@
  * not fast: elements are read one by one, once for each step, and all arithmetic is f64. For what the
  * kernels of rows do not take.
  *
- * planish_around_rows: of each row what the others need: the distance `delta` of its exact mean from the
+ * planish_around_back_rows: of each row what the others need: the distance `delta` of its exact mean from the
  * one given, where that can be a rounding (saved_mean.cu), and the means c1 of g and c2 of g * xhat.
- * planish_around_columns: sums over the axes that the results of TARGET have not: COLUMNS_AFFINE dweight
+ * planish_around_back_columns: sums over the axes that the results of TARGET have not: COLUMNS_AFFINE dweight
  * and dbias, COLUMNS_SCALED dcolumn_scale, COLUMNS_MODULATED dscale and dshift.
- * planish_around_elements: dx, dresidual, dgate. It comes last: they may be the inputs themselves.
+ * planish_around_back_elements: dx, dresidual, dgate. It comes last: they may be the inputs themselves.
  *
  * Lists of axes, LANES and SLICES are as in general.cu: an index of the outer axes names a row, or an
  * element of the results of TARGET, or any element.
@@ -45,7 +45,7 @@ constexpr int DGATE_TYPE = TYPES[ROLE_DGATE], DCOLUMN_SCALE_TYPE = TYPES[ROLE_DC
 
 #include "../common/activation.cu"
 #include "../common/saved_mean.cu"
-#include "dropped.cu"
+#include "philox.cu"
 #include "around_gate.cu"
 
 constexpr bool LAYER = KIND == 0;
@@ -141,10 +141,10 @@ __device__ __forceinline__ multiples multiples_of(const around_args &args, const
     f.row = read<ROW_SCALE_TYPE>(args, p, ROW_SCALE, 1);
     if (DROPS) {
         f.kept = args.kept;
-        f.keep = is_kept(args.rng, p.index, args.drop_below);
+        f.keep = kept_elements<1, 1>(load_philox_key(args.rng), (u64)p.index, args.drop_below) != 0;
     }
     if (GATE == GATE_BEFORE)
-        f.gate = rounded(gate_value(read<GATE_TYPE>(args, p, GATES)));
+        f.gate = rounded(silu_of(read<GATE_TYPE>(args, p, GATES)));
     return f;
 }
 
@@ -186,7 +186,7 @@ __device__ __forceinline__ gradients gradients_of(const around_args &args, const
     if (GATE == GATE_AFTER) {
         const double gate = read<GATE_TYPE>(args, p, GATES);
         e.dgate = dy * activated(m) * gate_slope(gate);
-        dy *= gate_value(gate);
+        dy *= silu_of(gate);
     }
     e.dm = through_activation(dy, m);
     e.dz = e.dm * up;
@@ -222,7 +222,7 @@ template <int COUNT> __device__ __forceinline__ void add_slices(double (*room)[T
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_rows(const around_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_rows(const around_args args) {
     __shared__ double room[2][THREADS];
     const int slice = threadIdx.x / LANES;
     const double n = (double)args.inner_size;
@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_rows(const 
 
 /* ---- Columns ----------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_columns(const around_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_columns(const around_args args) {
     __shared__ double room[2][THREADS];
     wait_for_stream();
     for (i64 first = (i64)blockIdx.x * LANES; first < args.outer_size; first += (i64)gridDim.x * LANES) {
@@ -300,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_columns(con
 
 /* ---- Elements ---------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_elements(const around_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_elements(const around_args args) {
     wait_for_stream();
     for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < args.outer_size; i += (i64)gridDim.x * THREADS) {
         const place p = outer_place(args, i);
