@@ -262,8 +262,8 @@ class StageCase:
         ):
             found[role] = (summed(role, value), summed(role, size * one))
         if "branch" in d:
-            value = ds * d["branch"] * d["plain"]
-            size = (size_g * d["branch"] * d["plain"]).abs()
+            more = d["branch"] * d["plain"] * through
+            value, size = ds * more, (size_g * more).abs()
             found["dcolumn_scale"] = (summed("dcolumn_scale", value),
                                       summed("dcolumn_scale", size))
         if before:
