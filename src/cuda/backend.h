@@ -38,6 +38,7 @@ typedef struct cuda_around {
     int64_t inner_rows;
     int64_t block, scale_stride;
     double dropout_p, scale_least, scale_most;
+    int64_t samples, parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
 } cuda_around;
 
 typedef struct cuda_plan {

@@ -101,6 +101,26 @@ typedef struct cuda_around_args {
     uint32_t eps_is_small, zero;
 } cuda_around_args;
 
+typedef struct cuda_around_backward_args {
+    cuda_around_tensor tensor[ROLE_COUNT];
+    void *partial_weight, *partial_bias, *partial_scaled;
+    void *dweight, *dbias;
+    int64_t rows, inner_rows;
+    int64_t index_outer, index_inner;
+    uint64_t dropped;
+    double keep_factor;
+    uint32_t parts, alone;
+} cuda_around_backward_args;
+
+typedef struct cuda_samples_args {
+    const void *partial_weight, *partial_bias;
+    void *sample_weight, *sample_bias;
+    const void *weight, *bias, *scale;
+    void *dscale, *dshift;
+    int64_t scale_stride, dscale_stride, dshift_stride;
+    int64_t samples, parts;
+} cuda_samples_args;
+
 /* 16 tensors and the number of an element. */
 enum { CUDA_AROUND_ROLES = 17 };
 
@@ -153,6 +173,8 @@ typedef struct cuda_launch {
         cuda_around_args around;
         cuda_around_general_args around_general;
         cuda_around_back_args around_back;
+        cuda_around_backward_args around_backward;
+        cuda_samples_args samples;
     } args;
 } cuda_launch;
 

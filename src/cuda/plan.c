@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda/around/around.h"
+#include "cuda/around/around_backward.h"
 #include "cuda/around/general_backward.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
@@ -29,7 +30,8 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
 
 /* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
 static const cuda_family *const forward_families[] = {&around_family, NULL};
-static const cuda_family *const backward_families[] = {&rows_family, NULL};
+static const cuda_family *const backward_families[] = {&rows_family, &around_backward_family,
+                                                       NULL};
 
 static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     const bool forward = p->pass == PLANISH_FORWARD;

@@ -114,6 +114,31 @@ const cuda_constant general_list[] = {
     {NULL, 0},
 };
 
+const cuda_constant around_backward_rows_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"TEAMS", offsetof(cuda_spec, rows.teams)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},
+    {"DROPOUT", offsetof(cuda_spec, stages.dropout)},
+    {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
+    {"BY_SAMPLE", offsetof(cuda_spec, stages.by_sample)},
+    {"VARIES", offsetof(cuda_spec, stages.varies)},
+    {"ALIKE", offsetof(cuda_spec, stages.alike)},
+    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
+    {NULL, 0},
+};
+
+const cuda_constant around_samples_list[] = {
+    {"COLS", offsetof(cuda_spec, finish.cols)},
+    {"LANES", offsetof(cuda_spec, finish.lanes)},
+    {"SLICES", offsetof(cuda_spec, finish.slices)},
+    {NULL, 0},
+};
+
 const cuda_constant around_backward_list[] = {
     {"LANES", offsetof(cuda_spec, around_back.lanes)},
     {"WARPS", offsetof(cuda_spec, around_back.warps)},

@@ -26,6 +26,8 @@ typedef enum cuda_kernel {
     CUDA_AROUND_CLEAR,   /* what becomes a maximum */
     CUDA_AROUND_GENERAL,
     CUDA_AROUND_GENERAL_CLEAR,
+    CUDA_AROUND_BACKWARD, /* of rows, with stages */
+    CUDA_AROUND_SAMPLES,
     CUDA_AROUND_BACK_ROWS, /* backward with stages, over any axes */
     CUDA_AROUND_BACK_COLUMNS,
     CUDA_AROUND_BACK_ELEMENTS,
@@ -117,6 +119,7 @@ typedef struct stages_constants {
     int32_t want_y;              /* rows: or y only stands for what it would be */
     int32_t two_levels, index_aligned, scale_block;
     int32_t varies, alike; /* sets of roles */
+    int32_t by_sample;     /* backward: rows that share a row of scale and shift belong together */
 } stages_constants;
 
 /* ---- The specialisation -------------------------------------------------------------------------
@@ -155,7 +158,8 @@ typedef struct cuda_constant {
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
     channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
-    around_forward_list[], around_general_list[], around_backward_list[];
+    around_forward_list[], around_general_list[], around_backward_list[],
+    around_backward_rows_list[], around_samples_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {
