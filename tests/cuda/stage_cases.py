@@ -268,7 +268,8 @@ class StageCase:
                                       summed("dcolumn_scale", size))
         if before:
             more = d["x"] * d["silu_slope"] * d["factors"]
-            found["dgate"] = (ds * more, (size_g * more).abs())
+            size = size_g * d["x"].abs() * d["factors"].abs() * (0.3 + d["silu_slope"].abs())
+            found["dgate"] = (ds * more, size)  # its slope is a difference
         elif after:
             found["dgate"] = (
                 d["dy"] * v * d["silu_slope"],
