@@ -5,7 +5,8 @@
 /* Whether a run writes nothing: of no rows only a backward's sums have elements. */
 static bool is_empty(const cuda_plan *plan) {
     const int32_t *type = plan->main.type;
-    return plan->rows == 0 && type[ROLE_DWEIGHT] == DTYPE_NONE && type[ROLE_DBIAS] == DTYPE_NONE;
+    return plan->rows == 0 && type[ROLE_DWEIGHT] == DTYPE_NONE && type[ROLE_DBIAS] == DTYPE_NONE &&
+           type[ROLE_AMAX] == DTYPE_NONE;
 }
 
 int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],

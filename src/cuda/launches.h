@@ -81,6 +81,41 @@ typedef struct cuda_general_args {
     } axis[PLANISH_MAX_NDIM + 1];
 } cuda_general_args;
 
+typedef struct cuda_around_tensor {
+    void *data;
+    int64_t outer, inner;
+} cuda_around_tensor;
+
+typedef struct cuda_around_args {
+    cuda_around_tensor tensor[ROLE_COUNT];
+    int64_t rows, row_turn, inner_rows;
+    int64_t index_outer, index_inner;
+    int64_t scale_stride;
+    uint64_t dropped;
+    double eps, keep_factor;
+    float eps_rounded, scale_least, scale_most;
+    uint32_t eps_is_small, zero;
+} cuda_around_args;
+
+/* 16 tensors and the number of an element. */
+enum { CUDA_AROUND_ROLES = 17 };
+
+typedef struct cuda_around_general_args {
+    void *data[CUDA_AROUND_ROLES];
+    void *rng, *y_scale, *amax;
+    int64_t outer_size, inner_size;
+    int64_t block, scale_stride;
+    uint64_t dropped;
+    double eps, keep_factor;
+    float scale_least, scale_most;
+    int32_t outer, inner;
+    struct {
+        int64_t size;
+        int64_t stride[CUDA_AROUND_ROLES];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_around_general_args;
+_Static_assert(sizeof(cuda_around_general_args) <= 4096, "a kernel takes no more arguments");
+
 /* ---- Launches ---------------------------------------------------------------------------------
  */
 
@@ -96,6 +131,8 @@ typedef struct cuda_launch {
         cuda_channels_args channels;
         cuda_groups_args groups;
         cuda_general_args general;
+        cuda_around_args around;
+        cuda_around_general_args around_general;
     } args;
 } cuda_launch;
 

@@ -22,6 +22,10 @@ typedef enum cuda_kernel {
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
+    CUDA_AROUND_FORWARD, /* with stages around the norm */
+    CUDA_AROUND_CLEAR,   /* what becomes a maximum */
+    CUDA_AROUND_GENERAL,
+    CUDA_AROUND_GENERAL_CLEAR,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -92,6 +96,15 @@ typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
 
+/* Of the kernels that know what stands around the norm, beside those of rows or the general ones. */
+typedef struct stages_constants {
+    int32_t gate_before, round_xhat, dropout, power_of_two;
+    int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
+    int32_t want_y;              /* rows: or y only stands for what it would be */
+    int32_t two_levels, index_aligned, scale_block;
+    int32_t varies, alike; /* sets of roles */
+} stages_constants;
+
 /* ---- The specialisation -------------------------------------------------------------------------
  */
 
@@ -102,8 +115,8 @@ typedef struct cuda_spec {
     int32_t kind, activation, pass, weight_offset;
     int32_t correct; /* backward: the saved mean's rounding is mended */
     int32_t want_dweight, want_dbias;
-    int32_t type[NORM_ROLES];   /* dtypes, DTYPE_NONE: absent */
-    int32_t access[NORM_ROLES]; /* bytes that a tensor's parts are aligned to, up to 16 */
+    int32_t type[ROLE_COUNT];   /* dtypes, DTYPE_NONE: absent */
+    int32_t access[ROLE_COUNT]; /* bytes that a tensor's parts are aligned to, up to 16 */
     /* How blocks are launched. */
     int32_t cluster;            /* blocks of a cluster */
     int32_t cooperating_blocks; /* blocks anywhere on the device that work together */
@@ -115,6 +128,7 @@ typedef struct cuda_spec {
         general_constants general;
         finish_constants finish;
     };
+    stages_constants stages;
 } cuda_spec;
 
 /* A constant that a kernel's text asks for: its name there, and where it is in a spec. */
@@ -125,7 +139,8 @@ typedef struct cuda_constant {
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
-    channels_list[], groups_list[], strips_list[], general_list[], finish_list[];
+    channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
+    around_forward_list[], around_general_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

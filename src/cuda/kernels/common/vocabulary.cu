@@ -342,6 +342,17 @@ __device__ __forceinline__ T sum_over_planes(T v, int lane) {
     }
 }
 
+/* Makes a word of memory at least v, whoever else does so. */
+__device__ __forceinline__ void raise_to(u32 *address, u32 v) {
+    asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+/* A word that other blocks may raise: what it was lately. */
+__device__ __forceinline__ u32 latest_word(const u32 *address) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+    return v;
+}
+
 /* ---- Barriers and shared memory --------------------------------------------------------------- */
 
 /* Waits for the `threads` threads of barrier `id` (1 to 15). */
