@@ -97,7 +97,7 @@ def in_place_kernel(
 @triton.jit
 def backward_kernel(
     dy, s_in, weight, scale, gate, dsum, mean_in, rstd_in, dx, dresidual, dgate, part_weight,
-    part_bias, sample_rows, cols, token_stride, p, seed,
+    part_bias, sample_rows, steps, cols, token_stride, p, seed,
     RMS: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, WEIGHT: tl.constexpr,
     BIAS: tl.constexpr, MODULATE: tl.constexpr, GATE: tl.constexpr,
     HEADS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -115,8 +115,8 @@ def backward_kernel(
         factor = tl.load(weight + col, mask=present, other=0.0).to(tl.float32)
     if MODULATE:
         factor = 1 + tl.load(scale + sample * cols + col, mask=present, other=0.0).to(tl.float32)
-    for first in range(program * ROWS, sample_rows, programs * ROWS):
-        local = first + tl.arange(0, ROWS)
+    for step in range(0, steps):
+        local = (step * programs + program) * ROWS + tl.arange(0, ROWS)
         inside = (local[:, None] < sample_rows) & present[None, :]
         row = sample * sample_rows + local
         at = row[:, None] * cols + col[None, :]

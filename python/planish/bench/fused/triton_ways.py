@@ -34,6 +34,11 @@ def fastest(choices: Sequence[Any], queue: Callable[[Any, Data], object], sets: 
     return min(choices, key=lambda choice: min(r[choice] for r in rounds))
 
 
+def cores() -> int:
+    """Multiprocessors of the GPU."""
+    return int(torch.cuda.get_device_properties(0).multi_processor_count)
+
+
 def flags(work: Work) -> dict[str, Any]:
     """The constants of both kernels."""
     return {
@@ -128,7 +133,6 @@ class _Rows(Way):
     def _backward(
         self, work: Work, sets: Sequence[Data], block: int, tiles: list[tuple[int, int]]
     ) -> Prepared:
-        cores = torch.cuda.get_device_properties(0).multi_processor_count
         saved: dict[int, list[dict[str, Tensor]]] = {}
         for data in sets:
             saved[id(data)] = [
@@ -140,7 +144,7 @@ class _Rows(Way):
             parts = zip(self._parts(work, data), saved[id(data)], strict=True)
             return [self.queue_backward(work, t, s, block, *choice) for t, s in parts]
 
-        choices = [(tile, cores * times) for tile in tiles for times in (1, 2)]
+        choices = [(tile, cores() * times) for tile in tiles for times in (1, 2)]
         choice = fastest(choices, queue, sets)
 
         def outputs() -> dict[str, Tensor]:
@@ -161,7 +165,9 @@ class _Rows(Way):
         """The launch, and torch's sum of the programs' parts."""
         x, rows = t["x"], work.rows * work.heads
         samples = x.shape[0] if work.row == "modulated" else 1
-        programs = max(1, min(programs // samples, triton.cdiv(rows // samples, tile[0])))
+        tiles = triton.cdiv(rows // samples, tile[0])
+        programs = max(1, min(programs // samples, tiles))
+        steps = triton.cdiv(tiles, programs)
         dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         dresidual = torch.empty_like(dx) if work.row == "dropout" else dx
         dgate = torch.empty_like(dx) if work.row == "gated" else None
@@ -169,7 +175,7 @@ class _Rows(Way):
         backward_kernel[(programs, samples)](
             t["dy"], saved.get("sum", x), t.get("weight"), t.get("scale"), t.get("gate"),
             t.get("dsum"), saved.get("mean"), saved["rstd"], dx, dresidual, dgate, parts[0],
-            parts[1], rows // samples, work.cols, x.stride(0), DROPOUT, SEED,
+            parts[1], rows // samples, steps, work.cols, x.stride(0), DROPOUT, SEED,
             **flags(work), ROWS=tile[0], BLOCK=block, num_warps=tile[1],
         )  # fmt: skip
         if work.kind == "layer":
