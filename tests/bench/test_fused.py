@@ -1,5 +1,5 @@
-"""`planish bench fused` in a tiny form: what it checks, prints and writes. The peers in Triton run in
-its interpreter, where Triton is."""
+"""`planish bench fused` in a tiny form: what it checks, prints and writes. The peers in Triton run
+in its interpreter, where Triton is."""
 
 import csv
 import importlib.util
@@ -47,7 +47,7 @@ ROWS = [
 def verdict(work, way):
     sets = works.copies(works.make_data(work), 2)
     torch.manual_seed(0)
-    return reference.check(work, sets[0], way.prepare(work, sets).outputs())
+    return reference.Truth(work, sets[0]).check(way.prepare(work, sets).outputs())
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -123,7 +123,7 @@ def in_interpreter():
             work = tiny(row, kind, direction, dtype)
             for way in triton_ways.triton_ways():
                 try:
-                    error, wrong = verdict(work, way)
+                    _, wrong = verdict(work, way)
                 except ways.UnsupportedError:
                     continue
                 assert not wrong, (way.name, work.title, wrong)
@@ -137,7 +137,7 @@ def test_peers_in_triton_compute_every_work():
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     here = str(HERE.parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); import test_fused; test_fused.in_interpreter()"
+    code = f"import sys; sys.path.insert(0, {here!r}); import test_fused as t; t.in_interpreter()"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment

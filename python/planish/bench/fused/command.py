@@ -22,15 +22,15 @@ from ..providers.base import UnsupportedError
 from ..timing import TOO_NOISY, Effort, Timed, interleave
 from . import table
 from .ceilings import Ceiling
-from .reference import check
+from .reference import Truth
 from .ways import Prepared, Way, all_ways
-from .works import GROUPS, Data, Work, copies, make_data, works
+from .works import GROUPS, Work, copies, make_data, works
 
 DOC = """Norms with what stands around them in a model - a residual, dropout, a modulation, a gate,
 quantisation, queries and keys - beside a ceiling and every peer: the shares of the speed of an
 element-wise loop that moves as many bytes in as many streams."""
 
-EFFORT = {"cuda": Effort(9, 0.004, 1.0, patience=2.0), "cpu": Effort(9, 0.01, 6.0, patience=2.0)}
+EFFORT = {"cuda": Effort(7, 0.003, 0.8, patience=2.0), "cpu": Effort(9, 0.01, 6.0, patience=2.0)}
 QUICK = Effort(5, 0.002, 0.5, patience=2.0)
 
 
@@ -64,11 +64,11 @@ def _cell(work: Work, way: Way, status: str, reason: str = "") -> Cell:
     )  # fmt: skip
 
 
-def _verdict(work: Work, data: Data, way: Way, found: dict[str, Tensor]) -> tuple[float, str]:
+def _verdict(truth: Truth, way: Way, found: dict[str, Tensor]) -> tuple[float, str]:
     if isinstance(way, Ceiling):
         wrong = any(bool(t.any()) for t in found.values())
         return 0.0, "it is not the sum of what is read" if wrong else ""
-    return check(work, data, found)
+    return truth.check(found)
 
 
 def _timed(work: Work, made: Prepared) -> Timed:
@@ -80,6 +80,7 @@ def measure(work: Work, ways: Sequence[Way], effort: Effort) -> list[Cell]:
     cuda = work.device == "cuda"
     count = min(MOST_SETS, -(-ROTATE_BYTES // work.needed_bytes)) if cuda else 1
     sets = copies(make_data(work), max(1, count))
+    truth = Truth(work, sets[0])
     cells: dict[str, Cell] = {}
     timed: dict[str, Timed] = {}
     kept: list[Prepared] = []  # what is timed works on memory that hangs from it
@@ -87,7 +88,7 @@ def measure(work: Work, ways: Sequence[Way], effort: Effort) -> list[Cell]:
         try:
             made = way.prepare(work, sets)
             found = {name: t.detach() for name, t in made.outputs().items()}
-            error, wrong = _verdict(work, sets[0], way, found)
+            error, wrong = _verdict(truth, way, found)
             del found
             cell = _cell(work, way, "wrong" if wrong else "ok", wrong)
             cells[way.name] = replace(cell, error=error)
@@ -99,6 +100,7 @@ def measure(work: Work, ways: Sequence[Way], effort: Effort) -> list[Cell]:
         except Exception as error_:  # a peer's failure must not end the run, and is reported
             text = str(error_).strip() or type(error_).__name__
             cells[way.name] = _cell(work, way, "failed", text.splitlines()[0])
+    del truth
     samples = interleave(timed, effort)
     ceiling = samples.get(Ceiling.name)
     for name, sample in samples.items():

@@ -115,7 +115,7 @@ def _heads(work: Work, data: Data) -> dict[str, Tensor]:
 
 
 def _quantised(wanted: Tensor, q: Tensor, scale: Tensor) -> float:
-    """How far q times its scale is from y, in steps of float8_e4m3fn, and the scale is looked at."""
+    """How far q times its scale is from y, in steps of float8_e4m3fn."""
     wide = scale.double()
     if wide.dim() and wide.shape[-1] > 1:  # blocks of 128
         wide = wide.repeat_interleave(128, -1)[..., : q.shape[-1]]
@@ -145,48 +145,66 @@ def _dropped(found: Tensor, kept: Tensor, without: Tensor) -> tuple[float, str]:
     return error, "" if abs(share - DROPOUT) < DROPPED else f"{share:.3f} is dropped"
 
 
-def check(work: Work, data: Data, found: Mapping[str, Tensor]) -> tuple[float, str]:
-    """(the largest distance from the truth, what is wrong; empty if nothing is).
+class Truth:
+    """What a work's results are to be. It is computed once, but for dropout: there it hangs from
+    the mask, which each provider draws for itself and which is read off its own sum."""
 
-    With dropout the truth hangs from the mask, which each provider draws for itself: it is read off
-    the provider's own sum.
-    """
-    wanted: dict[str, Tensor]
-    worst, wrong = 0.0, ""
-    if work.row == "qk":
-        wanted = _heads(work, data)
-    elif work.row == "dropout":
-        x, s = data["x"].double() / (1 - DROPOUT), found["sum"]
-        residual = data["residual"].double()
+    def __init__(self, work: Work, data: Data) -> None:
+        self.work, self.data = work, data
+        self._wanted: dict[str, Tensor] | None = None
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._wanted is None:
+            work, data = self.work, self.data
+            if work.row == "qk":
+                self._wanted = _heads(work, data)
+            elif work.direction == "forward":
+                self._wanted = forward(work, data)
+            else:
+                s = data["x"]
+                if work.has_residual:
+                    s = (s.double() + data["residual"].double()).to(s.dtype)
+                self._wanted = backward(work, data, s)
+        return self._wanted
+
+    def _with_dropout(self, found: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float, str]:
+        """(the rest of the truth, the distance of what is kept, what is wrong with it)"""
+        work, data, s = self.work, self.data, found["sum"]
         if work.direction == "forward":
-            worst, wrong = _dropped(s, x + residual, residual)
-            wanted = {"y": behind(work, data, _moments(s.double(), work.kind, work.eps)[0])}
-        else:
-            wanted = backward(work, data, s)
-            ds = wanted.pop("dx")
-            worst, wrong = _dropped(found["dx"], ds / (1 - DROPOUT), torch.zeros_like(ds))
-    elif work.direction == "forward":
-        wanted = forward(work, data)
-    else:
-        s = data["x"]
-        if work.has_residual:
-            s = (s.double() + data["residual"].double()).to(s.dtype)
+            residual = data["residual"].double()
+            kept = data["x"].double() / (1 - DROPOUT) + residual
+            worst, wrong = _dropped(s, kept, residual)
+            y = behind(work, data, _moments(s.double(), work.kind, work.eps)[0])
+            return {"y": y}, worst, wrong
         wanted = backward(work, data, s)
-    if work.quantised:
-        y = wanted.pop("y")
-        scale = data["static"] if work.quantised == "tensor" else found["scale"]
+        ds = wanted.pop("dx")
+        worst, wrong = _dropped(found["dx"], ds / (1 - DROPOUT), torch.zeros_like(ds))
+        return wanted, worst, wrong
+
+    def _of_quantised(self, y: Tensor, found: Mapping[str, Tensor]) -> tuple[float, str]:
+        work = self.work
+        scale = self.data["static"] if work.quantised == "tensor" else found["scale"]
         worst = _quantised(y, found["q8"], scale)
-        if worst > LIMIT_STEPS:
-            wrong = f"q is {worst:.3g} steps off"
         true = _scale_of(work, y)
         if true is not None and not torch.allclose(scale.double(), true, rtol=0.02):
-            wrong = "the scales are more than 2% off"
-    for name, truth in wanted.items():
-        if name not in found:
-            wrong = wrong or f"{name} is missing"
-            continue
-        error = off(found[name], truth, name in BY_ELEMENT)
-        worst = max(worst, error)
-        if error > LIMITS[found[name].dtype]:
-            wrong = wrong or f"{name} is {error:.3g} ULP off"
-    return worst, wrong
+            return worst, "the scales are more than 2% off"
+        return worst, f"q is {worst:.3g} steps off" if worst > LIMIT_STEPS else ""
+
+    def check(self, found: Mapping[str, Tensor]) -> tuple[float, str]:
+        """(the largest distance from the truth, what is wrong; empty if nothing is)"""
+        worst, wrong = 0.0, ""
+        if self.work.row == "dropout":
+            wanted, worst, wrong = self._with_dropout(found)
+        else:
+            wanted = dict(self._all())
+        if self.work.quantised:
+            worst, wrong = self._of_quantised(wanted.pop("y"), found)
+        for name, truth in wanted.items():
+            if name not in found:
+                wrong = wrong or f"{name} is missing"
+                continue
+            error = off(found[name], truth, name in BY_ELEMENT)
+            worst = max(worst, error)
+            if error > LIMITS[found[name].dtype]:
+                wrong = wrong or f"{name} is {error:.3g} ULP off"
+        return worst, wrong

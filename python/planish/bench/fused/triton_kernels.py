@@ -115,7 +115,7 @@ def backward_kernel(
         factor = tl.load(weight + col, mask=present, other=0.0).to(tl.float32)
     if MODULATE:
         factor = 1 + tl.load(scale + sample * cols + col, mask=present, other=0.0).to(tl.float32)
-    for step in range(0, steps):
+    for step in range(steps):
         local = (step * programs + program) * ROWS + tl.arange(0, ROWS)
         inside = (local[:, None] < sample_rows) & present[None, :]
         row = sample * sample_rows + local

@@ -71,8 +71,6 @@ def prepare(work: Work, sets: Sequence[Data]) -> Prepared:
         total = sum(own[0][str(i)] for i in range(len(reads)))
         assert isinstance(total, Tensor)
         pairs = zip(queue(best, own[0]), writes, strict=True)
-        return {
-            str(i): found - total.to(INTEGERS[size]) for i, (found, size) in enumerate(pairs)
-        }
+        return {str(i): found - total.to(INTEGERS[size]) for i, (found, size) in enumerate(pairs)}
 
     return Prepared([lambda t=t: queue(best, t) for t in own], outputs)  # type: ignore[misc]

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..gpu import replayed
 from ..providers.base import UnsupportedError
 from .triton_kernels import backward_kernel, forward_kernel, in_place_kernel
-from .works import DROPOUT, STATIC, Data, Work
 from .ways import FP8, Prepared, Way
+from .works import DROPOUT, STATIC, Data, Work
 
 SEED = 20
 QUANT = {"": 0, "row": 1, "tensor": 2, "128": 3}
@@ -22,7 +22,9 @@ QUANT = {"": 0, "row": 1, "tensor": 2, "128": 3}
 TILES = ((1024, 2), (2048, 4), (4096, 8))
 
 
-def fastest(choices: Sequence[Any], queue: Callable[[Any, Data], object], sets: Sequence[Data]) -> Any:
+def fastest(
+    choices: Sequence[Any], queue: Callable[[Any, Data], object], sets: Sequence[Data]
+) -> Any:
     """The choice whose calls take the least, over all sets of data; the only one without a try."""
     if len(choices) == 1:
         return choices[0]
@@ -85,9 +87,7 @@ class _Rows(Way):
     ) -> dict[str, Tensor]:
         """One launch; allocates the results."""
         x, rows = t["x"], work.rows * work.heads
-        out = torch.empty(
-            x.shape, dtype=FP8 if work.quantised else x.dtype, device=x.device
-        )
+        out = torch.empty(x.shape, dtype=FP8 if work.quantised else x.dtype, device=x.device)
         total = torch.empty_like(x) if work.has_residual else None
         scales = None
         if work.quantised in ("row", "128"):
@@ -144,7 +144,7 @@ class _Rows(Way):
             parts = zip(self._parts(work, data), saved[id(data)], strict=True)
             return [self.queue_backward(work, t, s, block, *choice) for t, s in parts]
 
-        choices = [(tile, cores() * times) for tile in tiles for times in (1, 2)]
+        choices = [(tile, cores() * times) for tile in tiles[-2:] for times in (2, 8)]
         choice = fastest(choices, queue, sets)
 
         def outputs() -> dict[str, Tensor]:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch.nn import functional as F
+
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  (torch's own name for it)
 
 from ..providers.base import UnsupportedError
 from .works import COMPILED, DROPOUT, Data, Work
@@ -141,9 +142,7 @@ def of_planish(work: Work) -> Function:
         if work.has_residual:
             p = DROPOUT if work.row == "dropout" else 0.0
             if layer:
-                return planish.add_layer_norm(
-                    t["x"], t["residual"], weight, bias, eps, dropout_p=p
-                )
+                return planish.add_layer_norm(t["x"], t["residual"], weight, bias, eps, dropout_p=p)
             return planish.add_rms_norm(t["x"], t["residual"], weight, eps, dropout_p=p)
         if work.row == "modulated":
             return (planish.modulated_layer_norm(t["x"], t["scale"], t["shift"], eps=eps),)  # type: ignore[return-value]
@@ -270,9 +269,7 @@ class Liger(Way):
             # Not in place: the second call of a replay would find another dy.
             calls.append(
                 lambda t=t, s=s, rstd=rstd, rest=(0.0, mode, block, warps, stages, False): (  # type: ignore[misc]
-                    ops.fused_add_rms_norm_backward(
-                        t["dy"], t["dsum"], s, t["weight"], rstd, *rest
-                    )
+                    ops.fused_add_rms_norm_backward(t["dy"], t["dsum"], s, t["weight"], rstd, *rest)
                 )
             )
         return Prepared(
