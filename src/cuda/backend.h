@@ -25,7 +25,7 @@ typedef struct cuda_limits {
 /* An axis for the general kernels. */
 typedef struct cuda_axis {
     int64_t size;
-    bool affine, reduced;
+    bool affine, reduced, column, modulated;
     int64_t stride[ROLE_COUNT]; /* in bytes */
     int64_t index_step;         /* of the elements that dropout counts */
 } cuda_axis;
@@ -47,7 +47,8 @@ typedef struct cuda_plan {
                        once; kernel -1: none */
     cuda_spec finish;      /* kernel -1: none */
     int64_t rows, cols;
-    int64_t stride[NORM_ROLES]; /* from row to row, in elements */
+    int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
+    int dx_role; /* whose memory the rows kernels write dx to: that of dx, or of dresidual */
     double eps;
     int64_t partials; /* rows of partial sums there is room for */
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */

@@ -6,7 +6,7 @@
 
 #include "cuda/backend.h"
 
-enum { CUDA_MOST_LAUNCHES = 4 };
+enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* ---- Arguments, as the kernels declare them ------------------------------------------------- */
 
@@ -30,6 +30,8 @@ typedef struct cuda_backward_args {
     uint32_t turns, rest, zero, alone;
     void *mail;
     const void *bias;
+    const void *dsum;
+    int64_t dsum_stride, dsum_turn;
 } cuda_backward_args;
 
 typedef struct cuda_long_args {
@@ -38,6 +40,8 @@ typedef struct cuda_long_args {
     void *partial_weight, *partial_bias;
     void *sums;
     int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    const void *dsum;
+    int64_t dsum_stride;
 } cuda_long_args;
 
 typedef struct cuda_finish_args {
@@ -115,6 +119,21 @@ typedef struct cuda_around_general_args {
     } axis[PLANISH_MAX_NDIM + 1];
 } cuda_around_general_args;
 _Static_assert(sizeof(cuda_around_general_args) <= 4096, "a kernel takes no more arguments");
+enum { CUDA_AROUND_BACK_ROLES = 21 }; /* that the kernels know, in their order */
+
+typedef struct cuda_around_back_args {
+    void *data[CUDA_AROUND_BACK_ROLES + 1];
+    const void *rng;
+    uint64_t drop_below;
+    double kept;
+    int64_t outer_size, inner_size;
+    int32_t outer, inner;
+    struct {
+        int64_t size, index_step;
+        int64_t stride[CUDA_AROUND_BACK_ROLES + 1];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_around_back_args;
+_Static_assert(sizeof(cuda_around_back_args) <= 4096, "a kernel has 4 KiB of arguments");
 
 /* ---- Launches ---------------------------------------------------------------------------------
  */
@@ -133,6 +152,7 @@ typedef struct cuda_launch {
         cuda_general_args general;
         cuda_around_args around;
         cuda_around_general_args around_general;
+        cuda_around_back_args around_back;
     } args;
 } cuda_launch;
 

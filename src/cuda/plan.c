@@ -2,9 +2,11 @@
 #include <string.h>
 
 #include "cuda/around/around.h"
+#include "cuda/around/general_backward.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
+#include "cuda/rows/rows.h"
 
 enum { MOST_COLS = 1 << 30 };
 
@@ -25,26 +27,31 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->finish.kernel = plan->cooperative.kernel = -1;
 }
 
-/* Of a forward; what the backward has of stages is refused before (cuda_plan_refuses). */
-static void around_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    if (may_be_fast(p)) {
-        begin(plan, p, limits);
-        if (around_family.plan_make(plan, p))
-            return;
-    }
+/* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
+static const cuda_family *const forward_families[] = {&around_family, NULL};
+static const cuda_family *const backward_families[] = {&rows_family, NULL};
+
+static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    const bool forward = p->pass == PLANISH_FORWARD;
+    if (may_be_fast(p))
+        for (const cuda_family *const *f = forward ? forward_families : backward_families; *f;
+             f++) {
+            begin(plan, p, limits);
+            if ((*f)->plan_make(plan, p))
+                return;
+        }
     begin(plan, p, limits);
-    around_general_family.plan_make(plan, p);
+    (forward ? &around_general_family : &around_general_backward_family)->plan_make(plan, p);
 }
 
 const char *cuda_plan_refuses(const problem *p) {
-    if (problem_has_stages(p) && p->pass != PLANISH_FORWARD)
-        return "a GPU has no backward of stages around the norm yet";
+    (void)p;
     return NULL;
 }
 
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     if (problem_has_stages(p)) {
-        around_plan_make(plan, p, limits);
+        stages_plan_make(plan, p, limits);
         return;
     }
     if (may_be_fast(p))
@@ -59,7 +66,8 @@ void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits
 
 int cuda_plan_is_general(const cuda_plan *plan) {
     const cuda_family *family = cuda_family_of(plan);
-    return family == &general_family || family == &around_general_family;
+    return family == &general_family || family == &around_general_family ||
+           family == &around_general_backward_family;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {

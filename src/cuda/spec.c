@@ -48,7 +48,8 @@ const cuda_constant rows_backward_list[] = {
     {"TEAMS", offsetof(cuda_spec, rows.teams)}, {"VARIANT", offsetof(cuda_spec, rows.variant)},
     {"HOLD", offsetof(cuda_spec, rows.hold)},   {"STAGES", offsetof(cuda_spec, rows.stages)},
     {"DELAY", offsetof(cuda_spec, rows.delay)}, {"PLANES", offsetof(cuda_spec, rows.planes)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)}, {NULL, 0},
+    {"DENSE", offsetof(cuda_spec, rows.dense)}, {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
+    {NULL, 0},
 };
 
 const cuda_constant rows_long_list[] = {
@@ -110,6 +111,17 @@ const cuda_constant general_list[] = {
     {"LANES", offsetof(cuda_spec, general.lanes)},
     {"WARPS", offsetof(cuda_spec, general.warps)},
     {"SLICES", offsetof(cuda_spec, general.slices)},
+    {NULL, 0},
+};
+
+const cuda_constant around_backward_list[] = {
+    {"LANES", offsetof(cuda_spec, around_back.lanes)},
+    {"WARPS", offsetof(cuda_spec, around_back.warps)},
+    {"SLICES", offsetof(cuda_spec, around_back.slices)},
+    {"TARGET", offsetof(cuda_spec, around_back.target)},
+    {"GATE", offsetof(cuda_spec, around_back.gate)},
+    {"DROPS", offsetof(cuda_spec, around_back.drops)},
+    {"SINGLE", offsetof(cuda_spec, around_back.single)},
     {NULL, 0},
 };
 

@@ -26,6 +26,9 @@ typedef enum cuda_kernel {
     CUDA_AROUND_CLEAR,   /* what becomes a maximum */
     CUDA_AROUND_GENERAL,
     CUDA_AROUND_GENERAL_CLEAR,
+    CUDA_AROUND_BACK_ROWS, /* backward with stages, over any axes */
+    CUDA_AROUND_BACK_COLUMNS,
+    CUDA_AROUND_BACK_ELEMENTS,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -58,6 +61,7 @@ typedef struct rows_constants {
     int32_t groups, pixels; /* of rows that are groups of channels */
     int32_t planes;         /* of ROWS_IN_RUNS */
     int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
+    int32_t dsum_in_ring;   /* backward: dsum comes as x and dy do */
 } rows_constants;
 
 typedef struct channels_constants {
@@ -91,6 +95,16 @@ typedef struct groups_constants {
 typedef struct general_constants {
     int32_t lanes, warps, slices;
 } general_constants;
+
+/* Whose sums planish_around_columns makes. */
+enum around_target { AROUND_AFFINE, AROUND_SCALED, AROUND_MODULATED };
+
+typedef struct around_back_constants {
+    int32_t lanes, warps, slices;
+    int32_t target;        /* around_target */
+    int32_t gate;          /* 0: none, 1: behind the norm, 2: before */
+    int32_t drops, single; /* dropout; FORWARD computes in f32 */
+} around_back_constants;
 
 typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
@@ -126,6 +140,7 @@ typedef struct cuda_spec {
         channels_constants channels;
         groups_constants groups;
         general_constants general;
+        around_back_constants around_back;
         finish_constants finish;
     };
     stages_constants stages;
@@ -140,7 +155,7 @@ typedef struct cuda_constant {
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
     channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
-    around_forward_list[], around_general_list[];
+    around_forward_list[], around_general_list[], around_backward_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

@@ -60,6 +60,8 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
     p.kept[0].size = rows;
     p.reduced[0].size = cols;
     p.reduced[0].affine = true;
+    for (int r = NORM_ROLES; r < ROLE_COUNT; r++)
+        p.dtypes[r] = DTYPE_NONE;
     for (int r = 0; r < NORM_ROLES; r++) {
         p.dtypes[r] = (dtype)dtypes[r];
         p.kept[0].stride[r] = strides[r];
