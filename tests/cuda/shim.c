@@ -112,6 +112,17 @@ EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int activation, int
     return status ? (int)status : plan_of(out, &p, arch, (message){text, bytes});
 }
 
+/* As planish_plan_create, for a GPU of which `arch` says enough. */
+EXPORT int shim_make(cuda_plan **out, const planish_norm *op, int pass,
+                     const planish_tensors *tensors, int arch, char *text, size_t bytes) {
+    problem p;
+    const message error = {text, bytes};
+    planish_status status = problem_make(&p, op, (planish_pass)pass, tensors, error);
+    if (!status && cuda_plan_refuses(&p))
+        return (int)fail(error, PLANISH_ERROR_UNAVAILABLE, "%s", cuda_plan_refuses(&p));
+    return status ? (int)status : plan_of(out, &p, arch, error);
+}
+
 EXPORT void shim_free(cuda_plan *plan) {
     free(plan);
 }

@@ -132,6 +132,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     if (!takes_blocks(p, c))
         return false;
     set_blocks(&plan->limits, spec);
+    spec->kernel = CUDA_AROUND_FORWARD;
     s->two_levels = p->kept_count == 2;
     s->index_aligned = index_alignment(p);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
@@ -162,13 +163,14 @@ static void around_plan_size(cuda_plan *plan) {
 }
 
 static int around_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    const cuda_spec *spec = &plan->main;
-    const rows_constants *c = &spec->rows;
+    cuda_spec counted = plan->main; /* as rows_at_a_time knows it */
+    const rows_constants *c = &counted.rows;
+    counted.kernel = CUDA_FORWARD;
     return snprintf(text, bytes,
                     "cuda around forward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d",
                     (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
-                    rows_at_a_time(spec), c->warps, spec->cluster);
+                    rows_at_a_time(&counted), c->warps, counted.cluster);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -191,6 +193,7 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
                 (uint64_t)(plan->around.stride[0][outside] * bytes) |
                 (uint64_t)(plan->around.stride[1][outside] * bytes));
     }
+    spec.kernel = CUDA_FORWARD;
     forward_fit_buffers(plan, &spec);
     spec.rows.dense = 0;
     if (spec.rows.early)

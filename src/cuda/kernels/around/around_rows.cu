@@ -100,6 +100,14 @@ struct row_reader {
     __device__ __forceinline__ chunk<X_BYTES> take(const place &p, int k) const;
 };
 
+/* A chunk of x where that is s. */
+template <int TO, int FROM> __device__ __forceinline__ chunk<TO> as_it_is(const chunk<FROM> &c) {
+    if constexpr (TO == FROM)
+        return c;
+    else
+        return zero_chunk<TO>();
+}
+
 /* s of a chunk; FIRST: sum and mask are written. */
 template <bool FIRST>
 __device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const place &p, const philox_key &key,
@@ -130,7 +138,7 @@ __device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const p
         }
         s = pack<X_TYPE, WIDTH>(v);
     } else {
-        s = in.x.c;
+        s = as_it_is<X_BYTES>(in.x.c);
     }
     if constexpr (FIRST && HAS_SUM)
         store_chunk<X_BYTES, ACCESSES[ROLE_SUM]>(address_of<ROLE_SUM>(args, r.number) + chunk_number * X_BYTES, s);
