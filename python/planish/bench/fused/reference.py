@@ -129,8 +129,8 @@ def _scale_of(work: Work, y: Tensor) -> Tensor | None:
     if work.quantised == "row":
         return y.abs().amax(-1, keepdim=True) / LARGEST
     if work.quantised == "128":
-        blocks = torch.nn.functional.pad(y, (0, -y.shape[-1] % 128)).unflatten(-1, (-1, 128))
-        return blocks.abs().amax(-1) / LARGEST
+        padded = torch.nn.functional.pad(y, (0, -y.shape[-1] % 128))
+        return padded.view(*y.shape[:-1], -1, 128).abs().amax(-1) / LARGEST
     return None
 
 

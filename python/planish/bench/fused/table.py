@@ -61,8 +61,10 @@ class Table:
             line += f"{self.text(found.get(name)):>{max(8, len(name) + 2)}}"
         peer, own = best_peer(cells), found.get("planish")
         line += f"{'-' if peer is None else peer.way:>16}"
-        known = peer is not None and own is not None and own.microseconds and not own.noisy
-        line += f"{format(peer.microseconds / own.microseconds, '.2f') if known else '-':>7}"
+        times = "-"
+        if peer is not None and own is not None and own.microseconds and not own.noisy:
+            times = f"{peer.microseconds / own.microseconds:.2f}"
+        line += f"{times:>7}"
         print(line, flush=True)
         for cell in cells:
             if cell.status in ("wrong", "failed"):

@@ -67,7 +67,8 @@ def _quantise(y: Tensor, work: Work, data: Mapping[str, Tensor]) -> tuple[Tensor
         scale = wide.abs().amax(-1, keepdim=True).clamp(min=1e-10) / LARGEST
         return (wide / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
     cols = wide.shape[-1]
-    blocks = F.pad(wide, (0, -cols % 128)).unflatten(-1, (-1, 128))
+    padded = F.pad(wide, (0, -cols % 128))
+    blocks = padded.view(*padded.shape[:-1], -1, 128)
     scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-10) / LARGEST
     q = (blocks / scale).clamp(-LARGEST, LARGEST).to(FP8).flatten(-2)
     return q[..., :cols], scale.squeeze(-1)
@@ -268,7 +269,7 @@ class Liger(Way):
             _, s, rstd, block, warps, stages, mode = forward(t)
             # Not in place: the second call of a replay would find another dy.
             calls.append(
-                lambda t=t, s=s, rstd=rstd, rest=(0.0, mode, block, warps, stages, False): (  # type: ignore[misc]
+                lambda t=t, s=s, rstd=rstd, rest=(0.0, mode, block, warps, stages, False): (
                     ops.fused_add_rms_norm_backward(t["dy"], t["dsum"], s, t["weight"], rstd, *rest)
                 )
             )

@@ -21,6 +21,7 @@ DROPOUT = 0.1
 #: The static scale of a whole tensor: y is about normal, and 11 of it becomes 448.
 STATIC = 0.025
 
+Shapes = tuple[tuple[int, int], ...]
 LONG = ((4096, 1024), (4096, 4096), (4096, 8192), (4096, 15872), (16384, 4096))
 SHORT = ((401408, 96), (401408, 512))
 FEW = ((4096, 4096), (16384, 4096), (401408, 512))
@@ -202,8 +203,9 @@ def works(
 ) -> list[Work]:
     """The table's works, group after group."""
     cuda = device == "cuda"
-    every = (*LONG, *SHORT) if cuda else CPU
-    few, decode = (FEW, DECODE) if cuda else (CPU_FEW, DECODE[:2])
+    every: Shapes = (*LONG, *SHORT) if cuda else CPU
+    few: Shapes = FEW if cuda else CPU_FEW
+    decode: Shapes = DECODE if cuda else DECODE[:2]
     if quick:
         every = few = ((16384, 4096),) if cuda else ((64, 4096),)
         decode = decode[:1]
@@ -214,7 +216,7 @@ def works(
         row: str,
         kinds: Sequence[str],
         directions: Sequence[str],
-        shapes: Sequence[tuple[int, int]],
+        shapes: Shapes,
         heads: int = 1,
     ) -> None:
         made.extend(
