@@ -42,13 +42,15 @@ def main() -> int:
     parser.add_argument("--table", default="", help="residual, stages or any")
     parser.add_argument("--large", action="store_true", help="only the larger cases")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--share", default="0/1", help="I/N: every Nth case from the Ith on")
     parser.add_argument("--names", action="store_true", help="print each case before it runs")
     arguments = parser.parse_args()
     library = Library(arguments.library)
     cases = [] if arguments.large else all_cases(arguments.table)
-    if not arguments.table:
+    if arguments.large:
         cases += large_cases()
-    cases = [c for c in cases if arguments.only in c.name()]
+    first, step = map(int, arguments.share.split("/"))
+    cases = [c for c in cases if arguments.only in c.name()][first::step]
     wrong = refused = 0
     for case in cases:
         if arguments.names:
@@ -56,7 +58,7 @@ def main() -> int:
         try:
             problems = case.check(library, "cuda")
         except PlanishError as e:
-            print(f"REFUSED {case.name()}: {e}")
+            print(f"REFUSED {case.name()}: {e}", flush=True)
             refused += 1
             continue
         if problems:
