@@ -30,15 +30,16 @@ typedef struct cuda_axis {
     int64_t index_step;         /* of the elements that dropout counts */
 } cuda_axis;
 
-/* What stands around the norm, of the kernels for it. Levels: the outer of two axes of rows and the inner one, or
- * the only one. */
+/* What stands around the norm, of the kernels for it. Levels: the outer of two axes of rows and the
+ * inner one, or the only one. */
 typedef struct cuda_around {
     int64_t stride[2][ROLE_COUNT]; /* in elements */
     int64_t index[2];              /* of the elements that dropout counts */
     int64_t inner_rows;
     int64_t block, scale_stride;
     double dropout_p, scale_least, scale_most;
-    int64_t samples, parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
+    int64_t samples,
+        parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
 } cuda_around;
 
 typedef struct cuda_plan {

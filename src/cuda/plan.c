@@ -30,8 +30,7 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
 
 /* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
 static const cuda_family *const forward_families[] = {&around_family, NULL};
-static const cuda_family *const backward_families[] = {&rows_family, &around_backward_family,
-                                                       NULL};
+static const cuda_family *const backward_families[] = {&rows_family, &around_backward_family, NULL};
 
 static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     const bool forward = p->pass == PLANISH_FORWARD;

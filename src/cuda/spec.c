@@ -42,13 +42,20 @@ const cuda_constant rows_forward_list[] = {
 };
 
 const cuda_constant rows_backward_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},   {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"LANES", offsetof(cuda_spec, rows.lanes)}, {"VECS", offsetof(cuda_spec, rows.vecs)},
-    {"ROWS", offsetof(cuda_spec, rows.rows)},   {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {"TEAMS", offsetof(cuda_spec, rows.teams)}, {"VARIANT", offsetof(cuda_spec, rows.variant)},
-    {"HOLD", offsetof(cuda_spec, rows.hold)},   {"STAGES", offsetof(cuda_spec, rows.stages)},
-    {"DELAY", offsetof(cuda_spec, rows.delay)}, {"PLANES", offsetof(cuda_spec, rows.planes)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)}, {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"ROWS", offsetof(cuda_spec, rows.rows)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"TEAMS", offsetof(cuda_spec, rows.teams)},
+    {"VARIANT", offsetof(cuda_spec, rows.variant)},
+    {"HOLD", offsetof(cuda_spec, rows.hold)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"DELAY", offsetof(cuda_spec, rows.delay)},
+    {"PLANES", offsetof(cuda_spec, rows.planes)},
+    {"DENSE", offsetof(cuda_spec, rows.dense)},
+    {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
     {NULL, 0},
 };
 
@@ -153,8 +160,9 @@ const cuda_constant around_backward_list[] = {
 #define STAGES_LIST                                                                                \
     {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},                                      \
         {"ROUND_XHAT", offsetof(cuda_spec, stages.round_xhat)},                                    \
-        {"DROPOUT", offsetof(cuda_spec, stages.dropout)},                                          \
-        {"POWER_OF_TWO", offsetof(cuda_spec, stages.power_of_two)}
+        {"DROPOUT", offsetof(cuda_spec, stages.dropout)}, {                                        \
+        "POWER_OF_TWO", offsetof(cuda_spec, stages.power_of_two)                                   \
+    }
 
 const cuda_constant around_forward_list[] = {
     {"COLS", offsetof(cuda_spec, rows.cols)},

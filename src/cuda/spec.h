@@ -112,7 +112,8 @@ typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
 
-/* Of the kernels that know what stands around the norm, beside those of rows or the general ones. */
+/* Of the kernels that know what stands around the norm, beside those of rows or the general ones.
+ */
 typedef struct stages_constants {
     int32_t gate_before, round_xhat, dropout, power_of_two;
     int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */

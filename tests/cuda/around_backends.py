@@ -22,11 +22,39 @@ import torch
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 
-FIELDS = (
-    "x weight bias y mean rstd m2 dy dx dweight dbias residual sum row_scale column_scale scale "
-    "shift gate rng mask q y_scale y_scales amax branch dsum dresidual dscale dshift dgate "
-    "dcolumn_scale"
-).split()
+FIELDS = [
+    "x",
+    "weight",
+    "bias",
+    "y",
+    "mean",
+    "rstd",
+    "m2",
+    "dy",
+    "dx",
+    "dweight",
+    "dbias",
+    "residual",
+    "sum",
+    "row_scale",
+    "column_scale",
+    "scale",
+    "shift",
+    "gate",
+    "rng",
+    "mask",
+    "q",
+    "y_scale",
+    "y_scales",
+    "amax",
+    "branch",
+    "dsum",
+    "dresidual",
+    "dscale",
+    "dshift",
+    "dgate",
+    "dcolumn_scale",
+]
 
 CODES = {
     torch.float32: (2, 32),
@@ -225,7 +253,15 @@ class Emulation(Library):
         sources = [HERE / f"emulation/{name}.c" for name in ("emulated", "device", "fiber")]
         sources += [texts, ROOT / "tests/c/check.c", *(ROOT / f"src/{n}.c" for n in SUPPORT)]
         sources += [s for s in host if s.stem not in OUTSIDE]
-        flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-w", "-ffp-contract=off", "-fPIC", "-shared"]
+        flags = [
+            "-std=gnu11",
+            "-D_GNU_SOURCE",
+            "-O1",
+            "-w",
+            "-ffp-contract=off",
+            "-fPIC",
+            "-shared",
+        ]
         includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", f"-I{HERE / 'emulation'}"]
         compiler = os.environ.get("CC", "clang")
         libraries = ["-lm", "-ldl", "-lpthread"]
@@ -264,7 +300,9 @@ class Emulation(Library):
 def build_unit(folder: pathlib.Path, source: pathlib.Path) -> None:
     """One specialisation as a library."""
     library = source.with_suffix(".so")
-    newest = max(p.stat().st_mtime for p in [*folder.glob("*.inc"), *(HERE / "emulation").glob("*.hpp")])
+    newest = max(
+        p.stat().st_mtime for p in [*folder.glob("*.inc"), *(HERE / "emulation").glob("*.hpp")]
+    )
     if library.exists() and library.stat().st_mtime > newest:
         return
     flags = ["-std=c++17", "-fPIC", "-shared", "-w", "-O0", "-fvisibility=hidden"]

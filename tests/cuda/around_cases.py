@@ -78,9 +78,7 @@ class Guarded:
         kept = self.whole.clone()
         size = self.view.element_size()
         words = kept.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
-        inside = words.as_strided(
-            self.view.shape, self.view.stride(), self.view.storage_offset()
-        )
+        inside = words.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset())
         inside.fill_(int(words[0]))
         return bool((kept == 0xA5).all())
 
@@ -385,7 +383,13 @@ class AroundCase:
 
     def check_unfused(self, backend: Library, got: dict[str, torch.Tensor]) -> Iterable[str]:
         """The same bits as planish's own norm of the sum."""
-        if not (self.sum and self.y) or self.scale or self.shift or self.rounding or self.activation:
+        if (
+            not (self.sum and self.y)
+            or self.scale
+            or self.shift
+            or self.rounding
+            or self.activation
+        ):
             return
         if (self.gate and not self.gate_before) or self.kernel != "cuda around":
             return
@@ -445,7 +449,7 @@ class AroundCase:
         for name in ("mean", "rstd"):
             if name not in got:
                 continue
-            wide = "f64" if "f64" == self.statistics and self.wide() == torch.float64 else "f32"
+            wide = "f64" if self.statistics == "f64" and self.wide() == torch.float64 else "f32"
             scale = want[name].abs() + (1 / want["rstd"] if name == "mean" else 0)
             error = float(((got[name].double() - want[name]).abs() / ulp(scale, wide)).max())
             if error > (64 if wide == "f64" else 4 + 60 * self.gate_before):
@@ -531,7 +535,9 @@ def around_cases(quick: bool) -> list[AroundCase]:
             rows *= 7
         kind = RMS if (i + j) % 3 == 0 else LAYER
         general = "block" in stage and n % 32 and n > stage["block"]
-        out.append(AroundCase((rows, n), kind=kind, **stage, kernel="" if general else "cuda around"))
+        out.append(
+            AroundCase((rows, n), kind=kind, **stage, kernel="" if general else "cuda around")
+        )
     for i, more in enumerate(together()):
         for j, n in enumerate((4096, 96, 1001) if quick else (96, 1001, 4096, 15872)):
             if quick and (i + j) % 3 and n != 4096:
@@ -556,8 +562,18 @@ def around_cases(quick: bool) -> list[AroundCase]:
     modulated = {"scale": "bf16", "shift": "bf16", "modulation_axes": 5}
     for n in (96, 1024, 4096):
         out.append(AroundCase((4, 9, n), **modulated))
-        out.append(AroundCase((4, 9, n), **modulated, residual="bf16", sum="bf16", column_scale="f32",
-                              column_axes=5, dropout=0.2, row_scale="f32"))
+        out.append(
+            AroundCase(
+                (4, 9, n),
+                **modulated,
+                residual="bf16",
+                sum="bf16",
+                column_scale="f32",
+                column_axes=5,
+                dropout=0.2,
+                row_scale="f32",
+            )
+        )
         out.append(AroundCase((4, 9, n), scale="f32", modulation_axes=7, pad=8, gate="bf16"))
         out.append(AroundCase((4, 9, n), scale="f32", shift="bf16", modulation_axes=1))
     # Magnitudes whose squares leave float's range, and everything 0.
@@ -565,7 +581,9 @@ def around_cases(quick: bool) -> list[AroundCase]:
         for n in (96, 4096) if quick else (96, 33, 769, 4096, 40000):
             more = {"x": "f32"} if n == 33 else {}
             out.append(AroundCase((7, n), magnitude=magnitude, **add, **more))
-            out.append(AroundCase((7, n), magnitude=magnitude, residual="bf16", q="e4m3", least=1e-4))
+            out.append(
+                AroundCase((7, n), magnitude=magnitude, residual="bf16", q="e4m3", least=1e-4)
+            )
     # Bounds of scales.
     out.append(AroundCase((9, 1024), q="e4m3", least=0.01, most=0.02))
     out.append(AroundCase((9, 1024), q="i8", most=0.01, block=128))
@@ -573,7 +591,9 @@ def around_cases(quick: bool) -> list[AroundCase]:
     general = {"kernel": "cuda general"}
     out.append(AroundCase((5, 24, 9), reduce=2, **add, **general, dropout=0.3, mask=True))
     out.append(AroundCase((5, 24, 9), reduce=2, residual="bf16", q="e4m3", block=8, **general))
-    out.append(AroundCase((5, 6, 40), reduce=5, scale="f32", modulation_axes=2, gate="bf16", **general))
+    out.append(
+        AroundCase((5, 6, 40), reduce=5, scale="f32", modulation_axes=2, gate="bf16", **general)
+    )
     out.append(AroundCase((9, 1000), q="e4m3", block=100, amax=True, **general))
     out.append(AroundCase((5, 24, 9), reduce=2, rounding=1, weight="bf16", x="f16", **general))
     out.append(AroundCase((5, 24, 9), reduce=2, gate="f32", gate_before=True, sum="f32", **general))

@@ -17,9 +17,7 @@ NAMES = {t: n for n, t in TORCH.items()}
 BITS = {"f32": 24, "f16": 11, "bf16": 8, "f64": 53}
 LOWEST = {"f32": -149, "f16": -24, "bf16": -133, "f64": -1074}
 FULL = ("x", "dy", "dx", "gate", "dsum", "branch", "dresidual", "dgate")
-OUTPUTS = (
-    *("dx", "dresidual", "dweight", "dbias", "dcolumn_scale", "dscale", "dshift", "dgate"),
-)
+OUTPUTS = (*("dx", "dresidual", "dweight", "dbias", "dcolumn_scale", "dscale", "dshift", "dgate"),)
 IDENTITY, SILU, RELU, GELU, GELU_TANH = range(5)
 GUARD = 16
 
@@ -176,7 +174,7 @@ class StageCase:
             t = self.tensor(role, device)
             center = 1.0 if role in ("weight", "row_scale", "column_scale") else 0.3
             spread = 0.3 if role in ("weight", "bias", "scale", "shift", "row_scale") else 1.0
-            t.copy_((torch.randn(t.shape, generator=g, dtype=torch.float64) * spread + center))
+            t.copy_(torch.randn(t.shape, generator=g, dtype=torch.float64) * spread + center)
             found[role] = t
         if self.p:
             found["rng"] = torch.tensor([0x123456789ABC, 5 + 2**33], device=device)
@@ -198,9 +196,7 @@ class StageCase:
             if role == "rng":
                 continue
             of = self.axes_of(role)
-            d[role] = t.double().cpu().reshape(
-                [self.shape[a] if a in of else 1 for a in range(n)]
-            )
+            d[role] = t.double().cpu().reshape([self.shape[a] if a in of else 1 for a in range(n)])
         one = torch.ones(self.shape, dtype=torch.float64)
         d["keep"] = one
         if self.p:
@@ -264,8 +260,7 @@ class StageCase:
         if "branch" in d:
             more = d["branch"] * d["plain"] * through
             value, size = ds * more, (size_g * more).abs()
-            found["dcolumn_scale"] = (summed("dcolumn_scale", value),
-                                      summed("dcolumn_scale", size))
+            found["dcolumn_scale"] = (summed("dcolumn_scale", value), summed("dcolumn_scale", size))
         if before:
             more = d["x"] * d["silu_slope"] * d["factors"]
             size = size_g * d["x"].abs() * d["factors"].abs() * (0.3 + d["silu_slope"].abs())
@@ -315,8 +310,9 @@ class StageCase:
             base = placed[role]._base
             if base is not None and role not in self.alias:
                 left = base.clone()
-                left.as_strided(base_shape(placed[role]), placed[role].stride(),
-                                placed[role].storage_offset()).fill_(math.nan)
+                left.as_strided(
+                    base_shape(placed[role]), placed[role].stride(), placed[role].storage_offset()
+                ).fill_(math.nan)
                 if not bool(left.isnan().all()):
                     wrong.append(f"{role}: written beside it")
         again = self.place(device)[1]
@@ -345,8 +341,9 @@ def residual_cases() -> Iterator[StageCase]:
             kind = RMS if (i + j) % 2 else LAYER
             rows = 301 if cols < 60 else 43 if cols < 1000 else 11
             has = (*(RMSN if kind == RMS else NORM), "dsum")
-            yield StageCase((rows, cols), has, kind=kind, dtype=dtype, multiprocessors=16 if
-                            cols > 5000 else 2)
+            yield StageCase(
+                (rows, cols), has, kind=kind, dtype=dtype, multiprocessors=16 if cols > 5000 else 2
+            )
     yield StageCase((29, 200), ("weight", "dresidual", "dweight", "dsum"), dtype="f16")
     yield StageCase((29, 200), ("weight", "dresidual"), dtype="f16")
     yield StageCase((29, 200), ("dx", "dsum"), dtype="bf16", types={"dsum": "f32", "dx": "f32"})
@@ -361,8 +358,9 @@ def residual_cases() -> Iterator[StageCase]:
     yield StageCase((12, 18440), (*NORM, "dsum"), dtype="bf16", multiprocessors=16)
     yield StageCase((10, 28680), (*RMSN, "dsum"), dtype="f16", kind=RMS, multiprocessors=16)
     yield StageCase((5, 18440), (*NORM, "dsum"), dtype="f16", skew=1, multiprocessors=16)
-    yield StageCase((9, 18440), (*NORM, "dsum"), dtype="f16", types={"dsum": "f32"},
-                    multiprocessors=16)
+    yield StageCase(
+        (9, 18440), (*NORM, "dsum"), dtype="f16", types={"dsum": "f32"}, multiprocessors=16
+    )
     yield StageCase((5, 20000), (*NORM, "dsum"), dtype="f16", arch=80)
     yield StageCase((4, 8195), (*RMSN, "dsum"), dtype="f32", kind=RMS, arch=80)
     yield StageCase((5, 40960), (*NORM, "dsum"), dtype="f32", arch=80)
@@ -406,14 +404,23 @@ def stage_cases() -> Iterator[StageCase]:
         shape, dtype = shapes[i % 6], dtypes[i * 5 // 3 % 6]
         types: dict[str, str] = {}
         if i % 4 == 1 and dtype != "f64":
-            types = dict.fromkeys(("weight", "bias", "dweight", "dbias", "dsum", "dresidual"), "f32")
+            types = dict.fromkeys(
+                ("weight", "bias", "dweight", "dbias", "dsum", "dresidual"), "f32"
+            )
         if i % 4 == 2:
             types = {"dscale": "f32", "dshift": "f32", "row_scale": "f32", "column_scale": "f32"}
         c = StageCase(shape, norm_of(kind), kind=kind, dtype=dtype, types=types)
         yield with_stages(chosen, c, modulation=modulations[i % 4], offset=int(i % 5 == 0))
-    for i, more in enumerate((("gate",), ("gate", "dropout"), ("gate", "modulation"),
-                              ("gate", "column_scale", "dsum"), ("gate", "activation"),
-                              tuple(STAGES))):
+    for i, more in enumerate(
+        (
+            ("gate",),
+            ("gate", "dropout"),
+            ("gate", "modulation"),
+            ("gate", "column_scale", "dsum"),
+            ("gate", "activation"),
+            tuple(STAGES),
+        )
+    ):
         kind = RMS if i % 2 else LAYER
         c = StageCase(shapes[i % 6], norm_of(kind), kind=kind, dtype=dtypes[i % 3])
         yield with_stages(more, c, gate_before=True, modulation=(0, 2))
@@ -432,11 +439,21 @@ def stage_cases() -> Iterator[StageCase]:
     yield with_stages(("gate", "modulation", "dsum"), c, order=(1, 0, 2), modulation=(0, 2))
     yield with_stages(("gate", "dsum"), c, alias={"dgate": "dy", "dresidual": "dsum", "dx": "x"})
     yield with_stages(("column_scale", "dsum"), c, alias={"dx": "branch", "dresidual": "dsum"})
-    for names_of in (("dx",), ("dresidual",), ("dweight",), ("dcolumn_scale", "branch"), ("dgate",),
-                     ("dscale",), ("dshift",)):
+    for names_of in (
+        ("dx",),
+        ("dresidual",),
+        ("dweight",),
+        ("dcolumn_scale", "branch"),
+        ("dgate",),
+        ("dscale",),
+        ("dshift",),
+    ):
         yield dataclasses.replace(
-            c, modulation=(0, 2), p=0.25,
-            has=("weight", "scale", "gate", "row_scale", "column_scale", "rng", "dsum", *names_of))
+            c,
+            modulation=(0, 2),
+            p=0.25,
+            has=("weight", "scale", "gate", "row_scale", "column_scale", "rng", "dsum", *names_of),
+        )
 
 
 def any_cases() -> Iterator[StageCase]:

@@ -1,6 +1,7 @@
 /*
- * Dense rows with what stands around the norm. Rows are cut as the forward of dense rows cuts rows of the dtype that
- * the norm reads, so that the result has the bits of the two run one after the other.
+ * Dense rows with what stands around the norm. Rows are cut as the forward of dense rows cuts rows
+ * of the dtype that the norm reads, so that the result has the bits of the two run one after the
+ * other.
  */
 #include "cuda/around/around.h"
 
@@ -46,8 +47,8 @@ static bool is_dense(const problem *p) {
     for (unsigned rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         const int64_t stride = p->reduced[0].stride[r];
-        if (p->cols > 1 && ((is_full(r) && stride != 1) ||
-                            (is_of_columns(r) && stride != 0 && stride != 1)))
+        if (p->cols > 1 &&
+            ((is_full(r) && stride != 1) || (is_of_columns(r) && stride != 0 && stride != 1)))
             return false;
     }
     return p->cols == 1 || p->around.dropout_p == 0 || p->reduced[0].index_step == 1;
@@ -188,10 +189,9 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         const int64_t bytes = role_bytes(&spec, r);
         spec.access[r] = 16;
         if (spec.type[r] != DTYPE_NONE && r != ROLE_X && b[outside])
-            spec.access[r] = common_alignment(
-                (uint64_t)(uintptr_t)b[outside] |
-                (uint64_t)(plan->around.stride[0][outside] * bytes) |
-                (uint64_t)(plan->around.stride[1][outside] * bytes));
+            spec.access[r] = common_alignment((uint64_t)(uintptr_t)b[outside] |
+                                              (uint64_t)(plan->around.stride[0][outside] * bytes) |
+                                              (uint64_t)(plan->around.stride[1][outside] * bytes));
     }
     spec.kernel = CUDA_FORWARD;
     forward_fit_buffers(plan, &spec);

@@ -7,7 +7,8 @@
 
 #include "cuda/families.h"
 
-/* Takes what has stages, in rows whose elements are neighbours in every tensor that has them all. */
+/* Takes what has stages, in rows whose elements are neighbours in every tensor that has them all.
+ */
 extern const cuda_family around_family;
 
 /* Takes every forward with stages. */

@@ -1,6 +1,7 @@
 /*
- * The backward of dense rows with what stands around the norm. How rows are cut follows from their length, the
- * dtypes and the stages; how many blocks share them, from their number and the device as well.
+ * The backward of dense rows with what stands around the norm. How rows are cut follows from their
+ * length, the dtypes and the stages; how many blocks share them, from their number and the device
+ * as well.
  */
 #include "cuda/around/around_backward.h"
 
@@ -73,8 +74,7 @@ static bool sums_by_columns(const problem *p) {
     for (int k = 0; k < p->kept_count; k++)
         if ((affine && p->kept[k].affine) || (column && p->kept[k].column))
             return false;
-    return p->cols == 1 ||
-           ((!affine || p->reduced[0].affine) && (!column || p->reduced[0].column));
+    return p->cols == 1 || ((!affine || p->reduced[0].affine) && (!column || p->reduced[0].column));
 }
 
 /* Results that show more digits than 16 bits have. */
@@ -113,8 +113,8 @@ static size_t shared_bytes(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
     if (spec->kernel != CUDA_AROUND_BACKWARD)
         return 0;
-    const size_t sums = (size_t)c->teams * (size_t)(c->lanes * c->vecs * c->width) *
-                        real_bytes(spec);
+    const size_t sums =
+        (size_t)c->teams * (size_t)(c->lanes * c->vecs * c->width) * real_bytes(spec);
     const size_t ring = ring_bytes(spec);
     return ring > sums ? ring : sums;
 }
@@ -128,7 +128,8 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
     const int chunks = c->cols / c->width;
     const int elements = most(c->width, elements_of_thread(spec, p) / c->width * c->width);
     spec->cluster = 1;
-    c->lanes = lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14, &c->vecs);
+    c->lanes =
+        lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14, &c->vecs);
     c->warps = c->teams = FEW_WARPS;
     if (!c->lanes) {
         while (spec->cluster < limits->max_cluster &&
@@ -141,8 +142,8 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
         c->warps = c->lanes / 32;
     }
     spec->min_blocks = most(1, RESIDENT / (32 * c->warps));
-    while (spec->min_blocks > 1 &&
-           (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks > (size_t)limits->shared_per_block)
+    while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
+                                       (size_t)limits->shared_per_block)
         spec->min_blocks--;
     return shared_bytes(spec) <= (size_t)limits->shared_per_block;
 }
@@ -221,8 +222,7 @@ static bool make(cuda_plan *plan, const problem *p) {
         spec->want_dweight |= has(p, ROLE_DSCALE);
         spec->want_dbias |= has(p, ROLE_DSHIFT) || has(p, ROLE_BIAS);
     }
-    spec->correct = p->kind == PLANISH_LAYER &&
-                    (shows_digits(p) || p->activation == PLANISH_RELU);
+    spec->correct = p->kind == PLANISH_LAYER && (shows_digits(p) || p->activation == PLANISH_RELU);
     if (shows_digits(p))
         spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
     if (!make_geometry(&plan->limits, spec, p))
@@ -230,7 +230,8 @@ static bool make(cuda_plan *plan, const problem *p) {
     plan->around = (cuda_around){.dropout_p = p->around.dropout_p};
     set_levels(plan, p);
     size(plan);
-    cuda_plan_finish(plan, p, spec->rows.cols, s->by_sample ? plan->around.samples : plan->partials);
+    cuda_plan_finish(plan, p, spec->rows.cols,
+                     s->by_sample ? plan->around.samples : plan->partials);
     size(plan);
     return true;
 }
@@ -238,11 +239,12 @@ static bool make(cuda_plan *plan, const problem *p) {
 static int describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = &plan->main;
     const rows_constants *c = &spec->rows;
-    return snprintf(text, bytes,
-                    "cuda around backward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
-                    "%d warps, cluster %d",
-                    (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
-                    block_rows(spec), c->warps, spec->cluster);
+    return snprintf(
+        text, bytes,
+        "cuda around backward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
+        "%d warps, cluster %d",
+        (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width, block_rows(spec),
+        c->warps, spec->cluster);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -297,8 +299,8 @@ static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
     return count;
 }
 
-static cuda_launch *add_finish(cuda_launch *l, char *weight, char *bias, void *dweight,
-                               void *dbias, int64_t count) {
+static cuda_launch *add_finish(cuda_launch *l, char *weight, char *bias, void *dweight, void *dbias,
+                               int64_t count) {
     const finish_constants *f = &l->spec.finish;
     l->blocks_x = ceil_div(f->cols, f->lanes);
     l->blocks_y = (dweight != NULL) + (dbias != NULL);
@@ -364,8 +366,8 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     *a = (cuda_around_backward_args){.partial_weight = s.weight,
                                      .partial_bias = s.bias,
                                      .partial_scaled = s.scaled,
-                                     .rows = spec->stages.by_sample ? around->inner_rows
-                                                                    : plan->rows,
+                                     .rows =
+                                         spec->stages.by_sample ? around->inner_rows : plan->rows,
                                      .inner_rows = around->inner_rows,
                                      .index_outer = around->index[0],
                                      .index_inner = around->index[1],

@@ -14,10 +14,10 @@ enum {
 
 /* The roles that these kernels know, in their order. */
 static const role known[CUDA_AROUND_BACK_ROLES] = {
-    ROLE_X,          ROLE_WEIGHT,       ROLE_BIAS,   ROLE_MEAN,      ROLE_RSTD,   ROLE_DY,
-    ROLE_DX,         ROLE_DWEIGHT,      ROLE_DBIAS,  ROLE_ROW_SCALE, ROLE_COLUMN_SCALE,
-    ROLE_SCALE,      ROLE_SHIFT,        ROLE_GATE,   ROLE_BRANCH,    ROLE_DSUM,   ROLE_DRESIDUAL,
-    ROLE_DSCALE,     ROLE_DSHIFT,       ROLE_DGATE,  ROLE_DCOLUMN_SCALE};
+    ROLE_X,      ROLE_WEIGHT,  ROLE_BIAS,         ROLE_MEAN,      ROLE_RSTD,         ROLE_DY,
+    ROLE_DX,     ROLE_DWEIGHT, ROLE_DBIAS,        ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE,
+    ROLE_SHIFT,  ROLE_GATE,    ROLE_BRANCH,       ROLE_DSUM,      ROLE_DRESIDUAL,    ROLE_DSCALE,
+    ROLE_DSHIFT, ROLE_DGATE,   ROLE_DCOLUMN_SCALE};
 
 /* ---- Axes -------------------------------------------------------------------------------------
  */
@@ -55,7 +55,7 @@ static bool is_outer(const cuda_axis *a, const cuda_spec *spec) {
         return !a->reduced;
     return spec->around_back.target == AROUND_AFFINE   ? a->affine
            : spec->around_back.target == AROUND_SCALED ? a->column
-                                                  : a->modulated;
+                                                       : a->modulated;
 }
 
 static int64_t size_of(const cuda_plan *plan, const cuda_spec *spec, bool outer) {

@@ -1,4 +1,5 @@
-/* The backward of norms with stages around them, over any axes (kernels/around/around_general_backward.cu). Pure. */
+/* The backward of norms with stages around them, over any axes
+ * (kernels/around/around_general_backward.cu). Pure. */
 #ifndef PLANISH_CUDA_AROUND_GENERAL_BACKWARD_H
 #define PLANISH_CUDA_AROUND_GENERAL_BACKWARD_H
 

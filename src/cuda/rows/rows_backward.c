@@ -262,8 +262,7 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
     spec->cluster = c->rows = c->stages = spec->min_blocks = 1;
     c->dsum_in_ring = 0;
     /* dy goes through an activation in registers; tiles have no room for dsum. */
-    const bool plain =
-        spec->activation == PLANISH_IDENTITY && spec->type[ROLE_DSUM] == DTYPE_NONE;
+    const bool plain = spec->activation == PLANISH_IDENTITY && spec->type[ROLE_DSUM] == DTYPE_NONE;
     if (plain && !is_double && is_tiled(t, spec, cols)) {
         tiled_geometry(t, spec, cols);
         return 1;

@@ -9,7 +9,6 @@ import concurrent.futures
 import ctypes
 import os
 import pathlib
-import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
