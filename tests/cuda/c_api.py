@@ -1,7 +1,8 @@
 """ctypes over planish's C API: passes on torch tensors of any device, by the names of their roles.
 
-For the checks of the stages around a norm, on a GPU and in the emulation of one. The structs are those
-of the package, which is not imported for them: it would load the library and register operators.
+For the checks of the stages around a norm, on a GPU and in the emulation of one. The structs are
+those of the package, which is not imported for them: it would load the library and register
+operators.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ else:
     structs = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(structs)
 
+__all__ = [
+    *("BACKWARD", "FORWARD", "GELU", "GELU_TANH", "IDENTITY", "LAYER", "RELU", "RMS"),
+    *("SILU", "Library", "PlanishError", "axes", "norm", "structs"),
+]
+
 FORWARD, BACKWARD = 0, 1
 LAYER, RMS = 0, 1
 IDENTITY, SILU, RELU, GELU, GELU_TANH = range(5)
@@ -41,6 +47,8 @@ CODES = {
     torch.float8_e8m0fnu: (14, 8),
 }
 CPU, CUDA = 1, 2
+#: By architecture: multiprocessors, shared memory of a block, blocks of a cluster, cooperative.
+LIMITS = {80: (108, 166912, 1, 1), 90: (132, 232448, 16, 1)}
 ALIGNED = 256  # what a workspace begins at a multiple of
 
 
@@ -89,7 +97,7 @@ def described(tensors: Mapping[str, torch.Tensor]) -> tuple[structs.Tensors, lis
 
 
 class Library:
-    """The library as it is built: PLANISH_LIBRARY, or what `make test` builds. Its device is a GPU."""
+    """The library as it is built: PLANISH_LIBRARY, or what `make test` builds; on a GPU."""
 
     device = "cuda"
 
@@ -140,11 +148,13 @@ class Library:
         self.lib.planish_plan_destroy(plan)
         return text.value.decode()
 
-    def prepare(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Compiles to the disk cache what a run on a H100 or H200 needs; no GPU is asked."""
+    def prepare(
+        self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor], arch: int = 90
+    ) -> None:
+        """Compiles to the disk cache what a run on an A100, an H100 or H200 needs; asks no GPU."""
         given, kept = described(tensors)
         text = ctypes.create_string_buffer(4000)
-        gpu = structs.Gpu(90, 132, 232448, 16, 1)
+        gpu = structs.Gpu(arch, *LIMITS[arch])
         status = self.lib.planish_pack_prepare(
             ctypes.byref(gpu), ctypes.byref(op), which, ctypes.byref(given), text, len(text)
         )

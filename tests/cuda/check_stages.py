@@ -3,8 +3,8 @@
     python tests/cuda/check_stages.py --quick --processes 12
     python tests/cuda/check_stages.py --pass backward --large
 
-The cases are those of stage_forward_cases.py and stage_backward_cases.py, of which the emulation runs
-a part (test_stages.py). PLANISH_LIBRARY names the library, if it is not what `make test` builds. Prints
+The cases are those of stage_forward_cases.py and stage_backward_cases.py, which are emulated, too
+(test_stages.py). PLANISH_LIBRARY names the library, if it is not what `make test` builds. Prints
 every failure and ends with their number. Whether the kernels are fast is not its question.
 """
 

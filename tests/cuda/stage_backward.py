@@ -1,4 +1,4 @@
-"""Backwards with stages around the norm as cases against double: values, bits, neighbours of outputs.
+"""Backwards with stages around the norm as cases against double: values, bits, guards.
 
 The formulas are those of planish.h. A case runs on whatever library it is handed: that of a GPU or
 its emulation. stage_backward_cases.py has the list.

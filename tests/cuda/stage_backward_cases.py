@@ -1,10 +1,11 @@
-"""The list of backwards with stages around the norm, for a GPU and, but for the large, its emulation."""
+"""The list of backwards with stages around the norm; the large ones are for a GPU alone."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from c_api import LAYER, RMS, SILU
 from stage_backward import BackwardCase
@@ -61,7 +62,7 @@ STAGES: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
 
 def with_stages(names: tuple[str, ...], case: BackwardCase, **more: object) -> BackwardCase:
     """The case with stages, some of which have fields of their own."""
-    has, fields = list(case.has), {}
+    has, fields = list(case.has), dict[str, Any]()
     for name in names:
         roles, own = STAGES[name]
         has += [r for r in roles if r not in has]

@@ -1,6 +1,6 @@
 """The cases of stages around a norm in the emulation of a GPU (tests/cuda/emulation), without one.
 
-As emulation/run.py, but not sanitized, and driven by the cases that a GPU runs, too (check_stages.py).
+As emulation/run.py, but not sanitized, and driven by the cases that check_stages.py runs on a GPU.
 Cases run in processes of their own: there the emulated device's functions, which specialisations
 look up, hide no other library's.
 """

@@ -1,4 +1,4 @@
-"""Forwards with stages around the norm as cases against double: values, bits, neighbours of outputs.
+"""Forwards with stages around the norm as cases against double: values, bits, guards.
 
 The formulas are those of planish.h. A case runs on whatever library it is handed: that of a GPU or
 its emulation. stage_forward_cases.py has the list.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from c_api import FORWARD, IDENTITY, LAYER, SILU, Library, norm, structs
+from stage_quantised import QUANTISED, check_q
 from stage_reference import (
     STEEPEST,
     TORCH,
@@ -22,15 +22,12 @@ from stage_reference import (
     differing,
     either_side,
     kept,
-    ordered,
     silu_terms,
 )
 from torch.nn import functional
 
 import torch
 
-QUANTISED = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "i8": torch.int8}
-LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "i8": 127.0}
 NOWHERE_PADDED = ("rng", "y_scale", "amax")
 
 
@@ -296,69 +293,16 @@ class ForwardCase:
 
     # ---- Runs and what is wrong with them -------------------------------------------------------
 
-    def scale_of(self, most: torch.Tensor) -> torch.Tensor:
-        """The scale of elements of which the largest is `most`."""
-        found = most.float() / LARGEST[self.q]
-        if self.least:
-            found = found.clamp_min(self.least)
-        found = torch.where(found == 0, torch.ones(()), found)
-        if self.power_of_two or self.e8m0:
-            found = torch.exp2(torch.ceil(torch.log2(found.double()))).float()
-        return (found.clamp_max(self.most) if self.most else found).double()
-
-    def quantised(self, v: torch.Tensor) -> torch.Tensor:
-        """v in the type of q."""
-        v = v.clamp(-LARGEST[self.q], LARGEST[self.q])
-        return v.round() if self.q == "i8" else v.to(QUANTISED[self.q]).double()
-
-    def check_q(
-        self, got: dict[str, torch.Tensor], y: torch.Tensor, room: torch.Tensor
-    ) -> Iterable[str]:
-        """q against y divided by the scale that was written, and that against the largest y."""
-        cols = math.prod(self.shape[i] for i in self.dims())
-        last = list(range(-len(self.dims()), 0))
-        unit = UNITS[self.wide()]
-
-        def rows(t: torch.Tensor) -> torch.Tensor:
-            return t.expand(self.shape).movedim(self.dims(), last).reshape(-1, cols)
-
-        y, room, q = rows(y), rows(room), rows(got["q"].float()).double()
-        block = self.block or cols
-        if self.y_scale:
-            scale = got["y_scale"].double().reshape(1, 1)
-        else:
-            scale = got["y_scales"].float().double().reshape(y.shape[0], -1)
-            low, best, high = (
-                self.scale_of(
-                    functional.pad((y.abs() + side * room).clamp_min(0), (0, -cols % block))
-                    .reshape(y.shape[0], -1, block)
-                    .amax(-1)
-                )
-                for side in (-1, 0, 1)
-            )
-            slack = 0 if self.power_of_two or self.e8m0 else 2 * UNITS["f32"]  # of a division
-            wrong = ordered(scale, low * (1 - slack), high * (1 + slack), best)
-            yield from (f"y_scales: {w}" for w in wrong)
-            scale = scale.repeat_interleave(block, 1)[:, :cols]
-        v = y / scale
-        room = room / scale + 2 * unit * v.abs()
-        sides = (self.quantised(v + side * room) for side in (-1, 1, 0))
-        yield from (f"q: {w}" for w in ordered(q, *sides))
-
     def unfused(self, library: Library, got: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What planish's own norm makes of the sum; nothing where no such norm is the same."""
         stages = self.scale or self.shift or self.rounding or self.activation
         gated = self.gate and not self.gate_before
         if not (self.sum and self.y) or stages or gated or self.kernel != "cuda around":
             return {}
-        plain = dataclasses.replace(
-            self,
-            x=self.sum,
-            y=self.y_type(),
-            **dict.fromkeys(("residual", "sum", "row_scale", "column_scale", "gate", "q"), ""),
-            **dict.fromkeys(("mask", "gate_before", "amax", "y_scale"), False),
-            dropout=0.0,
-        )
+        absent = ("residual", "sum", "row_scale", "column_scale", "gate", "q")
+        off: dict[str, Any] = dict.fromkeys(absent, "")
+        off |= dict.fromkeys(("mask", "gate_before", "amax", "y_scale"), False)
+        plain = dataclasses.replace(self, x=self.sum, y=self.y_type(), dropout=0.0, **off)
         given = {"x": got["sum"].cpu()}
         given |= {n: got[n].cpu() for n in ("weight", "bias") if n in got}
         tensors, _ = plain.place(library.device, given)
@@ -400,7 +344,7 @@ class ForwardCase:
                 wrong += [f"{name}: {w}" for w in between(got[name], *want[name], got[name].dtype)]
         y, room = want["y"]
         if self.q:
-            wrong += self.check_q(got, y, room)
+            wrong += check_q(self, got, y, room)
         if self.amax:
             low, high = (float((y.abs() + side * room).max()) for side in (-1, 1))
             if not low <= float(got["amax"]) <= high:

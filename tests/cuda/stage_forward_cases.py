@@ -90,7 +90,7 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
                 if more.get("rounding") and x in ("f32", "f64"):
                     continue
                 out.append(ForwardCase((11, n), x=x, kind=i % 2, **more))
-    add = {"residual": "bf16", "sum": "bf16", "weight": "bf16"}
+    add: dict[str, Any] = {"residual": "bf16", "sum": "bf16", "weight": "bf16"}
     for n in (12288, 40000) if quick else (16384, 32768, 40000, 50001, 131072):
         out.append(ForwardCase((3, n), kind=RMS, **add))
         out.append(ForwardCase((3, n), q="e4m3", residual="bf16"))
@@ -103,7 +103,7 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
     for skew, pad in ((1, 0), (0, 3), (2, 4), (4, 8)):
         for n in (96, 769, 1024) if quick else (96, 100, 769, 1024, 4096, 12288):
             out.append(ForwardCase((19, n), skew=skew, pad=pad, **add, q="e4m3", mask=True))
-    modulated = {"scale": "bf16", "shift": "bf16", "modulation_axes": 5}
+    modulated: dict[str, Any] = {"scale": "bf16", "shift": "bf16", "modulation_axes": 5}
     for n in (96, 1024, 4096):
         out.append(ForwardCase((4, 9, n), **modulated))
         out.append(
@@ -123,7 +123,7 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
     # Magnitudes whose squares leave float's range, and everything 0.
     for magnitude in (1e25, 1e-25, 0.0):
         for n in (96, 4096) if quick else (96, 33, 769, 4096, 40000):
-            more = {"x": "f32"} if n == 33 else {}
+            more: dict[str, Any] = {"x": "f32"} if n == 33 else {}
             out.append(ForwardCase((7, n), magnitude=magnitude, **add, **more))
             out.append(
                 ForwardCase((7, n), magnitude=magnitude, residual="bf16", q="e4m3", least=1e-4)
@@ -132,7 +132,7 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
     out.append(ForwardCase((9, 1024), q="e4m3", least=0.01, most=0.02))
     out.append(ForwardCase((9, 1024), q="i8", most=0.01, block=128))
     # What the kernels for rows do not take.
-    general = {"kernel": "cuda general"}
+    general: dict[str, Any] = {"kernel": "cuda general"}
     out.append(ForwardCase((5, 24, 9), reduce=2, **add, **general, dropout=0.3, mask=True))
     out.append(ForwardCase((5, 24, 9), reduce=2, residual="bf16", q="e4m3", block=8, **general))
     out.append(

@@ -1,20 +1,21 @@
-"""What the references of both passes share: dtypes, dropout's numbers, activations, memory, comparison.
+"""What the references of both passes share: dropout, activations, memory, comparison.
 
 Written with torch and numpy alone, in double; nothing of the library is used.
 
 A result is compared as follows. A reference gives each element's exact value and its room: how far
-the compute type's arithmetic may be off, counted in units of the compute type (2^-24 for f32, of which
-an ULP is one or two) of the magnitudes of the terms that were added or multiplied. An output is a
-monotone function of that value (it is rounded once; or divided by a scale and rounded once), so what
-is written has to lie between that function of value - room and of value + room. Without cancellation
-that is the exact result rounded once, or beside a tie the neighbour of it; where terms cancel, their
-errors are as large as they are, and the interval says so.
+the compute type's arithmetic may be off, counted in units of the compute type (2^-24 for f32; an
+ULP is one or two) of the magnitudes of the terms that were added or multiplied. An output is a
+monotone function of that value: it is rounded once, or divided by a scale and rounded once. So what
+is written has to lie between that function of value - room and that of value + room. That is the
+exact result rounded once or, beside a tie, its neighbour; where terms cancel, their errors stay as
+large as they are, and the interval is as wide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 from c_api import GELU, GELU_TANH, IDENTITY, RELU, SILU
@@ -107,7 +108,7 @@ def ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def between(
     got: torch.Tensor, value: torch.Tensor, room: torch.Tensor, dtype: torch.dtype
 ) -> list[str]:
-    """What is wrong with `got`, which is to be `value`, known to `room`, rounded once to `dtype`."""
+    """What is wrong with `got`, which is to be `value`, known to `room`, rounded once."""
     low, high = ((value + side * room).to(dtype).double() for side in (-1, 1))
     return ordered(got, low, high, value)
 
@@ -136,7 +137,7 @@ def either_side(value: torch.Tensor, room: torch.Tensor, dtype: torch.dtype) -> 
 class Guarded:
     """A tensor, full of NaN, with guard elements around it and, with `pad`, between its rows.
 
-    It begins `skew` elements behind an aligned address; `order`: its axes in memory, the last closest.
+    It begins `skew` elements behind an aligned address; `order`: its axes in memory.
     """
 
     def __init__(
@@ -174,3 +175,23 @@ def bits(t: torch.Tensor) -> torch.Tensor:
 def differing(a: torch.Tensor, b: torch.Tensor) -> float:
     """Which part of two tensors' elements has different bits."""
     return float((bits(a) != bits(b)).double().mean()) if a.numel() else 0.0
+
+
+class HasTraits(Protocol):
+    """A case that says what it is there for."""
+
+    def traits(self) -> set[str]: ...
+
+
+CaseType = TypeVar("CaseType", bound=HasTraits)
+
+
+def representative(cases: Iterable[CaseType]) -> list[CaseType]:
+    """Those with a trait that none before them has."""
+    seen: set[str] = set()
+    chosen = []
+    for case in cases:
+        if not case.traits() <= seen:
+            chosen.append(case)
+            seen |= case.traits()
+    return chosen

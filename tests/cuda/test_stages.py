@@ -1,8 +1,8 @@
 """The GPU's kernels of the stages around a norm, their text run on the host (no GPU needed).
 
 Without STAGES_FULL=1 only cases in which something is that is in no case before them, so that every
-stage, dtype, layout and family of kernels is in one. Threads take turns in order and, every other case,
-in a random order; with STAGES_FULL=1 each case in both.
+stage, dtype, layout and length is in one. Threads take turns in order and, every other case, in a
+random order; with STAGES_FULL=1 each case in both. STAGES_FOLDER keeps what is compiled.
 """
 
 from __future__ import annotations
@@ -17,31 +17,19 @@ import pytest
 from stage_backward_cases import backward_cases
 from stage_emulation import Case, build, checked, processes
 from stage_forward_cases import forward_cases
+from stage_reference import representative
 
+COMPILERS = (os.environ.get("CC", "clang"), os.environ.get("CXX", "clang++"))
 pytestmark = pytest.mark.skipif(
-    not (
-        shutil.which(os.environ.get("CC", "clang"))
-        and shutil.which(os.environ.get("CXX", "clang++"))
-    ),
+    not all(shutil.which(name) for name in COMPILERS),
     reason="no clang to compile the kernels' text with",
 )
 JOBS = int(os.environ.get("JOBS") or os.cpu_count() or 1)
 
 
-def representative(cases: list[Case]) -> list[Case]:
-    """Those with a trait that none before them has."""
-    seen: set[str] = set()
-    chosen = []
-    for case in cases:
-        if not case.traits() <= seen:
-            chosen.append(case)
-            seen |= case.traits()
-    return chosen
-
-
 def runs() -> list[tuple[Case, bool]]:
     """Cases, and whether threads take turns in a random order."""
-    tables = [list(forward_cases(quick=True)), list(backward_cases())]
+    tables: list[list[Case]] = [list(forward_cases(quick=True)), list(backward_cases())]
     if os.environ.get("STAGES_FULL"):
         return [(case, shuffled) for t in tables for case in t for shuffled in (False, True)]
     return [(case, i % 2 == 1) for t in tables for i, case in enumerate(representative(t))]
