@@ -248,7 +248,7 @@ class ForwardCase:
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """mean, rstd and y of s, and their rooms.
 
-        Those of the norm itself are NUMERICS' 4 ULP of a row's largest xhat, 8 units; each stage
+        Those of the norm itself are 4 ULP of a row's largest xhat, which is 8 units; each stage
         takes the room of its input along its slope and adds its roundings of the terms it counts.
         """
         unit = UNITS[self.wide()]
