@@ -19,16 +19,13 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 if TYPE_CHECKING:
-    from planish import _structs as structs
+    from planish import _structs
+
+    structs = _structs
 else:
     _spec = importlib.util.spec_from_file_location("structs", ROOT / "python/planish/_structs.py")
     structs = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(structs)
-
-__all__ = [
-    *("BACKWARD", "FORWARD", "GELU", "GELU_TANH", "IDENTITY", "LAYER", "RELU", "RMS"),
-    *("SILU", "Library", "PlanishError", "axes", "norm", "structs"),
-]
 
 FORWARD, BACKWARD = 0, 1
 LAYER, RMS = 0, 1

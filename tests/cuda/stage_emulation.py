@@ -80,6 +80,8 @@ def build(folder: Path, cases: Sequence[Case], jobs: int) -> int:
     """Compiles all that the cases need; how many specialisations that is."""
     units = folder / "units"
     units.mkdir(parents=True, exist_ok=True)
+    for old in units.glob("*.cpp"):
+        old.unlink()
     sources = [emulation.HERE / f"{name}.c" for name in ("device", "emulated", "fiber")]
     sources += [*emulation.host_sources(folder), emulation.ROOT / "tests/c/check.c"]
     emulation.compile_host(folder / "libemulated.so", sources, "-fPIC", "-shared")

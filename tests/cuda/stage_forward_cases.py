@@ -78,9 +78,9 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
         if not quick:
             rows *= 7
         kind = RMS if (i + j) % 3 == 0 else LAYER
-        general = "block" in stage and n % 32 and n > stage["block"]
+        uneven = "block" in stage and n % 32 and n > stage["block"]
         out.append(
-            ForwardCase((rows, n), kind=kind, **stage, kernel="" if general else "cuda around")
+            ForwardCase((rows, n), kind=kind, **stage, kernel="" if uneven else "cuda around")
         )
     for i, more in enumerate(together()):
         for j, n in enumerate((4096, 96, 1001) if quick else (96, 1001, 4096, 15872)):
@@ -123,8 +123,8 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
     # Magnitudes whose squares leave float's range, and everything 0.
     for magnitude in (1e25, 1e-25, 0.0):
         for n in (96, 4096) if quick else (96, 33, 769, 4096, 40000):
-            more: dict[str, Any] = {"x": "f32"} if n == 33 else {}
-            out.append(ForwardCase((7, n), magnitude=magnitude, **add, **more))
+            x = "f32" if n == 33 else "bf16"
+            out.append(ForwardCase((7, n), x=x, magnitude=magnitude, **add))
             out.append(
                 ForwardCase((7, n), magnitude=magnitude, residual="bf16", q="e4m3", least=1e-4)
             )

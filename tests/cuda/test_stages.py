@@ -2,12 +2,14 @@
 
 Without STAGES_FULL=1 only cases in which something is that is in no case before them, so that every
 stage, dtype, layout and length is in one. Threads take turns in order and, every other case, in a
-random order; with STAGES_FULL=1 each case in both. STAGES_FOLDER keeps what is compiled.
+random order; with STAGES_FULL=1 each case in both. STAGES_FOLDER is where it is
+compiled, in place of a temporary folder.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -29,10 +31,12 @@ JOBS = int(os.environ.get("JOBS") or os.cpu_count() or 1)
 
 def runs() -> list[tuple[Case, bool]]:
     """Cases, and whether threads take turns in a random order."""
-    tables: list[list[Case]] = [list(forward_cases(quick=True)), list(backward_cases())]
+    forwards: list[Case] = [*forward_cases(quick=True)]
+    backwards: list[Case] = [*backward_cases()]
     if os.environ.get("STAGES_FULL"):
-        return [(case, shuffled) for t in tables for case in t for shuffled in (False, True)]
-    return [(case, i % 2 == 1) for t in tables for i, case in enumerate(representative(t))]
+        return list(itertools.product(forwards + backwards, (False, True)))
+    chosen = representative(forwards) + representative(backwards)
+    return [(case, i % 2 == 1) for i, case in enumerate(chosen)]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,9 @@ def results(
 ) -> Iterator[dict[str, concurrent.futures.Future[list[str]]]]:
     """What is wrong with each run that was asked for, by its name."""
     items = [i for i in request.session.items if i.path == request.path]
-    todo = [i.callspec.params["run"] for i in items if isinstance(i, pytest.Function)]
+    todo: list[tuple[Case, bool]] = [
+        i.callspec.params["run"] for i in items if isinstance(i, pytest.Function)
+    ]
     folder = Path(os.environ.get("STAGES_FOLDER") or tmp_path_factory.mktemp("stages"))
     build(folder, [case for case, _ in todo], JOBS)
     with processes(JOBS) as pool:
