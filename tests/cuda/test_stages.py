@@ -2,8 +2,8 @@
 
 Without STAGES_FULL=1 only cases in which something is that is in no case before them, so that every
 stage, dtype, layout and length is in one. Threads take turns in order and, every other case, in a
-random order; with STAGES_FULL=1 each case in both. STAGES_FOLDER is where it is
-compiled, in place of a temporary folder.
+random order; with STAGES_FULL=1 each case in both. STAGES_FOLDER is where they are compiled, in
+place of a temporary folder.
 """
 
 from __future__ import annotations
