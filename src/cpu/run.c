@@ -1,4 +1,5 @@
 #include "cpu/run.h"
+#include "cpu/around/staged.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/sums.h"
@@ -157,6 +158,9 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
     case PATH_STRIDED:
         strided_blocks(data, begin, end);
         break;
+    case PATH_STAGED:
+        staged_forward_blocks(data, begin, end);
+        break;
     }
 #if defined(__SSE2__)
     /* Once, not in kernels: it waits until all non-temporal stores have arrived. */
@@ -185,11 +189,16 @@ void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_CO
         job.data[r] = buffers[r];
     if (plan->path == PATH_EMPTY) {
         fill_empty(&job);
+        staged_fill_empty(&job);
         return;
     }
     if (path_is_groups(plan->path))
         group_weights(&job);
     fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
+    if (plan->path == PATH_STAGED) {
+        staged_forward_finish(&job);
+        return;
+    }
     if (plan->sums && path_is_groups(plan->path))
         group_sums(&job);
     else if (plan->sums)

@@ -32,6 +32,7 @@
 #define DECLARE_REAL(real, tier)                                                                   \
     extern const channel_kernels UNIT(channels, real, real, tier);                                 \
     extern const plane_kernels UNIT(planes, real, real, tier);                                     \
-    extern const span_kernels UNIT(spans, real, real, tier);
+    extern const span_kernels UNIT(spans, real, real, tier);                                       \
+    extern const struct stage_kernels UNIT(stages, real, real, tier);
 
 #endif

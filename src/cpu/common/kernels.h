@@ -335,6 +335,7 @@ typedef struct cpu_kernels {
     const channel_kernels *channels[2]; /* in f32, in f64 */
     const plane_kernels *planes[2];     /* the same */
     const span_kernels *spans;
+    const struct stage_kernels *stages[2]; /* in f32, in f64: cpu/around/stage_kernels.h */
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows/rows.h). */

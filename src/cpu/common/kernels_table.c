@@ -49,4 +49,5 @@ const cpu_kernels TABLE(TIER) = {
     .channels = {&UNIT(channels, f32, f32, TIER), &UNIT(channels, f64, f64, REST)},
     .planes = {&UNIT(planes, f32, f32, TIER), &UNIT(planes, f64, f64, REST)},
     .spans = &UNIT(spans, f32, f32, TIER),
+    .stages = {&UNIT(stages, f32, f32, REST), &UNIT(stages, f64, f64, REST)},
 };
