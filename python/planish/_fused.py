@@ -1,15 +1,18 @@
 """A norm with what stands around it in a model: the sum with a residual before it, a modulation or
 a gate behind it, the norms of queries and keys.
 
-Every function here is a composition for now: planish's norm, and torch's operators beside it. The
-results are those of the formulas, rounded where they say so. Quantised results are in
-_quantized.py, the modules in _fused_modules.py.
+Every function here is one call of planish's kernels, in both directions (_staged.py); where these
+cannot take it, or a transform of torch's wants torch's own operators, a composition of planish's
+norm and these. The results are those of the formulas, rounded where they say so. Quantised results
+are in _quantized.py, the modules in _fused_modules.py.
 """
 
 from __future__ import annotations
 
 import torch
-from planish import _stages
+from planish import _staged, _stages
+from planish._staged import Around
+from planish._ways import way_of
 from torch import Tensor
 
 __all__ = [
@@ -55,6 +58,20 @@ def _add_norm(
     for name, dtype in (("sum_dtype", sum_dtype), ("out_dtype", out_dtype)):
         if dtype is not None:
             _stages.check_float(function, name, dtype)
+    fused = _staged.norm(
+        way_of(x, residual, weight, bias, row_scale, column_scale),
+        x,
+        Around(residual, row_scale, column_scale, weight, bias),
+        [x.dim() - 1],
+        eps,
+        rms,
+        weight_offset=weight_offset,
+        dropout_p=dropout_p if training else 0.0,
+        y_dtype=out_dtype or x.dtype,
+        sum_dtype=sum_dtype or residual.dtype,
+    )
+    if fused is not None:
+        return fused
     wide = _stages.compute_dtype(x.dtype, residual.dtype)
     u = _stages.scaled(x, wide, column_scale, rows)
     if training and dropout_p:
@@ -95,7 +112,10 @@ def add_layer_norm(
     is rounded once. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice,
     through both results.
 
-    A composition: planish's norm with torch's operators before it.
+    One pass over memory, and one backward; kept for it are the sum, what is one number for each
+    row, and x where ``column_scale`` has a gradient. A composition of planish's norm and torch's
+    operators for transforms of torch.func, forward mode, subclasses, a ``row_scale`` with a
+    gradient, and where planish has no kernel; its mask of dropout is another.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a ``dropout_p``
     outside [0, 1), TypeError for a residual that is no tensor, NotImplementedError for another
@@ -190,6 +210,20 @@ def _modulated_norm(
         )
     if sum_dtype is not None:
         _stages.check_float(function, "sum_dtype", sum_dtype)
+    fused = _staged.norm(
+        way_of(x, scale, shift, weight, bias, residual, gate),
+        x,
+        Around(residual, None, gate, weight, bias, scale, shift),
+        [x.dim() - 1],
+        eps,
+        rms,
+        column=_staged.modulation_axes(x, gate),
+        weight_offset=weight_offset,
+        y_dtype=x.dtype,
+        sum_dtype=None if residual is None else sum_dtype or residual.dtype,
+    )
+    if fused is not None:
+        return fused[0] if residual is None else fused
     total = x
     if residual is not None:
         u = _stages.scaled(x, _stages.compute_dtype(x.dtype, residual.dtype), gate)
@@ -232,7 +266,7 @@ def modulated_layer_norm(
     the norm reads it so. Everything behind is in float (f64 for f64), and y is rounded once, to x's
     dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
 
-    A composition: planish's norm with torch's operators around it.
+    One pass over memory, and one backward; a composition as :func:`add_layer_norm` says.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype
     without a residual, TypeError for a scale that is no tensor, NotImplementedError for another
@@ -292,6 +326,11 @@ def _gated_norm(
             f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
             f"{columns} columns"
         )
+    fused = _fused_gated_norm(
+        rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
+    )
+    if fused is not None:
+        return fused
     wide = _stages.compute_dtype(x.dtype)
     factor = _stages.silu(gate.to(wide))
     s = x.to(wide)
@@ -303,6 +342,39 @@ def _gated_norm(
         bias = None if bias is None else _stages.split_columns(bias, group_size)
     v = _stages.norm_last(rms, s, weight, bias, eps, weight_offset, wide).reshape(x.shape)
     return (v * factor if norm_before_gate else v).to(x.dtype)
+
+
+def _fused_gated_norm(
+    rms: bool,
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm_before_gate: bool,
+    group_size: int | None,
+    weight_offset: float,
+) -> Tensor | None:
+    """In one call of the kernels, which see the groups of columns as an axis; None where they cannot
+    take it."""
+    way = way_of(x, gate, weight, bias)
+    given = x, gate, weight, bias
+    if group_size is not None and group_size < x.shape[-1]:
+        x, gate, weight, bias = (
+            None if t is None else _stages.split_columns(t, group_size) for t in given
+        )
+    fused = _staged.norm(
+        way,
+        x,
+        Around(weight=weight, bias=bias, gate=gate),
+        [x.dim() - 1],
+        eps,
+        rms,
+        weight_offset=weight_offset,
+        gate_before=not norm_before_gate,
+        y_dtype=x.dtype,
+    )
+    return None if fused is None else fused[0].reshape(given[0].shape)
 
 
 def gated_rms_norm(
@@ -327,7 +399,7 @@ def gated_rms_norm(
     Everything between is in float (f64 for f64), the product before the norm, too, and y is rounded
     once, to x's dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
 
-    A composition: planish's norm with torch's operators around it.
+    One pass over memory, and one backward; a composition as :func:`add_layer_norm` says.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a group_size that
     does not divide the columns, TypeError for a gate that is no tensor, NotImplementedError for

@@ -1,15 +1,18 @@
 """Norms whose result is quantised to fp8 or int8, with the scales of it. Forward only.
 
-A composition for now: planish's norm, and torch's operators for the scales and the rounding. The
-formulas are those of the docstrings, on every device.
+One call of planish's kernels (_staged.py); for the scale of a whole tensor, which has to be found
+first, and where the kernels cannot take it, a composition of planish's norm and torch's operators.
+The formulas are those of the docstrings, on every device.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from planish import _stages
+from planish import _staged, _stages
+from planish._staged_derivatives import refuse as _refuse
+from planish._ways import way_of
 from torch import Tensor
 
 __all__ = ["quantized_layer_norm", "quantized_rms_norm"]
@@ -38,13 +41,6 @@ def _no_gradient(dy: Tensor, function: str) -> Tensor:
 @_no_gradient.register_fake
 def _(dy: Tensor, function: str) -> Tensor:
     return torch.empty((), device=dy.device)
-
-
-def _refuse(function: str) -> NoReturn:
-    raise RuntimeError(
-        f"{function}: it is forward only: a quantised result and its scale have no gradient, but a "
-        "backward asked for one; detach the result, or call it under torch.no_grad()"
-    )
 
 
 class _ForwardOnly(torch.autograd.Function):
@@ -194,6 +190,57 @@ def _scale(
     return y, scale if bound is None else scale.clamp(max=bound)
 
 
+def _fused_norm(
+    rms: bool,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+    per: str | int,
+    scale: Tensor | None,
+    residual: Tensor | None,
+    scale_format: str,
+    transposed: bool,
+    sum_dtype: torch.dtype | None,
+    weight_offset: float,
+    amax_floor: float,
+    scale_bound: float | None,
+) -> tuple[Tensor, ...] | None:
+    """In one call of the kernels; None where they cannot take it."""
+    block = per if isinstance(per, int) else 0
+    results = _staged.quantized(
+        way_of(x, weight, bias, scale, residual),
+        x,
+        residual,
+        weight,
+        bias,
+        None if scale is None else scale.detach().reshape(()),
+        eps,
+        rms,
+        weight_offset=weight_offset,
+        dtype=dtype,
+        block=block,
+        scale_format=scale_format,
+        transposed=transposed,
+        least=_staged.float_of(_staged.float_of(amax_floor) / LARGEST[dtype]),
+        most=scale_bound or 0.0,
+        sum_dtype=None if residual is None else sum_dtype or residual.dtype,
+    )
+    if results is None:
+        return None
+    q, scales, total = results
+    if scales is not None:
+        if scale_format == "e8m0":
+            scales = scales.view(torch.float8_e8m0fnu)
+        if transposed:
+            rows = x.shape[:-1]
+            scales = scales[:, : rows.numel()].t().view(*rows, scales.shape[0])
+    found = scale if scales is None else scales
+    assert found is not None
+    return (q, found) if total is None else (q, found, total)
+
+
 def _quantized_norm(
     rms: bool,
     x: Tensor,
@@ -223,6 +270,27 @@ def _quantized_norm(
         _stages.check_float(function, "sum_dtype", sum_dtype)
         if residual is None:
             raise ValueError(f"{function}: sum_dtype is given without a residual")
+    fused = None
+    if (scale is not None or per != "tensor") and x.shape[-1]:
+        fused = _fused_norm(
+            rms,
+            x,
+            weight,
+            bias,
+            eps,
+            dtype,
+            per,
+            scale,
+            residual,
+            scale_format,
+            transposed_scales,
+            sum_dtype,
+            weight_offset,
+            amax_floor,
+            scale_bound,
+        )
+    if fused is not None:
+        return fused
     total = x
     if residual is not None:
         total = _stages.sum_with(x, residual, sum_dtype or residual.dtype)
@@ -290,7 +358,9 @@ def quantized_rms_norm(
     q and a scale that was found are forward only: a backward that reaches them raises RuntimeError;
     the sum is differentiable. x, weight and residual are of f16, bf16, f32 or f64, each its own.
 
-    A composition: planish's norm with torch's operators around it.
+    One pass over memory. A composition of planish's norm and torch's operators for ``per="tensor"``
+    without a scale, for transforms of torch.func, forward mode and subclasses, for compiled graphs
+    with a gradient, and where planish has no kernel.
 
     Raises TypeError for another ``dtype``, ValueError for what ``per``, ``scale_format``,
     ``scale``, ``amax_floor`` and ``scale_bound`` cannot be, RuntimeError for shapes and devices
