@@ -35,15 +35,9 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
     return PLANISH_OK;
 }
 
-/* Whether something behind the norm makes its backward read z, of which bias is a part. */
-static bool is_followed(const planish_norm *op, const DLTensor *const t[ROLE_COUNT]) {
-    const bool gated = t[ROLE_GATE] && op->gate == PLANISH_GATE_AFTER;
-    return op->activation != PLANISH_IDENTITY || t[ROLE_SCALE] || gated;
-}
-
 static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
-    const pass_roles roles = roles_of_pass(pass, op->kind, is_followed(op, t));
+    const pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!t[r] && (roles.required & ROLE_BIT(r)) && !(r == ROLE_Y && t[ROLE_Q]))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
@@ -304,7 +298,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     p->weight_offset = op->weight_offset;
     p->eps = op->eps;
     p->device = x->device;
-    p->outputs = roles_of_pass(pass, op->kind, is_followed(op, t)).outputs;
+    p->outputs = roles_of_pass(pass, op->kind, op->activation).outputs;
     p->present = 0;
     for (int r = 0; r < ROLE_COUNT; r++) {
         p->dtypes[r] = DTYPE_NONE;

@@ -50,9 +50,9 @@ static const struct {
 static const unsigned roles_of_kind[] = {[PLANISH_LAYER] = 0u EACH_ROLE(OF_LAYER, ),
                                          [PLANISH_RMS] = 0u EACH_ROLE(OF_RMS, )};
 
-pass_roles roles_of_pass(planish_pass pass, planish_kind kind, bool followed) {
+pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation) {
     const unsigned all = roles_of_kind[kind];
-    const unsigned more = followed ? passes[pass].activated : 0;
+    const unsigned more = activation != PLANISH_IDENTITY ? passes[pass].activated : 0;
     return (pass_roles){passes[pass].needed & all, (passes[pass].optional | more) & all,
                         passes[pass].written & all};
 }

@@ -38,7 +38,7 @@ enum {
  *            last one of the blocks of a row where there are any; ONE, PAIR: so many elements
  * kinds      RMS or LAYER: only these norms have it; ANY
  * needed     the passes that cannot do without it
- * optional   the passes that may have it; activated: those that may where something follows that reads z
+ * optional   the passes that may have it; activated: those that may where an activation follows
  * written    the passes whose output it is
  * over       the inputs that an output may be itself: the same data, dtype and strides
  * types      REAL: f16, bf16, f32, f64; FLOAT: f32; BYTE: u8, bool; SEED: u64, i64; QUANTISED: f8_e4m3fn,
@@ -129,8 +129,7 @@ typedef struct pass_roles {
     unsigned required, optional, outputs;
 } pass_roles;
 
-/* `followed`: by an activation, a modulation or a gate, whose backward needs what the norm made. */
-pass_roles roles_of_pass(planish_pass pass, planish_kind kind, bool followed);
+pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation);
 
 /* Whether this norm has such a tensor in none of its passes. */
 bool kind_lacks(planish_kind kind, role r);
