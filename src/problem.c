@@ -235,7 +235,8 @@ static void dense_strides(const DLTensor *t, int64_t strides[]) {
 static void append_axis(axis list[], int *count, const axis *next) {
     axis *last = *count ? &list[*count - 1] : NULL;
     bool merges = last && last->affine == next->affine && last->column == next->column &&
-                  last->modulated == next->modulated;
+                  last->modulated == next->modulated &&
+                  last->index_step == next->index_step * next->size;
     int64_t span; /* an empty tensor may have strides of any size */
     for (int r = 0; merges && r < ROLE_COUNT; r++)
         merges =
@@ -245,6 +246,7 @@ static void append_axis(axis list[], int *count, const axis *next) {
         return;
     }
     last->size *= next->size;
+    last->index_step = next->index_step;
     for (int r = 0; r < ROLE_COUNT; r++)
         last->stride[r] = next->stride[r];
 }
@@ -368,6 +370,13 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                         role_name(r));
     }
 
+    /* Where nothing is dropped the steps are all 0, and no axis is kept apart for theirs. */
+    int64_t index_steps[PLANISH_MAX_NDIM] = {0};
+    int64_t index_step = p->around.dropout_p > 0;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        index_steps[i] = index_step;
+        index_step *= x->shape[i];
+    }
     p->kept_count = p->reduced_count = 0;
     p->affine = p->around.columns = p->around.modulations = 1;
     for (int i = 0; i < x->ndim; i++) {
@@ -382,7 +391,8 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         axis next = {.size = x->shape[i],
                      .affine = affine >> i & 1,
                      .column = column >> i & 1,
-                     .modulated = modulation >> i & 1};
+                     .modulated = modulation >> i & 1,
+                     .index_step = index_steps[i]};
         for (int r = 0; r < ROLE_COUNT; r++)
             next.stride[r] = t[r] && of_axis[r][i] >= 0 ? strides[r][of_axis[r][i]] : 0;
         if (op->reduce_axes >> i & 1)
