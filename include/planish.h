@@ -194,8 +194,8 @@ typedef enum planish_rounding {
 /* What y_scales holds. */
 typedef enum planish_scale_format {
     PLANISH_SCALE_FLOAT = 0,        /* amax / the largest number of q's dtype */
-    PLANISH_SCALE_POWER_OF_TWO = 1, /* the same, made larger to the next power of two. In f32, or in
-                                       f8_e8m0, whose least is 2^-127 */
+    PLANISH_SCALE_POWER_OF_TWO = 1, /* the same, made larger to the next power of two, from 2^-126
+                                       to 2^127. In f32, or in f8_e8m0 */
 } planish_scale_format;
 
 typedef struct planish_norm {
@@ -222,8 +222,9 @@ typedef struct planish_norm {
     int64_t scale_block; /* y_scales has one scale for each so many elements of a row (the last one
                             may be of fewer); 0: one for a row */
     planish_scale_format scale_format; /* of y_scales */
-    double scale_least, scale_most;    /* bounds of a scale that is written; 0: none. In that order:
-                                          where they contradict, scale_most holds */
+    double scale_least, scale_most;    /* bounds of a scale that is made, before it becomes a power
+                                          of two; 0: none. In that order: where they contradict,
+                                          scale_most holds. A scale of 0 is made 1 before that */
 } planish_norm;
 
 /* The operator over these axes, with everything else 0. (These makers are part of the caller, not
@@ -293,7 +294,7 @@ typedef enum planish_pass {
     /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors) */
     PLANISH_FORWARD = 0,
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
-     * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
+     * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean in f64 then:
      * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
      * over x that finds what its rounding lost.
      * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of
@@ -350,7 +351,8 @@ typedef enum planish_pass {
  * offset and place alone, and BACKWARD draws it again.
  *
  * q is rounded to nearest, ties to even, and saturated: to 448 (f8_e4m3fn), 57344 (f8_e5m2), 127
- * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded.
+ * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded. amax and
+ * the scales that are made pass over NaN.
  *
  * Aliasing: y may be x itself, and dx may be dy, x or y itself (same data, dtype and strides); sum
  * may be x or residual, dresidual may be x, dy or dsum, dgate may be gate or dy, dx may be dsum or

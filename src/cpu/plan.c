@@ -1,4 +1,5 @@
 #include "cpu/plan.h"
+#include "cpu/around/staged.h"
 #include "cpu/hints.h"
 
 #include <stdio.h>
@@ -280,6 +281,8 @@ static cpu_path path_of(const problem *p) {
     const bool alone = p->activation == PLANISH_IDENTITY || !problem_is_groups(p);
     if (!p->rows || !p->cols)
         return PATH_EMPTY;
+    if (problem_has_stages(p))
+        return PATH_STAGED;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
     if (alone && problem_is_rows(p) && kernel_dtypes(p))
@@ -335,23 +338,27 @@ void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
     case PATH_STRIDED:
         plan_strided(plan, p, real_bytes);
         break;
+    case PATH_STAGED:
+        staged_plan(plan, p);
+        break;
     }
 }
 
 int cpu_plan_is_general(const cpu_plan *plan) {
-    return plan->path == PATH_PLANES || plan->path == PATH_STRIDED;
+    return plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
+           (plan->path == PATH_STAGED && plan->cut.staged.general);
 }
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {
     static const char *const paths[] = {"empty",  "rows",   "channels", "groups",
-                                        "pixels", "planes", "strided"};
+                                        "pixels", "planes", "strided",  "staged"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
-    static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
+    char norm[160];
+    staged_describe(p, norm, sizeof norm);
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    return snprintf(text, bytes, "%s/%s %s%s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
-                    paths[plan->path], plan->kernels->tier,
-                    p->kind == PLANISH_RMS ? "rms" : "layer", activations[p->activation],
-                    passes[p->pass], dtype_name(element), (long long)p->rows, (long long)p->cols,
+    return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
+                    paths[plan->path], plan->kernels->tier, norm, passes[p->pass],
+                    dtype_name(element), (long long)p->rows, (long long)p->cols,
                     (long long)plan->blocks, plan->workspace_bytes);
 }

@@ -1,4 +1,7 @@
 #include "cpu/run.h"
+#include "cpu/around/backward.h"
+#include "cpu/around/backward_sums.h"
+#include "cpu/around/staged.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/sums.h"
@@ -157,6 +160,10 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
     case PATH_STRIDED:
         strided_blocks(data, begin, end);
         break;
+    case PATH_STAGED:
+        (problem_is_backward(job->problem) ? staged_backward_blocks
+                                           : staged_forward_blocks)(data, begin, end);
+        break;
     }
 #if defined(__SSE2__)
     /* Once, not in kernels: it waits until all non-temporal stores have arrived. */
@@ -185,11 +192,21 @@ void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_CO
         job.data[r] = buffers[r];
     if (plan->path == PATH_EMPTY) {
         fill_empty(&job);
+        staged_fill_empty(&job);
+        gradient_sums_clear(&job);
         return;
     }
     if (path_is_groups(plan->path))
         group_weights(&job);
     fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
+    if (plan->path == PATH_STAGED) {
+        if (problem_is_backward(p))
+            fork_join(&job, exec, plan->parallel, staged_backward_sum_tiles(p),
+                      staged_backward_sums);
+        else
+            staged_forward_finish(&job);
+        return;
+    }
     if (plan->sums && path_is_groups(plan->path))
         group_sums(&job);
     else if (plan->sums)
