@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _composite, _enable, _norms
+from planish import _composite, _enable, _norms, _options
 from planish._arguments import CASTS, DTYPES, affine_of, check_activation, has_kernels, rounds_xhat
 from planish._arguments import DEVICES as DEVICES
 from planish._arguments import axes_of as _axes
@@ -31,6 +31,11 @@ def _check_x(function: str, x: Tensor) -> None:
         )
 
 
+def _check_cast(function: str, cast: str) -> None:
+    if cast not in CASTS:
+        raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
+
+
 def _norm(
     function: str,
     x: Tensor,
@@ -43,12 +48,13 @@ def _norm(
     weight_offset: float = 0.0,
     cast: str = "once",
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     _check_x(function, x)
     check_activation(function, activation)
-    if cast not in CASTS:
-        raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
+    _options.check_out_dtype(function, out_dtype)
+    _check_cast(function, cast)
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:
         raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
@@ -59,6 +65,16 @@ def _norm(
     if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
         _check(x, weight, affine, function, "weight")
         _check(x, bias, affine, function, "bias")
+    options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
+    if options.are_there() and keep:
+        rms = function == "rms_norm"
+        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, options)
+        if fused is not None:
+            return fused
+    if options.out_dtype is not None:
+        wide = x if options.rounds else x.to(_options.wide_dtype(x.dtype, options.out_dtype))
+        rest = affine, keep, weight_offset, cast, activation
+        return _norm(function, wide, reduce, weight, bias, eps, *rest).to(options.out_dtype)
     if weight_offset and weight is not None:
         weight = _with_offset(weight, weight_offset)
     if cast == "xhat" and rounds_xhat(x, weight, bias):
@@ -141,6 +157,7 @@ def layer_norm(
     weight_offset: float = 0.0,
     cast: str = "once",
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Layer normalization over any axes.
 
@@ -160,6 +177,8 @@ def layer_norm(
     operators, and the result has the dtype that they promote to. That is the order of rounding of
     Llama's RMSNorm in Transformers.
 
+    ``out_dtype``: the result's dtype where it is not x's; y is rounded to it once.
+
     ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
     On the CPU it is fused: y is not rounded before it, there is no pass over memory of its own, and
     nothing kept for the backward but what the norm keeps. On a GPU, behind ``cast="xhat"``, and
@@ -175,6 +194,7 @@ def layer_norm(
             "weight_offset": weight_offset,
             "cast": cast,
             "activation": activation,
+            "out_dtype": out_dtype,
         }
         return _node(layer_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
     return _norm(
@@ -189,6 +209,7 @@ def layer_norm(
         weight_offset,
         cast,
         activation,
+        out_dtype,
     )
 
 
@@ -203,6 +224,7 @@ def rms_norm(
     weight_offset: float = 0.0,
     cast: str = "once",
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Root-mean-square normalization over any axes.
 
@@ -214,10 +236,22 @@ def rms_norm(
             "weight_offset": weight_offset,
             "cast": cast,
             "activation": activation,
+            "out_dtype": out_dtype,
         }
         return _node(rms_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
     return _norm(
-        "rms_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast, activation
+        "rms_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        True,
+        weight_offset,
+        cast,
+        activation,
+        out_dtype,
     )
 
 
@@ -288,6 +322,10 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     activation: str | None = None,
+    *,
+    weight_offset: float = 0.0,
+    cast: str = "once",
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Group normalization of x (N, C, ...): mean and variance over each of ``num_groups`` groups of
     neighbouring channels and all axes after them; ``weight`` and ``bias`` of C elements.
@@ -301,8 +339,10 @@ def group_norm(
     less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own
     runs on the result.
 
+    ``weight_offset``, ``cast`` and ``out_dtype`` as :func:`layer_norm` has them.
+
     Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
-    another dtype or device; and ValueError for another activation.
+    another dtype or device; and ValueError for another ``cast`` or activation.
     """
     if isinstance(x, fx.Proxy):
         return _node(
@@ -313,25 +353,53 @@ def group_norm(
             bias=bias,
             eps=eps,
             activation=activation,
+            weight_offset=weight_offset,
+            cast=cast,
+            out_dtype=out_dtype,
         )
     check_activation("group_norm", activation)
+    _check_cast("group_norm", cast)
+    _options.check_out_dtype("group_norm", out_dtype)
     way = way_of(x, weight, bias)
+    options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
+    if options.are_there():
+        return _group_norm_with(options, way, x, num_groups, weight, bias, eps, cast)
     return group_by_way(way, x, num_groups, weight, bias, eps, activation)
 
 
-def group_by_way(
+def _group_norm_with(
+    options: _options.Options,
     way: Way,
     x: Tensor,
     num_groups: int,
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
-    activation: str | None,
+    cast: str,
 ) -> Tensor:
-    """group_norm of an activation that is known."""
+    """group_norm with options, in one call of the kernels or composed."""
     _check_x("group_norm", x)
-    if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
-        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
+    _check_groups(x, num_groups, weight, bias)
+    fused = _options.fused_group_norm(way, x, num_groups, weight, bias, eps, options)
+    if fused is not None:
+        return fused
+    if options.weight_offset and weight is not None:
+        weight = _with_offset(weight, options.weight_offset)
+    if cast == "xhat" and rounds_xhat(x, weight, bias):
+        xhat = group_by_way(way, x, num_groups, None, None, eps, None)
+        y = _composite.activate(affine_of(xhat, weight, bias, [1]), options.activation)
+    else:
+        wide = x
+        if options.out_dtype is not None:
+            wide = x.to(_options.wide_dtype(x.dtype, options.out_dtype))
+        way = way_of(wide, weight, bias)
+        y = group_by_way(way, wide, num_groups, weight, bias, eps, options.activation)
+    return y if options.out_dtype is None else y.to(options.out_dtype)
+
+
+def _check_groups(
+    x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None
+) -> None:
     if x.dim() < 2:
         raise RuntimeError(
             f"group_norm: Expected at least 2 dimensions for input tensor but received {x.dim()}"
@@ -349,6 +417,22 @@ def group_by_way(
                 f"{name} of shape {list(parameter.shape)}"
             )
         _check(x, parameter, [1], "group_norm", name)
+
+
+def group_by_way(
+    way: Way,
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    activation: str | None,
+) -> Tensor:
+    """group_norm of an activation that is known."""
+    _check_x("group_norm", x)
+    if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
+        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
+    _check_groups(x, num_groups, weight, bias)
     if way is Way.TORCH:
         return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     through_torch = (

@@ -140,7 +140,7 @@ def backward(
     arithmetic or of their parameter, None where not wanted. x is s, but with a gate before the norm.
 
     To be called where autograd records. ``inputs``: those of the tensors by which the results are
-    differentiated further; empty: none is.
+    differentiated further; empty: none is. Without a bias dbias is that of one of zeros.
     """
     tensors = [dy, x, dsum, branch, row_scale, column_scale, weight, bias, scale, shift, gate]
     double = any(t is not None and t.dtype == torch.float64 for t in (*tensors, rstd))
@@ -160,6 +160,9 @@ def backward(
         # With a further derivative what was given is in the graph already.
         return tensor if inputs else tensor.detach().requires_grad_()
 
+    if wanted[3] and bias is None:  # its values make no difference then
+        sizes = [x.shape[axis] for axis in stages.affine]
+        bias = torch.zeros(sizes, dtype=dtype, device=x.device, requires_grad=True)
     at, weight, bias, scale, shift, gate = map(leaf, (x, weight, bias, scale, shift, gate))
     s = at.to(dtype)
     if stages.gate_before and gate is not None:
