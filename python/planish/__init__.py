@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from planish._enable import enable as enable
     from planish._enable import enabled as enabled
     from planish._enable import stats as stats
-    from planish._functional import group_norm as group_norm
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
     from planish._functional import weight_standardize as weight_standardize
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from planish._fused_modules import AddRMSNorm as AddRMSNorm
     from planish._fused_modules import GatedRMSNorm as GatedRMSNorm
     from planish._fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
+    from planish._groups import group_norm as group_norm
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
     from planish._quantized import quantized_layer_norm as quantized_layer_norm
@@ -81,7 +81,7 @@ _HOMES = {
     "enable": "planish._enable",
     "enabled": "planish._enable",
     "stats": "planish._enable",
-    "group_norm": "planish._functional",
+    "group_norm": "planish._groups",
     "layer_norm": "planish._functional",
     "rms_norm": "planish._functional",
     "weight_standardize": "planish._functional",

@@ -71,7 +71,7 @@ def _add_norm(
         sum_dtype=sum_dtype or residual.dtype,
     )
     if fused is not None:
-        return fused
+        return fused[0], fused[1]
     wide = _stages.compute_dtype(x.dtype, residual.dtype)
     u = _stages.scaled(x, wide, column_scale, rows)
     if training and dropout_p:

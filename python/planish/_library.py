@@ -172,9 +172,7 @@ class Library:
         if self._dll.planish_pack_prepare(gpu, norm, direction, tensors, text, len(text)) != 0:
             raise RuntimeError(text.value.decode(errors="replace"))
 
-    def has_plan(
-        self, norm: _structs.Norm, direction: int, tensors: _structs.Tensors
-    ) -> bool:
+    def has_plan(self, norm: _structs.Norm, direction: int, tensors: _structs.Tensors) -> bool:
         """Whether such a norm can be run here; RuntimeError where it is none."""
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         plan = ctypes.c_void_p()

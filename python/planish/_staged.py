@@ -17,7 +17,15 @@ from planish._staged_derivatives import is_unavailable
 from planish._ways import Way, below_autograd, needs_graph
 from torch import Tensor
 
-__all__ = ["Around", "float_of", "last_axes", "modulation_axes", "norm", "quantized", "whole_offset"]
+__all__ = [
+    "Around",
+    "float_of",
+    "last_axes",
+    "modulation_axes",
+    "norm",
+    "quantized",
+    "whole_offset",
+]
 
 _forward_op = _staged_ops.FORWARD._op
 _quantized_op = _staged_ops.QUANTIZED._op
@@ -65,8 +73,8 @@ def _together(one: Tensor | None, other: Tensor | None) -> tuple[Tensor | None, 
     broadcast to."""
     if one is None or other is None or one.shape == other.shape:
         return one, other
-    first, second = torch.broadcast_tensors(one, other)
-    return first, second
+    shape = torch.broadcast_shapes(one.shape, other.shape)
+    return one.expand(shape), other.expand(shape)
 
 
 def _are_saved_badly(way: Way, *tensors: Tensor | None) -> bool:

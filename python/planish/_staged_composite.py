@@ -122,28 +122,20 @@ def backward(
     dy: Tensor,
     x: Tensor,
     rstd: Tensor,
-    dsum: Tensor | None,
-    branch: Tensor | None,
-    row_scale: Tensor | None,
-    column_scale: Tensor | None,
-    rng: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    gate: Tensor | None,
+    tensors: list[Tensor | None],
     stages: Stages,
     wanted: list[bool],
     inputs: list[Tensor],
 ) -> list[Tensor | None]:
     """(dx, dresidual, dweight, dbias, dcolumn_scale, dscale, dshift, dgate) in the dtype of the
-    arithmetic or of their parameter, None where not wanted. x is s, but with a gate before the norm.
+    arithmetic or of their parameter, None where not wanted. x is s, but with a gate before the
+    norm; ``tensors``: dsum, branch, row_scale, column_scale, rng, weight, bias, scale, shift, gate.
 
     To be called where autograd records. ``inputs``: those of the tensors by which the results are
     differentiated further; empty: none is. Without a bias dbias is that of one of zeros.
     """
-    tensors = [dy, x, dsum, branch, row_scale, column_scale, weight, bias, scale, shift, gate]
-    double = any(t is not None and t.dtype == torch.float64 for t in (*tensors, rstd))
+    dsum, branch, row_scale, column_scale, rng, weight, bias, scale, shift, gate = tensors
+    double = any(t is not None and t.dtype == torch.float64 for t in (dy, x, rstd, *tensors))
     dtype = torch.float64 if double else torch.float32
 
     factor: Any = 1  # of x, but for a gate before the norm and column_scale
@@ -174,9 +166,7 @@ def backward(
     if stages.gate_before and dsum is not None:
         outputs, gradients = [y, s], [dy.to(dtype), dsum.to(dtype)]
     found = iter(
-        torch.autograd.grad(
-            outputs, asked, gradients, allow_unused=True, create_graph=bool(inputs)
-        )
+        torch.autograd.grad(outputs, asked, gradients, allow_unused=True, create_graph=bool(inputs))
     )
     ds, dweight, dbias, dscale, dshift, dgate = (
         None if place is None else next(found) for place in places
@@ -193,6 +183,4 @@ def backward(
             if others:
                 dcolumn = dcolumn.sum(others)
     results = [dx, ds, dweight, dbias, dcolumn, dscale, dshift, dgate]
-    return [
-        result if want else None for result, want in zip(results, wanted, strict=True)
-    ]
+    return [result if want else None for result, want in zip(results, wanted, strict=True)]

@@ -44,9 +44,7 @@ def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None,
     ctx.save_for_backward(
         s, mean, rstd, branch, row_scale, column, rng, weight, bias, scale, shift, gate
     )
-    ctx.stages = Stages(
-        reduce, affine, column_axes, modulation, rms, offset, activation, before, p
-    )
+    ctx.stages = Stages(reduce, affine, column_axes, modulation, rms, offset, activation, before, p)
     ctx.dtypes = x.dtype, x.dtype if residual is None else residual.dtype
     ctx.y_dtype = options[-2]
 
@@ -130,10 +128,11 @@ def _run_backward(arguments: tuple[Any, ...]) -> Any:
 
 def _composed_backward(arguments: tuple[Any, ...]) -> list[Tensor | None]:
     """The same in torch's operators, each result in its own dtype."""
+    tensors: list[Any]
     dy, s, _, rstd, *tensors = arguments[:14]
     stages, (dx_dtype, dresidual_dtype, wanted) = Stages(*arguments[14:23]), arguments[23:]
     with torch.enable_grad():
-        results = _staged_composite.backward(dy, s, rstd, *tensors, stages, wanted, [])
+        results = _staged_composite.backward(dy, s, rstd, tensors, stages, wanted, [])
     _, _, _, column, _, weight, bias, scale, shift, gate = tensors
     givers = weight, bias, column, scale, shift, gate
     dtypes = dx_dtype, dresidual_dtype, *(s.dtype if t is None else t.dtype for t in givers)
@@ -168,6 +167,7 @@ def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ..
     nothing = (None,) * 26
     if all(gradient is None for gradient in gradients):
         return nothing
+    parameters: list[Any]
     dy, s, rstd, dsum, branch, row_scale, column, rng, *parameters = ctx.saved_tensors
     goes_on = torch.is_grad_enabled()
     with torch.set_grad_enabled(goes_on):
@@ -176,19 +176,9 @@ def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ..
         )
     inputs = [t for t in (dy, s, dsum, branch, column, *parameters) if t is not None]
     with torch.enable_grad():
+        tensors = [dsum, branch, row_scale, column, rng, *parameters]
         results = _staged_composite.backward(
-            dy,
-            s,
-            rstd,
-            dsum,
-            branch,
-            row_scale,
-            column,
-            rng,
-            *parameters,
-            ctx.stages,
-            ctx.wanted,
-            inputs,
+            dy, s, rstd, tensors, ctx.stages, ctx.wanted, inputs
         )
         pairs = [
             (result, gradient.to(result.dtype).reshape(result.shape))

@@ -1,5 +1,5 @@
-"""planish's operators for a norm with stages around it: staged_norm, its backward, quantized_norm and
-norm_into.
+"""planish's operators for a norm with stages around it: staged_norm, its backward, quantized_norm
+and norm_into.
 
 C defines them and runs them on real tensors (src/torch/staged_norm.c, quantized_norm.c, which say
 what they take and return); this file adds shapes for fake tensors, and derivatives (the formulas
@@ -115,7 +115,7 @@ def _backward_fake(
         lambda: along(modulation, shift),
         lambda: torch.empty_like(s, dtype=other if gate is None else gate.dtype),
     )
-    return tuple(make() if want else None for make, want in zip(made, wanted, strict=True))
+    return tuple([make() if want else None for make, want in zip(made, wanted, strict=True)])
 
 
 def _quantized_fake(
