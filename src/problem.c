@@ -334,8 +334,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                     "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
                     (unsigned long long)op->affine_axes, x->ndim, role_name(model));
     if ((op->modulation_axes | op->column_axes) & ~all)
-        return fail(error, PLANISH_ERROR_AXES,
-                    "op->%s is 0x%llx; wanted some of the %d axes of %s",
+        return fail(error, PLANISH_ERROR_AXES, "op->%s is 0x%llx; wanted some of the %d axes of %s",
                     op->modulation_axes & ~all ? "modulation_axes" : "column_axes",
                     (unsigned long long)(op->modulation_axes & ~all ? op->modulation_axes
                                                                     : op->column_axes),
