@@ -18,10 +18,10 @@ typedef struct backward_case {
     planish_norm op;
     int ndim;
     int64_t shape[5];
-    uint64_t has;    /* PART(...): x, dy and the statistics are always there */
-    element x, dy;   /* and of dx and dresidual; of gate, dgate, dsum and branch */
+    uint64_t has;  /* PART(...): x, dy and the statistics are always there */
+    element x, dy; /* and of dx and dresidual; of gate, dgate, dsum and branch */
     element dx, around;
-    element params;  /* weight, bias, the scales, shift; and their gradients */
+    element params; /* weight, bias, the scales, shift; and their gradients */
     element stats;
     layout in, out;  /* of what is read, of what is written, of x's shape */
     bool full_rank;  /* what has some of x's axes has ones on the others */
@@ -75,8 +75,8 @@ typedef struct backward_reference {
 backward_reference backward_reference_of(backward_run *r);
 void backward_reference_free(backward_reference *f);
 
-/* The inputs as numbers, to be changed one by one; and what the outputs are gradients of: the sum of
- * y * dy + s * dsum. Where of_forward. */
+/* The inputs as numbers, to be changed one by one; and what the outputs are gradients of: the sum
+ * of y * dy + s * dsum. Where of_forward. */
 typedef struct backward_numbers {
     real *of[STAGE_PARTS]; /* S_BRANCH: x of the forward */
 } backward_numbers;

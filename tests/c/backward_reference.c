@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- What the stages do to one number ----------------------------------------------------------- */
+/* ---- What the stages do to one number -----------------------------------------------------------
+ */
 
 static real sigmoid(real g) {
     return 1 / (1 + expl(-g));
@@ -43,8 +44,7 @@ static real slope(planish_activation f, real m) {
     case PLANISH_GELU:
         return erfcl(-m / sqrtl(2)) / 2 + m * expl(-m * m / 2) / sqrtl(2 * pi);
     case PLANISH_GELU_TANH:
-        return (1 + t) / 2 +
-               m * (1 - t * t) / 2 * sqrtl(2 / pi) * (1 + 3 * .044715L * m * m);
+        return (1 + t) / 2 + m * (1 - t * t) / 2 * sqrtl(2 / pi) * (1 + 3 * .044715L * m * m);
     default:
         return 1;
     }
@@ -67,7 +67,8 @@ static bool kept(const backward_case *c, uint64_t index) {
     return (double)word[index % 4] >= c->op.dropout_p * 0x1p32;
 }
 
-/* ---- Where each element finds what is not its own ------------------------------------------------ */
+/* ---- Where each element finds what is not its own
+ * ------------------------------------------------ */
 
 typedef struct places {
     geometry by[STAGE_PARTS]; /* of the parts that have not all axes: channel */
@@ -79,8 +80,8 @@ enum { SOME_AXES = sizeof some_axes / sizeof *some_axes };
 static places places_of(const backward_case *c) {
     places p = {0};
     for (int i = 0; i < SOME_AXES; i++)
-        p.by[some_axes[i]] = geometry_make(c->ndim, c->shape, c->op.reduce_axes,
-                                           backward_axes(c, some_axes[i]));
+        p.by[some_axes[i]] =
+            geometry_make(c->ndim, c->shape, c->op.reduce_axes, backward_axes(c, some_axes[i]));
     return p;
 }
 static void places_free(places *p) {
@@ -129,15 +130,15 @@ void backward_numbers_free(backward_numbers *n) {
 void backward_sum(const backward_case *c, const backward_numbers *n, real *s) {
     places p = places_of(c);
     for (int64_t e = 0; e < p.by[S_WEIGHT].elements; e++)
-        s[e] = n->of[c->of_forward ? S_BRANCH : S_X][e] *
-                   (is_before(c) ? silu(n->of[S_GATE][e]) : 1) *
-                   n->of[S_COLUMN_SCALE][p.by[S_COLUMN_SCALE].channel[e]] *
-                   row_factor(c, &p, n, e) +
-               (c->of_forward ? n->of[S_RESIDUAL][e] : 0);
+        s[e] =
+            n->of[c->of_forward ? S_BRANCH : S_X][e] * (is_before(c) ? silu(n->of[S_GATE][e]) : 1) *
+                n->of[S_COLUMN_SCALE][p.by[S_COLUMN_SCALE].channel[e]] * row_factor(c, &p, n, e) +
+            (c->of_forward ? n->of[S_RESIDUAL][e] : 0);
     places_free(&p);
 }
 
-/* ---- The objective ------------------------------------------------------------------------------- */
+/* ---- The objective
+ * ------------------------------------------------------------------------------- */
 
 real backward_objective(const backward_case *c, const backward_numbers *n) {
     places p = places_of(c);
@@ -154,8 +155,8 @@ real backward_objective(const backward_case *c, const backward_numbers *n) {
         const int64_t a = g->channel[e], at = p.by[S_SCALE].channel[e];
         const real xhat = (s[e] - mean[g->row[e]]) / sqrtl(var[g->row[e]] + (real)c->op.eps);
         const real z = xhat * (n->of[S_WEIGHT][a] + c->op.weight_offset) + n->of[S_BIAS][a];
-        const real v = activated(c->op.activation,
-                                 z * (1 + n->of[S_SCALE][at]) + n->of[S_SHIFT][at]);
+        const real v =
+            activated(c->op.activation, z * (1 + n->of[S_SCALE][at]) + n->of[S_SHIFT][at]);
         const real y = is_after(c) ? v * silu(n->of[S_GATE][e]) : v;
         total += y * n->of[S_DY][e] + s[e] * n->of[S_DSUM][e];
     }
@@ -163,7 +164,8 @@ real backward_objective(const backward_case *c, const backward_numbers *n) {
     return total;
 }
 
-/* ---- The gradients ------------------------------------------------------------------------------- */
+/* ---- The gradients
+ * ------------------------------------------------------------------------------- */
 
 static real *zeros(int64_t count) {
     return calloc((size_t)count + 1, sizeof(real));
@@ -172,8 +174,8 @@ static real *zeros(int64_t count) {
 static bool any_double(const backward_case *c) {
     for (stage_part p = 0; p < STAGE_PARTS; p++) {
         const bool kept_axes = p == S_MEAN || p == S_RSTD || p == S_ROW_SCALE || p == S_RNG;
-        const element t = p == S_X ? c->x
-                          : p == S_DY ? c->dy
+        const element t = p == S_X                        ? c->x
+                          : p == S_DY                     ? c->dy
                           : p == S_DX || p == S_DRESIDUAL ? c->dx
                           : backward_axes(c, p) == PLANISH_AXIS(c->ndim) - 1 &&
                                   (p == S_GATE || p >= S_BRANCH) && p != S_DSCALE &&
@@ -251,9 +253,9 @@ backward_reference backward_reference_of(backward_run *r) {
     }
     for (int64_t e = 0; e < g->elements; e++) {
         const int64_t row = g->row[e];
-        const real ds = n.of[S_RSTD][row] * (all[e].dz * all[e].weight - c1[row] -
-                                             all[e].xhat * c2[row]) +
-                        n.of[S_DSUM][e];
+        const real ds =
+            n.of[S_RSTD][row] * (all[e].dz * all[e].weight - c1[row] - all[e].xhat * c2[row]) +
+            n.of[S_DSUM][e];
         const real scale = row_scale[row] + fabsl(n.of[S_DSUM][e]);
         const real by_row = row_factor(c, &p, &n, e);
         const int64_t at = p.by[S_COLUMN_SCALE].channel[e];

@@ -52,13 +52,13 @@ static void missing(void) {
     without(PART(S_DCOLUMN_SCALE), PLANISH_ERROR_NULL_POINTER, "dcolumn_scale is NULL");
     without(PART(S_RNG), PLANISH_ERROR_NULL_POINTER, "rng is NULL");
     /* z is not made, so nobody needs a bias. */
-    without(PART(S_GATE) | PART(S_DGATE) | PART(S_SCALE) | PART(S_DSCALE),
-            PLANISH_ERROR_ARGUMENT, "bias is given");
+    without(PART(S_GATE) | PART(S_DGATE) | PART(S_SCALE) | PART(S_DSCALE), PLANISH_ERROR_ARGUMENT,
+            "bias is given");
 }
 
 /* A tensor of another shape or dtype, or one that this pass has not. */
 static void wrong(void) {
-    static const stage_part parts[] = {S_DSUM,  S_DRESIDUAL, S_BRANCH, S_GATE,   S_DGATE,
+    static const stage_part parts[] = {S_DSUM,  S_DRESIDUAL, S_BRANCH, S_GATE,         S_DGATE,
                                        S_SCALE, S_DSCALE,    S_DSHIFT, S_DCOLUMN_SCALE};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         for (int way = 0; way < 2; way++) {
@@ -89,9 +89,12 @@ static void wrong(void) {
 
 /* Outputs in one place, and in that of an input they may not be in. */
 static void shared(void) {
-    static const stage_part pairs[][2] = {{S_DRESIDUAL, S_DX},  {S_DGATE, S_DX},
-                                          {S_DGATE, S_DSUM},    {S_DRESIDUAL, S_BRANCH},
-                                          {S_DSCALE, S_SCALE},  {S_DSHIFT, S_DSCALE},
+    static const stage_part pairs[][2] = {{S_DRESIDUAL, S_DX},
+                                          {S_DGATE, S_DX},
+                                          {S_DGATE, S_DSUM},
+                                          {S_DRESIDUAL, S_BRANCH},
+                                          {S_DSCALE, S_SCALE},
+                                          {S_DSHIFT, S_DSCALE},
                                           {S_DCOLUMN_SCALE, S_COLUMN_SCALE}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         backward_case c = everything(4, 5);
@@ -114,8 +117,8 @@ static void workspace(void) {
     char message[512] = "";
     test_case("a workspace of one byte less");
     backward_make(&r, &c);
-    planish_exec exec = {.struct_size = sizeof exec, .message = message,
-                         .message_bytes = sizeof message};
+    planish_exec exec = {
+        .struct_size = sizeof exec, .message = message, .message_bytes = sizeof message};
     expect(!planish_norm_workspace_bytes(&c.op, PLANISH_BACKWARD, &r.tensors, &bytes, &exec) &&
                bytes,
            "%zu bytes: %s", bytes, message);

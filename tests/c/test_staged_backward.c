@@ -17,7 +17,8 @@
 
 static int share = 4; /* one case of so many; 1: all */
 
-/* ---- One run against the formulas --------------------------------------------------------------- */
+/* ---- One run against the formulas ---------------------------------------------------------------
+ */
 
 static const char *output_name(stage_part p) {
     return planish_tensor_name((int)p);
@@ -61,7 +62,8 @@ static void run_and_check(const backward_case *c, const planish_exec *exec) {
     backward_free(&r);
 }
 
-/* ---- Stages, alone and together ------------------------------------------------------------------ */
+/* ---- Stages, alone and together
+ * ------------------------------------------------------------------ */
 
 typedef struct around {
     const char *name;
@@ -140,7 +142,12 @@ static const axes shapes[] = {
     {"modulated by place", 3, {6, 7, 20}, A(2), A(2), A(1), A(1) | A(2)},
     {"heads", 4, {2, 25, 3, 16}, A(3), A(2) | A(3), A(3), A(2)},
     {"channels", 4, {2, 12, 5, 7}, A(1), A(1), A(1), A(0) | A(1)},
-    {"groups", 5, {3, 3, 4, 5, 3}, A(2) | A(3) | A(4), A(1) | A(2), A(1) | A(2),
+    {"groups",
+     5,
+     {3, 3, 4, 5, 3},
+     A(2) | A(3) | A(4),
+     A(1) | A(2),
+     A(1) | A(2),
      A(0) | A(1) | A(2)},
     {"first axis", 3, {20, 14, 3}, A(0), A(0), A(0) | A(2), A(2)},
     {"two apart", 3, {9, 34, 8}, A(0) | A(2), A(0), A(2), A(0)},
@@ -164,10 +171,10 @@ static backward_case case_of(planish_kind kind, const axes *s, uint64_t seed) {
 
 /* x, dy, dx, what else has x's shape, parameters, statistics. */
 static const element types[][6] = {
-    {F32, F32, F32, F32, F32, F32},     {BF16, BF16, BF16, BF16, BF16, F32},
-    {F16, F16, F16, F16, F32, F32},     {F64, F64, F64, F64, F64, F64},
-    {F32, BF16, BF16, F32, F32, F64},   {F32, F16, F16, BF16, F16, F32},
-    {BF16, F32, F16, F64, BF16, F32},   {BF16, F32, BF16, F16, F32, F64},
+    {F32, F32, F32, F32, F32, F32},   {BF16, BF16, BF16, BF16, BF16, F32},
+    {F16, F16, F16, F16, F32, F32},   {F64, F64, F64, F64, F64, F64},
+    {F32, BF16, BF16, F32, F32, F64}, {F32, F16, F16, BF16, F16, F32},
+    {BF16, F32, F16, F64, BF16, F32}, {BF16, F32, BF16, F16, F32, F64},
     {F16, F16, F32, F32, F64, F64},
 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -177,12 +184,15 @@ static void put_types(backward_case *c, const element t[6]) {
 }
 
 static void stages_and_shapes(void) {
-    static const layout layouts[][2] = {{DENSE, DENSE}, {PADDED, PERMUTED}, {PERMUTED, REVERSED},
-                                        {INNER_STRIDE_2, PADDED}, {BROADCAST_FIRST, DENSE}};
+    static const layout layouts[][2] = {{DENSE, DENSE},
+                                        {PADDED, PERMUTED},
+                                        {PERMUTED, REVERSED},
+                                        {INNER_STRIDE_2, PADDED},
+                                        {BROADCAST_FIRST, DENSE}};
     uint64_t turn = 0;
     int threads = 3;
-    const planish_exec ways[] = {{.struct_size = sizeof(planish_exec)}, exec_backwards(),
-                                 exec_threads(&threads)};
+    const planish_exec ways[] = {
+        {.struct_size = sizeof(planish_exec)}, exec_backwards(), exec_threads(&threads)};
     for (int a = 0; a < SETS; a++)
         for (int s = 0; s < SHAPES; s++)
             for (int t = 0; t < TYPES; t++, turn++) {
@@ -201,13 +211,15 @@ static void stages_and_shapes(void) {
             }
 }
 
-/* ---- The formulas against differences ------------------------------------------------------------ */
+/* ---- The formulas against differences
+ * ------------------------------------------------------------ */
 
 /* An input, and the output that is the gradient of it. */
 static const stage_part gradients[][2] = {
-    {S_BRANCH, S_DX},         {S_RESIDUAL, S_DRESIDUAL}, {S_WEIGHT, S_DWEIGHT},
-    {S_BIAS, S_DBIAS},        {S_SCALE, S_DSCALE},       {S_SHIFT, S_DSHIFT},
-    {S_GATE, S_DGATE},        {S_COLUMN_SCALE, S_DCOLUMN_SCALE},
+    {S_BRANCH, S_DX},      {S_RESIDUAL, S_DRESIDUAL},
+    {S_WEIGHT, S_DWEIGHT}, {S_BIAS, S_DBIAS},
+    {S_SCALE, S_DSCALE},   {S_SHIFT, S_DSHIFT},
+    {S_GATE, S_DGATE},     {S_COLUMN_SCALE, S_DCOLUMN_SCALE},
 };
 
 static void check_differences(const backward_case *c) {
@@ -262,15 +274,19 @@ static void differences(void) {
             }
 }
 
-/* ---- What changes no bit ------------------------------------------------------------------------- */
+/* ---- What changes no bit
+ * ------------------------------------------------------------------------- */
 
 static uint64_t digest_of(const backward_case *c, int threads) {
     backward_run r;
     char message[512] = "";
     const planish_exec many = exec_threads(&threads), backwards = exec_backwards();
     backward_make(&r, c);
-    expect(!backward_do(&r, threads > 0 ? &many : threads < 0 ? &backwards : NULL, message,
-                        sizeof message),
+    expect(!backward_do(&r,
+                        threads > 0   ? &many
+                        : threads < 0 ? &backwards
+                                      : NULL,
+                        message, sizeof message),
            "%s", message);
     const uint64_t digest = backward_digest(&r);
     backward_free(&r);
@@ -314,12 +330,18 @@ static uint64_t layouts_and_threads(bool alone) {
 /* Outputs in the place of inputs have the bits they have elsewhere. */
 static void aliases(void) {
     static const over places[][2] = {
-        {{S_DX, S_DY}, {0}},          {{S_DX, S_X}, {0}},
-        {{S_DX, S_DSUM}, {0}},        {{S_DX, S_BRANCH}, {0}},
-        {{S_DRESIDUAL, S_DSUM}, {0}}, {{S_DRESIDUAL, S_X}, {0}},
-        {{S_DRESIDUAL, S_DY}, {0}},   {{S_DGATE, S_GATE}, {0}},
-        {{S_DGATE, S_DY}, {0}},       {{S_DX, S_DY}, {S_DRESIDUAL, S_DSUM}},
-        {{S_DX, S_X}, {S_DGATE, S_DY}}, {{S_DX, S_BRANCH}, {S_DRESIDUAL, S_X}},
+        {{S_DX, S_DY}, {0}},
+        {{S_DX, S_X}, {0}},
+        {{S_DX, S_DSUM}, {0}},
+        {{S_DX, S_BRANCH}, {0}},
+        {{S_DRESIDUAL, S_DSUM}, {0}},
+        {{S_DRESIDUAL, S_X}, {0}},
+        {{S_DRESIDUAL, S_DY}, {0}},
+        {{S_DGATE, S_GATE}, {0}},
+        {{S_DGATE, S_DY}, {0}},
+        {{S_DX, S_DY}, {S_DRESIDUAL, S_DSUM}},
+        {{S_DX, S_X}, {S_DGATE, S_DY}},
+        {{S_DX, S_BRANCH}, {S_DRESIDUAL, S_X}},
     };
     for (size_t w = 0; w < sizeof places / sizeof *places; w++)
         for (int a = 0; a < SETS; a++)

@@ -1,6 +1,6 @@
 /* How a norm with stages around it is cut, and what it is called; see staged.h. */
-#include "cpu/around/staged.h"
 #include "cpu/around/backward.h"
+#include "cpu/around/staged.h"
 #include "stages.h"
 
 #include <stdio.h>
