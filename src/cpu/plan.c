@@ -276,13 +276,27 @@ static void plan_planes(cpu_plan *plan, const problem *p, size_t real_bytes) {
 /* ---- The plan ---------------------------------------------------------------------------------
  */
 
+/* Whether a residual is all that stands around the norm, of x's dtype as the sum is, and dense: the
+ * row kernels make the sum as they go (cpu/common/prologue.h). */
+static bool adds_residual_alone(const problem *p) {
+    const role added[] = {ROLE_RESIDUAL, ROLE_SUM};
+    if ((p->present & STAGE_ROLES) != (ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM)) ||
+        p->around.rounding || problem_is_backward(p))
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (p->dtypes[added[i]] != p->dtypes[ROLE_X] ||
+            (p->reduced[0].stride[added[i]] != 1 && p->cols != 1))
+            return false;
+    return problem_is_rows(p) && kernel_dtypes(p);
+}
+
 static cpu_path path_of(const problem *p) {
     /* What is groups too, having no weights, goes as groups do where an activation follows. */
     const bool alone = p->activation == PLANISH_IDENTITY || !problem_is_groups(p);
     if (!p->rows || !p->cols)
         return PATH_EMPTY;
     if (problem_has_stages(p))
-        return PATH_STAGED;
+        return adds_residual_alone(p) ? PATH_ROWS : PATH_STAGED;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
     if (alone && problem_is_rows(p) && kernel_dtypes(p))

@@ -16,8 +16,8 @@ typedef enum cpu_path {
     PATH_GROUP_ROWS, /* rows of channels of pixels, each channel with one weight and bias: dense */
     PATH_PIXELS,     /* the same of images stored by pixel: strips of their groups */
     PATH_PLANES,     /* the same of any layout and dtypes: rows are brought into planes and back */
-    PATH_STRIDED, /* any strides and dtypes: rows are gathered into scratch and scattered back */
-    PATH_STAGED   /* stages around the norm, of any strides and dtypes: rows pass through scratch */
+    PATH_STRIDED,    /* any strides and dtypes: rows are gathered into scratch and scattered back */
+    PATH_STAGED /* stages around the norm, of any strides and dtypes: rows pass through scratch */
 } cpu_path;
 
 /* The most blocks of a problem whose threads each have a slot. */

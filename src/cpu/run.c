@@ -52,6 +52,10 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .traffic = job->plan->traffic,
             .kind = p->kind,
             .activation = p->activation,
+            .residual = run.data[ROLE_RESIDUAL],
+            .residual_pitch = run.pitch[ROLE_RESIDUAL],
+            .sum = run.data[ROLE_SUM],
+            .sum_pitch = run.pitch[ROLE_SUM],
         };
         kernels->forward[kernel_kind(p)](&args);
         row += run.rows;

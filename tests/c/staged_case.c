@@ -96,7 +96,7 @@ static void make_part(staged_run *r, stage_part p) {
             shape[ndim++] = axes >> i & 1 ? c->shape[i] : 1;
     }
     if (p == S_Y_SCALES && c->op.scale_block)
-        shape[ndim++] = (cols + c->op.scale_block - 1) / c->op.scale_block;
+        shape[ndim++] = cols ? (cols + c->op.scale_block - 1) / c->op.scale_block : 1;
     if (p == S_RNG)
         shape[ndim++] = 2;
     const bool full = full_parts & PART(p);

@@ -9,10 +9,38 @@
 
 /* In planish_tensors' order. */
 typedef enum stage_part {
-    S_X, S_WEIGHT, S_BIAS, S_Y, S_MEAN, S_RSTD, S_M2, S_DY, S_DX, S_DWEIGHT, S_DBIAS,
-    S_RESIDUAL, S_SUM, S_ROW_SCALE, S_COLUMN_SCALE, S_SCALE, S_SHIFT, S_GATE, S_RNG, S_MASK, S_Q,
-    S_Y_SCALE, S_Y_SCALES, S_AMAX, S_BRANCH, S_DSUM, S_DRESIDUAL, S_DSCALE, S_DSHIFT, S_DGATE,
-    S_DCOLUMN_SCALE, STAGE_PARTS
+    S_X,
+    S_WEIGHT,
+    S_BIAS,
+    S_Y,
+    S_MEAN,
+    S_RSTD,
+    S_M2,
+    S_DY,
+    S_DX,
+    S_DWEIGHT,
+    S_DBIAS,
+    S_RESIDUAL,
+    S_SUM,
+    S_ROW_SCALE,
+    S_COLUMN_SCALE,
+    S_SCALE,
+    S_SHIFT,
+    S_GATE,
+    S_RNG,
+    S_MASK,
+    S_Q,
+    S_Y_SCALE,
+    S_Y_SCALES,
+    S_AMAX,
+    S_BRANCH,
+    S_DSUM,
+    S_DRESIDUAL,
+    S_DSCALE,
+    S_DSHIFT,
+    S_DGATE,
+    S_DCOLUMN_SCALE,
+    STAGE_PARTS
 } stage_part;
 
 #define PART(p) ((uint64_t)1 << (p))
@@ -21,20 +49,20 @@ typedef struct staged_case {
     planish_norm op;
     int ndim;
     int64_t shape[5];
-    uint64_t has;           /* PART(...): x is always there */
-    element type;           /* of x, */
-    element residual, sum;  /* these, */
-    element y;              /* y, */
-    element params;         /* weight, bias, the scales, shift and gate */
-    DLDataType q;           /* and of this */
-    bool e8m0;              /* y_scales are bytes */
-    layout in, out;         /* of what is read, of what is written, of x's shape */
-    bool full_rank;         /* scales and weights have x's rank */
-    stage_part sum_over;    /* S_X or S_RESIDUAL: sum is that tensor; else its own */
+    uint64_t has;          /* PART(...): x is always there */
+    element type;          /* of x, */
+    element residual, sum; /* these, */
+    element y;             /* y, */
+    element params;        /* weight, bias, the scales, shift and gate */
+    DLDataType q;          /* and of this */
+    bool e8m0;             /* y_scales are bytes */
+    layout in, out;        /* of what is read, of what is written, of x's shape */
+    bool full_rank;        /* scales and weights have x's rank */
+    stage_part sum_over;   /* S_X or S_RESIDUAL: sum is that tensor; else its own */
     bool y_over_x;
-    double spread;          /* of x and residual; 0: 1 */
-    uint64_t seed;          /* of the numbers */
-    uint64_t draw[2];       /* dropout's seed and offset */
+    double spread;    /* of x and residual; 0: 1 */
+    uint64_t seed;    /* of the numbers */
+    uint64_t draw[2]; /* dropout's seed and offset */
 } staged_case;
 
 /* Must not be copied: tensors point into it. */

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- Arithmetic of the compute type ------------------------------------------------------------ */
+/* ---- Arithmetic of the compute type ------------------------------------------------------------
+ */
 
 static real rounded(bool is_double, real value) {
     return is_double ? (real)(double)value : (real)(float)(double)value;
@@ -36,7 +37,8 @@ static real activated(planish_activation f, real m) {
     }
 }
 
-/* ---- Dropout, word by word ---------------------------------------------------------------------- */
+/* ---- Dropout, word by word ----------------------------------------------------------------------
+ */
 
 static uint32_t philox_word(const uint64_t rng[2], uint64_t index) {
     uint32_t c[4] = {(uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), (uint32_t)rng[1],
@@ -54,11 +56,12 @@ static uint32_t philox_word(const uint64_t rng[2], uint64_t index) {
     return c[index % 4];
 }
 
-/* ---- The reference ----------------------------------------------------------------------------- */
+/* ---- The reference -----------------------------------------------------------------------------
+ */
 
 static bool any_double(const staged_case *c) {
-    static const stage_part of_params[] = {S_WEIGHT, S_BIAS, S_COLUMN_SCALE, S_SCALE, S_SHIFT,
-                                           S_GATE};
+    static const stage_part of_params[] = {S_WEIGHT, S_BIAS,  S_COLUMN_SCALE,
+                                           S_SCALE,  S_SHIFT, S_GATE};
     bool found = c->type == F64 || ((c->has & PART(S_Y)) && c->y == F64) ||
                  ((c->has & PART(S_RESIDUAL)) && c->residual == F64) ||
                  ((c->has & PART(S_SUM)) && c->sum == F64);
@@ -104,18 +107,26 @@ static void raise_to(real *largest, real value) {
     *largest = fabsl(value) > *largest ? fabsl(value) : *largest;
 }
 
-/* xhat in the place of s. */
+/* Takes each row's mean from it, as far as that is known. */
+static void center(const geometry *g, real *s) {
+    real *mean = calloc((size_t)g->rows + 1, sizeof *mean);
+    for (int64_t e = 0; e < g->elements; e++)
+        mean[g->row[e]] += s[e] / (real)g->cols;
+    for (int64_t e = 0; e < g->elements; e++)
+        s[e] -= mean[g->row[e]];
+    free(mean);
+}
+
+/* xhat in the place of s. What the first mean's rounding left, the second takes. */
 static void normalize(const staged_case *c, const geometry *g, real *s) {
-    real *sum = calloc((size_t)g->rows * 2 + 1, sizeof *sum), *square = sum + g->rows;
-    for (int64_t e = 0; e < g->elements && c->op.kind == PLANISH_LAYER; e++)
-        sum[g->row[e]] += s[e] / (real)g->cols;
-    for (int64_t e = 0; e < g->elements; e++) {
-        s[e] -= sum[g->row[e]];
+    real *square = calloc((size_t)g->rows + 1, sizeof *square);
+    for (int i = 0; i < 2 && c->op.kind == PLANISH_LAYER; i++)
+        center(g, s);
+    for (int64_t e = 0; e < g->elements; e++)
         square[g->row[e]] += s[e] * s[e] / (real)g->cols;
-    }
     for (int64_t e = 0; e < g->elements; e++)
         s[e] /= sqrtl(square[g->row[e]] + (real)c->op.eps);
-    free(sum);
+    free(square);
 }
 
 /* What is made of the norm's xhat, which is in f->y, and how far off each may be. */
@@ -139,7 +150,8 @@ static void make_results(staged_reference *f, staged_run *r, bool d, const geome
     }
     for (int64_t e = 0; e < f->elements; e++) {
         const int64_t k = modulated->channel[e];
-        real off = (f->exact_sum ? 8 : 24) * unit * largest[g->row[e]], m = f->y[e] * (1 + scale[k]);
+        real off = (f->exact_sum ? 8 : 24) * unit * largest[g->row[e]],
+             m = f->y[e] * (1 + scale[k]);
         off = off * fabsl(1 + scale[k]) + 2 * unit * (fabsl(m) + fabsl(shift[k]));
         m += shift[k];
         real y = activated(c->op.activation, m);
@@ -194,7 +206,8 @@ void staged_reference_free(staged_reference *f) {
     free(f->s), free(f->y), free(f->bound), free(f->mask);
 }
 
-/* ---- Quantised numbers -------------------------------------------------------------------------- */
+/* ---- Quantised numbers --------------------------------------------------------------------------
+ */
 
 real quantised_largest(DLDataType type) {
     return type.code == kDLFloat8_e4m3fn ? 448 : type.code == kDLFloat8_e5m2 ? 57344 : 127;

@@ -11,7 +11,8 @@
 #include "check.h"
 #include "staged_reference.h"
 
-static const DLDataType kinds[] = {{kDLFloat8_e4m3fn, 8, 1}, {kDLFloat8_e5m2, 8, 1}, {kDLInt, 8, 1}};
+static const DLDataType kinds[] = {
+    {kDLFloat8_e4m3fn, 8, 1}, {kDLFloat8_e5m2, 8, 1}, {kDLInt, 8, 1}};
 static const char *const kind_names[] = {"e4m3fn", "e5m2", "i8"};
 
 /* A number as it is quantised: nearest, saturated, NaN kept. */
@@ -27,7 +28,8 @@ static bool same_number(DLDataType type, unsigned char a, unsigned char b) {
     return a == b || (isnan(va) && isnan(vb));
 }
 
-/* ---- Every number of a type -------------------------------------------------------------------- */
+/* ---- Every number of a type --------------------------------------------------------------------
+ */
 
 /*
  * y is made what is wanted by a modulation: x is 0, so that y = shift. As one row: every number of
@@ -51,7 +53,8 @@ static void every_number(int kind, element real_type) {
         values[count++] = (v + next) / 2 * (1 - (real)beside);
     }
     const real most = quantised_largest(type);
-    const real more[] = {most * 1.01L, -most * 1.5L, 1e30L, -1e30L, NAN, INFINITY, -INFINITY, 1e-30L};
+    const real more[] = {most * 1.01L, -most * 1.5L, 1e30L,     -1e30L,
+                         NAN,          INFINITY,     -INFINITY, 1e-30L};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         values[count++] = more[i];
     for (int with_scale = 0; with_scale < 2; with_scale++) {
@@ -76,7 +79,8 @@ static void every_number(int kind, element real_type) {
             const real v = real_type == F64 ? (real)((double)shift[i] / (double)scale)
                                             : (real)((float)shift[i] / scale);
             const unsigned char wanted = quantised(type, v + 0); /* y is 0 where shift is -0 */
-            expect(same_number(type, q[i], wanted), "%Lg became %02x, wanted %02x", v, q[i], wanted);
+            expect(same_number(type, q[i], wanted), "%Lg became %02x, wanted %02x", v, q[i],
+                   wanted);
         }
         float amax;
         memcpy(&amax, r.parts[S_AMAX].memory.data, sizeof amax);
@@ -86,7 +90,8 @@ static void every_number(int kind, element real_type) {
     }
 }
 
-/* ---- Scales ------------------------------------------------------------------------------------ */
+/* ---- Scales ------------------------------------------------------------------------------------
+ */
 
 typedef struct scaled {
     int64_t rows, cols, block;
@@ -136,8 +141,8 @@ static void check_scales(staged_run *r, const scaled *s, DLDataType type) {
             expect(scale == wanted, "scale %g, wanted %g, of row %lld", scale, wanted,
                    (long long)row);
             for (int64_t i = row * s->cols + first; i < row * s->cols + end; i++) {
-                const real v = is_double ? (real)((double)y[i] / (double)scale)
-                                         : (real)((float)y[i] / scale);
+                const real v =
+                    is_double ? (real)((double)y[i] / (double)scale) : (real)((float)y[i] / scale);
                 expect(same_number(type, q[i], quantised(type, v)), "%Lg became %02x, wanted %02x",
                        v, q[i], quantised(type, v));
             }
@@ -182,6 +187,29 @@ static void scales(const scaled *s, int kind, element type, layout out, int thre
     staged_free(&r);
 }
 
+/* Nothing has a scale all the same: that of 0. */
+static void empty(int64_t rows, int64_t cols, int64_t block, double least) {
+    test_case("no elements: %lldx%lld, blocks of %lld", (long long)rows, (long long)cols,
+              (long long)block);
+    staged_case c = staged_rows(PLANISH_RMS, rows, cols);
+    c.has |= PART(S_Q) | PART(S_Y_SCALES) | PART(S_AMAX) | PART(S_RESIDUAL) | PART(S_SUM);
+    c.q = kinds[0];
+    c.op.scale_block = block;
+    c.op.scale_least = least;
+    staged_run r;
+    char message[512] = "";
+    staged_make(&r, &c);
+    expect(!staged_forward(&r, NULL, message, sizeof message), "%s", message);
+    float amax = 1;
+    memcpy(&amax, r.parts[S_AMAX].memory.data, sizeof amax);
+    expect(amax == 0, "amax is %g", amax);
+    real *scale = staged_reals(&r, S_Y_SCALES, rows, 0);
+    for (int64_t i = 0; i < rows; i++)
+        expect(scale[i] == (least > 0 ? (real)(float)least : 1), "scale %Lg", scale[i]);
+    free(scale);
+    staged_free(&r);
+}
+
 int main(void) {
     static const scaled cases[] = {
         {.rows = 33, .cols = 200},
@@ -196,8 +224,12 @@ int main(void) {
         {.rows = 9, .cols = 96, .block = 32, .format = PLANISH_SCALE_POWER_OF_TWO, .e8m0 = true},
         {.rows = 4, .cols = 7, .block = 3},
         {.rows = 4, .cols = 40, .block = 64, .format = PLANISH_SCALE_POWER_OF_TWO, .zeros = 1},
-        {.rows = 4, .cols = 40, .format = PLANISH_SCALE_POWER_OF_TWO, .e8m0 = true,
-         .least = 0x1p-149, .zeros = 4},
+        {.rows = 4,
+         .cols = 40,
+         .format = PLANISH_SCALE_POWER_OF_TWO,
+         .e8m0 = true,
+         .least = 0x1p-149,
+         .zeros = 4},
     };
     static const layout outs[] = {DENSE, PADDED, PERMUTED};
     for (int kind = 0; kind < 3; kind++) {
@@ -207,5 +239,8 @@ int main(void) {
             for (element t = F32; t < ELEMENT_COUNT; t++)
                 scales(&cases[i], kind, t, outs[(i + (size_t)t) % 3], (int)(i % 2) * 3);
     }
+    empty(0, 5, 0, 0);
+    empty(3, 0, 0, 0);
+    empty(3, 0, 2, .25);
     return test_finish("quantised");
 }

@@ -1,8 +1,8 @@
 /*
  * A norm with a residual has the bits of an addition that is rounded and planish's own norm of that
- * sum: rows of many lengths, dtypes, kinds, layouts; and an activation, casting by PLANISH_ROUND_XHAT
- * and a modulation have those of the same formula element by element. PLANISH_CPU_TIER picks the
- * tier.
+ * sum: rows of many lengths, dtypes, kinds, layouts; and an activation, casting by
+ * PLANISH_ROUND_XHAT and a modulation have those of the same formula element by element.
+ * PLANISH_CPU_TIER picks the tier.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -48,8 +48,7 @@ static void fused_and_apart(const staged_case *c) {
     expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
     expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
     if (c->has & PART(S_SUM))
-        expect(tensor_same_bits(staged_tensor(&fused, S_SUM), &apart.parts[S_X].dl),
-               "another sum");
+        expect(tensor_same_bits(staged_tensor(&fused, S_SUM), &apart.parts[S_X].dl), "another sum");
     expect_same(&fused, &apart, S_Y, "y");
     expect_same(&fused, &apart, S_MEAN, "mean");
     expect_same(&fused, &apart, S_RSTD, "rstd");
@@ -59,12 +58,12 @@ static void fused_and_apart(const staged_case *c) {
 }
 
 static void residuals(void) {
-    static const int64_t lengths[] = {1,   2,   3,   5,   8,    15,   16,   24,   31,  48, 63,
-                                      64,  65,  96,  100, 128,  160,  192,  255,  257, 320, 512,
-                                      768, 1000, 1024, 1025, 2048, 3000, 4096, 5000};
+    static const int64_t lengths[] = {1,   2,   3,   5,    8,    15,   16,   24,   31,   48,
+                                      63,  64,  65,  96,   100,  128,  160,  192,  255,  257,
+                                      320, 512, 768, 1000, 1024, 1025, 2048, 3000, 4096, 5000};
     static const layout layouts[] = {DENSE, PADDED, MISALIGNED, DENSE};
-    static const element types[][3] = {{F32, F32, F32},    {BF16, BF16, BF16}, {F16, F16, F16},
-                                       {F64, F64, F64},    {BF16, F32, F32},   {F16, F32, F16},
+    static const element types[][3] = {{F32, F32, F32},  {BF16, BF16, BF16}, {F16, F16, F16},
+                                       {F64, F64, F64},  {BF16, F32, F32},   {F16, F32, F16},
                                        {BF16, BF16, F32}};
     int turn = 0;
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
@@ -129,8 +128,10 @@ static void element_by_element(element type, planish_kind kind, bool rounds, boo
     staged_make(&apart, &plain);
     expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
     expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
-    real *z = staged_reals(&apart, S_Y, 13 * 300, 0), *weight = staged_reals(&fused, S_WEIGHT, 300, 1);
-    real *scale = staged_reals(&fused, S_SCALE, 300, 0), *shift = staged_reals(&fused, S_SHIFT, 300, 0);
+    real *z = staged_reals(&apart, S_Y, 13 * 300, 0),
+         *weight = staged_reals(&fused, S_WEIGHT, 300, 1);
+    real *scale = staged_reals(&fused, S_SCALE, 300, 0),
+         *shift = staged_reals(&fused, S_SHIFT, 300, 0);
     real *y = staged_reals(&fused, S_Y, 13 * 300, 0);
     int64_t wrong = 0;
     for (int64_t i = 0; i < 13 * 300; i++) {

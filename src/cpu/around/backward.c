@@ -15,9 +15,9 @@ typedef struct staged_block {
     const cpu_job *job;
     size_t row_bytes;
     char *batch[BATCH_KINDS];
-    char *rows[SCRATCH_ROWS]; /* NULL: not needed */
+    char *rows[SCRATCH_ROWS];           /* NULL: not needed */
     const char *gathered[SCRATCH_ROWS]; /* what is in them that rows may share */
-    block_sum *sums[ROLE_COUNT]; /* by output; NULL: not wanted */
+    block_sum *sums[ROLE_COUNT];        /* by output; NULL: not wanted */
     philox draw;
 } staged_block;
 
@@ -30,7 +30,8 @@ static double rounded(const cpu_plan *plan, double value) {
     return plan->is_double ? value : (double)(float)value;
 }
 
-/* ---- Rows in scratch --------------------------------------------------------------------------- */
+/* ---- Rows in scratch ---------------------------------------------------------------------------
+ */
 
 /* A run's data from its row `r` on. */
 static char *data_at(const row_run *run, role of, int64_t r) {
@@ -66,22 +67,23 @@ static void count_row(const staged_block *b, role output, int64_t row) {
         block_sum_row(b->job, b->sums[output], row);
 }
 
-/* ---- The stages before the norm, as they were -------------------------------------------------- */
+/* ---- The stages before the norm, as they were --------------------------------------------------
+ */
 
 /* What x of row `row`, the run's r-th, is multiplied by. */
 static factor_rows factors_of(staged_block *b, const row_run *run, int64_t r, int64_t row) {
     const cpu_job *job = b->job;
     const problem *p = job->problem;
     factor_rows by = {
-        .gate = gate_is_before(p) ? gather(b, ROLE_GATE, data_at(run, ROLE_GATE, r), ROW_GATE)
-                                  : NULL,
-        .column = gather_shared(b, ROLE_COLUMN_SCALE, data_at(run, ROLE_COLUMN_SCALE, r),
-                                ROW_COLUMN),
+        .gate =
+            gate_is_before(p) ? gather(b, ROLE_GATE, data_at(run, ROLE_GATE, r), ROW_GATE) : NULL,
+        .column =
+            gather_shared(b, ROLE_COLUMN_SCALE, data_at(run, ROLE_COLUMN_SCALE, r), ROW_COLUMN),
         .has_row_scale = has(p, ROLE_ROW_SCALE),
     };
     if (by.has_row_scale)
-        by.row_scale = rounded(job->plan, element_load(data_at(run, ROLE_ROW_SCALE, r),
-                                                       p->dtypes[ROLE_ROW_SCALE]));
+        by.row_scale = rounded(
+            job->plan, element_load(data_at(run, ROLE_ROW_SCALE, r), p->dtypes[ROLE_ROW_SCALE]));
     if (p->around.dropout_p > 0) {
         char *const keep = b->rows[ROW_KEEP];
         for (int64_t i = 0; i < p->cols; i++)
@@ -110,7 +112,8 @@ static void make_s(staged_block *b, const row_run *run, int64_t r, int64_t row, 
         staged_drop(job, &b->draw, staged_row_index(job->problem, row), s, NULL);
 }
 
-/* ---- The stages behind it ---------------------------------------------------------------------- */
+/* ---- The stages behind it ----------------------------------------------------------------------
+ */
 
 /* Beyond these xhat would leave the range of f32 on the way. */
 static bool in_range(double mean, double rstd) {
@@ -181,7 +184,8 @@ static void behind_row(staged_block *b, const row_run *run, int64_t r, int64_t r
         staged_scatter(job, ROLE_DGATE, data_at(run, ROLE_DGATE, r), a.dgate);
 }
 
-/* ---- The norm itself, and the stages before it ------------------------------------------------- */
+/* ---- The norm itself, and the stages before it -------------------------------------------------
+ */
 
 /* ds of a batch, which is the run's rows from r on. */
 static void norm_rows(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
@@ -246,7 +250,8 @@ static void before_row(staged_block *b, const row_run *run, int64_t r, int64_t r
         staged_scatter(job, ROLE_DGATE, data_at(run, ROLE_DGATE, r), a.dgate);
 }
 
-/* ---- Blocks ------------------------------------------------------------------------------------ */
+/* ---- Blocks ------------------------------------------------------------------------------------
+ */
 
 static void batch(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
     const problem *p = b->job->problem;
@@ -285,7 +290,8 @@ static void run_block(staged_block *b, const gradient_sum of[], int count, int64
     const cpu_job *job = b->job;
     const problem *p = job->problem;
     const cpu_plan *plan = job->plan;
-    const int64_t first = block * plan->cut.staged.block_rows, after = first + plan->cut.staged.block_rows;
+    const int64_t first = block * plan->cut.staged.block_rows,
+                  after = first + plan->cut.staged.block_rows;
     const int64_t last = after < p->rows ? after : p->rows;
     char *at = job->workspace + (size_t)block * plan->slices.bytes;
     block_sum sums[GRADIENT_SUMS];

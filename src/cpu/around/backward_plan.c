@@ -5,9 +5,9 @@
 #include "cpu/common/affine.h"
 
 enum {
-    MOST_BLOCKS = SLOTS,     /* each thread has a slot */
-    BLOCK_ROWS = 128,        /* fewest rows in one of them, where there are many */
-    BATCH_BYTES = 3 << 16    /* of the rows that are in scratch together, where they are short */
+    MOST_BLOCKS = SLOTS,  /* each thread has a slot */
+    BLOCK_ROWS = 128,     /* fewest rows in one of them, where there are many */
+    BATCH_BYTES = 3 << 16 /* of the rows that are in scratch together, where they are short */
 };
 
 /* The sums of all blocks, and scratch of all, stay below this as long as there is one block. */
@@ -46,8 +46,7 @@ void staged_plan_backward(cpu_plan *plan, const problem *p) {
     for (int i = 0; i < plan->sums; i++)
         plan->slices.bytes += gradient_sum_bytes(&sums[i], p->cols, real_bytes);
     cut->batch_rows = batch_rows(p, cut->row_bytes);
-    const int64_t rows =
-        BATCH_KINDS * cut->batch_rows + __builtin_popcount(scratch_rows_of(p));
+    const int64_t rows = BATCH_KINDS * cut->batch_rows + __builtin_popcount(scratch_rows_of(p));
     const size_t slot = round_up((size_t)rows * cut->row_bytes);
     const size_t most = scratch_limit / (slot + plan->slices.bytes);
     const int64_t blocks = most > MOST_BLOCKS ? MOST_BLOCKS : most ? (int64_t)most : 1;

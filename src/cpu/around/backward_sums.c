@@ -2,7 +2,8 @@
 #include "cpu/around/backward_sums.h"
 #include "cpu/common/affine.h"
 
-/* ---- Which elements a row adds to ------------------------------------------------------------- */
+/* ---- Which elements a row adds to -------------------------------------------------------------
+ */
 
 static bool varies(const axis *a, role output) {
     switch (axes_of(output)) {
@@ -16,8 +17,8 @@ static bool varies(const axis *a, role output) {
 }
 
 static gradient_sum gradient_sum_of(const problem *p, role output) {
-    gradient_sum s = {.output = output, .sample_rows = 1, .row_width = 1, .sums = 1,
-                      .identity = true};
+    gradient_sum s = {
+        .output = output, .sample_rows = 1, .row_width = 1, .sums = 1, .identity = true};
     for (int k = 0; k < p->reduced_count; k++) {
         if (varies(&p->reduced[k], output))
             s.row_width *= p->reduced[k].size;
@@ -66,7 +67,8 @@ static int64_t first_element(const problem *p, const gradient_sum *s, int64_t ro
     return first;
 }
 
-/* ---- Where they lie --------------------------------------------------------------------------- */
+/* ---- Where they lie ---------------------------------------------------------------------------
+ */
 
 static char *element_at(const cpu_job *job, role output, int64_t i) {
     const problem *p = job->problem;
@@ -112,7 +114,8 @@ static void store(const cpu_job *job, const gradient_sum *s, int64_t first, int6
     }
 }
 
-/* ---- The sums of a block ---------------------------------------------------------------------- */
+/* ---- The sums of a block ----------------------------------------------------------------------
+ */
 
 static size_t round_up(size_t bytes) {
     return (bytes + 63) & ~(size_t)63;
@@ -217,7 +220,8 @@ void block_sum_end(const cpu_job *job, block_sum *s) {
     flush(job, s);
 }
 
-/* ---- Of all blocks ---------------------------------------------------------------------------- */
+/* ---- Of all blocks ----------------------------------------------------------------------------
+ */
 
 static void add(double total[], const double *sum, int64_t count) {
     for (int64_t i = 0; i < count; i++)

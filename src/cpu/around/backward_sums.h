@@ -1,12 +1,13 @@
 /*
  * The gradients that are sums over rows, of a norm with stages around it: dweight, dbias, dscale,
- * dshift and dcolumn_scale, each along axes of its own. Rows add to a chunk, one element for each of
- * theirs, in the compute type; a chunk of a few rows is added to the block's sums in f64; those of
- * the blocks are added in their order. So the bits depend on the problem alone.
+ * dshift and dcolumn_scale, each along axes of its own. Rows add to a chunk, one element for each
+ * of theirs, in the compute type; a chunk of a few rows is added to the block's sums in f64; those
+ * of the blocks are added in their order. So the bits depend on the problem alone.
  *
- * Where the kept axes that a gradient varies along come before all others, a block has whole samples
- * but for its first and its last one: these two are left to be added to what other blocks have, the
- * others are written at once. Where they come in another order each block has sums of all elements.
+ * Where the kept axes that a gradient varies along come before all others, a block has whole
+ * samples but for its first and its last one: these two are left to be added to what other blocks
+ * have, the others are written at once. Where they come in another order each block has sums of all
+ * elements.
  */
 #ifndef PLANISH_CPU_AROUND_BACKWARD_SUMS_H
 #define PLANISH_CPU_AROUND_BACKWARD_SUMS_H
@@ -34,10 +35,10 @@ size_t gradient_sum_bytes(const gradient_sum *s, int64_t cols, size_t real_bytes
 /* One of them while the rows of a block are run. */
 typedef struct block_sum {
     gradient_sum of;
-    void *chunk;       /* rows add to it */
-    int chunk_rows;    /* that have */
-    int64_t row;       /* the first of them */
-    double *sum[3];    /* of the first sample, of the last, of the one between */
+    void *chunk;                 /* rows add to it */
+    int chunk_rows;              /* that have */
+    int64_t row;                 /* the first of them */
+    double *sum[3];              /* of the first sample, of the last, of the one between */
     int64_t first_row, last_row; /* of the block */
 } block_sum;
 

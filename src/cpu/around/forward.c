@@ -63,10 +63,12 @@ static const void *operand(staged_block *b, const row_run *run, int64_t i, role 
 /* Draws what stays of a row, or all of it where nothing is dropped, and writes the mask. */
 static void drop(staged_block *b, const row_run *run, int64_t row, int64_t i, char *u) {
     const problem *p = b->job->problem;
-    char *const mask = run->data[ROLE_MASK] ? run->data[ROLE_MASK] + i * run->pitch[ROLE_MASK] : NULL;
+    char *const mask =
+        run->data[ROLE_MASK] ? run->data[ROLE_MASK] + i * run->pitch[ROLE_MASK] : NULL;
     char *const kept = b->direct & ROLE_BIT(ROLE_MASK) ? mask : slot_row(b, STAGED_BYTES);
     if (p->around.dropout_p > 0)
-        staged_drop(b->job, &b->draw, staged_row_index(p, row + i), u, mask ? (uint8_t *)kept : NULL);
+        staged_drop(b->job, &b->draw, staged_row_index(p, row + i), u,
+                    mask ? (uint8_t *)kept : NULL);
     else if (mask)
         memset(kept, 1, (size_t)p->cols);
     if (mask && kept != mask)
@@ -182,7 +184,8 @@ static void count_largest(staged_block *b, double largest) {
 }
 
 /* Each block of a row with the scale of its own. */
-static void quantise_blocks(staged_block *b, const row_run *run, int64_t i, const char *y, char *q) {
+static void quantise_blocks(staged_block *b, const row_run *run, int64_t i, const char *y,
+                            char *q) {
     const problem *p = b->job->problem;
     const stages *s = &p->around;
     const size_t real_bytes = staged_real_bytes(b->job->plan);

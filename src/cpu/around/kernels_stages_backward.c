@@ -25,7 +25,7 @@ INLINE void NAME(put)(REAL *row, int64_t i, int64_t left, const bool part, VEC v
         for (; i + VEC_LANES <= (cols); i += VEC_LANES)                                            \
             TEXT(i, VEC_LANES, false);                                                             \
         if (i < (cols))                                                                            \
-            TEXT(i, (cols)-i, true);                                                               \
+            TEXT(i, (cols) - i, true);                                                             \
     }
 
 /* silu(gate), and d * silu'(gate). */
@@ -37,7 +37,8 @@ INLINE VEC NAME(through_silu)(VEC d, VEC gate) {
     return NAME(through)(of, d, gate);
 }
 
-/* ---- Behind the norm -------------------------------------------------------------------------- */
+/* ---- Behind the norm --------------------------------------------------------------------------
+ */
 
 /* What the loop reads is local: a store could change what a pointer reaches. */
 typedef struct NAME(behind) {
@@ -52,8 +53,7 @@ typedef struct NAME(behind) {
 INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const bool part) {
     const VEC one = V(set1)(1);
     const VEC xhat = NAME(normalize)(NAME(row_at)(b.s, i, left, part, 0), b.norm, b.rms);
-    const VEC weight =
-        b.weight ? V(add)(NAME(row_at)(b.weight, i, left, part, 0), b.offset) : one;
+    const VEC weight = b.weight ? V(add)(NAME(row_at)(b.weight, i, left, part, 0), b.offset) : one;
     const VEC z = V(fma)(xhat, weight, NAME(row_at)(b.bias, i, left, part, (REAL)-0.0));
     const VEC factor = b.scale ? V(add)(one, NAME(row_at)(b.scale, i, left, part, 0)) : one;
     const VEC m = V(fma)(z, factor, NAME(row_at)(b.shift, i, left, part, (REAL)-0.0));
@@ -68,8 +68,7 @@ INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const b
     if (b.f != PLANISH_IDENTITY)
         d = NAME(through)((NAME(epilogue)){b.f, one, V(set1)((REAL)-0.0)}, d, m);
     if (b.dscale)
-        NAME(put)(b.dscale, i, left, part,
-                  V(fma)(d, z, NAME(row_at)(b.dscale, i, left, part, 0)));
+        NAME(put)(b.dscale, i, left, part, V(fma)(d, z, NAME(row_at)(b.dscale, i, left, part, 0)));
     if (b.dshift)
         NAME(put)(b.dshift, i, left, part, V(add)(d, NAME(row_at)(b.dshift, i, left, part, 0)));
     if (b.dz)
@@ -99,7 +98,8 @@ static void NAME(behind_row)(const behind_args *a) {
     EACH_VECTOR(cols, BEHIND)
 }
 
-/* ---- Before it -------------------------------------------------------------------------------- */
+/* ---- Before it --------------------------------------------------------------------------------
+ */
 
 /* The typed rows of factor_rows. */
 typedef struct NAME(factors) {

@@ -1,6 +1,6 @@
 /* How a norm with stages around it is cut, and what it is called; see staged.h. */
-#include "cpu/around/staged.h"
 #include "cpu/around/backward.h"
+#include "cpu/around/staged.h"
 #include "stages.h"
 
 #include <stdio.h>
@@ -76,14 +76,13 @@ int staged_describe(const problem *p, char *text, size_t bytes) {
     static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
     const stages *s = &p->around;
     const bool before = has(p, ROLE_GATE) && s->gate == PLANISH_GATE_BEFORE;
-    return snprintf(text, bytes, "%s%s%s%s%s%s%s%s%s%s%s%s", before ? "gate+" : "",
-                    has_column(p) ? "column_scale+" : "",
-                    has(p, ROLE_ROW_SCALE) ? "row_scale+" : "",
-                    s->dropout_p > 0 || has(p, ROLE_MASK) ? "dropout+" : "",
-                    has(p, ROLE_RESIDUAL) ? "residual+" : "",
-                    p->kind == PLANISH_RMS ? "rms" : "layer",
-                    s->rounding == PLANISH_ROUND_XHAT ? "+round_xhat" : "",
-                    has_modulation(p) ? "+modulation" : "", activations[p->activation],
-                    has(p, ROLE_GATE) && !before ? "+gate" : "", has(p, ROLE_Q) ? "+" : "",
-                    has(p, ROLE_Q) ? dtype_name(p->dtypes[ROLE_Q]) : "");
+    return snprintf(
+        text, bytes, "%s%s%s%s%s%s%s%s%s%s%s%s", before ? "gate+" : "",
+        has_column(p) ? "column_scale+" : "", has(p, ROLE_ROW_SCALE) ? "row_scale+" : "",
+        s->dropout_p > 0 || has(p, ROLE_MASK) ? "dropout+" : "",
+        has(p, ROLE_RESIDUAL) ? "residual+" : "", p->kind == PLANISH_RMS ? "rms" : "layer",
+        s->rounding == PLANISH_ROUND_XHAT ? "+round_xhat" : "",
+        has_modulation(p) ? "+modulation" : "", activations[p->activation],
+        has(p, ROLE_GATE) && !before ? "+gate" : "", has(p, ROLE_Q) ? "+" : "",
+        has(p, ROLE_Q) ? dtype_name(p->dtypes[ROLE_Q]) : "");
 }

@@ -51,8 +51,7 @@ INLINE uint8_t NAME(to_8_bits)(float v, const int digits, const int least, const
     const uint32_t normal = ((magnitude + ((1u << (dropped - 1)) - 1) + even) >> dropped) -
                             ((uint32_t)(least + 126) << digits);
     const uint32_t shifter = (uint32_t)(least - digits + 23 + 127) << 23;
-    const uint32_t small =
-        bits_of_f32(f32_of_bits(magnitude) + f32_of_bits(shifter)) - shifter;
+    const uint32_t small = bits_of_f32(f32_of_bits(magnitude) + f32_of_bits(shifter)) - shifter;
     uint32_t made = magnitude < (uint32_t)(least + 127) << 23 ? small : normal;
     made = magnitude > 0x7f800000 ? nan : made;
     return (uint8_t)(made | (bits >> 24 & 0x80));
