@@ -115,7 +115,7 @@ def _ask(
 def runs(
     device: str, dtypes: tuple[torch.dtype | None, ...], question: Question, backward: bool
 ) -> bool:
-    """Whether the forward (and the backward, if that is asked) of such tensors runs on the library.
+    """Whether the forward (and the backward, if that is asked) of such tensors has kernels.
 
     ``dtypes``: of x, residual, row_scale, column_scale, weight, bias, scale, shift, gate, y and sum,
     None for what is absent.

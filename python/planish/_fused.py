@@ -71,7 +71,7 @@ def _add_norm(
         sum_dtype=sum_dtype or residual.dtype,
     )
     if fused is not None:
-        return fused[0], fused[1]
+        return fused
     wide = _stages.compute_dtype(x.dtype, residual.dtype)
     u = _stages.scaled(x, wide, column_scale, rows)
     if training and dropout_p:
@@ -355,14 +355,14 @@ def _fused_gated_norm(
     group_size: int | None,
     weight_offset: float,
 ) -> Tensor | None:
-    """In one call of the kernels, which see the groups of columns as an axis; None where they cannot
-    take it."""
+    """In one call of the kernels, which see groups of columns as an axis; None where they cannot."""
     way = way_of(x, gate, weight, bias)
-    given = x, gate, weight, bias
+    shape = x.shape
     if group_size is not None and group_size < x.shape[-1]:
-        x, gate, weight, bias = (
-            None if t is None else _stages.split_columns(t, group_size) for t in given
-        )
+        x = _stages.split_columns(x, group_size)
+        gate = _stages.split_columns(gate, group_size)
+        weight = None if weight is None else _stages.split_columns(weight, group_size)
+        bias = None if bias is None else _stages.split_columns(bias, group_size)
     fused = _staged.norm(
         way,
         x,
@@ -374,7 +374,7 @@ def _fused_gated_norm(
         gate_before=not norm_before_gate,
         y_dtype=x.dtype,
     )
-    return None if fused is None else fused[0].reshape(given[0].shape)
+    return None if fused is None else fused[0].reshape(shape)
 
 
 def gated_rms_norm(

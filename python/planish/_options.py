@@ -39,8 +39,8 @@ class Options:
         return bool(self.weight_offset or self.rounds or self.out_dtype is not None)
 
     def are_kernels(self, weight: Tensor | None, bias: Tensor | None) -> bool:
-        """Whether the kernels mean the same by them: their xhat is rounded to x's 16 bits, and so is
-        its product with the weight, as torch rounds one of two such tensors."""
+        """Whether the kernels mean the same by them: their xhat is rounded to x's 16 bits, and so
+        is its product with the weight, as torch rounds one of two such tensors."""
         if not self.rounds:
             return True
         same = all(t is None or t.dtype == self.x_dtype for t in (weight, bias))

@@ -118,7 +118,7 @@ def _in_columns(scale: Tensor) -> Tensor:
 # ---- The functions ------------------------------------------------------------------------------
 
 
-def _check(
+def check(
     function: str,
     dtype: torch.dtype,
     per: str | int,
@@ -262,7 +262,7 @@ def _quantized_norm(
     _stages.check_x(function, x)
     if per == "row" and scale is not None:
         per = "tensor"
-    _check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
+    check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
     _stages.check_like_x(function, "residual", residual, x)

@@ -14,7 +14,7 @@ import torch
 from planish import _asked, _staged_ops
 from planish._arguments import with_offset
 from planish._staged_derivatives import is_unavailable
-from planish._ways import Way, below_autograd, needs_graph
+from planish._ways import Way, below_autograd, needs_graph, way_of
 from torch import Tensor
 
 __all__ = [
@@ -23,12 +23,14 @@ __all__ = [
     "last_axes",
     "modulation_axes",
     "norm",
+    "norm_into",
     "quantized",
     "whole_offset",
 ]
 
 _forward_op = _staged_ops.FORWARD._op
 _quantized_op = _staged_ops.QUANTIZED._op
+_into_op = _staged_ops.INTO._op
 
 
 class Around(NamedTuple):
@@ -99,8 +101,8 @@ def norm(
     dropout_p: float = 0.0,
     y_dtype: torch.dtype,
     sum_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor | None] | None:
-    """(y, sum), or None for the composition. ``affine`` and ``column``: the axes of weight and bias
+) -> tuple[Tensor, Any] | None:
+    """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight and bias
     and of column_scale, by default x's last as far as they have them."""
     if way is not Way.PLAIN and way is not Way.OPERATOR:
         return None
@@ -170,6 +172,53 @@ def _call(
         if is_unavailable(error):
             return None
         raise
+
+
+# ---- In place ----
+
+
+def norm_into(
+    out: Tensor,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    *,
+    weight_offset: float = 0,
+    y_scale: Tensor | None = None,
+    total: Tensor | None = None,
+) -> bool:
+    """The norm over the last axis of x, or of its sum with the residual, into ``out``, which may be
+    x; with a y_scale quantised. The sum into ``total``, which may be the residual or x. Whether it
+    ran: else nothing was written. Nothing is recorded for a derivative."""
+    if way_of(x, residual, weight, bias, out) is not Way.PLAIN or torch.is_grad_enabled():
+        return False
+    weight, offset = whole_offset(weight, weight_offset)
+    arguments = (
+        x,
+        residual,
+        weight,
+        bias,
+        y_scale,
+        last_axes(x, None),
+        last_axes(x, weight if weight is not None else bias),
+        eps,
+        rms,
+        offset,
+        out,
+        total,
+    )
+    try:
+        with below_autograd():
+            _into_op(*arguments)
+    except RuntimeError as error:
+        if is_unavailable(error) or "(PLANISH_ERROR_OVERLAP)" in str(error):
+            return False  # torch's operators do as well as they can where memory is shared
+        raise
+    torch.autograd.graph.increment_version((out,) if total is None else (out, total))
+    return True
 
 
 # ---- Quantised results --------------------------------------------------------------------------

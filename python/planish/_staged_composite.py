@@ -21,7 +21,7 @@ _ROUNDS = 10
 
 
 class Stages(NamedTuple):
-    """What staged_norm_backward is called with beside tensors, but for the dtypes of its results."""
+    """What staged_norm_backward is called with beside tensors and its results' dtypes."""
 
     reduce: list[int]
     affine: list[int]

@@ -177,9 +177,7 @@ def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ..
     inputs = [t for t in (dy, s, dsum, branch, column, *parameters) if t is not None]
     with torch.enable_grad():
         tensors = [dsum, branch, row_scale, column, rng, *parameters]
-        results = _staged_composite.backward(
-            dy, s, rstd, tensors, ctx.stages, ctx.wanted, inputs
-        )
+        results = _staged_composite.backward(dy, s, rstd, tensors, ctx.stages, ctx.wanted, inputs)
         pairs = [
             (result, gradient.to(result.dtype).reshape(result.shape))
             for result, gradient in zip(results, gradients, strict=True)
