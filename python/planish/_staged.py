@@ -8,6 +8,7 @@ composition of torch's operators.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any, NamedTuple
 
 import torch
@@ -84,6 +85,11 @@ def _are_saved_badly(way: Way, *tensors: Tensor | None) -> bool:
     return way is Way.PLAIN and any(t is not None and t.is_inference() for t in tensors)
 
 
+def _is_distributed(x: Tensor) -> bool:
+    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(x, distributed.DTensor)
+
+
 def norm(
     way: Way,
     x: Tensor,
@@ -126,6 +132,8 @@ def norm(
         column = [] if column_scale is None else last_axes(x, column_scale)
     rng = None
     if dropout_p:
+        if way is Way.OPERATOR and type(x) is not Tensor and _is_distributed(x):
+            return None  # each shard would draw the others' mask
         # The seed and the offset, by torch's generator of the device; a CUDA graph draws new ones
         # at each replay.
         rng = torch.empty(2, dtype=torch.int64, device=x.device).random_()
