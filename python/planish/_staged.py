@@ -29,6 +29,9 @@ __all__ = [
     "whole_offset",
 ]
 
+#: Seeds and offsets are below it.
+_SEEDS = 2**63 - 1
+
 _forward_op = _staged_ops.FORWARD._op
 _quantized_op = _staged_ops.QUANTIZED._op
 _into_op = _staged_ops.INTO._op
@@ -136,7 +139,7 @@ def norm(
             return None  # each shard would draw the others' mask
         # The seed and the offset, by torch's generator of the device; a CUDA graph draws new ones
         # at each replay.
-        rng = torch.empty(2, dtype=torch.int64, device=x.device).random_()
+        rng = torch.randint(_SEEDS, (2,), dtype=torch.int64, device=x.device)
     arguments = (
         x,
         residual,

@@ -242,7 +242,7 @@ def test_philox_is_not_the_one_of_its_paper() -> None:
 def test_a_mask_is_not_philox_of_seed_offset_and_place(shape: tuple[int, ...], p: float) -> None:
     x, zeros = torch.ones(shape, requires_grad=True), torch.zeros(shape)
     torch.manual_seed(11)
-    rng = torch.empty(2, dtype=torch.int64).random_()
+    rng = torch.randint(2**63 - 1, (2,))
     state = torch.get_rng_state()
     torch.manual_seed(11)
     y, total = planish.add_layer_norm(x, zeros, dropout_p=p)
