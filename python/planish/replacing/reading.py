@@ -41,7 +41,7 @@ class Place:
         words = ["add"] if self.residual else []
         words = ["gate", *words] if self.gate else words
         if self.chain:
-            words = ["layer scale", *words]
+            words = ["factors", *words]
         return " + ".join([*words, "norm", *(["modulation"] if self.kind == "modulated" else [])])
 
 
@@ -161,6 +161,34 @@ def _modulation(
     return None
 
 
+def _asks_for_none(test: ast.expr) -> bool:
+    """``name is not None``."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Name)
+        and isinstance(test.ops[0], ast.IsNot)
+        and isinstance(test.comparators[0], ast.Constant)
+    )
+
+
+def _before_sum(test: ast.expr, statement: ast.stmt) -> ast.expr:
+    """``v.ndim == 4`` as it can be asked before ``v = a + b``: of the larger of the two; any other
+    test as it is."""
+    found = _assigned(statement)
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(test, ast.Compare):
+        return test
+    if _attribute(test.left) != (found[0], "ndim") or len(test.comparators) != 1:
+        return test
+    names = found[1].left, found[1].right
+    if not all(isinstance(one, ast.Name) for one in names):
+        return test
+    if not isinstance(test.comparators[0], ast.Constant):
+        return test
+    a, b = (ast.Attribute(copy.deepcopy(one), "ndim", ast.Load()) for one in names)
+    more = ast.Compare(copy.deepcopy(a), [ast.Gt()], [copy.deepcopy(b)])
+    return ast.Compare(ast.IfExp(more, a, b), test.ops, test.comparators)
+
+
 def _gate(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     """Gate and the rest of ``gate * rest``; a gate is what is called one."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
@@ -248,7 +276,11 @@ class Reader:
         """Blocks and expressions in a statement that is itself no place."""
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return statement
-        for field in ("body", "orelse", "finalbody"):
+        fields = ["body", "orelse", "finalbody"]
+        likely = self.likely(statement.test) if isinstance(statement, ast.If) else None
+        if likely is not None:  # the other branch is not this block's
+            fields = ["body" if likely else "orelse"]
+        for field in fields:
             inner = getattr(statement, field, None)
             if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
                 setattr(statement, field, self._block(inner))
@@ -308,7 +340,7 @@ class Reader:
             if call is not None or not self._may_stand_between(v, statement):
                 break
             between.append(statement)
-        branches = self._branches(rest, between, v, call is not None)
+        branches = self._branches(done, rest, between, v, call is not None)
         if branches is not None or call is None:
             return branches
         owner, norm = self._norm(call)  # type: ignore[misc]
@@ -344,7 +376,12 @@ class Reader:
         return None
 
     def _branches(
-        self, rest: list[ast.stmt], between: list[ast.stmt], v: str, found: bool
+        self,
+        done: list[ast.stmt],
+        rest: list[ast.stmt],
+        between: list[ast.stmt],
+        v: str,
+        found: bool,
     ) -> list[ast.stmt] | None:
         """The sum moved into the branches of the first if after it, where the if does not ask for
         it: then what is in the branch, and what comes after, may be read with the sum."""
@@ -353,23 +390,42 @@ class Reader:
             return None
         statement = between[first]
         assert isinstance(statement, ast.If)
-        stored = {v} | {name for one in between[:first] for name in _names(one, ast.Store)}
-        if not _is_pure(statement.test) or _names(statement.test) & stored:
+        test = _before_sum(statement.test, rest[0])
+        before = rest[: first + 1]
+        taken = 0
+        while taken < len(done) and self._belongs(done[-1 - taken], before[0]):
+            taken += 1
+            before = [done[-taken], *before]
+        stored = {v} | {name for one in before[taken + 1 :] for name in _names(one, ast.Store)}
+        stored |= {name for one in before[:taken] for name in _names(one, ast.Store)}
+        if test is statement.test and (not _is_pure(test) or _names(test) & stored):
             return None
-        likely = self.likely(statement.test)
+        likely = self.likely(test)
         if likely is None and not found:
-            return None
+            if statement.orelse or not (test is not statement.test or _asks_for_none(test)):
+                return None
+            likely = False
         end = len(rest) if likely is not None else len(between) + 2
-        before, after = rest[: first + 1], rest[first + 2 : end]
-        taken: list[list[ast.stmt]] = []
+        after = rest[first + 2 : end]
+        branches: list[list[ast.stmt]] = []
         accepted = self.accepted
         for branch, wanted in ((statement.body, True), (statement.orelse, False)):
             whole = copy.deepcopy([*before, *branch, *after])
-            taken.append(self._block(whole) if likely in (None, wanted) else whole)
+            branches.append(self._block(whole) if likely in (None, wanted) else whole)
         if self.accepted == accepted:
             return None
         del rest[:end]
-        return [ast.If(statement.test, taken[0], taken[1])]
+        del done[len(done) - taken :]
+        return [ast.If(test, branches[0], branches[1])]
+
+    @staticmethod
+    def _belongs(statement: ast.stmt, sums: ast.stmt) -> bool:
+        """Whether it makes a summand: with a module or a gate."""
+        found = _assigned(statement)
+        if found is None or found[0] not in _names(sums):
+            return False
+        known = _module_call(found[1])
+        return (known is not None and known[0] == "self") or _gate(found[1]) is not None
 
     def _sum_modulated(
         self,

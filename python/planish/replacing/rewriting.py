@@ -8,6 +8,7 @@ lines, so that tracebacks and torch.compile show the library's text.
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import inspect
 import textwrap
@@ -80,11 +81,28 @@ def parsed(function: Any) -> ast.FunctionDef:
         again = _compiled(function, tree, {}).__code__
     except (SyntaxError, ValueError, TypeError) as error:
         raise Unreadable("its source cannot be compiled by itself") from error
-    code = function.__code__
-    names = ("co_code", "co_names", "co_varnames", "co_freevars")
-    if any(getattr(again, name) != getattr(code, name) for name in names):
+    if _instructions(again) != _instructions(function.__code__):
         raise Unreadable("what runs is not its source")
     return tree
+
+
+#: How a function of an imported name is called depends on the import being in the same source.
+_ALIKE = {"LOAD_METHOD": "LOAD_ATTR"}
+_NOTHING = {"NOP", "PUSH_NULL", "CACHE", "EXTENDED_ARG"}
+
+
+def _instructions(code: types.CodeType) -> list[Any]:
+    """What a function does, step by step, and in functions inside of it."""
+    found: list[Any] = [code.co_varnames, code.co_freevars]
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    for one in dis.get_instructions(code):
+        if one.opname in _NOTHING:
+            continue
+        value: Any = None if one.opcode in jumps else one.argval
+        if isinstance(value, types.CodeType):
+            value = _instructions(value)
+        found.append((_ALIKE.get(one.opname, one.opname), repr(value)))
+    return found
 
 
 def rewritten(

@@ -9,7 +9,6 @@ of diffusers, which are no modules, get their ``__call__`` so.
 from __future__ import annotations
 
 import ast
-import collections
 import copy
 import functools
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from planish.replacing.reading import Place, Reader
 from planish.replacing.rewriting import Unreadable, parsed, rewritten
 from torch import nn
 
-__all__ = ["Left", "decide", "holders", "places_of", "put", "take"]
+__all__ = ["Left", "decide", "fuse", "holders", "original_class", "places_of", "put", "unfuse"]
 
 #: (what, why) of what stays apart in a block.
 Left = tuple[str, str]
@@ -189,10 +188,19 @@ def _class(decision: _Decision) -> type:
         cls = decision.cls
         body = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
         body |= {_method(decision.holder): method, "_planish_block": cls}
-        distinct = {place.norms: place for place in decision.places}
-        body["_planish_places"] = tuple(distinct.values())
+        body["_planish_places"] = tuple(_distinct(decision.places))
         _classes[key] = type(cls.__name__, (_Rewritten, cls), body)
     return _classes[key]
+
+
+def _distinct(found: list[Place]) -> list[Place]:
+    """One for each norm, which may be in several branches: what does the most."""
+    most: dict[tuple[str, ...], Place] = {}
+    for place in found:
+        had = most.get(place.norms)
+        if had is None or len(str(place)) > len(str(had)):
+            most[place.norms] = place
+    return list(most.values())
 
 
 def decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
@@ -204,18 +212,21 @@ def decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
         why = swapped._bound_forward(holder)
         if why:
             return None, [("its norms", why)]
-    left = [what for norms, what in decision.left.items()]
+    fused = {name for place in decision.places for name in place.norms}
+    left = [
+        (", ".join(norms), f"{what}: {why}")
+        for norms, (what, why) in decision.left.items()
+        if not fused.intersection(norms)
+    ]
     if holder is module:
-        around_these = {name for place in decision.places for name in place.norms}
-        around_these |= {name for norms in decision.left for name in norms}
-        rest = collections.Counter(
-            name
+        processor = module.__dict__.get("processor")
+        fused |= {name for place in places_of(processor) for name in place.norms}
+        fused |= {name for norms in decision.left for name in norms}
+        left += [
+            (name, "nothing right around it in this forward")
             for name, child in module._modules.items()
-            if child is not None
-            and around.norm_form(child) is not None
-            and name not in around_these
-        )
-        left += [(name, "nothing of these right around it in this forward") for name in rest]
+            if child is not None and around.norm_form(child) is not None and name not in fused
+        ]
     return (_class(decision) if decision.places else None), left
 
 
@@ -235,10 +246,18 @@ def _assign(holder: Any, cls: type) -> None:
         holder.__class__ = cls
 
 
-def take(holder: Any) -> None:
-    """Gives it back its own."""
-    if _is_ours(holder):
-        _assign(holder, original_class(holder))
+def fuse(model: nn.Module) -> None:
+    """What :func:`planish.replace` does for ``fuse=True``."""
+    for holder, module in list(holders(model)):
+        put(holder, module)
+
+
+def unfuse(model: nn.Module) -> None:
+    """Gives every block and processor its own class again."""
+    for module in model.modules():
+        for holder in (module, module.__dict__.get("processor")):
+            if _is_ours(holder):
+                _assign(holder, original_class(holder))
 
 
 def places_of(holder: Any) -> tuple[Place, ...]:
