@@ -270,7 +270,7 @@ def _is_along(tensor: Tensor, x: Tensor) -> bool:
 
 def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., Any]:
     """norm(x) * (1 + scale) + shift, or (s, the same of s) with s = residual + gate * x."""
-    function = _fused.modulated_rms_norm if form.kind == "rms" else _fused.modulated_layer_norm
+    rms = form.kind == "rms"
 
     def helper(
         norm: Any, x: Any, scale: Any, shift: Any, residual: Any = None, gate: Any = None
@@ -288,6 +288,7 @@ def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., A
             if rounding is not None and rounding[1] == x.dtype:
                 eps, offset = _eps(form, norm, x), _offset(form)
                 given = {"residual": residual, "gate": gate, "weight_offset": offset}
+                function = _fused.modulated_rms_norm if rms else _fused.modulated_layer_norm
                 both = function(x, scale, shift, weight, bias, eps, **given)
                 return both if residual is None else (both[1], both[0])
         return modulated_apart(norm, x, scale, shift, residual, gate)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -172,21 +173,22 @@ _FAILURES = (
 )
 
 
-def _prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> around.Pairs | str:
+def _prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[around.Pairs, str]:
     prober = _Prober(place, norms, chain)
     drops = any(kind == "drop" for _, kind in prober.classes)
     found: set[probe.Pair] = set()
-    why = "no dtype that both run"
+    why = ""
     for pair in _pairs(norms[0]):
-        with contextlib.suppress(*_FAILURES):
+        with contextlib.suppress(*_FAILURES), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of norms that have no fast kernel
             differs = ""
             for training in (False, True) if drops else (False,):
                 differs = differs or prober.agrees(pair, training)
             if differs:
-                why = differs
+                why = why or differs
             else:
                 found.add(pair)
-    return frozenset(found) if found else why
+    return frozenset(found), why or "it raises in the dtypes that were tried"
 
 
 def _key(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> Any:
@@ -198,8 +200,10 @@ def _key(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> Any:
     )
 
 
-def prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> around.Pairs | str:
-    """The dtypes in which this place gives the same, or why there is none."""
+def prove(
+    place: Place, norms: Sequence[Any], chain: Sequence[Any]
+) -> tuple[around.Pairs, str]:
+    """The dtypes in which this place gives the same, and why not in others."""
     key = _key(place, norms, chain)
     with _lock:
         if key not in _found:
@@ -207,7 +211,7 @@ def prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> around.Pa
 
             with _enable.uncounted(), probe.apart():
                 _found[key] = _prove(place, norms, chain)
-        result: around.Pairs | str = _found[key]
+        result: tuple[around.Pairs, str] = _found[key]
         return result
 
 

@@ -115,13 +115,9 @@ class _Decision:
                 return "the two norms differ"
             if any(getattr(norm, "bias", None) is not None for norm in norms):
                 return "planish.qk_norm takes no bias"
-        found = places.prove(place, norms, chain)
-        if isinstance(found, str):
-            return found
+        found, why = places.prove(place, norms, chain)
         own = {p.dtype for norm in norms for p in norm._parameters.values() if p is not None}
-        if own and not own <= {held for _, held in found}:
-            return f"not proven with parameters of {', '.join(map(str, own))}"
-        return found
+        return found if found and own <= {held for x, held in found if x == held} else why
 
     @staticmethod
     def _is_norm(module: Any) -> bool:
