@@ -144,7 +144,11 @@ def chain_kind(module: Any) -> str:
     if not any(True for _ in module.children()) and not any(True for _ in module.buffers()):
         if len(held) == 1 and held[0].dim() == 1 and "scale" in type(module).__name__.lower():
             return "scale"
-        if not held and "droppath" in type(module).__name__.lower() and hasattr(module, "drop_prob"):
+        if (
+            not held
+            and "droppath" in type(module).__name__.lower()
+            and hasattr(module, "drop_prob")
+        ):
             return "drop"
     return ""
 
@@ -173,9 +177,7 @@ def _folded(
     return x, column, row
 
 
-def sum_norm_apart(
-    norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()
-) -> tuple[Any, Any]:
+def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tuple[Any, Any]:
     """As the source has it."""
     for module in reversed(chain):
         b = module(b)

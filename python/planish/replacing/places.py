@@ -150,7 +150,9 @@ class _Prober:
             elif float(near.max()) <= limit:
                 continue
             exact = exact or self.one(pair, False, training, torch.float64)
-            mine, own = (float(self._apart(t, exact[index], row, t.dtype).max()) for t in (one, other))
+            mine, own = (
+                float(self._apart(t, exact[index], row, t.dtype).max()) for t in (one, other)
+            )
             if not mine <= max(limit, own):
                 what = "a gradient" if gradient else "a result"
                 return (
@@ -160,9 +162,7 @@ class _Prober:
         return ""
 
     @staticmethod
-    def _apart(
-        one: Tensor, other: Tensor, row: bool, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def _apart(one: Tensor, other: Tensor, row: bool, dtype: torch.dtype | None = None) -> Tensor:
         pair = (one, other) if row else (one.reshape(-1), other.reshape(-1))
         return probe._ulp(*pair, -1, dtype or other.dtype)
 
@@ -200,9 +200,7 @@ def _key(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> Any:
     )
 
 
-def prove(
-    place: Place, norms: Sequence[Any], chain: Sequence[Any]
-) -> tuple[around.Pairs, str]:
+def prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[around.Pairs, str]:
     """The dtypes in which this place gives the same, and why not in others."""
     key = _key(place, norms, chain)
     with _lock:
@@ -225,5 +223,3 @@ def helper_of(place: Place, norms: Sequence[Any], chain: Sequence[Any], pairs: a
         return around.modulated(cls, form, pairs), (place.kind, cls, form, pairs)
     classes = tuple((type(one), around.chain_kind(one)) for one in chain)
     return around.sum_norm(cls, form, pairs, classes), (place.kind, cls, form, pairs, classes)
-
-

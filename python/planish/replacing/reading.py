@@ -269,7 +269,9 @@ class Reader:
             if new is None:
                 done.append(self._inside(rest.pop(0)))
             else:
-                done += [one if hasattr(one, "lineno") else ast.copy_location(one, at) for one in new]
+                done += [
+                    one if hasattr(one, "lineno") else ast.copy_location(one, at) for one in new
+                ]
         return done
 
     def _inside(self, statement: ast.stmt) -> ast.stmt:
@@ -448,7 +450,9 @@ class Reader:
             name = target[0]
             if following is not None and following[0] == name and name != v:
                 node, length = following[1], 2
-                found = _modulation(node, lambda base: isinstance(base, ast.Name) and base.id == name)
+                found = _modulation(
+                    node, lambda base: isinstance(base, ast.Name) and base.id == name
+                )
         else:
             for node in _unconditional(statement):
                 found = _modulation(node, lambda base: base is call)
@@ -622,7 +626,9 @@ class Reader:
         del rest[:length]
         return new
 
-    def _behind_ifs(self, rest: list[ast.stmt], one: ast.If, other: ast.If) -> list[ast.stmt] | None:
+    def _behind_ifs(
+        self, rest: list[ast.stmt], one: ast.If, other: ast.If
+    ) -> list[ast.stmt] | None:
         """``if attn.norm_q is not None: query = attn.norm_q(query)``, and the same of the key."""
         if one.orelse or other.orelse or len(one.body) != 1 or len(other.body) != 1:
             return None

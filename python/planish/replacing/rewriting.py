@@ -42,11 +42,13 @@ def _compiled(
 ) -> types.FunctionType:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     given = {**{name: cell.cell_contents for name, cell in cells.items()}, **helpers}
-    arguments = ast.arguments([], [ast.arg(name) for name in given], None, [], [], None, [])
-    returned = ast.Return(ast.Name(tree.name, ast.Load()))
-    maker = ast.FunctionDef("_planish_make", arguments, [tree, returned], [], None)
-    ast.copy_location(maker, tree)
-    module = ast.Module([maker], [])
+    # Parsed and not built, for the fields that a version of Python has.
+    module = ast.parse(f"def _planish_make({', '.join(given)}): return {tree.name}")
+    maker: Any = module.body[0]
+    for node in ast.walk(maker):
+        if hasattr(node, "lineno"):
+            ast.copy_location(node, tree)
+    maker.body.insert(0, tree)
     ast.fix_missing_locations(module)
     flags = function.__code__.co_flags & _FUTURE
     code = compile(module, function.__code__.co_filename, "exec", flags, dont_inherit=True)

@@ -51,7 +51,9 @@ def _method(holder: Any) -> str:
 
 def original_class(holder: Any) -> Any:
     """The class before it was changed here."""
-    return getattr(type(holder), "_planish_block", type(holder)) if _is_ours(holder) else type(holder)
+    return (
+        getattr(type(holder), "_planish_block", type(holder)) if _is_ours(holder) else type(holder)
+    )
 
 
 def _is_ours(holder: Any) -> bool:
