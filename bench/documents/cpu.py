@@ -86,7 +86,9 @@ SWITCH = {
     "Zen 4, one thread: LayerNorm, f32 backward": "switch-2/zen4-backward.csv",
     "Zen 4, one thread: LayerNorm and RMSNorm, all else": "switch-2/zen4-rows.csv",
     "Zen 4, two threads: LayerNorm, f32 backward": "switch-2/zen4-backward-two-threads.csv",
-    "Zen 4, two threads: GroupNorm": "switch-2/zen4-groups-two-threads.csv",
+    "Zen 4, two threads: GroupNorm, channels last, backward": (
+        "switch-2/zen4-channels-last-backward-two-threads.csv"
+    ),
     "Xeon, one thread: LayerNorm, f32 backward": "switch-2/xeon-backward-prefetched.csv",
     "Xeon, two threads: GroupNorm, NCHW": "switch-2/xeon-nchw-two-threads.csv",
     "Xeon, two threads: GroupNorm, channels last, backward": (
