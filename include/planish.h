@@ -29,8 +29,8 @@
  *     y  = f(z)
  *     dy is f'(z) times the gradient that comes in, wherever the formulas of backward have it
  *
- * Stages may stand around the norm, in one order; each is optional (planish_tensors says which tensor
- * brings which), and keep is 1 or 0, drawn from rng:
+ * Stages may stand around the norm, in one order; each is optional (planish_tensors says which
+ * tensor brings which), and keep is 1 or 0, drawn from rng:
  *
  *     u    = x * silu(gate)                             a gate before the norm
  *            * column_scale * row_scale * keep / (1 - dropout_p)
@@ -194,8 +194,8 @@ typedef enum planish_rounding {
 /* What y_scales holds. */
 typedef enum planish_scale_format {
     PLANISH_SCALE_FLOAT = 0,        /* amax / the largest number of q's dtype */
-    PLANISH_SCALE_POWER_OF_TWO = 1, /* the same, made larger to the next power of two. In f32, or in
-                                       f8_e8m0, whose least is 2^-127 */
+    PLANISH_SCALE_POWER_OF_TWO = 1, /* the same, made larger to the next power of two, from 2^-126
+                                       to 2^127. In f32, or in f8_e8m0 */
 } planish_scale_format;
 
 typedef struct planish_norm {
@@ -218,21 +218,35 @@ typedef struct planish_norm {
     uint64_t column_axes;     /* column_scale and dcolumn_scale vary along these; 0: along A */
     planish_gate gate;        /* where the gate stands, if there is one */
     planish_rounding rounding;
-    double dropout_p; /* the probability that an element of x is dropped; at least 0, below 1 */
+    double dropout_p;    /* the probability that an element of x is dropped; at least 0, below 1 */
     int64_t scale_block; /* y_scales has one scale for each so many elements of a row (the last one
                             may be of fewer); 0: one for a row */
     planish_scale_format scale_format; /* of y_scales */
-    double scale_least, scale_most;    /* bounds of a scale that is written; 0: none. In that order:
-                                          where they contradict, scale_most holds */
+    double scale_least, scale_most;    /* bounds of a scale that is made, before it becomes a power
+                                          of two; 0: none. In that order: where they contradict,
+                                          scale_most holds. A scale of 0 is made 1 before that */
 } planish_norm;
 
 /* The operator over these axes, with everything else 0. (These makers are part of the caller, not
  * of the library, so that what they return is as large as the caller's planish_norm.) */
 static inline planish_norm planish_norm_op(planish_kind kind, uint64_t reduce_axes,
                                            uint64_t affine_axes, double eps) {
-    planish_norm op = {sizeof(planish_norm), kind, 0, reduce_axes, affine_axes, eps,
-                       PLANISH_IDENTITY, 0, 0, PLANISH_GATE_AFTER, PLANISH_ROUND_ONCE, 0, 0,
-                       PLANISH_SCALE_FLOAT, 0, 0};
+    planish_norm op = {sizeof(planish_norm),
+                       kind,
+                       0,
+                       reduce_axes,
+                       affine_axes,
+                       eps,
+                       PLANISH_IDENTITY,
+                       0,
+                       0,
+                       PLANISH_GATE_AFTER,
+                       PLANISH_ROUND_ONCE,
+                       0,
+                       0,
+                       PLANISH_SCALE_FLOAT,
+                       0,
+                       0};
     return op;
 }
 
@@ -293,7 +307,7 @@ typedef enum planish_pass {
     /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors) */
     PLANISH_FORWARD = 0,
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
-     * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
+     * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean in f64 then:
      * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
      * over x that finds what its rounding lost.
      * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of
@@ -350,7 +364,8 @@ typedef enum planish_pass {
  * offset and place alone, and BACKWARD draws it again.
  *
  * q is rounded to nearest, ties to even, and saturated: to 448 (f8_e4m3fn), 57344 (f8_e5m2), 127
- * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded.
+ * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded. amax and
+ * the scales that are made pass over NaN.
  *
  * Aliasing: y may be x itself, and dx may be dy, x or y itself (same data, dtype and strides); sum
  * may be x or residual, dresidual may be x, dy or dsum, dgate may be gate or dy, dx may be dsum or
@@ -373,22 +388,22 @@ typedef struct planish_tensors {
     const DLTensor *dweight;
     const DLTensor *dbias;
     /* ---- The stages around the norm ---- */
-    const DLTensor *residual;      /* added to x; its own dtype */
-    const DLTensor *sum;           /* s is written here, in its dtype */
-    const DLTensor *row_scale;     /* x is multiplied by it: stochastic depth */
-    const DLTensor *column_scale;  /* likewise: LayerScale, the gate of a diffusion transformer */
-    const DLTensor *scale;         /* modulation: m = z * (1 + scale) + shift */
+    const DLTensor *residual;     /* added to x; its own dtype */
+    const DLTensor *sum;          /* s is written here, in its dtype */
+    const DLTensor *row_scale;    /* x is multiplied by it: stochastic depth */
+    const DLTensor *column_scale; /* likewise: LayerScale, the gate of a diffusion transformer */
+    const DLTensor *scale;        /* modulation: m = z * (1 + scale) + shift */
     const DLTensor *shift;
-    const DLTensor *gate;          /* planish_norm.gate says where it multiplies */
-    const DLTensor *rng;           /* dropout's seed and offset */
-    const DLTensor *mask;          /* keep is written here: 1 or 0 */
-    const DLTensor *q;             /* y quantised. y itself may be NULL then */
-    const DLTensor *y_scale;       /* the scale that q is made with: one number that is read */
-    const DLTensor *y_scales;      /* or scales that are made of y and written */
-    const DLTensor *amax;          /* the largest |y| is written here */
-    const DLTensor *branch;        /* FORWARD's x, for dcolumn_scale */
-    const DLTensor *dsum;          /* the gradient that reaches s by another way */
-    const DLTensor *dresidual;     /* ds is written here */
+    const DLTensor *gate;      /* planish_norm.gate says where it multiplies */
+    const DLTensor *rng;       /* dropout's seed and offset */
+    const DLTensor *mask;      /* keep is written here: 1 or 0 */
+    const DLTensor *q;         /* y quantised. y itself may be NULL then */
+    const DLTensor *y_scale;   /* the scale that q is made with: one number that is read */
+    const DLTensor *y_scales;  /* or scales that are made of y and written */
+    const DLTensor *amax;      /* the largest |y| is written here */
+    const DLTensor *branch;    /* FORWARD's x, for dcolumn_scale */
+    const DLTensor *dsum;      /* the gradient that reaches s by another way */
+    const DLTensor *dresidual; /* ds is written here */
     const DLTensor *dscale;
     const DLTensor *dshift;
     const DLTensor *dgate;

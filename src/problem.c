@@ -37,7 +37,10 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
 
 static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
-    const pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
+    pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
+    /* What the norm returned is made again for these, as for an activation. */
+    if (pass == PLANISH_BACKWARD && (t[ROLE_SCALE] || t[ROLE_GATE]))
+        roles.optional |= ROLE_BIT(ROLE_BIAS);
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!t[r] && (roles.required & ROLE_BIT(r)) && !(r == ROLE_Y && t[ROLE_Q]))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
@@ -235,7 +238,8 @@ static void dense_strides(const DLTensor *t, int64_t strides[]) {
 static void append_axis(axis list[], int *count, const axis *next) {
     axis *last = *count ? &list[*count - 1] : NULL;
     bool merges = last && last->affine == next->affine && last->column == next->column &&
-                  last->modulated == next->modulated;
+                  last->modulated == next->modulated &&
+                  last->index_step == next->index_step * next->size;
     int64_t span; /* an empty tensor may have strides of any size */
     for (int r = 0; merges && r < ROLE_COUNT; r++)
         merges =
@@ -245,6 +249,7 @@ static void append_axis(axis list[], int *count, const axis *next) {
         return;
     }
     last->size *= next->size;
+    last->index_step = next->index_step;
     for (int r = 0; r < ROLE_COUNT; r++)
         last->stride[r] = next->stride[r];
 }
@@ -312,10 +317,6 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                         (int)x->device.device_type, x->device.device_id);
     }
 
-    if (p->activation > PLANISH_RELU && !is_cpu(p->device.device_type))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "op->activation is %d; wanted 0 to %d on a GPU, which has no GELU",
-                    (int)op->activation, PLANISH_RELU);
     if ((status = stages_check(p, op, t, error)))
         return status;
 
@@ -329,8 +330,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                     "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
                     (unsigned long long)op->affine_axes, x->ndim, role_name(model));
     if ((op->modulation_axes | op->column_axes) & ~all)
-        return fail(error, PLANISH_ERROR_AXES,
-                    "op->%s is 0x%llx; wanted some of the %d axes of %s",
+        return fail(error, PLANISH_ERROR_AXES, "op->%s is 0x%llx; wanted some of the %d axes of %s",
                     op->modulation_axes & ~all ? "modulation_axes" : "column_axes",
                     (unsigned long long)(op->modulation_axes & ~all ? op->modulation_axes
                                                                     : op->column_axes),
@@ -368,6 +368,13 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                         role_name(r));
     }
 
+    /* Where nothing is dropped the steps are all 0, and no axis is kept apart for theirs. */
+    int64_t index_steps[PLANISH_MAX_NDIM] = {0};
+    int64_t index_step = p->around.dropout_p > 0;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        index_steps[i] = index_step;
+        index_step *= x->shape[i];
+    }
     p->kept_count = p->reduced_count = 0;
     p->affine = p->around.columns = p->around.modulations = 1;
     for (int i = 0; i < x->ndim; i++) {
@@ -382,7 +389,8 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         axis next = {.size = x->shape[i],
                      .affine = affine >> i & 1,
                      .column = column >> i & 1,
-                     .modulated = modulation >> i & 1};
+                     .modulated = modulation >> i & 1,
+                     .index_step = index_steps[i]};
         for (int r = 0; r < ROLE_COUNT; r++)
             next.stride[r] = t[r] && of_axis[r][i] >= 0 ? strides[r][of_axis[r][i]] : 0;
         if (op->reduce_axes >> i & 1)

@@ -18,9 +18,11 @@
 
 typedef struct axis {
     int64_t size;
-    bool affine;                /* weight, bias, dweight and dbias vary along it */
-    bool column;                /* column_scale and dcolumn_scale do */
-    bool modulated;             /* scale, shift, dscale and dshift do */
+    bool affine;        /* weight, bias, dweight and dbias vary along it */
+    bool column;        /* column_scale and dcolumn_scale do */
+    bool modulated;     /* scale, shift, dscale and dshift do */
+    int64_t index_step; /* from one place to the next: elements of x in row-major order of its own
+                           axes, which dropout counts; only where something is dropped */
     int64_t stride[ROLE_COUNT]; /* in elements */
 } axis;
 

@@ -1,10 +1,11 @@
 #include "cpu/hints.h"
 
-/* Of x, y, dy and dx. */
+/* Of x, y, dy and dx, and what is added to x and to dx. */
 static size_t bytes_of_elements(const problem *p) {
-    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
+    static const role elements[] = {ROLE_X,        ROLE_Y,   ROLE_DY,  ROLE_DX,
+                                    ROLE_RESIDUAL, ROLE_SUM, ROLE_DSUM};
     size_t bytes = 0;
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof elements / sizeof *elements; i++)
         bytes += (size_t)dtype_bytes(p->dtypes[elements[i]]);
     return (size_t)p->rows * (size_t)p->cols * bytes;
 }

@@ -1,4 +1,5 @@
 #include "cpu/plan.h"
+#include "cpu/around/staged.h"
 #include "cpu/hints.h"
 
 #include <stdio.h>
@@ -275,11 +276,31 @@ static void plan_planes(cpu_plan *plan, const problem *p, size_t real_bytes) {
 /* ---- The plan ---------------------------------------------------------------------------------
  */
 
+/* Whether a residual and its sum, or backward a gradient that joins dx, are all that stands around
+ * the norm, of x's dtype and dense: the row kernels add them as they go (cpu/common/prologue.h,
+ * cpu/rows/rows_backward.h). */
+static bool adds_residual_alone(const problem *p) {
+    const bool back = problem_is_backward(p);
+    const unsigned added =
+        back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
+    if ((p->present & STAGE_ROLES) != added || p->around.rounding ||
+        (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
+        return false;
+    for (unsigned rest = added; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (p->dtypes[r] != p->dtypes[ROLE_X] || (p->reduced[0].stride[r] != 1 && p->cols != 1))
+            return false;
+    }
+    return problem_is_rows(p) && kernel_dtypes(p);
+}
+
 static cpu_path path_of(const problem *p) {
     /* What is groups too, having no weights, goes as groups do where an activation follows. */
     const bool alone = p->activation == PLANISH_IDENTITY || !problem_is_groups(p);
     if (!p->rows || !p->cols)
         return PATH_EMPTY;
+    if (problem_has_stages(p))
+        return adds_residual_alone(p) ? PATH_ROWS : PATH_STAGED;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
     if (alone && problem_is_rows(p) && kernel_dtypes(p))
@@ -335,23 +356,27 @@ void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
     case PATH_STRIDED:
         plan_strided(plan, p, real_bytes);
         break;
+    case PATH_STAGED:
+        staged_plan(plan, p);
+        break;
     }
 }
 
 int cpu_plan_is_general(const cpu_plan *plan) {
-    return plan->path == PATH_PLANES || plan->path == PATH_STRIDED;
+    return plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
+           (plan->path == PATH_STAGED && plan->cut.staged.general);
 }
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {
     static const char *const paths[] = {"empty",  "rows",   "channels", "groups",
-                                        "pixels", "planes", "strided"};
+                                        "pixels", "planes", "strided",  "staged"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
-    static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
+    char norm[160];
+    staged_describe(p, norm, sizeof norm);
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    return snprintf(text, bytes, "%s/%s %s%s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
-                    paths[plan->path], plan->kernels->tier,
-                    p->kind == PLANISH_RMS ? "rms" : "layer", activations[p->activation],
-                    passes[p->pass], dtype_name(element), (long long)p->rows, (long long)p->cols,
+    return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
+                    paths[plan->path], plan->kernels->tier, norm, passes[p->pass],
+                    dtype_name(element), (long long)p->rows, (long long)p->cols,
                     (long long)plan->blocks, plan->workspace_bytes);
 }

@@ -1,4 +1,7 @@
 #include "cpu/run.h"
+#include "cpu/around/backward.h"
+#include "cpu/around/backward_sums.h"
+#include "cpu/around/staged.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/sums.h"
@@ -49,6 +52,10 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .traffic = job->plan->traffic,
             .kind = p->kind,
             .activation = p->activation,
+            .residual = run.data[ROLE_RESIDUAL],
+            .residual_pitch = run.pitch[ROLE_RESIDUAL],
+            .sum = run.data[ROLE_SUM],
+            .sum_pitch = run.pitch[ROLE_SUM],
         };
         kernels->forward[kernel_kind(p)](&args);
         row += run.rows;
@@ -80,6 +87,8 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .kind = p->kind,
         .activation = p->activation,
         .bias = run.data[ROLE_BIAS],
+        .dsum = run.data[ROLE_DSUM],
+        .dsum_pitch = run.pitch[ROLE_DSUM],
     };
 }
 
@@ -89,6 +98,7 @@ static void skip_rows(backward_args *args, int64_t rows) {
     args->x += rows * args->x_pitch;
     args->dy += rows * args->dy_pitch;
     args->dx = args->dx ? args->dx + rows * args->dx_pitch : NULL;
+    args->dsum = args->dsum ? args->dsum + rows * args->dsum_pitch : NULL;
     args->mean = stat_at(&args->mean, rows);
     args->rstd = stat_at(&args->rstd, rows);
 }
@@ -157,6 +167,10 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
     case PATH_STRIDED:
         strided_blocks(data, begin, end);
         break;
+    case PATH_STAGED:
+        (problem_is_backward(job->problem) ? staged_backward_blocks
+                                           : staged_forward_blocks)(data, begin, end);
+        break;
     }
 #if defined(__SSE2__)
     /* Once, not in kernels: it waits until all non-temporal stores have arrived. */
@@ -185,11 +199,21 @@ void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_CO
         job.data[r] = buffers[r];
     if (plan->path == PATH_EMPTY) {
         fill_empty(&job);
+        staged_fill_empty(&job);
+        gradient_sums_clear(&job);
         return;
     }
     if (path_is_groups(plan->path))
         group_weights(&job);
     fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
+    if (plan->path == PATH_STAGED) {
+        if (problem_is_backward(p))
+            fork_join(&job, exec, plan->parallel, staged_backward_sum_tiles(p),
+                      staged_backward_sums);
+        else
+            staged_forward_finish(&job);
+        return;
+    }
     if (plan->sums && path_is_groups(plan->path))
         group_sums(&job);
     else if (plan->sums)

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 import torch
-from planish import _channels, _enable, _functional
+from planish import _channels, _enable, _groups
 from planish.replacing import families, probe
 from planish.replacing.around import watched
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
         and not watched(act)
     ):
         groups, eps = norm.num_groups, norm.eps
-        return _functional.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
+        return _groups.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
     result: Tensor = act(norm(x))
     return result
 

@@ -142,6 +142,8 @@ typedef struct backward_args {
     planish_activation activation;
     const void *bias; /* where an activation follows */
     planish_kind kind;
+    const char *dsum; /* added to dx before that is rounded, in the rows' dtype; NULL: none */
+    int64_t dsum_pitch;
 } backward_args;
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -335,6 +337,8 @@ typedef struct cpu_kernels {
     const channel_kernels *channels[2]; /* in f32, in f64 */
     const plane_kernels *planes[2];     /* the same */
     const span_kernels *spans;
+    const struct stage_kernels *stages[2]; /* in f32, in f64: cpu/around/stage_kernels.h */
+    const struct stages_backward_kernels *stages_backward[2]; /* cpu/around/backward_kernels.h */
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows/rows.h). */

@@ -1,0 +1,27 @@
+/* The loops of the stages around a norm: a unit of kernels (cpu/common/unit.h), one for each
+ * compute type. */
+#include "cpu/common/unit.h"
+
+#include "cpu/around/stage_kernels.h"
+
+#include "cpu/common/epilogue.h"
+
+#include "cpu/around/stage_loops.h"
+
+#include "cpu/around/stage_dropout.h"
+
+#include "cpu/around/stage_quantise.h"
+
+DECLARE_REAL(ELEMENT, TIER)
+const stage_kernels EXPORT(stages) = {
+    .multiply = NAME(multiply),
+    .scale = NAME(multiply_by),
+    .add = NAME(add),
+    .gate = NAME(gate),
+    .drop = NAME(drop),
+    .weigh = NAME(weigh),
+    .modulate = NAME(modulate),
+    .activate = NAME(activate),
+    .largest = NAME(largest),
+    .quantise = NAME(quantise),
+};

@@ -1,0 +1,113 @@
+/* Rows between tensors and scratch in the compute type, and dropout of them; see staged.h. */
+#include "cpu/around/staged.h"
+#include "cpu/common/stretch.h"
+
+static int64_t stride_of(const axis *a, int r) {
+    return r == ROLE_COUNT ? a->index_step : a->stride[r];
+}
+
+void staged_each_run(const problem *p, int r, staged_visit *visit, void *context) {
+    const axis *inner = &p->reduced[p->reduced_count - 1];
+    for (int64_t at = 0; at < p->cols; at += inner->size) {
+        int64_t offset = 0, rest = at / inner->size;
+        for (int k = p->reduced_count - 2; k >= 0; k--) {
+            offset += rest % p->reduced[k].size * stride_of(&p->reduced[k], r);
+            rest /= p->reduced[k].size;
+        }
+        visit(context, at, offset, stride_of(inner, r), inner->size);
+    }
+}
+
+typedef struct transfer {
+    const cpu_plan *plan;
+    char *tensor;
+    dtype type;
+    char *row;
+    size_t real_bytes; /* of the row's elements */
+} transfer;
+
+static void gather_run(void *context, int64_t at, int64_t offset, int64_t stride, int64_t count) {
+    const transfer *t = context;
+    stretch_gather(t->plan, t->row + (size_t)at * t->real_bytes,
+                   t->tensor + offset * dtype_bytes(t->type), stride, t->type, count);
+}
+
+void staged_gather(const cpu_job *job, role r, const char *data, void *row) {
+    transfer t = {job->plan, (char *)data, job->problem->dtypes[r], row,
+                  staged_real_bytes(job->plan)};
+    staged_each_run(job->problem, (int)r, gather_run, &t);
+}
+
+static void scatter_run(void *context, int64_t at, int64_t offset, int64_t stride, int64_t count) {
+    const transfer *t = context;
+    stretch_scatter(t->plan, t->tensor + offset * dtype_bytes(t->type),
+                    t->row + (size_t)at * t->real_bytes, stride, t->type, count);
+}
+
+/* Of bytes, which masks and quantised elements are. */
+static void scatter_bytes(void *context, int64_t at, int64_t offset, int64_t stride,
+                          int64_t count) {
+    const transfer *t = context;
+    if (stride == 1)
+        memcpy(t->tensor + offset, t->row + at, (size_t)count);
+    else
+        for (int64_t i = 0; i < count; i++)
+            t->tensor[offset + i * stride] = t->row[at + i];
+}
+
+void staged_scatter(const cpu_job *job, role r, char *data, const void *row) {
+    const role_types types = types_of(r);
+    const bool bytes = types == TYPES_BYTE || types == TYPES_QUANTISED;
+    transfer t = {job->plan, data, job->problem->dtypes[r], (char *)row,
+                  staged_real_bytes(job->plan)};
+    staged_each_run(job->problem, (int)r, bytes ? scatter_bytes : scatter_run, &t);
+}
+
+void staged_round(const cpu_plan *plan, void *row, dtype to, int64_t count, void *piece) {
+    const size_t real_bytes = staged_real_bytes(plan);
+    if ((size_t)dtype_bytes(to) == real_bytes)
+        return;
+    for (int64_t at = 0; at < count; at += STAGED_PIECE) {
+        const int64_t n = count - at < STAGED_PIECE ? count - at : STAGED_PIECE;
+        char *const elements = (char *)row + (size_t)at * real_bytes;
+        stretch_scatter(plan, piece, elements, 1, to, n);
+        stretch_gather(plan, elements, piece, 1, to, n);
+    }
+}
+
+/* ---- Dropout ------------------------------------------------------------------------------------
+ */
+
+int64_t staged_row_index(const problem *p, int64_t row) {
+    int64_t index = 0;
+    for (int k = p->kept_count - 1; k >= 0; k--) {
+        index += row % p->kept[k].size * p->kept[k].index_step;
+        row /= p->kept[k].size;
+    }
+    return index;
+}
+
+typedef struct dropping {
+    const cpu_job *job;
+    const philox *draw;
+    int64_t index;
+    double factor;
+    char *row;
+    uint8_t *mask;
+} dropping;
+
+static void drop_run(void *context, int64_t at, int64_t offset, int64_t step, int64_t count) {
+    const dropping *d = context;
+    const size_t real_bytes = staged_real_bytes(d->job->plan);
+    const stage_kernels *kernels = staged_kernels(d->job->plan);
+    const bool together = step == 1;
+    const int64_t n = together ? count : 1;
+    for (int64_t i = 0; i < count; i += n)
+        kernels->drop(d->row + (size_t)(at + i) * real_bytes, d->mask ? d->mask + at + i : NULL,
+                      d->draw, d->index + offset + i * step, d->factor, n);
+}
+
+void staged_drop(const cpu_job *job, const philox *draw, int64_t index, void *row, uint8_t *mask) {
+    dropping d = {job, draw, index, philox_factor(job->problem->around.dropout_p), row, mask};
+    staged_each_run(job->problem, ROLE_COUNT, drop_run, &d);
+}

@@ -1,0 +1,161 @@
+/*
+ * A norm with a residual has the bits of an addition that is rounded and planish's own norm of that
+ * sum: rows of many lengths, dtypes, kinds, layouts; and an activation, casting by
+ * PLANISH_ROUND_XHAT and a modulation have those of the same formula element by element.
+ * PLANISH_CPU_TIER picks the tier.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "staged_case.h"
+
+static const uint64_t added = PART(S_RESIDUAL) | PART(S_SUM);
+
+/* x + residual, rounded to the sum's dtype, by the processor's own addition. */
+static void add_terms(staged_run *r, real *sum, int64_t count) {
+    real *x = staged_reals(r, S_X, count, 0), *residual = staged_reals(r, S_RESIDUAL, count, 0);
+    const bool is_double = r->c.type == F64 || r->c.residual == F64 || r->c.sum == F64;
+    for (int64_t i = 0; i < count; i++) {
+        const real s = is_double ? (real)((double)x[i] + (double)residual[i])
+                                 : (real)((float)x[i] + (float)residual[i]);
+        sum[i] = element_round(r->c.sum, s);
+    }
+    free(x), free(residual);
+}
+
+static void expect_same(staged_run *a, staged_run *b, stage_part p, const char *what) {
+    if (a->c.has & b->c.has & PART(p))
+        expect(tensor_same_bits(staged_tensor(a, p), staged_tensor(b, p)), "another %s", what);
+}
+
+/* Runs `c`, and the norm alone of the sum of its terms. */
+static void fused_and_apart(const staged_case *c) {
+    staged_run fused, apart;
+    char message[512] = "";
+    staged_case norm = *c;
+    norm.has &= ~added;
+    norm.type = c->sum;
+    norm.in = c->sum_over == STAGE_PARTS ? c->out : c->in;
+    norm.sum_over = STAGE_PARTS;
+    staged_make(&fused, c);
+    staged_make(&apart, &norm);
+    const int64_t count = element_count(&fused.parts[S_X].dl);
+    real *sum = malloc(((size_t)count + 1) * sizeof *sum);
+    add_terms(&fused, sum, count);
+    tensor_write(&apart.parts[S_X].dl, sum);
+    expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
+    expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
+    if (c->has & PART(S_SUM))
+        expect(tensor_same_bits(staged_tensor(&fused, S_SUM), &apart.parts[S_X].dl), "another sum");
+    expect_same(&fused, &apart, S_Y, "y");
+    expect_same(&fused, &apart, S_MEAN, "mean");
+    expect_same(&fused, &apart, S_RSTD, "rstd");
+    free(sum);
+    staged_free(&fused);
+    staged_free(&apart);
+}
+
+static void residuals(void) {
+    static const int64_t lengths[] = {1,   2,   3,   5,    8,    15,   16,   24,   31,   48,
+                                      63,  64,  65,  96,   100,  128,  160,  192,  255,  257,
+                                      320, 512, 768, 1000, 1024, 1025, 2048, 3000, 4096, 5000};
+    static const layout layouts[] = {DENSE, PADDED, MISALIGNED, DENSE};
+    static const element types[][3] = {{F32, F32, F32},  {BF16, BF16, BF16}, {F16, F16, F16},
+                                       {F64, F64, F64},  {BF16, F32, F32},   {F16, F32, F16},
+                                       {BF16, BF16, F32}};
+    int turn = 0;
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+            for (int k = 0; k < 6; k++, turn++) {
+                const int64_t rows = lengths[n] > 1000 ? 9 : 45;
+                staged_case c = staged_rows((planish_kind)(k % 2), rows, lengths[n]);
+                c.has |= added | PART(S_WEIGHT);
+                if (k % 2 == 0)
+                    c.has |= PART(S_BIAS) | PART(S_MEAN);
+                if (k == 3)
+                    c.has &= ~(PART(S_SUM) | PART(S_WEIGHT));
+                c.op.activation = k == 4 ? PLANISH_SILU : PLANISH_IDENTITY;
+                c.type = types[t][0], c.residual = types[t][1], c.sum = types[t][2];
+                c.y = types[t][2];
+                c.params = turn % 3 && c.type != F64 ? F32 : types[t][0];
+                c.in = c.out = layouts[turn % 4];
+                if (k == 3)
+                    c.sum = c.residual;
+                /* Squares leave the range of f32: the row is done again in f64. */
+                c.spread = k == 5 && c.type != F16 && c.sum != F16 ? 1e25 : 1;
+                const bool same = c.type == c.sum && c.residual == c.sum;
+                if (same && k % 3 == 2)
+                    c.sum_over = turn % 2 ? S_X : S_RESIDUAL;
+                test_case("%dx%lld, kind %d, turn %d, %s + %s = %s, parameters %s", (int)rows,
+                          (long long)lengths[n], k % 2, turn, element_name(c.type),
+                          element_name(c.residual), element_name(c.sum), element_name(c.params));
+                fused_and_apart(&c);
+            }
+}
+
+/* Layouts that are no rows go by scratch on both sides. */
+static void strided(void) {
+    for (int way = 0; way < 8; way++) {
+        staged_case c = staged_rows((planish_kind)(way % 2), 21, 40);
+        c.has |= added | PART(S_WEIGHT);
+        c.in = way & 2 ? INNER_STRIDE_2 : REVERSED;
+        c.out = way & 4 ? INNER_STRIDE_2 : REVERSED;
+        test_case("strided, way %d", way);
+        fused_and_apart(&c);
+    }
+}
+
+/* xhat from a norm without weights into f32, and then the formula by the processor. */
+static void element_by_element(element type, planish_kind kind, bool rounds, bool modulates) {
+    test_case("%s, kind %d, rounded xhat %d, modulation %d", element_name(type), kind, rounds,
+              modulates);
+    staged_case c = staged_rows(kind, 13, 300), plain = c;
+    c.has |= PART(S_WEIGHT) | (rounds ? 0 : PART(S_BIAS));
+    c.op.weight_offset = plain.op.weight_offset = rounds && kind == PLANISH_RMS;
+    c.op.rounding = rounds ? PLANISH_ROUND_XHAT : PLANISH_ROUND_ONCE;
+    c.op.modulation_axes = PLANISH_AXIS(1);
+    if (modulates)
+        c.has |= PART(S_SCALE) | PART(S_SHIFT);
+    c.type = plain.type = type;
+    c.y = type, plain.y = F32;
+    if (!rounds)
+        plain.has |= PART(S_WEIGHT) | PART(S_BIAS);
+    staged_run fused, apart;
+    char message[512] = "";
+    staged_make(&fused, &c);
+    staged_make(&apart, &plain);
+    expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
+    expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
+    real *z = staged_reals(&apart, S_Y, 13 * 300, 0),
+         *weight = staged_reals(&fused, S_WEIGHT, 300, 1);
+    real *scale = staged_reals(&fused, S_SCALE, 300, 0),
+         *shift = staged_reals(&fused, S_SHIFT, 300, 0);
+    real *y = staged_reals(&fused, S_Y, 13 * 300, 0);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < 13 * 300; i++) {
+        float v = (float)z[i];
+        if (rounds) {
+            const float w = (float)weight[i % 300] + (float)c.op.weight_offset;
+            v = (float)element_round(type, (real)((float)element_round(type, v) * w));
+        }
+        if (modulates)
+            v = fmaf(v, 1 + (float)scale[i % 300], (float)shift[i % 300]);
+        wrong += y[i] != element_round(type, v);
+    }
+    expect(!wrong, "%lld elements of y are others", (long long)wrong);
+    free(z), free(weight), free(scale), free(shift), free(y);
+    staged_free(&fused);
+    staged_free(&apart);
+}
+
+int main(void) {
+    residuals();
+    strided();
+    for (element t = F32; t < F64; t++)
+        for (int way = 0; way < 8; way++)
+            if (way & 3)
+                element_by_element(t, (planish_kind)(way >> 2), (way & 1) && t != F32, way & 2);
+    return test_finish("staged_bits");
+}

@@ -1,0 +1,298 @@
+/*
+ * Forward of norms with stages around them: each stage by itself and many together against the
+ * formulas, in all dtypes, layouts, axes and aliases; the mask against Philox; quantised results
+ * against a search through their type's numbers; and what must not change a bit: threads, layouts,
+ * tiers.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "check.h"
+#include "staged_reference.h"
+
+/* ---- Checks of one run --------------------------------------------------------------------------
+ */
+
+static void check_sum(staged_run *r, const staged_reference *f) {
+    real *sum = staged_reals(r, S_SUM, f->elements, 0);
+    int64_t wrong = 0;
+    for (int64_t e = 0; e < f->elements; e++) {
+        const real ulp = element_ulp(r->c.sum, fabsl(f->s[e])),
+                   unit = r->c.sum == F64 ? 0x1p-51L : 0x1p-21L;
+        const real allowed = f->exact_sum ? 0 : ulp + unit * fabsl(f->s[e]);
+        wrong += !(fabsl(sum[e] - f->s[e]) <= allowed);
+    }
+    expect(!wrong, "%lld of %lld sums are off", (long long)wrong, (long long)f->elements);
+    free(sum);
+}
+
+static void check_y(staged_run *r, const staged_reference *f) {
+    real *y = staged_reals(r, S_Y, f->elements, 0), worst = 0;
+    int64_t at = 0;
+    for (int64_t e = 0; e < f->elements; e++) {
+        /* Of a row of one number the reference's mean has a rest, and so its y. */
+        const real half = element_ulp(r->c.y, fabsl(f->y[e])) * .5001L + 1e-30L;
+        const real off = fabsl(y[e] - f->y[e]) / (f->bound[e] + half);
+        if (!(off <= worst))
+            worst = off, at = e;
+    }
+    expect(worst <= 1, "y[%lld] is %Lg, wanted %Lg: off %Lg bounds", (long long)at, y[at], f->y[at],
+           worst);
+    free(y);
+}
+
+static void check_mask(staged_run *r, const staged_reference *f) {
+    unsigned char *mask = staged_bytes(r, S_MASK);
+    expect(!memcmp(mask, f->mask, (size_t)f->elements), "another mask");
+    free(mask);
+}
+
+/* Every output stays within its elements. */
+static void check_intact(const staged_run *r) {
+    for (stage_part p = 0; p < STAGE_PARTS; p++)
+        if (r->parts[p].memory.mapping && r->parts[p].dl.dtype.bits > 8)
+            expect(tensor_intact(&r->parts[p]), "part %d: bytes between elements changed", p);
+}
+
+static void run_and_check(const staged_case *c, const planish_exec *exec) {
+    staged_run r;
+    char message[512] = "";
+    staged_make(&r, c);
+    staged_reference f = staged_reference_of(&r);
+    const planish_status status = staged_forward(&r, exec, message, sizeof message);
+    if (expect(status == PLANISH_OK, "%s", message)) {
+        const bool y_over_sum = c->y_over_x && c->sum_over == S_X;
+        if ((c->has & PART(S_SUM)) && !y_over_sum)
+            check_sum(&r, &f);
+        if (!f.exact_sum && (c->has & PART(S_SUM)))
+            staged_reference_of_sum(&f, &r);
+        if (c->has & PART(S_Y))
+            check_y(&r, &f);
+        if (c->has & PART(S_MASK))
+            check_mask(&r, &f);
+        check_intact(&r);
+    }
+    staged_reference_free(&f);
+    staged_free(&r);
+}
+
+/* ---- Stages, alone and together
+ * ------------------------------------------------------------------ */
+
+/* What stands around the norm, without dtypes and shapes. */
+typedef struct around {
+    const char *name;
+    uint64_t has;
+    planish_activation f;
+    double p;
+    planish_gate gate;
+} around;
+
+#define WEIGHTS (PART(S_WEIGHT) | PART(S_BIAS))
+#define ADDED (PART(S_RESIDUAL) | PART(S_SUM))
+#define MODULATED (PART(S_SCALE) | PART(S_SHIFT))
+#define DROPPED (PART(S_RNG) | PART(S_MASK))
+
+static const around sets[] = {
+    {"residual", PART(S_RESIDUAL), 0, 0, 0},
+    {"residual, sum", ADDED | WEIGHTS, 0, 0, 0},
+    {"sum alone", PART(S_SUM) | PART(S_WEIGHT), 0, 0, 0},
+    {"row scale", PART(S_ROW_SCALE), 0, 0, 0},
+    {"column scale", PART(S_COLUMN_SCALE) | PART(S_SUM), 0, 0, 0},
+    {"dropout", DROPPED | PART(S_SUM), 0, .25, 0},
+    {"mask of nothing", PART(S_MASK) | WEIGHTS, 0, 0, 0},
+    {"scale", PART(S_SCALE), 0, 0, 0},
+    {"shift", PART(S_SHIFT) | WEIGHTS, 0, 0, 0},
+    {"scale, shift", MODULATED, 0, 0, 0},
+    {"gate", PART(S_GATE) | WEIGHTS, 0, 0, 0},
+    {"gate before", PART(S_GATE) | PART(S_SUM), 0, 0, PLANISH_GATE_BEFORE},
+    {"gate before, no sum", PART(S_GATE) | WEIGHTS, 0, 0, PLANISH_GATE_BEFORE},
+    {"residual, silu", ADDED | WEIGHTS, PLANISH_SILU, 0, 0},
+    {"modulation, gelu", MODULATED | WEIGHTS, PLANISH_GELU, 0, 0},
+    {"modulation, gelu_tanh, gate", MODULATED | PART(S_GATE), PLANISH_GELU_TANH, 0, 0},
+    {"residual, relu, gate", ADDED | PART(S_GATE), PLANISH_RELU, 0, 0},
+    {"dropout, residual", ADDED | DROPPED | WEIGHTS, 0, .5, 0},
+    {"scales, residual", ADDED | PART(S_ROW_SCALE) | PART(S_COLUMN_SCALE) | WEIGHTS, 0, 0, 0},
+    {"all",
+     ADDED | DROPPED | MODULATED | WEIGHTS | PART(S_ROW_SCALE) | PART(S_COLUMN_SCALE) |
+         PART(S_GATE),
+     PLANISH_SILU, .125, 0},
+    {"all, gate before",
+     PART(S_SUM) | DROPPED | MODULATED | WEIGHTS | PART(S_ROW_SCALE) | PART(S_COLUMN_SCALE) |
+         PART(S_GATE),
+     PLANISH_SILU, .75, PLANISH_GATE_BEFORE},
+};
+
+static void put_around(staged_case *c, const around *a) {
+    c->has |= a->has;
+    c->op.activation = a->f;
+    c->op.dropout_p = a->p;
+    c->op.gate = a->gate;
+    c->draw[0] = 0x123456789abcdef0u + c->seed;
+    c->draw[1] = 4 * c->seed;
+    if (c->op.kind == PLANISH_LAYER && c->seed % 2)
+        c->has |= PART(S_MEAN);
+}
+
+/* Shapes and what is reduced, weighted and modulated. */
+typedef struct axes {
+    const char *name;
+    int ndim;
+    int64_t shape[5];
+    uint64_t reduce, affine, column, modulation;
+} axes;
+
+#define A PLANISH_AXIS
+static const axes shapes[] = {
+    {"rows", 2, {37, 100}, A(1), A(1), 0, A(1)},
+    {"long rows", 2, {3, 2500}, A(1), A(1), A(1), A(1)},
+    {"short rows", 2, {70, 6}, A(1), A(1), A(1), A(0) | A(1)},
+    {"samples", 3, {3, 5, 48}, A(2), A(2), A(2), A(0) | A(2)},
+    {"modulated all over", 3, {2, 7, 33}, A(2), A(2), 0, A(0) | A(1) | A(2)},
+    {"heads", 4, {2, 5, 3, 16}, A(3), A(2) | A(3), A(3), A(2)},
+    {"channels", 4, {2, 12, 5, 3}, A(1), A(1), A(1), A(0) | A(1)},
+    {"groups",
+     5,
+     {2, 3, 4, 5, 3},
+     A(2) | A(3) | A(4),
+     A(1) | A(2),
+     A(1) | A(2),
+     A(0) | A(1) | A(2)},
+    {"first axis", 3, {20, 4, 3}, A(0), A(0), A(0) | A(2), A(2)},
+    {"two apart", 3, {9, 4, 8}, A(0) | A(2), A(0), A(2), A(0)},
+    {"one column", 2, {9, 1}, A(1), A(1), A(1), A(1)},
+};
+
+static staged_case case_of(planish_kind kind, const axes *s, uint64_t seed) {
+    staged_case c = staged_rows(kind, 1, 1);
+    c.ndim = s->ndim;
+    memcpy(c.shape, s->shape, sizeof c.shape);
+    c.op.reduce_axes = s->reduce;
+    c.op.affine_axes = s->affine;
+    c.op.column_axes = s->column;
+    c.op.modulation_axes = s->modulation;
+    c.op.weight_offset = seed % 3 == 0;
+    c.full_rank = seed % 5 == 0;
+    c.seed = seed;
+    return c;
+}
+
+/* x, residual, sum, y and parameters. */
+static const element types[][5] = {
+    {F32, F32, F32, F32, F32},   {BF16, BF16, BF16, BF16, BF16}, {F16, F16, F16, F16, F32},
+    {F64, F64, F64, F64, F64},   {BF16, F32, F32, BF16, F32},    {F16, F32, F16, BF16, F16},
+    {F32, BF16, F16, F64, BF16}, {BF16, F32, BF16, F32, F32},    {F16, F16, F32, F16, F64},
+};
+
+static void stages_and_shapes(void) {
+    static const layout layouts[][2] = {{DENSE, DENSE},
+                                        {PADDED, PERMUTED},
+                                        {PERMUTED, REVERSED},
+                                        {INNER_STRIDE_2, PADDED},
+                                        {BROADCAST_FIRST, DENSE}};
+    uint64_t turn = 0;
+    int threads = 3;
+    const planish_exec ways[] = {
+        {.struct_size = sizeof(planish_exec)}, exec_backwards(), exec_threads(&threads)};
+    for (size_t a = 0; a < sizeof sets / sizeof *sets; a++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (size_t t = 0; t < sizeof types / sizeof *types; t++, turn++) {
+                const planish_kind kind = (planish_kind)(turn % 2);
+                const layout *l = layouts[turn / 2 % 5];
+                staged_case c = case_of(kind, &shapes[s], turn + 1);
+                put_around(&c, &sets[a]);
+                c.type = types[t][0], c.residual = types[t][1], c.sum = types[t][2];
+                c.y = types[t][3], c.params = types[t][4];
+                c.in = l[0], c.out = l[1];
+                test_case("%s: %s, %s x, %s residual, %s sum, %s y, %s parameters, %s, %s, %llu",
+                          sets[a].name, shapes[s].name, element_name(c.type),
+                          element_name(c.residual), element_name(c.sum), element_name(c.y),
+                          element_name(c.params), layout_name(c.in), layout_name(c.out),
+                          (unsigned long long)turn);
+                run_and_check(&c, &ways[turn % 3]);
+            }
+}
+
+/* sum over x or residual, y over x. */
+static void aliases(void) {
+    for (int way = 0; way < 40; way++)
+        for (element t = F32; t < ELEMENT_COUNT; t++) {
+            staged_case c =
+                case_of((planish_kind)(way % 2), &shapes[way / 8 % 5 == 4 ? 6 : way / 8], 7);
+            c.has |= ADDED | WEIGHTS | (way & 4 ? DROPPED | PART(S_SCALE) : 0);
+            c.op.dropout_p = way & 4 ? .5 : 0;
+            c.type = c.residual = c.sum = c.y = t;
+            c.params = t == F16 ? F32 : t;
+            c.in = c.out = way & 1 ? PADDED : DENSE;
+            c.y_over_x = way & 2;
+            c.sum_over = way & 2 || way % 3 ? S_RESIDUAL : S_X;
+            test_case("aliases, way %d, %s", way, element_name(t));
+            run_and_check(&c, NULL);
+        }
+}
+
+/* ---- What changes no bit
+ * ------------------------------------------------------------------------- */
+
+/* The bits of a run with these layouts, on so many threads. */
+static uint64_t digest_of(staged_case c, layout in, layout out, int threads) {
+    staged_run r;
+    char message[512] = "";
+    const planish_exec many = exec_threads(&threads);
+    c.in = in, c.out = out;
+    staged_make(&r, &c);
+    expect(!staged_forward(&r, threads ? &many : NULL, message, sizeof message), "%s", message);
+    const uint64_t digest = staged_digest(&r);
+    staged_free(&r);
+    return digest;
+}
+
+static uint64_t layouts_and_threads(void) {
+    uint64_t all = 0;
+    for (size_t a = 0; a < sizeof sets / sizeof *sets; a++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (element t = F32; t < ELEMENT_COUNT; t += 2 + (element)(s % 2)) {
+                staged_case c = case_of((planish_kind)((a + s) % 2), &shapes[s], a + s + 1);
+                /* A residual alone is done by the kernels of the norm alone. */
+                c.shape[0] *= s < 2 ? 9 : 1;
+                put_around(&c, &sets[a]);
+                c.type = c.residual = c.sum = c.y = c.params = t;
+                test_case("bits of %s, %s, %s", sets[a].name, shapes[s].name, element_name(t));
+                const uint64_t dense = digest_of(c, DENSE, DENSE, 0);
+                expect(digest_of(c, DENSE, DENSE, 5) == dense, "others on 5 threads");
+                expect(digest_of(c, PERMUTED, DENSE, 2) == dense, "others of permuted inputs");
+                expect(digest_of(c, PADDED, REVERSED, 0) == dense, "others in reversed outputs");
+                all = (all ^ dense) * 0x100000001b3u;
+            }
+    return all;
+}
+
+/* The same program on another tier prints the same digest. */
+static void tiers(const char *self, uint64_t here) {
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char command[600], line[64] = "";
+        snprintf(command, sizeof command, "PLANISH_CPU_TIER=%s '%s' --digest", names[i], self);
+        test_case("bits on tier %s", names[i]);
+        FILE *other = popen(command, "r");
+        expect(other && fgets(line, sizeof line, other), "%s does not run", command);
+        expect(strtoull(line, NULL, 16) == here, "%s, here %llx", line, (unsigned long long)here);
+        if (other)
+            pclose(other);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (flag(argc, argv, "digest")) {
+        test_case("digest");
+        printf("%llx\n", (unsigned long long)layouts_and_threads());
+        return 0;
+    }
+    stages_and_shapes();
+    aliases();
+    tiers(argv[0], layouts_and_threads());
+    return test_finish("staged_forward");
+}
