@@ -1,8 +1,8 @@
 """Trains one small model of each kind as it is, with planish.replace(), and with
 planish.replace(fuse=True): losses, time of a step, peak of memory.
 
-    python3 bench/fuse_models.py                       # on the first GPU, in bf16, under two minutes
-    python3 bench/fuse_models.py --tiny --steps 4      # sizes for a CPU
+    python3 bench/fuse_models.py                     # on the first GPU, in bf16, in two minutes
+    python3 bench/fuse_models.py --tiny --steps 4    # sizes for a CPU
     python3 bench/fuse_models.py llama flux --csv FILE
 
 The three start from the same weights and see the same batches; steps are timed by turns, the median

@@ -316,6 +316,7 @@ class Asks(Block):
         h = x + self.linear(x)
         if h.sum() > 0:
             h = h * 2
+            h = h + 1
         else:
             h = h - 1
         y = self.two(h)
@@ -336,7 +337,8 @@ class Settings(Block):
         if self.wide:
             y = self.one(h)
         else:
-            y = self.two(h) * 2
+            y = self.two(h)
+            y = y * 2
         return y + h
 
 
@@ -366,6 +368,44 @@ class Gated(Block):
         n = self.one(h)
         n = n * (scale + 1) + shift
         return n + h
+
+
+class Added(Block):
+    """What the layer scale gives is added to behind the sum."""
+
+    def __init__(self, size: int = 32) -> None:
+        super().__init__(size)
+        self.layer_scale = LayerScale(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        out = self.layer_scale(out)
+        h = out + x
+        n = self.one(h)
+        out += n
+        return out
+
+
+class LayerScale(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.rand(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class Ordered(Added):
+    """Both summands draw random numbers, the scaled one first."""
+
+    def __init__(self, size: int = 32) -> None:
+        super().__init__(size)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        h = self.layer_scale(self.drop(x)) + self.drop(self.linear(x))
+        return self.one(h)
 
 
 class Conditional(Block):
@@ -401,6 +441,8 @@ BLOCKS: dict[type[Block], dict[str, int]] = {
     Broadcast: {},
     Kept: {"modulated_layer_norm": 1},
     Gated: {"modulated_layer_norm": 1},
+    Added: {"add_layer_norm": 1},
+    Ordered: {"add_layer_norm": 1},
     Conditional: {},
     Heads: {"qk_norm": 1},
     Loop: {"add_layer_norm": 3},

@@ -119,8 +119,8 @@ def _report(model: nn.Module, fuse: bool) -> Report:
 def restore(model: _Module) -> _Module:
     """Takes back what :func:`replace` did, in place, and returns the model.
 
-    Every module has the class that it had, its own forward, and activations are where they were. Parameters and what
-    they have learned stay.
+    Every module has the class and the forward that it had, and activations are where they were.
+    Parameters and what they have learned stay.
     """
     rewritten.unfuse(model)
     fusion.unfuse(model)

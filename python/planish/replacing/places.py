@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,6 @@ Proven = tuple[type[nn.Module], Form, around.Pairs]
 
 _found: dict[Any, Any] = {}
 _lock = threading.RLock()
-
-_Run = Callable[..., Any]
 
 
 def _pairs(norm: Any) -> list[probe.Pair]:
@@ -52,8 +50,10 @@ class _Prober:
 
     def __init__(self, place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> None:
         self.place, self.norms, self.chain = place, norms, chain
-        self.form: Any = around.norm_form(norms[0])
-        self.size = size_of(self.form, norms[0]) or probe.DEFAULT_SIZE
+        form = around.norm_form(norms[0])
+        assert form is not None
+        self.form = form
+        self.size: int = size_of(self.form, norms[0]) or probe.DEFAULT_SIZE
         self.classes = tuple((type(one), around.chain_kind(one)) for one in chain)
 
     def _tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -75,13 +75,16 @@ class _Prober:
 
     def _run(self, ours: bool, pairs: around.Pairs, norms: list[Any], chain: Any, t: Any) -> Any:
         cls = type(self.norms[0])
+        run: Any
         if self.place.kind == "queries and keys":
-            run: _Run = around.queries_and_keys_apart
+            run = around.queries_and_keys_apart
             if ours:
                 run = around.queries_and_keys(cls, self.form, pairs)
             return run(*norms, t["x"], t["other"])
         if self.place.kind == "modulated":
-            run = around.modulated(cls, self.form, pairs) if ours else around.modulated_apart
+            run = around.modulated_apart
+            if ours:
+                run = around.modulated(cls, self.form, pairs)
             given = t.get("other"), t.get("gate")
             return run(*norms, t["x"], t["scale"], t["shift"], *given)
         run = around.sum_norm_apart
@@ -156,8 +159,8 @@ class _Prober:
             if not mine <= max(limit, own):
                 what = "a gradient" if gradient else "a result"
                 return (
-                    f"in {other.dtype} {what} is {mine:.3g} ULP from the exact one, the block's own "
-                    f"{own:.3g}"
+                    f"in {other.dtype} {what} is {mine:.3g} ULP from the exact one, the block's "
+                    f"own {own:.3g}"
                 )
         return ""
 

@@ -151,18 +151,17 @@ class _Rewritten:
         return _load, (self._planish_block,), dict(self.__dict__)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new = type(self).__new__(type(self))
+        new: Any = object.__new__(type(self))
         memo[id(self)] = new
-        if isinstance(new, nn.Module):
-            new.__setstate__(copy.deepcopy(self.__dict__, memo))
+        if isinstance(self, nn.Module):
+            new.__setstate__(copy.deepcopy(self.__dict__, memo))  # as torch's modules are copied
         else:
             new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return new
 
 
 def _load(original: Any) -> Any:
-    cls = _loading(original) if issubclass(original, nn.Module) else original
-    return cls.__new__(cls)
+    return object.__new__(_loading(original) if issubclass(original, nn.Module) else original)
 
 
 @functools.cache
