@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -79,7 +80,8 @@ def _together(one: Tensor | None, other: Tensor | None) -> tuple[Tensor | None, 
     broadcast to."""
     if one is None or other is None or one.shape == other.shape:
         return one, other
-    shape = torch.broadcast_shapes(one.shape, other.shape)
+    pairs = zip_longest(one.shape[::-1], other.shape[::-1], fillvalue=1)
+    shape = [max(sizes) if 0 not in sizes else 0 for sizes in pairs][::-1]
     return one.expand(shape), other.expand(shape)
 
 
@@ -111,8 +113,8 @@ def norm(
     y_dtype: torch.dtype,
     sum_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Any] | None:
-    """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight and bias
-    and of column_scale, by default x's last as far as they have them."""
+    """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight
+    and bias and of column_scale, by default x's last as far as they have them."""
     if way is not Way.PLAIN and way is not Way.OPERATOR:
         return None
     residual, row_scale, column_scale, weight, bias, scale, shift, gate = around
