@@ -1,8 +1,9 @@
 #include "cpu/hints.h"
 
-/* Of x, y, dy and dx, and what x is added to. */
+/* Of x, y, dy and dx, and what is added to x and to dx. */
 static size_t bytes_of_elements(const problem *p) {
-    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX, ROLE_RESIDUAL, ROLE_SUM};
+    static const role elements[] = {ROLE_X,        ROLE_Y,   ROLE_DY,  ROLE_DX,
+                                    ROLE_RESIDUAL, ROLE_SUM, ROLE_DSUM};
     size_t bytes = 0;
     for (size_t i = 0; i < sizeof elements / sizeof *elements; i++)
         bytes += (size_t)dtype_bytes(p->dtypes[elements[i]]);

@@ -87,6 +87,8 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .kind = p->kind,
         .activation = p->activation,
         .bias = run.data[ROLE_BIAS],
+        .dsum = run.data[ROLE_DSUM],
+        .dsum_pitch = run.pitch[ROLE_DSUM],
     };
 }
 
@@ -96,6 +98,7 @@ static void skip_rows(backward_args *args, int64_t rows) {
     args->x += rows * args->x_pitch;
     args->dy += rows * args->dy_pitch;
     args->dx = args->dx ? args->dx + rows * args->dx_pitch : NULL;
+    args->dsum = args->dsum ? args->dsum + rows * args->dsum_pitch : NULL;
     args->mean = stat_at(&args->mean, rows);
     args->rstd = stat_at(&args->rstd, rows);
 }

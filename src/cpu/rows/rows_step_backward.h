@@ -118,11 +118,13 @@ INLINE void NAME(store_real)(REAL *p, VEC v, int64_t left) {
         STORE_REAL_PART(p, v, (int)left);
 }
 
-/* `vecs` vectors of every row, from element i on; the last has `last` elements. */
+/* `vecs` vectors of every row, from element i on; the last has `last` elements. dsum is added to
+ * dx, where that is not a constant NULL. */
 INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x[],
-                                const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
-                                int64_t i, const int vecs, int last, const bool rms,
-                                const NAME(row_gradients) * rows, const traffic t) {
+                                const ELEMENT_T *const dy[], const ELEMENT_T *const dsum[],
+                                ELEMENT_T *const dx[], const int count, int64_t i, const int vecs,
+                                int last, const bool rms, const NAME(row_gradients) * rows,
+                                const traffic t) {
     const WEIGHT_T *const weights = (const WEIGHT_T *)a->weight + i;
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
@@ -144,13 +146,17 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
             const int64_t at = i + k * VEC_LANES;
             const VEC d = NAME(load_x)(dy[r] + at, left);
             const VEC xhat = NAME(xhat_of)(NAME(load_x)(x[r] + at, left), row, rms);
-            NAME(store_as)(dx[r] + at, NAME(gradient_of)(d, weight[k], xhat, row, rms), left, t);
+            const VEC ds = NAME(gradient_of)(d, weight[k], xhat, row, rms);
+            NAME(store_as)(dx[r] + at, NAME(with_sum)(ds, dsum ? dsum[r] + at : NULL, left), left,
+                           t);
             dweight[k] = V(fma)(d, xhat, dweight[k]);
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
         }
         NAME(prefetch_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, prefetches, 0);
         NAME(prefetch_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, prefetches, 0);
+        if (dsum)
+            NAME(prefetch_row)(dsum[r] + i, ahead * a->dsum_pitch, vecs * VEC_LANES, prefetches, 0);
     }
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -162,7 +168,7 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
 
 /* Does what it can of the rows, in steps of `count`, and returns how many. */
 INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, const int count,
-                                       const traffic t) {
+                                       const bool summed, const traffic t) {
     const int64_t n = a->cols;
     _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
     /* As in rows_step.h. */
@@ -171,12 +177,14 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
     const bool prefetches = a->hints->prefetch_steps;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
-        const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS];
+        const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS], *dsum[STEP_ROWS];
         ELEMENT_T *dx[STEP_ROWS];
         NAME(row_gradients) rows;
         for (int r = 0; r < count; r++) {
             x[r] = (const ELEMENT_T *)(a->x + (done + r) * a->x_pitch);
             dy[r] = (const ELEMENT_T *)(a->dy + (done + r) * a->dy_pitch);
+            if (summed)
+                dsum[r] = (const ELEMENT_T *)(a->dsum + (done + r) * a->dsum_pitch);
             dx[r] = lines ? piece + r * n : (ELEMENT_T *)(a->dx + (done + r) * a->dx_pitch);
         }
         NAME(saved_of)(a, done, count, rms, &rows);
@@ -189,11 +197,12 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         }
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            NAME(step_gradient)(a, x, dy, dx, count, i, NAME(PARTS), VEC_LANES, rms, &rows, t);
+            NAME(step_gradient)(a, x, dy, summed ? dsum : NULL, dx, count, i, NAME(PARTS),
+                                VEC_LANES, rms, &rows, t);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
-        UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-            NAME(step_gradient)(a, x, dy, dx, count, i, v, last, rms, &rows, t);
+        UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) NAME(step_gradient)(
+            a, x, dy, summed ? dsum : NULL, dx, count, i, v, last, rms, &rows, t);
         if (lines)
             stream_lines(a->dx + done * a->dx_pitch, piece, count * a->dx_pitch);
     }
@@ -217,10 +226,18 @@ INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rm
         return 0;
     const bool large = a->traffic != TRAFFIC_STREAM || a->cols <= LANES;
     if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
-        return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_LINES)
-                     : NAME(steps_of_backward)(a, rms, TOGETHER, TRAFFIC_LINES);
-    return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
-                 : NAME(steps_of_backward)(a, rms, TOGETHER, TRAFFIC_STREAM);
+        return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, false, TRAFFIC_LINES)
+                     : NAME(steps_of_backward)(a, rms, TOGETHER, false, TRAFFIC_LINES);
+    return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, false, TRAFFIC_STREAM)
+                 : NAME(steps_of_backward)(a, rms, TOGETHER, false, TRAFFIC_STREAM);
+}
+
+ONE_COPY int64_t NAME(step_rows_summed)(const backward_args *a, bool rms) {
+    if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
+        return rms ? NAME(steps_of_backward)(a, true, TOGETHER, true, TRAFFIC_LINES)
+                   : NAME(steps_of_backward)(a, false, TOGETHER, true, TRAFFIC_LINES);
+    return rms ? NAME(steps_of_backward)(a, true, STEP_ROWS, true, TRAFFIC_STREAM)
+               : NAME(steps_of_backward)(a, false, STEP_ROWS, true, TRAFFIC_STREAM);
 }
 
 ONE_COPY int64_t NAME(step_rows_backward)(const backward_args *a, bool rms) {
