@@ -90,6 +90,21 @@ def _are_saved_badly(way: Way, *tensors: Tensor | None) -> bool:
     return way is Way.PLAIN and any(t is not None and t.is_inference() for t in tensors)
 
 
+#: With more elements than this the general kernels take longer than torch's operators.
+_GENERAL_ELEMENTS = 32768
+
+
+def _are_rows(
+    x: Tensor, others: tuple[Tensor | None, ...], reduce: list[int], affine: list[int]
+) -> bool:
+    """Whether a row's elements are neighbours in each of these, and weights vary along it: for what
+    lies otherwise the library has its general kernels alone."""
+    last = list(range(x.dim() - len(reduce), x.dim()))
+    if reduce != last or affine[-len(reduce) :] != last:
+        return False
+    return all(t is None or t.stride(-1) == 1 or t.shape[-1] == 1 for t in (x, *others))
+
+
 def _is_distributed(x: Tensor) -> bool:
     distributed: Any = sys.modules.get("torch.distributed.tensor")
     return distributed is not None and isinstance(x, distributed.DTensor)
@@ -133,6 +148,10 @@ def norm(
         return None
     if affine is None:
         affine = last_axes(x, weight if weight is not None else bias)
+    has_stages = residual is not None or scale is not None or gate is not None or round_xhat
+    are_rows = not has_stages or _are_rows(x, (residual, gate), reduce, affine)
+    if not are_rows and x.numel() > _GENERAL_ELEMENTS:
+        return None
     if column is None:
         column = [] if column_scale is None else last_axes(x, column_scale)
     rng = None
@@ -288,6 +307,8 @@ def quantized(
     if not _asked.runs("cpu" if x.is_cpu else x.device.type, dtypes, question, False):
         return None
     axes = last_axes(x, None)
+    if not _are_rows(x, (residual,), axes, axes) and x.numel() > _GENERAL_ELEMENTS:
+        return None
     arguments = (
         x,
         residual,
