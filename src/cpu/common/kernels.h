@@ -90,6 +90,9 @@ typedef struct cpu_hints {
     bool prefetch_groups; /* the next row or pixels */
     bool prefetch_dx;     /* of rows stored by channel: dx, while its row is summed */
     bool by_pixel;        /* backward reads pixels one behind the other, not four at once */
+    /* Of rows, backward: those that go one by one in place of a step are prefetched so many rows
+     * before; 0: none goes so. */
+    int single_ahead;
 } cpu_hints;
 
 /* Kernels are told apart by planish_kind where a norm is alone; where something follows it, the

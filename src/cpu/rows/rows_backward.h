@@ -6,6 +6,17 @@ enum { BACKWARD_GROUP_BYTES = 32768, BACKWARD_LONG_BYTES = 262144 };
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
+/* Finishes the constants of one row of a segment or less. */
+INLINE bool NAME(row_constants)(const backward_args *a, int64_t row, const ELEMENT_T *x,
+                                const ELEMENT_T *dy, bool rms, NAME(row_gradient) * of) {
+    VEC xhat, g, gxhat;
+    if (a->cols < LANES && !rms)
+        NAME(gradient_sums_as)(a, x, dy, a->weight, a->cols, *of, false, true, &xhat, &g, &gxhat);
+    else
+        NAME(row_gradient_sums)(a, x, dy, a->weight, a->cols, *of, rms, 0, &xhat, &g, &gxhat);
+    return NAME(constants_of_one)(a, row, xhat, g, gxhat, rms, of);
+}
+
 /* Finishes the constants of up to TOGETHER rows, from row `first` on, from their sums. False where
  * one left the range. */
 OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
@@ -270,7 +281,10 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
     }
-    if (__builtin_expect(!NAME(gradient_constants)(a, first, x, dy, count, rms, row), 0)) {
+    const bool in_range = count == 1 && a->cols <= NAME(SEGMENT)
+                              ? NAME(row_constants)(a, first, x[0], dy[0], rms, row)
+                              : NAME(gradient_constants)(a, first, x, dy, count, rms, row);
+    if (__builtin_expect(!in_range, 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
                 NAME(backward_row)(a, first + r, rms, t);

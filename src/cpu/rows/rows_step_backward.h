@@ -119,18 +119,16 @@ INLINE void NAME(store_real)(REAL *p, VEC v, int64_t left) {
 }
 
 /* `vecs` vectors of every row, from element i on; the last has `last` elements. dsum is added to
- * dx, where that is not a constant NULL. */
+ * dx, where that is not a constant NULL. What lies `ahead` rows on is prefetched; 0: nothing. */
 INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x[],
                                 const ELEMENT_T *const dy[], const ELEMENT_T *const dsum[],
                                 ELEMENT_T *const dx[], const int count, int64_t i, const int vecs,
                                 int last, const bool rms, const NAME(row_gradients) * rows,
-                                const traffic t) {
+                                int64_t ahead, const traffic t) {
     const WEIGHT_T *const weights = (const WEIGHT_T *)a->weight + i;
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const bool prefetches = a->hints->prefetch_steps;
-    const int64_t ahead = a->hints->rows_ahead ? a->hints->rows_ahead : count;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -153,10 +151,10 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
         }
-        NAME(prefetch_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, prefetches, 0);
-        NAME(prefetch_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, prefetches, 0);
+        NAME(prefetch_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, ahead, 0);
+        NAME(prefetch_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, ahead, 0);
         if (dsum)
-            NAME(prefetch_row)(dsum[r] + i, ahead * a->dsum_pitch, vecs * VEC_LANES, prefetches, 0);
+            NAME(prefetch_row)(dsum[r] + i, ahead * a->dsum_pitch, vecs * VEC_LANES, ahead, 0);
     }
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -175,6 +173,8 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
     const bool lines = t != TRAFFIC_LINES && count * n >= 16 * LANES &&
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, TOGETHER);
     const bool prefetches = a->hints->prefetch_steps;
+    const int64_t step = a->hints->rows_ahead ? a->hints->rows_ahead : count;
+    const int64_t ahead = prefetches ? step : 0;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
         const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS], *dsum[STEP_ROWS];
@@ -198,16 +198,18 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
             NAME(step_gradient)(a, x, dy, summed ? dsum : NULL, dx, count, i, NAME(PARTS),
-                                VEC_LANES, rms, &rows, t);
+                                VEC_LANES, rms, &rows, ahead, t);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
         UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) NAME(step_gradient)(
-            a, x, dy, summed ? dsum : NULL, dx, count, i, v, last, rms, &rows, t);
+            a, x, dy, summed ? dsum : NULL, dx, count, i, v, last, rms, &rows, ahead, t);
         if (lines)
             stream_lines(a->dx + done * a->dx_pitch, piece, count * a->dx_pitch);
     }
     return done;
 }
+
+#include "cpu/rows/rows_single_backward.h"
 
 /* Whether these are the gradients that steps make. */
 INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
@@ -215,17 +217,19 @@ INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
 }
 
 INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rms) {
+    const bool by_line =
+        NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols));
+    if (NAME(go_singly)(a, by_line))
+        return NAME(single_rows)(a, rms, by_line);
     /* Longer rows that come from far go alone, for a step of them, their dx and the next step's do
-     * not fit the first-level cache: f32 rows of 192 and 256 columns, 14 to 20 MB in all, take half
-     * as long so on Zen 4, 2 MB of them 1.1 to 1.2 times as long. From memory only where some of
-     * them together are not lines. */
+     * not fit the first-level cache. From memory only where some of them together are not lines. */
     const bool parts = a->hints->steps_of_parts && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
     const bool fewer = a->hints->far || (a->traffic == TRAFFIC_STREAM && !parts);
     const int64_t most = fewer ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
     if (a->cols > most)
         return 0;
     const bool large = a->traffic != TRAFFIC_STREAM || a->cols <= LANES;
-    if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
+    if (by_line)
         return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, false, TRAFFIC_LINES)
                      : NAME(steps_of_backward)(a, rms, TOGETHER, false, TRAFFIC_LINES);
     return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, false, TRAFFIC_STREAM)
