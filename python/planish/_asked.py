@@ -117,8 +117,8 @@ def runs(
 ) -> bool:
     """Whether the forward (and the backward, if that is asked) of such tensors has kernels.
 
-    ``dtypes``: of x, residual, row_scale, column_scale, weight, bias, scale, shift, gate, y and sum,
-    None for what is absent.
+    ``dtypes``: of x, residual, row_scale, column_scale, weight, bias, scale, shift, gate, y and
+    sum, None for what is absent.
     """
     key = device, dtypes, question, backward
     known = _known.get(key)

@@ -1,4 +1,5 @@
-"""Modules of the functions in _fused.py and _gated.py: a norm with the sum, the modulation or the gate beside it.
+"""Modules of the functions in _fused.py and _gated.py: a norm with the sum, the modulation or the
+gate beside it.
 
 Their parameters are those of the norm alone, under its names, so that state_dicts of LayerNorm and
 RMSNorm load. What their functions refuse is refused here, too: nothing falls back to torch.

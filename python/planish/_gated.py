@@ -1,5 +1,5 @@
-"""A norm with a gate behind or before it, in one call of planish's kernels (_staged.py) or composed,
-as _fused.py has it."""
+"""A norm with a gate behind or before it, in one call of planish's kernels (_staged.py) or
+composed, as _fused.py has it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _fused_gated_norm(
     group_size: int | None,
     weight_offset: float,
 ) -> Tensor | None:
-    """In one call of the kernels, which see groups of columns as an axis; None where they cannot."""
+    """In one call of the kernels, which see groups of columns as an axis; None: composed."""
     way = way_of(x, gate, weight, bias)
     shape = x.shape
     if group_size is not None and group_size < x.shape[-1]:

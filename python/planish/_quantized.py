@@ -157,10 +157,12 @@ def _fused_norm(
         return None
     q, scales, total = results
     if scales is not None:
+        rows = x.shape[:-1]
+        if transposed and rows.numel() != scales.shape[1]:
+            scales.detach()[:, rows.numel() :].zero_()
         if scale_format == "e8m0":
             scales = scales.view(torch.float8_e8m0fnu)
         if transposed:
-            rows = x.shape[:-1]
             scales = scales[:, : rows.numel()].t().view(*rows, scales.shape[0])
     found = scale if scales is None else scales
     assert found is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -79,13 +80,29 @@ def _together(one: Tensor | None, other: Tensor | None) -> tuple[Tensor | None, 
     broadcast to."""
     if one is None or other is None or one.shape == other.shape:
         return one, other
-    shape = torch.broadcast_shapes(one.shape, other.shape)
+    pairs = zip_longest(one.shape[::-1], other.shape[::-1], fillvalue=1)
+    shape = [max(sizes) if 0 not in sizes else 0 for sizes in pairs][::-1]
     return one.expand(shape), other.expand(shape)
 
 
 def _are_saved_badly(way: Way, *tensors: Tensor | None) -> bool:
     """Autograd saves no tensor that was made in inference mode."""
     return way is Way.PLAIN and any(t is not None and t.is_inference() for t in tensors)
+
+
+#: With more elements than this the general kernels take longer than torch's operators.
+_GENERAL_ELEMENTS = 32768
+
+
+def _are_rows(
+    x: Tensor, others: tuple[Tensor | None, ...], reduce: list[int], affine: list[int]
+) -> bool:
+    """Whether a row's elements are neighbours in each of these, and weights vary along it: for what
+    lies otherwise the library has its general kernels alone."""
+    last = list(range(x.dim() - len(reduce), x.dim()))
+    if reduce != last or affine[-len(reduce) :] != last:
+        return False
+    return all(t is None or t.stride(-1) == 1 or t.shape[-1] == 1 for t in (x, *others))
 
 
 def _is_distributed(x: Tensor) -> bool:
@@ -111,8 +128,8 @@ def norm(
     y_dtype: torch.dtype,
     sum_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Any] | None:
-    """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight and bias
-    and of column_scale, by default x's last as far as they have them."""
+    """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight
+    and bias and of column_scale, by default x's last as far as they have them."""
     if way is not Way.PLAIN and way is not Way.OPERATOR:
         return None
     residual, row_scale, column_scale, weight, bias, scale, shift, gate = around
@@ -131,6 +148,10 @@ def norm(
         return None
     if affine is None:
         affine = last_axes(x, weight if weight is not None else bias)
+    has_stages = residual is not None or scale is not None or gate is not None or round_xhat
+    are_rows = not has_stages or _are_rows(x, (residual, gate), reduce, affine)
+    if not are_rows and x.numel() > _GENERAL_ELEMENTS:
+        return None
     if column is None:
         column = [] if column_scale is None else last_axes(x, column_scale)
     rng = None
@@ -286,6 +307,8 @@ def quantized(
     if not _asked.runs("cpu" if x.is_cpu else x.device.type, dtypes, question, False):
         return None
     axes = last_axes(x, None)
+    if not _are_rows(x, (residual,), axes, axes) and x.numel() > _GENERAL_ELEMENTS:
+        return None
     arguments = (
         x,
         residual,

@@ -167,13 +167,14 @@ def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ..
     nothing = (None,) * 26
     if all(gradient is None for gradient in gradients):
         return nothing
+    dy: Any
+    s: Any
     parameters: list[Any]
     dy, s, rstd, dsum, branch, row_scale, column, rng, *parameters = ctx.saved_tensors
     goes_on = torch.is_grad_enabled()
     with torch.set_grad_enabled(goes_on):
-        dy, s, dsum, branch, column, *parameters = map(
-            _as_input, (dy, s, dsum, branch, column, *parameters)
-        )
+        others = [_as_input(t) for t in (dy, s, dsum, branch, column, *parameters)]
+        dy, s, dsum, branch, column, *parameters = others
     inputs = [t for t in (dy, s, dsum, branch, column, *parameters) if t is not None]
     with torch.enable_grad():
         tensors = [dsum, branch, row_scale, column, rng, *parameters]

@@ -9,6 +9,7 @@ are in _staged_derivatives.py). Only _staged.py calls them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -105,7 +106,7 @@ def _backward_fake(
         dtype = other if parameter is None else parameter.dtype
         return _dense(s, [s.shape[axis] for axis in axes], dtype)
 
-    made = (
+    made: tuple[Callable[[], Tensor], ...] = (
         lambda: torch.empty_like(s, dtype=dx_dtype),
         lambda: torch.empty_like(s, dtype=dresidual_dtype),
         lambda: along(affine, weight),

@@ -12,6 +12,7 @@ void staged_free(staged *s) {
     for (int r = 0; r < ROLE_COUNT; r++) {
         free_tensor(&s->given[r]);
         free_new_tensor(&s->made[r]);
+        free_new_tensor(&s->copies[r]);
     }
 }
 
@@ -90,12 +91,26 @@ void staged_make_dense(staged *s, role r, uint64_t axes, bool whole, int32_t dty
     made_is(s, r, new_dense_tensor(x, ndim, made->sizes, dtype, made->strides, &s->view[r]));
 }
 
+static void make_dense(staged *s) {
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!s->given[r] || types_of((role)r) != TYPES_REAL || view_is_contiguous(&s->view[r]))
+            continue;
+        s->copies[r] = new_dense_copy(s->given[r]);
+        s->view[r] = view_input(handle_of(&s->copies[r]));
+    }
+}
+
 void staged_run(staged *s, planish_pass pass, bool into) {
     char text[512] = "";
     const message error = {text, sizeof text};
     const planish_tensors tensors = tensors_of_roles(s->list);
-    const planish_status status = into ? run_norm_into(&s->op, pass, &tensors, error)
-                                       : run_norm(&s->op, pass, &tensors, error);
+    planish_status status = into ? run_norm_into(&s->op, pass, &tensors, error)
+                                 : run_norm_if_fast(&s->op, pass, &tensors, error);
+    if (status == PLANISH_ERROR_UNAVAILABLE && !into &&
+        s->view[ROLE_X].device.device_type == kDLCUDA) {
+        make_dense(s);
+        status = run_norm(&s->op, pass, &tensors, error);
+    }
     if (status == PLANISH_OK)
         return;
     char sentence[640];

@@ -17,6 +17,7 @@ typedef struct staged {
     planish_norm op;
     tensor_handle given[ROLE_COUNT]; /* owned */
     new_tensor made[ROLE_COUNT];     /* likewise */
+    new_tensor copies[ROLE_COUNT];   /* likewise: dense copies of what was given */
     DLTensor view[ROLE_COUNT];
     const DLTensor *list[ROLE_COUNT]; /* the views of what is there */
 } staged;
@@ -44,8 +45,9 @@ void staged_make_full(staged *s, role r, int32_t dtype, layout *made);
 /* or dense, with the sizes of x's axes in `axes`; `whole`: with x's rank, 1 elsewhere. */
 void staged_make_dense(staged *s, role r, uint64_t axes, bool whole, int32_t dtype, layout *made);
 
-/* Runs the pass over all that is there; throws what the library says. `into`: outputs were given,
- * and may overlap. */
+/* Runs the pass over all that is there; throws what the library says. On a GPU, what only the
+ * general kernels would take as it is gets dense first. `into`: outputs were given, and may
+ * overlap. */
 void staged_run(staged *s, planish_pass pass, bool into);
 
 /* Puts the outputs of these roles on the stack, undefined ones where there is none. */

@@ -1,5 +1,5 @@
-"""The operators of norms with stages: opcheck, derivatives of second order, what is saved, who falls
-back to torch's operators, tracing, DTensor, and tensors that are written in place."""
+"""The operators of norms with stages: opcheck, derivatives of second order, what is saved, who
+falls back to torch's operators, tracing, and DTensor."""
 
 from __future__ import annotations
 

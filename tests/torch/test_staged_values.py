@@ -245,7 +245,7 @@ def test_a_mask_is_not_philox_of_seed_offset_and_place(shape: tuple[int, ...], p
     rng = torch.randint(2**63 - 1, (2,))
     state = torch.get_rng_state()
     torch.manual_seed(11)
-    y, total = planish.add_layer_norm(x, zeros, dropout_p=p)
+    total = planish.add_layer_norm(x, zeros, dropout_p=p)[1]
     assert torch.equal(torch.get_rng_state(), state)
     keep = _staged_composite.keep_of(rng, shape, p)
     assert torch.equal(total != 0, keep)
@@ -264,3 +264,13 @@ def test_something_that_is_dropped_leaves_a_trace() -> None:
     total = planish.add_rms_norm(x, residual, dropout_p=0.5)[1]
     kept = total.isnan()
     assert 0.4 < kept.double().mean() < 0.6 and torch.equal(total[~kept], residual[~kept])
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_large_columns_first_go_to_the_general_kernels(large: bool) -> None:
+    x, r = (torch.randn(256, 256 if large else 64).t() for _ in range(2))
+    calls = Calls()
+    y, total = planish.add_rms_norm(x, r)
+    assert calls.on_planish(FORWARD) == (0 if large else 1)
+    assert torch.equal(total, x + r)
+    near([y], [planish.rms_norm(total.double(), -1)], torch.float32)

@@ -10,6 +10,8 @@ is differentiable. RuntimeError for shapes and devices that do not fit, TypeErro
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from planish import _functional, _quantized, _staged, _stages
 from torch import Tensor
@@ -144,7 +146,12 @@ def _quantize(
     one = number.reshape(())
     if _staged.norm_into(out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual):
         return
-    given = {"dtype": out.dtype, "per": "tensor", "scale": number, "residual": residual}
+    given: dict[str, Any] = {
+        "dtype": out.dtype,
+        "per": "tensor",
+        "scale": number,
+        "residual": residual,
+    }
     results = (
         _quantized.quantized_rms_norm(input, weight, eps, **given)
         if rms
