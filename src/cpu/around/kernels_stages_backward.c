@@ -152,6 +152,8 @@ INLINE void NAME(before_vector)(NAME(gradient_rows) r, NAME(factors) by, int64_t
         NAME(put)(r.dcolumn, i, left, part,
                   V(fma)(ds, u, NAME(row_at)(r.dcolumn, i, left, part, 0)));
     }
+    /* Either may lie over what the other is made of. */
+    const VEC dx = NAME(by_all)(by, ds, i, left, part);
     if (r.dgate) {
         const VEC x = NAME(row_at)(r.x, i, left, part, 0);
         const VEC gate = NAME(row_at)(by.gate, i, left, part, 0);
@@ -160,7 +162,7 @@ INLINE void NAME(before_vector)(NAME(gradient_rows) r, NAME(factors) by, int64_t
                   NAME(by_row)(by, NAME(by_column)(by, d, i, left, part), i, left, part));
     }
     if (r.dx)
-        NAME(put)(r.dx, i, left, part, NAME(by_all)(by, ds, i, left, part));
+        NAME(put)(r.dx, i, left, part, dx);
 }
 
 static void NAME(before_row)(const before_args *a) {
