@@ -29,8 +29,8 @@
  *     y  = f(z)
  *     dy is f'(z) times the gradient that comes in, wherever the formulas of backward have it
  *
- * Stages may stand around the norm, in one order; each is optional (planish_tensors says which tensor
- * brings which), and keep is 1 or 0, drawn from rng:
+ * Stages may stand around the norm, in one order; each is optional (planish_tensors says which
+ * tensor brings which), and keep is 1 or 0, drawn from rng:
  *
  *     u    = x * silu(gate)                             a gate before the norm
  *            * column_scale * row_scale * keep / (1 - dropout_p)
@@ -218,7 +218,7 @@ typedef struct planish_norm {
     uint64_t column_axes;     /* column_scale and dcolumn_scale vary along these; 0: along A */
     planish_gate gate;        /* where the gate stands, if there is one */
     planish_rounding rounding;
-    double dropout_p; /* the probability that an element of x is dropped; at least 0, below 1 */
+    double dropout_p;    /* the probability that an element of x is dropped; at least 0, below 1 */
     int64_t scale_block; /* y_scales has one scale for each so many elements of a row (the last one
                             may be of fewer); 0: one for a row */
     planish_scale_format scale_format; /* of y_scales */
@@ -231,9 +231,22 @@ typedef struct planish_norm {
  * of the library, so that what they return is as large as the caller's planish_norm.) */
 static inline planish_norm planish_norm_op(planish_kind kind, uint64_t reduce_axes,
                                            uint64_t affine_axes, double eps) {
-    planish_norm op = {sizeof(planish_norm), kind, 0, reduce_axes, affine_axes, eps,
-                       PLANISH_IDENTITY, 0, 0, PLANISH_GATE_AFTER, PLANISH_ROUND_ONCE, 0, 0,
-                       PLANISH_SCALE_FLOAT, 0, 0};
+    planish_norm op = {sizeof(planish_norm),
+                       kind,
+                       0,
+                       reduce_axes,
+                       affine_axes,
+                       eps,
+                       PLANISH_IDENTITY,
+                       0,
+                       0,
+                       PLANISH_GATE_AFTER,
+                       PLANISH_ROUND_ONCE,
+                       0,
+                       0,
+                       PLANISH_SCALE_FLOAT,
+                       0,
+                       0};
     return op;
 }
 
@@ -375,22 +388,22 @@ typedef struct planish_tensors {
     const DLTensor *dweight;
     const DLTensor *dbias;
     /* ---- The stages around the norm ---- */
-    const DLTensor *residual;      /* added to x; its own dtype */
-    const DLTensor *sum;           /* s is written here, in its dtype */
-    const DLTensor *row_scale;     /* x is multiplied by it: stochastic depth */
-    const DLTensor *column_scale;  /* likewise: LayerScale, the gate of a diffusion transformer */
-    const DLTensor *scale;         /* modulation: m = z * (1 + scale) + shift */
+    const DLTensor *residual;     /* added to x; its own dtype */
+    const DLTensor *sum;          /* s is written here, in its dtype */
+    const DLTensor *row_scale;    /* x is multiplied by it: stochastic depth */
+    const DLTensor *column_scale; /* likewise: LayerScale, the gate of a diffusion transformer */
+    const DLTensor *scale;        /* modulation: m = z * (1 + scale) + shift */
     const DLTensor *shift;
-    const DLTensor *gate;          /* planish_norm.gate says where it multiplies */
-    const DLTensor *rng;           /* dropout's seed and offset */
-    const DLTensor *mask;          /* keep is written here: 1 or 0 */
-    const DLTensor *q;             /* y quantised. y itself may be NULL then */
-    const DLTensor *y_scale;       /* the scale that q is made with: one number that is read */
-    const DLTensor *y_scales;      /* or scales that are made of y and written */
-    const DLTensor *amax;          /* the largest |y| is written here */
-    const DLTensor *branch;        /* FORWARD's x, for dcolumn_scale */
-    const DLTensor *dsum;          /* the gradient that reaches s by another way */
-    const DLTensor *dresidual;     /* ds is written here */
+    const DLTensor *gate;      /* planish_norm.gate says where it multiplies */
+    const DLTensor *rng;       /* dropout's seed and offset */
+    const DLTensor *mask;      /* keep is written here: 1 or 0 */
+    const DLTensor *q;         /* y quantised. y itself may be NULL then */
+    const DLTensor *y_scale;   /* the scale that q is made with: one number that is read */
+    const DLTensor *y_scales;  /* or scales that are made of y and written */
+    const DLTensor *amax;      /* the largest |y| is written here */
+    const DLTensor *branch;    /* FORWARD's x, for dcolumn_scale */
+    const DLTensor *dsum;      /* the gradient that reaches s by another way */
+    const DLTensor *dresidual; /* ds is written here */
     const DLTensor *dscale;
     const DLTensor *dshift;
     const DLTensor *dgate;

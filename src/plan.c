@@ -4,9 +4,6 @@
 
 planish_status plan_make(planish_plan *plan, message error) {
     const DLDevice device = plan->problem.device;
-    if (problem_has_stages(&plan->problem) && is_gpu(device))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "there are stages around the norm; they cannot be run on a GPU yet");
     if (is_gpu(device)) {
         cuda_limits limits;
         const planish_status status = cuda_device_limits(device.device_id, &limits, error);

@@ -317,10 +317,6 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                         (int)x->device.device_type, x->device.device_id);
     }
 
-    if (p->activation > PLANISH_RELU && !is_cpu(p->device.device_type))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "op->activation is %d; wanted 0 to %d on a GPU, which has no GELU",
-                    (int)op->activation, PLANISH_RELU);
     if ((status = stages_check(p, op, t, error)))
         return status;
 

@@ -24,13 +24,15 @@ static const role_types types[ROLE_COUNT] = {EACH_ROLE(TYPES, )};
 
 /* The roles whose set of passes has this one. */
 #define WHERE(passes, pass, role) | ((unsigned)(passes) >> (pass) & 1u) << ROLE_##role
-#define NEEDED(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)         \
+#define NEEDED(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)  \
     WHERE(needed, pass, role)
-#define OPTIONAL(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)       \
+#define OPTIONAL(pass, role, field, axes, kinds, needed, optional, activated, written, over,       \
+                 types)                                                                            \
     WHERE(optional, pass, role)
-#define ACTIVATED(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)      \
+#define ACTIVATED(pass, role, field, axes, kinds, needed, optional, activated, written, over,      \
+                  types)                                                                           \
     WHERE(activated, pass, role)
-#define WRITTEN(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)        \
+#define WRITTEN(pass, role, field, axes, kinds, needed, optional, activated, written, over, types) \
     WHERE(written, pass, role)
 #define SETS(pass)                                                                                 \
     [pass] = {0u EACH_ROLE(NEEDED, pass), 0u EACH_ROLE(OPTIONAL, pass),                            \
@@ -80,7 +82,7 @@ const char *planish_tensor_name(int index) {
 }
 
 const char *dtype_name(dtype d) {
-    static const char *const all[] = {"f32", "f16", "bf16", "f64", "none", "f8_e4m3fn",
-                                      "f8_e5m2", "f8_e8m0", "i8", "u8", "u64"};
+    static const char *const all[] = {"f32",     "f16",     "bf16", "f64", "none", "f8_e4m3fn",
+                                      "f8_e5m2", "f8_e8m0", "i8",   "u8",  "u64"};
     return all[d];
 }

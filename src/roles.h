@@ -115,8 +115,7 @@ typedef enum role_axes {
 } role_axes;
 role_axes axes_of(role r);
 
-#define BIT_OF(wanted, role, field, axes, ...)                                                     \
-    | (unsigned)(AXES_##axes == (wanted)) << ROLE_##role
+#define BIT_OF(wanted, role, field, axes, ...) | (unsigned)(AXES_##axes == (wanted)) << ROLE_##role
 enum {
     FULL_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_FULL),
     AFFINE_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_AFFINE),

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* ---- The operator's fields -------------------------------------------------------------------- */
+/* ---- The operator's fields --------------------------------------------------------------------
+ */
 
 static planish_status check_fields(const planish_norm *op, message error) {
     if (op->gate != PLANISH_GATE_AFTER && op->gate != PLANISH_GATE_BEFORE)
@@ -38,7 +39,8 @@ static planish_status check_fields(const planish_norm *op, message error) {
     return PLANISH_OK;
 }
 
-/* ---- Tensors that want each other ------------------------------------------------------------- */
+/* ---- Tensors that want each other -------------------------------------------------------------
+ */
 
 static planish_status check_together(const problem *p, message error) {
     static const struct {
@@ -73,15 +75,16 @@ static planish_status check_dropout(const problem *p, const planish_norm *op, me
     return PLANISH_OK;
 }
 
-/* ---- Fills and checks ------------------------------------------------------------------------- */
+/* ---- Fills and checks -------------------------------------------------------------------------
+ */
 
 static bool has_fields(const planish_norm *op) {
     return op->rounding || op->dropout_p > 0 || op->gate || op->scale_block || op->scale_format ||
            op->scale_least > 0 || op->scale_most > 0 || op->modulation_axes || op->column_axes;
 }
 
-planish_status stages_check(problem *p, const planish_norm *op,
-                            const DLTensor *const t[ROLE_COUNT], message error) {
+planish_status stages_check(problem *p, const planish_norm *op, const DLTensor *const t[ROLE_COUNT],
+                            message error) {
     p->around = (stages){.sum = DTYPE_NONE, .blocks = 1};
     planish_status status = check_fields(op, error);
     if (status)
@@ -115,15 +118,17 @@ planish_status stages_check(problem *p, const planish_norm *op,
     return status ? status : check_together(p, error);
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------------ */
+/* ---- Sizes ------------------------------------------------------------------------------------
+ */
 
 static planish_status match_count(role r, const DLTensor *t, int64_t wanted, message error) {
     int64_t count = 1;
     for (int i = 0; i < t->ndim; i++)
         count *= t->shape[i];
     if (count != wanted || t->ndim > 1)
-        return fail(error, PLANISH_ERROR_SHAPE, "%s has %lld elements on %d axes; wanted %lld on %s",
-                    role_name(r), (long long)count, t->ndim, (long long)wanted,
+        return fail(error, PLANISH_ERROR_SHAPE,
+                    "%s has %lld elements on %d axes; wanted %lld on %s", role_name(r),
+                    (long long)count, t->ndim, (long long)wanted,
                     wanted == 1 ? "one axis or none" : "one axis");
     if (wanted > 1 && t->strides && t->strides[0] != 1)
         return fail(error, PLANISH_ERROR_STRIDES, "%s has stride %lld; wanted 1", role_name(r),

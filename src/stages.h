@@ -11,9 +11,8 @@ static inline bool has_column(const problem *p) {
     return has(p, ROLE_COLUMN_SCALE) || has(p, ROLE_DCOLUMN_SCALE);
 }
 static inline bool has_modulation(const problem *p) {
-    return p->present &
-           (ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_SHIFT) | ROLE_BIT(ROLE_DSCALE) |
-            ROLE_BIT(ROLE_DSHIFT));
+    return p->present & (ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_SHIFT) | ROLE_BIT(ROLE_DSCALE) |
+                         ROLE_BIT(ROLE_DSHIFT));
 }
 
 /* Whether s is anything but x: what the norm reads has to be made. */
@@ -25,8 +24,8 @@ static inline bool has_prologue(const problem *p) {
 
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
  * depends on sizes. */
-planish_status stages_check(problem *p, const planish_norm *op,
-                            const DLTensor *const t[ROLE_COUNT], message error);
+planish_status stages_check(problem *p, const planish_norm *op, const DLTensor *const t[ROLE_COUNT],
+                            message error);
 
 /* Matches a tensor of one element, of a pair or of blocks to x's axes, of which `kept` are not
  * reduced; `strides` are its own. Writes the index of its axis for each of x's, or -1. */

@@ -4,8 +4,12 @@
 
 /* Whether a run writes nothing: of no rows only a backward's sums have elements. */
 static bool is_empty(const cuda_plan *plan) {
-    const int32_t *type = plan->main.type;
-    return plan->rows == 0 && type[ROLE_DWEIGHT] == DTYPE_NONE && type[ROLE_DBIAS] == DTYPE_NONE;
+    static const role sums[] = {ROLE_DWEIGHT, ROLE_DBIAS,         ROLE_AMAX,
+                                ROLE_DSCALE,  ROLE_DCOLUMN_SCALE, ROLE_DSHIFT};
+    bool any = false;
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+        any |= plan->main.type[sums[i]] != DTYPE_NONE;
+    return plan->rows == 0 && !any;
 }
 
 int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],

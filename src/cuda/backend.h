@@ -25,9 +25,22 @@ typedef struct cuda_limits {
 /* An axis for the general kernels. */
 typedef struct cuda_axis {
     int64_t size;
-    bool affine, reduced;
-    int64_t stride[NORM_ROLES]; /* in bytes */
+    bool affine, reduced, column, modulated;
+    int64_t stride[ROLE_COUNT]; /* in bytes */
+    int64_t index_step;         /* of the elements that dropout counts */
 } cuda_axis;
+
+/* What stands around the norm, of the kernels for it. Levels: the outer of two axes of rows and the
+ * inner one, or the only one. */
+typedef struct cuda_around {
+    int64_t stride[2][ROLE_COUNT]; /* in elements */
+    int64_t index[2];              /* of the elements that dropout counts */
+    int64_t inner_rows;
+    int64_t block, scale_stride;
+    double dropout_p, scale_least, scale_most;
+    int64_t samples,
+        parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
+} cuda_around;
 
 typedef struct cuda_plan {
     cuda_limits limits;
@@ -36,11 +49,13 @@ typedef struct cuda_plan {
                        once; kernel -1: none */
     cuda_spec finish;      /* kernel -1: none */
     int64_t rows, cols;
-    int64_t stride[NORM_ROLES]; /* from row to row, in elements */
+    int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
+    int dx_role; /* whose memory the rows kernels write dx to: that of dx, or of dresidual */
     double eps;
     int64_t partials; /* rows of partial sums there is room for */
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
+    cuda_around around;
     /* For the general kernels alone. */
     int axis_count;
     cuda_axis axis[PLANISH_MAX_NDIM + 1]; /* by x's strides, the smallest last */
@@ -49,6 +64,7 @@ typedef struct cuda_plan {
 /* Reads a device's limits, loading the driver at the first call. UNAVAILABLE: no driver; DEVICE: no
  * such device. */
 planish_status cuda_device_limits(int device, cuda_limits *limits, message error);
+
 
 /* Pure. The row kernels where they take the problem, else the general ones. */
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits);

@@ -1,5 +1,8 @@
 #include "cuda/families.h"
 
+#include "cuda/around/around.h"
+#include "cuda/around/around_backward.h"
+#include "cuda/around/general_backward.h"
 #include "cuda/channels/channels.h"
 #include "cuda/common/finish.h"
 #include "cuda/general/general.h"
@@ -9,7 +12,8 @@
 /* Made from kernels/ by embed.py. */
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
-    cuda_text_general[];
+    cuda_text_general[], cuda_text_around_forward[], cuda_text_around_general[],
+    cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[];
 
 const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &groups_family,
                                                  NULL};
@@ -37,6 +41,32 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
                               cuda_text_general, general_list, sizeof(cuda_general_args)},
     [CUDA_GENERAL_FINISH] = {&general_family, "planish_general_finish", "general",
                              cuda_text_general, general_list, sizeof(cuda_general_args)},
+    [CUDA_AROUND_FORWARD] = {&around_family, "planish_around_forward", "around_forward",
+                             cuda_text_around_forward, around_forward_list,
+                             sizeof(cuda_around_args)},
+    [CUDA_AROUND_CLEAR] = {&around_family, "planish_around_clear", "around_forward",
+                           cuda_text_around_forward, around_forward_list, sizeof(cuda_around_args)},
+    [CUDA_AROUND_GENERAL] = {&around_general_family, "planish_around_general", "around_general",
+                             cuda_text_around_general, around_general_list,
+                             sizeof(cuda_around_general_args)},
+    [CUDA_AROUND_GENERAL_CLEAR] = {&around_general_family, "planish_around_general_clear",
+                                   "around_general", cuda_text_around_general, around_general_list,
+                                   sizeof(cuda_around_general_args)},
+    [CUDA_AROUND_BACKWARD] = {&around_backward_family, "planish_around_backward", "around_backward",
+                              cuda_text_around_backward, around_backward_rows_list,
+                              sizeof(cuda_around_backward_args)},
+    [CUDA_AROUND_SAMPLES] = {&around_backward_family, "planish_around_samples", "around_samples",
+                             cuda_text_around_samples, around_samples_list,
+                             sizeof(cuda_samples_args)},
+    [CUDA_AROUND_BACK_ROWS] = {&around_general_backward_family, "planish_around_back_rows",
+                               "around_general_backward", cuda_text_around_general_backward,
+                               around_backward_list, sizeof(cuda_around_back_args)},
+    [CUDA_AROUND_BACK_COLUMNS] = {&around_general_backward_family, "planish_around_back_columns",
+                                  "around_general_backward", cuda_text_around_general_backward,
+                                  around_backward_list, sizeof(cuda_around_back_args)},
+    [CUDA_AROUND_BACK_ELEMENTS] = {&around_general_backward_family, "planish_around_back_elements",
+                                   "around_general_backward", cuda_text_around_general_backward,
+                                   around_backward_list, sizeof(cuda_around_back_args)},
 };
 
 const cuda_kernel_row *cuda_kernel_of(const cuda_spec *spec) {

@@ -6,7 +6,7 @@
 
 #include "cuda/backend.h"
 
-enum { CUDA_MOST_LAUNCHES = 4 };
+enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* ---- Arguments, as the kernels declare them ------------------------------------------------- */
 
@@ -30,6 +30,8 @@ typedef struct cuda_backward_args {
     uint32_t turns, rest, zero, alone;
     void *mail;
     const void *bias;
+    const void *dsum;
+    int64_t dsum_stride, dsum_turn;
 } cuda_backward_args;
 
 typedef struct cuda_long_args {
@@ -38,6 +40,8 @@ typedef struct cuda_long_args {
     void *partial_weight, *partial_bias;
     void *sums;
     int64_t rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride;
+    const void *dsum;
+    int64_t dsum_stride;
 } cuda_long_args;
 
 typedef struct cuda_finish_args {
@@ -81,6 +85,76 @@ typedef struct cuda_general_args {
     } axis[PLANISH_MAX_NDIM + 1];
 } cuda_general_args;
 
+typedef struct cuda_around_tensor {
+    void *data;
+    int64_t outer, inner;
+} cuda_around_tensor;
+
+typedef struct cuda_around_args {
+    cuda_around_tensor tensor[ROLE_COUNT];
+    int64_t rows, row_turn, inner_rows;
+    int64_t index_outer, index_inner;
+    int64_t scale_stride;
+    uint64_t dropped;
+    double eps, keep_factor;
+    float eps_rounded, scale_least, scale_most;
+    uint32_t eps_is_small, zero;
+} cuda_around_args;
+
+typedef struct cuda_around_backward_args {
+    cuda_around_tensor tensor[ROLE_COUNT];
+    void *partial_weight, *partial_bias, *partial_scaled;
+    void *dweight, *dbias;
+    int64_t rows, inner_rows;
+    int64_t index_outer, index_inner;
+    uint64_t dropped;
+    double keep_factor;
+    uint32_t parts, alone;
+} cuda_around_backward_args;
+
+typedef struct cuda_samples_args {
+    const void *partial_weight, *partial_bias;
+    void *sample_weight, *sample_bias;
+    const void *weight, *bias, *scale;
+    void *dscale, *dshift;
+    int64_t scale_stride, dscale_stride, dshift_stride;
+    int64_t samples, parts;
+} cuda_samples_args;
+
+/* 16 tensors and the number of an element. */
+enum { CUDA_AROUND_ROLES = 17 };
+
+typedef struct cuda_around_general_args {
+    void *data[CUDA_AROUND_ROLES];
+    void *rng, *y_scale, *amax;
+    int64_t outer_size, inner_size;
+    int64_t block, scale_stride;
+    uint64_t dropped;
+    double eps, keep_factor;
+    float scale_least, scale_most;
+    int32_t outer, inner;
+    struct {
+        int64_t size;
+        int64_t stride[CUDA_AROUND_ROLES];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_around_general_args;
+_Static_assert(sizeof(cuda_around_general_args) <= 4096, "a kernel takes no more arguments");
+enum { CUDA_AROUND_BACK_ROLES = 21 }; /* that the kernels know, in their order */
+
+typedef struct cuda_around_back_args {
+    void *data[CUDA_AROUND_BACK_ROLES + 1];
+    const void *rng;
+    uint64_t drop_below;
+    double kept;
+    int64_t outer_size, inner_size;
+    int32_t outer, inner;
+    struct {
+        int64_t size, index_step;
+        int64_t stride[CUDA_AROUND_BACK_ROLES + 1];
+    } axis[PLANISH_MAX_NDIM + 1];
+} cuda_around_back_args;
+_Static_assert(sizeof(cuda_around_back_args) <= 4096, "a kernel has 4 KiB of arguments");
+
 /* ---- Launches ---------------------------------------------------------------------------------
  */
 
@@ -96,6 +170,11 @@ typedef struct cuda_launch {
         cuda_channels_args channels;
         cuda_groups_args groups;
         cuda_general_args general;
+        cuda_around_args around;
+        cuda_around_general_args around_general;
+        cuda_around_back_args around_back;
+        cuda_around_backward_args around_backward;
+        cuda_samples_args samples;
     } args;
 } cuda_launch;
 

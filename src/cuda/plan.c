@@ -1,9 +1,13 @@
 /* Problem -> plan: which kernels take it. */
 #include <string.h>
 
+#include "cuda/around/around.h"
+#include "cuda/around/around_backward.h"
+#include "cuda/around/general_backward.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
+#include "cuda/rows/rows.h"
 
 enum { MOST_COLS = 1 << 30 };
 
@@ -24,7 +28,28 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->finish.kernel = plan->cooperative.kernel = -1;
 }
 
+/* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
+static const cuda_family *const forward_families[] = {&around_family, NULL};
+static const cuda_family *const backward_families[] = {&rows_family, &around_backward_family, NULL};
+
+static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    const bool forward = p->pass == PLANISH_FORWARD;
+    if (may_be_fast(p))
+        for (const cuda_family *const *f = forward ? forward_families : backward_families; *f;
+             f++) {
+            begin(plan, p, limits);
+            if ((*f)->plan_make(plan, p))
+                return;
+        }
+    begin(plan, p, limits);
+    (forward ? &around_general_family : &around_general_backward_family)->plan_make(plan, p);
+}
+
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    if (problem_has_stages(p)) {
+        stages_plan_make(plan, p, limits);
+        return;
+    }
     if (may_be_fast(p))
         for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
             begin(plan, p, limits);
@@ -36,7 +61,9 @@ void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {
-    return cuda_family_of(plan) == &general_family;
+    const cuda_family *family = cuda_family_of(plan);
+    return family == &general_family || family == &around_general_family ||
+           family == &around_general_backward_family;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {

@@ -42,13 +42,21 @@ const cuda_constant rows_forward_list[] = {
 };
 
 const cuda_constant rows_backward_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},   {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"LANES", offsetof(cuda_spec, rows.lanes)}, {"VECS", offsetof(cuda_spec, rows.vecs)},
-    {"ROWS", offsetof(cuda_spec, rows.rows)},   {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {"TEAMS", offsetof(cuda_spec, rows.teams)}, {"VARIANT", offsetof(cuda_spec, rows.variant)},
-    {"HOLD", offsetof(cuda_spec, rows.hold)},   {"STAGES", offsetof(cuda_spec, rows.stages)},
-    {"DELAY", offsetof(cuda_spec, rows.delay)}, {"PLANES", offsetof(cuda_spec, rows.planes)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)}, {NULL, 0},
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"ROWS", offsetof(cuda_spec, rows.rows)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"TEAMS", offsetof(cuda_spec, rows.teams)},
+    {"VARIANT", offsetof(cuda_spec, rows.variant)},
+    {"HOLD", offsetof(cuda_spec, rows.hold)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"DELAY", offsetof(cuda_spec, rows.delay)},
+    {"PLANES", offsetof(cuda_spec, rows.planes)},
+    {"DENSE", offsetof(cuda_spec, rows.dense)},
+    {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
+    {NULL, 0},
 };
 
 const cuda_constant rows_long_list[] = {
@@ -113,6 +121,85 @@ const cuda_constant general_list[] = {
     {NULL, 0},
 };
 
+const cuda_constant around_backward_rows_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"TEAMS", offsetof(cuda_spec, rows.teams)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},
+    {"DROPOUT", offsetof(cuda_spec, stages.dropout)},
+    {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
+    {"BY_SAMPLE", offsetof(cuda_spec, stages.by_sample)},
+    {"VARIES", offsetof(cuda_spec, stages.varies)},
+    {"ALIKE", offsetof(cuda_spec, stages.alike)},
+    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
+    {NULL, 0},
+};
+
+const cuda_constant around_samples_list[] = {
+    {"COLS", offsetof(cuda_spec, finish.cols)},
+    {"LANES", offsetof(cuda_spec, finish.lanes)},
+    {"SLICES", offsetof(cuda_spec, finish.slices)},
+    {NULL, 0},
+};
+
+const cuda_constant around_backward_list[] = {
+    {"LANES", offsetof(cuda_spec, around_back.lanes)},
+    {"WARPS", offsetof(cuda_spec, around_back.warps)},
+    {"SLICES", offsetof(cuda_spec, around_back.slices)},
+    {"TARGET", offsetof(cuda_spec, around_back.target)},
+    {"GATE", offsetof(cuda_spec, around_back.gate)},
+    {"DROPS", offsetof(cuda_spec, around_back.drops)},
+    {"SINGLE", offsetof(cuda_spec, around_back.single)},
+    {NULL, 0},
+};
+
+#define STAGES_LIST                                                                                \
+    {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},                                      \
+        {"ROUND_XHAT", offsetof(cuda_spec, stages.round_xhat)},                                    \
+        {"DROPOUT", offsetof(cuda_spec, stages.dropout)}, {                                        \
+        "POWER_OF_TWO", offsetof(cuda_spec, stages.power_of_two)                                   \
+    }
+
+const cuda_constant around_forward_list[] = {
+    {"COLS", offsetof(cuda_spec, rows.cols)},
+    {"WIDTH", offsetof(cuda_spec, rows.width)},
+    {"LANES", offsetof(cuda_spec, rows.lanes)},
+    {"VECS", offsetof(cuda_spec, rows.vecs)},
+    {"ROWS", offsetof(cuda_spec, rows.rows)},
+    {"WARPS", offsetof(cuda_spec, rows.warps)},
+    {"VARIANT", offsetof(cuda_spec, rows.variant)},
+    {"HOLD", offsetof(cuda_spec, rows.hold)},
+    {"STAGES", offsetof(cuda_spec, rows.stages)},
+    {"DELAY", offsetof(cuda_spec, rows.delay)},
+    {"HELD_AS_WORDS", offsetof(cuda_spec, rows.held_as_words)},
+    {"EARLY", offsetof(cuda_spec, rows.early)},
+    {"GROUPS", offsetof(cuda_spec, rows.groups)},
+    {"PIXELS", offsetof(cuda_spec, rows.pixels)},
+    {"DENSE", offsetof(cuda_spec, rows.dense)},
+    STAGES_LIST,
+    {"WANT_Y", offsetof(cuda_spec, stages.want_y)},
+    {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
+    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
+    {"SCALE_BLOCK", offsetof(cuda_spec, stages.scale_block)},
+    {"VARIES", offsetof(cuda_spec, stages.varies)},
+    {"ALIKE", offsetof(cuda_spec, stages.alike)},
+    {NULL, 0},
+};
+
+const cuda_constant around_general_list[] = {
+    {"LANES", offsetof(cuda_spec, general.lanes)},
+    {"WARPS", offsetof(cuda_spec, general.warps)},
+    {"SLICES", offsetof(cuda_spec, general.slices)},
+    STAGES_LIST,
+    {"STAGES_DOUBLE", offsetof(cuda_spec, stages.is_double)},
+    {"S_TYPE", offsetof(cuda_spec, stages.sum_type)},
+    {NULL, 0},
+};
+
 const cuda_constant finish_list[] = {
     {"COLS", offsetof(cuda_spec, finish.cols)},
     {"LANES", offsetof(cuda_spec, finish.lanes)},
@@ -123,7 +210,7 @@ const cuda_constant finish_list[] = {
 
 /* The number of the tensor that a text names, such as "x]"; -1: none. */
 static int role_of(const char *name) {
-    for (role r = 0; r < NORM_ROLES; r++) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
         const size_t length = strlen(role_name(r));
         if (!strncmp(name, role_name(r), length) && !strcmp(name + length, "]"))
             return r;
@@ -147,9 +234,9 @@ int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
 }
 
 /* An array with a number for each tensor. */
-static void append_roles(text *to, const char *name, const int32_t values[NORM_ROLES]) {
+static void append_roles(text *to, const char *name, const int32_t values[ROLE_COUNT]) {
     append(to, "constexpr int %s[] = {", name);
-    for (int r = 0; r < NORM_ROLES; r++)
+    for (int r = 0; r < ROLE_COUNT; r++)
         append(to, "%s%d", r ? ", " : "", values[r]);
     append(to, "};\n");
 }
@@ -165,7 +252,7 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
             append(&to, "constexpr int %s = %d;\n", c->name, value);
         }
     append(&to, "enum {");
-    for (role r = 0; r < NORM_ROLES; r++) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
         append(&to, " ROLE_");
         for (const char *c = role_name(r); *c; c++)
             append(&to, "%c", toupper((unsigned char)*c));
@@ -181,6 +268,6 @@ void cuda_spec_describe(cuda_spec *spec, const problem *p) {
     spec->kind = p->kind;
     spec->activation = p->activation;
     spec->weight_offset = p->weight_offset;
-    for (int r = 0; r < NORM_ROLES; r++)
+    for (int r = 0; r < ROLE_COUNT; r++)
         spec->type[r] = p->dtypes[r];
 }

@@ -22,6 +22,15 @@ typedef enum cuda_kernel {
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
+    CUDA_AROUND_FORWARD, /* with stages around the norm */
+    CUDA_AROUND_CLEAR,   /* what becomes a maximum */
+    CUDA_AROUND_GENERAL,
+    CUDA_AROUND_GENERAL_CLEAR,
+    CUDA_AROUND_BACKWARD, /* of rows, with stages */
+    CUDA_AROUND_SAMPLES,
+    CUDA_AROUND_BACK_ROWS, /* backward with stages, over any axes */
+    CUDA_AROUND_BACK_COLUMNS,
+    CUDA_AROUND_BACK_ELEMENTS,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -54,6 +63,7 @@ typedef struct rows_constants {
     int32_t groups, pixels; /* of rows that are groups of channels */
     int32_t planes;         /* of ROWS_IN_RUNS */
     int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
+    int32_t dsum_in_ring;   /* backward: dsum comes as x and dy do */
 } rows_constants;
 
 typedef struct channels_constants {
@@ -88,9 +98,30 @@ typedef struct general_constants {
     int32_t lanes, warps, slices;
 } general_constants;
 
+/* Whose sums planish_around_columns makes. */
+enum around_target { AROUND_AFFINE, AROUND_SCALED, AROUND_MODULATED };
+
+typedef struct around_back_constants {
+    int32_t lanes, warps, slices;
+    int32_t target;        /* around_target */
+    int32_t gate;          /* 0: none, 1: behind the norm, 2: before */
+    int32_t drops, single; /* dropout; FORWARD computes in f32 */
+} around_back_constants;
+
 typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
+
+/* Of the kernels that know what stands around the norm, beside those of rows or the general ones.
+ */
+typedef struct stages_constants {
+    int32_t gate_before, round_xhat, dropout, power_of_two;
+    int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
+    int32_t want_y;              /* rows: or y only stands for what it would be */
+    int32_t two_levels, index_aligned, scale_block;
+    int32_t varies, alike; /* sets of roles */
+    int32_t by_sample;     /* backward: rows that share a row of scale and shift belong together */
+} stages_constants;
 
 /* ---- The specialisation -------------------------------------------------------------------------
  */
@@ -102,8 +133,8 @@ typedef struct cuda_spec {
     int32_t kind, activation, pass, weight_offset;
     int32_t correct; /* backward: the saved mean's rounding is mended */
     int32_t want_dweight, want_dbias;
-    int32_t type[NORM_ROLES];   /* dtypes, DTYPE_NONE: absent */
-    int32_t access[NORM_ROLES]; /* bytes that a tensor's parts are aligned to, up to 16 */
+    int32_t type[ROLE_COUNT];   /* dtypes, DTYPE_NONE: absent */
+    int32_t access[ROLE_COUNT]; /* bytes that a tensor's parts are aligned to, up to 16 */
     /* How blocks are launched. */
     int32_t cluster;            /* blocks of a cluster */
     int32_t cooperating_blocks; /* blocks anywhere on the device that work together */
@@ -113,8 +144,10 @@ typedef struct cuda_spec {
         channels_constants channels;
         groups_constants groups;
         general_constants general;
+        around_back_constants around_back;
         finish_constants finish;
     };
+    stages_constants stages;
 } cuda_spec;
 
 /* A constant that a kernel's text asks for: its name there, and where it is in a spec. */
@@ -125,7 +158,9 @@ typedef struct cuda_constant {
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
-    channels_list[], groups_list[], strips_list[], general_list[], finish_list[];
+    channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
+    around_forward_list[], around_general_list[], around_backward_list[],
+    around_backward_rows_list[], around_samples_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

@@ -80,7 +80,8 @@ def test_the_lengths_of_rows_are_those_of_the_kernels_that_they_name():
     source = pathlib.Path(__file__).parents[2] / "src/cpu"
     if not source.is_dir():
         pytest.skip("the C sources are not here")
-    text = (source / "rows.h").read_text() + (source / "unit.h").read_text()
+    files = ("rows/rows.h", "common/unit.h")
+    text = "".join((source / file).read_text() for file in files)
     lanes = dict(zip(("f64", "f32"), re.findall(r"#define LANES (\d+)", text), strict=True))
     few = int(re.search(r"NAME\(FEW_COLS\) = (\d+) \* LANES", text).group(1))
     for case in cpu_table.cases():

@@ -276,7 +276,9 @@ static void names(void) {
     SAME(DWEIGHT, dweight)
     SAME(DBIAS, dbias)
 #undef SAME
-    expect(!planish_tensor_name(sizeof(planish_tensors) / sizeof(void *) - 1) && !planish_tensor_name(-1), "a name beyond the last");
+    expect(!planish_tensor_name(sizeof(planish_tensors) / sizeof(void *) - 1) &&
+               !planish_tensor_name(-1),
+           "a name beyond the last");
 }
 
 int main(void) {

@@ -12,11 +12,13 @@ import concurrent.futures
 import json
 import sys
 
-from axes_cases import AnyCase, any_cases, image_cases
+from axes_cases import AnyCase, any_cases
 from behind_cases import behind_cases
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ShimError
+from image_cases import image_cases
 from large_cases import large
-from row_cases import Case, at_once, cases, cooperative_cases, types_of
+from row_cases import Case, at_once, cooperative_cases, types_of
+from row_tables import cases
 
 
 def small_cases() -> list[Case | AnyCase]:

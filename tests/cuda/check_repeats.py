@@ -15,11 +15,13 @@ import math
 import random
 import sys
 
-from axes_cases import AnyCase, any_cases, image_cases
+from axes_cases import AnyCase, any_cases
 from check_device import prepare_all
 from device_buffers import Placed
 from gpu_shim import ShimError
-from row_cases import Case, cases, cooperative_cases
+from image_cases import image_cases
+from row_cases import Case, cooperative_cases
+from row_tables import cases
 
 import torch
 

@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias")
+MOST_ROLES = 32  #: with those of the stages around a norm, which the shim's plans do not have
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
 LAYER, RMS = 0, 1
@@ -44,8 +45,8 @@ def load() -> ctypes.CDLL:
     find_nvrtc()
     lib = ctypes.CDLL(os.environ.get("PLANISH_GPU_SHIM") or str(BUILT))
     lib.planish_tensor_name.restype = ctypes.c_char_p
-    names = tuple(lib.planish_tensor_name(k) for k in range(len(ROLES) + 1))
-    assert names == (*map(str.encode, ROLES), None), f"the library's roles are {names}"
+    names = tuple(lib.planish_tensor_name(k) for k in range(len(ROLES)))
+    assert names == tuple(map(str.encode, ROLES)), f"the library's first roles are {names}"
     p, i, long, s = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
     text = ctypes.c_char_p
     lib.shim_plan.argtypes = [p, i, i, long, long, p, p, i, ctypes.c_double, i, i, text, s]
@@ -146,14 +147,14 @@ class Plan:
 
     def launches(self, pointers: Mapping[str, int]) -> list[str]:
         """A line for each kernel of a run with these addresses: entry, grid, threads, memory."""
-        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        array = (ctypes.c_void_p * MOST_ROLES)(*(pointers.get(r) or None for r in ROLES))
         text = ctypes.create_string_buffer(1000)
         lib().shim_launches(self.handle, array, text, len(text))
         return text.value.decode().splitlines()
 
     def run(self, pointers: Mapping[str, int], stream: int = 0, workspace: int = 0) -> None:
         """Queues the plan; `pointers` are device addresses by role."""
-        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        array = (ctypes.c_void_p * MOST_ROLES)(*(pointers.get(r) or None for r in ROLES))
         self.run_array(array, stream, workspace)
 
     def run_array(self, array: ctypes.Array[ctypes.c_void_p], stream: int, workspace: int) -> None:
@@ -164,14 +165,14 @@ class Plan:
 
     def prepare(self, pointers: Mapping[str, int]) -> None:
         """Compiles to disk what run() needs for buffers at these addresses."""
-        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        array = (ctypes.c_void_p * MOST_ROLES)(*(pointers.get(r) or None for r in ROLES))
         status = lib().shim_prepare(self.handle, array, self._text, len(self._text))
         if status:
             raise ShimError(status, self._text.value.decode())
 
     def code(self, pointers: Mapping[str, int], number: int) -> bytes | None:
         """The code of the kernel of this number in a run; None where there is none."""
-        array = (ctypes.c_void_p * len(ROLES))(*(pointers.get(r) or None for r in ROLES))
+        array = (ctypes.c_void_p * MOST_ROLES)(*(pointers.get(r) or None for r in ROLES))
         room, bytes_there = ctypes.create_string_buffer(1 << 20), ctypes.c_size_t()
         status = lib().shim_code(
             self.handle,

@@ -60,6 +60,8 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
     p.kept[0].size = rows;
     p.reduced[0].size = cols;
     p.reduced[0].affine = true;
+    for (int r = NORM_ROLES; r < ROLE_COUNT; r++)
+        p.dtypes[r] = DTYPE_NONE;
     for (int r = 0; r < NORM_ROLES; r++) {
         p.dtypes[r] = (dtype)dtypes[r];
         p.kept[0].stride[r] = strides[r];
@@ -108,6 +110,15 @@ EXPORT int shim_problem(cuda_plan **out, int pass, int kind, int activation, int
     planish_status status =
         problem_make(&p, &op, (planish_pass)pass, &tensors, (message){text, bytes});
     return status ? (int)status : plan_of(out, &p, arch, (message){text, bytes});
+}
+
+/* As planish_plan_create, for a GPU of which `arch` says enough. */
+EXPORT int shim_make(cuda_plan **out, const planish_norm *op, int pass,
+                     const planish_tensors *tensors, int arch, char *text, size_t bytes) {
+    problem p;
+    const message error = {text, bytes};
+    planish_status status = problem_make(&p, op, (planish_pass)pass, tensors, error);
+    return status ? (int)status : plan_of(out, &p, arch, error);
 }
 
 EXPORT void shim_free(cuda_plan *plan) {
@@ -236,7 +247,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
     cuda_spec spec = launches[number].spec;
     if (!cooperative && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
         spec = plan->main;
-    for (role r = 0; r < NORM_ROLES; r++)
+    for (role r = 0; r < ROLE_COUNT; r++)
         spec.access[r] = access;
     rows_constants *rows = &spec.rows; /* of forward and backward */
     const int tiled = rows_are_tiled(&spec);

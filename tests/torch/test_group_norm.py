@@ -1,8 +1,7 @@
-"""aten::native_group_norm and its backward on planish: layouts, dtypes, values, errors, tracing."""
+"""aten::native_group_norm and its backward on planish: layouts, dtypes, values."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.nn.functional as F
+from group_norm_support import FASTER, aten, raised_by
 from support import (
     FLOATS,
     GROUP,
@@ -21,17 +21,20 @@ from support import (
     row_error,
     wide,
 )
-from torch.autograd import gradcheck, gradgradcheck
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import planish
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-aten = torch.ops.aten
-SLOW = "a layout that no fast kernel takes, or no kernel could be made"
-FASTER = "a group norm of which torch's own kernel is faster"
 LAST, LAST_3D = torch.channels_last, torch.channels_last_3d
+
+torch.manual_seed(0)
+
+X, WEIGHT = torch.randn(2, 6, 4, 5), torch.randn(6)
+
+WRONG, LAYOUT = "shapes that do not fit", "a layout that torch refuses"
+
+DTYPE, MIXED = "a dtype other than f16, bf16, f32, f64", "a mix of dtypes that torch refuses"
 
 
 def stepped(x: Tensor, order: list[int]) -> Tensor:
@@ -47,7 +50,6 @@ def with_strange_strides(x: Tensor) -> Tensor:
     return last.as_strided(x.shape, strides)
 
 
-torch.manual_seed(0)
 LAYOUTS: dict[str, Tensor] = {
     "dense": torch.randn(2, 6, 4, 5),
     "channels last": torch.randn(2, 6, 4, 5).contiguous(memory_format=LAST),
@@ -76,15 +78,6 @@ def everything(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | Non
     results = aten.native_group_norm(*arguments, x.shape[0], x.shape[1], pixels, groups, 1e-5)
     dy = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)
     return [*results, *torch.autograd.grad(results[0], leaves, dy)]
-
-
-def raised_by(call: Callable[[], object]) -> tuple[type[Exception], str] | None:
-    """The exception, without the C++ stack that some torches add; None: it raises none."""
-    try:
-        call()
-    except Exception as error:
-        return type(error), str(error).split("\nException raised from")[0]
-    return None
 
 
 @pytest.mark.parametrize("parameters", ["both", "weight", "none"])
@@ -230,8 +223,6 @@ def test_dtypes_of_results_or_errors_are_not_torchs(pair: tuple[torch.dtype, tor
             assert (calls.on_planish(GROUP), calls.on_planish(GROUP_BACKWARD)) == (1, 1)
 
 
-# ---- Values -----------------------------------------------------------------------------------
-
 #: N, C, pixels, groups
 SHAPES = [
     ((2, 8, 16), 2),
@@ -376,312 +367,3 @@ def test_thread_counts_or_neighbours_change_bits() -> None:
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
     assert torch.equal(alone, results[0][0])
-
-
-# ---- Errors and what goes to torch ------------------------------------------------------------
-
-X, WEIGHT = torch.randn(2, 6, 4, 5), torch.randn(6)
-
-
-def backward(**changed: object) -> object:
-    _, mean, rstd = aten.native_group_norm(X, None, None, 2, 6, 20, 3, 1e-5)
-    given: dict[str, object] = {"dy": X, "x": X, "mean": mean, "rstd": rstd, "weight": None}
-    given |= {"sizes": (2, 6, 20), "groups": 3, "mask": [True, False, False]}
-    given |= changed
-    sizes = given.pop("sizes")
-    assert isinstance(sizes, tuple)
-    dy, x, mean, rstd, weight, groups, mask = given.values()
-    return aten.native_group_norm_backward(dy, x, mean, rstd, weight, *sizes, groups, mask)
-
-
-def forward(x: Tensor, sizes: tuple[int, int, int], groups: int, *parameters: object) -> object:
-    weight, bias = [*parameters, None, None][:2]
-    return aten.native_group_norm(x, weight, bias, *sizes, groups, 1e-5)
-
-
-WRONG, LAYOUT = "shapes that do not fit", "a layout that torch refuses"
-DTYPE, MIXED = "a dtype other than f16, bf16, f32, f64", "a mix of dtypes that torch refuses"
-MISTAKES: dict[str, tuple[str, str, Callable[[], object]]] = {
-    "channels not divisible": (GROUP, WRONG, lambda: forward(X, (2, 6, 20), 4)),
-    "no groups": (GROUP, WRONG, lambda: forward(X, (2, 6, 20), 0)),
-    "weight of another size": (GROUP, WRONG, lambda: forward(X, (2, 6, 20), 3, WEIGHT[:5])),
-    "weight of another rank": (GROUP, WRONG, lambda: forward(X, (2, 6, 20), 3, WEIGHT.view(2, 3))),
-    "bias of another size": (GROUP, WRONG, lambda: forward(X, (2, 6, 20), 3, None, WEIGHT[:1])),
-    "integers": (GROUP, DTYPE, lambda: F.group_norm(X.int(), 3)),
-    "complex": (GROUP, DTYPE, lambda: F.group_norm(X.to(torch.complex64), 3)),
-    "float weight of half x's bias": (
-        GROUP,
-        MIXED,
-        lambda: F.group_norm(X.half(), 3, WEIGHT.half(), WEIGHT),
-    ),
-    "double weight": (GROUP, MIXED, lambda: F.group_norm(X, 3, WEIGHT.double())),
-    "not dense": (GROUP, LAYOUT, lambda: forward(X.permute(0, 2, 3, 1), (2, 4, 30), 2)),
-    "gradient of another dtype": (GROUP_BACKWARD, MIXED, lambda: backward(dy=X.double())),
-    "statistics of another dtype": (
-        GROUP_BACKWARD,
-        MIXED,
-        lambda: backward(mean=torch.zeros(2, 3).double()),
-    ),
-    "statistics of another size": (GROUP_BACKWARD, WRONG, lambda: backward(mean=torch.zeros(2, 2))),
-    "gradient of no weight": (
-        GROUP_BACKWARD,
-        "the gradient of a parameter that is not there",
-        lambda: backward(mask=[True, True, False]),
-    ),
-    "other groups": (GROUP_BACKWARD, WRONG, lambda: backward(groups=6)),
-}
-
-
-#: No mistakes from torch 2.14 on.
-TAKEN_BY_SOME = {"not dense", "gradient of no weight"}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_raises_something_else_or_is_not_counted(name: str) -> None:
-    operator, reason, call = MISTAKES[name]
-    native = raised_by(call)
-    assert native or name in TAKEN_BY_SOME, "torch takes this"
-    calls = Calls()
-    with planish.enabled():
-        ours = raised_by(call)
-    assert ours == native
-    on_torch = {} if name == "not dense" and not native else {reason: 1}
-    assert calls.on_torch(operator) == on_torch
-
-
-@pytest.mark.parametrize(
-    ("reason", "call"),
-    [
-        ("no elements", lambda: F.group_norm(X[:0], 3)),
-        ("more axes than planish takes", lambda: F.group_norm(X.view(2, 6, *[1] * 13, 20), 3)),
-        ("refused by libplanish", lambda: F.group_norm(X, 3, eps=float("inf"))),
-    ],
-)
-def test_what_goes_to_torch_is_changed_or_not_counted(
-    reason: str, call: Callable[[], Tensor]
-) -> None:
-    native = call()
-    calls = Calls()
-    with planish.enabled():
-        ours = call()
-    assert calls.on_torch(GROUP) == {reason: 1}
-    assert description([ours]) == description([native])
-    assert torch.equal(ours, native)
-
-
-def test_errors_leak_tensors() -> None:
-    before = X._use_count(), WEIGHT._use_count()
-    with planish.enabled():
-        for _ in range(50):
-            for _, _, call in MISTAKES.values():
-                with contextlib.suppress(Exception):
-                    call()
-            F.group_norm(X, 3, WEIGHT, WEIGHT)
-    assert (X._use_count(), WEIGHT._use_count()) == before
-
-
-# ---- Lifecycle --------------------------------------------------------------------------------
-
-
-def test_enabling_one_group_enables_the_other() -> None:
-    calls = Calls()
-    with planish.enabled("layer_norm"):
-        F.group_norm(X, 3)
-    assert calls.on_planish(GROUP) == 0
-    with planish.enabled("group_norm"):
-        F.group_norm(X, 3)
-        F.layer_norm(X, (5,))
-    assert calls.on_planish(GROUP) == 1
-    assert calls.on_planish("native_layer_norm") == 0
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_a_graph_recorded_before_enabling_or_disabling_has_other_gradients(
-    channels_last: bool,
-) -> None:
-    x = X.contiguous(memory_format=LAST) if channels_last else X
-    leaves = [x.clone(memory_format=torch.preserve_format).requires_grad_()]
-    leaves += [WEIGHT.clone().requires_grad_() for _ in range(2)]
-
-    def loss() -> Tensor:
-        return F.group_norm(leaves[0], 3, leaves[1], leaves[2]).pow(3).sum()
-
-    native = torch.autograd.grad(loss(), leaves)
-    before = loss()
-    with on_planish(GROUP, GROUP_BACKWARD):
-        across = torch.autograd.grad(before, leaves)
-        inside = torch.autograd.grad(loss(), leaves)
-        recorded = loss()
-    after = torch.autograd.grad(recorded, leaves)
-    for found in (across, inside, after):
-        for mine, theirs in zip(found, native, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
-
-
-# ---- Derivatives and tracing ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
-@pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_gradients_of_either_order_are_wrong(
-    channels_last: bool, groups: int, check: Callable[..., bool]
-) -> None:
-    x = torch.randn(2, 4, 2, 3, dtype=torch.float64)
-    if channels_last:
-        x = x.contiguous(memory_format=LAST)
-    leaves = [x.requires_grad_()]
-    leaves += [torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    with on_planish(GROUP):
-        assert check(lambda x, w, b: F.group_norm(x, groups, w, b), leaves)
-        assert check(lambda x: F.group_norm(x, groups), leaves[:1])
-
-
-def test_function_transforms_differ() -> None:
-    x, tangent = torch.randn(3, 6, 4), torch.randn(3, 6, 4)
-
-    def norm(x: Tensor) -> Tensor:
-        return F.group_norm(x, 3, WEIGHT, WEIGHT)
-
-    def sample(x: Tensor) -> Tensor:
-        return norm(x[None])[0]
-
-    def loss(x: Tensor) -> Tensor:
-        return sample(x).pow(3).sum()
-
-    def results() -> list[object]:
-        return [
-            torch.func.vmap(sample)(x),
-            torch.func.vmap(norm)(torch.stack([x, 2 * x])),
-            torch.func.vmap(norm, in_dims=2)(torch.stack([x, 2 * x], 2)),
-            torch.func.vmap(torch.func.grad(loss))(x),
-            torch.func.jvp(norm, (x,), (tangent,)),
-            torch.func.vjp(norm, x)[1](tangent),
-            torch.func.jacrev(sample)(x[0]),
-            torch.func.jacfwd(sample)(x[0]),
-            torch.func.hessian(loss)(x[0]),
-            torch.func.functionalize(norm)(x),
-        ]
-
-    native = results()
-    with on_planish(GROUP):
-        ours = results()
-    for mine, theirs in zip(ours, native, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.GroupNorm(2, 6)
-        self.convolution = nn.Conv2d(6, 8, 3, padding=1)
-        self.second = nn.GroupNorm(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.convolution(self.first(x)))
-
-
-def gradients(model: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
-    leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    y = model(leaf)
-    return [y.detach(), *torch.autograd.grad(y.pow(3).sum(), leaf)]
-
-
-def assert_same(ours: list[Tensor], native: list[Tensor]) -> None:
-    for mine, theirs in zip(ours, native, strict=True):
-        assert description([mine]) == description([theirs])
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, LAST], ids=str)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_models_differ(backend: str, memory_format: torch.memory_format) -> None:
-    model, x = Model(), X.contiguous(memory_format=memory_format)
-    native = gradients(model, x)
-    torch._dynamo.reset()
-    with on_planish(GROUP, GROUP_BACKWARD):
-        compiled = torch.compile(model, backend=backend, fullgraph=True)
-        assert_same(gradients(compiled, x), native)
-    assert_same(gradients(compiled, x), native)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_export_and_make_fx_differ() -> None:
-    model, x = Model().eval(), X
-    native = model(x)
-    graph = make_fx(model)(x).graph
-    batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(model, (x,), dynamic_shapes={"x": {0: batch}}).graph
-    with on_planish(GROUP):
-        assert str(make_fx(model)(x).graph) == str(graph)
-        program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: batch}})
-        assert str(program.graph) == str(exported)
-        modules = [torch.jit.trace(model, x), torch.jit.freeze(torch.jit.script(model))]
-        for module in [*modules, program.module(), program.run_decompositions().module()]:
-            torch.testing.assert_close(module(x), native, rtol=1e-4, atol=1e-4)
-
-
-def test_autocast_changes_dtypes_or_values() -> None:
-    model = Model()
-
-    def results() -> list[Tensor]:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            leaf = X.clone().requires_grad_()
-            y = model(leaf)
-        return [y, *torch.autograd.grad(y.float().pow(2).sum(), [leaf, *model.parameters()])]
-
-    native = results()
-    with on_planish(GROUP, GROUP_BACKWARD):
-        ours = results()
-    assert [t.dtype for t in ours] == [t.dtype for t in native]
-    torch.testing.assert_close(ours[0], native[0], rtol=4e-2, atol=4e-2)
-
-
-def test_a_dispatch_mode_sees_other_operators() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Names(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.names: list[str] = []
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore
-            self.names.append(str(function))
-            return function(*args, **(kwargs or {}))
-
-    with on_planish(GROUP), Names() as seen:
-        F.group_norm(X, 3, WEIGHT, WEIGHT)
-        F.group_norm(X.contiguous(memory_format=LAST), 3)
-    assert [name for name in seen.names if "norm" in name] == ["aten.native_group_norm.default"] * 2
-
-
-@pytest.mark.parametrize(
-    ("shape", "groups", "dtype", "last", "passes"),
-    [
-        ((2, 320, 2, 2), 10, torch.float32, True, (False, False)),
-        ((2, 320, 2, 2), 10, torch.bfloat16, True, (False, False)),
-        ((2, 288, 2, 2), 32, torch.float32, True, (True, True)),  # nine channels to a group
-        ((2, 320, 2, 2), 10, torch.bfloat16, False, (True, False)),
-        ((2, 1280, 2, 2), 32, torch.float32, False, (False, True)),
-        ((2, 1280, 4, 4), 32, torch.float32, False, (True, False)),
-        ((2, 1280, 4, 4), 32, torch.bfloat16, False, (True, True)),
-        ((1, 4, 2, 2), 2, torch.bfloat16, True, (True, True)),  # two channels to a group
-    ],
-    ids=str,
-)
-def test_an_image_of_few_pixels_goes_where_it_is_slower(
-    shape: tuple[int, ...],
-    groups: int,
-    dtype: torch.dtype,
-    last: bool,
-    passes: tuple[bool, bool],
-) -> None:
-    x = torch.randn(shape, dtype=dtype)
-    x = (x.contiguous(memory_format=LAST) if last else x).requires_grad_()
-    calls = Calls()
-    with planish.enabled():
-        y = F.group_norm(x, groups)
-        y.backward(torch.ones_like(y))
-    for operator, stays in zip((GROUP, GROUP_BACKWARD), passes, strict=True):
-        assert calls.on_planish(operator) == int(stays)
-        assert calls.on_torch(operator) == ({} if stays else {FASTER: 1})

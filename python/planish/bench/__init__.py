@@ -11,6 +11,7 @@ command.py    the command line
 program.py    what the benches with options of their own have in common: switch.py (shapes in
               switch_shapes.py), apex.py, unfused.py (norms in variants.py), norms.py, bert.py
               (steps in steps.py)
+fused/        norms with what stands around them, by the same means
 allocator.py, worker.py   the same provider with malloc as users have it
 """
 

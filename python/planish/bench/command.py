@@ -34,6 +34,7 @@ PROGRAMS = {
     "switch": ("switch", "torch without and with planish.enable(): no norm may get slower"),
     "apex": ("apex", "2048 x 128 to 1024 and 64 x 16 x 224 x 224, by module: torch, Apex, planish"),
     "unfused": ("unfused", "the formula of before 2019 beside the fused, with its profile"),
+    "fused": ("fused", "norms with a residual, dropout, modulation, gate or fp8 around them"),
     "norms": ("norms", "ConvNeXt and ResNet with six norms over their channels"),
     "bert": ("bert", "training of BERT with each LayerNorm"),
 }

@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn.modules import module as torch_module
 
 import torch
-from planish import _channels, _enable, _functional
+from planish import _channels, _enable, _groups
 from planish.replacing import families, probe
 from torch import Tensor, nn
 
@@ -53,7 +53,7 @@ def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
         and not _watched(act)
     ):
         groups, eps = norm.num_groups, norm.eps
-        return _functional.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
+        return _groups.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
     result: Tensor = act(norm(x))
     return result
 

@@ -17,6 +17,9 @@ static inline int ceil_div(int a, int b) {
 static inline int64_t least_i64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
+static inline int64_t most_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
 static inline int64_t ceil_div_i64(int64_t a, int64_t b) {
     return a / b + (a % b != 0);
 }

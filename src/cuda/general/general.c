@@ -202,7 +202,7 @@ static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
         if (is_outer(a, kernel) != outer)
             continue;
         args->axis[at].size = a->size;
-        memcpy(args->axis[at].stride, a->stride, sizeof a->stride);
+        memcpy(args->axis[at].stride, a->stride, NORM_ROLES * sizeof *a->stride);
         int64_t span = sizeof(double); /* delta is dense over the rows, in the list's order */
         for (int i = k + 1; i < plan->axis_count; i++)
             span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;

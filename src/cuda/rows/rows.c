@@ -73,6 +73,8 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
 
 /* Dense rows plan->stride apart. */
 static void rows_plan(cuda_plan *plan, const problem *p) {
+    if (!plan->dx_role)
+        plan->dx_role = ROLE_DX;
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
     cuda_spec_describe(&plan->main, p);
@@ -101,10 +103,46 @@ static bool is_too_long(const cuda_plan *plan, const problem *p) {
     return !one_read(&spec, p, &plan->limits);
 }
 
-static bool rows_plan_make(cuda_plan *plan, const problem *p) {
+/*
+ * The problem as these kernels know it: of the stages around the norm only a gradient that is added
+ * to dx, which may be written as dresidual. False: there are others, or rows are not dense there.
+ */
+static bool is_residual_alone(const problem *p, problem *known, int *dx_role) {
+    const unsigned taken = ROLE_BIT(ROLE_DSUM) | ROLE_BIT(ROLE_DRESIDUAL);
+    const stages *s = &p->around;
+    *known = *p;
+    *dx_role = ROLE_DX;
+    if (!problem_has_stages(p))
+        return true;
+    if (p->pass != PLANISH_BACKWARD || (p->present & STAGE_ROLES & ~taken) || s->dropout_p > 0 ||
+        (has(p, ROLE_DX) && has(p, ROLE_DRESIDUAL)))
+        return false;
+    const axis *row = &p->reduced[0];
+    for (role r = ROLE_DSUM; r <= ROLE_DRESIDUAL; r++)
+        if (has(p, r) && p->reduced_count && row->size > 1 && row->stride[r] != 1)
+            return false;
+    if (has(p, ROLE_DRESIDUAL)) {
+        *dx_role = ROLE_DRESIDUAL;
+        known->dtypes[ROLE_DX] = p->dtypes[ROLE_DRESIDUAL];
+        known->dtypes[ROLE_DRESIDUAL] = DTYPE_NONE;
+        for (int k = 0; k < p->kept_count; k++)
+            known->kept[k].stride[ROLE_DX] = p->kept[k].stride[ROLE_DRESIDUAL];
+        for (int k = 0; k < p->reduced_count; k++)
+            known->reduced[k].stride[ROLE_DX] = p->reduced[k].stride[ROLE_DRESIDUAL];
+    }
+    return true;
+}
+
+static bool rows_plan_make(cuda_plan *plan, const problem *given) {
+    problem known;
+    int dx_role;
+    if (!is_residual_alone(given, &known, &dx_role))
+        return false;
+    const problem *p = &known;
     if (!is_rows(p) || is_too_long(plan, p))
         return false;
-    for (int r = 0; r < NORM_ROLES; r++)
+    plan->dx_role = dx_role;
+    for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
     rows_plan(plan, p);
     return true;
@@ -118,7 +156,7 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
         if (v->images > 1 && v->groups > 1 && v->stride[full[i]] != v->groups * p->cols)
             return false;
     for (int r = 0; r < NORM_ROLES; r++)
-        plan->stride[r] = v->stride[r];
+        plan->stride[r] = v->stride[r]; /* no stages here */
     for (int i = 0; i < 2; i++)
         if (v->groups > 1)
             plan->stride[full[i]] = p->cols;

@@ -6,6 +6,7 @@
 
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
+#include "cuda/rows/rows_shape.h"
 
 /*
  * How a row of the backward is spread: over `cluster` blocks, in each over `lanes` threads that
@@ -227,7 +228,9 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
     if (halves && r->cols > 2 * t->cluster_cols && r->cols <= t->hold_cols &&
         limits->max_cluster >= 16 && spec->activation == PLANISH_IDENTITY) {
         /* RMSNorm with dbias has no registers for four. */
-        s = hold_spread(t, r->chunks, spec->kind == PLANISH_RMS && spec->want_dbias ? 3 : 4);
+        const bool few = (spec->kind == PLANISH_RMS && spec->want_dbias) ||
+                         spec->type[ROLE_DSUM] != DTYPE_NONE; /* whose ring takes its share */
+        s = hold_spread(t, r->chunks, few ? 3 : 4);
         c->hold = HOLD_IN_RING;
     }
     /* More columns in a thread need more registers: one team of fewer threads. */
@@ -257,8 +260,9 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
     r.chunks = cols / r.width;
     c->width = r.width;
     spec->cluster = c->rows = c->stages = spec->min_blocks = 1;
-    /* dy goes through an activation in registers. */
-    const bool plain = spec->activation == PLANISH_IDENTITY;
+    c->dsum_in_ring = 0;
+    /* dy goes through an activation in registers; tiles have no room for dsum. */
+    const bool plain = spec->activation == PLANISH_IDENTITY && spec->type[ROLE_DSUM] == DTYPE_NONE;
     if (plain && !is_double && is_tiled(t, spec, cols)) {
         tiled_geometry(t, spec, cols);
         return 1;
@@ -267,16 +271,22 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
         runs_geometry(t, spec, cols);
         return 1;
     }
-    return warps_geometry(spec, &r) || blocks_geometry(spec, &r);
+    if (!warps_geometry(spec, &r) && !blocks_geometry(spec, &r))
+        return 0;
+    if (spec->type[ROLE_DSUM] != DTYPE_NONE) {
+        c->dsum_in_ring = 1;
+        c->dsum_in_ring = rows_shared_bytes(spec) <= (size_t)limits->shared_per_block;
+    }
+    return 1;
 }
 
 /* Asynchronous copies need 4 bytes; but rows that are read twice go through registers to their
  * ring. */
 void backward_fit_buffers(cuda_spec *spec) {
     rows_constants *c = &spec->rows;
-    const role read[] = {ROLE_X, ROLE_DY};
+    const role read[] = {ROLE_X, ROLE_DY, ROLE_DSUM};
     bool narrow = false;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < (spec->type[ROLE_DSUM] == DTYPE_NONE ? 2 : 3); i++)
         narrow |= spec->access[read[i]] < 4 || c->width * role_bytes(spec, read[i]) < 4;
     if (c->variant == ROWS_PLAIN &&
         (spec->kernel == CUDA_APPLY || (narrow && c->hold == HOLD_IN_THREAD)))

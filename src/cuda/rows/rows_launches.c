@@ -34,7 +34,7 @@ static int64_t row_bytes(const cuda_plan *plan, role r) {
 
 /* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. Their strides become 0, for
  * only the first row's address counts. */
-static int dense_rows(const cuda_plan *plan, int64_t stride[NORM_ROLES]) {
+static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
     static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
     const int is_forward = plan->main.kernel == CUDA_FORWARD;
     const role *roles = is_forward ? forward : backward;
@@ -54,13 +54,16 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
     const bool is_forward = which->kernel == CUDA_FORWARD;
     const role *roles = is_forward ? forward : backward;
     cuda_spec spec = *which;
-    int64_t stride[NORM_ROLES];
+    int64_t stride[ROLE_COUNT];
     memcpy(stride, plan->stride, sizeof stride);
     if (rows_are_tiled(which))
         spec.rows.dense = dense_rows(plan, stride);
     for (int i = 0; i < (is_forward ? 2 : 3); i++)
         spec.access[roles[i]] =
             access_of(b[roles[i]], stride[roles[i]], role_bytes(&spec, roles[i]));
+    if (spec.type[ROLE_DSUM] != DTYPE_NONE)
+        spec.access[ROLE_DSUM] =
+            access_of(b[ROLE_DSUM], stride[ROLE_DSUM], role_bytes(&spec, ROLE_DSUM));
     spec.access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
     if (is_forward || spec.type[ROLE_BIAS] != DTYPE_NONE)
         spec.access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
@@ -73,9 +76,18 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
     return spec;
 }
 
-int rows_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+/* The buffers by what the kernels take them for. */
+static void buffers_of_kernels(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                               void *taken[ROLE_COUNT]) {
+    memcpy(taken, (const void *)buffers, ROLE_COUNT * sizeof *taken);
+    taken[ROLE_DX] = buffers[plan->dx_role];
+}
+
+int rows_launch_specs(const cuda_plan *plan, void *const given[ROLE_COUNT],
                       cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     int count = 0;
+    void *buffers[ROLE_COUNT];
+    buffers_of_kernels(plan, given, buffers);
     const cuda_spec *which = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     cuda_spec main = spec_for(plan, which, buffers);
     if (main.kernel == CUDA_APPLY) {
@@ -158,6 +170,9 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                 .dx_turn = turn * row_bytes(plan, ROLE_DX),
                                 .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
                                 .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
+                                .dsum = b[ROLE_DSUM],
+                                .dsum_stride = row_bytes(plan, ROLE_DSUM),
+                                .dsum_turn = turn * row_bytes(plan, ROLE_DSUM),
                                 .turns = (uint32_t)(plan->rows / turn),
                                 .rest = (uint32_t)(plan->rows % turn)};
 }
@@ -221,7 +236,9 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
                          .dy_stride = row_bytes(plan, ROLE_DY),
                          .dx_stride = row_bytes(plan, ROLE_DX),
                          .mean_stride = row_bytes(plan, ROLE_MEAN),
-                         .rstd_stride = row_bytes(plan, ROLE_RSTD)};
+                         .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                         .dsum = b[ROLE_DSUM],
+                         .dsum_stride = row_bytes(plan, ROLE_DSUM)};
     if (plan->finish.kernel >= 0)
         cuda_finish_arguments(plan, b, partials, plan->partials, plan->partials, l + 2);
 }
@@ -245,8 +262,10 @@ static void cooperative_arguments(const cuda_plan *plan, void *const *b, char *w
     }
 }
 
-void rows_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+void rows_launch_arguments(const cuda_plan *plan, void *const given[ROLE_COUNT], void *workspace,
                            int resident, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    void *buffers[ROLE_COUNT];
+    buffers_of_kernels(plan, given, buffers);
     if (cuda_spec_is_cooperative(&launches[0].spec))
         cooperative_arguments(plan, buffers, workspace, resident, launches);
     else if (plan->main.kernel == CUDA_FORWARD)

@@ -68,6 +68,9 @@ size_t rows_shared_bytes(const cuda_spec *s) {
         size_t ring = (size_t)c->stages * (size_t)c->rows * vecs * threads * (x + g);
         if (tiles)
             ring = 2 * (size_t)c->stages * tiles;
+        if (c->dsum_in_ring && spec->cooperating_blocks == 1)
+            ring += (size_t)c->stages * (size_t)c->rows * vecs * threads * (size_t)c->width *
+                    (size_t)role_bytes(spec, ROLE_DSUM);
         if (c->hold == HOLD_IN_RING && c->stages &&
             spec->cooperating_blocks == 1) /* the weights, converted */
             ring += vecs * threads * (size_t)c->width * real_bytes(spec);

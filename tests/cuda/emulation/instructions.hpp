@@ -133,6 +133,15 @@ template <int BYTES> void store_to_shared(u32 address, const chunk<BYTES> &c) {
         memcpy(emulation_at(address + i, A), (const char *)c.word + i, A);
 }
 
+void raise_to(u32 *address, u32 v) {
+    emulation_pause();
+    *address = *address > v ? *address : v;
+}
+u32 latest_word(const u32 *address) {
+    emulation_pause();
+    return *address;
+}
+
 /* ---- Blocks that run at the same time --------------------------------------------------------- */
 
 u32 *grid_barrier_word() {

@@ -39,7 +39,7 @@ def build_program(folder: pathlib.Path) -> pathlib.Path:
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     sources = [*HERE.glob("*.c"), texts]
     sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
-    common = ("problem", "problem_layouts", "roles", "status")
+    common = ("problem", "problem_layouts", "roles", "stages", "status")
     sources += [ROOT / f"src/{name}.c" for name in common]
     host = sorted((ROOT / "src/cuda").rglob("*.c"))
     sources += [source for source in host if source.stem not in OUTSIDE]

@@ -44,6 +44,10 @@ static inline float __double2float_rz(double d) {
     float f = (float)d;
     return fabs((double)f) > fabs(d) ? nextafterf(f, 0.f) : f;
 }
+static inline float normcdff(float z) { return (float)(.5 * erfc(-(double)z * 0.70710678118654752440)); }
+static inline double normcdf(double z) {
+    return (double)(.5L * erfcl(-(long double)z * 0.70710678118654752440L));
+}
 static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
 }

@@ -4,7 +4,7 @@
  *
  * Constants: ACTIVATION (a planish_activation), and the dtypes of what is written.
  */
-enum { IDENTITY, SILU, RELU };
+enum { IDENTITY, SILU, RELU, GELU, GELU_TANH };
 
 constexpr bool ACTIVE = ACTIVATION != IDENTITY;
 /* Results of 16 bits do not show the last digits of f32, nor those of a mean. */
@@ -57,16 +57,49 @@ __device__ __forceinline__ T affine_of_xhat(T xhat, T scale, T offset) {
     return SCALES ? xhat * scale : OFFSETS ? xhat + offset : xhat;
 }
 
+/* z / (1 + exp(-z)), also what a gate multiplies by. */
+template <typename T> __device__ __forceinline__ T silu_of(T z) {
+    if (SHORT_RESULTS)
+        return z * inverse(1 + exp_minus(z));
+    const T low = not_below(z);
+    return quotient(low, 1 + exp_minus(limited(low)));
+}
+
+/* What GELU is of the logistic function: z / (1 + exp(-logit)). Beyond where its result is next to nothing z is
+ * taken as what it is there. */
+template <typename T> __device__ __forceinline__ T gelu_logit(T z) {
+    constexpr T A = (T)1.5957691216057307117597842397375, B = (T)(1.5957691216057307117597842397375 * .044715);
+    return z * multiply_add(B * z, z, A);
+}
+template <typename T> __device__ __forceinline__ T gelu_tanh_floor(T z) {
+    constexpr T LEAST = sizeof(T) == 8 ? -21.1 : -9.97f;
+    return z < LEAST ? LEAST : z;
+}
+
+/* The normal distribution: the share of it below z, and its density. */
+__device__ __forceinline__ float normal_below(float z) { return normcdff(z < -13 ? -13.f : z); }
+__device__ __forceinline__ double normal_below(double z) { return normcdf(z < -37 ? -37. : z); }
+__device__ __forceinline__ float normal_density(float z) { return .39894228f * expf(-.5f * z * z); }
+__device__ __forceinline__ double normal_density(double z) {
+    return .39894228040143267793994605993438 * exp(-.5 * z * z);
+}
+template <typename T> __device__ __forceinline__ T gelu_floor(T z) {
+    constexpr T LEAST = sizeof(T) == 8 ? -37 : -13;
+    return z < LEAST ? LEAST : z;
+}
+
 /* f(z) */
 template <typename T> __device__ __forceinline__ T activated(T z) {
-    if (ACTIVATION == SILU && SHORT_RESULTS)
-        return z * inverse(1 + exp_minus(z));
-    if (ACTIVATION == SILU) {
-        const T low = not_below(z);
-        return quotient(low, 1 + exp_minus(limited(low)));
-    }
+    if (ACTIVATION == SILU)
+        return silu_of(z);
     if (ACTIVATION == RELU)
         return z < 0 ? 0 : z;
+    if constexpr (ACTIVATION == GELU)
+        return gelu_floor(z) * normal_below(z);
+    if constexpr (ACTIVATION == GELU_TANH) {
+        const T low = gelu_tanh_floor(z);
+        return quotient(low, 1 + exp_minus(limited(gelu_logit(low))));
+    }
     return z;
 }
 
@@ -82,5 +115,13 @@ template <typename T> __device__ __forceinline__ T through_activation(T dy, T z)
     }
     if (ACTIVATION == RELU)
         return z <= 0 ? 0 : dy;
+    if constexpr (ACTIVATION == GELU)
+        return dy * multiply_add(gelu_floor(z), normal_density(z), normal_below(z));
+    if constexpr (ACTIVATION == GELU_TANH) {
+        constexpr T A = (T)1.5957691216057307117597842397375, C = (T)(1.5957691216057307117597842397375 * .134145);
+        const T low = gelu_tanh_floor(z), near = low > 40 ? (T)40 : low, e = exp_minus(limited(gelu_logit(low)));
+        const T s = inverse(1 + e);
+        return dy * (s * multiply_add(e * s * near, multiply_add(C * near, near, A), (T)1));
+    }
     return dy;
 }

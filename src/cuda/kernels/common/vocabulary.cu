@@ -28,6 +28,7 @@ constexpr int WEIGHT_TYPE = TYPES[ROLE_WEIGHT], WEIGHT_ACCESS = ACCESSES[ROLE_WE
 constexpr int BIAS_TYPE = TYPES[ROLE_BIAS], BIAS_ACCESS = ACCESSES[ROLE_BIAS];
 constexpr int DY_TYPE = TYPES[ROLE_DY], DY_ACCESS = ACCESSES[ROLE_DY];
 constexpr int DX_TYPE = TYPES[ROLE_DX], DX_ACCESS = ACCESSES[ROLE_DX];
+constexpr int DSUM_TYPE = TYPES[ROLE_DSUM], DSUM_ACCESS = ACCESSES[ROLE_DSUM];
 constexpr int MEAN_TYPE = TYPES[ROLE_MEAN], RSTD_TYPE = TYPES[ROLE_RSTD], M2_TYPE = TYPES[ROLE_M2];
 constexpr int DWEIGHT_TYPE = TYPES[ROLE_DWEIGHT], DBIAS_TYPE = TYPES[ROLE_DBIAS];
 
@@ -340,6 +341,17 @@ __device__ __forceinline__ T sum_over_planes(T v, int lane) {
         }
         return from_lane(v, lane % LANES);
     }
+}
+
+/* Makes a word of memory at least v, whoever else does so. */
+__device__ __forceinline__ void raise_to(u32 *address, u32 v) {
+    asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+/* A word that other blocks may raise: what it was lately. */
+__device__ __forceinline__ u32 latest_word(const u32 *address) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+    return v;
 }
 
 /* ---- Barriers and shared memory --------------------------------------------------------------- */

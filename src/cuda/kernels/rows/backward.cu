@@ -34,10 +34,13 @@
  * forward.cu: a row's output comes DELAY turns after its sums, and an extra warp of each block
  * exchanges the sums in between. HOLD_THE_NEXT: the row that is put out next waits in registers.
  *
+ * DSUM_TYPE not NONE: dsum, the gradient that comes by the residual stream, is added to dx. It comes by the ring, too,
+ * where it stays until dx is made (DSUM_IN_RING), or straight from memory. Only of ROWS_PLAIN.
+ *
  * An activation behind the norm (backward_activation.cu): dy stands for dy * f'(z) above.
  *
  * Constants: KIND ACTIVATION COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE DWEIGHT_TYPE DBIAS_TYPE WEIGHT_OFFSET
- * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY CORRECT MIN_BLOCKS
+ * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY CORRECT MIN_BLOCKS DSUM_TYPE DSUM_ACCESS DSUM_IN_RING
  * WANT_DWEIGHT WANT_DBIAS VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS DY_ACCESS
  * DX_ACCESS WEIGHT_ACCESS BIAS_ACCESS. DX_TYPE NONE: no dx.
  */
@@ -53,6 +56,8 @@ struct backward_args {
     u32 alone;    /* no other block has rows */
     u64 *mail;    /* COOPERATING_BLOCKS > 1: a line for each group */
     const void *bias; /* with an activation */
+    const void *dsum;
+    i64 dsum_stride, dsum_turn;
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -60,6 +65,8 @@ constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int DY_BYTES = WIDTH * bytes_of(DY_TYPE);
 constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
+constexpr bool HAS_DSUM = DSUM_TYPE != NONE;
+constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SHARERS = CLUSTER * COOPERATING_BLOCKS; /* blocks of a row */
 constexpr int SPREAD = LANES * SHARERS;
@@ -75,10 +82,13 @@ constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
 constexpr int TEAM_COLS = LANES * VECS * WIDTH;
 constexpr bool RINGED = STAGES > 0;
 /* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
-constexpr bool COPIES = RINGED && X_ACCESS >= 4 && DY_ACCESS >= 4 && X_BYTES >= 4 && DY_BYTES >= 4;
+constexpr bool COPIES = RINGED && X_ACCESS >= 4 && DY_ACCESS >= 4 && X_BYTES >= 4 && DY_BYTES >= 4 &&
+                        (!HAS_DSUM || (DSUM_ACCESS >= 4 && DSUM_BYTES >= 4));
 constexpr bool SUMS = LAYER || WANT_DX;
 constexpr bool AGAIN = HOLD == HOLD_IN_RING && RINGED && !WITHIN_WARP && !COOPERATIVE; /* read twice */
 constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
+/* Where the gradient of the residual stream waits for its row's output. */
+constexpr bool RING_HAS_DSUM = HAS_DSUM && DSUM_IN_RING && COPIES && !COOPERATIVE;
 /* Converted weights stay in registers where there is room. */
 constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
                               (SHORT_RANGE || (COOPERATIVE && !TIGHT));
@@ -120,6 +130,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);
     t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
     t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * DY_BYTES;
+    if constexpr (HAS_DSUM)
+        t.next_s = (const char *)args.dsum + row * args.dsum_stride + (i64)t.rank * DSUM_BYTES;
     t.next_mean = (const char *)args.mean + row * args.mean_stride;
     t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
     if constexpr (COOPERATIVE)

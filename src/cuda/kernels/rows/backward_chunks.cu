@@ -16,7 +16,7 @@ struct team_state {
     int turns[ROWS]; /* that have the thread's first row, its second ... */
     u32 ring;
     /* Of the turn to be fetched next: this thread's first chunk in its first row. */
-    const char *next_x, *next_g;
+    const char *next_x, *next_g, *next_s;
     /* Of the turn to come: its first row's statistics. */
     const char *next_mean, *next_rstd;
 
@@ -33,6 +33,12 @@ struct team_state {
         return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + DY_BYTES) +
                (k * PIECES + piece) * (THREADS * PIECE_BYTES) +
                threadIdx.x * (PIECE_BYTES - X_BYTES);
+    }
+    __device__ __forceinline__ u32 s_slot(int stage, int u, int k) const {
+        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + DY_BYTES) +
+               (AGAIN ? VECS * PIECES * THREADS * PIECE_BYTES : 0) +
+               ((stage * ROWS + u) * VECS + k) * (THREADS * DSUM_BYTES) +
+               threadIdx.x * (DSUM_BYTES - X_BYTES);
     }
 };
 
@@ -94,9 +100,52 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
     }
     t.next_x += args.x_turn;
     t.next_g += args.dy_turn;
-    if (RINGED)
+    if (RINGED && !RING_HAS_DSUM)
         copy_async_commit();
 }
+
+/* The same of dsum, whose slot is free later; what fetch() started for that turn is of one group with it. */
+__device__ __forceinline__ void fetch_dsum(const backward_args &args, team_state &t, int turn, int stage) {
+    if constexpr (RING_HAS_DSUM) {
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const bool there = turn < t.turns[u];
+            const char *s = t.next_s + u * PER_WARP * args.dsum_stride;
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                copy_async<RING_HAS_DSUM ? DSUM_BYTES : 4, RING_HAS_DSUM ? DSUM_ACCESS : 4>(
+                    t.s_slot(stage, u, k), s + k * (SPREAD * DSUM_BYTES), there && t.has(k));
+        }
+        t.next_s += args.dsum_turn;
+        copy_async_commit();
+    }
+}
+
+/* A row's dsum: chunk k of this thread, of which AT_ONCE are asked for at once. */
+struct no_dsum {
+    enum { AT_ONCE = 1 };
+    __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &, int) const {
+        return zero_chunk<DSUM_BYTES>();
+    }
+};
+struct dsum_in_ring {
+    enum { AT_ONCE = 1 };
+    int stage, u;
+    __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &t, int k) const {
+        return load_from_shared<DSUM_BYTES>(t.s_slot(stage, u, k));
+    }
+};
+struct dsum_in_memory {
+    enum { AT_ONCE = least(VECS, 4) };
+    const char *first; /* this thread's first chunk */
+    bool there;
+    __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &t, int k) const {
+        auto c = zero_chunk<DSUM_BYTES>();
+        if (there && t.has(k))
+            c = load_chunk<DSUM_BYTES, DSUM_ACCESS>(first + (i64)k * (SPREAD * DSUM_BYTES));
+        return c;
+    }
+};
 
 __device__ __forceinline__ void take(const team_state &t, int stage, operands &o) {
 #pragma unroll

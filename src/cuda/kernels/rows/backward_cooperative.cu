@@ -54,6 +54,24 @@ __device__ __forceinline__ void statistics_of_turn(const backward_args &args, i6
                                         0);
 }
 
+/* dsum of the row put out next: asked for a turn before it is used. */
+template <bool THERE> struct held_dsum : no_dsum {
+    __device__ __forceinline__ void ask(const backward_args &, const team_state &, i64, int) {}
+};
+template <> struct held_dsum<true> {
+    enum { AT_ONCE = 1 };
+    chunk<DSUM_BYTES> held[VECS];
+    __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &, int k) const { return held[k]; }
+    __device__ __forceinline__ void ask(const backward_args &args, const team_state &t, i64 row, int turn) {
+        const dsum_in_memory from = {(const char *)args.dsum + row * args.dsum_stride +
+                                         turn * args.dsum_turn + (i64)t.rank * DSUM_BYTES,
+                                     true};
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+            held[k] = from.at(t, k);
+    }
+};
+
 /* The other warps: the sums of the newest row, and the output of an older one. */
 __device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, cooperative_room &room,
                                           int member, i64 row) {
@@ -65,6 +83,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
     /* Statistics come a turn before they are used. */
     stored_mean next_mean = 0, mean = 0;
+    held_dsum<HAS_DSUM> dsum;
     real rstd = 0;
     if (turns > 0)
         statistics_of_turn(args, row, 0, &next_mean, nullptr);
@@ -88,12 +107,13 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             char *dx = (char *)args.dx + row * args.dx_stride + (turn - DELAY) * args.dx_turn +
                        (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
             if constexpr (HELD)
-                row_output(t, row_in_registers{held, 0}, weights, f, dweight, dbias, dx_in_memory{dx, true});
+                row_output(t, row_in_registers{held, 0}, weights, f, dweight, dbias, dx_in_memory{dx, true}, dsum);
             else
-                row_output(t, row_in_ring{t, next}, weights, f, dweight, dbias, dx_in_memory{dx, true});
+                row_output(t, row_in_ring{t, next}, weights, f, dweight, dbias, dx_in_memory{dx, true}, dsum);
         }
         if (turn + 1 >= DELAY && turn + 1 < turns + DELAY) {
             statistics_of_turn(args, row, turn + 1 - DELAY, &mean, &rstd);
+            dsum.ask(args, t, row, turn + 1 - DELAY);
             if (HELD)
                 take(t, next, held);
         }

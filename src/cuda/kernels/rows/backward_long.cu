@@ -17,6 +17,8 @@ struct long_args {
     real *partial_weight, *partial_bias; /* [gridDim.y][COLS] */
     real *sums;                          /* [rows][PIECES][4]: of g, of g * d, of d */
     i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    const void *dsum; /* as in backward.cu */
+    i64 dsum_stride;
 };
 
 #include "../common/saved_mean.cu"
@@ -26,6 +28,8 @@ constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int DY_BYTES = WIDTH * bytes_of(DY_TYPE);
 constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
+constexpr bool HAS_DSUM = DSUM_TYPE != NONE;
+constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int THREADS = WARPS * 32;
 constexpr int LONG_PIECE = 8192;
@@ -115,11 +119,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
     for (i64 row = blockIdx.y; row < args.rows; row += gridDim.y) {
         auto xs = zero_chunk<X_BYTES>();
         auto gs = zero_chunk<DY_BYTES>();
+        auto dsums = zero_chunk<DSUM_BYTES>();
         if (has) {
             xs = load_chunk<X_BYTES, X_ACCESS>((const char *)args.x + row * args.x_stride +
                                                (i64)c * X_BYTES);
             gs = load_chunk<DY_BYTES, DY_ACCESS>((const char *)args.dy + row * args.dy_stride +
                                                (i64)c * DY_BYTES);
+            if constexpr (HAS_DSUM)
+                dsums = load_chunk<DSUM_BYTES, DSUM_ACCESS>((const char *)args.dsum + row * args.dsum_stride +
+                                                            (i64)c * DSUM_BYTES);
         }
         const stored_mean saved = mean_of(args, row);
         const real mean = (real)saved;
@@ -146,6 +154,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
             dweight[i] = multiply_add(g, xhat, dweight[i]);
             dbias[i] += g;
             out[i] = multiply_add(g * w[i], rstd, multiply_add(xhat, by_xhat, constant));
+            if constexpr (HAS_DSUM)
+                out[i] += element<DSUM_TYPE>(dsums.word, i);
         }
         if constexpr (WANT_DX) {
             constexpr int DX_BYTES = WIDTH * bytes_of(DX_TYPE);

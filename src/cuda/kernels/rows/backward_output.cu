@@ -50,13 +50,19 @@ struct dx_in_memory {
 };
 
 /* The outputs of a thread's rows of a turn, put to dx, and their part of the columns' sums. */
-template <typename row_source, typename weight_source, typename dx_place>
+template <typename row_source, typename weight_source, typename dx_place, typename dsum_source = no_dsum>
 __device__ __forceinline__ void row_output(const team_state &t, const row_source &row,
                                            const weight_source &weights, const row_factors &f,
                                            real (*dweight)[WIDTH], real (*dbias)[WIDTH],
-                                           const dx_place &dx) {
+                                           const dx_place &dx, const dsum_source &dsum = {}) {
+    chunk<DSUM_BYTES> s[dsum_source::AT_ONCE];
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
+        if constexpr (HAS_DSUM)
+            if (k % dsum_source::AT_ONCE == 0)
+#pragma unroll
+                for (int j = 0; j < dsum_source::AT_ONCE && k + j < VECS; j++)
+                    s[j] = dsum.at(t, k + j);
         real w[COLUMNS], out[WIDTH];
         const auto x = row.x(k);
         const auto g = row.g(k);
@@ -67,6 +73,8 @@ __device__ __forceinline__ void row_output(const team_state &t, const row_source
             out[i] = element_output(element<X_TYPE>(x.word, i),
                                     element<row_source::GRADIENT>(g.word, i), w[i % COLUMNS], f,
                                     dweight[k][i], dbias[k][i]);
+            if constexpr (HAS_DSUM)
+                out[i] += element<DSUM_TYPE>(s[k % dsum_source::AT_ONCE].word, i);
         }
         if constexpr (WANT_DX)
             if (dx.there && t.has(k))

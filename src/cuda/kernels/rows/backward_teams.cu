@@ -1,5 +1,15 @@
 /* A part of backward.cu: rows in a warp, a team or a cluster. */
 
+/* Where dsum of row u of a turn is. */
+__device__ __forceinline__ auto dsum_of(const backward_args &args, const team_state &t, int turn, int stage, int u) {
+    if constexpr (!HAS_DSUM)
+        return no_dsum{};
+    else if constexpr (RING_HAS_DSUM)
+        return dsum_in_ring{stage, u};
+    else
+        return dsum_in_memory{t.next_s + u * PER_WARP * args.dsum_stride, turn < t.turns[u]};
+}
+
 /* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
 __device__ __forceinline__ void team_rows(const backward_args &args, team_state &t, i64 row,
                                           int block_turns, u32 block_rank) {
@@ -27,8 +37,10 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     operands o;
     gradients dz;
 #pragma unroll
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < STAGES; s++) {
         fetch(args, t, s, s, o);
+        fetch_dsum(args, t, s, s);
+    }
     stored_mean next_mean[ROWS];
     real next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
@@ -82,15 +94,19 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
         for (int u = 0; u < ROWS; u++) {
             const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
             const dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
+            const auto rest = dsum_of(args, t, turn, stage, u);
             if constexpr (AGAIN)
-                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to);
+                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to, rest);
             else if constexpr (ACTIVE)
-                row_output(t, row_behind_activation{o, dz, u}, weights, f, dweight, dbias, to);
+                row_output(t, row_behind_activation{o, dz, u}, weights, f, dweight, dbias, to, rest);
             else
-                row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to);
+                row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to, rest);
         }
         if constexpr (AGAIN)
             fetch(args, t, turn + STAGES, stage, o);
+        fetch_dsum(args, t, turn + STAGES, stage);
+        if constexpr (HAS_DSUM && !RING_HAS_DSUM)
+            t.next_s += args.dsum_turn;
         stage = stage + 1 >= STAGES ? 0 : stage + 1;
         room = both_rooms - room;
         dx += args.dx_turn;

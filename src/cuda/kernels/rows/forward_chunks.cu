@@ -1,29 +1,7 @@
 /*
- * A part of forward.cu: where a thread is, its chunks of a row wherever they are, and how rows to come
- * are brought to shared memory.
+ * A part of forward.cu: a thread's chunks of a row wherever they are, and how rows to come are brought to
+ * shared memory.
  */
-
-struct place {
-    int lane, warp, rank; /* rank in the row */
-    u32 block_rank;       /* in the cluster */
-    bool idle, has_last;
-    u32 ring; /* this thread's first chunk in shared memory */
-    total count;                   /* elements this thread holds of a row */
-    total warp_count, block_count; /* elements in the entries this lane merges */
-    entry (*slots)[WARPS], (*block_slots)[CLUSTER];
-    u64 *byte_barriers;
-    u32 round; /* exchanges so far */
-    /* Of the turn to be fetched next: this thread's first row, and its first chunk in it. */
-    i64 next_row;
-    const char *next_x;
-
-    __device__ __forceinline__ bool has(int k) const {
-        return !RAGGED || k < VECS - 1 || has_last;
-    }
-    __device__ __forceinline__ u32 slot(int stage, int u, int k) const {
-        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
-    }
-};
 
 /* This thread's chunks of a row, wherever they are. */
 struct row_reader {

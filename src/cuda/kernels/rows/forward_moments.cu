@@ -1,14 +1,9 @@
-/* A part of forward.cu: the moments of a row, again from scaled values where squares leave float's range. */
+/* A part of forward.cu and of around_forward.cu: the moments of a row, again from scaled values where squares leave float's range. */
 
 struct row_moments {
     real pivot, delta, rstd;
     int beyond; /* float's range: 1 above, -1 below, and then to be summed again, scaled */
 };
-
-__device__ __forceinline__ void save_moments(const forward_args &args, i64 row, const row_moments &m) {
-    store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
-    store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
-}
 
 /* Whether a row's squares, which add up to b, leave float's range. */
 __device__ __forceinline__ int leaves_range(total b, const forward_args &args) {
@@ -43,10 +38,16 @@ __device__ __forceinline__ void correct_moments(row_moments &m, total a, total b
     m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
 }
 
-/* The moments of a row whose first chunk of this thread is at x, from scaled values about a pivot of
+/* Chunk k of a row once more; its first of this thread is at x. */
+__device__ __forceinline__ chunk<X_BYTES> chunk_again(const char *x, int k) {
+    return load_chunk<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES));
+}
+
+/* The moments of a row that chunk_again gives of x, from scaled values about a pivot of
  * the thread, if m.beyond says so. From memory: to keep the row in registers for this would cost every
  * row. */
-__device__ __forceinline__ void sum_scaled(place &p, bool there, const char *x, real own,
+template <typename again>
+__device__ __forceinline__ void sum_scaled(place &p, bool there, const again &x, real own,
                                            row_moments &m, const forward_args &args) {
     const real scale = scale_of(m);
     real pivot = own;
@@ -54,8 +55,7 @@ __device__ __forceinline__ void sum_scaled(place &p, bool there, const char *x, 
 #pragma unroll 1
     for (int k = 0; k < VECS; k++)
         if (there && p.has(k))
-            chunk_sums<true>(load_chunk<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES)), true,
-                             own, scale, a, b);
+            chunk_sums<true>(chunk_again(x, k), true, own, scale, a, b);
     merge<true>(p, pivot, scale, a, b);
     if (m.beyond) {
         m.pivot = pivot;
@@ -63,8 +63,9 @@ __device__ __forceinline__ void sum_scaled(place &p, bool there, const char *x, 
     }
 }
 
-/* The moments of row `row`. */
-__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 row,
+/* The moments of a row that chunk_again gives of x. */
+template <typename again>
+__device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const again &x,
                                                   const forward_args &args) {
     const real own = thread_pivot(p, r);
     real pivot = own;
@@ -85,8 +86,18 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, i64 r
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
         if (WITHIN_WARP ? __any_sync(EVERY_LANE, m.beyond) : m.beyond)
-            sum_scaled(p, r.there, (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES,
-                       own, m, args);
+            sum_scaled(p, r.there, x, own, m, args);
     }
     return m;
+}
+
+__device__ __forceinline__ real normalized(real x, const row_moments &m) {
+    if (FOLDED)
+        return multiply_add(x - m.pivot, m.rstd, -m.delta * m.rstd);
+    return (LAYER ? (x - m.pivot) - m.delta : x) * m.rstd;
+}
+
+/* Adding 0 would be an addition: it changes -0. */
+__device__ __forceinline__ real plus_offset(real w) {
+    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
 }

@@ -1,8 +1,8 @@
-/* A part of forward.cu: weight and bias, and the output of a team's rows. */
+/* A part of forward.cu: the statistics, weight and bias, and the output of a team's rows. */
 
-/* Adding 0 would be an addition: it changes -0. */
-__device__ __forceinline__ real plus_offset(real w) {
-    return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w;
+__device__ __forceinline__ void save_moments(const forward_args &args, i64 row, const row_moments &m) {
+    store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
+    store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
 }
 
 /* Weight and bias of chunk k of a row that is a group of channels. */
@@ -38,12 +38,6 @@ __device__ __forceinline__ void load_affine(const forward_args &args, const plac
         weight = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>((const char *)args.weight + index * WEIGHT_BYTES);
     if constexpr (BIAS_TYPE != NONE)
         bias = load_chunk<BIAS_BYTES, BIAS_ACCESS>((const char *)args.bias + index * BIAS_BYTES);
-}
-
-__device__ __forceinline__ real normalized(real x, const row_moments &m) {
-    if (FOLDED)
-        return multiply_add(x - m.pivot, m.rstd, -m.delta * m.rstd);
-    return (LAYER ? (x - m.pivot) - m.delta : x) * m.rstd;
 }
 
 /* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */

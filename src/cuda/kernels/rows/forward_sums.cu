@@ -1,5 +1,5 @@
 /*
- * A part of forward.cu: the sums of a row about a pivot, of a thread, and merged over its warp, its block
+ * A part of forward.cu and of around_forward.cu: the sums of a row about a pivot, of a thread, and merged over its warp, its block
  * and its cluster.
  */
 
@@ -143,4 +143,29 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
         merge_entries<SCALED, CLUSTER>(p, slots, count, pivot, scale, a, b);
     }
     p.round++;
+}
+
+/* A thread's place, which sends its sums through these. */
+__device__ __forceinline__ place place_of_thread(entry (*slots)[WARPS], entry (*block_slots)[CLUSTER],
+                                                 u64 *byte_barriers) {
+    place p;
+    p.lane = threadIdx.x % 32;
+    p.warp = threadIdx.x / 32;
+    p.block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
+    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
+    p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
+    p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
+    p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
+    p.slots = slots;
+    p.block_slots = block_slots;
+    p.byte_barriers = byte_barriers;
+    p.round = 0;
+    p.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
+    if (!WITHIN_WARP && RAGGED) {
+        constexpr int TREE = WARPS > 1 ? 2 * power_of_two_up_to(WARPS - 1) : 1;
+        constexpr int BLOCKS = CLUSTER > 1 ? 2 * power_of_two_up_to(CLUSTER - 1) : 1;
+        p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
+        p.block_count = elements_of_block(p.lane % BLOCKS);
+    }
+    return p;
 }

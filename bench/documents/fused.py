@@ -1,0 +1,89 @@
+"""Tables of `planish bench fused`: norms with what stands around them, beside the ceiling and every
+peer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .markdown import markdown, source
+from .reader import Row, rows
+
+TITLES = {
+    "add": "residual + {}",
+    "dropout": "dropout, residual + {}",
+    "modulated": "{}, modulated",
+    "gated": "{}, gated",
+    "fp8-row": "{}, fp8 per row",
+    "fp8-tensor": "{}, fp8 by a static scale",
+    "fp8-128": "{}, fp8 per 128 columns",
+    "fp8-row-add": "residual + {}, fp8 per row",
+    "qk": "{} of queries and keys",
+}
+HEADS = {
+    "torch-compile": "torch.compile",
+    "liger": "Liger",
+    "row-triton": "a program a row",
+    "tile-triton": "tiles of rows",
+    "inplace-triton": "in place",
+}
+OWN = ("planish", "unfused")
+Works = dict[tuple[str, str], dict[str, Row]]
+
+
+def _works(paths: Sequence[str], decode: bool) -> Works:
+    """Cells by (norm, shape); of two files the first counts."""
+    found: Works = {}
+    for path in paths:
+        fresh: Works = {}
+        for row in rows(path):
+            if (row["group"] == "decode") is decode:
+                layer = "LayerNorm" if row["kind"] == "layer" else "RMSNorm"
+                title = f"{TITLES[row['row']].format(layer)}, {row['direction']}, {row['dtype']}"
+                fresh.setdefault((title, row["work"]), {})[row["way"]] = row
+        found = {**fresh, **found}
+    return found
+
+
+def _time(cell: Row | None) -> float | None:
+    if cell is None or not cell["microseconds"] or cell["noisy"] == "True":
+        return None
+    return float(cell["microseconds"])
+
+
+def _times(cells: dict[str, Row], names: Sequence[str]) -> str:
+    """How many times as fast as the best peer planish is."""
+    own = _time(cells.get("planish"))
+    peers = [t for n in names if n not in OWN and (t := _time(cells.get(n))) is not None]
+    return f"{min(peers) / own:.2f}" if own is not None and peers else ""
+
+
+def _share(cell: Row | None) -> str:
+    if cell is None or cell["status"] == "unsupported":
+        return ""
+    if cell["status"] != "ok":
+        return cell["status"]
+    if cell["noisy"] == "True":
+        return "too noisy"
+    return f"{100 * float(cell['share']):.0f}%" if cell["share"] else ""
+
+
+def fused(*paths: str, decode: bool = False) -> str:
+    """Shares of the ceiling's speed and planish's microseconds; of decoding microseconds alone."""
+    works = _works(paths, decode)
+    ways = dict.fromkeys(name for cells in works.values() for name in cells if name != "ceiling")
+    names = [n for n in ways if any(_time(cells.get(n)) is not None for cells in works.values())]
+    heads = [HEADS.get(name, name) for name in names]
+    body = []
+    for (title, shape), cells in works.items():
+        if decode:
+            texts = [f"{t:.3g}" if (t := _time(cells.get(n))) is not None else "" for n in names]
+            line = [title, shape, *texts]
+        else:
+            us = _time(cells.get("planish"))
+            texts = [_share(cells.get(n)) for n in names]
+            line = [title, shape, *texts, "" if us is None else f"{us:.4g}"]
+        body.append([*line, _times(cells, names)])
+    if decode:
+        return markdown(["us", "rows", *heads, "times the best peer"], body) + source(*paths)
+    head = ["norm", "rows", *heads, "planish, us", "times the best peer"]
+    return markdown(head, body) + source(*paths)

@@ -1,0 +1,287 @@
+/*
+ * Dense rows with what stands around the norm. Rows are cut as the forward of dense rows cuts rows
+ * of the dtype that the norm reads, so that the result has the bits of the two run one after the
+ * other.
+ */
+#include "cuda/around/around.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/common/integers.h"
+#include "cuda/common/lanes.h"
+#include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_shape.h"
+#include "stages.h"
+
+enum { MOST_GRID_X = 1 << 30 };
+
+/* ---- What the problem is ----------------------------------------------------------------------
+ */
+
+static bool is_full(role r) {
+    return every_full_role & ROLE_BIT(r);
+}
+
+/* Of a row's columns, or one element for all of them. */
+static bool is_of_columns(role r) {
+    const role_axes axes = axes_of(r);
+    return axes == AXES_AFFINE || axes == AXES_COLUMN || axes == AXES_MODULATION;
+}
+
+/* Lanes whose chunks share a scale can hand it to each other. */
+static bool takes_blocks(const problem *p, const rows_constants *c) {
+    const int64_t block = p->around.block;
+    if (!has(p, ROLE_Y_SCALES) || block >= p->cols)
+        return true;
+    if (block % c->width)
+        return false;
+    const int64_t lanes = block / c->width;
+    return lanes <= 32 && !(lanes & (lanes - 1)) && c->lanes % lanes == 0;
+}
+
+static bool is_dense(const problem *p) {
+    if (p->kept_count > 2 || p->reduced_count != 1)
+        return false;
+    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        const int64_t stride = p->reduced[0].stride[r];
+        if (p->cols > 1 &&
+            ((is_full(r) && stride != 1) || (is_of_columns(r) && stride != 0 && stride != 1)))
+            return false;
+    }
+    return p->cols == 1 || p->around.dropout_p == 0 || p->reduced[0].index_step == 1;
+}
+
+/* What the norm reads. */
+static dtype sum_type(const problem *p) {
+    if (!has_prologue(p))
+        return p->dtypes[ROLE_X];
+    if (p->around.sum != DTYPE_NONE)
+        return p->around.sum;
+    return problem_is_double(p) ? DTYPE_F64 : DTYPE_F32;
+}
+
+/* The largest power of two up to 4 that divides the number of every row's first element. */
+static int index_alignment(const problem *p) {
+    uint64_t bits = 4;
+    for (int k = 0; k < p->kept_count; k++)
+        bits |= (uint64_t)p->kept[k].index_step;
+    return (int)(bits & ~(bits - 1));
+}
+
+uint64_t around_dropped(double p) {
+    return (uint64_t)ceil(ldexp(p, 32));
+}
+
+void around_describe(cuda_spec *spec, const problem *p) {
+    stages_constants *s = &spec->stages;
+    cuda_spec_describe(spec, p);
+    s->gate_before = p->around.gate == PLANISH_GATE_BEFORE;
+    s->round_xhat = p->around.rounding == PLANISH_ROUND_XHAT;
+    s->dropout = p->around.dropout_p > 0;
+    s->power_of_two = has(p, ROLE_Y_SCALES) && p->around.format == PLANISH_SCALE_POWER_OF_TWO;
+    s->want_y = has(p, ROLE_Y);
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------
+ */
+
+/* Registers of a thread, in words: what is held, what is under way, and the rest. */
+static int registers_of(const cuda_spec *spec) {
+    const rows_constants *c = &spec->rows;
+    const int in_registers = c->hold == HOLD_IN_REGISTERS;
+    const int chunks = in_registers ? c->vecs * c->rows : 4 * c->rows, width = c->width;
+    static const role under_way[] = {ROLE_BRANCH, ROLE_RESIDUAL, ROLE_GATE};
+    int bytes = 0;
+    for (int i = 0; i < 3; i++)
+        bytes += spec->type[under_way[i]] == DTYPE_NONE ? 0 : role_bytes(spec, under_way[i]);
+    int words = chunks * width * bytes / 4;
+    if (c->variant != ROWS_PLAIN || c->cols <= 512) /* a row as numbers */
+        words = most(words, c->vecs * width + chunks * width * role_bytes(spec, ROLE_X) / 4);
+    return 44 + words + (spec->real_double ? 40 : 0) + 2 * width;
+}
+
+static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
+    rows_constants *c = &spec->rows;
+    while (c->lanes <= 32 && c->rows > 1 && registers_of(spec) > 100)
+        c->rows /= 2;
+    const int threads = 32 * limits->tuning->lane_registers / most(32, registers_of(spec));
+    spec->min_blocks = most(1, least(spec->min_blocks, threads / (32 * c->warps)));
+}
+
+static bool around_plan_make(cuda_plan *plan, const problem *p) {
+    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD || !is_dense(p))
+        return false;
+    cuda_spec *spec = &plan->main;
+    rows_constants *c = &spec->rows;
+    stages_constants *s = &spec->stages;
+    around_describe(spec, p);
+    spec->real_double = problem_is_double(p);
+    spec->cooperating_blocks = 1;
+    spec->type[ROLE_BRANCH] = p->dtypes[ROLE_X];
+    spec->type[ROLE_X] = sum_type(p);
+    if (!s->want_y)
+        spec->type[ROLE_Y] = p->dtypes[ROLE_X];
+    c->cols = (int)p->cols;
+    /* The geometry is that of a kernel of plain rows. */
+    spec->kernel = CUDA_FORWARD;
+    forward_geometry(plan, c->cols, dtype_bytes((dtype)spec->type[ROLE_X]), spec->real_double,
+                     &plan->limits);
+    c->stages = c->delay = c->early = 0;
+    if (!takes_blocks(p, c))
+        return false;
+    set_blocks(&plan->limits, spec);
+    spec->kernel = CUDA_AROUND_FORWARD;
+    s->two_levels = p->kept_count == 2;
+    s->index_aligned = index_alignment(p);
+    s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
+    plan->around = (cuda_around){.inner_rows = p->kept[p->kept_count - 1].size,
+                                 .dropout_p = p->around.dropout_p,
+                                 .block = p->around.block,
+                                 .scale_stride = p->around.scale_stride,
+                                 .scale_least = p->around.scale_least,
+                                 .scale_most = p->around.scale_most};
+    for (int k = 0; k < p->kept_count; k++) {
+        const int level = k + 2 - p->kept_count; /* the inner one is 1 */
+        plan->around.index[level] = p->kept[k].index_step;
+        for (role r = 0; r < ROLE_COUNT; r++)
+            plan->around.stride[level][r] = p->kept[k].stride[r];
+    }
+    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (plan->around.stride[0][r] || plan->around.stride[1][r])
+            s->varies |= (int32_t)ROLE_BIT(r == ROLE_X ? ROLE_BRANCH : r);
+        if (is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
+            s->alike |= (int32_t)ROLE_BIT(r);
+    }
+    return true;
+}
+
+static void around_plan_size(cuda_plan *plan) {
+    (void)plan;
+}
+
+static int around_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    cuda_spec counted = plan->main; /* as rows_at_a_time knows it */
+    const rows_constants *c = &counted.rows;
+    counted.kernel = CUDA_FORWARD;
+    return snprintf(text, bytes,
+                    "cuda around forward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
+                    "%d warps, cluster %d",
+                    (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
+                    rows_at_a_time(&counted), c->warps, counted.cluster);
+}
+
+/* ---- Launches ---------------------------------------------------------------------------------
+ */
+
+/* What a kernel's role is called outside: what the norm reads has no memory of its own. */
+static role role_outside(role r) {
+    return r == ROLE_BRANCH ? ROLE_X : r;
+}
+
+static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
+    cuda_spec spec = plan->main;
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const role outside = role_outside(r);
+        const int64_t bytes = role_bytes(&spec, r);
+        spec.access[r] = 16;
+        if (spec.type[r] != DTYPE_NONE && r != ROLE_X && b[outside])
+            spec.access[r] = common_alignment((uint64_t)(uintptr_t)b[outside] |
+                                              (uint64_t)(plan->around.stride[0][outside] * bytes) |
+                                              (uint64_t)(plan->around.stride[1][outside] * bytes));
+    }
+    spec.kernel = CUDA_FORWARD;
+    forward_fit_buffers(plan, &spec);
+    spec.rows.dense = 0;
+    if (spec.rows.early)
+        spec.min_blocks = 1;
+    spec.kernel = CUDA_AROUND_FORWARD;
+    return spec;
+}
+
+static int around_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    int count = 0;
+    const cuda_spec main = spec_for(plan, buffers);
+    if (main.type[ROLE_AMAX] != DTYPE_NONE) {
+        launches[count].spec = main;
+        launches[count++].spec.kernel = CUDA_AROUND_CLEAR;
+    }
+    launches[count++].spec = main;
+    return count;
+}
+
+static void around_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                    void *workspace, int resident,
+                                    cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)workspace;
+    (void)resident;
+    const cuda_around *around = &plan->around;
+    const int clears = launches[0].spec.kernel == CUDA_AROUND_CLEAR;
+    cuda_launch *l = &launches[clears];
+    cuda_spec counted = l->spec; /* as rows_units knows it */
+    counted.kernel = CUDA_FORWARD;
+    const int64_t units = rows_units(plan, &counted), cluster = l->spec.cluster;
+    int64_t grid = least_i64(units, MOST_GRID_X / cluster);
+    if (clears) /* few blocks, each with a maximum of its own */
+        grid = least_i64(grid, 4 * rows_resident(plan, &l->spec));
+    l->blocks_x = grid * cluster;
+    l->blocks_y = 1;
+    cuda_around_args *a = &l->args.around;
+    *a = (cuda_around_args){.rows = plan->rows,
+                            .row_turn = grid * rows_at_a_time(&counted),
+                            .inner_rows = around->inner_rows,
+                            .index_outer = around->index[0],
+                            .index_inner = around->index[1],
+                            .scale_stride =
+                                around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                            .dropped = around_dropped(around->dropout_p),
+                            .eps = plan->eps,
+                            .keep_factor = 1 / (1 - around->dropout_p),
+                            .eps_rounded = (float)plan->eps,
+                            .scale_least = (float)around->scale_least,
+                            .scale_most = (float)around->scale_most,
+                            .eps_is_small = plan->eps < 1e-30};
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const role outside = role_outside(r);
+        const int64_t bytes = role_bytes(&l->spec, r);
+        if (l->spec.type[r] == DTYPE_NONE || r == ROLE_X)
+            continue;
+        a->tensor[r] = (cuda_around_tensor){buffers[outside], around->stride[0][outside] * bytes,
+                                            around->stride[1][outside] * bytes};
+    }
+    if (clears) {
+        launches[0].blocks_x = launches[0].blocks_y = 1;
+        launches[0].args.around = *a;
+    }
+}
+
+static unsigned around_threads(const cuda_spec *spec) {
+    return spec->kernel == CUDA_AROUND_CLEAR ? 32u : 32u * (unsigned)spec->rows.warps;
+}
+
+static size_t around_shared_bytes(const cuda_spec *spec) {
+    const rows_constants *c = &spec->rows;
+    if (spec->kernel == CUDA_AROUND_CLEAR)
+        return 0;
+    if (c->variant == ROWS_IN_RUNS) /* a row for each team; lanes read behind the last one's end */
+        return round_up((size_t)c->warps * (size_t)(32 / c->lanes) * (size_t)c->cols * 2 +
+                        4 * (size_t)run_words(c->cols, c->lanes) + 4);
+    if (c->hold == HOLD_IN_SHARED)
+        return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->rows * (size_t)c->width *
+               (size_t)role_bytes(spec, ROLE_X);
+    return 0;
+}
+
+const cuda_family around_family = {
+    .plan_make = around_plan_make,
+    .plan_size = around_plan_size,
+    .plan_describe = around_plan_describe,
+    .launch_specs = around_launch_specs,
+    .launch_arguments = around_launch_arguments,
+    .threads = around_threads,
+    .shared_bytes = around_shared_bytes,
+};

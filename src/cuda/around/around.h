@@ -1,0 +1,23 @@
+/*
+ * Plans and launches of the forward with what stands around the norm: of dense rows
+ * (kernels/around/around_forward.cu), and of whatever those do not take (around_general.cu). Pure.
+ */
+#ifndef PLANISH_CUDA_AROUND_H
+#define PLANISH_CUDA_AROUND_H
+
+#include "cuda/families.h"
+
+/* Takes what has stages, in rows whose elements are neighbours in every tensor that has them all.
+ */
+extern const cuda_family around_family;
+
+/* Takes every forward with stages. */
+extern const cuda_family around_general_family;
+
+/* Sets what both kernels know of a problem's stages. */
+void around_describe(cuda_spec *spec, const problem *p);
+
+/* p * 2^32, rounded up: words below drop an element. */
+uint64_t around_dropped(double p);
+
+#endif

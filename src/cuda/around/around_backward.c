@@ -1,0 +1,411 @@
+/*
+ * The backward of dense rows with what stands around the norm. How rows are cut follows from their
+ * length, the dtypes and the stages; how many blocks share them, from their number and the device
+ * as well.
+ */
+#include "cuda/around/around_backward.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/around/around.h"
+#include "cuda/common/finish.h"
+#include "cuda/common/integers.h"
+#include "cuda/common/lanes.h"
+#include "stages.h"
+
+enum {
+    MOST_LANES = 512, /* of a block */
+    FEW_WARPS = 4,    /* of a block whose rows are within warps */
+    HELD_WORDS = 72,  /* of a thread's registers for its columns */
+    RESIDENT = 512,   /* threads of a multiprocessor */
+    SAMPLE_LANES = 64,
+    SAMPLE_SLICES = 4,
+    MOST_GRID_Y = 65535,
+};
+
+static const role streams[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
+enum { STREAMS = sizeof streams / sizeof *streams };
+
+/* ---- What the problem is ----------------------------------------------------------------------
+ */
+
+static bool is_full(role r) {
+    return every_full_role & ROLE_BIT(r);
+}
+
+static bool is_of_columns(role r) {
+    const role_axes axes = axes_of(r);
+    return axes == AXES_AFFINE || axes == AXES_COLUMN || axes == AXES_MODULATION;
+}
+
+static bool is_dense(const problem *p) {
+    const axis *row = &p->reduced[0];
+    if (p->kept_count > 2 || p->reduced_count != 1)
+        return false;
+    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (p->cols > 1 && ((is_full(r) && row->stride[r] != 1) ||
+                            (is_of_columns(r) && row->stride[r] != 0 && row->stride[r] != 1)))
+            return false;
+    }
+    return p->cols == 1 || p->around.dropout_p == 0 || row->index_step == 1;
+}
+
+/* How the gradients of scale and shift go. */
+typedef enum modulation { NOT_SUMMED, BY_SAMPLE, BY_OTHERS } modulation;
+
+static modulation modulation_of(const problem *p) {
+    if (!has(p, ROLE_DSCALE) && !has(p, ROLE_DSHIFT))
+        return NOT_SUMMED;
+    if (p->cols > 1 && !p->reduced[0].modulated)
+        return BY_OTHERS;
+    int modulated = 0;
+    for (int k = 0; k < p->kept_count; k++)
+        modulated += p->kept[k].modulated;
+    if (modulated == p->kept_count) /* each row has its own */
+        return NOT_SUMMED;
+    return p->kept_count == 2 && !modulated ? BY_OTHERS : BY_SAMPLE;
+}
+
+/* Whether what varies with columns alone does so in every row, and is summed over all columns. */
+static bool sums_by_columns(const problem *p) {
+    const bool affine = p->present & AFFINE_ROLES, column = has(p, ROLE_DCOLUMN_SCALE);
+    for (int k = 0; k < p->kept_count; k++)
+        if ((affine && p->kept[k].affine) || (column && p->kept[k].column))
+            return false;
+    return p->cols == 1 || ((!affine || p->reduced[0].affine) && (!column || p->reduced[0].column));
+}
+
+/* Results that show more digits than 16 bits have. */
+static bool shows_digits(const problem *p) {
+    static const role shown[] = {ROLE_DRESIDUAL, ROLE_DGATE,         ROLE_DSCALE,
+                                 ROLE_DSHIFT,    ROLE_DCOLUMN_SCALE, ROLE_DBIAS};
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
+            return true;
+    return !problem_hides_rounding(p);
+}
+
+/* ---- Geometry ---------------------------------------------------------------------------------
+ */
+
+/* Columns that a thread has registers for. */
+static int elements_of_thread(const cuda_spec *spec, const problem *p) {
+    int bytes = role_bytes(spec, ROLE_WEIGHT) + role_bytes(spec, ROLE_SCALE);
+    for (int i = 0; i < STREAMS; i++)
+        bytes += role_bytes(spec, streams[i]);
+    const bool after = has(p, ROLE_GATE) && !spec->stages.gate_before;
+    int numbers = spec->want_dweight + spec->want_dbias + has(p, ROLE_DCOLUMN_SCALE);
+    numbers += p->activation != PLANISH_IDENTITY || after; /* dm */
+    numbers += spec->stages.gate_before;                   /* s */
+    return HELD_WORDS * 4 / (bytes + numbers * (int)real_bytes(spec));
+}
+
+static size_t ring_bytes(const cuda_spec *spec) {
+    size_t bytes = 0;
+    for (int i = 0; i < STREAMS; i++)
+        bytes += (size_t)(spec->rows.width * role_bytes(spec, streams[i]));
+    return bytes * 32 * (size_t)(spec->rows.warps * spec->rows.vecs);
+}
+
+static size_t shared_bytes(const cuda_spec *spec) {
+    const rows_constants *c = &spec->rows;
+    if (spec->kernel != CUDA_AROUND_BACKWARD)
+        return 0;
+    const size_t sums =
+        (size_t)c->teams * (size_t)(c->lanes * c->vecs * c->width) * real_bytes(spec);
+    const size_t ring = ring_bytes(spec);
+    return ring > sums ? ring : sums;
+}
+
+static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const problem *p) {
+    rows_constants *c = &spec->rows;
+    const int x = dtype_bytes(p->dtypes[ROLE_X]), dy = dtype_bytes(p->dtypes[ROLE_DY]);
+    const int bytes = most(x, dy);
+    c->cols = (int)p->cols;
+    c->width = chunk_width(c->cols, bytes, spec->real_double ? 2 : 8);
+    const int chunks = c->cols / c->width;
+    const int elements = most(c->width, elements_of_thread(spec, p) / c->width * c->width);
+    spec->cluster = 1;
+    c->lanes =
+        lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14, &c->vecs);
+    c->warps = c->teams = FEW_WARPS;
+    if (!c->lanes) {
+        while (spec->cluster < limits->max_cluster &&
+               (int64_t)spec->cluster * MOST_LANES * elements < c->cols)
+            spec->cluster *= 2;
+        c->lanes = lanes_of_block(chunks, c->width, spec->cluster, elements, MOST_LANES, &c->vecs);
+        if (!c->lanes)
+            return false;
+        c->teams = 1;
+        c->warps = c->lanes / 32;
+    }
+    spec->min_blocks = most(1, RESIDENT / (32 * c->warps));
+    while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
+                                       (size_t)limits->shared_per_block)
+        spec->min_blocks--;
+    return shared_bytes(spec) <= (size_t)limits->shared_per_block;
+}
+
+static int block_rows(const cuda_spec *spec) {
+    const rows_constants *c = &spec->rows;
+    return c->teams * (c->lanes <= 32 ? 32 / c->lanes : 1);
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------
+ */
+
+static void size(cuda_plan *plan) {
+    const cuda_spec *spec = &plan->main;
+    const int64_t samples = plan->around.samples, rows = plan->rows / most_i64(1, samples);
+    const int64_t resident =
+        most_i64(1, (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster);
+    const int64_t units = most_i64(1, ceil_div_i64(rows, block_rows(spec)));
+    plan->around.parts = least_i64(units, most_i64(1, resident / most_i64(1, samples)));
+    plan->partials = samples * plan->around.parts;
+    const size_t row = (size_t)plan->cols * real_bytes(spec);
+    const size_t sums = (size_t)(spec->want_dweight + spec->want_dbias +
+                                 (spec->type[ROLE_DCOLUMN_SCALE] != DTYPE_NONE));
+    plan->workspace_bytes = (size_t)plan->partials * sums * row;
+    if (spec->stages.by_sample)
+        plan->workspace_bytes += 2 * (size_t)samples * row;
+}
+
+static void set_levels(cuda_plan *plan, const problem *p) {
+    cuda_around *a = &plan->around;
+    stages_constants *s = &plan->main.stages;
+    /* Samples are the outer of two axes. */
+    const bool swap = s->by_sample && p->kept_count == 2 && p->kept[1].modulated;
+    s->two_levels = p->kept_count == 2 || (s->by_sample && p->kept[0].modulated);
+    a->inner_rows = p->kept[p->kept_count - 1].size;
+    for (int k = 0; k < p->kept_count; k++) {
+        int level = k + 2 - p->kept_count; /* the inner one is 1 */
+        if (swap)
+            level = !level;
+        if (level == 1)
+            a->inner_rows = p->kept[k].size;
+        a->index[level] = p->kept[k].index_step;
+        for (role r = 0; r < ROLE_COUNT; r++)
+            a->stride[level][r] = p->kept[k].stride[r];
+    }
+    a->samples = s->by_sample && a->inner_rows > 0 ? p->rows / a->inner_rows : 1;
+    uint64_t bits = 4;
+    for (int k = 0; k < p->kept_count; k++)
+        bits |= (uint64_t)p->kept[k].index_step;
+    s->index_aligned = (int32_t)(bits & ~(bits - 1));
+    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (a->stride[0][r] || a->stride[1][r])
+            s->varies |= (int32_t)ROLE_BIT(r);
+        if (is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
+            s->alike |= (int32_t)ROLE_BIT(r);
+    }
+}
+
+static bool make(cuda_plan *plan, const problem *p) {
+    cuda_spec *spec = &plan->main;
+    stages_constants *s = &spec->stages;
+    const modulation m = modulation_of(p);
+    if (p->pass != PLANISH_BACKWARD || !is_dense(p) || m == BY_OTHERS || !sums_by_columns(p) ||
+        p->rows < 1)
+        return false;
+    around_describe(spec, p);
+    spec->kernel = CUDA_AROUND_BACKWARD;
+    spec->real_double = problem_is_double(p);
+    spec->cooperating_blocks = 1;
+    s->gate_before = has(p, ROLE_GATE) && p->around.gate == PLANISH_GATE_BEFORE;
+    s->by_sample = m == BY_SAMPLE;
+    spec->want_dweight = has(p, ROLE_DWEIGHT);
+    spec->want_dbias = has(p, ROLE_DBIAS);
+    if (s->by_sample) {
+        spec->want_dweight |= has(p, ROLE_DSCALE);
+        spec->want_dbias |= has(p, ROLE_DSHIFT) || has(p, ROLE_BIAS);
+    }
+    spec->correct = p->kind == PLANISH_LAYER && (shows_digits(p) || p->activation == PLANISH_RELU);
+    if (shows_digits(p))
+        spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
+    if (!make_geometry(&plan->limits, spec, p))
+        return false;
+    plan->around = (cuda_around){.dropout_p = p->around.dropout_p};
+    set_levels(plan, p);
+    size(plan);
+    cuda_plan_finish(plan, p, spec->rows.cols,
+                     s->by_sample ? plan->around.samples : plan->partials);
+    size(plan);
+    return true;
+}
+
+static int describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const cuda_spec *spec = &plan->main;
+    const rows_constants *c = &spec->rows;
+    return snprintf(
+        text, bytes,
+        "cuda around backward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
+        "%d warps, cluster %d",
+        (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width, block_rows(spec),
+        c->warps, spec->cluster);
+}
+
+/* ---- Launches ---------------------------------------------------------------------------------
+ */
+
+static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
+    cuda_spec spec = plan->main;
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const int64_t bytes = role_bytes(&spec, r);
+        spec.access[r] = 16;
+        if (spec.type[r] != DTYPE_NONE && b[r])
+            spec.access[r] = common_alignment((uint64_t)(uintptr_t)b[r] |
+                                              (uint64_t)(plan->around.stride[0][r] * bytes) |
+                                              (uint64_t)(plan->around.stride[1][r] * bytes));
+    }
+    spec.rows.stages = 1;
+    for (int i = 0; i < STREAMS; i++) /* asynchronous copies need 4 bytes */
+        if (spec.type[streams[i]] != DTYPE_NONE &&
+            (spec.access[streams[i]] < 4 || spec.rows.width * role_bytes(&spec, streams[i]) < 4))
+            spec.rows.stages = 0;
+    return spec;
+}
+
+static bool wants(const cuda_plan *plan, role r) {
+    return plan->main.type[r] != DTYPE_NONE;
+}
+
+static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                        cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    int count = 0;
+    launches[count++].spec = spec_for(plan, buffers);
+    if (plan->main.stages.by_sample) {
+        cuda_spec *spec = &launches[count++].spec;
+        *spec = plan->main;
+        spec->kernel = CUDA_AROUND_SAMPLES;
+        spec->cluster = 1;
+        memset(&spec->rows, 0, sizeof spec->rows);
+        memset(spec->access, 0, sizeof spec->access);
+        spec->finish = (finish_constants){.cols = plan->main.rows.cols,
+                                          .lanes = SAMPLE_LANES,
+                                          .slices = SAMPLE_SLICES,
+                                          .rows = 1};
+    }
+    if (wants(plan, ROLE_DWEIGHT) || wants(plan, ROLE_DBIAS))
+        launches[count++].spec = plan->finish;
+    if (wants(plan, ROLE_DCOLUMN_SCALE)) {
+        cuda_spec *spec = &launches[count++].spec;
+        *spec = plan->finish;
+        spec->type[ROLE_DWEIGHT] = plan->main.type[ROLE_DCOLUMN_SCALE];
+        spec->type[ROLE_DBIAS] = DTYPE_NONE;
+    }
+    return count;
+}
+
+static cuda_launch *add_finish(cuda_launch *l, char *weight, char *bias, void *dweight, void *dbias,
+                               int64_t count) {
+    const finish_constants *f = &l->spec.finish;
+    l->blocks_x = ceil_div(f->cols, f->lanes);
+    l->blocks_y = (dweight != NULL) + (dbias != NULL);
+    l->args.finish = (cuda_finish_args){.partial_weight = weight,
+                                        .partial_bias = bias,
+                                        .dweight = dweight,
+                                        .dbias = dbias,
+                                        .count = count};
+    return l + 1;
+}
+
+/* What a run's sums lie in. */
+typedef struct sums {
+    char *weight, *bias, *scaled, *sample_weight, *sample_bias;
+} sums;
+
+static sums sums_in(const cuda_plan *plan, char *workspace) {
+    const cuda_spec *spec = &plan->main;
+    const size_t row = (size_t)plan->cols * real_bytes(spec);
+    const size_t plane = (size_t)plan->partials * row;
+    sums s = {.weight = workspace};
+    s.bias = s.weight + (spec->want_dweight ? plane : 0);
+    s.scaled = s.bias + (spec->want_dbias ? plane : 0);
+    s.sample_weight = s.scaled + (wants(plan, ROLE_DCOLUMN_SCALE) ? plane : 0);
+    s.sample_bias = s.sample_weight + (size_t)plan->around.samples * row;
+    return s;
+}
+
+static cuda_launch *add_samples(const cuda_plan *plan, void *const *b, const sums *s,
+                                cuda_launch *l) {
+    const cuda_spec *spec = &plan->main;
+    const cuda_around *a = &plan->around;
+    l->blocks_x = ceil_div(spec->rows.cols, SAMPLE_LANES);
+    l->blocks_y = (unsigned)least_i64(a->samples, MOST_GRID_Y);
+    l->args.samples = (cuda_samples_args){
+        .partial_weight = s->weight,
+        .partial_bias = s->bias,
+        .sample_weight = wants(plan, ROLE_DWEIGHT) ? s->sample_weight : NULL,
+        .sample_bias = wants(plan, ROLE_DBIAS) ? s->sample_bias : NULL,
+        .weight = b[ROLE_WEIGHT],
+        .bias = b[ROLE_BIAS],
+        .scale = b[ROLE_SCALE],
+        .dscale = b[ROLE_DSCALE],
+        .dshift = b[ROLE_DSHIFT],
+        .scale_stride = a->stride[0][ROLE_SCALE] * role_bytes(spec, ROLE_SCALE),
+        .dscale_stride = a->stride[0][ROLE_DSCALE] * role_bytes(spec, ROLE_DSCALE),
+        .dshift_stride = a->stride[0][ROLE_DSHIFT] * role_bytes(spec, ROLE_DSHIFT),
+        .samples = a->samples,
+        .parts = a->parts};
+    return l + 1;
+}
+
+static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                             void *workspace, int resident,
+                             cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)resident; /* no block waits for another */
+    const cuda_around *around = &plan->around;
+    const cuda_spec *spec = &launches[0].spec;
+    const sums s = sums_in(plan, workspace);
+    const double keep = 1 / (1 - around->dropout_p);
+    cuda_launch *l = &launches[1];
+    cuda_around_backward_args *a = &launches[0].args.around_backward;
+    *a = (cuda_around_backward_args){.partial_weight = s.weight,
+                                     .partial_bias = s.bias,
+                                     .partial_scaled = s.scaled,
+                                     .rows =
+                                         spec->stages.by_sample ? around->inner_rows : plan->rows,
+                                     .inner_rows = around->inner_rows,
+                                     .index_outer = around->index[0],
+                                     .index_inner = around->index[1],
+                                     .dropped = around_dropped(around->dropout_p),
+                                     .keep_factor = keep,
+                                     .parts = (uint32_t)around->parts};
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        const int64_t bytes = role_bytes(spec, r);
+        if (spec->type[r] != DTYPE_NONE && r != ROLE_Y)
+            a->tensor[r] = (cuda_around_tensor){buffers[r], around->stride[0][r] * bytes,
+                                                around->stride[1][r] * bytes};
+    }
+    launches[0].blocks_x = plan->partials * spec->cluster;
+    launches[0].blocks_y = 1;
+    if (spec->stages.by_sample)
+        l = add_samples(plan, buffers, &s, l);
+    if (wants(plan, ROLE_DWEIGHT) || wants(plan, ROLE_DBIAS))
+        l = spec->stages.by_sample
+                ? add_finish(l, s.sample_weight, s.sample_bias, buffers[ROLE_DWEIGHT],
+                             buffers[ROLE_DBIAS], around->samples)
+                : add_finish(l, s.weight, s.bias, buffers[ROLE_DWEIGHT], buffers[ROLE_DBIAS],
+                             plan->partials);
+    if (wants(plan, ROLE_DCOLUMN_SCALE))
+        add_finish(l, s.scaled, NULL, buffers[ROLE_DCOLUMN_SCALE], NULL, plan->partials);
+}
+
+static unsigned threads(const cuda_spec *spec) {
+    if (spec->kernel == CUDA_AROUND_SAMPLES)
+        return SAMPLE_LANES * SAMPLE_SLICES;
+    return 32u * (unsigned)spec->rows.warps;
+}
+
+const cuda_family around_backward_family = {
+    .plan_make = make,
+    .plan_size = size,
+    .plan_describe = describe,
+    .launch_specs = launch_specs,
+    .launch_arguments = launch_arguments,
+    .threads = threads,
+    .shared_bytes = shared_bytes,
+};

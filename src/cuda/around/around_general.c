@@ -1,0 +1,144 @@
+/* The forward of any problem with what stands around the norm. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/around/around.h"
+#include "cuda/common/integers.h"
+#include "stages.h"
+
+enum {
+    WARPS = 8,   /* of a block */
+    ACROSS = 32, /* lanes that take neighbouring rows, where they do */
+};
+
+/* As the kernel counts them. */
+static const role roles[CUDA_AROUND_ROLES - 1] = {
+    ROLE_X,   ROLE_WEIGHT,    ROLE_BIAS,         ROLE_Y,     ROLE_MEAN,  ROLE_RSTD, ROLE_RESIDUAL,
+    ROLE_SUM, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE, ROLE_SHIFT, ROLE_GATE, ROLE_MASK,
+    ROLE_Q,   ROLE_Y_SCALES};
+
+static void append_axes(cuda_plan *plan, const axis *list, int count, bool reduced) {
+    for (int k = 0; k < count; k++) {
+        cuda_axis *a = &plan->axis[plan->axis_count++];
+        *a =
+            (cuda_axis){.size = list[k].size, .reduced = reduced, .index_step = list[k].index_step};
+        for (role r = 0; r < ROLE_COUNT; r++)
+            a->stride[r] = list[k].stride[r] * dtype_bytes((dtype)plan->main.type[r]);
+    }
+}
+
+static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
+    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
+        return false;
+    const general_tuning *t = &plan->limits.tuning->general;
+    cuda_spec *spec = &plan->main;
+    around_describe(spec, p);
+    spec->kernel = CUDA_AROUND_GENERAL;
+    spec->real_double = 1;
+    spec->cluster = 1;
+    spec->stages.is_double = problem_is_double(p);
+    spec->stages.sum_type = !has_prologue(p)              ? p->dtypes[ROLE_X]
+                            : p->around.sum != DTYPE_NONE ? p->around.sum
+                            : spec->stages.is_double      ? DTYPE_F64
+                                                          : DTYPE_F32;
+    append_axes(plan, p->kept, p->kept_count, false);
+    append_axes(plan, p->reduced, p->reduced_count, true);
+    /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
+    const bool dense = p->reduced[p->reduced_count - 1].stride[ROLE_X] == 1;
+    spec->general = (general_constants){.warps = WARPS};
+    spec->general.lanes = p->cols < t->short_row || !dense ? ACROSS : 1;
+    spec->general.slices = 32 * WARPS / spec->general.lanes;
+    plan->around = (cuda_around){.dropout_p = p->around.dropout_p,
+                                 .block = has(p, ROLE_Y_SCALES) ? p->around.block : p->cols,
+                                 .scale_stride = p->around.scale_stride,
+                                 .scale_least = p->around.scale_least,
+                                 .scale_most = p->around.scale_most};
+    return true;
+}
+
+static void around_general_plan_size(cuda_plan *plan) {
+    (void)plan;
+}
+
+static int around_general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    return snprintf(
+        text, bytes, "cuda general around forward %lldx%lld: %d axes, %d rows in a block",
+        (long long)plan->rows, (long long)plan->cols, plan->axis_count, plan->main.general.lanes);
+}
+
+static int around_general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                       cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)buffers; /* taken as they lie */
+    int count = 0;
+    if (plan->main.type[ROLE_AMAX] != DTYPE_NONE) {
+        launches[count].spec = plan->main;
+        launches[count++].spec.kernel = CUDA_AROUND_GENERAL_CLEAR;
+    }
+    launches[count++].spec = plan->main;
+    return count;
+}
+
+static void set_axes(const cuda_plan *plan, cuda_around_general_args *a) {
+    for (int k = 0; k < plan->axis_count; k++) {
+        const cuda_axis *from = &plan->axis[k];
+        a->axis[k].size = from->size;
+        for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
+            a->axis[k].stride[i] = from->stride[roles[i]];
+        a->axis[k].stride[CUDA_AROUND_ROLES - 1] = from->index_step;
+        *(from->reduced ? &a->inner : &a->outer) += 1;
+    }
+}
+
+static void around_general_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                                            void *workspace, int resident,
+                                            cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    (void)workspace;
+    (void)resident;
+    const cuda_around *around = &plan->around;
+    const int clears = launches[0].spec.kernel == CUDA_AROUND_GENERAL_CLEAR;
+    cuda_launch *l = &launches[clears];
+    cuda_around_general_args *a = &l->args.around_general;
+    *a = (cuda_around_general_args){.rng = buffers[ROLE_RNG],
+                                    .y_scale = buffers[ROLE_Y_SCALE],
+                                    .amax = buffers[ROLE_AMAX],
+                                    .outer_size = plan->rows,
+                                    .inner_size = plan->cols,
+                                    .block = around->block > 0 ? around->block : 1,
+                                    .scale_stride =
+                                        around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                                    .dropped = around_dropped(around->dropout_p),
+                                    .eps = plan->eps,
+                                    .keep_factor = 1 / (1 - around->dropout_p),
+                                    .scale_least = (float)around->scale_least,
+                                    .scale_most = (float)around->scale_most};
+    for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
+        a->data[i] = buffers[roles[i]];
+    set_axes(plan, a);
+    l->blocks_x =
+        least_i64(ceil_div_i64(plan->rows, l->spec.general.lanes),
+                  (int64_t)plan->limits.tuning->general.blocks * plan->limits.multiprocessors);
+    l->blocks_y = 1;
+    if (clears) {
+        launches[0].blocks_x = launches[0].blocks_y = 1;
+        launches[0].args.around_general = *a;
+    }
+}
+
+static unsigned around_general_threads(const cuda_spec *spec) {
+    return 32u * (unsigned)spec->general.warps;
+}
+
+static size_t around_general_shared_bytes(const cuda_spec *spec) {
+    (void)spec;
+    return 0;
+}
+
+const cuda_family around_general_family = {
+    .plan_make = around_general_plan_make,
+    .plan_size = around_general_plan_size,
+    .plan_describe = around_general_plan_describe,
+    .launch_specs = around_general_launch_specs,
+    .launch_arguments = around_general_launch_arguments,
+    .threads = around_general_threads,
+    .shared_bytes = around_general_shared_bytes,
+};

@@ -1,0 +1,107 @@
+/*
+ * Forward of dense rows with what stands around the norm (planish.h): x is scaled, dropped and added to a
+ * residual, the sum is normalized, and what comes of that is modulated, activated, gated and quantised.
+ * Each input is read once and each output written once.
+ *
+ * What the norm reads, s, takes the place of x in the texts that this one shares with forward.cu: X_TYPE is
+ * the dtype that s is rounded to, and rows are cut, held and summed as forward.cu does with rows of that
+ * dtype. So the result has the bits of an addition followed by a norm. The input itself is ROLE_BRANCH,
+ * as in the backward. HOLD, which also says how a thread finds its pivot, keeps s; where rows are not held, s
+ * is read from the sum or, without one, made again. Rows in tiles and in runs of words (VARIANT) are held in
+ * registers, as all short ones are; in runs, they pass through shared memory for their sums.
+ *
+ * TWO_LEVELS: rows are counted by two axes. VARIES says of which tensors the address depends on the row, ALIKE
+ * which have one element for all of it: sets of roles. Q's scale is one that is read, one for SCALE_BLOCK columns
+ * (COLS: for the row) or, 0, none.
+ *
+ * Constants: those of forward.cu but STAGES DELAY GROUPS COOPERATING_BLOCKS, which are 0 or 1, and GATE_BEFORE
+ * ROUND_XHAT DROPOUT WANT_Y (else Y_TYPE stands for what y would be) TWO_LEVELS VARIES ALIKE INDEX_ALIGNED (of
+ * the number of a row's first element, up to 4) SCALE_BLOCK POWER_OF_TWO.
+ */
+struct around_tensor {
+    void *data;
+    i64 outer, inner; /* bytes from row to row */
+};
+
+struct forward_args {
+    around_tensor tensor[ROLE_COUNT];
+    i64 rows, row_turn, inner_rows;
+    i64 index_outer, index_inner; /* of elements that dropout counts, from row to row */
+    i64 scale_stride;             /* bytes from block to block */
+    u64 dropped;                  /* dropout's p * 2^32, rounded up */
+    double eps, keep_factor;
+    float eps_rounded, scale_least, scale_most;
+    u32 eps_is_small, zero;
+};
+
+#include "../rows/forward_constants.cu"
+
+#include "../common/fusion.cu"
+#include "../rows/forward_place.cu"
+#include "philox.cu"
+#include "quantize.cu"
+#include "around_rows.cu"
+#include "../rows/forward_sums.cu"
+#include "../rows/forward_moments.cu"
+#include "../rows/centred_moments.cu"
+#include "../rows/row_tiles.cu"
+#include "../rows/row_runs.cu"
+#include "around_moments.cu"
+#include "around_output.cu"
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    planish_around_forward(const forward_args args) {
+    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
+    __shared__ u64 byte_barriers[2];
+    place p = place_of_thread((entry(*)[WARPS])slots, block_slots, byte_barriers);
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
+        cluster_arrive();
+    }
+    const i64 team = WITHIN_WARP ? (i64)blockIdx.x * WARPS + p.warp : blockIdx.x / CLUSTER;
+    float amax = 0;
+    wait_for_stream();
+    release_stream();
+    philox_key key = {};
+    if (DROPOUT)
+        key = load_philox_key(args.tensor[ROLE_RNG].data);
+    if (CLUSTER > 1)
+        cluster_wait();
+    for (i64 first = team * STEP; first < args.rows; first += args.row_turn) {
+        const i64 row = first + (WITHIN_WARP ? p.lane / WARP_LANES : 0);
+        row_reader reader[ROWS];
+        row_moments moments[ROWS];
+        output_columns early[EARLY && ROWS == 1 ? VECS : 1];
+#pragma unroll
+        for (int u = 0; u < ROWS; u++)
+            begin_row(args, p, key, reader[u], row + u * PER_WARP, u);
+        bring_rows(args, p, key, reader);
+        if constexpr (EARLY && ROWS == 1)
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                if (reader[0].there && p.has(k))
+                    early[k].load(args, p, reader[0], k);
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            moments[u] = moments_of_row(args, p, reader[u]);
+            if (reader[u].there && p.rank == 0)
+                save_statistics(args, reader[u], moments[u]);
+        }
+        put_rows(args, p, early, reader, moments, amax);
+    }
+    if constexpr (TYPES[ROLE_AMAX] != NONE)
+        raise_amax(args, p, amax);
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}
+
+/* Before the other: what is to become a maximum. */
+extern "C" __global__ void __launch_bounds__(32) planish_around_clear(const forward_args args) {
+    wait_for_stream();
+    release_stream();
+    if (threadIdx.x == 0)
+        store_element<F32>(args.tensor[ROLE_AMAX].data, 0, 0);
+}

@@ -1,0 +1,228 @@
+/*
+ * A part of around_forward.cu: what becomes of a normalized row.
+ */
+constexpr int Q_TYPE = TYPES[ROLE_Q], SCALES_TYPE = TYPES[ROLE_Y_SCALES];
+constexpr bool HAS_Q = Q_TYPE != NONE, FINDS_SCALES = SCALES_TYPE != NONE, HAS_AMAX = TYPES[ROLE_AMAX] != NONE;
+constexpr bool SCALES_OF_ROWS = FINDS_SCALES && SCALE_BLOCK == COLS;
+/* Neighbouring lanes whose chunks share a scale. */
+constexpr int SHARERS = FINDS_SCALES && !SCALES_OF_ROWS ? SCALE_BLOCK / WIDTH : 1;
+constexpr bool MODULATED = TYPES[ROLE_SCALE] != NONE || TYPES[ROLE_SHIFT] != NONE;
+
+/* Of a chunk's columns. */
+struct output_columns {
+    part<ROLE_WEIGHT> weight;
+    part<ROLE_BIAS> bias;
+    part<ROLE_SCALE> scale;
+    part<ROLE_SHIFT> shift;
+
+    __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_reader &r, int k) {
+        weight.load(args, p, r.number, k);
+        bias.load(args, p, r.number, k);
+        scale.load(args, p, r.number, k);
+        shift.load(args, p, r.number, k);
+    }
+};
+
+template <int TYPE> __device__ __forceinline__ real rounded(real v) {
+    return element<TYPE>(pack<TYPE, 1>(&v).word, 0);
+}
+
+/* z of an element. */
+__device__ __forceinline__ real affine_of(real xhat, const output_columns &c, int i) {
+    real weight = 1, bias = 0;
+    if constexpr (WEIGHT_TYPE != NONE)
+        weight = plus_offset(c.weight.get(i));
+    if constexpr (BIAS_TYPE != NONE)
+        bias = c.bias.get(i);
+    if constexpr (ROUND_XHAT) {
+        real z = rounded<IN_TYPE>(xhat);
+        if (WEIGHT_TYPE != NONE)
+            z = rounded<IN_TYPE>(z * weight);
+        return BIAS_TYPE != NONE ? z + bias : z;
+    }
+    return affine_of_xhat(xhat, weight, bias);
+}
+
+__device__ __forceinline__ real modulated(real z, const output_columns &c, int i) {
+    real scale = 0, shift = 0;
+    if constexpr (TYPES[ROLE_SCALE] != NONE)
+        scale = 1 + c.scale.get(i);
+    if constexpr (TYPES[ROLE_SHIFT] != NONE)
+        shift = c.shift.get(i);
+    if (TYPES[ROLE_SCALE] != NONE)
+        return TYPES[ROLE_SHIFT] != NONE ? multiply_add(z, scale, shift) : z * scale;
+    return TYPES[ROLE_SHIFT] != NONE ? z + shift : z;
+}
+
+/* y of chunk k. */
+__device__ __forceinline__ void chunk_values(const forward_args &args, const place &p, const row_reader &r,
+                                             const row_moments &m, const output_columns &columns, int k, real *y) {
+    part<ROLE_GATE> gate;
+    if constexpr (GATE_LAST && IN_REGISTERS)
+        gate = r.gate[k];
+    else if constexpr (GATE_LAST)
+        gate.load(args, p, r.number, k);
+    const auto c = r.take(p, k);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        y[i] = activated(modulated(affine_of(xhat_of(element<X_TYPE>(c.word, i), m), columns, i), columns, i));
+        if constexpr (GATE_LAST)
+            y[i] *= silu_of(gate.get(i));
+    }
+}
+
+/* The largest over a group of LANES neighbouring lanes; as sum_over_lanes. */
+template <int LANES_OF_GROUP> __device__ __forceinline__ float most_over_lanes(float v, int lane) {
+    if constexpr ((LANES_OF_GROUP & (LANES_OF_GROUP - 1)) == 0) {
+#pragma unroll
+        for (int step = LANES_OF_GROUP / 2; step > 0; step /= 2)
+            v = fmaxf(v, __shfl_xor_sync(EVERY_LANE, v, step));
+        return v;
+    } else {
+        const int rank = lane % LANES_OF_GROUP, base = lane - rank;
+#pragma unroll
+        for (int step = power_of_two_up_to(LANES_OF_GROUP); step > 0; step /= 2) {
+            const float other = __shfl_down_sync(EVERY_LANE, v, step);
+            if (rank + step < least(LANES_OF_GROUP, 2 * step))
+                v = fmaxf(v, other);
+        }
+        return from_lane(v, base);
+    }
+}
+
+/* The largest of a row, of what each of its threads has. */
+__device__ __forceinline__ float most_of_row(place &p, float v) {
+    v = most_over_lanes<WARP_LANES>(v, p.lane);
+    if constexpr (!WITHIN_WARP && WARPS > 1) {
+        entry *slots = p.slots[p.round & 1];
+        if (p.lane == 0)
+            slots[p.warp] = {{(total)v, 0, 0, 0}};
+        __syncthreads();
+        v = most_over_lanes<32>(p.lane < WARPS ? (float)slots[p.lane].value[0] : 0, p.lane);
+    }
+    if constexpr (CLUSTER > 1) {
+        entry *slots = p.block_slots[p.round & 1];
+        const u32 bar = shared_address(p.byte_barriers + (p.round & 1));
+        if (p.warp == 0) {
+            total all[4] = {(total)v, 0, 0, 0};
+            if (p.lane == 0)
+                byte_barrier_expect(bar, CLUSTER * sizeof(entry));
+            if (p.lane < CLUSTER)
+                send_to_block(shared_address(slots + p.block_rank), bar, p.lane, all);
+        }
+        byte_barrier_wait(bar, p.round >> 1 & 1);
+        v = most_over_lanes<32>(p.lane < CLUSTER ? (float)slots[p.lane].value[0] : 0, p.lane);
+    }
+    p.round++;
+    return v;
+}
+
+__device__ __forceinline__ float chunk_magnitude(const real *y) {
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        most = fmaxf(most, magnitude(y[i]));
+    return most;
+}
+
+/* Scale number `block` of a row. */
+__device__ __forceinline__ void store_scale(const forward_args &args, const row_reader &r, int block, float scale) {
+    char *to = address_of<ROLE_Y_SCALES>(args, r.number) + block * args.scale_stride;
+    if (SCALES_TYPE == E8M0)
+        *to = (char)(__float_as_uint(scale) >> 23);
+    else
+        store_element<F32>(to, 0, scale);
+}
+
+__device__ __forceinline__ void put_chunk(const forward_args &args, const place &p, const row_reader &r, int k,
+                                          const real *y, float scale) {
+    const i64 number = p.rank + k * SPREAD;
+    if constexpr (WANT_Y)
+        store_chunk<Y_BYTES, Y_ACCESS>(address_of<ROLE_Y>(args, r.number) + number * Y_BYTES, pack<Y_TYPE, WIDTH>(y));
+    if constexpr (HAS_Q) {
+        u32 byte[WIDTH];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            byte[i] = quantized<Q_TYPE>(y[i], scale);
+        store_bytes<ACCESSES[ROLE_Q]>(address_of<ROLE_Q>(args, r.number) + number * WIDTH, byte);
+    }
+}
+
+/* The largest of a row, before its scale is known. */
+__device__ __forceinline__ float find_most(const forward_args &args, place &p, const output_columns *early,
+                                           row_reader &r, const row_moments &m) {
+    float most = 0;
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++)
+        if (r.there && p.has(k)) {
+            output_columns columns;
+            real y[WIDTH];
+            if constexpr (EARLY && ROWS == 1)
+                columns = early[k];
+            else
+                columns.load(args, p, r, k);
+            chunk_values(args, p, r, m, columns, k, y);
+            most = fmaxf(most, chunk_magnitude(y));
+        }
+    if constexpr (IN_REGISTERS && bytes_of(X_TYPE) == 2)
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+            for (u32 &w : r.held[k].word)
+                forget(w, args.zero);
+    return most_of_row(p, most);
+}
+
+/* The output of a team's rows. */
+__device__ __forceinline__ void put_rows(const forward_args &args, place &p, const output_columns *early,
+                                         row_reader *reader, const row_moments *moments, float &amax) {
+    float scale[ROWS];
+#pragma unroll
+    for (int u = 0; u < ROWS; u++) {
+        scale[u] = 1;
+        if constexpr (SCALES_OF_ROWS) {
+            const float most = find_most(args, p, early, reader[u], moments[u]);
+            scale[u] = scale_for<Q_TYPE, POWER_OF_TWO>(most, args.scale_least, args.scale_most);
+            if (reader[u].there && p.rank == 0)
+                store_scale(args, reader[u], 0, scale[u]);
+        } else if constexpr (TYPES[ROLE_Y_SCALE] != NONE) {
+            scale[u] = (float)load_element<F32>(args.tensor[ROLE_Y_SCALE].data, 0);
+        }
+    }
+#pragma unroll UNROLL
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) {
+            const row_reader &r = reader[u];
+            const bool has = r.there && p.has(k);
+            output_columns columns;
+            real y[WIDTH];
+            float most = 0;
+            if (has) {
+                if constexpr (EARLY && ROWS == 1)
+                    columns = early[k];
+                else
+                    columns.load(args, p, r, k);
+                chunk_values(args, p, r, moments[u], columns, k, y);
+                if (HAS_AMAX || SHARERS > 1)
+                    most = chunk_magnitude(y);
+                if (HAS_AMAX)
+                    amax = fmaxf(amax, most);
+            }
+            if constexpr (FINDS_SCALES && !SCALES_OF_ROWS) {
+                most = SHARERS > 1 ? most_over_lanes<SHARERS>(most, p.lane) : has ? chunk_magnitude(y) : 0;
+                scale[u] = scale_for<Q_TYPE, POWER_OF_TWO>(most, args.scale_least, args.scale_most);
+                if (has && p.rank % SHARERS == 0)
+                    store_scale(args, r, (p.rank + k * SPREAD) / SHARERS, scale[u]);
+            }
+            if (has)
+                put_chunk(args, p, r, k, y, scale[u]);
+        }
+}
+
+/* The maximum over all threads goes to memory, which holds 0 or more. */
+__device__ __forceinline__ void raise_amax(const forward_args &args, const place &p, float amax) {
+    u32 *to = (u32 *)args.tensor[ROLE_AMAX].data;
+    const u32 bits = __float_as_uint(most_over_lanes<32>(amax, p.lane));
+    if (p.lane == 0 && bits > latest_word(to))
+        raise_to(to, bits);
+}

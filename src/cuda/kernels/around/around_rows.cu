@@ -1,0 +1,227 @@
+/*
+ * A part of around_forward.cu: where a row's tensors are, and how s is made of them.
+ */
+constexpr int IN_TYPE = TYPES[ROLE_BRANCH];
+constexpr bool HAS_GATE = TYPES[ROLE_GATE] != NONE, HAS_SUM = TYPES[ROLE_SUM] != NONE;
+constexpr bool HAS_MASK = TYPES[ROLE_MASK] != NONE, HAS_RESIDUAL = TYPES[ROLE_RESIDUAL] != NONE;
+constexpr bool HAS_ROW_SCALE = TYPES[ROLE_ROW_SCALE] != NONE, HAS_COLUMN_SCALE = TYPES[ROLE_COLUMN_SCALE] != NONE;
+constexpr bool GATE_FIRST = HAS_GATE && GATE_BEFORE, GATE_LAST = HAS_GATE && !GATE_BEFORE;
+/* Else s is x itself, bit by bit. */
+constexpr bool MADE = HAS_RESIDUAL || HAS_ROW_SCALE || HAS_COLUMN_SCALE || DROPOUT || GATE_FIRST || IN_TYPE != X_TYPE;
+constexpr bool IN_REGISTERS = HOLD == HOLD_IN_REGISTERS;
+/* Chunks of a row that are asked for before the first is looked at. */
+constexpr int AT_ONCE = IN_REGISTERS ? VECS : least(VECS, 4);
+
+/* A row's number, by two axes or (then `inner`) by one. */
+struct row_number {
+    i64 outer, inner;
+};
+
+__device__ __forceinline__ row_number number_of(const forward_args &args, i64 row) {
+    if (!TWO_LEVELS)
+        return {0, row};
+    if (((row | args.inner_rows) >> 32) == 0) {
+        const u32 outer = (u32)row / (u32)args.inner_rows;
+        return {outer, (u32)row - outer * (u32)args.inner_rows};
+    }
+    const i64 outer = row / args.inner_rows;
+    return {outer, row - outer * args.inner_rows};
+}
+
+/* Where a row of a tensor begins. */
+template <int ROLE>
+__device__ __forceinline__ char *address_of(const forward_args &args, const row_number &row) {
+    const around_tensor &t = args.tensor[ROLE];
+    char *at = (char *)t.data;
+    if ((u32)VARIES >> ROLE & 1)
+        at += row.inner * t.inner + (TWO_LEVELS ? row.outer * t.outer : 0);
+    return at;
+}
+
+/* A thread's chunk of a tensor, or of one with a single element for the row. */
+template <int ROLE> struct part {
+    static constexpr int TYPE = TYPES[ROLE];
+    static constexpr bool THERE = TYPE != NONE, ONE = (u32)ALIKE >> ROLE & 1;
+    static constexpr int BYTES = (ONE ? 1 : WIDTH) * bytes_of(TYPE);
+    chunk<BYTES> c;
+
+    __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_number &row, int k) {
+        if constexpr (THERE)
+            c = load_chunk<BYTES, ONE ? bytes_of(TYPE) : ACCESSES[ROLE]>(
+                address_of<ROLE>(args, row) + (ONE ? 0 : (i64)(p.rank + k * SPREAD) * BYTES));
+    }
+    __device__ __forceinline__ real get(int i) const { return element<TYPE>(c.word, ONE ? 0 : i); }
+};
+
+/* Stores WIDTH bytes. */
+template <int ACCESS> __device__ __forceinline__ void store_bytes(char *address, const u32 *byte) {
+    if constexpr (WIDTH >= 2 && ACCESS >= 2) {
+        auto c = zero_chunk<WIDTH>();
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            c.word[i / 4] |= byte[i] << 8 * (i % 4);
+        store_chunk<WIDTH, ACCESS>(address, c);
+    } else {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            address[i] = (char)byte[i];
+    }
+}
+
+/* What s is made of. */
+struct inputs {
+    part<ROLE_BRANCH> x;
+    part<ROLE_RESIDUAL> residual;
+    part<ROLE_COLUMN_SCALE> column;
+    part<ROLE_GATE> gate;
+
+    __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_number &row, int k) {
+        x.load(args, p, row, k);
+        residual.load(args, p, row, k);
+        column.load(args, p, row, k);
+        if constexpr (GATE_FIRST)
+            gate.load(args, p, row, k);
+    }
+};
+
+/* A thread's chunks of a row's s, wherever they are. */
+struct row_reader {
+    chunk<X_BYTES> held[IN_REGISTERS ? VECS : 1];
+    part<ROLE_GATE> gate[IN_REGISTERS && GATE_LAST ? VECS : 1];
+    u32 slot; /* HOLD_IN_SHARED */
+    bool there;
+    row_number number;
+    real row_scale;
+    /* For s made again. */
+    const forward_args *args;
+    const place *where;
+    const philox_key *key;
+
+    __device__ __forceinline__ chunk<X_BYTES> take(const place &p, int k) const;
+};
+
+/* A chunk of x where that is s. */
+template <int TO, int FROM> __device__ __forceinline__ chunk<TO> as_it_is(const chunk<FROM> &c) {
+    if constexpr (TO == FROM)
+        return c;
+    else
+        return zero_chunk<TO>();
+}
+
+/* s of a chunk; FIRST: sum and mask are written. */
+template <bool FIRST>
+__device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const place &p, const philox_key &key,
+                                               const row_reader &r, const inputs &in, int k) {
+    const i64 chunk_number = p.rank + k * SPREAD;
+    chunk<X_BYTES> s;
+    u32 kept = EVERY_LANE;
+    if (DROPOUT) {
+        const u64 first = (u64)(r.number.inner * args.index_inner +
+                                (TWO_LEVELS ? r.number.outer * args.index_outer : 0) + chunk_number * WIDTH);
+        kept = kept_elements<WIDTH, INDEX_ALIGNED>(key, first, args.dropped);
+    }
+    if constexpr (MADE) {
+        real v[WIDTH];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            v[i] = in.x.get(i);
+            if constexpr (GATE_FIRST)
+                v[i] *= silu_of(in.gate.get(i));
+            if constexpr (HAS_COLUMN_SCALE)
+                v[i] *= in.column.get(i);
+            if (HAS_ROW_SCALE)
+                v[i] *= r.row_scale;
+            if (DROPOUT)
+                v[i] = kept >> i & 1 ? v[i] * (real)args.keep_factor : 0;
+            if constexpr (HAS_RESIDUAL)
+                v[i] += in.residual.get(i);
+        }
+        s = pack<X_TYPE, WIDTH>(v);
+    } else {
+        s = as_it_is<X_BYTES>(in.x.c);
+    }
+    if constexpr (FIRST && HAS_SUM)
+        store_chunk<X_BYTES, ACCESSES[ROLE_SUM]>(address_of<ROLE_SUM>(args, r.number) + chunk_number * X_BYTES, s);
+    if constexpr (FIRST && HAS_MASK) {
+        u32 byte[WIDTH];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            byte[i] = kept >> i & 1;
+        store_bytes<ACCESSES[ROLE_MASK]>(address_of<ROLE_MASK>(args, r.number) + chunk_number * WIDTH, byte);
+    }
+    return s;
+}
+
+/* s of a chunk once more. A thread sees what it wrote itself; where nothing was written, no input was. */
+__device__ __forceinline__ chunk<X_BYTES> chunk_again(const row_reader &r, int k) {
+    if constexpr (HAS_SUM) {
+        return load_chunk<X_BYTES, ACCESSES[ROLE_SUM]>(address_of<ROLE_SUM>(*r.args, r.number) +
+                                                       (i64)(r.where->rank + k * SPREAD) * X_BYTES);
+    } else {
+        inputs in;
+        in.load(*r.args, *r.where, r.number, k);
+        return make<false>(*r.args, *r.where, *r.key, r, in, k);
+    }
+}
+
+__device__ __forceinline__ chunk<X_BYTES> row_reader::take(const place &p, int k) const {
+    if constexpr (HOLD == HOLD_IN_REGISTERS)
+        return held[k];
+    else if constexpr (HOLD == HOLD_IN_SHARED)
+        return load_from_shared<X_BYTES>(slot + k * (THREADS * X_BYTES));
+    else
+        return there && p.has(k) ? chunk_again(*this, k) : zero_chunk<X_BYTES>();
+}
+
+__device__ __forceinline__ void begin_row(const forward_args &args, const place &p, const philox_key &key,
+                                          row_reader &r, i64 row, int u) {
+    r.there = !p.idle && row < args.rows;
+    r.number = number_of(args, row);
+    r.slot = p.slot(0, u, 0);
+    r.args = &args;
+    r.where = &p;
+    r.key = &key;
+    r.row_scale = 1;
+    if constexpr (HAS_ROW_SCALE)
+        if (r.there)
+            r.row_scale = load_element<TYPES[ROLE_ROW_SCALE]>(address_of<ROLE_ROW_SCALE>(args, r.number), 0);
+}
+
+/* AT_ONCE chunks from `k` on of every row: all are asked for before any is written, for what is written may be
+ * in the way of what is read. */
+__device__ __forceinline__ void bring_chunks(const forward_args &args, const place &p, const philox_key &key,
+                                             row_reader *reader, int k) {
+    inputs in[ROWS][AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (reader[u].there && k + j < VECS && p.has(k + j)) {
+                in[u][j].load(args, p, reader[u].number, k + j);
+                if constexpr (IN_REGISTERS && GATE_LAST)
+                    reader[u].gate[j].load(args, p, reader[u].number, k + j);
+            }
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            auto s = zero_chunk<X_BYTES>();
+            if (reader[u].there && k + j < VECS && p.has(k + j))
+                s = make<true>(args, p, key, reader[u], in[u][j], k + j);
+            if constexpr (IN_REGISTERS)
+                reader[u].held[j] = s;
+            else if (HOLD == HOLD_IN_SHARED && k + j < VECS)
+                store_to_shared<X_BYTES>(reader[u].slot + (k + j) * (THREADS * X_BYTES), s);
+        }
+}
+
+/* Makes s of a team's rows. */
+__device__ __forceinline__ void bring_rows(const forward_args &args, const place &p, const philox_key &key,
+                                           row_reader *reader) {
+    if constexpr (IN_REGISTERS)
+        bring_chunks(args, p, key, reader, 0);
+    else if (HOLD == HOLD_IN_SHARED || HAS_SUM || HAS_MASK)
+#pragma unroll 1
+        for (int k = 0; k < VECS; k += AT_ONCE)
+            bring_chunks(args, p, key, reader, k);
+}

@@ -1,0 +1,73 @@
+/*
+ * Adds up the partial sums that around_backward.cu leaves of each sample (BY_SAMPLE), in their order: A of
+ * dm * xhat and B of dm give
+ *
+ *     dscale = w * A + bias * B    dshift = B
+ *
+ * and, for finish.cu to add up over the samples, (1 + scale) * A and (1 + scale) * B. A block has LANES
+ * columns of one sample, neighbouring lanes neighbouring ones, and for each SLICES lanes, which take every SLICES-th
+ * row. blockIdx.y strides over the samples.
+ *
+ * Constants: COLS LANES SLICES WANT_DWEIGHT WANT_DBIAS WEIGHT_OFFSET and the dtypes of weight, bias, scale, dscale and
+ * dshift.
+ */
+struct samples_args {
+    const real *partial_weight, *partial_bias; /* [samples][parts][COLS]; either may be missing */
+    real *sample_weight, *sample_bias;         /* [samples][COLS] */
+    const void *weight, *bias, *scale;
+    void *dscale, *dshift;
+    i64 scale_stride, dscale_stride, dshift_stride; /* bytes from sample to sample */
+    i64 samples, parts;
+};
+
+constexpr int SCALE_TYPE = TYPES[ROLE_SCALE], DSCALE_TYPE = TYPES[ROLE_DSCALE], DSHIFT_TYPE = TYPES[ROLE_DSHIFT];
+
+template <int TYPE> __device__ __forceinline__ double number_at(const void *base, i64 index, double absent) {
+    if constexpr (TYPE == NONE)
+        return absent;
+    else
+        return (double)load_element<TYPE>(base, index);
+}
+
+extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_around_samples(const samples_args args) {
+    __shared__ double room[2][SLICES][LANES];
+    const int lane = threadIdx.x % LANES, slice = threadIdx.x / LANES;
+    const int column = blockIdx.x * LANES + lane;
+    release_stream();
+    wait_for_stream();
+    for (i64 sample = blockIdx.y; sample < args.samples; sample += gridDim.y) {
+        double a = 0, b = 0;
+        if (column < COLS)
+            for (i64 part = slice; part < args.parts; part += SLICES) {
+                const i64 at = (sample * args.parts + part) * COLS + column;
+                if (WANT_DWEIGHT)
+                    a += args.partial_weight[at];
+                if (WANT_DBIAS)
+                    b += args.partial_bias[at];
+            }
+        room[0][slice][lane] = a;
+        room[1][slice][lane] = b;
+        __syncthreads();
+        if (slice == 0 && column < COLS) {
+            a = b = 0;
+#pragma unroll
+            for (int s = 0; s < SLICES; s++) {
+                a += room[0][s][lane];
+                b += room[1][s][lane];
+            }
+            const char *scale = (const char *)args.scale + sample * args.scale_stride;
+            const double up = 1 + number_at<SCALE_TYPE>(scale, column, 0);
+            const double w = WEIGHT_OFFSET + number_at<WEIGHT_TYPE>(args.weight, column, 1 - WEIGHT_OFFSET);
+            if constexpr (DSCALE_TYPE != NONE)
+                store_element<DSCALE_TYPE>((char *)args.dscale + sample * args.dscale_stride, column,
+                                           (real)(w * a + number_at<BIAS_TYPE>(args.bias, column, 0) * b));
+            if constexpr (DSHIFT_TYPE != NONE)
+                store_element<DSHIFT_TYPE>((char *)args.dshift + sample * args.dshift_stride, column, (real)b);
+            if (args.sample_weight)
+                args.sample_weight[sample * COLS + column] = (real)(up * a);
+            if (args.sample_bias)
+                args.sample_bias[sample * COLS + column] = (real)(up * b);
+        }
+        __syncthreads();
+    }
+}
