@@ -14,6 +14,7 @@
 typedef struct staged_block {
     const cpu_job *job;
     size_t row_bytes;
+    unsigned direct; /* roles whose rows are as scratch is: they are read and written in place */
     char *batch[BATCH_KINDS];
     char *rows[SCRATCH_ROWS];           /* NULL: not needed */
     const char *gathered[SCRATCH_ROWS]; /* what is in them that rows may share */
@@ -38,24 +39,60 @@ static char *data_at(const row_run *run, role of, int64_t r) {
     return run->data[of] ? run->data[of] + r * run->pitch[of] : NULL;
 }
 
-/* The row of a tensor in scratch; NULL where there is none. */
+/* Dense in the compute type. */
+static unsigned direct_roles(const cpu_job *job) {
+    const problem *p = job->problem;
+    const dtype real = job->plan->is_double ? DTYPE_F64 : DTYPE_F32;
+    unsigned roles = 0;
+    for (unsigned rest = p->present; rest && p->reduced_count == 1; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (p->dtypes[r] == real && (p->reduced[0].stride[r] == 1 || p->cols == 1))
+            roles |= ROLE_BIT(r);
+    }
+    return roles;
+}
+
+static bool is_direct(const staged_block *b, role r) {
+    return b->direct & ROLE_BIT(r);
+}
+
+/* The row of a tensor, in scratch unless it is so already; NULL where there is none. */
 static void *gather(const staged_block *b, role of, const char *data, scratch_row to) {
     if (!data)
         return NULL;
+    if (is_direct(b, of))
+        return (char *)data;
     staged_gather(b->job, of, data, b->rows[to]);
     return b->rows[to];
 }
 
 /* The same of what many rows share: not again where it is there. */
 static void *gather_shared(staged_block *b, role of, const char *data, scratch_row to) {
-    if (!data || b->gathered[to] == data)
-        return data ? b->rows[to] : NULL;
+    if (data && !is_direct(b, of) && b->gathered[to] == data)
+        return b->rows[to];
     b->gathered[to] = data;
     return gather(b, of, data, to);
 }
 
+/* Where a row of results is made, and its way to its tensor. */
+static void *place(const staged_block *b, role of, char *data, scratch_row otherwise) {
+    return !data ? NULL : is_direct(b, of) ? data : b->rows[otherwise];
+}
+static void bring(const staged_block *b, role of, char *data, const void *row) {
+    if (data && row != data)
+        staged_scatter(b->job, of, data, row);
+}
+
 static char *batch_row(const staged_block *b, int kind, int64_t i) {
     return b->batch[kind] + (size_t)i * b->row_bytes;
+}
+
+/* Whether the batch of s, or of dz, is the tensor's own rows. */
+static bool is_own_s(const staged_block *b) {
+    return is_direct(b, ROLE_X) && !gate_is_before(b->job->problem);
+}
+static bool is_own_dz(const staged_block *b) {
+    return is_direct(b, ROLE_DY) && !has_behind(b->job->problem);
 }
 
 static void *chunk_of(const staged_block *b, role output) {
@@ -154,15 +191,17 @@ static void set_norm(const staged_block *b, const row_run *run, int64_t r, behin
 static void behind_row(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t i) {
     const cpu_job *job = b->job;
     const problem *p = job->problem;
-    char *const dz = batch_row(b, BATCH_DZ, i);
-    staged_gather(job, ROLE_DY, data_at(run, ROLE_DY, r), dz);
+    char *const dz = batch_row(b, BATCH_DZ, i), *const dy = data_at(run, ROLE_DY, r);
+    if (!is_direct(b, ROLE_DY))
+        staged_gather(job, ROLE_DY, dy, dz);
     if (!has_behind(p))
         return;
     const bool after = gate_is_after(p);
+    char *const dgate = after ? data_at(run, ROLE_DGATE, r) : NULL;
     behind_args a = {
         .cols = p->cols,
-        .s = batch_row(b, BATCH_S, i),
-        .dy = dz,
+        .s = is_own_s(b) ? data_at(run, ROLE_X, r) : batch_row(b, BATCH_S, i),
+        .dy = is_direct(b, ROLE_DY) ? dy : dz,
         .dz = dz,
         .weight = gather_shared(b, ROLE_WEIGHT, data_at(run, ROLE_WEIGHT, r), ROW_WEIGHT),
         .bias = gather_shared(b, ROLE_BIAS, data_at(run, ROLE_BIAS, r), ROW_BIAS),
@@ -171,7 +210,7 @@ static void behind_row(staged_block *b, const row_run *run, int64_t r, int64_t r
         .gate = after ? gather(b, ROLE_GATE, data_at(run, ROLE_GATE, r), ROW_GATE) : NULL,
         .weight_offset = p->weight_offset,
         .activation = p->activation,
-        .dgate = after ? b->rows[ROW_DGATE] : NULL,
+        .dgate = place(b, ROLE_DGATE, dgate, ROW_DGATE),
         .dscale = chunk_of(b, ROLE_DSCALE),
         .dshift = chunk_of(b, ROLE_DSHIFT),
     };
@@ -180,8 +219,7 @@ static void behind_row(staged_block *b, const row_run *run, int64_t r, int64_t r
     if (needs_z(p))
         set_norm(b, run, r, &a);
     kernels_of(job->plan)->behind(&a);
-    if (a.dgate)
-        staged_scatter(job, ROLE_DGATE, data_at(run, ROLE_DGATE, r), a.dgate);
+    bring(b, ROLE_DGATE, dgate, a.dgate);
 }
 
 /* ---- The norm itself, and the stages before it -------------------------------------------------
@@ -201,10 +239,10 @@ static void norm_rows(staged_block *b, const row_run *run, int64_t r, int64_t ro
         .hints = &plan->hints,
         .rows = rows,
         .cols = p->cols,
-        .dy = b->batch[BATCH_DZ],
-        .dy_pitch = (int64_t)b->row_bytes,
-        .x = b->batch[BATCH_S],
-        .x_pitch = (int64_t)b->row_bytes,
+        .dy = is_own_dz(b) ? data_at(run, ROLE_DY, r) : b->batch[BATCH_DZ],
+        .dy_pitch = is_own_dz(b) ? run->pitch[ROLE_DY] : (int64_t)b->row_bytes,
+        .x = is_own_s(b) ? data_at(run, ROLE_X, r) : b->batch[BATCH_S],
+        .x_pitch = is_own_s(b) ? run->pitch[ROLE_X] : (int64_t)b->row_bytes,
         .dx = wants_ds(p) ? b->batch[BATCH_DS] : NULL,
         .dx_pitch = (int64_t)b->row_bytes,
         .weight = gather_shared(b, ROLE_WEIGHT, data_at(run, ROLE_WEIGHT, r), ROW_WEIGHT),
@@ -224,40 +262,51 @@ static void before_row(staged_block *b, const row_run *run, int64_t r, int64_t r
     const cpu_job *job = b->job;
     const problem *p = job->problem;
     const bool factors = has_factors(p), before = gate_is_before(p);
+    char *const dx = data_at(run, ROLE_DX, r);
+    char *const dgate = before ? data_at(run, ROLE_DGATE, r) : NULL;
     before_args a = {
         .cols = p->cols,
         .ds = batch_row(b, BATCH_DS, i),
         .dsum = gather(b, ROLE_DSUM, data_at(run, ROLE_DSUM, r), ROW_DSUM),
         .branch = gather(b, ROLE_BRANCH, data_at(run, ROLE_BRANCH, r), ROW_BRANCH),
         .dcolumn = chunk_of(b, ROLE_DCOLUMN_SCALE),
+        .dgate = place(b, ROLE_DGATE, dgate, ROW_DGATE),
+        .dx = factors || is_direct(b, ROLE_DX) ? place(b, ROLE_DX, dx, ROW_DX) : NULL,
     };
     if (factors)
         a.by = factors_of(b, run, r, row);
-    if (factors && has(p, ROLE_DX))
-        a.dx = b->rows[ROW_DX];
-    if (before && has(p, ROLE_DGATE)) {
-        a.x = gather(b, ROLE_X, data_at(run, ROLE_X, r), ROW_X);
-        a.dgate = b->rows[ROW_DGATE];
-    }
-    count_row(b, ROLE_DCOLUMN_SCALE, row);
-    if (factors || a.dsum)
-        kernels_of(job->plan)->before(&a);
-    if (has(p, ROLE_DRESIDUAL))
-        staged_scatter(job, ROLE_DRESIDUAL, data_at(run, ROLE_DRESIDUAL, r), a.ds);
-    if (has(p, ROLE_DX))
-        staged_scatter(job, ROLE_DX, data_at(run, ROLE_DX, r), factors ? a.dx : a.ds);
     if (a.dgate)
-        staged_scatter(job, ROLE_DGATE, data_at(run, ROLE_DGATE, r), a.dgate);
+        a.x = gather(b, ROLE_X, data_at(run, ROLE_X, r), ROW_X);
+    count_row(b, ROLE_DCOLUMN_SCALE, row);
+    if (factors || a.dsum || a.dx)
+        kernels_of(job->plan)->before(&a);
+    bring(b, ROLE_DRESIDUAL, data_at(run, ROLE_DRESIDUAL, r), a.ds);
+    bring(b, ROLE_DX, dx, a.dx ? a.dx : a.ds);
+    bring(b, ROLE_DGATE, dgate, a.dgate);
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------
  */
 
+/* Prefetches row `r` of every tensor that is read: one of the next batch's. */
+static void prefetch_row(const staged_block *b, const row_run *run, int64_t r) {
+    static const role read[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
+    const problem *p = b->job->problem;
+    if (b->job->plan->traffic == TRAFFIC_CACHED || p->reduced_count > 1 || r >= run->rows)
+        return;
+    for (size_t k = 0; k < sizeof read / sizeof *read; k++)
+        for (int64_t at = 0; has(p, read[k]) && at < p->cols * dtype_bytes(p->dtypes[read[k]]);
+             at += 64)
+            __builtin_prefetch(data_at(run, read[k], r) + at, 0, 2);
+}
+
 static void batch(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
     const problem *p = b->job->problem;
     for (int64_t i = 0; i < rows; i++) {
         char *const s = batch_row(b, BATCH_S, i);
-        staged_gather(b->job, ROLE_X, data_at(run, ROLE_X, r + i), s);
+        if (!is_own_s(b))
+            staged_gather(b->job, ROLE_X, data_at(run, ROLE_X, r + i), s);
+        prefetch_row(b, run, r + i + b->job->plan->cut.staged.batch_rows);
         if (gate_is_before(p))
             make_s(b, run, r + i, row + i, s);
         behind_row(b, run, r + i, row + i, i);
@@ -273,7 +322,7 @@ static staged_block block_in(const cpu_job *job, char *at) {
     const problem *p = job->problem;
     const staged_cut *cut = &job->plan->cut.staged;
     const unsigned wanted = scratch_rows_of(p);
-    staged_block b = {.job = job, .row_bytes = cut->row_bytes};
+    staged_block b = {.job = job, .row_bytes = cut->row_bytes, .direct = direct_roles(job)};
     for (int k = 0; k < BATCH_KINDS; k++, at += (size_t)cut->batch_rows * cut->row_bytes)
         b.batch[k] = at;
     for (int k = 0; k < SCRATCH_ROWS; k++)

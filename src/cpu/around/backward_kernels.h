@@ -62,7 +62,7 @@ typedef struct before_args {
 typedef struct stages_backward_kernels {
     void (*behind)(const behind_args *);
     void (*before)(const before_args *);
-    /* The sum of s - mean over a row, in f64. */
+    /* The sum of s - mean over a row. */
     double (*distance)(const void *s, int64_t cols, double mean);
 } stages_backward_kernels;
 

@@ -58,12 +58,16 @@ void staged_plan_backward(cpu_plan *plan, const problem *p) {
     plan->workspace_bytes = cut->slots.offset + (size_t)plan->blocks * slot;
 }
 
+static int64_t tiles_of(const gradient_sum *s) {
+    return s->sums ? ceil_div(s->width, SUM_TILE) : 0;
+}
+
 int64_t staged_backward_sum_tiles(const problem *p) {
     gradient_sum sums[GRADIENT_SUMS];
     const int count = gradient_sums_of(p, sums);
     int64_t tiles = 0;
     for (int i = 0; i < count; i++)
-        tiles += ceil_div(sums[i].width, SUM_TILE);
+        tiles += tiles_of(&sums[i]);
     return tiles;
 }
 
@@ -77,7 +81,7 @@ void staged_backward_sums(void *data, int64_t begin, int64_t end) {
     const char *at = job->workspace;
     int64_t tile = 0; /* the first one of sums[i] */
     for (int i = 0; i < count; i++) {
-        const int64_t tiles = ceil_div(sums[i].width, SUM_TILE);
+        const int64_t tiles = tiles_of(&sums[i]);
         for (int64_t t = begin > tile ? begin : tile; t < end && t < tile + tiles; t++) {
             const int64_t first = (t - tile) * SUM_TILE, rest = sums[i].width - first;
             gradient_sum_store(job, &sums[i], at, plan->slices.bytes, plan->cut.staged.block_rows,

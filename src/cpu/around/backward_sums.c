@@ -1,5 +1,6 @@
 /* dweight, dbias, dscale, dshift and dcolumn_scale; see backward_sums.h. */
 #include "cpu/around/backward_sums.h"
+#include "cpu/around/staged.h"
 #include "cpu/common/affine.h"
 
 /* ---- Which elements a row adds to -------------------------------------------------------------
@@ -35,7 +36,9 @@ static gradient_sum gradient_sum_of(const problem *p, role output) {
         samples *= own ? p->kept[k].size : 1;
         s.sample_rows *= own ? 1 : p->kept[k].size;
     }
-    if (!sorted) {
+    if (sorted && s.identity && s.sample_rows == 1 && samples > 1) {
+        s.sums = 0;
+    } else if (!sorted) {
         s.sample_rows = 0;
         s.width *= samples;
     } else if (samples > 1) {
@@ -138,7 +141,8 @@ block_sum block_sum_begin(const cpu_job *job, const gradient_sum *of, char *at, 
     block_sum s = {.of = *of, .first_row = first_row, .last_row = last_row};
     for (int i = 0; i < of->sums; i++, at += sum_bytes(of))
         s.sum[i] = (double *)at;
-    memset(s.sum[0], 0, (size_t)of->sums * sum_bytes(of));
+    if (of->sums)
+        memset(s.sum[0], 0, (size_t)of->sums * sum_bytes(of));
     s.chunk = at;
     memset(s.chunk, 0, chunk_bytes(job));
     return s;
@@ -177,6 +181,12 @@ static void flush(const cpu_job *job, block_sum *s) {
     if (!s->chunk_rows)
         return;
     s->chunk_rows = 0;
+    if (!of->sums) {
+        const int64_t first = first_element(job->problem, of, s->row);
+        staged_scatter(job, of->output, element_at(job, of->output, first), s->chunk);
+        memset(s->chunk, 0, chunk_bytes(job));
+        return;
+    }
     if (!of->sample_rows) {
         add_chunk(job, s, s->sum[0] + first_element(job->problem, of, s->row));
         return;
@@ -190,6 +200,8 @@ static void flush(const cpu_job *job, block_sum *s) {
 /* The sample that the chunk was of is whole, unless it is the block's first or last. */
 static void end_sample(const cpu_job *job, block_sum *s, int64_t sample) {
     const gradient_sum *of = &s->of;
+    if (!of->sums)
+        return;
     if (sample == s->first_row / of->sample_rows || sample == (s->last_row - 1) / of->sample_rows)
         return;
     store(job, of, first_element(job->problem, of, s->row), of->width, s->sum[2]);

@@ -22,7 +22,7 @@ typedef struct gradient_sum {
     int64_t sample_rows; /* consecutive rows that add to the same elements; 0: see above */
     int64_t row_width;   /* elements that one row adds to */
     int64_t width;       /* of one sum: row_width, or all elements */
-    int sums;            /* of a block: 1, or 3 with those of samples */
+    int sums;            /* of a block: 1, or 3 with those of samples; 0: nothing is added */
     bool identity;       /* each element of a row has its own */
 } gradient_sum;
 

@@ -28,13 +28,21 @@ INLINE void NAME(put)(REAL *row, int64_t i, int64_t left, const bool part, VEC v
             TEXT(i, (cols) - i, true);                                                             \
     }
 
-/* silu(gate), and d * silu'(gate). */
-INLINE VEC NAME(silu)(VEC gate) {
-    return NAME(activated)(PLANISH_SILU, gate);
-}
-INLINE VEC NAME(through_silu)(VEC d, VEC gate) {
-    const NAME(epilogue) of = {PLANISH_SILU, V(set1)(1), V(set1)((REAL)-0.0)};
-    return NAME(through)(of, d, gate);
+/* f(z) and f'(z), of one exponential where that is what either takes. */
+typedef struct NAME(slope) {
+    VEC value, slope;
+} NAME(slope);
+
+INLINE NAME(slope) NAME(slope_at)(const planish_activation f, VEC z, const bool wants_value) {
+    const VEC one = V(set1)(1);
+    if (f == PLANISH_SILU) {
+        const VEC near = NAME(limited)(z), e = NAME(exp_minus)(near);
+        const VEC s = V(div)(one, V(add)(one, e));
+        return (NAME(slope)){V(mul)(V(most)(V(set1)(-EXP(LIMIT)), z), s),
+                             V(mul)(s, V(fma)(V(mul)(e, s), near, one))};
+    }
+    const NAME(epilogue) of = {f, one, V(set1)((REAL)-0.0)};
+    return (NAME(slope)){wants_value ? NAME(activated)(f, z) : z, NAME(through)(of, one, z)};
 }
 
 /* ---- Behind the norm --------------------------------------------------------------------------
@@ -47,10 +55,10 @@ typedef struct NAME(behind) {
     NAME(scale) norm;
     VEC offset;
     bool rms;
-    planish_activation f;
 } NAME(behind);
 
-INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const bool part) {
+INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const bool part,
+                                const planish_activation f, const bool gated) {
     const VEC one = V(set1)(1);
     const VEC xhat = NAME(normalize)(NAME(row_at)(b.s, i, left, part, 0), b.norm, b.rms);
     const VEC weight = b.weight ? V(add)(NAME(row_at)(b.weight, i, left, part, 0), b.offset) : one;
@@ -58,15 +66,17 @@ INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const b
     const VEC factor = b.scale ? V(add)(one, NAME(row_at)(b.scale, i, left, part, 0)) : one;
     const VEC m = V(fma)(z, factor, NAME(row_at)(b.shift, i, left, part, (REAL)-0.0));
     VEC d = NAME(row_at)(b.dy, i, left, part, 0);
-    if (b.gate) {
-        const VEC gate = NAME(row_at)(b.gate, i, left, part, 0);
+    const NAME(slope) v =
+        f == PLANISH_IDENTITY ? (NAME(slope)){m, one} : NAME(slope_at)(f, m, gated && b.dgate);
+    if (gated) {
+        const NAME(slope) gate =
+            NAME(slope_at)(PLANISH_SILU, NAME(row_at)(b.gate, i, left, part, 0), true);
         if (b.dgate)
-            NAME(put)(b.dgate, i, left, part,
-                      NAME(through_silu)(V(mul)(d, NAME(activated)(b.f, m)), gate));
-        d = V(mul)(d, NAME(silu)(gate));
+            NAME(put)(b.dgate, i, left, part, V(mul)(V(mul)(d, v.value), gate.slope));
+        d = V(mul)(d, gate.value);
     }
-    if (b.f != PLANISH_IDENTITY)
-        d = NAME(through)((NAME(epilogue)){b.f, one, V(set1)((REAL)-0.0)}, d, m);
+    if (f != PLANISH_IDENTITY)
+        d = V(mul)(d, v.slope);
     if (b.dscale)
         NAME(put)(b.dscale, i, left, part, V(fma)(d, z, NAME(row_at)(b.dscale, i, left, part, 0)));
     if (b.dshift)
@@ -75,7 +85,8 @@ INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const b
         NAME(put)(b.dz, i, left, part, b.scale ? V(mul)(d, factor) : d);
 }
 
-static void NAME(behind_row)(const behind_args *a) {
+/* With the activation and the gate constants, where that was worth a text. */
+INLINE void NAME(behind_as)(const behind_args *a, const planish_activation f, const bool gated) {
     const NAME(behind) b = {
         .s = a->s,
         .dy = a->dy,
@@ -91,11 +102,18 @@ static void NAME(behind_row)(const behind_args *a) {
         .norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->rest)},
         .offset = V(set1)((REAL)a->weight_offset),
         .rms = a->rms,
-        .f = a->activation,
     };
     const int64_t cols = a->cols;
-#define BEHIND(i, left, part) NAME(behind_vector)(b, i, left, part)
+#define BEHIND(i, left, part) NAME(behind_vector)(b, i, left, part, f, gated)
     EACH_VECTOR(cols, BEHIND)
+}
+
+static void NAME(behind_row)(const behind_args *a) {
+    const planish_activation f = a->activation;
+    if (a->gate)
+        f ? NAME(behind_as)(a, f, true) : NAME(behind_as)(a, PLANISH_IDENTITY, true);
+    else
+        f ? NAME(behind_as)(a, f, false) : NAME(behind_as)(a, PLANISH_IDENTITY, false);
 }
 
 /* ---- Before it --------------------------------------------------------------------------------
@@ -126,14 +144,6 @@ INLINE VEC NAME(by_row)(NAME(factors) by, VEC v, int64_t i, int64_t left, const 
 INLINE VEC NAME(by_column)(NAME(factors) by, VEC v, int64_t i, int64_t left, const bool part) {
     return by.column ? V(mul)(v, NAME(row_at)(by.column, i, left, part, 0)) : v;
 }
-INLINE VEC NAME(by_gate)(NAME(factors) by, VEC v, int64_t i, int64_t left, const bool part) {
-    return by.gate ? V(mul)(v, NAME(silu)(NAME(row_at)(by.gate, i, left, part, 0))) : v;
-}
-INLINE VEC NAME(by_all)(NAME(factors) by, VEC v, int64_t i, int64_t left, const bool part) {
-    v = NAME(by_column)(by, NAME(by_gate)(by, v, i, left, part), i, left, part);
-    return NAME(by_row)(by, v, i, left, part);
-}
-
 typedef struct NAME(gradient_rows) {
     const REAL *dsum, *x, *branch;
     REAL *ds, *dx, *dgate, *dcolumn;
@@ -146,21 +156,26 @@ INLINE void NAME(before_vector)(NAME(gradient_rows) r, NAME(factors) by, int64_t
         ds = V(add)(ds, NAME(row_at)(r.dsum, i, left, part, 0));
         NAME(put)(r.ds, i, left, part, ds);
     }
+    const VEC one = V(set1)(1);
+    const NAME(slope) gate =
+        by.gate ? NAME(slope_at)(PLANISH_SILU, NAME(row_at)(by.gate, i, left, part, 0), true)
+                : (NAME(slope)){one, one};
     if (r.dcolumn) {
-        const VEC branch = NAME(row_at)(r.branch, i, left, part, 0);
-        const VEC u = NAME(by_row)(by, NAME(by_gate)(by, branch, i, left, part), i, left, part);
+        VEC u = NAME(row_at)(r.branch, i, left, part, 0);
+        u = NAME(by_row)(by, by.gate ? V(mul)(u, gate.value) : u, i, left, part);
         NAME(put)(r.dcolumn, i, left, part,
                   V(fma)(ds, u, NAME(row_at)(r.dcolumn, i, left, part, 0)));
     }
+    /* Either may lie over what the other is made of. */
+    VEC dx = NAME(by_column)(by, by.gate ? V(mul)(ds, gate.value) : ds, i, left, part);
+    dx = NAME(by_row)(by, dx, i, left, part);
     if (r.dgate) {
         const VEC x = NAME(row_at)(r.x, i, left, part, 0);
-        const VEC gate = NAME(row_at)(by.gate, i, left, part, 0);
-        const VEC d = NAME(through_silu)(V(mul)(ds, x), gate);
-        NAME(put)(r.dgate, i, left, part,
-                  NAME(by_row)(by, NAME(by_column)(by, d, i, left, part), i, left, part));
+        const VEC d = NAME(by_column)(by, V(mul)(V(mul)(ds, x), gate.slope), i, left, part);
+        NAME(put)(r.dgate, i, left, part, NAME(by_row)(by, d, i, left, part));
     }
     if (r.dx)
-        NAME(put)(r.dx, i, left, part, NAME(by_all)(by, ds, i, left, part));
+        NAME(put)(r.dx, i, left, part, dx);
 }
 
 static void NAME(before_row)(const before_args *a) {
@@ -171,21 +186,32 @@ static void NAME(before_row)(const before_args *a) {
     EACH_VECTOR(cols, GRADIENT)
 }
 
-/* In chains of their own, so that the order is the same however wide a vector is. */
+/* As the row kernels sum: lanes that are the same however wide a vector is, chains of CHAIN
+ * elements in each, and these in f64. */
 static double NAME(distance)(const void *s, int64_t cols, double mean) {
-    enum { CHAINS = 16 };
-    const REAL *const row = s;
-    double sum[CHAINS] = {0};
+    enum { PARTS = LANES / VEC_LANES };
+    const REAL *const row = s, center = (REAL)mean;
+    const VEC centers = V(set1)(center);
+    double total[LANES] = {0};
+    REAL chain[LANES];
     int64_t i = 0;
-    for (; i + CHAINS <= cols; i += CHAINS)
-        for (int k = 0; k < CHAINS; k++)
-            sum[k] += (double)row[i + k] - mean;
+    while (i + LANES <= cols) {
+        VEC sum[PARTS];
+        for (int k = 0; k < PARTS; k++)
+            sum[k] = V(set1)(0);
+        for (int link = 0; link < CHAIN && i + LANES <= cols; link++, i += LANES)
+            UNROLL for (int k = 0; k < PARTS; k++) sum[k] =
+                V(add)(sum[k], V(sub)(LOAD_REAL(row + i + k * VEC_LANES), centers));
+        UNROLL for (int k = 0; k < PARTS; k++) STORE_REAL(chain + k * VEC_LANES, sum[k]);
+        for (int k = 0; k < LANES; k++)
+            total[k] += (double)chain[k];
+    }
     for (int k = 0; i < cols; i++, k++)
-        sum[k] += (double)row[i] - mean;
-    for (int half = CHAINS / 2; half; half /= 2)
+        total[k] += (double)(row[i] - center);
+    for (int half = LANES / 2; half; half /= 2)
         for (int k = 0; k < half; k++)
-            sum[k] += sum[k + half];
-    return sum[0];
+            total[k] += total[k + half];
+    return total[0];
 }
 
 DECLARE_REAL(ELEMENT, TIER)
