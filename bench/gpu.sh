@@ -11,6 +11,7 @@ export PLANISH_GPU_SHIM="$out/libgpu.so" PYTHONUNBUFFERED=1
 cd "$root"
 jobs=$(($(nproc) > 1 ? $(nproc) - 1 : 1))
 python3 tests/cuda/check_device.py --processes "$jobs" --json "$out/check.json" | tee "$out/check.txt"
+python3 tests/cuda/check_stages.py --quick --processes "$jobs" | tee "$out/stages.txt"
 python3 tests/cuda/check_repeats.py --processes "$jobs" | tee "$out/repeats.txt"
 python3 bench/gpu_rows.py forward backward table --processes "$jobs" --eager \
     --csv "$out/layer.csv" | tee "$out/layer.txt"

@@ -8,8 +8,9 @@
 A line for each kernel of each problem: its name, the SHA-256 of its machine code, how many bytes
 that has; at the end one hash of all of them. Only instructions count (sections .text.* of NVRTC's
 cubins), so a constant or a function may have another name, and a kernel another place in the list.
-Needs NVRTC (pip install nvidia-cuda-nvrtc) and no GPU. It does not say whether a kernel is right,
-nor how fast it is; nor does another version of NVRTC give the same code.
+Needs NVRTC (pip install nvidia-cuda-nvrtc), torch and the library (PLANISH_LIBRARY, or what `make
+test` builds), and no GPU. It does not say whether a kernel is right, nor how fast it is; nor does
+another version of NVRTC give the same code.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import multiprocessing
 import os
 import struct
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpu_shim import (
     APPLY,
@@ -52,8 +54,9 @@ class Case(NamedTuple):
     """A problem: its name, its plan on an architecture, its buffers' alignment in bytes."""
 
     name: str
-    plan: Callable[[int], Plan]
+    plan: Callable[[int], Plan] | None
     access: int = 16
+    prepare: Callable[[int], None] | None = None  # in place of a plan: to the disk cache
 
 
 def row_case(
@@ -197,9 +200,37 @@ def general_cases() -> Iterator[Case]:
         yield Case(f"general pass {direction} bf16{' silu' if activation else ''}", plan)
 
 
+def stage_cases() -> Iterator[Case]:
+    """Stages around a norm: the cases that the emulation runs by default (test_stages.py)."""
+    import stage_backward_cases
+    import stage_forward_cases
+    from c_api import Library
+    from stage_reference import representative
+
+    class Ahead(Library):
+        """Compiles in place of running."""
+
+        device, arch = "cpu", 0
+
+        def run(self, op: Any, which: int, tensors: Any) -> None:
+            self.prepare(op, which, tensors, self.arch)
+
+    found: list[Any] = representative(stage_forward_cases.forward_cases(quick=True))
+    found += representative(stage_backward_cases.backward_cases())
+    for case in found:
+
+        def prepare(arch: int, case: Any = case) -> None:
+            ahead = Ahead()
+            ahead.arch = arch
+            tensors, _ = case.place("cpu")
+            ahead.run(case.op(), case.passed, tensors)
+
+        yield Case(f"stages {case.name()}", None, prepare=prepare)
+
+
 def cases() -> list[Case]:
     """All of them; each has a name of its own."""
-    found = [*row_cases(), *channel_cases(), *group_cases(), *general_cases()]
+    found = [*row_cases(), *channel_cases(), *group_cases(), *general_cases(), *stage_cases()]
     if len({case.name for case in found}) != len(found):
         raise SystemExit("found two cases of one name; wanted a name for each")
     return found
@@ -224,23 +255,47 @@ def instructions(cubin: bytes) -> bytes:
     return b"".join(code for _, code in sorted(found))
 
 
+def planned(case: Case, arch: int) -> Iterator[bytes]:
+    """The cubins of a case that is a plan."""
+    assert case.plan is not None
+    plan, addresses = case.plan(arch), dict.fromkeys(ROLES, 4096 + case.access % 16)
+    for number in itertools.count():
+        try:
+            cubin = plan.code(addresses, number)
+        except ShimError as e:
+            raise SystemExit(f"sm_{arch} {case.name}: {e}") from None
+        if cubin is None:
+            return
+        yield cubin
+
+
+def prepared(case: Case, arch: int) -> list[bytes]:
+    """The cubins that a case leaves in an empty disk cache, in the order of their code."""
+    assert case.prepare is not None
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PLANISH_CACHE_DIR"] = folder
+        case.prepare(arch)
+        files = [path.read_bytes() for path in Path(folder).iterdir() if path.is_file()]
+    # src/cuda/cache.c: "planish1", the bytes of key and code, a check; then both.
+    found = []
+    for file in files:
+        key_bytes, code_bytes = struct.unpack_from("<2Q", file, 8)
+        found.append(file[32 + key_bytes :][:code_bytes])
+    if not found:
+        raise SystemExit(f"sm_{arch} {case.name}: found nothing in the cache; wanted kernels")
+    return sorted(found, key=instructions)
+
+
 def lines_of(arch: int, index: int) -> list[str]:
     """A line for each kernel of a case."""
     os.environ["PLANISH_CACHE_DIR"] = os.environ["PLANISH_PACK"] = ""  # compiled here, every time
     case = cases()[index]
-    plan = case.plan(arch)
-    addresses = dict.fromkeys(ROLES, 4096 + case.access % 16)
     lines: list[str] = []
-    while True:
-        try:
-            cubin = plan.code(addresses, len(lines))
-        except ShimError as e:
-            raise SystemExit(f"sm_{arch} {case.name}: {e}") from None
-        if cubin is None:
-            return lines
+    for cubin in planned(case, arch) if case.plan else prepared(case, arch):
         code = instructions(cubin)
         digest = hashlib.sha256(code).hexdigest()[:32]
         lines.append(f"{digest} {len(code):7} sm_{arch} {case.name}, kernel {len(lines)}")
+    return lines
 
 
 def measure(jobs: int) -> list[str]:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -21,8 +22,9 @@ SUPPORT = ("check", "element", "tensor", "reference", "cases", "bounds")
 OUTSIDE = ("ahead", "cache", "driver", "jit", "key", "launch", "pack", "report")
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
+UNIT_SANITIZE = ["-fno-sanitize=pointer-overflow,function"]
 # Not optimized: that takes longer than it saves.
-UNIT = ["-fno-sanitize=pointer-overflow,function", "-std=c++17", "-fPIC", "-shared", "-w"]
+UNIT = ["-std=c++17", "-fPIC", "-shared", "-w"]
 
 
 def call(*command: str | pathlib.Path) -> None:
@@ -31,33 +33,47 @@ def call(*command: str | pathlib.Path) -> None:
         raise SystemExit(f"failed: {' '.join(str(c) for c in command)}")
 
 
-def build_program(folder: pathlib.Path) -> pathlib.Path:
-    """The test itself, and the kernels' text for the host."""
+def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The library's own parts of the emulated device, and the kernels' text for the host."""
     kernels = sorted((ROOT / "src/cuda/kernels").rglob("*.cu"))
-    program, texts = folder / "test_emulation", folder / "texts.c"
+    texts = folder / "texts.c"
     call(sys.executable, HERE / "host_text.py", folder, *kernels)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
-    sources = [*HERE.glob("*.c"), texts]
-    sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
     common = ("problem", "problem_layouts", "roles", "stages", "status")
-    sources += [ROOT / f"src/{name}.c" for name in common]
     host = sorted((ROOT / "src/cuda").rglob("*.c"))
-    sources += [source for source in host if source.stem not in OUTSIDE]
+    return [
+        texts,
+        *(ROOT / f"src/{name}.c" for name in common),
+        *(source for source in host if source.stem not in OUTSIDE),
+    ]
+
+
+def compile_host(output: pathlib.Path, sources: Sequence[pathlib.Path], *more: str) -> None:
+    """A program or a library of C sources."""
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-ffp-contract=off"]
     includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", f"-I{HERE}"]
-    libraries = ["-rdynamic", "-lm", "-ldl", "-lpthread"]
     compiler = os.environ.get("CC", "clang")
-    call(compiler, *flags, *SANITIZE, *includes, "-o", program, *sources, *libraries)
+    libraries = ["-lm", "-ldl", "-lpthread"]
+    call(compiler, *flags, *more, *includes, "-o", output, *sources, *libraries)
+
+
+def build_program(folder: pathlib.Path) -> pathlib.Path:
+    """The test itself, and the kernels' text for the host."""
+    program = folder / "test_emulation"
+    sources = [*HERE.glob("*.c"), *host_sources(folder)]
+    sources += [ROOT / f"tests/c/{name}.c" for name in SUPPORT]
+    compile_host(program, sources, *SANITIZE, "-rdynamic")
     return program
 
 
-def build_unit(source: pathlib.Path) -> str:
+def build_unit(source: pathlib.Path, sanitize: bool = True) -> str:
     """One specialisation as a library; the compiler's words where it fails."""
     library = source.with_suffix(".so")
     parts = [source, *HERE.glob("*.hpp"), HERE / "device.h", *source.parents[1].glob("*.inc")]
     if library.exists() and library.stat().st_mtime > max(p.stat().st_mtime for p in parts):
         return ""
-    flags = [*SANITIZE, *UNIT, "-O0", "-fvisibility=hidden", "-ffp-contract=off"]
+    flags = [*SANITIZE, *UNIT_SANITIZE] * sanitize
+    flags += [*UNIT, "-O0", "-fvisibility=hidden", "-ffp-contract=off"]
     includes = [f"-I{HERE}", f"-I{source.parents[1]}"]
     linker = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # takes half the time
     compiler = os.environ.get("CXX", "clang++")
