@@ -307,7 +307,7 @@ typedef enum planish_pass {
     /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors) */
     PLANISH_FORWARD = 0,
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
-     * and bias? where an activation follows, the one of the forward. Save the mean in f64 then:
+     * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean in f64 then:
      * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
      * over x that finds what its rounding lost.
      * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of

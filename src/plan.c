@@ -4,14 +4,7 @@
 
 planish_status plan_make(planish_plan *plan, message error) {
     const DLDevice device = plan->problem.device;
-    if (problem_has_stages(&plan->problem) && !is_gpu(device) &&
-        plan->problem.pass == PLANISH_BACKWARD)
-        return fail(error, PLANISH_ERROR_UNAVAILABLE,
-                    "there are stages around the norm; they cannot be run backward yet");
     if (is_gpu(device)) {
-        const char *refused = cuda_plan_refuses(&plan->problem);
-        if (refused)
-            return fail(error, PLANISH_ERROR_UNAVAILABLE, "%s", refused);
         cuda_limits limits;
         const planish_status status = cuda_device_limits(device.device_id, &limits, error);
         if (status)

@@ -37,7 +37,10 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
 
 static planish_status check_presence(const planish_norm *op, planish_pass pass,
                                      const DLTensor *const t[ROLE_COUNT], message error) {
-    const pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
+    pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
+    /* What the norm returned is made again for these, as for an activation. */
+    if (pass == PLANISH_BACKWARD && (t[ROLE_SCALE] || t[ROLE_GATE]))
+        roles.optional |= ROLE_BIT(ROLE_BIAS);
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!t[r] && (roles.required & ROLE_BIT(r)) && !(r == ROLE_Y && t[ROLE_Q]))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",

@@ -43,14 +43,11 @@ if TYPE_CHECKING:
     from planish._enable import enable as enable
     from planish._enable import enabled as enabled
     from planish._enable import stats as stats
-    from planish._functional import group_norm as group_norm
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
     from planish._functional import weight_standardize as weight_standardize
     from planish._fused import add_layer_norm as add_layer_norm
     from planish._fused import add_rms_norm as add_rms_norm
-    from planish._fused import gated_layer_norm as gated_layer_norm
-    from planish._fused import gated_rms_norm as gated_rms_norm
     from planish._fused import modulated_layer_norm as modulated_layer_norm
     from planish._fused import modulated_rms_norm as modulated_rms_norm
     from planish._fused import qk_norm as qk_norm
@@ -58,6 +55,9 @@ if TYPE_CHECKING:
     from planish._fused_modules import AddRMSNorm as AddRMSNorm
     from planish._fused_modules import GatedRMSNorm as GatedRMSNorm
     from planish._fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
+    from planish._gated import gated_layer_norm as gated_layer_norm
+    from planish._gated import gated_rms_norm as gated_rms_norm
+    from planish._groups import group_norm as group_norm
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
     from planish._quantized import quantized_layer_norm as quantized_layer_norm
@@ -81,14 +81,14 @@ _HOMES = {
     "enable": "planish._enable",
     "enabled": "planish._enable",
     "stats": "planish._enable",
-    "group_norm": "planish._functional",
+    "group_norm": "planish._groups",
     "layer_norm": "planish._functional",
     "rms_norm": "planish._functional",
     "weight_standardize": "planish._functional",
     "add_layer_norm": "planish._fused",
     "add_rms_norm": "planish._fused",
-    "gated_layer_norm": "planish._fused",
-    "gated_rms_norm": "planish._fused",
+    "gated_layer_norm": "planish._gated",
+    "gated_rms_norm": "planish._gated",
     "modulated_layer_norm": "planish._fused",
     "modulated_rms_norm": "planish._fused",
     "qk_norm": "planish._fused",

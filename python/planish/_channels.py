@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 
 import torch
-from planish import _arguments, _composite, _eager, _functional, _norms
+from planish import _arguments, _composite, _eager, _functional, _groups, _norms
 from planish._ways import Way, leaf, needs_graph, way_of
 from torch import Tensor, nn
 
@@ -190,7 +190,7 @@ class GroupNorm(nn.GroupNorm):
         if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
             return _composite.activate(y, self.activation)
-        return _functional.group_by_way(
+        return _groups.group_by_way(
             way, input, self.num_groups, *parameters, self.eps, self.activation
         )
 

@@ -1,4 +1,4 @@
-"""layer_norm and rms_norm over any axes, group_norm, and the standardization of weights."""
+"""layer_norm and rms_norm over any axes, and the standardization of weights."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _composite, _enable, _norms
-from planish._arguments import CASTS, DTYPES, affine_of, check_activation, has_kernels, rounds_xhat
+from planish import _composite, _enable, _norms, _options
+from planish._arguments import CASTS, DTYPES, affine_of, check_activation, rounds_xhat
 from planish._arguments import DEVICES as DEVICES
 from planish._arguments import axes_of as _axes
 from planish._arguments import check_parameter as _check
@@ -19,7 +19,7 @@ from torch import Tensor, fx
 
 _DTYPES = DTYPES  # of other modules, too
 
-__all__ = ["group_norm", "layer_norm", "rms_norm", "weight_standardize"]
+__all__ = ["layer_norm", "rms_norm", "weight_standardize"]
 
 
 def _check_x(function: str, x: Tensor) -> None:
@@ -29,6 +29,11 @@ def _check_x(function: str, x: Tensor) -> None:
         raise NotImplementedError(
             f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
         )
+
+
+def _check_cast(function: str, cast: str) -> None:
+    if cast not in CASTS:
+        raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
 
 
 def _norm(
@@ -43,12 +48,13 @@ def _norm(
     weight_offset: float = 0.0,
     cast: str = "once",
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     _check_x(function, x)
     check_activation(function, activation)
-    if cast not in CASTS:
-        raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
+    _options.check_out_dtype(function, out_dtype)
+    _check_cast(function, cast)
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:
         raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
@@ -59,6 +65,16 @@ def _norm(
     if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
         _check(x, weight, affine, function, "weight")
         _check(x, bias, affine, function, "bias")
+    options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
+    if options.are_there() and keep:
+        rms = function == "rms_norm"
+        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, options)
+        if fused is not None:
+            return fused
+    if options.out_dtype is not None:
+        wide = x if options.rounds else x.to(_options.wide_dtype(x.dtype, options.out_dtype))
+        rest = affine, keep, weight_offset, cast, activation
+        return _norm(function, wide, reduce, weight, bias, eps, *rest).to(options.out_dtype)
     if weight_offset and weight is not None:
         weight = _with_offset(weight, weight_offset)
     if cast == "xhat" and rounds_xhat(x, weight, bias):
@@ -141,6 +157,7 @@ def layer_norm(
     weight_offset: float = 0.0,
     cast: str = "once",
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Layer normalization over any axes.
 
@@ -160,6 +177,8 @@ def layer_norm(
     operators, and the result has the dtype that they promote to. That is the order of rounding of
     Llama's RMSNorm in Transformers.
 
+    ``out_dtype``: the result's dtype where it is not x's; y is rounded to it once.
+
     ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
     On the CPU it is fused: y is not rounded before it, there is no pass over memory of its own, and
     nothing kept for the backward but what the norm keeps. On a GPU, behind ``cast="xhat"``, and
@@ -175,6 +194,7 @@ def layer_norm(
             "weight_offset": weight_offset,
             "cast": cast,
             "activation": activation,
+            "out_dtype": out_dtype,
         }
         return _node(layer_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
     return _norm(
@@ -189,6 +209,7 @@ def layer_norm(
         weight_offset,
         cast,
         activation,
+        out_dtype,
     )
 
 
@@ -203,6 +224,7 @@ def rms_norm(
     weight_offset: float = 0.0,
     cast: str = "once",
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Root-mean-square normalization over any axes.
 
@@ -214,10 +236,22 @@ def rms_norm(
             "weight_offset": weight_offset,
             "cast": cast,
             "activation": activation,
+            "out_dtype": out_dtype,
         }
         return _node(rms_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
     return _norm(
-        "rms_norm", x, dims, weight, bias, eps, affine_dims, True, weight_offset, cast, activation
+        "rms_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        True,
+        weight_offset,
+        cast,
+        activation,
+        out_dtype,
     )
 
 
@@ -250,25 +284,6 @@ def channel_norm(
     return rows.permute(0, 3, 1, 2)
 
 
-def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether torch's operator says the same, x's layout in the result included."""
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    last_3d = x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
-    small = x.device.type == "cpu" and x.numel() <= _TORCH_PIXELS_ELEMENTS
-    if not (x.is_contiguous() or (small and (last or last_3d))):
-        return False
-    dtypes = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
-    half = x.dtype in (torch.float16, torch.bfloat16) and x.device.type == "cpu"
-    return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
-
-
-#: Channels last: of more elements than these planish under torch's operator may hand the call to
-#: torch's kernel (src/torch/group_faster.c), which a module of planish's does not where planish is
-#: disabled.
-_TORCH_PIXELS_ELEMENTS = 32768
-
-#: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
-_FUSED_PIXELS = 4
 #: With fewer elements a pass over them costs less than what a call of planish's own costs the host
 #: beyond one of torch's operators.
 _FUSED_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 23}
@@ -279,91 +294,6 @@ def _is_worth_a_call(x: Tensor) -> bool:
         return True
     on_gpu = x.device.type == "cuda" and not torch.compiler.is_compiling()
     return on_gpu and torch.cuda.is_current_stream_capturing()
-
-
-def group_norm(
-    x: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    activation: str | None = None,
-) -> Tensor:
-    """Group normalization of x (N, C, ...): mean and variance over each of ``num_groups`` groups of
-    neighbouring channels and all axes after them; ``weight`` and ``bias`` of C elements.
-
-    The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
-    its own. Differentiable any number of times, forward mode included.
-
-    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
-    It is fused: no pass over memory of its own, and nothing kept for the backward but what the norm
-    keeps. For images of less than four pixels, the GELUs on a GPU, and while planish is enabled for
-    less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own
-    runs on the result.
-
-    Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
-    another dtype or device; and ValueError for another activation.
-    """
-    if isinstance(x, fx.Proxy):
-        return _node(
-            group_norm,
-            x,
-            num_groups=num_groups,
-            weight=weight,
-            bias=bias,
-            eps=eps,
-            activation=activation,
-        )
-    check_activation("group_norm", activation)
-    way = way_of(x, weight, bias)
-    return group_by_way(way, x, num_groups, weight, bias, eps, activation)
-
-
-def group_by_way(
-    way: Way,
-    x: Tensor,
-    num_groups: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    activation: str | None,
-) -> Tensor:
-    """group_norm of an activation that is known."""
-    _check_x("group_norm", x)
-    if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
-        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
-    if x.dim() < 2:
-        raise RuntimeError(
-            f"group_norm: Expected at least 2 dimensions for input tensor but received {x.dim()}"
-        )
-    channels = x.shape[1]
-    if num_groups <= 0 or channels % num_groups:
-        raise RuntimeError(
-            "group_norm: Expected number of channels in input to be divisible by num_groups, but "
-            f"got input of shape {list(x.shape)} and num_groups={num_groups}"
-        )
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and parameter.dim() != 1:
-            raise RuntimeError(
-                f"group_norm: Expected {name} to be a vector of size {channels}, but got "
-                f"{name} of shape {list(parameter.shape)}"
-            )
-        _check(x, parameter, [1], "group_norm", name)
-    if way is Way.TORCH:
-        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
-    through_torch = (
-        may_be_torchs(way, x, weight, bias)
-        and _enable.is_enabled("group_norm", _device_type(x))
-        and _torch_can_group(x, weight, bias)
-    )
-    fuses = x.shape[2:].numel() >= _FUSED_PIXELS and has_kernels(x, activation)
-    if activation and fuses and (not through_torch or _is_worth_a_call(x)):
-        return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
-    if through_torch:
-        y = torch.group_norm(x, num_groups, weight, bias, eps)
-    else:
-        y = _norms.group_norm(way, x, num_groups, weight, bias, eps)
-    return _composite.activate(y, activation)
 
 
 def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:

@@ -1,22 +1,23 @@
-"""A norm with what stands around it in a model: the sum with a residual before it, a modulation or
-a gate behind it, the norms of queries and keys.
+"""A norm with what stands around it in a model: the sum with a residual before it, a modulation
+behind it, the norms of queries and keys.
 
-Every function here is a composition for now: planish's norm, and torch's operators beside it. The
-results are those of the formulas, rounded where they say so. Quantised results are in
-_quantized.py, the modules in _fused_modules.py.
+Every function here is one call of planish's kernels, in both directions (_staged.py); where these
+cannot take it, or a transform of torch's wants torch's own operators, a composition of planish's
+norm and these. The results are those of the formulas, rounded where they say so. Gates are in
+_gated.py, quantised results in _quantized.py, the modules in _fused_modules.py.
 """
 
 from __future__ import annotations
 
 import torch
-from planish import _stages
+from planish import _staged, _stages
+from planish._staged import Around
+from planish._ways import way_of
 from torch import Tensor
 
 __all__ = [
     "add_layer_norm",
     "add_rms_norm",
-    "gated_layer_norm",
-    "gated_rms_norm",
     "modulated_layer_norm",
     "modulated_rms_norm",
     "qk_norm",
@@ -55,6 +56,20 @@ def _add_norm(
     for name, dtype in (("sum_dtype", sum_dtype), ("out_dtype", out_dtype)):
         if dtype is not None:
             _stages.check_float(function, name, dtype)
+    fused = _staged.norm(
+        way_of(x, residual, weight, bias, row_scale, column_scale),
+        x,
+        Around(residual, row_scale, column_scale, weight, bias),
+        [x.dim() - 1],
+        eps,
+        rms,
+        weight_offset=weight_offset,
+        dropout_p=dropout_p if training else 0.0,
+        y_dtype=out_dtype or x.dtype,
+        sum_dtype=sum_dtype or residual.dtype,
+    )
+    if fused is not None:
+        return fused
     wide = _stages.compute_dtype(x.dtype, residual.dtype)
     u = _stages.scaled(x, wide, column_scale, rows)
     if training and dropout_p:
@@ -95,7 +110,10 @@ def add_layer_norm(
     is rounded once. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice,
     through both results.
 
-    A composition: planish's norm with torch's operators before it.
+    One pass over memory, and one backward; kept for it are the sum, what is one number for each
+    row, and x where ``column_scale`` has a gradient. A composition of planish's norm and torch's
+    operators for transforms of torch.func, forward mode, subclasses, a ``row_scale`` with a
+    gradient, and where planish has no kernel; its mask of dropout is another.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a ``dropout_p``
     outside [0, 1), TypeError for a residual that is no tensor, NotImplementedError for another
@@ -190,6 +208,20 @@ def _modulated_norm(
         )
     if sum_dtype is not None:
         _stages.check_float(function, "sum_dtype", sum_dtype)
+    fused = _staged.norm(
+        way_of(x, scale, shift, weight, bias, residual, gate),
+        x,
+        Around(residual, None, gate, weight, bias, scale, shift),
+        [x.dim() - 1],
+        eps,
+        rms,
+        column=_staged.modulation_axes(x, gate),
+        weight_offset=weight_offset,
+        y_dtype=x.dtype,
+        sum_dtype=None if residual is None else sum_dtype or residual.dtype,
+    )
+    if fused is not None:
+        return fused[0] if residual is None else fused
     total = x
     if residual is not None:
         u = _stages.scaled(x, _stages.compute_dtype(x.dtype, residual.dtype), gate)
@@ -232,7 +264,7 @@ def modulated_layer_norm(
     the norm reads it so. Everything behind is in float (f64 for f64), and y is rounded once, to x's
     dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
 
-    A composition: planish's norm with torch's operators around it.
+    One pass over memory, and one backward; a composition as :func:`add_layer_norm` says.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype
     without a residual, TypeError for a scale that is no tensor, NotImplementedError for another
@@ -264,97 +296,6 @@ def modulated_rms_norm(
     """
     return _modulated_norm(
         True, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
-    )
-
-
-# ---- Gates --------------------------------------------------------------------------------------
-
-
-def _gated_norm(
-    rms: bool,
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    norm_before_gate: bool,
-    group_size: int | None,
-    weight_offset: float,
-) -> Tensor:
-    function = "gated_rms_norm" if rms else "gated_layer_norm"
-    _stages.check_x(function, x)
-    _stages.check_gate(function, gate, x)
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        _stages.check_parameter(function, name, parameter, x)
-    columns = x.shape[-1]
-    if group_size is not None and (group_size <= 0 or columns % group_size):
-        raise ValueError(
-            f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
-            f"{columns} columns"
-        )
-    wide = _stages.compute_dtype(x.dtype)
-    factor = _stages.silu(gate.to(wide))
-    s = x.to(wide)
-    if not norm_before_gate:
-        s = s * factor
-    if group_size is not None and group_size < columns:
-        s = _stages.split_columns(s, group_size)
-        weight = None if weight is None else _stages.split_columns(weight, group_size)
-        bias = None if bias is None else _stages.split_columns(bias, group_size)
-    v = _stages.norm_last(rms, s, weight, bias, eps, weight_offset, wide).reshape(x.shape)
-    return (v * factor if norm_before_gate else v).to(x.dtype)
-
-
-def gated_rms_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None = None,
-    eps: float = 1e-5,
-    *,
-    norm_before_gate: bool = True,
-    group_size: int | None = None,
-    weight_offset: float = 0.0,
-) -> Tensor:
-    """Root-mean-square normalization over the last axis with a gate (Mamba 2, RetNet).
-
-        y = norm(x) * silu(gate)       norm_before_gate=True
-        y = norm(x * silu(gate))       norm_before_gate=False
-
-    with ``norm(s) = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)``. ``gate`` has x's shape.
-    ``group_size``: the mean is over each group of so many neighbouring columns; ``weight`` has the
-    size of the last axis all the same (or the sizes of the last axes).
-
-    Everything between is in float (f64 for f64), the product before the norm, too, and y is rounded
-    once, to x's dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
-
-    A composition: planish's norm with torch's operators around it.
-
-    Raises RuntimeError for shapes and devices that do not fit, ValueError for a group_size that
-    does not divide the columns, TypeError for a gate that is no tensor, NotImplementedError for
-    another dtype.
-    """
-    return _gated_norm(
-        True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset
-    )
-
-
-def gated_layer_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *,
-    norm_before_gate: bool = True,
-    group_size: int | None = None,
-    weight_offset: float = 0.0,
-) -> Tensor:
-    """Layer normalization over the last axis with a gate, as :func:`gated_rms_norm`.
-
-    ``norm(s) = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias``.
-    """
-    return _gated_norm(
-        False, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
     )
 
 

@@ -1,4 +1,5 @@
-"""Modules of the functions in _fused.py: a norm with the sum, the modulation or the gate beside it.
+"""Modules of the functions in _fused.py and _gated.py: a norm with the sum, the modulation or the
+gate beside it.
 
 Their parameters are those of the norm alone, under its names, so that state_dicts of LayerNorm and
 RMSNorm load. What their functions refuse is refused here, too: nothing falls back to torch.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _fused, _stages
+from planish import _fused, _gated, _stages
 from torch import Tensor, nn
 
 __all__ = ["AddLayerNorm", "AddRMSNorm", "GatedRMSNorm", "ModulatedLayerNorm"]
@@ -193,7 +194,7 @@ class GatedRMSNorm(_Norm):
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         _check_columns(self, x)
-        return _fused.gated_rms_norm(
+        return _gated.gated_rms_norm(
             x,
             gate,
             self.weight,

@@ -24,6 +24,7 @@ __all__ = ["Library", "OperatorStats", "Symbol", "library"]
 #: The C API this package was written for (PLANISH_VERSION in planish.h).
 _WANTED_VERSION = 100
 _MESSAGE_BYTES = 1024
+_ERROR_UNAVAILABLE = 12  # PLANISH_ERROR_UNAVAILABLE
 _ERROR_FILE = 14  # PLANISH_ERROR_FILE
 
 
@@ -96,6 +97,15 @@ class Library:
                 ctypes.POINTER(_structs.Tensors),
                 *text,
             ]
+            dll.planish_plan_create.argtypes = [
+                ctypes.POINTER(_structs.Norm),
+                ctypes.c_int,
+                ctypes.POINTER(_structs.Tensors),
+                ctypes.POINTER(ctypes.c_void_p),
+                *text,
+            ]
+            dll.planish_plan_destroy.argtypes = [ctypes.c_void_p]
+            dll.planish_plan_destroy.restype = None
             dll.planish_torch_enabled.restype = ctypes.c_uint32
             dll.planish_torch_enable.argtypes = [
                 ctypes.c_uint32,
@@ -161,6 +171,17 @@ class Library:
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self._dll.planish_pack_prepare(gpu, norm, direction, tensors, text, len(text)) != 0:
             raise RuntimeError(text.value.decode(errors="replace"))
+
+    def has_plan(self, norm: _structs.Norm, direction: int, tensors: _structs.Tensors) -> bool:
+        """Whether such a norm can be run here; RuntimeError where it is none."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        plan = ctypes.c_void_p()
+        status = self._dll.planish_plan_create(norm, direction, tensors, plan, text, len(text))
+        if status == 0:
+            self._dll.planish_plan_destroy(plan)
+        elif status != _ERROR_UNAVAILABLE:
+            raise RuntimeError(f"planish: {text.value.decode(errors='replace')}")
+        return bool(status == 0)
 
     def enable(self, groups: int) -> None:
         """Registers the groups of operators; raises RuntimeError where that cannot be."""

@@ -15,10 +15,10 @@ import torch
 from planish import _derivatives
 from planish._derivatives import ACTIVATIONS
 from planish._library import library
-from planish._ways import needs_graph
+from planish._ways import below_autograd, needs_graph
 from torch import Tensor
 
-__all__ = ["ACTIVATIONS", "backward", "forward", "statistics"]
+__all__ = ["ACTIVATIONS", "autograd_kernel", "backward", "forward", "recorded", "statistics"]
 
 
 def _statistics_dtype(x: Tensor, activation: int = 0) -> torch.dtype:
@@ -96,19 +96,21 @@ _Save = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], None]
 _Differentiate = Callable[..., tuple[Any, ...]]
 
 
-def _autograd_kernel(name: str, save: _Save, differentiate: _Differentiate) -> Callable[..., Any]:
-    """What runs at the Autograd keys."""
+def recorded(name: str, save: _Save, differentiate: _Differentiate) -> Any:
+    """The torch.autograd.Function of an operator. Its first argument is the dispatch keys of the
+    call, or None for plain tensors outside of the dispatcher: the operator is then called past
+    autograd."""
     overload = getattr(torch.ops.planish, name).default
-    defaults = [argument.default_value for argument in overload._schema.arguments]
-
-    def below(keys: Any, arguments: tuple[Any, ...]) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return overload.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+    plain = overload._op
 
     class Recorded(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, keys: Any, *arguments: Any) -> Any:
-            results = below(keys, arguments)
+            if keys is None:
+                with below_autograd():
+                    results = plain(*arguments)
+            else:
+                results = _below(overload, keys, arguments)
             save(ctx, arguments, results)
             return results
 
@@ -116,13 +118,26 @@ def _autograd_kernel(name: str, save: _Save, differentiate: _Differentiate) -> C
         def backward(ctx: Any, *gradients: Tensor | None) -> Any:
             return None, *differentiate(ctx, *gradients)
 
+    return Recorded
+
+
+def _below(overload: Any, keys: Any, arguments: tuple[Any, ...]) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return overload.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+
+def autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
+    """What runs at the Autograd keys, by the operator's function."""
+    overload = getattr(torch.ops.planish, name).default
+    defaults = [argument.default_value for argument in overload._schema.arguments]
+
     def kernel(keys: Any, *given: Any) -> Any:
         arguments = (*given, *defaults[len(given) :])  # torch drops what is the default
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         _refuse_tangents(name, tensors)
         if needs_graph(*tensors):
-            return Recorded.apply(keys, *arguments)  # type: ignore[no-untyped-call]
-        return below(keys, arguments)
+            return function.apply(keys, *arguments)
+        return _below(overload, keys, arguments)
 
     return kernel
 
@@ -152,7 +167,8 @@ def _define() -> Any:
         ),
     ):
         torch.library.register_fake(f"planish::{name}", fake)
-        made.impl(name, _autograd_kernel(name, save, differentiate), "Autograd", with_keyset=True)
+        kernel = autograd_kernel(name, recorded(name, save, differentiate))
+        made.impl(name, kernel, "Autograd", with_keyset=True)
     return made
 
 

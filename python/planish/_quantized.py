@@ -1,28 +1,25 @@
 """Norms whose result is quantised to fp8 or int8, with the scales of it. Forward only.
 
-A composition for now: planish's norm, and torch's operators for the scales and the rounding. The
-formulas are those of the docstrings, on every device.
+One call of planish's kernels (_staged.py); for the scale of a whole tensor, which has to be found
+first, and where the kernels cannot take it, a composition of planish's norm and torch's operators.
+The formulas are those of the docstrings, on every device.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from planish import _stages
+from planish import _staged, _stages
+from planish._quantizing import LARGEST, in_columns, quantize, scale_of
+from planish._staged_derivatives import refuse as _refuse
+from planish._ways import way_of
 from torch import Tensor
 
 __all__ = ["quantized_layer_norm", "quantized_rms_norm"]
 
-#: The largest value of each type that is used; int8 is symmetric.
-LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
-
 BLOCKS = (128, 64, 32)
 SCALE_FORMATS = ("f32", "ue8m0", "e8m0")
-
-#: Rows of one column of scales are padded to so many bytes, which is what GPU copies want.
-_COLUMN_BYTES = 16
-
 
 # ---- What is forward only -----------------------------------------------------------------------
 
@@ -38,13 +35,6 @@ def _no_gradient(dy: Tensor, function: str) -> Tensor:
 @_no_gradient.register_fake
 def _(dy: Tensor, function: str) -> Tensor:
     return torch.empty((), device=dy.device)
-
-
-def _refuse(function: str) -> NoReturn:
-    raise RuntimeError(
-        f"{function}: it is forward only: a quantised result and its scale have no gradient, but a "
-        "backward asked for one; detach the result, or call it under torch.no_grad()"
-    )
 
 
 class _ForwardOnly(torch.autograd.Function):
@@ -70,59 +60,10 @@ def _forward_only(y: Tensor, result: Tensor, function: str) -> Tensor:
     return hung
 
 
-# ---- Rounding -----------------------------------------------------------------------------------
-
-
-def _to_odd_float(value: Tensor) -> Tensor:
-    """f64 as f32 rounded to odd: a further rounding, to fewer bits, is then the only one."""
-    near = value.float()
-    bits = near.view(torch.int32)
-    back = near.double()
-    away = back.abs() > value.abs()
-    inexact = (back != value) & value.isfinite()
-    bits = torch.where(away, bits - 1, bits)
-    return torch.where(inexact, bits | 1, bits).view(torch.float32)
-
-
-def quantize(y: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """y / scale to the nearest value of ``dtype``, to even in a tie, saturating. NaN stays; in int8
-    it is 0."""
-    largest = LARGEST[dtype]
-    value = (y / scale.to(y.dtype)).clamp(-largest, largest)
-    if dtype == torch.int8:
-        return value.round().nan_to_num(0.0).to(torch.int8)
-    return (_to_odd_float(value) if value.dtype == torch.float64 else value).to(dtype)
-
-
-def power_of_two_above(scale: Tensor) -> Tensor:
-    """The least power of two that is not below a positive f32, from 2^-126 to 2^127; exact."""
-    bits = scale.view(torch.int32)
-    exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).int()
-    return (exponent.clamp(1, 254) << 23).view(torch.float32)
-
-
-def _blocks(y: Tensor, block: int) -> Tensor:
-    """(..., blocks, block): the last block is filled up with zeros."""
-    missing = -y.shape[-1] % block
-    if missing:
-        y = torch.nn.functional.pad(y, (0, missing))
-    return _stages.split_columns(y, block)
-
-
-def _in_columns(scale: Tensor) -> Tensor:
-    """The same scales (rows, blocks), a column after the other, rows padded to 16 bytes."""
-    rows, blocks = scale.shape[:-1], scale.shape[-1]
-    step = _COLUMN_BYTES // scale.element_size()
-    padded = -(-rows.numel() // step) * step
-    buffer = torch.zeros(blocks, padded, dtype=torch.float32, device=scale.device).to(scale.dtype)
-    columns = buffer[:, : rows.numel()].t().view(*rows, blocks)
-    return columns.copy_(scale)
-
-
 # ---- The functions ------------------------------------------------------------------------------
 
 
-def _check(
+def check(
     function: str,
     dtype: torch.dtype,
     per: str | int,
@@ -175,23 +116,57 @@ def _check(
         raise ValueError(f"{function}: scale is {scale.item()}; wanted a positive number")
 
 
-def _scale(
-    y: Tensor, per: str | int, largest: float, floor: float, bound: float | None, format: str
-) -> tuple[Tensor, Tensor]:
-    """(y as it is divided, its scale in f32)."""
-    if isinstance(per, int):
-        y = _blocks(y, per)
-    found = y.abs().nan_to_num(0.0, float("inf"))  # one row's NaN is not another row's scale
-    if per == "tensor":
-        amax = found.amax() if y.numel() else y.new_zeros(())
-    elif y.shape[-1]:
-        amax = found.amax(-1, keepdim=True)
-    else:
-        amax = y.new_zeros((*y.shape[:-1], 1))
-    scale = amax.float().clamp(min=floor) / largest
-    if format != "f32":
-        scale = power_of_two_above(scale)
-    return y, scale if bound is None else scale.clamp(max=bound)
+def _fused_norm(
+    rms: bool,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+    per: str | int,
+    scale: Tensor | None,
+    residual: Tensor | None,
+    scale_format: str,
+    transposed: bool,
+    sum_dtype: torch.dtype | None,
+    weight_offset: float,
+    amax_floor: float,
+    scale_bound: float | None,
+) -> tuple[Tensor, ...] | None:
+    """In one call of the kernels; None where they cannot take it."""
+    block = per if isinstance(per, int) else 0
+    results = _staged.quantized(
+        way_of(x, weight, bias, scale, residual),
+        x,
+        residual,
+        weight,
+        bias,
+        None if scale is None else scale.detach().reshape(()),
+        eps,
+        rms,
+        weight_offset=weight_offset,
+        dtype=dtype,
+        block=block,
+        scale_format=scale_format,
+        transposed=transposed,
+        least=_staged.float_of(_staged.float_of(amax_floor) / LARGEST[dtype]),
+        most=scale_bound or 0.0,
+        sum_dtype=None if residual is None else sum_dtype or residual.dtype,
+    )
+    if results is None:
+        return None
+    q, scales, total = results
+    if scales is not None:
+        rows = x.shape[:-1]
+        if transposed and rows.numel() != scales.shape[1]:
+            scales.detach()[:, rows.numel() :].zero_()
+        if scale_format == "e8m0":
+            scales = scales.view(torch.float8_e8m0fnu)
+        if transposed:
+            scales = scales[:, : rows.numel()].t().view(*rows, scales.shape[0])
+    found = scale if scales is None else scales
+    assert found is not None
+    return (q, found) if total is None else (q, found, total)
 
 
 def _quantized_norm(
@@ -215,7 +190,7 @@ def _quantized_norm(
     _stages.check_x(function, x)
     if per == "row" and scale is not None:
         per = "tensor"
-    _check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
+    check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
     _stages.check_like_x(function, "residual", residual, x)
@@ -223,6 +198,27 @@ def _quantized_norm(
         _stages.check_float(function, "sum_dtype", sum_dtype)
         if residual is None:
             raise ValueError(f"{function}: sum_dtype is given without a residual")
+    fused = None
+    if (scale is not None or per != "tensor") and x.shape[-1]:
+        fused = _fused_norm(
+            rms,
+            x,
+            weight,
+            bias,
+            eps,
+            dtype,
+            per,
+            scale,
+            residual,
+            scale_format,
+            transposed_scales,
+            sum_dtype,
+            weight_offset,
+            amax_floor,
+            scale_bound,
+        )
+    if fused is not None:
+        return fused
     total = x
     if residual is not None:
         total = _stages.sum_with(x, residual, sum_dtype or residual.dtype)
@@ -232,14 +228,14 @@ def _quantized_norm(
     if scale is not None:
         apart, found = y, scale.detach().reshape(())
     else:
-        apart, found = _scale(y, per, LARGEST[dtype], amax_floor, scale_bound, scale_format)
+        apart, found = scale_of(y, per, LARGEST[dtype], amax_floor, scale_bound, scale_format)
     q = quantize(apart, found, dtype)
     if isinstance(per, int):
         q, found = q.flatten(-2)[..., : x.shape[-1]].contiguous(), found.squeeze(-1)
         if scale_format == "e8m0":
             found = found.to(torch.float8_e8m0fnu)
         if transposed_scales:
-            found = _in_columns(found)
+            found = in_columns(found)
     q = _forward_only(hung, q, function)
     found = _forward_only(hung, found, function) if scale is None else scale
     return (q, found) if residual is None else (q, found, total)
@@ -290,7 +286,9 @@ def quantized_rms_norm(
     q and a scale that was found are forward only: a backward that reaches them raises RuntimeError;
     the sum is differentiable. x, weight and residual are of f16, bf16, f32 or f64, each its own.
 
-    A composition: planish's norm with torch's operators around it.
+    One pass over memory. A composition of planish's norm and torch's operators for ``per="tensor"``
+    without a scale, for transforms of torch.func, forward mode and subclasses, for compiled graphs
+    with a gradient, and where planish has no kernel.
 
     Raises TypeError for another ``dtype``, ValueError for what ``per``, ``scale_format``,
     ``scale``, ``amax_floor`` and ``scale_bound`` cannot be, RuntimeError for shapes and devices

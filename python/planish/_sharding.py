@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from planish import _ops
+from planish import _ops, _staged_sharding
 
 __all__ = ["register"]
 
@@ -134,4 +134,5 @@ def register() -> bool:
     register_sharding(_ops.forward)(_forward_rule)
     register_sharding(_ops.backward)(_backward_rule)
     register_sharding(_ops.statistics)(_statistics_rule)
+    _staged_sharding.register(register_sharding)
     return True

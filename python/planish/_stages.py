@@ -150,7 +150,8 @@ def silu(value: Tensor) -> Tensor:
 
 def drop(value: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """(value * keep / (1 - p), keep), the mask drawn from torch's generator of the device."""
-    keep = torch.rand(value.shape, device=value.device, dtype=torch.float32) >= p
+    like = torch.contiguous_format
+    keep = torch.rand_like(value, dtype=torch.float32, memory_format=like) >= p
     return torch.where(keep, value / (1 - p), 0), keep
 
 

@@ -144,13 +144,13 @@ class Reach:
 
 
 def apply(
-    mode: str, model: nn.Module, activations: bool = False
+    mode: str, model: nn.Module, activations: bool = False, fuse: bool = False
 ) -> contextlib.AbstractContextManager[Any]:
     """Does what ``mode`` says to the model; the context is for its calls."""
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; known are {', '.join(MODES)}")
     if mode != "enable":
-        planish.replace(model, activations=activations)
+        planish.replace(model, activations=activations, fuse=fuse)
     return contextlib.nullcontext() if mode == "replace" else planish.enabled()
 
 

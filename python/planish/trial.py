@@ -43,6 +43,7 @@ class _Subject:
     mode: str
     activations: bool
     cuda: bool
+    fuse: bool = False
 
     @contextlib.contextmanager
     def under(self, name: str) -> Iterator[None]:
@@ -52,7 +53,7 @@ class _Subject:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            change = reach.apply(self.mode, self.model, self.activations)
+            change = reach.apply(self.mode, self.model, self.activations, self.fuse)
         try:
             with change:
                 yield
@@ -148,7 +149,7 @@ def _run(arguments: argparse.Namespace) -> None:
     model = model.to(arguments.device)
     inputs = zoo.mapped(inputs, lambda tensor: tensor.to(arguments.device))
     cuda = arguments.device.startswith("cuda")
-    subject = _Subject(model, inputs, arguments.mode, arguments.activations, cuda)
+    subject = _Subject(model, inputs, arguments.mode, arguments.activations, cuda, arguments.fuse)
     print(f"{arguments.model}, {arguments.dtype}, {arguments.device}", flush=True)
     with subject.under(AFTER), torch.no_grad():
         if arguments.mode != "enable":
@@ -179,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1")
     parser.add_argument("--mode", choices=reach.MODES, default="both")
     parser.add_argument("--activations", action="store_true", help="replace(activations=True)")
+    parser.add_argument("--fuse", action="store_true", help="replace(fuse=True)")
     parser.add_argument("--seconds", type=float, default=50.0, help="to measure for")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args(argv)

@@ -1,8 +1,9 @@
 #include "cpu/hints.h"
 
-/* Of x, y, dy and dx, and what x is added to. */
+/* Of x, y, dy and dx, and what is added to x and to dx. */
 static size_t bytes_of_elements(const problem *p) {
-    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX, ROLE_RESIDUAL, ROLE_SUM};
+    static const role elements[] = {ROLE_X,        ROLE_Y,   ROLE_DY,  ROLE_DX,
+                                    ROLE_RESIDUAL, ROLE_SUM, ROLE_DSUM};
     size_t bytes = 0;
     for (size_t i = 0; i < sizeof elements / sizeof *elements; i++)
         bytes += (size_t)dtype_bytes(p->dtypes[elements[i]]);
@@ -65,6 +66,17 @@ static int rows_ahead(const problem *p, const cpu_tuning *row, traffic t) {
     return (int)(rows < 2 ? 2 : rows > most ? most : rows);
 }
 
+/* How far ahead rows are asked for that go one by one; 0: they go in steps. */
+static int single_ahead(const problem *p, const cpu_tuning *row, traffic t, size_t bytes) {
+    const bool is_short_row = row_bytes(p) <= row->single_short_bytes;
+    const int elements = row->single_elements[t == TRAFFIC_STREAM];
+    if (!elements || !problem_is_backward(p) || !is_f32(p) || t == TRAFFIC_CACHED ||
+        (t == TRAFFIC_AHEAD && is_short_row && bytes <= row->single_bytes))
+        return 0;
+    const int64_t rows = elements / p->cols;
+    return (int)(rows < 2 ? 2 : rows);
+}
+
 static cpu_hints row_hints(const problem *p, const cpu_limits *limits, traffic t) {
     const cpu_tuning *row = limits->tuning;
     const size_t bytes = bytes_of_elements(p);
@@ -79,6 +91,7 @@ static cpu_hints row_hints(const problem *p, const cpu_limits *limits, traffic t
         .prefetch_steps = prefetches_steps(p, row, t),
         .prefetch_sums = row->prefetch_sums && t == TRAFFIC_STREAM,
         .rows_ahead = rows_ahead(p, row, t),
+        .single_ahead = single_ahead(p, row, t, bytes),
         .stream_lines = row->stream_lines,
         .stream_runs = bytes > row->stream_run_bytes[problem_is_backward(p)],
         .steps_of_parts = row->steps_of_parts,

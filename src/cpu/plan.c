@@ -276,17 +276,21 @@ static void plan_planes(cpu_plan *plan, const problem *p, size_t real_bytes) {
 /* ---- The plan ---------------------------------------------------------------------------------
  */
 
-/* Whether a residual is all that stands around the norm, of x's dtype as the sum is, and dense: the
- * row kernels make the sum as they go (cpu/common/prologue.h). */
+/* Whether a residual and its sum, or backward a gradient that joins dx, are all that stands around
+ * the norm, of x's dtype and dense: the row kernels add them as they go (cpu/common/prologue.h,
+ * cpu/rows/rows_backward.h). */
 static bool adds_residual_alone(const problem *p) {
-    const role added[] = {ROLE_RESIDUAL, ROLE_SUM};
-    if ((p->present & STAGE_ROLES) != (ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM)) ||
-        p->around.rounding || problem_is_backward(p))
+    const bool back = problem_is_backward(p);
+    const unsigned added =
+        back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
+    if ((p->present & STAGE_ROLES) != added || p->around.rounding ||
+        (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
         return false;
-    for (int i = 0; i < 2; i++)
-        if (p->dtypes[added[i]] != p->dtypes[ROLE_X] ||
-            (p->reduced[0].stride[added[i]] != 1 && p->cols != 1))
+    for (unsigned rest = added; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (p->dtypes[r] != p->dtypes[ROLE_X] || (p->reduced[0].stride[r] != 1 && p->cols != 1))
             return false;
+    }
     return problem_is_rows(p) && kernel_dtypes(p);
 }
 

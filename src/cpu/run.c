@@ -1,4 +1,6 @@
 #include "cpu/run.h"
+#include "cpu/around/backward.h"
+#include "cpu/around/backward_sums.h"
 #include "cpu/around/staged.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
@@ -85,6 +87,8 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .kind = p->kind,
         .activation = p->activation,
         .bias = run.data[ROLE_BIAS],
+        .dsum = run.data[ROLE_DSUM],
+        .dsum_pitch = run.pitch[ROLE_DSUM],
     };
 }
 
@@ -94,6 +98,7 @@ static void skip_rows(backward_args *args, int64_t rows) {
     args->x += rows * args->x_pitch;
     args->dy += rows * args->dy_pitch;
     args->dx = args->dx ? args->dx + rows * args->dx_pitch : NULL;
+    args->dsum = args->dsum ? args->dsum + rows * args->dsum_pitch : NULL;
     args->mean = stat_at(&args->mean, rows);
     args->rstd = stat_at(&args->rstd, rows);
 }
@@ -163,7 +168,8 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
         strided_blocks(data, begin, end);
         break;
     case PATH_STAGED:
-        staged_forward_blocks(data, begin, end);
+        (problem_is_backward(job->problem) ? staged_backward_blocks
+                                           : staged_forward_blocks)(data, begin, end);
         break;
     }
 #if defined(__SSE2__)
@@ -194,13 +200,18 @@ void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_CO
     if (plan->path == PATH_EMPTY) {
         fill_empty(&job);
         staged_fill_empty(&job);
+        gradient_sums_clear(&job);
         return;
     }
     if (path_is_groups(plan->path))
         group_weights(&job);
     fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
     if (plan->path == PATH_STAGED) {
-        staged_forward_finish(&job);
+        if (problem_is_backward(p))
+            fork_join(&job, exec, plan->parallel, staged_backward_sum_tiles(p),
+                      staged_backward_sums);
+        else
+            staged_forward_finish(&job);
         return;
     }
     if (plan->sums && path_is_groups(plan->path))

@@ -1,6 +1,6 @@
 /*
  * The rows. Files named are in bench/results; figures without one are in
- * docs/notebook/101 to 109. A CPU
+ * docs/notebook/101 to 110. A CPU
  * that is not here runs as CPU_GENERIC or CPU_GENERIC_AVX512; to tune one, give it an enumerator in
  * cpu/identify.h and a row here, and change one value at a time by turns with the row it had.
  */
@@ -30,6 +30,9 @@
     .stream_rows_most = MB(40), .prefetch_y_bytes = MB(2), .prefetch_y_bytes_16 = MB(24),          \
     .far_bytes = MB(10), .together_bytes = {KB(16), KB(4)}
 
+/* In steps. */
+#define NONE_SINGLY .single_elements = {0, 0}, .single_short_bytes = 0, .single_bytes = 0
+
 /* Not streamed in lines or runs: neither was timed but on the CPUs that have it. */
 #define STREAMED_IN_PIECES                                                                         \
     .stream_lines = false, .stream_run_bytes = {SIZE_MAX, SIZE_MAX}, .prefetch_group_dx = false,   \
@@ -39,7 +42,8 @@
 #define PREFETCHED                                                                                 \
     .fetched_rows = {0}, .fetched_bytes = 0, .fetches_groups = false, .prefetch_sums = true,       \
     .prefetch_steps = {{ANY_LENGTH}, {ANY_LENGTH}}, .prefetch_elements = 0,                        \
-    .prefetch_most_rows = 0, .alone_row_bytes = 0, .joined_bytes = KB(1), .by_pixel = false
+    .prefetch_most_rows = 0, .alone_row_bytes = 0, .joined_bytes = KB(1), .by_pixel = false,       \
+    NONE_SINGLY
 
 /* Left to it: the Xeon of xeon-avx512-5 (by-turns.txt), rows of 768 to 2048 columns up to 6 MB 1.01
  * to 1.11; groups stored by pixel 1.05 to 1.62, strips of whole pixels up to 8 KB at once
@@ -49,7 +53,8 @@
 #define FETCHED_BY_INTEL                                                                           \
     .fetched_rows = {2048, 4095}, .fetched_bytes = MB(6), .fetches_groups = true,                  \
     .prefetch_sums = false, .prefetch_steps = {{ANY_LENGTH}, {ANY_LENGTH}},                        \
-    .prefetch_elements = 0, .prefetch_most_rows = 0, .joined_bytes = KB(8), .by_pixel = true
+    .prefetch_elements = 0, .prefetch_most_rows = 0, .joined_bytes = KB(8), .by_pixel = true,      \
+    NONE_SINGLY
 
 /* Timed with AVX-512 on a Xeon and left off elsewhere: groups of rows in turn up to where two
  * groups and a y are in 48 KB of first-level cache, 1.02 to 1.1; y prefetched while squares are
@@ -115,7 +120,12 @@ static const cpu_tuning rows[CPU_COUNT] = {
                   .prefetch_steps = {{{256, 256}}, {{0}}},
                   .prefetch_elements = 0,
                   .prefetch_most_rows = 0,
-                  .alone_row_bytes = 0},
+                  .alone_row_bytes = 0,
+                  /* 1.1 to 1.5 from beyond the near cache, streamed 1.1 to 1.4; below 7 MB rows of
+                   * up to 128 columns 0.9 to 1 (docs/notebook/110). */
+                  .single_elements = {512, 640},
+                  .single_short_bytes = 512,
+                  .single_bytes = MB(7)},
 
     /* An EPYC of family 1Ah with 48 KB, 1 MB and 32 MB of caches (zen5, zen5-2). */
     [CPU_ZEN5] = {.name = "zen5",
@@ -141,7 +151,8 @@ static const cpu_tuning rows[CPU_COUNT] = {
                   /* 256 columns backward 1.24 (zen5-2/asks.txt). */
                   .prefetch_elements = 2048,
                   .prefetch_most_rows = 32,
-                  .alone_row_bytes = 0},
+                  .alone_row_bytes = 0,
+                  NONE_SINGLY},
 
     /* Not timed: as Zen 3. */
     [CPU_NEOVERSE] =

@@ -60,9 +60,15 @@ typedef struct cpu_tuning {
     int64_t turn_row_bytes;  /* the longest rows whose next ones' moments come before their y */
     int64_t alone_row_bytes; /* f32 rows of this and more go one at a time, forward; 0: none */
     size_t far_bytes;        /* of more elements than this y is made row by row */
-    bool steps_of_parts;     /* backward in steps of streamed rows that are no whole lines, too */
-    bool large_short_steps;  /* forward of the longest short rows as of the others where streamed */
-    bool more_short_rows;    /* f32 rows of up to twice the canonical lanes are short, backward */
+    /* f32 rows of a few hundred bytes, backward, one by one in place of steps: asked for so
+     * many elements ahead where they lie beyond the near cache, and where dx is streamed; 0: in
+     * steps. */
+    int single_elements[2];
+    int64_t single_short_bytes; /* rows not streamed and no longer than this ... */
+    size_t single_bytes;        /* ... only where elements are more than this */
+    bool steps_of_parts;    /* backward in steps of streamed rows that are no whole lines, too */
+    bool large_short_steps; /* forward of the longest short rows as of the others where streamed */
+    bool more_short_rows;   /* f32 rows of up to twice the canonical lanes are short, backward */
 
     /* Groups. */
     int64_t together_bytes[2]; /* the longest rows of them that are done together */

@@ -42,8 +42,6 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
         status = problem_make(&p, &own_op, pass, &own_tensors, error);
     if (status)
         return status;
-    if (cuda_plan_refuses(&p))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE, "%s", cuda_plan_refuses(&p));
     cuda_plan_make(&plan, &p, &limits);
     void *buffers[ROLE_COUNT];
     buffers_of(&own_tensors, buffers);

@@ -45,11 +45,6 @@ static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limit
     (forward ? &around_general_family : &around_general_backward_family)->plan_make(plan, p);
 }
 
-const char *cuda_plan_refuses(const problem *p) {
-    (void)p;
-    return NULL;
-}
-
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     if (problem_has_stages(p)) {
         stages_plan_make(plan, p, limits);

@@ -34,18 +34,6 @@ typedef struct axes {
     int32_t affine_ndim, statistics_dtype;
 } axes;
 
-static uint64_t read_axes(list_handle list, int32_t ndim) {
-    int64_t numbers[LIST_ROOM];
-    size_t count = read_list(list, numbers, LIST_ROOM);
-    uint64_t set = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (numbers[i] < 0 || numbers[i] >= ndim)
-            torch_throw("planish: an axis is out of range");
-        set |= PLANISH_AXIS(numbers[i]);
-    }
-    return set;
-}
-
 /* planish refuses what is none; only what an int would cut off is refused here. */
 static planish_activation take_activation(stack_value value) {
     if (value > INT32_MAX)

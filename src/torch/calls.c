@@ -21,6 +21,10 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::norm_forward",
     "planish::norm_backward",
     "planish::norm_statistics",
+    "planish::staged_norm",
+    "planish::staged_norm_backward",
+    "planish::quantized_norm",
+    "planish::norm_into",
 };
 
 static const char *const reason_names[REASON_COUNT] = {
@@ -44,9 +48,10 @@ const char *reason_text(reason why) {
     return why == SUPPORTED ? NULL : reason_names[why];
 }
 
-/* The others stay registered for the rest of the process: nobody waits for them. */
+/* Planish's own, which come last, stay registered for the rest of the process: nobody waits for
+ * them. */
 static bool removable(int op) {
-    return op != NORM_FORWARD && op != NORM_BACKWARD && op != NORM_STATISTICS;
+    return op < NORM_FORWARD;
 }
 
 static uint64_t all_entered(int op) {

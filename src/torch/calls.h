@@ -25,6 +25,10 @@ typedef enum operation {
     NORM_FORWARD,
     NORM_BACKWARD,
     NORM_STATISTICS,
+    STAGED_NORM,
+    STAGED_NORM_BACKWARD,
+    QUANTIZED_NORM,
+    NORM_INTO,
     OPERATION_COUNT
 } operation;
 

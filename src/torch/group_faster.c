@@ -49,9 +49,24 @@ static const rule rules[] = {
     {NOT_INTEL, NCHW, BACKWARD, 32, 17, 144, 0, 0, 100000, 0, false},
     {NOT_INTEL, NCHW, BACKWARD, 32, 145, 256, 240, 0, 100000, 0, false},
     {ZEN4, NCHW, BACKWARD, 32, 145, 256, 120, 239, 1000000, 0, false},
+    /* Half a line of each of many pixels, up to where torch's own takes several times as long. */
+    {ZEN4, CHANNELS_LAST, BACKWARD, 32, 9217, 0, 32, 39, 0, 20 << 20, false},
+    {ZEN4, CHANNELS_LAST, BACKWARD, 32, 17, 64, 160, 160, 131072, 1 << 20, false},
     /* A group is one thread's. torch shares its channels and pixels out among all. */
     {ANY, CHANNELS_LAST, BACKWARD, 32, 0, 0, 0, 0, 100000, 0, true},
     {ANY, NCHW, BACKWARD, 32, 0, 0, 0, 0, 100000, 0, true},
+    {ZEN4, CHANNELS_LAST, BACKWARD, 16, 0, 0, 0, 0, 100000, 0, true},
+};
+
+/* With two threads or more, where torch shares short work out better. */
+static const rule rules_of_threads[] = {
+    {ZEN4, CHANNELS_LAST, FORWARD, 0, 17, 64, 32, 0, 16384, 0, false},
+    {ZEN4, CHANNELS_LAST, BACKWARD, 32, 17, 64, 64, 64, 16384, 240000, false},
+    /* Depths of whole vectors: torch takes the parts of others one by one. */
+    {ZEN4, CHANNELS_LAST, BACKWARD, 16, 17, 196, 64, 64, 65536, 700000, false},
+    {ZEN4, CHANNELS_LAST, BACKWARD, 16, 17, 196, 128, 128, 65536, 700000, false},
+    {ZEN4, CHANNELS_LAST, BACKWARD, 16, 17, 196, 160, 160, 65536, 700000, false},
+    {ZEN4, NCHW, BACKWARD, 32, 145, 256, 120, 239, 500000, 0, false},
 };
 
 static bool is_between(int64_t value, int64_t least, int64_t most) {
@@ -63,27 +78,38 @@ static bool holds_here(maker cpu) {
     return cpu == ANY || (cpu == ZEN4 ? here == CPU_ZEN4 : !cpu_is_intel(here));
 }
 
-static bool are_few(const group *g) {
-    return torch.get_num_threads && g->sizes.batch * g->sizes.groups < torch.get_num_threads();
+/* 1 where torch does not say. */
+static int threads_here(void) {
+    return torch.get_num_threads ? torch.get_num_threads() : 1;
 }
 
-bool torch_is_faster(const group *g, const DLTensor *dy) {
+/* Whether one of `count` rules holds for x, or for x and dy. */
+static bool any_holds(const rule rules[], size_t count, const group *g, pass passes) {
     const int bits = g->x.dtype.bits;
     const int64_t depth = g->sizes.channels / g->sizes.groups * (bits / 8);
     const int64_t elements = view_elements(&g->x);
-    /* torch's backward takes both as they lie in memory. */
-    if (!group_is_laid_out(g, &g->x) || (dy && !group_is_laid_out(g, dy)))
-        return false;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+    const bool are_few = g->sizes.batch * g->sizes.groups < threads_here();
+    for (size_t i = 0; i < count; i++) {
         const rule *r = &rules[i];
-        if ((r->format == CHANNELS_LAST) == g->channels_last &&
-            r->passes & (dy ? BACKWARD : FORWARD) && (!r->bits || r->bits == bits) &&
+        if ((r->format == CHANNELS_LAST) == g->channels_last && r->passes & passes &&
+            (!r->bits || r->bits == bits) &&
             is_between(g->sizes.pixels, r->least_pixels, r->most_pixels) &&
             is_between(depth, r->least_depth, r->most_depth) &&
             is_between(elements, r->least_elements, 0) &&
-            is_between(elements * (bits / 8), 0, r->most_bytes) && (!r->few || are_few(g)) &&
+            is_between(elements * (bits / 8), 0, r->most_bytes) && (!r->few || are_few) &&
             holds_here(r->cpu))
             return true;
     }
     return false;
+}
+
+bool torch_is_faster(const group *g, const DLTensor *dy) {
+    const pass passes = dy ? BACKWARD : FORWARD;
+    /* torch's backward takes both as they lie in memory. */
+    if (!group_is_laid_out(g, &g->x) || (dy && !group_is_laid_out(g, dy)))
+        return false;
+    return any_holds(rules, sizeof rules / sizeof *rules, g, passes) ||
+           (threads_here() > 1 &&
+            any_holds(rules_of_threads, sizeof rules_of_threads / sizeof *rules_of_threads, g,
+                      passes));
 }

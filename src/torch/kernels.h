@@ -56,4 +56,12 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* staged_norm.c */
+void staged_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void staged_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
+/* quantized_norm.c */
+void quantized_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_into(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 #endif

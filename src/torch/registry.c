@@ -237,6 +237,24 @@ static const char *const schemas[] = {
     "int[] reduce, int[] affine, bool rms, bool[3] wanted, Tensor? bias=None, "
     "int activation=0) -> (Tensor, Tensor, Tensor)",
     "norm_statistics(Tensor x, int[] reduce) -> (Tensor, Tensor)",
+    "staged_norm(Tensor x, Tensor? residual, Tensor? row_scale, Tensor? column_scale, "
+    "Tensor? rng, Tensor? weight, Tensor? bias, Tensor? scale, Tensor? shift, Tensor? gate, "
+    "int[] reduce, int[] affine, int[] column, int[] modulation, float eps, bool rms, "
+    "int weight_offset, int activation, bool gate_before, bool round_xhat, float dropout_p, "
+    "ScalarType y_dtype, ScalarType? sum_dtype) -> (Tensor, Tensor, Tensor, Tensor)",
+    "staged_norm_backward(Tensor dy, Tensor s, Tensor mean, Tensor rstd, Tensor? dsum, "
+    "Tensor? branch, Tensor? row_scale, Tensor? column_scale, Tensor? rng, Tensor? weight, "
+    "Tensor? bias, Tensor? scale, Tensor? shift, Tensor? gate, int[] reduce, int[] affine, "
+    "int[] column, int[] modulation, bool rms, int weight_offset, int activation, "
+    "bool gate_before, float dropout_p, ScalarType dx_dtype, ScalarType dresidual_dtype, "
+    "bool[8] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "quantized_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
+    "int[] reduce, int[] affine, float eps, bool rms, int weight_offset, ScalarType q_dtype, "
+    "int block, bool power_of_two, bool as_bytes, bool transposed, float least, float most, "
+    "ScalarType? sum_dtype) -> (Tensor, Tensor, Tensor)",
+    "norm_into(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
+    "int[] reduce, int[] affine, float eps, bool rms, int weight_offset, Tensor(a!) out, "
+    "Tensor(b!)? sum) -> ()",
 };
 
 enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
@@ -250,6 +268,10 @@ static planish_status define(void *context, message error) {
         {"norm_forward", norm_forward},
         {"norm_backward", norm_backward},
         {"norm_statistics", norm_statistics},
+        {"staged_norm", staged_norm},
+        {"staged_norm_backward", staged_norm_backward},
+        {"quantized_norm", quantized_norm},
+        {"norm_into", norm_into},
     };
     enum { KERNEL_COUNT = sizeof kernels / sizeof *kernels };
     static library_handle kernel_libraries[2][KERNEL_COUNT];

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../roles.h"
+#include "exact_plans.h"
 #include "plans.h"
 #include "stack.h"
 #include "tensor.h"
@@ -102,21 +103,23 @@ static bool is_left(const planish_plan *plan, const DLTensor *x, leave which) {
 /*
  * On a GPU it is queued on torch's current stream of the tensors' device, which need not be the
  * current one: libplanish enters its context by itself. Memory comes from torch's allocator for
- * that stream, so it may be freed here while the work is still queued.
+ * that stream, so it may be freed here while the work is still queued. `apart`: torch has just made
+ * the outputs.
  */
 static planish_status run(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
-                          leave which, message error) {
+                          leave which, bool apart, message error) {
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = parallel_for,
         .message = error.text,
         .message_bytes = error.bytes,
-        .apart = 1, /* torch has just made the outputs */
+        .apart = apart,
     };
     if (tensors->x->device.device_type == kDLCUDA)
         torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
     __attribute__((cleanup(free_plan))) planish_plan *made = NULL;
-    const planish_plan *plan = plan_for(op, pass, tensors);
+    const planish_plan *plan =
+        is_staged(op, tensors) ? exact_plan_for(op, pass, tensors) : plan_for(op, pass, tensors);
     if (!plan) {
         planish_status status =
             planish_plan_create(op, pass, tensors, &made, error.text, error.bytes);
@@ -131,15 +134,20 @@ static planish_status run(const planish_norm *op, planish_pass pass, const plani
 
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error) {
-    return run(op, pass, tensors, LEAVE_GPU, error);
+    return run(op, pass, tensors, LEAVE_GPU, true, error);
 }
 
 planish_status run_norm_if_faster(const planish_norm *op, planish_pass pass,
                                   const planish_tensors *tensors, message error) {
-    return run(op, pass, tensors, LEAVE_LARGE, error);
+    return run(op, pass, tensors, LEAVE_LARGE, true, error);
 }
 
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error) {
-    return run(op, pass, tensors, LEAVE_NONE, error);
+    return run(op, pass, tensors, LEAVE_NONE, true, error);
+}
+
+planish_status run_norm_into(const planish_norm *op, planish_pass pass,
+                             const planish_tensors *tensors, message error) {
+    return run(op, pass, tensors, LEAVE_NONE, false, error);
 }

@@ -13,7 +13,11 @@
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error);
 
-/* The same, but UNAVAILABLE where a GPU has only the general kernel for it, which is slower than
+/* The same for outputs that the caller of torch gave: that they share no memory is looked at. */
+planish_status run_norm_into(const planish_norm *op, planish_pass pass,
+                             const planish_tensors *tensors, message error);
+
+/* run_norm, but UNAVAILABLE where a GPU has only the general kernel for it, which is slower than
  * what torch does: a copy, then its own kernel. */
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error);

@@ -118,8 +118,6 @@ EXPORT int shim_make(cuda_plan **out, const planish_norm *op, int pass,
     problem p;
     const message error = {text, bytes};
     planish_status status = problem_make(&p, op, (planish_pass)pass, tensors, error);
-    if (!status && cuda_plan_refuses(&p))
-        return (int)fail(error, PLANISH_ERROR_UNAVAILABLE, "%s", cuda_plan_refuses(&p));
     return status ? (int)status : plan_of(out, &p, arch, error);
 }
 

@@ -10,8 +10,10 @@ is differentiable. RuntimeError for shapes and devices that do not fit, TypeErro
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from planish import _functional, _quantized, _stages
+from planish import _functional, _quantized, _staged, _stages
 from torch import Tensor
 
 __all__ = [
@@ -44,6 +46,10 @@ def _rms(
         _check_out(function, out, input)
         _stages.check_float(function, "out", out.dtype)
         dtype = out.dtype
+    if out is not None and _staged.norm_into(
+        out, input, None, weight, None, eps, True, weight_offset=offset
+    ):
+        return out
     y = _stages.norm_last(True, input, weight, None, eps, offset, dtype)
     return y if out is None else out.copy_(y)
 
@@ -54,6 +60,10 @@ def _add(
     _stages.check_x(function, input)
     _stages.check_like_x(function, "residual", residual, input)
     _stages.check_parameter(function, "weight", weight, input)
+    if _staged.norm_into(
+        input, input, residual, weight, None, eps, True, weight_offset=offset, total=residual
+    ):
+        return
     residual.copy_(_stages.sum_with(input, residual, residual.dtype))
     input.copy_(_stages.norm_last(True, residual, weight, None, eps, offset, input.dtype))
 
@@ -113,6 +123,45 @@ def _scale(scale: float | Tensor, input: Tensor) -> Tensor:
     return torch.tensor([scale], dtype=torch.float32, device=input.device)
 
 
+def _quantize(
+    function: str,
+    out: Tensor,
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float | Tensor,
+    eps: float,
+) -> None:
+    """out = the norm of input, or of residual += input, divided by the scale."""
+    _check_out(function, out, input)
+    rms = bias is None
+    known = "quantized_rms_norm" if rms else "quantized_layer_norm"
+    number = _scale(scale, input)
+    _stages.check_x(known, input)
+    _quantized.check(known, out.dtype, "tensor", number, "f32", False, 1e-10, None, input)
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        _stages.check_parameter(known, name, parameter, input)
+    _stages.check_like_x(known, "residual", residual, input)
+    one = number.reshape(())
+    if _staged.norm_into(out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual):
+        return
+    given: dict[str, Any] = {
+        "dtype": out.dtype,
+        "per": "tensor",
+        "scale": number,
+        "residual": residual,
+    }
+    results = (
+        _quantized.quantized_rms_norm(input, weight, eps, **given)
+        if rms
+        else _quantized.quantized_layer_norm(input, weight, bias, eps, **given)
+    )
+    if residual is not None:
+        residual.copy_(results[2])
+    out.copy_(results[0])
+
+
 @torch.no_grad()
 def rmsnorm_quant(
     out: Tensor,
@@ -123,12 +172,7 @@ def rmsnorm_quant(
     enable_pdl: bool | None = None,
 ) -> None:
     """out = RMS norm times weight, divided by the scale, in out's fp8 dtype."""
-    _check_out("rmsnorm_quant", out, input)
-    out.copy_(
-        _quantized.quantized_rms_norm(
-            input, weight, eps, dtype=out.dtype, per="tensor", scale=_scale(scale, input)
-        )[0]
-    )
+    _quantize("rmsnorm_quant", out, input, None, weight, None, scale, eps)
 
 
 @torch.no_grad()
@@ -142,18 +186,7 @@ def fused_add_rmsnorm_quant(
     enable_pdl: bool | None = None,
 ) -> None:
     """residual += input in place, then :func:`rmsnorm_quant` of it; input is left as it is."""
-    _check_out("fused_add_rmsnorm_quant", out, input)
-    q, _, total = _quantized.quantized_rms_norm(
-        input,
-        weight,
-        eps,
-        dtype=out.dtype,
-        per="tensor",
-        scale=_scale(scale, input),
-        residual=residual,
-    )
-    residual.copy_(total)
-    out.copy_(q)
+    _quantize("fused_add_rmsnorm_quant", out, input, residual, weight, None, scale, eps)
 
 
 @torch.no_grad()
@@ -173,9 +206,4 @@ def layernorm_quant(
     eps: float = 1e-6,
 ) -> None:
     """out = :func:`layernorm` divided by the scale, in out's fp8 dtype."""
-    _check_out("layernorm_quant", out, input)
-    out.copy_(
-        _quantized.quantized_layer_norm(
-            input, gemma, beta, eps, dtype=out.dtype, per="tensor", scale=_scale(scale, input)
-        )[0]
-    )
+    _quantize("layernorm_quant", out, input, None, gemma, beta, scale, eps)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from planish import _fused, _stages
-from planish._functional import group_norm, layer_norm, rms_norm
+from planish._functional import layer_norm, rms_norm
+from planish._groups import group_norm
 from torch import Tensor
 
 __all__ = [

@@ -16,7 +16,9 @@ import logging
 from typing import Any
 
 import torch
-from planish import _functional, _stages
+from planish import _functional, _staged, _stages
+from planish._staged import Around
+from planish._ways import way_of
 from torch import Tensor
 
 __all__ = ["PROVIDER", "fused_add_rms_norm", "register", "rms_norm"]
@@ -45,6 +47,20 @@ def fused_add_rms_norm(
     variance_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(RMS norm of the sum, the sum) with sum = x + x_residual, both in x's dtype, new tensors."""
+    _check_variance_size(x, variance_size)
+    fused = _staged.norm(
+        way_of(x, x_residual, weight),
+        x,
+        Around(x_residual, weight=weight),
+        [x.dim() - 1],
+        epsilon,
+        True,
+        round_xhat=weight is not None and weight.dtype == x.dtype,
+        y_dtype=x.dtype,
+        sum_dtype=x.dtype,
+    )
+    if fused is not None:
+        return fused
     total = _stages.sum_with(x, x_residual, x.dtype)
     return rms_norm(total, weight, epsilon, variance_size), total
 

@@ -6,6 +6,9 @@
 
 families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
 probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms.
+rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
+finds the places in the source, around.py computes them, places.py proves it, rewriting.py makes the
+function.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import logging
 import warnings
 from typing import TypeVar
 
-from planish.replacing import families, fusion, swapped
+from planish.replacing import families, fusion, rewritten, swapped
 from planish.replacing.report import Counter, Entry, Report
 from torch import nn
 
@@ -25,7 +28,7 @@ _log = logging.getLogger("planish")
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def replace(model: _Module, *, activations: bool = False) -> _Module:
+def replace(model: _Module, *, activations: bool = False, fuse: bool = False) -> _Module:
     """Makes the norms in ``model`` run on planish, in place, and returns it.
 
     Taken are torch.nn's LayerNorm, RMSNorm, GroupNorm and InstanceNorm1d, 2d, 3d, and the norms of
@@ -42,6 +45,14 @@ def replace(model: _Module, *, activations: bool = False) -> _Module:
     activation nowhere else, and in diffusers' ResnetBlock2D; not where either has hooks or is in
     several places. What calls the norm of such a pair by itself then gets the activation, too.
 
+    ``fuse=True`` also fuses what stands around norms, where a block's forward shows it (read from
+    its source, whatever the class): the sum with a residual before a norm, also with LayerScale
+    and stochastic depth or a gate on the summand, modulation behind it, norms of queries and keys;
+    and activations, as ``activations=True`` does. The block gets a subclass whose forward is its
+    own with these statements changed, each after a probe: results and gradients against the
+    block's own way, with its dtypes. A norm with hooks, and whatever was not proven, runs apart.
+    Dropout stays torch's module, and draws what it drew.
+
     Modules, Parameter objects, buffers, hooks, dtype, device, training flag and state_dict are as
     they were; only classes change, and :func:`restore` changes them back. Modules of other
     libraries stay instances of their classes. A replaced model can be pickled and copied; where it
@@ -53,9 +64,11 @@ def replace(model: _Module, *, activations: bool = False) -> _Module:
     """
     for module in list(model.modules()):
         swapped.put(module)
-    if activations:
+    if activations or fuse:
         fusion.fuse(model)
-    report = replaced(model)
+    if fuse:
+        rewritten.fuse(model)
+    report = _report(model, fuse)
     _log.info("planish.replace(%s): %s", type(model).__name__, report)
     if not report.taken:
         warnings.warn(
@@ -75,9 +88,20 @@ def replaced(model: nn.Module) -> Report:
     """What of ``model`` runs on planish by :func:`replace`, what does not, and why.
 
     It looks at the model as it is now. Modules of planish that the model was built with are not
-    counted.
+    counted. Where something is fused, ``together`` says what, and ``alone`` which norms of blocks
+    are not, and why.
     """
+    return _report(model, any(rewritten.places_of(one) for one, _ in rewritten.holders(model)))
+
+
+def _report(model: nn.Module, fuse: bool) -> Report:
     counter = Counter()
+    for holder, module in rewritten.holders(model) if fuse else ():
+        name = families.name_of(rewritten.original_class(holder))
+        for place in rewritten.places_of(holder):
+            counter.together(name, f"{', '.join(place.norms)}: {place}")
+        for norm, why in rewritten.decide(holder, module)[1]:
+            counter.alone(name, f"{norm}: {why}")
     for module in model.modules():
         what = swapped.form_of(module)
         name = families.name_of(swapped.original_class(module))
@@ -95,9 +119,10 @@ def replaced(model: nn.Module) -> Report:
 def restore(model: _Module) -> _Module:
     """Takes back what :func:`replace` did, in place, and returns the model.
 
-    Every module has the class that it had, and activations are where they were. Parameters and what
-    they have learned stay.
+    Every module has the class and the forward that it had, and activations are where they were.
+    Parameters and what they have learned stay.
     """
+    rewritten.unfuse(model)
     fusion.unfuse(model)
     for module in model.modules():
         swapped.take(module)

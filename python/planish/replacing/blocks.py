@@ -11,11 +11,10 @@ import functools
 import threading
 from typing import Any
 
-from torch.nn.modules import module as torch_module
-
 import torch
-from planish import _channels, _enable, _functional
+from planish import _channels, _enable, _groups
 from planish.replacing import families, probe
+from planish.replacing.around import watched
 from torch import Tensor, nn
 
 __all__ = ["count", "put", "take"]
@@ -24,19 +23,6 @@ _NAMES = {("diffusers.models.resnet", "ResnetBlock2D")}
 
 _proven: dict[Any, bool] = {}
 _lock = threading.RLock()
-
-
-def _watched(module: nn.Module) -> bool:
-    """Whether somebody wants to see what goes into it or comes out."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in module.__dict__
-        or torch_module._global_forward_hooks
-        or torch_module._global_forward_pre_hooks
-    )
 
 
 def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
@@ -49,11 +35,11 @@ def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
         and x.dim() > 1
         and x.shape[1] == norm.num_channels
         and _channels._planish_runs(x, norm.weight, norm.bias)
-        and not _watched(norm)
-        and not _watched(act)
+        and not watched(norm)
+        and not watched(act)
     ):
         groups, eps = norm.num_groups, norm.eps
-        return _functional.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
+        return _groups.group_norm(x, groups, norm.weight, norm.bias, eps, activation)
     result: Tensor = act(norm(x))
     return result
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn import functional
 
 import torch
-from planish import _functional, _norms, _ops
+from planish import _functional, _groups, _norms, _ops
 from planish._eager import split_channels
 from planish._ways import is_plain, way_of
 from torch import Tensor, nn
@@ -276,7 +276,7 @@ def _group(form: Form) -> Run:
             parameter_of(module, form.bias),
             eps_of(form, module),
         )
-        return _functional.group_norm(x, module.num_groups, weight, bias, eps, activation)
+        return _groups.group_norm(x, module.num_groups, weight, bias, eps, activation)
 
     return run
 

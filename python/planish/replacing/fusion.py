@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planish import _channels
-from planish.replacing import blocks, families, pairs
+from planish.replacing import blocks, families, pairs, rewritten
 from torch import nn
 
 __all__ = ["count", "fuse", "unfuse"]
@@ -34,8 +34,7 @@ def _neighbours(parent: Any) -> Iterator[tuple[str, str]]:
     if type(parent) is nn.Sequential:
         yield from itertools.pairwise(parent._modules)
     else:
-        cls: Any = type(parent)
-        yield from pairs.of(cls)
+        yield from pairs.of(rewritten.original_class(parent))
 
 
 def fuse(model: nn.Module) -> None:

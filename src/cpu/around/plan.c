@@ -1,4 +1,5 @@
 /* How a norm with stages around it is cut, and what it is called; see staged.h. */
+#include "cpu/around/backward.h"
 #include "cpu/around/staged.h"
 #include "stages.h"
 
@@ -62,7 +63,10 @@ void staged_plan(cpu_plan *plan, const problem *p) {
     staged_cut *cut = &plan->cut.staged;
     cut->row_bytes = round_up((size_t)p->cols * staged_real_bytes(plan));
     cut->general = !rows_are_dense(p);
-    plan_forward(plan, p);
+    if (problem_is_backward(p))
+        staged_plan_backward(plan, p);
+    else
+        plan_forward(plan, p);
 }
 
 /* ---- Its name -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
  * in vectors; elsewhere elements are gathered one by one.
  *
  * plan.c cuts the rows and shares out the workspace; transfer.c brings rows to and fro; forward.c
- * and backward.c are the passes.
+ * and backward.c (backward.h) are the passes.
  */
 #ifndef PLANISH_CPU_STAGED_H
 #define PLANISH_CPU_STAGED_H
@@ -31,18 +31,13 @@ enum {
 /* Fills plan->cut.staged, blocks and workspace_bytes. */
 void staged_plan(cpu_plan *plan, const problem *p);
 
-/* Bytes of the slice of the workspace that each block of the backward owns, beside its thread's
- * slot; plan->cut.staged.row_bytes is known then. */
-size_t staged_backward_space(const cpu_plan *plan, const problem *p);
-
 /* Names the stages, as "+residual+dropout"; returns its whole length. */
 int staged_describe(const problem *p, char *text, size_t bytes);
 
-/* ---- The passes: planish_tasks ------------------------------------------------------------------
+/* ---- The forward: a planish_task ------------------------------------------------------------------
  */
 
 void staged_forward_blocks(void *job, int64_t begin, int64_t end);
-void staged_backward_blocks(void *job, int64_t begin, int64_t end);
 
 /* What is made of all blocks, once they are done. */
 void staged_forward_finish(const cpu_job *job);

@@ -33,6 +33,7 @@
     extern const channel_kernels UNIT(channels, real, real, tier);                                 \
     extern const plane_kernels UNIT(planes, real, real, tier);                                     \
     extern const span_kernels UNIT(spans, real, real, tier);                                       \
-    extern const struct stage_kernels UNIT(stages, real, real, tier);
+    extern const struct stage_kernels UNIT(stages, real, real, tier);                              \
+    extern const struct stages_backward_kernels UNIT(stages_backward, real, real, tier);
 
 #endif

@@ -90,6 +90,9 @@ typedef struct cpu_hints {
     bool prefetch_groups; /* the next row or pixels */
     bool prefetch_dx;     /* of rows stored by channel: dx, while its row is summed */
     bool by_pixel;        /* backward reads pixels one behind the other, not four at once */
+    /* Of rows, backward: those that go one by one in place of a step are prefetched so many rows
+     * before; 0: none goes so. */
+    int single_ahead;
 } cpu_hints;
 
 /* Kernels are told apart by planish_kind where a norm is alone; where something follows it, the
@@ -142,6 +145,8 @@ typedef struct backward_args {
     planish_activation activation;
     const void *bias; /* where an activation follows */
     planish_kind kind;
+    const char *dsum; /* added to dx before that is rounded, in the rows' dtype; NULL: none */
+    int64_t dsum_pitch;
 } backward_args;
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -336,6 +341,7 @@ typedef struct cpu_kernels {
     const plane_kernels *planes[2];     /* the same */
     const span_kernels *spans;
     const struct stage_kernels *stages[2]; /* in f32, in f64: cpu/around/stage_kernels.h */
+    const struct stages_backward_kernels *stages_backward[2]; /* cpu/around/backward_kernels.h */
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows/rows.h). */

@@ -190,6 +190,7 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     const places x = {(char *)a->x + row * a->x_pitch, element, span, a->x_pitch};
     const places dy = {(char *)a->dy + row * a->dy_pitch, element, span, a->dy_pitch};
     const places dx = {a->dx ? a->dx + row * a->dx_pitch : NULL, element, span, a->dx_pitch};
+    const places dsum = {a->dsum ? (char *)a->dsum + row * a->dsum_pitch : NULL, element, 0, 0};
     const bool centered = kind == PLANISH_LAYER && !a->x_is_xhat;
     const double rstd = stat_load(&a->rstd, row);
     const double mean = centered ? stat_load(&a->mean, row) : 0;
@@ -217,9 +218,9 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
         const int64_t c = weight_of(i, a->weight_span);
         const double w = weight_at(a->weight, a->weight_offset, weight, c);
         const double d = gradient_of(a, &dy, i, xhat, w, weight), g = d * w;
-        /* dx may be dy or x itself: nothing of element i is read after this. */
+        /* dx may be dy, x or dsum itself: nothing of element i is read after this. */
         if (dx.data)
-            store(&dx, i, rstd * (g - c1 - xhat * c2));
+            store(&dx, i, rstd * (g - c1 - xhat * c2) + (dsum.data ? load(&dsum, i) : 0));
         add_to_partial(a->dweight, partial, c, d * xhat);
         add_to_partial(a->dbias, partial, c, d);
     }

@@ -15,13 +15,16 @@ DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 INLINE int64_t NAME(few)(const backward_args *a, const bool rms) {
     if (!NAME(usual_gradients)(a, rms))
         return 0;
-    if (NAME(SHORT_COLS) && a->cols <= NAME(short_gradient_cols)(a) && a->rows >= SHORT_ROWS)
+    if (!a->dsum && NAME(SHORT_COLS) && a->cols <= NAME(short_gradient_cols)(a) &&
+        a->rows >= SHORT_ROWS)
         return NAME(short_rows_backward)(a, rms);
     /* Longer rows of 16 bits wait for their conversions, not for what a step has once; past the
      * cache those of `most` do. */
     const int64_t most = 4 * NAME(SHORT_COLS);
     const bool large = a->cols > most || (a->cols == most && a->traffic == TRAFFIC_STREAM);
-    return NAME(CONVERTS) && large ? 0 : NAME(step_rows_backward)(a, rms);
+    if (NAME(CONVERTS) && large)
+        return 0;
+    return a->dsum ? NAME(step_rows_summed)(a, rms) : NAME(step_rows_backward)(a, rms);
 }
 
 static int64_t NAME(few_layer)(const backward_args *a) {

@@ -6,6 +6,17 @@ enum { BACKWARD_GROUP_BYTES = 32768, BACKWARD_LONG_BYTES = 262144 };
 
 static void NAME(backward_row)(const backward_args *a, int64_t row, bool rms, traffic t);
 
+/* Finishes the constants of one row of a segment or less. */
+INLINE bool NAME(row_constants)(const backward_args *a, int64_t row, const ELEMENT_T *x,
+                                const ELEMENT_T *dy, bool rms, NAME(row_gradient) * of) {
+    VEC xhat, g, gxhat;
+    if (a->cols < LANES && !rms)
+        NAME(gradient_sums_as)(a, x, dy, a->weight, a->cols, *of, false, true, &xhat, &g, &gxhat);
+    else
+        NAME(row_gradient_sums)(a, x, dy, a->weight, a->cols, *of, rms, 0, &xhat, &g, &gxhat);
+    return NAME(constants_of_one)(a, row, xhat, g, gxhat, rms, of);
+}
+
 /* Finishes the constants of up to TOGETHER rows, from row `first` on, from their sums. False where
  * one left the range. */
 OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
@@ -38,16 +49,20 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
 /*
  * n elements of dx of one or two rows, from element `at` on, and their contribution to dweight and
  * dbias, which add the rows in their order: the sums are the same bits however the rows are
- * grouped. The rows that come next, `group` rows on, are prefetched.
+ * grouped. dsum is added to dx, where that is not a constant NULL. The rows that come next, `group`
+ * rows on, are prefetched.
  */
 INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const rows_x[],
-                              const ELEMENT_T *const rows_dy[], ELEMENT_T *const dx0,
-                              ELEMENT_T *const dx1, const int count, int64_t at, int64_t n,
-                              const NAME(row_gradient) row[], const bool rms, int64_t group,
-                              const traffic t) {
+                              const ELEMENT_T *const rows_dy[], const ELEMENT_T *const rows_dsum[],
+                              ELEMENT_T *const dx0, ELEMENT_T *const dx1, const int count,
+                              int64_t at, int64_t n, const NAME(row_gradient) row[], const bool rms,
+                              int64_t group, const traffic t) {
     /* Everything the loop reads is local: a store could change what a pointer reaches. */
     const ELEMENT_T *const x0 = rows_x[0] + at, *const x1 = rows_x[count - 1] + at;
     const ELEMENT_T *const dy0 = rows_dy[0] + at, *const dy1 = rows_dy[count - 1] + at;
+    const bool summed = rows_dsum != NULL;
+    const ELEMENT_T *const dsum0 = summed ? rows_dsum[0] + at : NULL;
+    const ELEMENT_T *const dsum1 = summed ? rows_dsum[count - 1] + at : NULL;
     const NAME(row_gradient) row0 = row[0], row1 = row[count - 1];
     const WEIGHT_T *const weights = a->weight ? (const WEIGHT_T *)a->weight + at : NULL;
     REAL *const dweight = a->dweight ? (REAL *)a->dweight + at : NULL;
@@ -55,6 +70,7 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
     const bool wants_dx = a->dx != NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const int64_t x_ahead = group * a->x_pitch, dy_ahead = group * a->dy_pitch;
+    const int64_t dsum_ahead = summed ? group * a->dsum_pitch : 0;
     VEC weight = V(set1)(1);
     int64_t i = 0;
     for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
@@ -81,6 +97,12 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
                 if (dbias)
                     b_sum[k] = V(add)(d[k], b_sum[k]);
             }
+            if (summed) {
+                VEC more[2];
+                LOAD_X_PAIR((r ? dsum1 : dsum0) + i, more);
+                UNROLL for (int k = 0; k < 2; k++) out[k] = V(add)(out[k], more[k]);
+                NAME(prefetch_vector)((r ? dsum1 : dsum0) + i, dsum_ahead, t);
+            }
             if (wants_dx)
                 STORE_X_PAIR((r ? dx1 : dx0) + i, out);
             NAME(prefetch_vector)((r ? x1 : x0) + i, x_ahead, t);
@@ -100,10 +122,13 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
         const VEC d1 = count == 2 ? LOAD_X(dy1 + i) : d0;
         const VEC xhat1 = count == 2 ? NAME(xhat_of)(LOAD_X(x1 + i), row1, rms) : xhat0;
         if (wants_dx) {
-            NAME(store_as)(dx0 + i, NAME(gradient_of)(d0, weight, xhat0, row0, rms), VEC_LANES, t);
+            const VEC ds0 = NAME(gradient_of)(d0, weight, xhat0, row0, rms);
+            NAME(store_as)(dx0 + i, NAME(with_sum)(ds0, summed ? dsum0 + i : NULL, VEC_LANES),
+                           VEC_LANES, t);
+            const VEC ds1 = NAME(gradient_of)(d1, weight, xhat1, row1, rms);
             if (count == 2)
-                NAME(store_as)(dx1 + i, NAME(gradient_of)(d1, weight, xhat1, row1, rms), VEC_LANES,
-                               t);
+                NAME(store_as)(dx1 + i, NAME(with_sum)(ds1, summed ? dsum1 + i : NULL, VEC_LANES),
+                               VEC_LANES, t);
         }
         if (dweight) {
             const VEC sum = V(fma)(d0, xhat0, LOAD_REAL(dweight + i));
@@ -115,10 +140,14 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
         }
         NAME(prefetch_vector)(x0 + i, x_ahead, t);
         NAME(prefetch_vector)(dy0 + i, dy_ahead, t);
+        if (summed)
+            NAME(prefetch_vector)(dsum0 + i, dsum_ahead, t);
         if (count == 1)
             continue;
         NAME(prefetch_vector)(x1 + i, x_ahead, t);
         NAME(prefetch_vector)(dy1 + i, dy_ahead, t);
+        if (summed)
+            NAME(prefetch_vector)(dsum1 + i, dsum_ahead, t);
     }
     if (i == n)
         return;
@@ -128,9 +157,12 @@ INLINE void NAME(gradient_as)(const backward_args *a, const ELEMENT_T *const row
     for (int r = 0; r < count; r++) {
         const VEC d = LOAD_X_PART((r ? dy1 : dy0) + i, left);
         const VEC xhat = NAME(xhat_of)(LOAD_X_PART((r ? x1 : x0) + i, left), row[r], rms);
-        if (wants_dx)
-            STORE_X_PART((r ? dx1 : dx0) + i, NAME(gradient_of)(d, weight, xhat, row[r], rms),
+        if (wants_dx) {
+            const VEC ds = NAME(gradient_of)(d, weight, xhat, row[r], rms);
+            const ELEMENT_T *const from = r ? dsum1 : dsum0;
+            STORE_X_PART((r ? dx1 : dx0) + i, NAME(with_sum)(ds, summed ? from + i : NULL, left),
                          left);
+        }
         if (dweight)
             STORE_REAL_PART(dweight + i, V(fma)(d, xhat, LOAD_REAL_PART(dweight + i, left)), left);
         if (dbias)
@@ -160,33 +192,35 @@ OUTLINE void NAME(gradient_ahead)(const backward_args *a, const ELEMENT_T *const
                                   const ELEMENT_T *const dy[], ELEMENT_T *const dx[],
                                   const NAME(row_gradient) row[], bool rms, int64_t group) {
     if (rms)
-        NAME(gradient_as)(a, x, dy, dx[0], dx[1], 2, 0, a->cols, row, true, group, TRAFFIC_AHEAD);
+        NAME(gradient_as)(a, x, dy, NULL, dx[0], dx[1], 2, 0, a->cols, row, true, group,
+                          TRAFFIC_AHEAD);
     else
-        NAME(gradient_as)(a, x, dy, dx[0], dx[1], 2, 0, a->cols, row, false, group, TRAFFIC_AHEAD);
+        NAME(gradient_as)(a, x, dy, NULL, dx[0], dx[1], 2, 0, a->cols, row, false, group,
+                          TRAFFIC_AHEAD);
 }
 
 /* One or two rows, or by non-temporal stores up to TOGETHER: a piece of all of them at a time, for
  * which weight and the sums of dweight and dbias come from a further cache once. */
 INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
-                           const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
-                           const NAME(row_gradient) row[], const bool rms, int64_t group,
-                           const traffic t) {
+                           const ELEMENT_T *const dy[], const ELEMENT_T *const dsum[],
+                           ELEMENT_T *const dx[], const int count, const NAME(row_gradient) row[],
+                           const bool rms, int64_t group, const traffic t) {
     ELEMENT_T *const dx0 = dx[0], *const dx1 = dx[count - 1];
     const int64_t n = a->cols;
     if (t == TRAFFIC_CACHED) {
-        NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_CACHED);
+        NAME(gradient_as)(a, x, dy, dsum, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_CACHED);
         return;
     }
-    if (t == TRAFFIC_AHEAD && count == 2) {
+    if (t == TRAFFIC_AHEAD && count == 2 && !dsum) {
         NAME(gradient_ahead)(a, x, dy, dx, row, rms, group);
         return;
     }
     if (t == TRAFFIC_AHEAD) {
-        NAME(gradient_as)(a, x, dy, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_AHEAD);
+        NAME(gradient_as)(a, x, dy, dsum, dx0, dx1, count, 0, n, row, rms, group, TRAFFIC_AHEAD);
         return;
     }
     if (count == 1 && n <= NAME(SEGMENT) && NAME(goes_by_line)(a->hints, t)) {
-        NAME(gradient_as)(a, x, dy, dx0, dx1, 1, 0, n, row, rms, group, TRAFFIC_LINES);
+        NAME(gradient_as)(a, x, dy, dsum, dx0, dx1, 1, 0, n, row, rms, group, TRAFFIC_LINES);
         return;
     }
     const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->hints) ? pair : count;
@@ -195,22 +229,51 @@ INLINE void NAME(gradient)(const backward_args *a, const ELEMENT_T *const x[],
     for (int64_t at = 0; at < n; at += most) {
         const int64_t length = NAME(min)(n - at, most);
         for (int r = 0; r < count; r += pair) {
-            NAME(gradient_as)(a, x + r, dy + r, piece[r], piece[r + pair - 1], pair, at, length,
-                              row + r, rms, group, TRAFFIC_STREAM);
+            NAME(gradient_as)(a, x + r, dy + r, dsum ? dsum + r : NULL, piece[r],
+                              piece[r + pair - 1], pair, at, length, row + r, rms, group,
+                              TRAFFIC_STREAM);
             NAME(stream_rows)(dx, piece[0], NAME(PIECE), r + pair, together, at, length);
         }
     }
 }
 
+/* Up to TOGETHER rows. */
+INLINE void NAME(gradients)(const backward_args *a, const ELEMENT_T *const x[],
+                            const ELEMENT_T *const dy[], const ELEMENT_T *const dsum[],
+                            ELEMENT_T *const dx[], const int count, const NAME(row_gradient) row[],
+                            const bool rms, int64_t group, const traffic t) {
+    if (count == 1 || (t == TRAFFIC_STREAM && !NAME(CONVERTS)))
+        NAME(gradient)(a, x, dy, dsum, dx, count, row, rms, group, t);
+    else
+        for (int r = 0; r < count; r += 2)
+            NAME(gradient)(a, x + r, dy + r, dsum ? dsum + r : NULL, dx + r, 2, row + r, rms, group,
+                           t);
+}
+
+/* The same where dx is added to: texts of their own, so that no other is longer for it. */
+#define EACH_SUMMED(kind, count, rms)                                                              \
+    ONE_COPY void NAME(gradients_summed_##kind##_##count)(                                         \
+        const backward_args *a, const ELEMENT_T *const x[], const ELEMENT_T *const dy[],           \
+        const ELEMENT_T *const dsum[], ELEMENT_T *const dx[], const NAME(row_gradient) row[],      \
+        int64_t group, traffic t) {                                                                \
+        NAME(gradients)(a, x, dy, dsum, dx, count, row, rms, group, t);                            \
+    }
+EACH_SUMMED(layer, 1, false)
+EACH_SUMMED(layer, 4, false)
+EACH_SUMMED(rms, 1, true)
+EACH_SUMMED(rms, 4, true)
+_Static_assert(TOGETHER == 4, "the rows of a group");
+
 /* Rows [first, first + count), count 1 or TOGETHER; dx is made in `piece` where that is given. */
 INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const int count,
                                  const bool rms, traffic t, ELEMENT_T *piece) {
-    const ELEMENT_T *x[TOGETHER], *dy[TOGETHER];
+    const ELEMENT_T *x[TOGETHER], *dy[TOGETHER], *dsum[TOGETHER];
     ELEMENT_T *dx[TOGETHER];
     NAME(row_gradient) row[TOGETHER];
     for (int r = 0; r < count; r++) {
         x[r] = (const ELEMENT_T *)(a->x + (first + r) * a->x_pitch);
         dy[r] = (const ELEMENT_T *)(a->dy + (first + r) * a->dy_pitch);
+        dsum[r] = a->dsum ? (const ELEMENT_T *)(a->dsum + (first + r) * a->dsum_pitch) : NULL;
         dx[r] = a->dx ? (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch) : NULL;
         if (piece)
             dx[r] = piece + r * a->cols;
@@ -218,7 +281,10 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
         row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
     }
-    if (__builtin_expect(!NAME(gradient_constants)(a, first, x, dy, count, rms, row), 0)) {
+    const bool in_range = count == 1 && a->cols <= NAME(SEGMENT)
+                              ? NAME(row_constants)(a, first, x[0], dy[0], rms, row)
+                              : NAME(gradient_constants)(a, first, x, dy, count, rms, row);
+    if (__builtin_expect(!in_range, 0)) {
         if (count > 1) {
             for (int r = 0; r < count; r++)
                 NAME(backward_row)(a, first + r, rms, t);
@@ -232,11 +298,14 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
     }
     const int64_t ahead = a->hints->rows_ahead > count ? a->hints->rows_ahead : count;
     const traffic to = a->dx || t != TRAFFIC_STREAM ? t : TRAFFIC_AHEAD;
-    if (count == 1 || (to == TRAFFIC_STREAM && !NAME(CONVERTS)))
-        NAME(gradient)(a, x, dy, dx, count, row, rms, ahead, to);
+    if (__builtin_expect(!a->dsum, 1))
+        NAME(gradients)(a, x, dy, NULL, dx, count, row, rms, ahead, to);
+    else if (count == 1)
+        (rms ? NAME(gradients_summed_rms_1) : NAME(gradients_summed_layer_1))(a, x, dy, dsum, dx,
+                                                                              row, ahead, to);
     else
-        for (int r = 0; r < count; r += 2)
-            NAME(gradient)(a, x + r, dy + r, dx + r, 2, row + r, rms, ahead, to);
+        (rms ? NAME(gradients_summed_rms_4) : NAME(gradients_summed_layer_4))(a, x, dy, dsum, dx,
+                                                                              row, ahead, to);
     if (piece)
         stream_lines(a->dx + first * a->dx_pitch, piece, TOGETHER * a->dx_pitch);
 }

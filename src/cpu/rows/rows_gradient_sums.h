@@ -27,6 +27,11 @@ INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) ro
     return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
 }
 
+/* What is added to dx before that is rounded: nothing, where `from` is a constant NULL. */
+INLINE VEC NAME(with_sum)(VEC dx, const ELEMENT_T *from, int64_t left) {
+    return from ? V(add)(dx, NAME(load_x)(from, left)) : dx;
+}
+
 /* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean; where an
  * activation follows, of the gradient of what goes into it, in place of dy. */
 typedef struct NAME(gradient_sums) {
@@ -94,6 +99,28 @@ INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, c
     *xhat = NAME(lanes_fold)(sums.xhat);
     *g = NAME(lanes_fold)(sums.g);
     *gxhat = NAME(lanes_fold)(sums.gxhat);
+}
+
+/*
+ * Finishes the constants of one row from its sums. These stay in registers: where something wider
+ * than a store is read back from it, a CPU waits until all that was stored before is in the cache,
+ * and that is dx of the rows before, whose lines may come from afar.
+ */
+INLINE bool NAME(constants_of_one)(const backward_args *a, int64_t row, VEC xhat, VEC g, VEC gxhat,
+                                   const bool rms, NAME(row_gradient) * of) {
+    const double inverse = 1.0 / (double)a->cols;
+    const mean_reach reach = NAME(reach_of)(a, rms);
+    const VEC zero = V(set1)(0);
+    double delta = 0;
+    REAL sums[TOGETHER];
+    V(fold4)(rms ? zero : xhat, rms ? zero : g, gxhat, zero, sums);
+    if (!rms && !a->x_is_xhat)
+        delta = rest_of_mean(&reach, &a->mean, row, (double)sums[0] * inverse, of->mean, of->rstd);
+    const double c1 = (double)sums[1] * inverse, c2 = (double)sums[2] * inverse - c1 * delta;
+    of->shift = (REAL)-delta;
+    of->c1 = (REAL)c1;
+    of->minus_c2 = (REAL)-c2;
+    return (fabs(delta) < BIG) & (fabs(c1) < BIG) & (fabs(c2) < BIG);
 }
 
 /* Prefetches a chain's x and dy `ahead` rows on; 0: nothing. */

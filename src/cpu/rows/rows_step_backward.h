@@ -118,17 +118,17 @@ INLINE void NAME(store_real)(REAL *p, VEC v, int64_t left) {
         STORE_REAL_PART(p, v, (int)left);
 }
 
-/* `vecs` vectors of every row, from element i on; the last has `last` elements. */
+/* `vecs` vectors of every row, from element i on; the last has `last` elements. dsum is added to
+ * dx, where that is not a constant NULL. What lies `ahead` rows on is prefetched; 0: nothing. */
 INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x[],
-                                const ELEMENT_T *const dy[], ELEMENT_T *const dx[], const int count,
-                                int64_t i, const int vecs, int last, const bool rms,
-                                const NAME(row_gradients) * rows, const traffic t) {
+                                const ELEMENT_T *const dy[], const ELEMENT_T *const dsum[],
+                                ELEMENT_T *const dx[], const int count, int64_t i, const int vecs,
+                                int last, const bool rms, const NAME(row_gradients) * rows,
+                                int64_t ahead, const traffic t) {
     const WEIGHT_T *const weights = (const WEIGHT_T *)a->weight + i;
     REAL *const dweights = (REAL *)a->dweight + i, *const dbiases =
                                                        rms ? NULL : (REAL *)a->dbias + i;
     const VEC offset = V(set1)((REAL)a->weight_offset);
-    const bool prefetches = a->hints->prefetch_steps;
-    const int64_t ahead = a->hints->rows_ahead ? a->hints->rows_ahead : count;
     VEC weight[NAME(PARTS)], dweight[NAME(PARTS)], dbias[NAME(PARTS)];
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -144,13 +144,17 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
             const int64_t at = i + k * VEC_LANES;
             const VEC d = NAME(load_x)(dy[r] + at, left);
             const VEC xhat = NAME(xhat_of)(NAME(load_x)(x[r] + at, left), row, rms);
-            NAME(store_as)(dx[r] + at, NAME(gradient_of)(d, weight[k], xhat, row, rms), left, t);
+            const VEC ds = NAME(gradient_of)(d, weight[k], xhat, row, rms);
+            NAME(store_as)(dx[r] + at, NAME(with_sum)(ds, dsum ? dsum[r] + at : NULL, left), left,
+                           t);
             dweight[k] = V(fma)(d, xhat, dweight[k]);
             if (!rms)
                 dbias[k] = V(add)(d, dbias[k]);
         }
-        NAME(prefetch_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, prefetches, 0);
-        NAME(prefetch_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, prefetches, 0);
+        NAME(prefetch_row)(x[r] + i, ahead * a->x_pitch, vecs * VEC_LANES, ahead, 0);
+        NAME(prefetch_row)(dy[r] + i, ahead * a->dy_pitch, vecs * VEC_LANES, ahead, 0);
+        if (dsum)
+            NAME(prefetch_row)(dsum[r] + i, ahead * a->dsum_pitch, vecs * VEC_LANES, ahead, 0);
     }
     UNROLL for (int k = 0; k < vecs; k++) {
         const int left = NAME(short_left)(k, vecs, last), at = k * VEC_LANES;
@@ -162,21 +166,25 @@ INLINE void NAME(step_gradient)(const backward_args *a, const ELEMENT_T *const x
 
 /* Does what it can of the rows, in steps of `count`, and returns how many. */
 INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, const int count,
-                                       const traffic t) {
+                                       const bool summed, const traffic t) {
     const int64_t n = a->cols;
     _Alignas(64) ELEMENT_T piece[STEP_ROWS * NAME(STEP_COLS)];
     /* As in rows_step.h. */
     const bool lines = t != TRAFFIC_LINES && count * n >= 16 * LANES &&
                        NAME(rows_are_lines)(a->traffic, a->dx, a->dx_pitch, n, TOGETHER);
     const bool prefetches = a->hints->prefetch_steps;
+    const int64_t step = a->hints->rows_ahead ? a->hints->rows_ahead : count;
+    const int64_t ahead = prefetches ? step : 0;
     int64_t done = 0;
     for (; done + count <= a->rows; done += count) {
-        const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS];
+        const ELEMENT_T *x[STEP_ROWS], *dy[STEP_ROWS], *dsum[STEP_ROWS];
         ELEMENT_T *dx[STEP_ROWS];
         NAME(row_gradients) rows;
         for (int r = 0; r < count; r++) {
             x[r] = (const ELEMENT_T *)(a->x + (done + r) * a->x_pitch);
             dy[r] = (const ELEMENT_T *)(a->dy + (done + r) * a->dy_pitch);
+            if (summed)
+                dsum[r] = (const ELEMENT_T *)(a->dsum + (done + r) * a->dsum_pitch);
             dx[r] = lines ? piece + r * n : (ELEMENT_T *)(a->dx + (done + r) * a->dx_pitch);
         }
         NAME(saved_of)(a, done, count, rms, &rows);
@@ -189,16 +197,19 @@ INLINE int64_t NAME(steps_of_backward)(const backward_args *a, const bool rms, c
         }
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            NAME(step_gradient)(a, x, dy, dx, count, i, NAME(PARTS), VEC_LANES, rms, &rows, t);
+            NAME(step_gradient)(a, x, dy, summed ? dsum : NULL, dx, count, i, NAME(PARTS),
+                                VEC_LANES, rms, &rows, ahead, t);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
-        UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-            NAME(step_gradient)(a, x, dy, dx, count, i, v, last, rms, &rows, t);
+        UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs) NAME(step_gradient)(
+            a, x, dy, summed ? dsum : NULL, dx, count, i, v, last, rms, &rows, ahead, t);
         if (lines)
             stream_lines(a->dx + done * a->dx_pitch, piece, count * a->dx_pitch);
     }
     return done;
 }
+
+#include "cpu/rows/rows_single_backward.h"
 
 /* Whether these are the gradients that steps make. */
 INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
@@ -206,21 +217,31 @@ INLINE bool NAME(usual_gradients)(const backward_args *a, const bool rms) {
 }
 
 INLINE int64_t NAME(step_rows_backward_of)(const backward_args *a, const bool rms) {
+    const bool by_line =
+        NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols));
+    if (NAME(go_singly)(a, by_line))
+        return NAME(single_rows)(a, rms, by_line);
     /* Longer rows that come from far go alone, for a step of them, their dx and the next step's do
-     * not fit the first-level cache: f32 rows of 192 and 256 columns, 14 to 20 MB in all, take half
-     * as long so on Zen 4, 2 MB of them 1.1 to 1.2 times as long. From memory only where some of
-     * them together are not lines. */
+     * not fit the first-level cache. From memory only where some of them together are not lines. */
     const bool parts = a->hints->steps_of_parts && a->cols * (int64_t)sizeof(ELEMENT_T) % 64 != 0;
     const bool fewer = a->hints->far || (a->traffic == TRAFFIC_STREAM && !parts);
     const int64_t most = fewer ? NAME(STEP_COLS) / 2 : NAME(STEP_COLS);
     if (a->cols > most)
         return 0;
     const bool large = a->traffic != TRAFFIC_STREAM || a->cols <= LANES;
+    if (by_line)
+        return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, false, TRAFFIC_LINES)
+                     : NAME(steps_of_backward)(a, rms, TOGETHER, false, TRAFFIC_LINES);
+    return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, false, TRAFFIC_STREAM)
+                 : NAME(steps_of_backward)(a, rms, TOGETHER, false, TRAFFIC_STREAM);
+}
+
+ONE_COPY int64_t NAME(step_rows_summed)(const backward_args *a, bool rms) {
     if (NAME(goes_by_line)(a->hints, NAME(traffic_to)(a->traffic, a->dx, a->dx_pitch, a->cols)))
-        return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_LINES)
-                     : NAME(steps_of_backward)(a, rms, TOGETHER, TRAFFIC_LINES);
-    return large ? NAME(steps_of_backward)(a, rms, STEP_ROWS, TRAFFIC_STREAM)
-                 : NAME(steps_of_backward)(a, rms, TOGETHER, TRAFFIC_STREAM);
+        return rms ? NAME(steps_of_backward)(a, true, TOGETHER, true, TRAFFIC_LINES)
+                   : NAME(steps_of_backward)(a, false, TOGETHER, true, TRAFFIC_LINES);
+    return rms ? NAME(steps_of_backward)(a, true, STEP_ROWS, true, TRAFFIC_STREAM)
+               : NAME(steps_of_backward)(a, false, STEP_ROWS, true, TRAFFIC_STREAM);
 }
 
 ONE_COPY int64_t NAME(step_rows_backward)(const backward_args *a, bool rms) {

@@ -1,0 +1,316 @@
+"""Trains one small model of each kind as it is, with planish.replace(), and with
+planish.replace(fuse=True): losses, time of a step, peak of memory.
+
+    python3 bench/fuse_models.py                     # on the first GPU, in bf16, in two minutes
+    python3 bench/fuse_models.py --tiny --steps 4    # sizes for a CPU
+    python3 bench/fuse_models.py llama flux --csv FILE
+
+The three start from the same weights and see the same batches; steps are timed by turns, the median
+is printed. What a package is missing for is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import importlib.util
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import planish
+import torch
+from planish import zoo
+from torch import Tensor, nn
+
+WAYS = ("torch", "replace", "fuse")
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+Made = tuple[nn.Module, Callable[[nn.Module], Tensor]]
+
+
+def _language(stem: str, size: dict[str, Any], batch: int, length: int) -> Callable[[str], Made]:
+    def make(device: str) -> Made:
+        import transformers
+
+        name = "Gemma3TextConfig" if stem == "Gemma3" else f"{stem}Config"
+        config = getattr(transformers, name)(vocab_size=2048, **size, **SPECIAL)
+        suffix = "LMHeadModel" if stem == "GPT2" else "ForCausalLM"
+        suffix = "ForMaskedLM" if stem == "Bert" else suffix
+        model = getattr(transformers, stem + suffix)(config)
+        ids = torch.randint(3, 2048, (batch, length), device=device)
+        given = {} if stem == "Bert" else {"use_cache": False}
+        return model, lambda m: m(input_ids=ids, labels=ids, **given).loss
+
+    return make
+
+
+def _decoder(hidden: int, heads: int, head: int, inner: int, layers: int = 4) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(heads // 4, 1),
+        "head_dim": head,
+        "max_position_embeddings": 4096,
+    }
+
+
+def _vit(tiny: bool) -> Callable[[str], Made]:
+    def make(device: str) -> Made:
+        import timm
+
+        width, side, batch = (48, 32, 2) if tiny else (1024, 224, 32)
+        model = timm.create_model(
+            "vit_base_patch16_224",
+            img_size=side,
+            depth=4,
+            embed_dim=width,
+            num_heads=width // 16 if tiny else 16,
+            init_values=1e-2,
+            drop_path_rate=0.2,
+            num_classes=100,
+        )
+        x = torch.randn(batch, 3, side, side, device=device)
+        labels = torch.randint(0, 100, (batch,), device=device)
+        return model, lambda m: nn.functional.cross_entropy(
+            m(x.to(next(m.parameters()).dtype)).float(), labels
+        )
+
+    return make
+
+
+def _denoiser(model: nn.Module, target: Tensor, **inputs: Any) -> Made:
+    """The mean square distance to what was drawn."""
+
+    def loss(m: nn.Module) -> Tensor:
+        dtype = next(m.parameters()).dtype
+        cast = {
+            key: value.to(dtype)
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
+            for key, value in inputs.items()
+        }
+        (sample,) = m(**cast, return_dict=False)
+        return nn.functional.mse_loss(sample.float(), target)
+
+    return model, loss
+
+
+def _dit(tiny: bool) -> Callable[[str], Made]:
+    def make(device: str) -> Made:
+        from diffusers import DiTTransformer2DModel
+
+        heads, head, side, batch = (2, 16, 8, 2) if tiny else (16, 72, 32, 32)
+        model = DiTTransformer2DModel(
+            num_attention_heads=heads,
+            attention_head_dim=head,
+            in_channels=4,
+            out_channels=4,
+            num_layers=4,
+            sample_size=side,
+        )
+        x, target = torch.randn(2, batch, 4, side, side, device=device)
+        steps, labels = torch.randint(0, 1000, (2, batch), device=device)
+        return _denoiser(model, target, hidden_states=x, timestep=steps, class_labels=labels)
+
+    return make
+
+
+def _flux(tiny: bool) -> Callable[[str], Made]:
+    def make(device: str) -> Made:
+        from diffusers import FluxTransformer2DModel
+
+        heads, head, text, image, batch = (2, 16, 8, 16, 2) if tiny else (16, 128, 512, 1024, 4)
+        model = FluxTransformer2DModel(
+            in_channels=64,
+            num_layers=2,
+            num_single_layers=2,
+            attention_head_dim=head,
+            num_attention_heads=heads,
+            joint_attention_dim=256,
+            pooled_projection_dim=64,
+            axes_dims_rope=(head // 4, head // 4, head // 2),
+        )
+        x, target = torch.randn(2, batch, image, 64, device=device)
+        return _denoiser(
+            model,
+            target,
+            hidden_states=x,
+            encoder_hidden_states=torch.randn(batch, text, 256, device=device),
+            pooled_projections=torch.randn(batch, 64, device=device),
+            timestep=torch.rand(batch, device=device),
+            img_ids=torch.zeros(image, 3, device=device),
+            txt_ids=torch.zeros(text, 3, device=device),
+        )
+
+    return make
+
+
+def _unet(tiny: bool) -> Callable[[str], Made]:
+    def make(device: str) -> Made:
+        from diffusers import UNet2DConditionModel
+
+        channels, side, batch = ((32, 64), 16, 2) if tiny else ((320, 640), 64, 8)
+        model = UNet2DConditionModel(
+            sample_size=side,
+            block_out_channels=channels,
+            down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
+            cross_attention_dim=64,
+            attention_head_dim=8,
+            norm_num_groups=32,
+        )
+        x, target = torch.randn(2, batch, 4, side, side, device=device)
+        return _denoiser(
+            model,
+            target,
+            sample=x,
+            timestep=torch.randint(0, 1000, (batch,), device=device),
+            encoder_hidden_states=torch.randn(batch, 77, 64, device=device),
+        )
+
+    return make
+
+
+def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
+    small = _decoder(64, 4, 16, 128, 2)
+    batch, length = (2, 16) if tiny else (4, 1024)
+
+    def language(stem: str, size: dict[str, Any]) -> tuple[str, Callable[[str], Made]]:
+        return "transformers", _language(stem, small if tiny else size, batch, length)
+
+    gpt2 = {"n_embd": 1024, "n_layer": 4, "n_head": 16, "n_positions": 1024}
+    gpt2_tiny = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    bert = _decoder(1024, 16, 64, 4096)
+    return {
+        "llama": language("Llama", _decoder(2048, 16, 128, 5632)),
+        "qwen3": language("Qwen3", _decoder(2048, 16, 128, 6144)),
+        "gemma3": language("Gemma3", _decoder(1152, 4, 256, 6912)),
+        "gpt2": (
+            "transformers",
+            _language("GPT2", (gpt2_tiny if tiny else gpt2) | off, batch, length),
+        ),
+        "bert": language("Bert", bert),
+        "vit": ("timm", _vit(tiny)),
+        "dit": ("diffusers", _dit(tiny)),
+        "flux": ("diffusers", _flux(tiny)),
+        "unet": ("diffusers", _unet(tiny)),
+    }
+
+
+class _Trained:
+    """One of the three, and what its steps gave."""
+
+    def __init__(
+        self, way: str, make: Callable[[str], Made], device: str, dtype: torch.dtype
+    ) -> None:
+        torch.manual_seed(0)
+        model, self.loss = make(device)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():  # gates of diffusion transformers start at 0
+                parameter.add_(torch.randn_like(parameter), alpha=0.01)
+        self.model = model.to(device, dtype).train()
+        if way != "torch":
+            planish.replace(self.model, fuse=way == "fuse")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
+        self.device = device
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.peak = 0
+
+    def step(self) -> None:
+        cuda = self.device.startswith("cuda")
+        if cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+        torch.manual_seed(len(self.losses))
+        start = time.perf_counter()
+        loss = self.loss(self.model)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if cuda:
+            torch.cuda.synchronize()
+        self.seconds.append(time.perf_counter() - start)
+        if cuda:
+            self.peak = max(self.peak, torch.cuda.max_memory_allocated() - held)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.losses.append(float(loss))
+
+
+def _run(
+    name: str, make: Callable[[str], Made], arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[arguments.dtype]
+    trained = {way: _Trained(way, make, arguments.device, dtype) for way in WAYS}
+    print(f"{name}: {str(planish.replaced(trained['fuse'].model)).splitlines()[0]}", flush=True)
+    for _ in range(arguments.steps):
+        for way in WAYS:
+            trained[way].step()
+    rows = []
+    for way, one in trained.items():
+        milliseconds = statistics.median(one.seconds[2:] or one.seconds) * 1e3
+        first, last = one.losses[0], one.losses[-1]
+        farthest = max(
+            abs(a - b) / abs(b) for a, b in zip(one.losses, trained["torch"].losses, strict=True)
+        )
+        rows.append(
+            {
+                "model": name,
+                "way": way,
+                "step_ms": round(milliseconds, 3),
+                "peak_mib": round(one.peak / 2**20, 1),
+                "first_loss": round(first, 5),
+                "last_loss": round(last, 5),
+                "farthest_from_torch": f"{farthest:.1e}",
+            }
+        )
+        print("  " + "  ".join(f"{key} {value}" for key, value in list(rows[-1].items())[1:]))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("models", nargs="*", help="of " + ", ".join(_kinds(True)))
+    parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--csv")
+    arguments = parser.parse_args()
+    zoo.prepare()
+    warnings.simplefilter("ignore")
+    where = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
+    print(f"torch {torch.__version__}, {where}, {arguments.dtype}, {arguments.steps} steps")
+    kinds = _kinds(arguments.tiny)
+    unknown = set(arguments.models) - set(kinds)
+    if unknown:
+        parser.error(f"unknown models: {', '.join(sorted(unknown))}")
+    rows: list[dict[str, Any]] = []
+    for name in arguments.models or kinds:
+        package, make = kinds[name]
+        if importlib.util.find_spec(package) is None:
+            print(f"{name}: left out, {package} is not installed")
+            continue
+        rows += _run(name, make, arguments)
+        gc.collect()
+        if arguments.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+    if arguments.csv and rows:
+        with open(arguments.csv, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

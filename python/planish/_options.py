@@ -1,0 +1,110 @@
+"""Norms alone, but with the options that go beyond torch's: a weight_offset, another order of
+rounding, a result of another dtype. They are checked here, and run in one call of the kernels where
+these take them; _functional.py has what they are otherwise."""
+
+from __future__ import annotations
+
+import torch
+from planish import _ops, _staged
+from planish._arguments import DTYPES, rounds_xhat
+from planish._eager import split_channels
+from planish._staged import Around
+from planish._ways import Way
+from torch import Tensor
+
+__all__ = ["Options", "check_out_dtype", "fused_group_norm", "fused_norm", "wide_dtype"]
+
+
+class Options:
+    """weight_offset, cast, out_dtype and activation of one call."""
+
+    __slots__ = ("activation", "out_dtype", "rounds", "weight_offset", "x_dtype")
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        weight_offset: float,
+        cast: str,
+        out_dtype: torch.dtype | None,
+        activation: str | None,
+    ) -> None:
+        self.x_dtype, self.activation = x.dtype, activation
+        self.weight_offset = weight_offset if weight is not None else 0.0
+        self.out_dtype = None if out_dtype == x.dtype else out_dtype
+        self.rounds = cast == "xhat" and rounds_xhat(x, weight, bias)
+
+    def are_there(self) -> bool:
+        return bool(self.weight_offset or self.rounds or self.out_dtype is not None)
+
+    def are_kernels(self, weight: Tensor | None, bias: Tensor | None) -> bool:
+        """Whether the kernels mean the same by them: their xhat is rounded to x's 16 bits, and so
+        is its product with the weight, as torch rounds one of two such tensors."""
+        if not self.rounds:
+            return True
+        same = all(t is None or t.dtype == self.x_dtype for t in (weight, bias))
+        alone = not (self.weight_offset or self.out_dtype or (self.activation and bias is not None))
+        return alone and same and self.x_dtype in (torch.float16, torch.bfloat16)
+
+
+def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
+    if out_dtype is not None and out_dtype not in DTYPES:
+        raise NotImplementedError(f"{function}: not implemented for out_dtype of {out_dtype}")
+
+
+def wide_dtype(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """What is computed in where these meet."""
+    return torch.float64 if torch.float64 in (one, other) else torch.float32
+
+
+def fused_norm(
+    way: Way,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+    rms: bool,
+    options: Options,
+) -> Tensor | None:
+    """The norm with these options, laid out as x; None where the kernels cannot take it."""
+    if not options.are_kernels(weight, bias):
+        return None
+    if weight is not None and bias is not None and weight.shape != bias.shape:
+        sizes = [x.shape[axis] for axis in affine]
+        weight, bias = weight.reshape(sizes), bias.reshape(sizes)
+    results = _staged.norm(
+        way,
+        x,
+        Around(weight=weight, bias=bias),
+        reduce,
+        eps,
+        rms,
+        affine=affine,
+        weight_offset=options.weight_offset,
+        activation=_ops.ACTIVATIONS[options.activation],
+        round_xhat=options.rounds,
+        y_dtype=options.out_dtype or x.dtype,
+    )
+    return None if results is None else results[0]
+
+
+def fused_group_norm(
+    way: Way,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    options: Options,
+) -> Tensor | None:
+    """Likewise of x (N, C, ...) in groups of channels."""
+    grouped = split_channels(x, groups)
+    weight, bias = (
+        None if t is None else t.view(groups, t.shape[0] // groups) for t in (weight, bias)
+    )
+    axes = list(range(2, grouped.dim()))
+    y = fused_norm(way, grouped, weight, bias, axes, [1, 2], eps, False, options)
+    return None if y is None else y.flatten(1, 2)

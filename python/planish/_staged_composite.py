@@ -1,0 +1,186 @@
+"""The norm with its stages in torch's own operators: the formulas of planish.h, written down once
+more, for derivatives of second order and for backwards that the library has no kernel for.
+
+Nothing is rounded between the stages.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Stages", "backward", "keep_of"]
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+class Stages(NamedTuple):
+    """What staged_norm_backward is called with beside tensors and its results' dtypes."""
+
+    reduce: list[int]
+    affine: list[int]
+    column: list[int]
+    modulation: list[int]
+    rms: bool
+    weight_offset: int
+    activation: int
+    gate_before: bool
+    dropout_p: float
+
+
+# ---- Dropout ------------------------------------------------------------------------------------
+
+
+def _product(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """(upper word, lower word) of a product of words of 32 bits, in int64."""
+    upper = (words * (factor >> 16) + (words * (factor & 0xFFFF) >> 16)) >> 16
+    return upper, (words * factor) & _WORD
+
+
+def keep_of(rng: Tensor, shape: Any, p: float) -> Tensor:
+    """Dropout's mask: Philox4x32-10 of the seed, the offset and the place, as planish.h has it."""
+    count = math.prod(shape)
+    block = torch.arange(-(-count // 4), device=rng.device)
+    seed, offset = rng.unbind()
+    keys = [seed & _WORD, (seed >> 32) & _WORD]
+    words = [
+        block & _WORD,
+        block >> 32,
+        (offset & _WORD).expand(block.shape),
+        ((offset >> 32) & _WORD).expand(block.shape),
+    ]
+    for _ in range(_ROUNDS):
+        (upper, lower), (other_upper, other_lower) = (
+            _product(words[0], _MULTIPLIERS[0]),
+            _product(words[2], _MULTIPLIERS[1]),
+        )
+        words = [other_upper ^ words[1] ^ keys[0], other_lower, upper ^ words[3] ^ keys[1], lower]
+        keys = [(key + step) & _WORD for key, step in zip(keys, _KEY_STEPS, strict=True)]
+    drawn = torch.stack(words, -1).flatten()[:count].reshape(shape)
+    return drawn >= math.ceil(p * 2**32)
+
+
+# ---- Stages -------------------------------------------------------------------------------------
+
+
+def _activated(code: int, m: Tensor) -> Tensor:
+    functional = torch.nn.functional
+    if code == 1:
+        return functional.silu(m)
+    if code == 2:
+        return torch.where(m <= 0, 0, m)  # NaN stays, and has slope 1
+    if code == 3:
+        return functional.gelu(m)
+    return functional.gelu(m, approximate="tanh") if code == 4 else m
+
+
+def _along(parameter: Tensor | None, axes: list[int], like: Tensor, dtype: torch.dtype) -> Any:
+    """A parameter with its axes at their places in ``like``; None stays."""
+    if parameter is None:
+        return None
+    sizes = [size if axis in axes else 1 for axis, size in enumerate(like.shape)]
+    return parameter.to(dtype).reshape(sizes)
+
+
+def _norm(
+    s: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    gate: Tensor | None,
+    stages: Stages,
+) -> Tensor:
+    """y of s, both in the dtype of the arithmetic; eps is what the forward's rstd tells."""
+    dtype = s.dtype
+    centred = s if stages.rms else s - s.mean(stages.reduce, keepdim=True)
+    variance = centred.square().mean(stages.reduce, keepdim=True)
+    eps = (rstd.to(dtype).pow(-2) - variance).detach()
+    z = centred * (variance + eps).rsqrt()
+    if weight is not None:
+        z = z * (stages.weight_offset + _along(weight, stages.affine, s, dtype))
+    if bias is not None:
+        z = z + _along(bias, stages.affine, s, dtype)
+    if scale is not None:
+        z = z * (1 + _along(scale, stages.modulation, s, dtype))
+    if shift is not None:
+        z = z + _along(shift, stages.modulation, s, dtype)
+    y = _activated(stages.activation, z)
+    if gate is not None and not stages.gate_before:
+        y = y * torch.nn.functional.silu(gate.to(dtype))
+    return y
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    tensors: list[Tensor | None],
+    stages: Stages,
+    wanted: list[bool],
+    inputs: list[Tensor],
+) -> list[Tensor | None]:
+    """(dx, dresidual, dweight, dbias, dcolumn_scale, dscale, dshift, dgate) in the dtype of the
+    arithmetic or of their parameter, None where not wanted. x is s, but with a gate before the
+    norm; ``tensors``: dsum, branch, row_scale, column_scale, rng, weight, bias, scale, shift, gate.
+
+    To be called where autograd records. ``inputs``: those of the tensors by which the results are
+    differentiated further; empty: none is. Without a bias dbias is that of one of zeros.
+    """
+    dsum, branch, row_scale, column_scale, rng, weight, bias, scale, shift, gate = tensors
+    double = any(t is not None and t.dtype == torch.float64 for t in (dy, x, rstd, *tensors))
+    dtype = torch.float64 if double else torch.float32
+
+    factor: Any = 1  # of x, but for a gate before the norm and column_scale
+    if row_scale is not None:
+        factor = row_scale.to(dtype).reshape(rstd.shape)
+    if stages.dropout_p and rng is not None:
+        factor = factor * keep_of(rng, x.shape, stages.dropout_p) * (1 / (1 - stages.dropout_p))
+    column = _along(column_scale, stages.column, x, dtype)
+    whole = factor if column is None else factor * column
+
+    def leaf(tensor: Tensor | None) -> Any:
+        if tensor is None:
+            return None
+        # With a further derivative what was given is in the graph already.
+        return tensor if inputs else tensor.detach().requires_grad_()
+
+    if wanted[3] and bias is None:  # its values make no difference then
+        sizes = [x.shape[axis] for axis in stages.affine]
+        bias = torch.zeros(sizes, dtype=dtype, device=x.device, requires_grad=True)
+    at, weight, bias, scale, shift, gate = map(leaf, (x, weight, bias, scale, shift, gate))
+    s = at.to(dtype)
+    if stages.gate_before and gate is not None:
+        s = s * torch.nn.functional.silu(gate.to(dtype)) * whole
+    y = _norm(s, rstd, weight, bias, scale, shift, gate, stages)
+    places = [at, weight, bias, scale, shift, gate]
+    asked = [place for place in places if place is not None]
+    outputs, gradients = [y], [dy.to(dtype)]
+    if stages.gate_before and dsum is not None:
+        outputs, gradients = [y, s], [dy.to(dtype), dsum.to(dtype)]
+    found = iter(
+        torch.autograd.grad(outputs, asked, gradients, allow_unused=True, create_graph=bool(inputs))
+    )
+    ds, dweight, dbias, dscale, dshift, dgate = (
+        None if place is None else next(found) for place in places
+    )
+    assert ds is not None
+    dx, dcolumn = ds, None
+    if not stages.gate_before:
+        ds = ds.to(dtype) if dsum is None else ds.to(dtype) + dsum.to(dtype)
+        dx = ds * whole
+        if wanted[4]:
+            assert branch is not None
+            others = [axis for axis in range(x.dim()) if axis not in stages.column]
+            dcolumn = ds * branch.to(dtype) * factor
+            if others:
+                dcolumn = dcolumn.sum(others)
+    results = [dx, ds, dweight, dbias, dcolumn, dscale, dshift, dgate]
+    return [result if want else None for result, want in zip(results, wanted, strict=True)]

@@ -1,0 +1,337 @@
+"""What runs at the places that reading.py finds: a norm and what stands around it as one function,
+where nobody can tell, and else as the block's own source has it.
+
+Every helper is made for the classes and forms of the norms that were proven at a place
+(replacing/places.py) and asks at each call whether these are still there: the class of the norm,
+no hooks on it, dtypes that were proven, shapes that are alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.nn.modules import module as torch_module
+
+import torch
+from planish import _functional, _fused, _modules, _norms
+from planish._ways import Way, way_of
+from planish.replacing import forms, swapped
+from planish.replacing.forms import Form, parameter_of
+from torch import Tensor, nn
+
+__all__ = [
+    "chain_kind",
+    "modulated",
+    "modulated_apart",
+    "norm_form",
+    "queries_and_keys",
+    "queries_and_keys_apart",
+    "sum_norm",
+    "sum_norm_apart",
+    "watched",
+]
+
+Pairs = frozenset[tuple[torch.dtype, "torch.dtype | None"]]
+
+_HALF = (torch.float16, torch.bfloat16)
+#: Whether planish's functions round xhat themselves; otherwise the weight is multiplied behind.
+_CASTS = "cast" in inspect.signature(_fused.add_rms_norm).parameters
+_QK_CASTS = "cast" in inspect.signature(_fused.qk_norm).parameters
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether somebody wants to see what goes into it or comes out."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+    )
+
+
+# ---- Norms --------------------------------------------------------------------------------------
+
+
+def norm_form(module: Any) -> Form | None:
+    """The form of a norm over the last axis that is on planish, or None."""
+    if isinstance(module, swapped.Swapped):
+        form = module._planish_proof.form
+        plain = form.kind in ("rms", "layer") and form.axis == -1 and form.count == 1
+        parts = form.gate or form.groups or form.group_size or form.then or form.activation
+        return form if plain and not parts else None
+    kind = {_modules.LayerNorm: "layer", _modules.RMSNorm: "rms"}.get(type(module))
+    if kind is None or len(module.normalized_shape) != 1:
+        return None
+    bias = "bias" if kind == "layer" else None
+    return Form(kind, weight="weight", bias=bias, eps="eps")
+
+
+def _eps(form: Form, norm: Any, x: Tensor) -> float:
+    eps = getattr(norm, form.eps) if isinstance(form.eps, str) else form.eps
+    return _norms.rms_eps(eps, x)
+
+
+def _offset(form: Form) -> float:
+    return 0.0 if form.offset_in_weight else form.offset
+
+
+def _rounding(
+    form: Form, dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None
+) -> tuple[bool, torch.dtype] | None:
+    """Whether xhat is rounded before the weight, and the result's dtype."""
+    wide = dtype
+    for parameter in (weight, bias):
+        if parameter is not None:
+            wide = torch.promote_types(wide, parameter.dtype)
+    if form.order == "xhat":
+        return weight is not None and (dtype in _HALF or wide != dtype), dtype
+    if form.order == "wide":
+        return False, wide
+    if form.order == "weight" and weight is not None:
+        if weight.dtype not in _HALF:
+            return False, wide
+        return (True, dtype) if weight.dtype == dtype else None
+    return False, dtype
+
+
+def _fits(
+    cls: type[nn.Module],
+    pairs: Pairs,
+    norm: Any,
+    dtype: torch.dtype,
+    form: Form,
+    *tensors: Any,
+) -> bool:
+    """Whether the norm is what it was, and the call one of those that were proven."""
+    if type(norm) is not cls or watched(norm):
+        return False
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        return False
+    weight, bias = parameter_of(norm, form.weight), parameter_of(norm, form.bias)
+    first = weight if weight is not None else bias
+    x = tensors[0]
+    kind = x.device.type
+    return (
+        (dtype, None if first is None else first.dtype) in pairs
+        and kind in _functional.DEVICES
+        and x.numel() > 0
+        and x.shape[-1] > 0
+        and all(p.device == x.device for p in tensors[1:])
+        and all(
+            p is None
+            or (p.device == x.device and p.dtype == first.dtype and p.shape == x.shape[-1:])  # type: ignore[union-attr]
+            for p in (weight, bias)
+        )
+        and (dtype == torch.float32 or not torch.is_autocast_enabled(kind))
+        and way_of(*tensors, weight, bias) in (Way.PLAIN, Way.OPERATOR)
+    )
+
+
+# ---- Sums ---------------------------------------------------------------------------------------
+
+
+def chain_kind(module: Any) -> str:
+    """``scale``: x times its one parameter along the last axis; ``drop``: stochastic depth;
+    ``none``: nothing; or empty. A guess by attributes, for replacing/places.py to prove."""
+    if type(module) is nn.Identity:
+        return "none"
+    held = [p for p in module._parameters.values() if p is not None]
+    if not any(True for _ in module.children()) and not any(True for _ in module.buffers()):
+        if len(held) == 1 and held[0].dim() == 1 and "scale" in type(module).__name__.lower():
+            return "scale"
+        if (
+            not held
+            and "droppath" in type(module).__name__.lower()
+            and hasattr(module, "drop_prob")
+        ):
+            return "drop"
+    return ""
+
+
+def _folded(
+    classes: Sequence[tuple[type[nn.Module], str]], chain: tuple[Any, ...], x: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """x behind the modules that are left to themselves, LayerScale's factors, and those of
+    stochastic depth: one for each row, drawn by the module itself as it would for x."""
+    count, scales = 0, 0
+    for module, (cls, kind) in zip(chain, classes, strict=True):
+        scales += kind == "scale"
+        if type(module) is not cls or not kind or watched(module) or scales > 1:
+            break
+        count += 1
+    for module in reversed(chain[count:]):
+        x = module(x)
+    column = row = None
+    for module, (_, kind) in reversed(list(zip(chain[:count], classes, strict=False))):
+        if kind == "scale":
+            (column,) = (p for p in module._parameters.values() if p is not None)
+        elif kind == "drop" and module.training and module.drop_prob:
+            ones = x.new_ones((x.shape[0], *[1] * (x.dim() - 1)))
+            drawn = module(ones)
+            row = drawn if row is None else row * drawn
+    return x, column, row
+
+
+def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tuple[Any, Any]:
+    """As the source has it."""
+    for module in reversed(chain):
+        b = module(b)
+    s = a + b
+    return s, norm(s)
+
+
+def _add_norm(
+    form: Form,
+    norm: Any,
+    x: Tensor,
+    residual: Tensor,
+    column: Tensor | None,
+    row: Tensor | None,
+) -> tuple[Tensor, Tensor] | None:
+    dtype = torch.promote_types(x.dtype, residual.dtype)
+    weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+    rounding = _rounding(form, dtype, weight, bias)
+    if rounding is None:
+        return None
+    xhat, out = rounding
+    given: dict[str, Any] = {"sum_dtype": dtype, "out_dtype": out}
+    given |= {"column_scale": column, "row_scale": row, "weight_offset": _offset(form)}
+    eps = _eps(form, norm, x)
+    behind = xhat and not _CASTS
+    if xhat and _CASTS:
+        given["cast"] = "xhat"
+    parameters = (None, None) if behind else (weight, bias)
+    if form.kind == "rms" and bias is None:
+        y, s = _fused.add_rms_norm(x, residual, parameters[0], eps, **given)
+    elif form.kind == "layer":
+        y, s = _fused.add_layer_norm(x, residual, *parameters, eps, **given)
+    else:
+        return None
+    if behind:
+        assert weight is not None
+        y = (weight + form.offset if given["weight_offset"] else weight) * y
+        y = y if bias is None else y + bias
+    return s, y
+
+
+def sum_norm(
+    cls: type[nn.Module],
+    form: Form,
+    pairs: Pairs,
+    classes: tuple[tuple[type[nn.Module], str], ...] = (),
+) -> Callable[..., tuple[Any, Any]]:
+    """(a + chain(b), norm of it)."""
+
+    def helper(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tuple[Any, Any]:
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
+            dtype = torch.promote_types(a.dtype, b.dtype)
+            if _fits(cls, pairs, norm, dtype, form, b, a):
+                x, column, row = _folded(classes, chain, b)
+                alike = x.shape == a.shape and x.dtype == b.dtype
+                if column is not None and (column.dtype != x.dtype or column.device != x.device):
+                    alike = False
+                if row is not None:
+                    row = row.expand(*x.shape[:-1], 1)
+                if alike:
+                    both = _add_norm(form, norm, x, a, column, row)
+                    if both is not None:
+                        return both
+                x = x if column is None else x * column
+                s = a + (x if row is None else x * row)
+                return s, norm(s)
+        return sum_norm_apart(norm, a, b, chain)
+
+    return helper
+
+
+# ---- Modulation ---------------------------------------------------------------------------------
+
+
+def modulated_apart(
+    norm: Any, x: Any, scale: Any, shift: Any, residual: Any = None, gate: Any = None
+) -> Any:
+    """As the source has it."""
+    if residual is None:
+        return norm(x) * (1 + scale) + shift
+    s = residual + (x if gate is None else gate * x)
+    return s, norm(s) * (1 + scale) + shift
+
+
+def _is_along(tensor: Tensor, x: Tensor) -> bool:
+    """As planish.modulated_layer_norm wants scale, shift and gate."""
+    if tensor.dim() not in (1, x.dim()) or tensor.dtype != x.dtype:
+        return False
+    sizes = zip(tensor.shape, x.shape[x.dim() - tensor.dim() :], strict=True)
+    return all(size in (1, whole) for size, whole in sizes)
+
+
+def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., Any]:
+    """norm(x) * (1 + scale) + shift, or (s, the same of s) with s = residual + gate * x."""
+    rms = form.kind == "rms"
+
+    def helper(
+        norm: Any, x: Any, scale: Any, shift: Any, residual: Any = None, gate: Any = None
+    ) -> Any:
+        around = [one for one in (scale, shift, gate) if one is not None]
+        others = around if residual is None else [*around, residual]
+        if (
+            isinstance(x, Tensor)
+            and _fits(cls, pairs, norm, x.dtype, form, x, *others)
+            and all(_is_along(one, x) for one in around)
+            and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype))
+        ):
+            weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+            rounding = _rounding(form, x.dtype, weight, bias)
+            if rounding is not None and rounding[1] == x.dtype:
+                eps, offset = _eps(form, norm, x), _offset(form)
+                given = {"residual": residual, "gate": gate, "weight_offset": offset}
+                function = _fused.modulated_rms_norm if rms else _fused.modulated_layer_norm
+                both = function(x, scale, shift, weight, bias, eps, **given)
+                return both if residual is None else (both[1], both[0])
+        return modulated_apart(norm, x, scale, shift, residual, gate)
+
+    return helper
+
+
+# ---- Queries and keys ---------------------------------------------------------------------------
+
+
+def queries_and_keys_apart(q_norm: Any, k_norm: Any, q: Any, k: Any) -> tuple[Any, Any]:
+    """As the source has it."""
+    return q_norm(q), k_norm(k)
+
+
+def queries_and_keys(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., Any]:
+    """(q_norm(q), k_norm(k)), both of this class and form."""
+
+    def helper(q_norm: Any, k_norm: Any, q: Any, k: Any) -> tuple[Any, Any]:
+        if (
+            isinstance(q, Tensor)
+            and isinstance(k, Tensor)
+            and q.dtype == k.dtype
+            and q.dim() == k.dim()
+            and q.shape[-1] == k.shape[-1]
+            and _fits(cls, pairs, q_norm, q.dtype, form, q, k)
+            and _fits(cls, pairs, k_norm, k.dtype, form, k, q)
+            and _eps(form, q_norm, q) == _eps(form, k_norm, k)
+        ):
+            weights = forms._weight(form, q_norm), forms._weight(form, k_norm)
+            rounding = _rounding(form, q.dtype, weights[0], None)
+            if rounding is not None and rounding[1] == q.dtype:
+                xhat, eps = rounding[0], _eps(form, q_norm, q)
+                given: dict[str, Any] = {"kind": form.kind, "weight_offset": _offset(form)}
+                if xhat and _QK_CASTS:
+                    given["cast"] = "xhat"
+                if not xhat or _QK_CASTS:
+                    return _fused.qk_norm(q, k, *weights, eps, **given)
+                if not given["weight_offset"]:
+                    y, z = _fused.qk_norm(q, k, None, None, eps, kind=form.kind)
+                    return weights[0] * y, weights[1] * z  # type: ignore[operator]
+        return queries_and_keys_apart(q_norm, k_norm, q, k)
+
+    return helper

@@ -1,0 +1,262 @@
+"""Blocks whose forward calls planish's fused functions, and back: a block's class changes, the
+object stays.
+
+The new class is a subclass of the block's, made here, whose forward is the library's own with some
+statements changed (reading.py, rewriting.py), each after a probe (places.py). Attention processors
+of diffusers, which are no modules, get their ``__call__`` so.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from planish.replacing import around, families, places, swapped
+from planish.replacing.reading import Place, Reader
+from planish.replacing.rewriting import Unreadable, parsed, rewritten
+from torch import nn
+
+__all__ = ["Left", "decide", "fuse", "holders", "original_class", "places_of", "put", "unfuse"]
+
+#: (what, why) of what stays apart in a block.
+Left = tuple[str, str]
+
+
+@functools.cache
+def _tree(function: Any) -> ast.FunctionDef | str:
+    try:
+        return parsed(function)
+    except Unreadable as error:
+        return str(error)
+
+
+def holders(model: nn.Module) -> Iterator[tuple[Any, Any]]:
+    """Blocks with norms of their own, and processors of attention: with the module that has the
+    norms."""
+    for module in model.modules():
+        if any(around.norm_form(child) is not None for child in module.children()):
+            yield module, module
+            processor = module.__dict__.get("processor")
+            if processor is not None and not isinstance(processor, nn.Module):
+                yield processor, module
+
+
+def _method(holder: Any) -> str:
+    return "forward" if isinstance(holder, nn.Module) else "__call__"
+
+
+def original_class(holder: Any) -> Any:
+    """The class before it was changed here."""
+    return (
+        getattr(type(holder), "_planish_block", type(holder)) if _is_ours(holder) else type(holder)
+    )
+
+
+def _is_ours(holder: Any) -> bool:
+    return isinstance(holder, _Rewritten)
+
+
+class _Decision:
+    """What a block's places become."""
+
+    def __init__(self, holder: Any, module: Any) -> None:
+        self.holder, self.module = holder, module
+        self.helpers: dict[str, Any] = {}
+        self.keys: list[Any] = []
+        self.places: list[Place] = []
+        self.left: dict[tuple[str, ...], Left] = {}
+        self.cls = original_class(holder)
+        self.function = getattr(self.cls, _method(holder))
+        self.owners: list[str] = []
+        self.tree = _tree(self.function)
+        if isinstance(self.tree, str):
+            return
+        names = [one.arg for one in (*self.tree.args.posonlyargs, *self.tree.args.args)]
+        self.owners = names[:1] if holder is module else names[1:2]
+        self.tree = copy.deepcopy(self.tree)
+        Reader(self.tree, self.owners, self._accept, self._likely).run()
+
+    def _child(self, name: str) -> Any:
+        return self.module._modules.get(name)
+
+    def _accept(self, place: Place) -> str | None:
+        norms = [self._child(name) for name in place.norms]
+        if any(norm is None for norm in norms):
+            return None
+        chain = [self._child(name) for name in place.chain]
+        if place.chain and not any(
+            one is not None and around.chain_kind(one) in ("scale", "drop") for one in chain
+        ):
+            return None
+        if any(one is None for one in chain):
+            return None
+        pairs = self._proven(place, norms, chain)
+        if isinstance(pairs, str):
+            if pairs:
+                self.left.setdefault(place.norms, (str(place), pairs))
+            return None
+        helper, key = places.helper_of(place, norms, chain, pairs)
+        name = f"_planish_{len(self.helpers)}"
+        self.helpers[name] = helper
+        self.keys.append((place, key))
+        self.places.append(place)
+        return name
+
+    def _proven(self, place: Place, norms: list[Any], chain: list[Any]) -> Any:
+        forms = [around.norm_form(norm) for norm in norms]
+        if any(form is None for form in forms):
+            if not any(self._is_norm(norm) for norm in norms):
+                return ""
+            return "the norm is not one over the last axis that runs on planish"
+        if place.kind == "queries and keys":
+            if type(norms[0]) is not type(norms[1]) or forms[0] != forms[1]:
+                return "the two norms differ"
+            if any(getattr(norm, "bias", None) is not None for norm in norms):
+                return "planish.qk_norm takes no bias"
+        found, why = places.prove(place, norms, chain)
+        own = {p.dtype for norm in norms for p in norm._parameters.values() if p is not None}
+        return found if found and own <= {held for x, held in found if x == held} else why
+
+    @staticmethod
+    def _is_norm(module: Any) -> bool:
+        return bool(swapped.form_of(module)) or families.why_not(module) is None
+
+    def _likely(self, test: ast.expr) -> bool | None:
+        """What the test gives for this block, where it asks for its settings alone."""
+        names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
+        if names != set(self.owners) or any(isinstance(one, ast.Call) for one in ast.walk(test)):
+            return None
+        expression = ast.fix_missing_locations(ast.Expression(copy.deepcopy(test)))
+        try:
+            code = compile(expression, "<test>", "eval")
+            found = eval(code, {"__builtins__": {}}, {self.owners[0]: self.module})
+        except Exception:
+            return None
+        self.keys.append(bool(found) if isinstance(found, bool) else None)
+        return found if isinstance(found, bool) else None
+
+
+class _Rewritten:
+    """Before the original class in the order of classes."""
+
+    _planish_block: type
+    _planish_places: tuple[Place, ...]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As an instance of the original class; a module is looked at again where it is loaded."""
+        return _load, (self._planish_block,), dict(self.__dict__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new: Any = object.__new__(type(self))
+        memo[id(self)] = new
+        if isinstance(self, nn.Module):
+            new.__setstate__(copy.deepcopy(self.__dict__, memo))  # as torch's modules are copied
+        else:
+            new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return new
+
+
+def _load(original: Any) -> Any:
+    return object.__new__(_loading(original) if issubclass(original, nn.Module) else original)
+
+
+@functools.cache
+def _loading(original: Any) -> type:
+    def __setstate__(self: Any, state: Any) -> None:
+        self.__class__ = original
+        self.__setstate__(state)
+        put(self, self)
+
+    return type(original.__name__, (original,), {"__setstate__": __setstate__})
+
+
+_classes: dict[Any, type] = {}
+
+
+def _class(decision: _Decision) -> type:
+    key = decision.cls, decision.function, tuple(decision.keys)
+    if key not in _classes:
+        assert isinstance(decision.tree, ast.FunctionDef)
+        method = rewritten(decision.function, decision.tree, decision.helpers)
+        cls = decision.cls
+        body = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+        body |= {_method(decision.holder): method, "_planish_block": cls}
+        body["_planish_places"] = tuple(_distinct(decision.places))
+        _classes[key] = type(cls.__name__, (_Rewritten, cls), body)
+    return _classes[key]
+
+
+def _distinct(found: list[Place]) -> list[Place]:
+    """One for each norm, which may be in several branches: what does the most."""
+    most: dict[tuple[str, ...], Place] = {}
+    for place in found:
+        had = most.get(place.norms)
+        if had is None or len(str(place)) > len(str(had)):
+            most[place.norms] = place
+    return list(most.values())
+
+
+def decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
+    """The class that fuses, or None, and what is left apart, with reasons."""
+    decision = _Decision(holder, module)
+    if isinstance(decision.tree, str):
+        return None, [("its norms", decision.tree)] if holder is module else []
+    if isinstance(holder, nn.Module):
+        why = swapped._bound_forward(holder)
+        if why:
+            return None, [("its norms", why)]
+    fused = {name for place in decision.places for name in place.norms}
+    left = [
+        (", ".join(norms), f"{what}: {why}")
+        for norms, (what, why) in decision.left.items()
+        if not fused.intersection(norms)
+    ]
+    if holder is module:
+        processor = module.__dict__.get("processor")
+        fused |= {name for place in places_of(processor) for name in place.norms}
+        fused |= {name for norms in decision.left for name in norms}
+        left += [
+            (name, "nothing right around it in this forward")
+            for name, child in module._modules.items()
+            if child is not None and around.norm_form(child) is not None and name not in fused
+        ]
+    return (_class(decision) if decision.places else None), left
+
+
+def put(holder: Any, module: Any) -> None:
+    """Gives a block, or a processor, the forward that fuses, where there is one."""
+    if _is_ours(holder) or isinstance(holder, torch.jit.ScriptModule):
+        return
+    cls, _ = decide(holder, module)
+    if cls is not None:
+        _assign(holder, cls)
+
+
+def _assign(holder: Any, cls: type) -> None:
+    if isinstance(holder, nn.Module):
+        swapped._assign(holder, cls)
+    else:
+        holder.__class__ = cls
+
+
+def fuse(model: nn.Module) -> None:
+    """What :func:`planish.replace` does for ``fuse=True``."""
+    for holder, module in list(holders(model)):
+        put(holder, module)
+
+
+def unfuse(model: nn.Module) -> None:
+    """Gives every block and processor its own class again."""
+    for module in model.modules():
+        for holder in (module, module.__dict__.get("processor")):
+            if _is_ours(holder):
+                _assign(holder, original_class(holder))
+
+
+def places_of(holder: Any) -> tuple[Place, ...]:
+    """What its forward does in one."""
+    return type(holder)._planish_places if _is_ours(holder) else ()
