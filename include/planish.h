@@ -180,7 +180,7 @@ typedef enum planish_activation {
 typedef enum planish_gate {
     PLANISH_GATE_AFTER = 0, /* the norm's result: y = v * silu(gate) */
     PLANISH_GATE_BEFORE = 1 /* what it reads: s = x * silu(gate). Not with a residual. In BACKWARD x
-                               is then FORWARD's x, from which s is made again, rounded as there */
+                               is then FORWARD's x, from which s is made again, not rounded */
 } planish_gate;
 
 /* Where xhat is rounded. */
@@ -222,6 +222,7 @@ typedef struct planish_norm {
     int64_t scale_block; /* y_scales has one scale for each so many elements of a row (the last one
                             may be of fewer); 0: one for a row */
     planish_scale_format scale_format; /* of y_scales */
+    int32_t reserved;                  /* 0 */
     double scale_least, scale_most;    /* bounds of a scale that is made, before it becomes a power
                                           of two; 0: none. In that order: where they contradict,
                                           scale_most holds. A scale of 0 is made 1 before that */
@@ -245,6 +246,7 @@ static inline planish_norm planish_norm_op(planish_kind kind, uint64_t reduce_ax
                        0,
                        0,
                        PLANISH_SCALE_FLOAT,
+                       0,
                        0,
                        0};
     return op;
@@ -307,12 +309,12 @@ typedef enum planish_pass {
     /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors) */
     PLANISH_FORWARD = 0,
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
-     * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean in f64 then:
-     * with x, y and weight of less it is taken for the mean itself, where any other costs a sweep
-     * over x that finds what its rounding lost.
-     * mean and rstd are used as they are given, be they x's own or not. A mean within a few ULP of
-     * x's own, in the mean's dtype, is that, rounded, and what rounding took from it is mended;
-     * docs/internals/numerics.md has the bound. */
+     * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean
+     * in f64 then: with x, y and weight of less it is taken for the mean itself, where any other
+     * costs a sweep over x that finds what its rounding lost. mean and rstd are used as they are
+     * given, be they x's own or not. A mean within a few ULP of x's own, in the mean's dtype, is
+     * that, rounded, and what rounding took from it is mended; docs/internals/numerics.md has the
+     * bound. */
     PLANISH_BACKWARD = 1,
     /* dy, y, rstd, weight?, bias? -> dx?, dweight?, dbias?
      * The memory-efficient backward: xhat = (y - bias) / (weight_offset + weight), so x need not be
@@ -364,8 +366,8 @@ typedef enum planish_pass {
  * offset and place alone, and BACKWARD draws it again.
  *
  * q is rounded to nearest, ties to even, and saturated: to 448 (f8_e4m3fn), 57344 (f8_e5m2), 127
- * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded. amax and
- * the scales that are made pass over NaN.
+ * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded. amax
+ * and the scales that are made pass over NaN.
  *
  * Aliasing: y may be x itself, and dx may be dy, x or y itself (same data, dtype and strides); sum
  * may be x or residual, dresidual may be x, dy or dsum, dgate may be gate or dy, dx may be dsum or

@@ -15,6 +15,9 @@ static planish_status check_fields(const planish_norm *op, message error) {
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->rounding is %d; wanted PLANISH_ROUND_ONCE or PLANISH_ROUND_XHAT",
                     (int)op->rounding);
+    if (op->reserved)
+        return fail(error, PLANISH_ERROR_ARGUMENT, "op->reserved is %d; wanted 0",
+                    (int)op->reserved);
     if (!(op->dropout_p >= 0 && op->dropout_p < 1))
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->dropout_p is %g; wanted a probability of at least 0 and below 1",

@@ -62,6 +62,7 @@ class Norm(ctypes.Structure):
         ("dropout_p", ctypes.c_double),
         ("scale_block", ctypes.c_int64),
         ("scale_format", ctypes.c_int),
+        ("reserved", ctypes.c_int32),
         ("scale_least", ctypes.c_double),
         ("scale_most", ctypes.c_double),
     )

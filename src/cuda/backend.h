@@ -65,7 +65,6 @@ typedef struct cuda_plan {
  * such device. */
 planish_status cuda_device_limits(int device, cuda_limits *limits, message error);
 
-
 /* Pure. The row kernels where they take the problem, else the general ones. */
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits);
 

@@ -123,6 +123,9 @@ static void add_cut(const cpu_plan *plan, char line[512]) {
     case PATH_STRIDED:
         add(line, "; %lld rows a block", (long long)plan->cut.strided.block_rows);
         break;
+    case PATH_STAGED:
+        add(line, "; %lld rows a block", (long long)plan->cut.staged.block_rows);
+        break;
     case PATH_CHANNELS:
         add(line, "; tiles of %lld, %lld a block", (long long)plan->cut.channels.tile_pixels,
             (long long)plan->cut.channels.block_tiles);

@@ -34,7 +34,8 @@ void staged_plan(cpu_plan *plan, const problem *p);
 /* Names the stages, as "+residual+dropout"; returns its whole length. */
 int staged_describe(const problem *p, char *text, size_t bytes);
 
-/* ---- The forward: a planish_task ------------------------------------------------------------------
+/* ---- The forward: a planish_task
+ * ------------------------------------------------------------------
  */
 
 void staged_forward_blocks(void *job, int64_t begin, int64_t end);
