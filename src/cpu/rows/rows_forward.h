@@ -13,15 +13,18 @@ enum { WRITE_AHEAD = 4096 };
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-/* From a row to the one to be prefetched while it is read, bytes; for the last of the reads, and for
- * those before it. In a block of a sum the next block's terms are (cpu/rows/rows_sum_forward.h). */
+/* From a row to what is prefetched while y is made of it, and while it is summed before (0: nothing),
+ * in bytes: `rows` rows on, or where a block of a sum says (cpu/rows/rows_sum_forward.h). */
+INLINE int64_t NAME(from_x)(const forward_args *a, const char *to) {
+    return (int64_t)((uintptr_t)to - (uintptr_t)a->x);
+}
 INLINE int64_t NAME(bytes_ahead)(const forward_args *a, int64_t rows) {
-    return a->sum ? a->sum - a->x : rows * a->x_pitch;
+    return a->sum ? NAME(from_x)(a, a->sum) : rows * a->x_pitch;
 }
 INLINE int64_t NAME(sums_ahead)(const forward_args *a, int64_t rows) {
     if (!a->hints->prefetch_sums)
         return 0;
-    return a->residual ? a->residual - a->x : rows * a->x_pitch;
+    return a->residual ? NAME(from_x)(a, a->residual) : rows * a->x_pitch;
 }
 
 /* Prefetches the lines of x and y that come after element i of a row that is taken alone. */

@@ -1,20 +1,19 @@
 /*
  * Forward of rows that are the sum of x and a residual; part of cpu/rows/kernels_rows_forward.c, in
- * the words of cpu/rows/rows.h. A block of rows of the sum is made, small enough for the first-level
- * cache, and handed to the kernel of rows as its x: there is no kernel of a norm of two tensors, and
- * rows of few columns go as they always do. What is written past the cache is made in a scratch that
- * the norm reads, and copied from there by non-temporal stores: memory is not read for it, nor does
- * it push x out of the cache.
+ * the words of cpu/rows/rows.h. A block of rows of the sum is made, small enough for the
+ * first-level cache, and handed to the kernel of rows as its x: there is no kernel of a norm of two
+ * tensors, and rows of few columns go as they always do. A sum that goes to memory is made in a
+ * scratch that the norm reads, and written from there by non-temporal stores.
  */
 
-#ifndef SUM_NEAR
-#define SUM_NEAR 16384
-#define SUM_MOST 32768
-#endif
-/* Bytes of a block of rows, and of a row that is streamed from scratch. */
-enum { SUM_BLOCK_BYTES = SUM_NEAR, SUM_ROW_BYTES = SUM_MOST };
+/*
+ * Bytes of a block of rows; of one whose sum is streamed, which rows of no more than that are: the
+ * less is read before as much is written, the less either waits. SUM_PIECE_BYTES are streamed at
+ * once (docs/notebook/110).
+ */
+enum { SUM_BLOCK_BYTES = 16384, SUM_STREAM_BYTES = 8192, SUM_PIECE_BYTES = 256 };
 
-/* How far ahead of a sum its terms are prefetched where they are not near. */
+/* How far ahead of a sum its terms are prefetched from memory. */
 enum { RESIDUAL_AHEAD = 1024 };
 
 /* n elements of the sum, each rounded once. It may be written over either term. */
@@ -56,54 +55,73 @@ INLINE void NAME(add_elements)(const ELEMENT_T *x, const ELEMENT_T *residual, EL
                       n - i);
 }
 
-/* Rows [row, row + count) of the sum, made at `to`. */
+/* Rows [row, row + count) of the sum, made at `to`; where that is not their place, by non-temporal
+ * stores there too, a few lines at a time while the terms are read. */
 ONE_COPY void NAME(add_rows)(const forward_args *a, int64_t row, int64_t count, char *to,
-                             int64_t pitch) {
+                             int64_t pitch, bool prefetches) {
     const char *const x = a->x + row * a->x_pitch;
     const char *const residual = a->residual + row * a->residual_pitch;
+    char *const sum = a->sum + row * a->sum_pitch;
     const int64_t bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
-    const bool dense = a->x_pitch == bytes && a->residual_pitch == bytes && pitch == bytes;
+    const bool dense = a->x_pitch == bytes && a->residual_pitch == bytes && pitch == bytes &&
+                       a->sum_pitch == bytes;
     const int64_t runs = dense ? 1 : count, n = dense ? count * a->cols : a->cols;
-    for (int64_t r = 0; r < runs; r++) {
-        const ELEMENT_T *const from = (const ELEMENT_T *)(x + r * a->x_pitch);
-        const ELEMENT_T *const other = (const ELEMENT_T *)(residual + r * a->residual_pitch);
-        ELEMENT_T *const made = (ELEMENT_T *)(to + r * pitch);
-        if (a->traffic == TRAFFIC_CACHED)
-            NAME(add_elements)(from, other, made, n, TRAFFIC_CACHED);
-        else
-            NAME(add_elements)(from, other, made, n, TRAFFIC_AHEAD);
-    }
+    const int64_t most = to == sum ? n : SUM_PIECE_BYTES / (int64_t)sizeof(ELEMENT_T);
+    for (int64_t r = 0; r < runs; r++)
+        for (int64_t at = 0; at < n; at += most) {
+            const ELEMENT_T *const from = (const ELEMENT_T *)(x + r * a->x_pitch) + at;
+            const ELEMENT_T *const other = (const ELEMENT_T *)(residual + r * a->residual_pitch) + at;
+            ELEMENT_T *const made = (ELEMENT_T *)(to + r * pitch) + at;
+            const int64_t length = NAME(min)(n - at, most);
+            if (prefetches)
+                NAME(add_elements)(from, other, made, length, TRAFFIC_AHEAD);
+            else
+                NAME(add_elements)(from, other, made, length, TRAFFIC_CACHED);
+            if (to != sum)
+                stream_lines((ELEMENT_T *)(sum + r * a->sum_pitch) + at, made,
+                             length * (int64_t)sizeof(ELEMENT_T));
+        }
 }
 
-/* Rows of a block: steps of the kernels of rows, so that no rows are left over. */
-INLINE int64_t NAME(sum_block_rows)(int64_t bytes) {
-    const int64_t rows = SUM_BLOCK_BYTES / bytes, step = rows >= SHORT_ROWS ? SHORT_ROWS : TOGETHER;
-    return rows < TOGETHER ? rows > 1 ? rows : 1 : rows / step * step;
+/* Rows of a block: steps of the kernels of rows, so that no rows are left over. Long rows from
+ * memory go in groups; from a cache one is a block. */
+INLINE int64_t NAME(sum_block_rows)(int64_t row_bytes, bool streams, bool far) {
+    const int64_t rows = (streams ? SUM_STREAM_BYTES : SUM_BLOCK_BYTES) / row_bytes;
+    const int64_t step = rows >= SHORT_ROWS ? SHORT_ROWS : TOGETHER;
+    const int64_t least = far && !streams ? TOGETHER : 1;
+    return rows >= TOGETHER ? rows / step * step : rows > least ? rows : least;
 }
 
-/* All rows, by the kernel for those without a residual. */
+/*
+ * All rows, by the kernel for those without a residual. In a block of a streamed sum the next
+ * block's x and residual are prefetched in the place of the next rows: forward_args' sum and
+ * residual say where. What comes from a cache is there in time, prefetches only cost.
+ */
 ONE_COPY void NAME(forward_sums)(const forward_args *a, forward_kernel *norm) {
+    _Alignas(64) char scratch[SUM_STREAM_BYTES];
     const int64_t bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
-    const bool streams = bytes <= SUM_ROW_BYTES && NAME(traffic_to)(a->traffic, a->sum, a->sum_pitch,
-                                                                    a->cols) == TRAFFIC_STREAM;
-    const int64_t most = NAME(sum_block_rows)(bytes), pitch = streams ? bytes : a->sum_pitch;
-    const bool dense = pitch == a->x_pitch && pitch == a->residual_pitch;
-    _Alignas(64) char scratch[SUM_ROW_BYTES > SUM_BLOCK_BYTES ? SUM_ROW_BYTES : SUM_BLOCK_BYTES];
+    const bool far = a->traffic == TRAFFIC_STREAM;
+    const bool streams =
+        bytes <= SUM_STREAM_BYTES &&
+        NAME(traffic_to)(a->traffic, a->sum, a->sum_pitch, a->cols) == TRAFFIC_STREAM;
+    const bool ahead = streams && a->x_pitch == bytes && a->residual_pitch == bytes;
+    const int64_t most = NAME(sum_block_rows)(bytes, streams, far);
     cpu_hints hints = *a->hints;
-    hints.far = hints.alone = hints.prefetch_steps = false;
-    hints.prefetch_sums = a->traffic != TRAFFIC_CACHED && dense;
+    if (!far || streams) {
+        hints.far = hints.alone = hints.prefetch_steps = false;
+        hints.prefetch_sums = ahead;
+    }
     forward_args block = *a;
     block.hints = &hints;
-    block.x_pitch = pitch;
+    block.traffic = far ? TRAFFIC_STREAM : TRAFFIC_CACHED;
+    block.x_pitch = streams ? bytes : a->sum_pitch;
     for (int64_t row = 0; row < a->rows; row += most) {
-        const int64_t count = NAME(min)(a->rows - row, most);
+        const int64_t count = NAME(min)(a->rows - row, most), next = row + count;
         char *const sum = a->sum + row * a->sum_pitch, *const to = streams ? scratch : sum;
-        NAME(add_rows)(a, row, count, to, pitch);
-        for (int64_t r = 0; r < count && streams; r++)
-            stream_lines(sum + r * a->sum_pitch, scratch + r * bytes, bytes);
+        NAME(add_rows)(a, row, count, to, block.x_pitch, far);
         block.x = to;
-        block.sum = dense ? (char *)(uintptr_t)(a->x + (row + count) * pitch) : to;
-        block.residual = a->residual + (row + count) * pitch;
+        block.sum = ahead ? (char *)(uintptr_t)(a->x + next * bytes) : streams ? to : NULL;
+        block.residual = ahead ? a->residual + next * bytes : NULL;
         block.rows = count;
         block.y = a->y ? a->y + row * a->y_pitch : NULL;
         block.mean = stat_at(&a->mean, row);
