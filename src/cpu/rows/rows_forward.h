@@ -13,8 +13,9 @@ enum { WRITE_AHEAD = 4096 };
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
-/* From a row to what is prefetched while y is made of it, and while it is summed before (0: nothing),
- * in bytes: `rows` rows on, or where a block of a sum says (cpu/rows/rows_sum_forward.h). */
+/* From a row to what is prefetched while y is made of it, and while it is summed before (0:
+ * nothing), in bytes: `rows` rows on, or where a block of a sum says (cpu/rows/rows_sum_forward.h).
+ */
 INLINE int64_t NAME(from_x)(const forward_args *a, const char *to) {
     return (int64_t)((uintptr_t)to - (uintptr_t)a->x);
 }

@@ -51,8 +51,8 @@ INLINE void NAME(add_elements)(const ELEMENT_T *x, const ELEMENT_T *residual, EL
         }
     }
     for (; i < n; i += VEC_LANES)
-        NAME(store_x)(sum + i, V(add)(NAME(load_x)(x + i, n - i), NAME(load_x)(residual + i, n - i)),
-                      n - i);
+        NAME(store_x)(sum + i,
+                      V(add)(NAME(load_x)(x + i, n - i), NAME(load_x)(residual + i, n - i)), n - i);
 }
 
 /* Rows [row, row + count) of the sum, made at `to`; where that is not their place, by non-temporal
@@ -70,7 +70,8 @@ ONE_COPY void NAME(add_rows)(const forward_args *a, int64_t row, int64_t count, 
     for (int64_t r = 0; r < runs; r++)
         for (int64_t at = 0; at < n; at += most) {
             const ELEMENT_T *const from = (const ELEMENT_T *)(x + r * a->x_pitch) + at;
-            const ELEMENT_T *const other = (const ELEMENT_T *)(residual + r * a->residual_pitch) + at;
+            const ELEMENT_T *const other =
+                (const ELEMENT_T *)(residual + r * a->residual_pitch) + at;
             ELEMENT_T *const made = (ELEMENT_T *)(to + r * pitch) + at;
             const int64_t length = NAME(min)(n - at, most);
             if (prefetches)
@@ -84,11 +85,12 @@ ONE_COPY void NAME(add_rows)(const forward_args *a, int64_t row, int64_t count, 
 }
 
 /* Rows of a block: steps of the kernels of rows, so that no rows are left over. Long rows from
- * memory go in groups; from a cache one is a block. */
+ * memory go in groups; from a cache the longest go alone. */
 INLINE int64_t NAME(sum_block_rows)(int64_t row_bytes, bool streams, bool far) {
     const int64_t rows = (streams ? SUM_STREAM_BYTES : SUM_BLOCK_BYTES) / row_bytes;
     const int64_t step = rows >= SHORT_ROWS ? SHORT_ROWS : TOGETHER;
-    const int64_t least = far && !streams ? TOGETHER : 1;
+    const bool grouped = far || row_bytes <= SUM_BLOCK_BYTES / 2;
+    const int64_t least = grouped && !streams ? TOGETHER : 1;
     return rows >= TOGETHER ? rows / step * step : rows > least ? rows : least;
 }
 
