@@ -9,6 +9,8 @@
 DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
 
+#include "cpu/rows/rows_sum_forward.h"
+
 #include "cpu/rows/rows_forward.h"
 
 #include "cpu/rows/rows_fused_forward.h"

@@ -13,6 +13,21 @@ enum { WRITE_AHEAD = 4096 };
 
 static void NAME(forward_row)(const forward_args *a, int64_t row, bool rms, traffic t);
 
+/* From a row to what is prefetched while y is made of it, and while it is summed before (0:
+ * nothing), in bytes: `rows` rows on, or where a block of a sum says (cpu/rows/rows_sum_forward.h).
+ */
+INLINE int64_t NAME(from_x)(const forward_args *a, const char *to) {
+    return (int64_t)((uintptr_t)to - (uintptr_t)a->x);
+}
+INLINE int64_t NAME(bytes_ahead)(const forward_args *a, int64_t rows) {
+    return a->sum ? NAME(from_x)(a, a->sum) : rows * a->x_pitch;
+}
+INLINE int64_t NAME(sums_ahead)(const forward_args *a, int64_t rows) {
+    if (!a->hints->prefetch_sums)
+        return 0;
+    return a->residual ? NAME(from_x)(a, a->residual) : rows * a->x_pitch;
+}
+
 /* Prefetches the lines of x and y that come after element i of a row that is taken alone. */
 INLINE void NAME(prefetch_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t i, int64_t x_ahead,
                                 const traffic t) {
@@ -163,11 +178,10 @@ INLINE void NAME(store_moments)(const forward_args *a, int64_t row, const int co
 
 /* Rows of which one leaves the range: that one alone is done another way. */
 OUTLINE void NAME(one_by_one)(const forward_args *a, int64_t row, int count, bool rms, traffic t) {
-    const forward_args staged = NAME(staged_args)(a);
     for (int r = 0; r < count && count > 1; r++)
-        NAME(forward_row)(&staged, row + r, rms, t);
+        NAME(forward_row)(a, row + r, rms, t);
     if (count == 1)
-        overflow_forward_row(&staged, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
+        overflow_forward_row(a, row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                              DTYPE_OF(WEIGHT));
 }
 
@@ -209,15 +223,16 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
 
 /* Those of rows [row, row + count), or the ones that are given. */
 INLINE void NAME(group_moments_of)(const forward_args *a, int64_t row, const int count,
-                                   const bool rms, int64_t ahead, NAME(group_moments) * g) {
-    NAME(staged_rows)(a, row, count, g->x);
+                                   const bool rms, NAME(group_moments) * g) {
+    const int64_t sums_ahead = NAME(sums_ahead)(a, count);
+    NAME(x_rows)(a, row, count, g->x);
     if (rms)
         memset(g->mean, 0, sizeof g->mean);
     if (a->given) {
         g->in_range = NAME(given_moments)(a, row, count, rms, g->mean, g->rstd);
         return;
     }
-    NAME(moments)(g->x, count, a->cols, a->hints->prefetch_sums ? ahead : 0, rms, g->mean, g->m2);
+    NAME(moments)(g->x, count, a->cols, sums_ahead, rms, g->mean, g->m2);
     for (int r = count; r < TOGETHER; r++)
         g->m2[r] = g->m2[0];
     g->in_range = NAME(finish_moments)(a, g->m2, g->rstd);
@@ -225,9 +240,9 @@ INLINE void NAME(group_moments_of)(const forward_args *a, int64_t row, const int
 
 INLINE void NAME(forward_group)(const forward_args *a, int64_t row, const int count, const bool rms,
                                 const traffic t, ELEMENT_T *piece) {
-    const int64_t ahead = count * a->x_pitch;
+    const int64_t ahead = NAME(bytes_ahead)(a, count);
     NAME(group_moments) g;
-    NAME(group_moments_of)(a, row, count, rms, ahead, &g);
+    NAME(group_moments_of)(a, row, count, rms, &g);
     NAME(finish_group)(a, row, count, rms, t, piece, &g, ahead);
 }
 
@@ -236,7 +251,7 @@ INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *co
                                int64_t ahead, const bool rms, NAME(group_moments) * g) {
     REAL total[TOGETHER], center[TOGETHER];
     double rest[TOGETHER];
-    NAME(staged_rows)(a, row, TOGETHER, g->x);
+    NAME(x_rows)(a, row, TOGETHER, g->x);
     NAME(segment_sums)(g->x, TOGETHER, a->cols, ahead, rms, total);
     NAME(segment_rest)(g->x, y, TOGETHER, a->cols, ahead, rms, total, center, rest, g->m2);
     if (rms)
@@ -252,8 +267,8 @@ INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *co
  */
 INLINE int64_t NAME(forward_groups)(const forward_args *a, int64_t row, int64_t end, const bool rms,
                                     const traffic t, ELEMENT_T *piece) {
-    const int64_t ahead = 2 * TOGETHER * a->x_pitch;
-    const int64_t sums_ahead = a->hints->prefetch_sums ? ahead : 0;
+    const int64_t ahead = NAME(bytes_ahead)(a, 2 * TOGETHER);
+    const int64_t sums_ahead = NAME(sums_ahead)(a, 2 * TOGETHER);
     const bool prefetches = LINE_VECTORS && a->hints->prefetch_y && a->y && !piece;
     NAME(group_moments) group, next;
     if (row < end)
@@ -288,7 +303,7 @@ INLINE int64_t NAME(few_columns)(const forward_args *a, bool rms) {
 INLINE int64_t NAME(few_columns)(const forward_args *a, const bool rms) {
     const planish_kind kind = rms ? PLANISH_RMS : PLANISH_LAYER;
     _Alignas(64) REAL weight[NAME(FEW_COLS)], bias[NAME(FEW_COLS)];
-    if (a->cols > NAME(FEW_COLS) || a->given || !a->y || a->residual)
+    if (a->cols > NAME(FEW_COLS) || a->given || !a->y)
         return 0;
     if (DTYPE_OF(WEIGHT) == DTYPE_OF(REAL_TOKEN))
         return UNIT(few_forward, ELEMENT, REAL_TOKEN, TIER)[kind](a);
@@ -318,9 +333,16 @@ INLINE void NAME(forward_rows)(const forward_args *a, const bool rms) {
         NAME(forward_row)(a, row, rms, t);
 }
 
-static void NAME(forward_layer)(const forward_args *a) {
+static void NAME(layer_rows)(const forward_args *a) {
     NAME(forward_rows)(a, false);
 }
-static void NAME(forward_rms)(const forward_args *a) {
+static void NAME(rms_rows)(const forward_args *a) {
     NAME(forward_rows)(a, true);
+}
+
+static void NAME(forward_layer)(const forward_args *a) {
+    NAME(forward_sums_or)(a, NAME(layer_rows));
+}
+static void NAME(forward_rms)(const forward_args *a) {
+    NAME(forward_sums_or)(a, NAME(rms_rows));
 }

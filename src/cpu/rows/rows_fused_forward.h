@@ -26,18 +26,17 @@ ONE_COPY void NAME(fused_apply)(const forward_args *a, const ELEMENT_T *x, ELEME
 INLINE void NAME(fused_group)(const forward_args *a, int64_t row, const int count,
                               const traffic t) {
     const bool rms = a->kind == PLANISH_RMS;
-    const int64_t ahead = t == TRAFFIC_CACHED ? 0 : count * a->x_pitch;
+    const int64_t ahead = t == TRAFFIC_CACHED ? 0 : NAME(bytes_ahead)(a, count);
     NAME(group_moments) g;
     if (rms)
-        NAME(group_moments_of)(a, row, count, true, ahead, &g);
+        NAME(group_moments_of)(a, row, count, true, &g);
     else
-        NAME(group_moments_of)(a, row, count, false, ahead, &g);
+        NAME(group_moments_of)(a, row, count, false, &g);
     if (__builtin_expect(!g.in_range, 0)) {
-        const forward_args staged = NAME(staged_args)(a);
         for (int r = 0; r < count && count > 1; r++)
-            NAME(fused_row)(&staged, row + r, t);
+            NAME(fused_row)(a, row + r, t);
         if (count == 1)
-            overflow_forward_row(&staged, row, a->kind, DTYPE_OF(ELEMENT), DTYPE_OF(WEIGHT));
+            overflow_forward_row(a, row, a->kind, DTYPE_OF(ELEMENT), DTYPE_OF(WEIGHT));
         return;
     }
     NAME(store_moments)(a, row, count, &g);
@@ -56,7 +55,7 @@ ONE_COPY void NAME(fused_row)(const forward_args *a, int64_t row, traffic t) {
     NAME(fused_group)(a, row, 1, t);
 }
 
-static void NAME(forward_fused)(const forward_args *a) {
+static void NAME(fused_rows)(const forward_args *a) {
     const traffic t = NAME(traffic_to)(a->traffic, a->y, a->y_pitch, a->cols);
     const int64_t most = t == TRAFFIC_STREAM ? STREAM_ROW_BYTES : GROUP_ROW_BYTES;
     const int64_t grouped =
@@ -66,4 +65,8 @@ static void NAME(forward_fused)(const forward_args *a) {
         NAME(fused_group)(a, row, TOGETHER, t);
     for (; row < a->rows; row++)
         NAME(fused_row)(a, row, t);
+}
+
+static void NAME(forward_fused)(const forward_args *a) {
+    NAME(forward_sums_or)(a, NAME(fused_rows));
 }
