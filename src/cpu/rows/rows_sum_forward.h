@@ -9,7 +9,7 @@
 /*
  * Bytes of a block of rows; of one whose sum is streamed, which rows of no more than that are: the
  * less is read before as much is written, the less either waits. SUM_PIECE_BYTES are streamed at
- * once (docs/notebook/110).
+ * once (docs/notebook/111).
  */
 enum { SUM_BLOCK_BYTES = 16384, SUM_STREAM_BYTES = 8192, SUM_PIECE_BYTES = 256 };
 
