@@ -341,8 +341,8 @@ static void NAME(rms_rows)(const forward_args *a) {
 }
 
 static void NAME(forward_layer)(const forward_args *a) {
-    NAME(forward_sums_or)(a, NAME(layer_rows));
+    NAME(forward_sums_or)(a, NAME(layer_rows), false);
 }
 static void NAME(forward_rms)(const forward_args *a) {
-    NAME(forward_sums_or)(a, NAME(rms_rows));
+    NAME(forward_sums_or)(a, NAME(rms_rows), true);
 }

@@ -68,5 +68,5 @@ static void NAME(fused_rows)(const forward_args *a) {
 }
 
 static void NAME(forward_fused)(const forward_args *a) {
-    NAME(forward_sums_or)(a, NAME(fused_rows));
+    NAME(forward_sums_or)(a, NAME(fused_rows), a->kind == PLANISH_RMS);
 }

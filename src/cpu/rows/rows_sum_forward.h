@@ -9,7 +9,7 @@
 /*
  * Bytes of a block of rows; of one whose sum is streamed, which rows of no more than that are: the
  * less is read before as much is written, the less either waits. SUM_PIECE_BYTES are streamed at
- * once (docs/notebook/110).
+ * once (docs/notebook/111).
  */
 enum { SUM_BLOCK_BYTES = 16384, SUM_STREAM_BYTES = 8192, SUM_PIECE_BYTES = 256 };
 
@@ -85,11 +85,11 @@ ONE_COPY void NAME(add_rows)(const forward_args *a, int64_t row, int64_t count, 
 }
 
 /* Rows of a block: steps of the kernels of rows, so that no rows are left over. Long rows from
- * memory go in groups; from a cache the longest go alone. */
-INLINE int64_t NAME(sum_block_rows)(int64_t row_bytes, bool streams, bool far) {
+ * memory go in groups; from a cache the longest go alone, those of RMSNorm sooner. */
+INLINE int64_t NAME(sum_block_rows)(int64_t row_bytes, bool streams, bool far, bool rms) {
     const int64_t rows = (streams ? SUM_STREAM_BYTES : SUM_BLOCK_BYTES) / row_bytes;
     const int64_t step = rows >= SHORT_ROWS ? SHORT_ROWS : TOGETHER;
-    const bool grouped = far || row_bytes <= SUM_BLOCK_BYTES / 2;
+    const bool grouped = far || row_bytes <= SUM_BLOCK_BYTES / (rms ? 2 : 1);
     const int64_t least = grouped && !streams ? TOGETHER : 1;
     return rows >= TOGETHER ? rows / step * step : rows > least ? rows : least;
 }
@@ -99,7 +99,7 @@ INLINE int64_t NAME(sum_block_rows)(int64_t row_bytes, bool streams, bool far) {
  * block's x and residual are prefetched in the place of the next rows: forward_args' sum and
  * residual say where. What comes from a cache is there in time, prefetches only cost.
  */
-ONE_COPY void NAME(forward_sums)(const forward_args *a, forward_kernel *norm) {
+ONE_COPY void NAME(forward_sums)(const forward_args *a, forward_kernel *norm, bool rms) {
     _Alignas(64) char scratch[SUM_STREAM_BYTES];
     const int64_t bytes = a->cols * (int64_t)sizeof(ELEMENT_T);
     const bool far = a->traffic == TRAFFIC_STREAM;
@@ -107,7 +107,7 @@ ONE_COPY void NAME(forward_sums)(const forward_args *a, forward_kernel *norm) {
         bytes <= SUM_STREAM_BYTES &&
         NAME(traffic_to)(a->traffic, a->sum, a->sum_pitch, a->cols) == TRAFFIC_STREAM;
     const bool ahead = streams && a->x_pitch == bytes && a->residual_pitch == bytes;
-    const int64_t most = NAME(sum_block_rows)(bytes, streams, far);
+    const int64_t most = NAME(sum_block_rows)(bytes, streams, far, rms);
     cpu_hints hints = *a->hints;
     if (!far || streams) {
         hints.far = hints.alone = hints.prefetch_steps = false;
@@ -133,9 +133,9 @@ ONE_COPY void NAME(forward_sums)(const forward_args *a, forward_kernel *norm) {
     }
 }
 
-INLINE void NAME(forward_sums_or)(const forward_args *a, forward_kernel *norm) {
+INLINE void NAME(forward_sums_or)(const forward_args *a, forward_kernel *norm, bool rms) {
     if (a->residual)
-        NAME(forward_sums)(a, norm);
+        NAME(forward_sums)(a, norm, rms);
     else
         norm(a);
 }
