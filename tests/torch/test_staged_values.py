@@ -115,7 +115,9 @@ def results_of(case: Call, given: dict[str, Tensor]) -> list[Tensor | None]:
     ys = case(given)
     ys = ys if isinstance(ys, tuple) else (ys,)
     torch.manual_seed(5)
-    total = torch.stack([(y.double() * torch.randn(y.shape).double()).sum() for y in ys]).sum()
+    total = torch.stack(
+        [(y.double() * torch.randn(y.shape).double().to(y.device)).sum() for y in ys]
+    ).sum()
     return [*ys, *torch.autograd.grad(total, list(given.values()), allow_unused=True)]
 
 
