@@ -56,6 +56,25 @@ static inline u32 narrow_bf16(float f) {
     return f != f ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
 
+/* In 8 bits: the nearest multiple of the last place, saturated. */
+static inline u32 narrow_to_byte(float f, int digits, int bias, float most) {
+    if (f != f)
+        return 0x7f;
+    const float size = fminf(fabsf(f), most);
+    int exponent = 0;
+    frexpf(size, &exponent);
+    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    const u32 places = (u32)nearbyintf(ldexpf(size, digits - exponent));
+    return (f < 0 || (f == 0 && 1 / f < 0) ? 0x80u : 0) |
+           (((u32)(exponent + bias - 1) << digits) + places);
+}
+
+template <bool IS_E4M3> u32 narrow_pair(float low, float high) {
+    const int digits = IS_E4M3 ? 3 : 2, bias = IS_E4M3 ? 7 : 15;
+    const float most = IS_E4M3 ? 448.f : 57344.f;
+    return narrow_to_byte(low, digits, bias, most) | narrow_to_byte(high, digits, bias, most) << 8;
+}
+
 static inline u32 larger_half(u32 a, u32 b) {
     a &= 0x7fff, b &= 0x7fff;
     return a > 0x7c00 ? b : b > 0x7c00 ? a : a > b ? a : b;

@@ -141,9 +141,7 @@ __device__ __forceinline__ void put_chunk(const forward_args &args, const place 
         store_chunk<Y_BYTES, Y_ACCESS>(address_of<ROLE_Y>(args, r.number) + number * Y_BYTES, pack<Y_TYPE, WIDTH>(y));
     if constexpr (HAS_Q) {
         u32 byte[WIDTH];
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            byte[i] = quantized<Q_TYPE>(y[i], scale);
+        quantize<Q_TYPE, WIDTH>(y, divisor_of(scale), byte);
         store_bytes<ACCESSES[ROLE_Q]>(address_of<ROLE_Q>(args, r.number) + number * WIDTH, byte);
     }
 }
