@@ -235,7 +235,7 @@ __device__ __forceinline__ void put_block(const general_args &args, const row_st
         float most = 0;
         for (i64 i = begin + t.slice; t.there && i < end; i += SLICES) {
             const place p = moved(args, t.at, args.outer, args.inner, i);
-            most = fmaxf(most, magnitude(y_at(args, t, p, sum_at(args, t, p, kept))));
+            most = larger_magnitude(most, y_at(args, t, p, sum_at(args, t, p, kept)));
         }
         most = (float)over_slices<true>(room, most);
         scale = scale_for<Q_TYPE, POWER_OF_TWO>(most, args.scale_least, args.scale_most);
@@ -258,7 +258,7 @@ __device__ __forceinline__ void put_block(const general_args &args, const row_st
             ((char *)args.data[MASK])[p.at[MASK]] = kept;
         if constexpr (Q_TYPE != NONE)
             ((char *)args.data[Q])[p.at[Q]] = (char)quantized<Q_TYPE>(y, divisor_of(scale));
-        amax = fmaxf(amax, magnitude(y));
+        amax = larger_magnitude(amax, y);
     }
 }
 

@@ -121,7 +121,7 @@ __device__ __forceinline__ float chunk_magnitude(const real *y) {
     float most = 0;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
-        most = fmaxf(most, magnitude(y[i]));
+        most = larger_magnitude(most, y[i]);
     return most;
 }
 

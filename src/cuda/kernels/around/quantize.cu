@@ -87,10 +87,9 @@ __device__ __forceinline__ void quantize(const T *y, const divisor &d, u32 *byte
     }
 }
 
-/* What |y| counts as for a scale: NaN as nothing. */
-template <typename T> __device__ __forceinline__ float magnitude(T y) {
-    const float v = (float)(y < 0 ? -y : y);
-    return v == v ? v : 0;
+/* The larger one of `most` and |y|; NaN counts as nothing, as fmaxf has it. */
+template <typename T> __device__ __forceinline__ float larger_magnitude(float most, T y) {
+    return fmaxf(most, fabsf((float)y));
 }
 
 /* The least power of two that is not below a positive v, from 2^-126 to 2^127. */
