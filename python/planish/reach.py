@@ -50,6 +50,8 @@ _FORWARD = (
     "_fused_rms_norm",
     "planish::norm_forward",
     "planish::norm_statistics",
+    "planish::staged_norm",
+    "planish::quantized_norm",
 )
 
 

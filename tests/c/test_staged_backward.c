@@ -261,7 +261,7 @@ static void differences(void) {
     for (int a = 0; a < SETS; a++)
         for (size_t s = 0; s < sizeof small / sizeof *small; s++)
             for (int kind = 0; kind < 2; kind++) {
-                backward_case c = case_of((planish_kind)kind, &small[s], (uint64_t)(a + 1));
+                backward_case c = case_of((planish_kind)kind, &small[s], (uint64_t)a + 1);
                 put_around(&c, &sets[a]);
                 put_types(&c, types[3]);
                 /* Not both: there is no residual with a gate before. */
@@ -305,7 +305,7 @@ static uint64_t layouts_and_threads(bool alone) {
         for (int s = 0; s < SHAPES; s++)
             for (element t = F32; t < ELEMENT_COUNT; t++) {
                 backward_case c =
-                    case_of((planish_kind)((a + s) % 2), &shapes[s], (uint64_t)(a + s + 1));
+                    case_of((planish_kind)((a + s) % 2), &shapes[s], (uint64_t)a + (uint64_t)s + 1);
                 const element alike[6] = {t, t, t, t, t, t == F64 ? F64 : F32};
                 put_around(&c, &sets[a]);
                 put_types(&c, alike);

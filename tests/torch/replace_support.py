@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-FORWARD = "planish::norm_forward"
+#: Of planish's own norms, by stages (an offset, an order of rounding) or not.
+FORWARD = ("planish::norm_forward", "planish::staged_norm")
 
 
 class Llama(nn.Module):

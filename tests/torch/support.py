@@ -35,8 +35,9 @@ class Calls:
     def __init__(self) -> None:
         self._before = planish.stats()
 
-    def on_planish(self, operator: str) -> int:
-        return planish.stats()[operator]["planish"] - self._before[operator]["planish"]
+    def on_planish(self, *operators: str) -> int:
+        now, before = planish.stats(), self._before
+        return sum(now[name]["planish"] - before[name]["planish"] for name in operators)
 
     def on_torch(self, operator: str) -> dict[str, int]:
         before = self._before[operator]["torch"]

@@ -131,12 +131,13 @@ def test_a_layer_computes_what_its_class_computes(layer, module, name, dtype, we
     if layer == "RMSNormGated":
         inputs.append(torch.randn(4, 33, 320).to(dtype))
     own = _run(norm, *inputs)
+    exact = _run(copy.deepcopy(norm).double(), *(t.double() for t in inputs))
     planish.hf.register()
     kernels.kernelize(norm, mode=TRAINING, device="cpu")
     assert norm.forward.__func__ is planish.hf.LAYERS[layer].forward
     assert planish.hf._way_of(type(norm), layer == "RMSNormGated") >= 0, "its own forward ran"
     ours = _run(norm, *inputs)
-    for found, wanted in zip(ours, own, strict=True):
+    for i, (found, wanted, truth) in enumerate(zip(ours, own, exact, strict=True)):
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
         gap = _gap(found, wanted)
         if dtype == torch.float32:
@@ -144,8 +145,12 @@ def test_a_layer_computes_what_its_class_computes(layer, module, name, dtype, we
         else:
             # Rounded in the same places: a sum in another order makes few of them fall to the other
             # side (another place of rounding: a fifth), and those by no more than x's precision.
+            # Gradients may be rounded in fewer places, and are no farther from the truth then.
             few = gap > (4 if found.dtype == torch.float32 else 0)
-            assert few.double().mean() < 0.02
+            if i == 0:
+                assert few.double().mean() < 0.02
+            elif few.double().mean() >= 0.02:
+                assert (found - truth).abs().mean() <= (wanted - truth).abs().mean()
             assert gap.max() * torch.finfo(found.dtype).eps <= 4 * torch.finfo(dtype).eps
 
 
@@ -334,11 +339,12 @@ def test_torch_compile_takes_one_graph_with_planish_in_it(training):
     backend = aot_autograd(fw_compiler=lambda g, i: make_boxed_func(compiler(g, i)))
     with torch.set_grad_enabled(training):
         loss = torch.compile(model, backend=backend, fullgraph=True)(IDS, labels=IDS).loss
-    assert seen.count("planish.norm_forward.default") == 5
+    norms = ("planish.norm_forward.default", "planish.staged_norm.default")
+    assert sum(map(seen.count, norms)) == 5
     assert abs(loss.item() - own.item()) < 0.02
     if training:
         loss.backward()
-        assert "planish.norm_backward.default" in seen
+        assert any("norm_backward.default" in name for name in seen)
         assert model.model.norm.weight.grad.isfinite().all()
 
 

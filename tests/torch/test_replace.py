@@ -164,7 +164,7 @@ def test_a_class_computes_something_else_once_it_is_taken(case: Any, dtype: torc
     assert entry.what == words
     calls = Calls()
     y = module(x)
-    assert calls.on_planish(FORWARD) == 1
+    assert calls.on_planish(*FORWARD) == 1
     assert y.dtype == native.dtype
     assert list(module.state_dict()) == list(state)
     ulp = torch.finfo(y.dtype).eps
@@ -201,7 +201,7 @@ def test_a_gate_is_lost_or_on_the_wrong_side(cls: type[Llama], dtype: torch.dtyp
     for y in (module(x, gate), module(x, gate=gate)):
         bound = 4 * torch.finfo(dtype).eps * float(native.detach().abs().max())
         torch.testing.assert_close(y, native, rtol=0, atol=bound)
-    assert calls.on_planish(FORWARD) == 2
+    assert calls.on_planish(*FORWARD) == 2
 
 
 @pytest.mark.parametrize("cls", [AbsNorm, EpsOutsideNorm, DetachedNorm])
@@ -228,12 +228,12 @@ def test_what_was_not_proven_does_not_run_the_modules_own_forward() -> None:
     calls = Calls()
     x = torch.randn(2, 6, 3, 4)
     module(x)
-    assert calls.on_planish(FORWARD) == 1
+    assert calls.on_planish(*FORWARD) == 1
     with pytest.raises(RuntimeError):  # of torch: weight[:, None, None] does not fit
         module(torch.randn(2, 6, 3))
     with pytest.raises(TypeError):
         module(x, x)
-    assert calls.on_planish(FORWARD) == 1
+    assert calls.on_planish(*FORWARD) == 1
 
 
 def test_short_vectors_lose_the_floor_of_their_length() -> None:
@@ -250,4 +250,4 @@ def test_short_vectors_lose_the_floor_of_their_length() -> None:
     expected = L2Norm.forward(module, x)
     calls = Calls()
     torch.testing.assert_close(module(x), expected, rtol=1e-6, atol=1e-6)
-    assert calls.on_planish(FORWARD) == 1
+    assert calls.on_planish(*FORWARD) == 1

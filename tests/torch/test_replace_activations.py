@@ -83,7 +83,7 @@ def test_diffusers_resnet_block_is_not_fused_or_differs(
     assert planish.replaced(block).fused == (2 if norm == "default" else 1)
     calls = Calls()
     y = block(x, temb)
-    assert calls.on_planish(FORWARD) == 2
+    assert calls.on_planish(*FORWARD) == 2
     torch.testing.assert_close(y, native, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.autograd.grad(y.pow(2).sum(), x)[0], dx, rtol=1e-3, atol=1e-4)
     other = copy.deepcopy(block)

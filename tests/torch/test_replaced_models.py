@@ -23,7 +23,7 @@ def test_probes_are_counted_as_calls_or_draw_random_numbers() -> None:
     probe._proofs.clear()
     calls, state = Calls(), torch.get_rng_state()
     planish.replace(LlamaNorm(24))
-    assert calls.on_planish(FORWARD) == 0
+    assert calls.on_planish(*FORWARD) == 0
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -100,7 +100,7 @@ def test_a_forward_bound_by_a_hook_of_accelerate_is_lost() -> None:
     planish.replace(model)
     calls = Calls()
     torch.testing.assert_close(model(x), native)
-    assert (len(seen), calls.on_planish(FORWARD)) == (2, 3)
+    assert (len(seen), calls.on_planish(*FORWARD)) == (2, 3)
     module.forward = module._old_forward  # what removing the hook leaves
     planish.restore(model)
     assert module._old_forward.__func__ is LlamaNorm.forward
@@ -108,14 +108,14 @@ def test_a_forward_bound_by_a_hook_of_accelerate_is_lost() -> None:
     planish.replace(model)
     calls = Calls()
     model(x)
-    assert calls.on_planish(FORWARD) == 3
+    assert calls.on_planish(*FORWARD) == 3
     planish.restore(model)
     assert torch.equal(model(x), native)
 
     model = Model()
     model.first.forward = lambda x: x  # anything else stays in force, and is said
     planish.replace(model)
-    assert [entry.name for entry in planish.replaced(model).left] == [f"{__name__}.LlamaNorm"]
+    assert [entry.name for entry in planish.replaced(model).left] == [f"{LlamaNorm.__module__}.LlamaNorm"]
     assert "replaced on the instance" in planish.replaced(model).left[0].what
 
 
@@ -158,7 +158,7 @@ def test_a_model_in_shards_is_not_replaced(tmp_path: Path) -> None:
             calls = Calls()
             y = model(x)
             torch.testing.assert_close(y, native)
-            assert calls.on_planish(FORWARD) == 3
+            assert calls.on_planish(*FORWARD) == 3
             y.sum().backward()
             assert model.first.weight.grad is not None
     finally:

@@ -36,7 +36,7 @@ INLINE REAL NAME(quotient)(REAL y, REAL scale, REAL bound) {
 
 /* As f32, from which a further rounding to few bits is the only one. */
 INLINE float NAME(towards_few_bits)(REAL v) {
-    return sizeof(REAL) == sizeof(float) ? (float)v : f32_to_odd(v);
+    return sizeof(REAL) == 4 ? (float)v : f32_to_odd(v);
 }
 
 /*
@@ -80,7 +80,7 @@ static void NAME(to_e5m2)(uint8_t *restrict q, const float *restrict v, int64_t 
 static void NAME(to_i8)(uint8_t *restrict q, const float *restrict v, int64_t n) {
     const float shifter = 0x1.8p23f;
     for (int64_t i = 0; i < n; i++) {
-        const float number = v[i] == v[i] ? v[i] : 0;
+        const float number = __builtin_isnan(v[i]) ? 0 : v[i];
         q[i] = (uint8_t)(bits_of_f32(number + shifter) - bits_of_f32(shifter));
     }
 }

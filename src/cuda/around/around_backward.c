@@ -165,9 +165,9 @@ static void size(cuda_plan *plan) {
     plan->around.parts = least_i64(units, most_i64(1, resident / most_i64(1, samples)));
     plan->partials = samples * plan->around.parts;
     const size_t row = (size_t)plan->cols * real_bytes(spec);
-    const size_t sums = (size_t)(spec->want_dweight + spec->want_dbias +
-                                 (spec->type[ROLE_DCOLUMN_SCALE] != DTYPE_NONE));
-    plan->workspace_bytes = (size_t)plan->partials * sums * row;
+    const int sums =
+        spec->want_dweight + spec->want_dbias + (spec->type[ROLE_DCOLUMN_SCALE] != DTYPE_NONE);
+    plan->workspace_bytes = (size_t)plan->partials * (size_t)sums * row;
     if (spec->stages.by_sample)
         plan->workspace_bytes += 2 * (size_t)samples * row;
 }
