@@ -53,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_around_forward(const forward_args args) {
     __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
     __shared__ u64 byte_barriers[2];
-    place p = place_of_thread((entry(*)[WARPS])slots, block_slots, byte_barriers);
+    place p;
+    place_of_thread(p, (entry(*)[WARPS])slots, block_slots, byte_barriers);
     if (CLUSTER > 1) {
         if (threadIdx.x < 2)
             byte_barrier_init(shared_address(byte_barriers + threadIdx.x));

@@ -61,9 +61,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
         row_moments moments[ROWS];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const row_moments m = moments[u] = moments_of(
-                p, reader[u],
-                (const char *)args.x + (row + u * PER_WARP) * args.x_stride + (i64)p.rank * X_BYTES, args);
+            const row_moments m = moments[u] = moments_of(p, reader[u], row + u * PER_WARP, args);
             if (reader[u].there && p.rank == 0)
                 save_moments(args, row + u * PER_WARP, m);
         }

@@ -43,6 +43,16 @@ __device__ __forceinline__ chunk<X_BYTES> chunk_again(const char *x, int k) {
     return load_chunk<X_BYTES, X_ACCESS>(x + (i64)k * (SPREAD * X_BYTES));
 }
 
+/* Where a row of x begins, found where it is wanted: it takes no registers before. */
+template <typename arguments>
+__device__ __forceinline__ const char *begun(const arguments &args, const place &p, i64 row) {
+    return (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
+}
+template <typename arguments, typename again>
+__device__ __forceinline__ const again &begun(const arguments &, const place &, const again &x) {
+    return x;
+}
+
 /* The moments of a row that chunk_again gives of x, from scaled values about a pivot of
  * the thread, if m.beyond says so. From memory: to keep the row in registers for this would cost every
  * row. */
@@ -86,7 +96,7 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {
         /* Decided by the row alone: its whole team, and no other row, takes the scaled sums. */
         if (WITHIN_WARP ? __any_sync(EVERY_LANE, m.beyond) : m.beyond)
-            sum_scaled(p, r.there, x, own, m, args);
+            sum_scaled(p, r.there, begun(args, p, x), own, m, args);
     }
     return m;
 }

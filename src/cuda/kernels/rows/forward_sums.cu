@@ -146,9 +146,8 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
 }
 
 /* A thread's place, which sends its sums through these. */
-__device__ __forceinline__ place place_of_thread(entry (*slots)[WARPS], entry (*block_slots)[CLUSTER],
-                                                 u64 *byte_barriers) {
-    place p;
+__device__ __forceinline__ void place_of_thread(place &p, entry (*slots)[WARPS],
+                                                entry (*block_slots)[CLUSTER], u64 *byte_barriers) {
     p.lane = threadIdx.x % 32;
     p.warp = threadIdx.x / 32;
     p.block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
@@ -167,5 +166,4 @@ __device__ __forceinline__ place place_of_thread(entry (*slots)[WARPS], entry (*
         p.warp_count = elements_of_warp(p.block_rank * WARPS + p.lane % TREE);
         p.block_count = elements_of_block(p.lane % BLOCKS);
     }
-    return p;
 }
