@@ -15,7 +15,7 @@
 #include "cases.h"
 #include "check.h"
 
-static int share = 4; /* one case of so many; 1: all */
+static int share = 12; /* one case of so many; 1: all */
 
 /* ---- One run against the formulas ---------------------------------------------------------------
  */
