@@ -49,6 +49,10 @@ static int run(const planish_norm *op, planish_pass pass, const planish_tensors 
     return status != PLANISH_OK;
 }
 
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
 int main(void) {
     for (int c = 0; c < COLS; c++) {
         weight[c] = 1 + (float)c / COLS;
@@ -100,25 +104,25 @@ int main(void) {
     for (int r = 0; r < ROWS; r++) {
         double square = 0, c2 = 0;
         for (int c = 0; c < COLS; c++) {
-            float s = x[r][c] + residual[r][c];
-            if (s != sum[r][c])
+            if (x[r][c] + residual[r][c] != sum[r][c])
                 return fprintf(stderr, "the sum is not the rounded sum\n"), 1;
-            square += (double)s * s / COLS;
+            square += (double)sum[r][c] * sum[r][c] / COLS;
         }
         double scale = 1 / sqrt(square + 1e-6);
         for (int c = 0; c < COLS; c++) {
             double xhat = sum[r][c] * scale;
             c2 += dy[r][c] * weight[c] * xhat / COLS;
             sums[c] += dy[r][c] * xhat;
-            off_y = fmax(off_y, fabs(y[r][c] - xhat * weight[c]));
         }
+        for (int c = 0; c < COLS; c++)
+            off_y = larger(off_y, fabs(y[r][c] - sum[r][c] * scale * weight[c]));
         for (int c = 0; c < COLS; c++) {
             double ds = scale * (dy[r][c] * weight[c] - sum[r][c] * scale * c2) + dsum[r][c];
-            off_dx = fmax(off_dx, fabs(dx[r][c] - ds));
+            off_dx = larger(off_dx, fabs(dx[r][c] - ds));
         }
     }
     for (int c = 0; c < COLS; c++)
-        off_dweight = fmax(off_dweight, fabs(dweight[c] - sums[c]));
+        off_dweight = larger(off_dweight, fabs(dweight[c] - sums[c]));
     printf("largest errors: y %.1e, dx %.1e, dweight %.1e\n", off_y, off_dx, off_dweight);
     return off_y > 2e-6 || off_dx > 5e-6 || off_dweight > 5e-6;
 }
