@@ -115,7 +115,9 @@ def test_a_forward_bound_by_a_hook_of_accelerate_is_lost() -> None:
     model = Model()
     model.first.forward = lambda x: x  # anything else stays in force, and is said
     planish.replace(model)
-    assert [entry.name for entry in planish.replaced(model).left] == [f"{LlamaNorm.__module__}.LlamaNorm"]
+    assert [entry.name for entry in planish.replaced(model).left] == [
+        f"{LlamaNorm.__module__}.LlamaNorm"
+    ]
     assert "replaced on the instance" in planish.replaced(model).left[0].what
 
 
