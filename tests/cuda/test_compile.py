@@ -277,7 +277,7 @@ def jobs(full: bool) -> list[tuple[int, int]]:
     count = sum(1 for _ in plans(90))
     if full:
         return [(arch, i) for i in range(count) for arch in ARCHS]
-    return [(ARCHS[i // 2 % len(ARCHS)], i) for i in range(0, count, 2)]
+    return [(ARCHS[i % len(ARCHS)], i) for i in range(0, count, 2)]
 
 
 def compile_all(todo: list[tuple[int, int]]) -> list[tuple[int, list[str]]]:
