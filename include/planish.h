@@ -212,7 +212,7 @@ typedef struct planish_norm {
                                       on a GPU where R is groups of channels, but in the backward of
                                       a LayerNorm kind with an f32 tensor whose mean was not saved
                                       in f64. On the CPU, too, that mean makes the backward faster.
-                                      Right but slow elsewhere; the GELUs on the CPU alone */
+                                      Right but slow elsewhere */
     /* ---- The stages around the norm; 0 means none of it. FORWARD and BACKWARD have them ---- */
     uint64_t modulation_axes; /* scale, shift, dscale and dshift vary along these */
     uint64_t column_axes;     /* column_scale and dcolumn_scale vary along these; 0: along A */

@@ -317,7 +317,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
                         (int)x->device.device_type, x->device.device_id);
     }
 
-    if ((status = stages_check(p, op, t, error)))
+    if ((status = stages_check(p, op, error)))
         return status;
 
     const uint64_t all = (uint64_t)(1u << x->ndim) - 1;

@@ -86,8 +86,7 @@ static bool has_fields(const planish_norm *op) {
            op->scale_least > 0 || op->scale_most > 0 || op->modulation_axes || op->column_axes;
 }
 
-planish_status stages_check(problem *p, const planish_norm *op, const DLTensor *const t[ROLE_COUNT],
-                            message error) {
+planish_status stages_check(problem *p, const planish_norm *op, message error) {
     p->around = (stages){.sum = DTYPE_NONE, .blocks = 1};
     planish_status status = check_fields(op, error);
     if (status)
@@ -117,7 +116,6 @@ planish_status stages_check(problem *p, const planish_norm *op, const DLTensor *
                     "y_scales is f8_e8m0; wanted f32, or op->scale_format "
                     "PLANISH_SCALE_POWER_OF_TWO");
     status = check_dropout(p, op, error);
-    (void)t;
     return status ? status : check_together(p, error);
 }
 

@@ -24,8 +24,7 @@ static inline bool has_prologue(const problem *p) {
 
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
  * depends on sizes. */
-planish_status stages_check(problem *p, const planish_norm *op, const DLTensor *const t[ROLE_COUNT],
-                            message error);
+planish_status stages_check(problem *p, const planish_norm *op, message error);
 
 /* Matches a tensor of one element, of a pair or of blocks to x's axes, of which `kept` are not
  * reduced; `strides` are its own. Writes the index of its axis for each of x's, or -1. */

@@ -74,7 +74,7 @@ def check_parameter(
 
 
 def has_kernels(x: Tensor, activation: str | None) -> bool:
-    """The GELUs have none on a GPU."""
+    """Whether a norm with this activation goes to them: with a GELU on the CPU alone."""
     return device_type(x) == "cpu" or activation not in ("gelu", "gelu_tanh")
 
 

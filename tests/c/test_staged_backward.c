@@ -14,6 +14,7 @@
 #include "backward_case.h"
 #include "cases.h"
 #include "check.h"
+#include "same_on_tiers.h"
 
 static int share = 12; /* one case of so many; 1: all */
 
@@ -367,21 +368,6 @@ static void aliases(void) {
                 }
 }
 
-/* The same program on another tier prints the same digest. */
-static void tiers(const char *self, uint64_t here) {
-    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char command[600], line[64] = "";
-        snprintf(command, sizeof command, "PLANISH_CPU_TIER=%s '%s' --digest", names[i], self);
-        test_case("bits on tier %s", names[i]);
-        FILE *other = popen(command, "r");
-        expect(other && fgets(line, sizeof line, other), "%s does not run", command);
-        expect(strtoull(line, NULL, 16) == here, "%s, here %llx", line, (unsigned long long)here);
-        if (other)
-            pclose(other);
-    }
-}
-
 int main(int argc, char **argv) {
     if (flag(argc, argv, "digest")) {
         test_case("digest");
@@ -392,6 +378,6 @@ int main(int argc, char **argv) {
     stages_and_shapes();
     differences();
     aliases();
-    tiers(argv[0], layouts_and_threads(false));
+    same_on_tiers(argv[0], layouts_and_threads(false));
     return test_finish("staged_backward");
 }

@@ -11,6 +11,7 @@
 
 #include "cases.h"
 #include "check.h"
+#include "same_on_tiers.h"
 #include "staged_reference.h"
 
 /* ---- Checks of one run --------------------------------------------------------------------------
@@ -270,21 +271,6 @@ static uint64_t layouts_and_threads(void) {
     return all;
 }
 
-/* The same program on another tier prints the same digest. */
-static void tiers(const char *self, uint64_t here) {
-    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char command[600], line[64] = "";
-        snprintf(command, sizeof command, "PLANISH_CPU_TIER=%s '%s' --digest", names[i], self);
-        test_case("bits on tier %s", names[i]);
-        FILE *other = popen(command, "r");
-        expect(other && fgets(line, sizeof line, other), "%s does not run", command);
-        expect(strtoull(line, NULL, 16) == here, "%s, here %llx", line, (unsigned long long)here);
-        if (other)
-            pclose(other);
-    }
-}
-
 int main(int argc, char **argv) {
     if (flag(argc, argv, "digest")) {
         test_case("digest");
@@ -293,6 +279,6 @@ int main(int argc, char **argv) {
     }
     stages_and_shapes();
     aliases();
-    tiers(argv[0], layouts_and_threads());
+    same_on_tiers(argv[0], layouts_and_threads());
     return test_finish("staged_forward");
 }
