@@ -97,10 +97,10 @@ def test_operators_fail_opcheck(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("block", [0, 4])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_the_quantised_operator_fails_opcheck(block: int, transposed: bool) -> None:
-    x, w = torch.randn(2, 3, 8), torch.randn(8)
+    x, w = torch.randn(2, 4, 8), torch.randn(8)  # eight rows: transposed scales without padding
     options = block, False, False, transposed and block > 0, 0.0, 0.0
     for scale, sums in ((None, None), (torch.tensor(0.5), torch.float32)):
-        residual = None if sums is None else torch.randn(2, 3, 8)
+        residual = None if sums is None else torch.randn(2, 4, 8)
         given = x, residual, w, None, scale, [2], [2], 1e-5, True, 0, torch.int8, *options, sums
         torch.library.opcheck(_staged_ops.QUANTIZED, given)
 

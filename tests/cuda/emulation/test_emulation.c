@@ -120,7 +120,8 @@ static int64_t share = 1, parts = 1, part_number, made, other_numbers;
 
 static void emulate_case(norm_case c) {
     char text[512];
-    if (made++ % share || made % parts != part_number)
+    const int64_t number = made++;
+    if (number % share || number / share % parts != part_number)
         return;
     c.seed = (uint64_t)(made + other_numbers);
     /* An unmapped page before the buffers of one case, after those of the next. */
