@@ -86,6 +86,16 @@ SWITCH = {
     "Zen 4, one thread: LayerNorm, f32 backward": "switch-2/zen4-backward.csv",
     "Zen 4, one thread: LayerNorm and RMSNorm, all else": "switch-2/zen4-rows.csv",
     "Zen 4, two threads: LayerNorm, f32 backward": "switch-2/zen4-backward-two-threads.csv",
+    "Zen 4, two threads: LayerNorm and RMSNorm, bf16 backward": (
+        "switch-2/zen4-rows-backward-bf16-two-threads.csv"
+    ),
+    "Zen 4, two threads: LayerNorm and RMSNorm, forward": (
+        "switch-2/zen4-rows-forward-two-threads.csv"
+    ),
+    "Zen 4, two threads: GroupNorm, NCHW": "switch-2/zen4-nchw-two-threads.csv",
+    "Zen 4, two threads: GroupNorm, channels last, forward": (
+        "switch-2/zen4-channels-last-forward-two-threads.csv"
+    ),
     "Zen 4, two threads: GroupNorm, channels last, backward": (
         "switch-2/zen4-channels-last-backward-two-threads.csv"
     ),

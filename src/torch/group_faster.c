@@ -67,6 +67,13 @@ static const rule rules_of_threads[] = {
     {ZEN4, CHANNELS_LAST, BACKWARD, 16, 17, 196, 128, 128, 65536, 700000, false},
     {ZEN4, CHANNELS_LAST, BACKWARD, 16, 17, 196, 160, 160, 65536, 700000, false},
     {ZEN4, NCHW, BACKWARD, 32, 145, 256, 120, 239, 500000, 0, false},
+    /* Little work, of which half is the start of a second thread. */
+    {ZEN4, NCHW, FORWARD, 0, 0, 4, 40, 128, 2560, 0, false},
+    {ZEN4, NCHW, FORWARD, 0, 5, 64, 0, 0, 16384, 200000, false},
+    {ZEN4, NCHW, BACKWARD, 16, 5, 64, 0, 0, 16384, 2 << 20, false},
+    {ZEN4, NCHW, BACKWARD, 32, 13, 256, 0, 128, 16384, 4 << 20, false},
+    /* Results of more than LARGE, too: from memory the kernel is held up by its sums. */
+    {ZEN4, CHANNELS_LAST, FORWARD, 16, 1024, 0, 0, 16, 32769, 0, false},
 };
 
 static bool is_between(int64_t value, int64_t least, int64_t most) {

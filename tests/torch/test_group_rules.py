@@ -46,6 +46,15 @@ CALLS = (
     Call((2, 1280, 16, 16), 32, "float32", False, NEVER, TEAM),
     Call((1, 1280, 16, 16), 32, "float32", False, NEVER, NEVER),
     Call((2, 1280, 16, 16), 32, "bfloat16", False, NEVER, NEVER),
+    # Dense, few pixels.
+    Call((2, 1920, 2, 2), 60, "float32", False, TEAM, NEVER),
+    Call((2, 1920, 2, 2), 60, "bfloat16", False, TEAM, BOTH),
+    Call((1, 512, 2, 2), 16, "float32", False, NEVER, NEVER),  # few elements
+    Call((2, 1280, 8, 8), 40, "bfloat16", False, NEVER, TEAM),
+    Call((1, 512, 7, 7), 32, "float32", False, TEAM, TEAM),
+    Call((8, 256, 14, 14), 32, "float32", False, NEVER, TEAM),
+    Call((2, 640, 32, 32), 32, "float32", False, NEVER, NEVER),  # many pixels
+    Call((1, 128, 512, 512), 32, "bfloat16", True, TEAM, NEVER),
 )  # fmt: skip
 
 PROGRAM = """
