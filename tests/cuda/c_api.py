@@ -104,8 +104,9 @@ class Library:
         self.lib = ctypes.CDLL(str(path), mode=mode)
         structs.name_fields(self.lib)
 
-    def run(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Runs a pass, to its end; its workspace holds NaN."""
+    def queue(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> object:
+        """Queues a pass on the current stream; what is returned has to live until it has run: the
+        workspace, which holds NaN."""
         given, kept = described(tensors)
         text = ctypes.create_string_buffer(600)
         how = Exec(ctypes.sizeof(Exec), message_bytes=len(text))
@@ -125,11 +126,17 @@ class Library:
                 how.workspace = -(-work.data_ptr() // ALIGNED) * ALIGNED
                 how.workspace_bytes = size.value
             status = self.lib.planish_norm_run(*problem, ctypes.byref(how))
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        del kept, work
+        del kept
         if status:
             raise PlanishError(status, text.value.decode(errors="replace"))
+        return work
+
+    def run(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Runs a pass, to its end."""
+        work = self.queue(op, which, tensors)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        del work
 
     def describe(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> str:
         """The plan in one line."""
