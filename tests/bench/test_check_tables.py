@@ -120,7 +120,8 @@ def test_every_case_of_the_gpu_is_planned_as_it_says_on_an_h100():
     if gpu_shim is None:
         pytest.skip("tests/cuda's shim is not built")
     wrong = []
-    for case in cuda_table.cases():
+    # The shim has no tensors of stages; test_stages.py holds those plans against their kernels.
+    for case in (case for case in cuda_table.cases() if not case.stage):
         roles = (*case.inputs, *case.outputs)
         strides = {}
         for role in roles:
@@ -145,4 +146,4 @@ def test_every_case_of_the_gpu_is_planned_as_it_says_on_an_h100():
         if case.kernel == "rows" and ("tiles" in case.words or "runs" in case.words):
             assert plan.get("VARIANT") == (1 if "tiles" in case.words else 2), case.name
     assert not wrong, "\n".join(wrong)
-    assert 35 <= len(cuda_table.cases()) <= 50
+    assert 40 <= len(cuda_table.cases()) <= 60

@@ -39,21 +39,26 @@ def _tensor(case: Case, role: str) -> _structs.DLTensor:
     )
 
 
+def norm_of(case: Case, eps: float) -> _structs.Norm:
+    """The operator of a case."""
+    return _structs.Norm(
+        ctypes.sizeof(_structs.Norm),
+        kind=KINDS.index(case.kind),
+        reduce_axes=mask(case.reduce),
+        affine_axes=mask(case.affine),
+        eps=eps,
+        activation=ACTIVATIONS.index(case.activation),
+        modulation_axes=mask(case.affine) if case.stage == "modulated" else 0,
+    )
+
+
 def compile_one(case: Case, gpu: Gpu, eps: float) -> str:
     """Compiles what one case needs; an empty text, or why that cannot be."""
     planish = library()  # it says which tensors there are
     tensors = _structs.Tensors(ctypes.sizeof(_structs.Tensors))
     for role in (*case.inputs, *case.outputs):
         setattr(tensors, role, ctypes.pointer(_tensor(case, role)))
-    norm = _structs.Norm(
-        ctypes.sizeof(_structs.Norm),
-        KINDS.index(case.kind),
-        0,
-        mask(case.reduce),
-        mask(case.affine),
-        eps,
-        ACTIVATIONS.index(case.activation),
-    )
+    norm = norm_of(case, eps)
     direction = DIRECTIONS.index(case.direction)
     try:
         planish.pack_prepare(_structs.Gpu(*gpu, 1), norm, direction, tensors)

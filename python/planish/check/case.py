@@ -13,6 +13,8 @@ from typing import Literal
 Direction = Literal["forward", "backward", "from-y", "statistics", "apply"]
 Kind = Literal["layer", "rms"]
 Activation = Literal["", "silu", "relu"]
+#: What stands around the norm: x + residual before it, scale and shift or a gate behind it.
+Stage = Literal["residual", "modulated", "gated"]
 
 #: planish_pass, planish_kind and planish_activation by their names here.
 DIRECTIONS = ("forward", "backward", "from-y", "statistics", "apply")
@@ -21,14 +23,21 @@ ACTIVATIONS = ("", "silu", "relu")
 DTYPES = ("f32", "bf16", "f16", "f64")
 
 #: Tensors of x's shape, and those of the affine axes. The others have a value for each row.
-FULL = ("x", "y", "dy", "dx")
-AFFINE = ("weight", "bias", "dweight", "dbias")
+FULL = ("x", "y", "dy", "dx", "residual", "sum", "dsum", "gate")
+AFFINE = ("weight", "bias", "dweight", "dbias", "scale", "shift")
 ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "forward": (("x", "weight", "bias"), ("y", "mean", "rstd")),
     "backward": (("dy", "x", "mean", "rstd", "weight"), ("dx", "dweight", "dbias")),
     "from-y": (("dy", "y", "rstd", "weight", "bias"), ("dx", "dweight", "dbias")),
     "statistics": (("x",), ("mean", "m2")),
     "apply": (("x", "mean", "rstd", "weight", "bias"), ("y",)),
+}
+#: What a stage adds to them: inputs and outputs.
+STAGE_ROLES: dict[tuple[Stage, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ("residual", "forward"): (("residual",), ("sum",)),
+    ("residual", "backward"): (("dsum",), ()),
+    ("modulated", "forward"): (("scale", "shift"), ()),
+    ("gated", "forward"): (("gate",), ()),
 }
 
 
@@ -49,6 +58,7 @@ class Case:
     wanted: str
     kind: Kind = "layer"
     activation: Activation = ""
+    stage: Stage | None = None
     #: Dtype of weight, bias and their gradients where it is not x's; of y and dx likewise.
     weight_dtype: str = ""
     result_dtype: str = ""
@@ -98,12 +108,17 @@ class Case:
         roles = ROLES[self.direction][0]
         if self.direction == "backward" and self.activation:
             roles = (*roles, "bias")
-        return tuple(role for role in roles if self._has(role))
+        return tuple(role for role in (*roles, *self._stage_roles[0]) if self._has(role))
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The tensors that are written."""
-        return tuple(role for role in ROLES[self.direction][1] if self._has(role))
+        roles = (*ROLES[self.direction][1], *self._stage_roles[1])
+        return tuple(role for role in roles if self._has(role))
+
+    @property
+    def _stage_roles(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return STAGE_ROLES[self.stage, self.direction] if self.stage else ((), ())
 
     def _has(self, role: str) -> bool:
         return not (self.kind == "rms" and role in ("mean", "bias", "dbias"))

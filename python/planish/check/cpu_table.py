@@ -156,6 +156,16 @@ def _group_cases(dtype: str) -> Iterator[Case]:
                       result_order=(0, 1, 2, 3, 4))  # fmt: skip
 
 
+def _stage_cases(dtype: str) -> Iterator[Case]:
+    """What stands around the norm: a residual alone by the kernels of rows, the rest staged."""
+    for direction in BOTH:
+        yield _rows("rows", "residual", dtype, 1024, direction, 24, 200, 1023, stage="residual")
+    yield _rows("rows", "residual", dtype, 1024, "forward", 24, kind="rms", stage="residual")
+    for stage in ("modulated", "gated"):
+        case = _rows("staged", stage, dtype, 1024, "forward", 24, 200, 1023, stage=stage)
+        yield replace(case, wanted="staged")
+
+
 def _strided_cases(dtype: str) -> Iterator[Case]:
     """What has no kernels of its own: strides, dtypes that differ, backward from y."""
     for direction in BOTH:
@@ -196,7 +206,14 @@ def cases() -> list[Case]:
     found = [
         case
         for dtype in DTYPES
-        for make in (_row_cases, _channel_cases, _group_cases, _strided_cases, _overflow_cases)
+        for make in (
+            _row_cases,
+            _stage_cases,
+            _channel_cases,
+            _group_cases,
+            _strided_cases,
+            _overflow_cases,
+        )
         for case in make(dtype)
     ]
     kernels = list(dict.fromkeys(case.kernel for case in found))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .case import Case, Direction
+from .case import Case, Direction, Stage
 
 #: Lanes of rows within a warp; a group of blocks; a cluster.
 _WARP = r"(?:[12]?\d|3[012]) lanes"
@@ -140,6 +140,21 @@ def _image_cases() -> list[Case]:
     ]
 
 
+def _stage_cases() -> list[Case]:
+    def around(stage: Stage, dtype: str, direction: Direction, cols: int) -> Case:
+        case = _rows(stage, dtype, direction, (1 << 25) // cols, cols, stage=stage)
+        return replace(case, kernel="around", wanted=case.wanted.replace("rows", "around"))
+
+    return [
+        around("residual", "bf16", "forward", 1024),
+        around("residual", "bf16", "forward", 8192),
+        around("residual", "f32", "forward", 4096),
+        replace(around("residual", "bf16", "backward", 4096), kernel="rows", wanted="^cuda rows"),
+        around("modulated", "bf16", "forward", 4096),
+        around("gated", "bf16", "forward", 4096),
+    ]
+
+
 def _general(words: str, case: Case) -> Case:
     """What has no kernels of its own: strides, passes, layouts that differ."""
     passes = {"from-y": "backward from y"}
@@ -162,4 +177,4 @@ def _general_cases() -> list[Case]:
 
 def cases() -> list[Case]:
     """All of them, a kernel's together."""
-    return [*_row_cases(), *_image_cases(), *_general_cases()]
+    return [*_row_cases(), *_stage_cases(), *_image_cases(), *_general_cases()]

@@ -18,7 +18,8 @@ from planish._library import library
 from planish._structs import Buffers, Norm, Tensors
 from planish.bench.providers.planish_c import Exec, dl_tensor
 
-from .case import ACTIVATIONS, DIRECTIONS, KINDS, mask
+from .ahead import norm_of
+from .case import DIRECTIONS
 from .problem import EPS, Problem
 
 #: All that there are, the plainest first.
@@ -62,15 +63,7 @@ class Plan:
         table = Tensors(
             ctypes.sizeof(Tensors), **{r: ctypes.pointer(d) for r, d in described.items()}
         )
-        op = Norm(
-            ctypes.sizeof(Norm),
-            KINDS.index(case.kind),
-            0,
-            mask(case.reduce),
-            mask(case.affine),
-            EPS,
-            ACTIVATIONS.index(case.activation),
-        )
+        op = norm_of(case, EPS)
         direction = DIRECTIONS.index(case.direction)
         if dll.planish_plan_create(
             byref(op), direction, byref(table), byref(self._plan), self._message, 1024

@@ -7,7 +7,7 @@ against (LONG_DOUBLE). Written to be read; tests/c/reference.c has the same, ele
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,26 @@ def _output(case: Case, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) ->
     return Exact(_activated(case, z), scale, dtype, ULPS, rounds=dtype in ("f16", "bf16"))
 
 
+def _added(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    """Their sum as it is rounded: in f32 or f64, then to their dtype."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return (x.to(wide) + residual.to(wide)).to(x.dtype)
+
+
+def _behind(case: Case, y: Exact, wide: Mapping[str, Any]) -> Exact:
+    """y with what stands behind the norm."""
+    if case.stage == "modulated":
+        factor, shift = 1 + wide["scale"], wide["shift"]
+        value = y.value * factor + shift
+        scale = _Sums(case).largest(y.scale * factor + value * 0, shift + value * 0)
+        return replace(y, value=value, scale=scale, ulps=y.ulps + 1)
+    if case.stage == "gated":
+        silu = wide["gate"] * _sigmoid(wide["gate"])
+        # silu has two roundings of its own, and a product one.
+        return replace(y, value=y.value * silu, scale=y.scale * abs(silu), ulps=y.ulps + 2)
+    return y
+
+
 def _gradients(
     case: Case, dy: Any, xhat: Any, mean: Any, rstd: Any, weight: Any, bias: Any, repeats: int
 ) -> dict[str, Exact]:
@@ -194,12 +214,18 @@ def exact(
         found = _gradients(case, wide["dy"], xhat, None, wide["rstd"], weight, bias, repeats)
         return {role: found[role] for role in case.outputs}
     x = wide["x"]
+    if case.stage == "residual" and case.direction == "forward":
+        x = widened(case, _added(tensors["x"], tensors["residual"]))
     if case.direction == "apply":
         return {"y": _output(case, x, wide.get("mean", 0.0), wide["rstd"], weight, bias)}
     mean, m2, rstd = moments(case, x, eps)
     if case.direction == "backward":
         xhat = (x - mean) * wide["rstd"]
         found = _gradients(case, wide["dy"], xhat, mean, wide["rstd"], weight, bias, repeats)
+        if case.stage == "residual":
+            dx, dsum = found["dx"], wide["dsum"]
+            scale = _library(x).maximum(dx.scale + 0 * dsum, abs(dsum))
+            found["dx"] = replace(dx, value=dx.value + dsum, scale=scale)
         return {role: found[role] for role in case.outputs}
     unit = "f64" if case.is_double else "f32"  # as good as the arithmetic, however they are kept
     ulps = ULPS
@@ -209,6 +235,7 @@ def exact(
         "mean": Exact(mean, _Sums(case).mean(x * x) ** 0.5, unit, ULPS),
         "rstd": Exact(rstd, rstd, unit, ulps),
         "m2": Exact(m2, m2, unit, 2 * ulps),
-        "y": _output(case, x, mean, rstd, weight, bias),
+        "y": _behind(case, _output(case, x, mean, rstd, weight, bias), wide),
+        "sum": Exact(x, x, case.dtype_of("sum"), 0.25),  # its bits
     }
     return {role: found[role] for role in case.outputs}

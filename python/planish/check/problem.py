@@ -59,6 +59,8 @@ def _normal(case: Case, role: str, generator: torch.Generator) -> torch.Tensor:
     value = torch.randn(sizes, generator=generator, dtype=wide, device=case.device)
     if role == "x":
         value = (value + 0.5) * case.scale
+    elif role in ("scale", "shift"):
+        value = value * 0.25
     elif role == "dy" and case.dy_scale != 1:
         value = (value + 1) * case.dy_scale
         value[1::2] *= -1
@@ -77,7 +79,9 @@ class Problem:
         self.case = case
         self.tensors: dict[str, Placed] = {}
         generator = torch.Generator(case.device).manual_seed(seed)
-        made = {r: _normal(case, r, generator) for r in ("x", "dy", "weight", "bias")}
+        roles = ("x", "dy", "weight", "bias", "residual", "dsum", "gate", "scale", "shift")
+        needed = {"x", "dy", "weight", "bias", *case.inputs}
+        made = {r: _normal(case, r, generator) for r in roles if r in needed}
         self.inputs = self._with_given(made)
         for role in (*case.inputs, *case.outputs):
             self.tensors[role] = placed = Placed(
