@@ -3,6 +3,7 @@
  * say which axes the general operator runs over; GroupNorm sees its tensors with the axis of the
  * channels split, (groups, C / groups), which any strides allow.
  */
+#include "entries.h"
 #include "roles.h"
 #include "sized.h"
 
@@ -131,13 +132,7 @@ planish_status planish_group_norm_forward(int64_t groups, double eps, planish_ac
                                           const DLTensor *bias, const DLTensor *y,
                                           const DLTensor *mean, const DLTensor *rstd,
                                           const planish_exec *exec) {
-    const planish_tensors tensors = {.struct_size = sizeof tensors,
-                                     .x = x,
-                                     .weight = weight,
-                                     .bias = bias,
-                                     .y = y,
-                                     .mean = mean,
-                                     .rstd = rstd};
+    const planish_tensors tensors = tensors_of_forward(x, weight, bias, y, mean, rstd);
     return planish_group_norm_run(groups, eps, activation, PLANISH_FORWARD, &tensors, exec);
 }
 
@@ -147,15 +142,7 @@ planish_status planish_group_norm_backward(int64_t groups, planish_activation ac
                                            const DLTensor *weight, const DLTensor *bias,
                                            const DLTensor *dx, const DLTensor *dweight,
                                            const DLTensor *dbias, const planish_exec *exec) {
-    const planish_tensors tensors = {.struct_size = sizeof tensors,
-                                     .x = x,
-                                     .weight = weight,
-                                     .bias = bias,
-                                     .mean = mean,
-                                     .rstd = rstd,
-                                     .dy = dy,
-                                     .dx = dx,
-                                     .dweight = dweight,
-                                     .dbias = dbias};
+    const planish_tensors tensors =
+        tensors_of_backward(dy, x, mean, rstd, weight, bias, dx, dweight, dbias);
     return planish_group_norm_run(groups, 0, activation, PLANISH_BACKWARD, &tensors, exec);
 }

@@ -1,6 +1,7 @@
 /* The public entry points: check the arguments, make the problem, make the plan, run it. */
 #include "buffers.h"
 #include "cpu/run.h"
+#include "entries.h"
 #include "plan.h"
 #include "problem.h"
 #include "sized.h"
@@ -54,14 +55,17 @@ typedef struct given {
     planish_exec exec;
 } given;
 
+/* All but g->exec. */
+static planish_status read_operator(given *g, const planish_norm *op,
+                                    const planish_tensors *tensors, message error) {
+    const planish_status status = read_norm(&g->op, op, error);
+    return status ? status : read_tensors(&g->tensors, tensors, error);
+}
+
 static planish_status read_given(given *g, const planish_norm *op, const planish_tensors *tensors,
                                  const planish_exec *exec) {
-    planish_status status = read_exec(&g->exec, exec);
-    if (!status)
-        status = read_norm(&g->op, op, message_of(&g->exec));
-    if (!status)
-        status = read_tensors(&g->tensors, tensors, message_of(&g->exec));
-    return status;
+    const planish_status status = read_exec(&g->exec, exec);
+    return status ? status : read_operator(g, op, tensors, message_of(&g->exec));
 }
 
 planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
@@ -102,13 +106,7 @@ planish_status planish_norm_forward(const planish_norm *op, const DLTensor *x,
                                     const DLTensor *weight, const DLTensor *bias, const DLTensor *y,
                                     const DLTensor *mean, const DLTensor *rstd,
                                     const planish_exec *exec) {
-    const planish_tensors tensors = {.struct_size = sizeof tensors,
-                                     .x = x,
-                                     .weight = weight,
-                                     .bias = bias,
-                                     .y = y,
-                                     .mean = mean,
-                                     .rstd = rstd};
+    const planish_tensors tensors = tensors_of_forward(x, weight, bias, y, mean, rstd);
     return planish_norm_run(op, PLANISH_FORWARD, &tensors, exec);
 }
 
@@ -117,15 +115,8 @@ planish_status planish_norm_backward(const planish_norm *op, const DLTensor *dy,
                                      const DLTensor *weight, const DLTensor *dx,
                                      const DLTensor *dweight, const DLTensor *dbias,
                                      const planish_exec *exec) {
-    const planish_tensors tensors = {.struct_size = sizeof tensors,
-                                     .x = x,
-                                     .weight = weight,
-                                     .mean = mean,
-                                     .rstd = rstd,
-                                     .dy = dy,
-                                     .dx = dx,
-                                     .dweight = dweight,
-                                     .dbias = dbias};
+    const planish_tensors tensors =
+        tensors_of_backward(dy, x, mean, rstd, weight, NULL, dx, dweight, dbias);
     return planish_norm_run(op, PLANISH_BACKWARD, &tensors, exec);
 }
 
@@ -170,14 +161,11 @@ planish_status planish_plan_create(const planish_norm *op, planish_pass pass,
     const message error = {text, text_bytes};
     if (!plan)
         return fail(error, PLANISH_ERROR_NULL_POINTER, "plan is NULL; wanted where to write it");
+    given g;
     planish_plan made;
-    planish_norm own_op;
-    planish_tensors own_tensors;
-    planish_status status = read_norm(&own_op, op, error);
+    planish_status status = read_operator(&g, op, tensors, error);
     if (!status)
-        status = read_tensors(&own_tensors, tensors, error);
-    if (!status)
-        status = make_plan(&made, &own_op, pass, &own_tensors, error);
+        status = make_plan(&made, &g.op, pass, &g.tensors, error);
     if (status)
         return status;
     planish_plan *kept = malloc(sizeof *kept);

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cases.h"
 #include "check.h"
+#include "values.h"
 
 static bool full;
 static int64_t share = 1, only, made;
@@ -30,11 +30,6 @@ static void grid_case(norm_case c) {
     run_case(&c, made / share % 2 ? &exec : NULL);
 }
 
-static void set_types(norm_case *c, element all) {
-    c->x = c->y = c->weight = c->grad = all;
-    c->stats = all == F64 ? F64 : F32;
-}
-
 /* The passes of both kinds, `each` called for every one. */
 static void every_pass(int64_t rows, int64_t cols, void (*each)(norm_case)) {
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
@@ -46,7 +41,7 @@ static void every_pass(int64_t rows, int64_t cols, void (*each)(norm_case)) {
 
 static void each_type(norm_case c) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        set_types(&c, types[i]);
+        case_set_types(&c, types[i]);
         grid_case(c);
     }
 }
@@ -65,7 +60,7 @@ static void lengths(void) {
 
 static void each_few_types(norm_case c) {
     for (int i = 0; i < 2; i++) {
-        set_types(&c, i ? BF16 : F32);
+        case_set_types(&c, i ? BF16 : F32);
         grid_case(c);
     }
 }
@@ -128,7 +123,7 @@ static void each_layout(norm_case c) {
             c.params = (layout)((in + 5 * out) % LAYOUT_COUNT);
             c.full_rank = (in + out) % 2;
             c.numbers = in == BROADCAST_LAST || in == BROADCAST_ALL ? CONSTANT : NORMAL;
-            set_types(&c, types[(in + 3 * out) % 4]);
+            case_set_types(&c, types[(in + 3 * out) % 4]);
             grid_case(c);
         }
 }
@@ -168,7 +163,7 @@ static void each_axes(norm_case c) {
     memcpy(c.shape, shape, sizeof shape);
     for (c.reduce_axes = 1; c.reduce_axes < 16; c.reduce_axes++)
         for (c.affine_axes = 0; c.affine_axes < 16; c.affine_axes++) {
-            set_types(&c, types[(c.reduce_axes + c.affine_axes) % 4]);
+            case_set_types(&c, types[(c.reduce_axes + c.affine_axes) % 4]);
             grid_case(c);
         }
 }
@@ -191,7 +186,7 @@ static void each_number(norm_case c) {
                 continue;
             /* The mean of subnormal f64 has no digits that f64 could hold. */
             for (int t = 0; t < (c.numbers == SUBNORMAL ? 3 : 4); t++) {
-                set_types(&c, types[t]);
+                case_set_types(&c, types[t]);
                 grid_case(c);
             }
         }
@@ -217,7 +212,7 @@ static void each_image(image_layer layer, int64_t batch, int64_t channels, int64
                     continue;
                 const int64_t turn = made / 3;
                 norm_case c = image_case(pass, kind, layer, batch, channels, height, width, groups);
-                set_types(&c, types[t]);
+                case_set_types(&c, types[t]);
                 if (turn % 5 == 4)
                     c.weight = c.grad = types[t] == F64 ? F64 : F32;
                 c.in = layouts[turn % 6][0];
@@ -272,7 +267,7 @@ static void each_of(norm_case c, planish_activation first, planish_activation la
             for (int t = 0; t < 4; t++) {
                 const int64_t turn = made / 2;
                 c.kind = kind;
-                set_types(&c, types[t]);
+                case_set_types(&c, types[t]);
                 if (turn % 5 == 4)
                     c.weight = c.grad = types[t] == F64 ? F64 : F32;
                 c.in = layouts[turn % 4][0];

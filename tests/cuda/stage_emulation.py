@@ -82,7 +82,7 @@ def build(folder: Path, cases: Sequence[Case], jobs: int) -> int:
     units.mkdir(parents=True, exist_ok=True)
     for old in units.glob("*.cpp"):
         old.unlink()
-    sources = [emulation.HERE / f"{name}.c" for name in ("device", "emulated", "fiber")]
+    sources = [emulation.HERE / f"{name}.c" for name in emulation.DEVICE]
     sources += [*emulation.host_sources(folder), emulation.ROOT / "tests/c/check.c"]
     emulation.compile_host(folder / "libemulated.so", sources, "-fPIC", "-shared")
     with processes(1) as pool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,3 +25,26 @@ def nothing_stays_enabled() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     assert planish.disable(), "a test left a kernel running"
+
+
+#: Of what stands around a norm.
+_FUNCTIONS = (
+    *("add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulated_rms_norm", "qk_norm"),
+)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]:
+    """How often each fused function is called."""
+    from planish import _fused  # not loaded for tests that do not ask for it
+
+    counter: collections.Counter[str] = collections.Counter()
+    for name in _FUNCTIONS:
+        function = getattr(_fused, name)
+
+        def counted(*args: Any, name: str = name, function: Any = function, **kwargs: Any) -> Any:
+            counter[name] += 1
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(_fused, name, functools.wraps(function)(counted))
+    yield counter

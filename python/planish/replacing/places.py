@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from planish.replacing import around, probe, swapped
+from planish.replacing import around, probe, settings, swapped
 from planish.replacing.forms import Form, parameter_of, size_of
 from planish.replacing.reading import Place
 from torch import Tensor, nn
@@ -198,8 +198,8 @@ def _key(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> Any:
     shape = place.kind, place.residual, place.gate
     return (
         shape,
-        tuple((type(norm), probe.key_of(swapped.original_class(norm), norm)) for norm in norms),
-        tuple(probe.key_of(type(module), module) for module in chain),
+        tuple((type(norm), settings.key_of(swapped.original_class(norm), norm)) for norm in norms),
+        tuple(settings.key_of(type(module), module) for module in chain),
     )
 
 

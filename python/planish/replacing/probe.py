@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 import torch
 from planish.replacing import families
 from planish.replacing.forms import Form, NotExact, runner, size_of
+from planish.replacing.settings import key_of, unmarked
 from torch import Tensor, nn
 
-__all__ = ["Proof", "apart", "key_of", "prove", "unmarked"]
+__all__ = ["Proof", "apart", "prove"]
 
 Pair = tuple[torch.dtype, "torch.dtype | None"]
 
@@ -51,48 +52,6 @@ class Proof:
 
 _proofs: dict[Any, Proof | str] = {}
 _lock = threading.RLock()
-
-
-def _settings(module: nn.Module, depth: int = 0) -> tuple[Any, ...]:
-    """What forward may depend on besides its input: plain attributes, dtypes and children."""
-    plain = (bool, int, float, str, type(None))
-    found: list[Any] = []
-    for name, value in sorted(module.__dict__.items()):
-        if name.startswith("_planish") or name in ("training", "_hf_hook", "_old_forward"):
-            continue
-        if isinstance(value, plain) or (
-            isinstance(value, tuple | list) and all(isinstance(item, plain) for item in value)
-        ):
-            found.append((name, tuple(value) if isinstance(value, list) else value))
-    for name, parameter in module._parameters.items():
-        found.append((name, None if parameter is None else parameter.dim()))
-    children = (
-        ()
-        if depth > 3
-        else tuple(
-            (name, type(child), _settings(child, depth + 1))
-            for name, child in module._modules.items()
-            if child is not None
-        )
-    )
-    return (*found, *children)
-
-
-def key_of(cls: type[nn.Module], module: nn.Module) -> Any:
-    """Modules with the same key have the same proof."""
-    size = next((p.numel() for p in module._parameters.values() if p is not None), 0)
-    return cls, cls.forward, size, _settings(module)
-
-
-def unmarked(module: nn.Module) -> dict[str, Any]:
-    """The module's state without hooks and without what other libraries bound to it."""
-    state = dict(module.__dict__)
-    for name in ("forward", "_hf_hook", "_old_forward"):
-        state.pop(name, None)
-    for name, value in state.items():
-        if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
-            state[name] = type(value)()
-    return state
 
 
 def _seeded(shape: Any, generator: torch.Generator, dtype: torch.dtype) -> Tensor:

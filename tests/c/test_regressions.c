@@ -1,0 +1,206 @@
+/*
+ * The mistakes of other libraries, and ours of before: each case is named after what would be
+ * broken.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+#include "values.h"
+
+static const element types[] = {F32, F16, BF16, F64};
+enum { TYPES = 4 };
+
+static void one_column(void) {
+    for (int t = 0; t < TYPES; t++) {
+        test_case("N = 1 gives a zero weight gradient and dx (%s)", element_name(types[t]));
+        norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 100, 1);
+        case_set_types(&c, types[t]);
+        bundle b;
+        bundle_make(&b, &c);
+        bundle_run_well(&b);
+        expect(bundle_get(&b, DWEIGHT, 0) == 0, "dweight is %Lg", bundle_get(&b, DWEIGHT, 0));
+        for (int i = 0; i < 100; i++)
+            expect(bundle_get(&b, DX, i) == 0, "dx is %Lg", bundle_get(&b, DX, i));
+        bundle_free(&b);
+    }
+}
+
+static void gradient_sums(void) {
+    for (int t = 0; t < TYPES; t++)
+        for (int64_t rows = 4096; rows <= 32768; rows *= 8) {
+            test_case("dbias of %lld rows of ones in %s is the number of rows, not what 16 bits "
+                      "add up to",
+                      (long long)rows, element_name(types[t]));
+            norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, rows, 5);
+            case_set_types(&c, types[t]);
+            bundle b;
+            bundle_make(&b, &c);
+            bundle_set_all(&b, DY, 1);
+            bundle_run_well(&b);
+            for (int i = 0; i < 5; i++)
+                expect(bundle_get(&b, DBIAS, i) == rows, "dbias is %Lg", bundle_get(&b, DBIAS, i));
+            bundle_free(&b);
+        }
+}
+
+typedef struct named_case {
+    const char *name;
+    norm_case test;
+} named_case;
+
+/* Each is checked against the reference and for bytes written outside its outputs. */
+static void regressions(void) {
+    norm_case base[] = {
+        rows_case(PLANISH_FORWARD, PLANISH_LAYER, 1, 1),
+        rows_case(PLANISH_FORWARD, PLANISH_RMS, 1, 1),
+        rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 1, 1),
+        rows_case(PLANISH_BACKWARD, PLANISH_RMS, 1, 1),
+        rows_case(PLANISH_BACKWARD_FROM_Y, PLANISH_LAYER, 1, 1),
+    };
+    for (size_t i = 0; i < sizeof base / sizeof *base; i++) {
+        norm_case c = base[i];
+        c.seed = 100 + i;
+        named_case table[] = {
+            {"N = 769 writes into the next row", c},
+            {"more than 65535 rows", c},
+            {"a misaligned offset", c},
+            {"an expanded gradient", c},
+            {"rank above 3", c},
+            {"rank 16", c},
+            {"rank 1: no rows at all", c},
+            {"a mean of 1e4 standard deviations", c},
+            {"values of 1e30, whose squares overflow", c},
+            {"values of 1e-30, whose squares vanish", c},
+            {"f16 whose squares overflow", c},
+            {"bf16 with f32 weights", c},
+            {"a large M of tiny rows", c},
+        };
+        norm_case *t = &table[0].test;
+        t->x = t->y = F16;
+        t->shape[0] = 7;
+        t->shape[1] = 769;
+        t->out = PADDED;
+        t = &table[1].test;
+        t->shape[0] = 65537;
+        t->shape[1] = 6;
+        t = &table[2].test;
+        t->shape[0] = 9;
+        t->shape[1] = 515;
+        t->in = t->out = t->params = MISALIGNED;
+        t = &table[3].test;
+        t->shape[0] = 12;
+        t->shape[1] = 100;
+        t->in = c.pass == PLANISH_BACKWARD ? BROADCAST_FIRST : DENSE;
+        t = &table[4].test;
+        t->ndim = 6;
+        memcpy(t->shape, (int64_t[]){2, 3, 2, 2, 3, 5}, 6 * sizeof(int64_t));
+        t->reduce_axes = t->affine_axes = 0x38;
+        t = &table[5].test;
+        t->ndim = 16;
+        for (int k = 0; k < 16; k++)
+            t->shape[k] = k % 3 ? 1 : 2;
+        t->reduce_axes = 0xff00;
+        t->affine_axes = 0xa5a0;
+        t->in = t->out = t->params = REVERSED;
+        t = &table[6].test;
+        t->ndim = 1;
+        t->shape[0] = 300;
+        t->reduce_axes = t->affine_axes = 1;
+        t = &table[7].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1024;
+        t->numbers = MEAN_1E4;
+        t = &table[8].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1000;
+        t->numbers = SCALE_BIG;
+        t = &table[9].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1000;
+        t->numbers = SCALE_TINY;
+        t->eps = 0;
+        t = &table[10].test;
+        t->shape[0] = 20;
+        t->shape[1] = 1000;
+        t->x = t->y = F16;
+        t->numbers = SCALE_BIG;
+        t = &table[11].test;
+        t->shape[0] = 33;
+        t->shape[1] = 768;
+        t->x = t->y = BF16;
+        t = &table[12].test;
+        t->shape[0] = 300000;
+        t->shape[1] = 2;
+        t->eps = 0.1;
+        for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+            char text[512];
+            test_case("%s: %s", table[k].name, case_text(&table[k].test, text, sizeof text));
+            bundle b;
+            bundle_make(&b, &table[k].test);
+            bundle_run_well(&b);
+            bundle_check(&b);
+            bundle_free(&b);
+        }
+    }
+}
+
+/* y small in magnitude though x is not: |weight| near 0 holds no digit of xhat in y. */
+static void from_y_without_weight(void) {
+    test_case("backward from y where weight is 0 or lost beside bias takes xhat as 0");
+    norm_case c = rows_case(PLANISH_BACKWARD_FROM_Y, PLANISH_LAYER, 20, 40);
+    bundle b;
+    bundle_make(&b, &c);
+    bundle_set(&b, WEIGHT, 3, 0);
+    bundle_set(&b, WEIGHT, 7, 0x1p-26L);
+    bundle_set(&b, BIAS, 7, 1);
+    bundle_set(&b, WEIGHT, 9, 0);
+    bundle_set(&b, BIAS, 9, 0);
+    bundle_set(&b, WEIGHT, 11, 1e-30L);
+    bundle_set(&b, BIAS, 11, 0);
+    bundle_run_well(&b);
+    bundle_check(&b);
+    expect(bundle_get(&b, DWEIGHT, 3) == 0 && bundle_get(&b, DWEIGHT, 7) == 0 &&
+               bundle_get(&b, DWEIGHT, 9) == 0,
+           "a dweight is not 0");
+    bundle_free(&b);
+}
+
+/* Sums in one long chain: the errors of numbers that are all alike add up. */
+static void all_alike(void) {
+    static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD,
+                                          PLANISH_BACKWARD_FROM_Y};
+    for (int p = 0; p < 3; p++)
+        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+            for (uint64_t seed = 1; seed <= 40; seed++) {
+                norm_case c = rows_case(passes[p], kind, 3, 1031);
+                c.numbers = CONSTANT;
+                c.in = BROADCAST_ALL;
+                c.params = BROADCAST_LAST;
+                c.seed = seed;
+                case_set_types(&c, seed % 2 ? F32 : F64);
+                run_case(&c, NULL);
+            }
+}
+
+/* 256 segments merged by plain additions, and f32 rows of three elements from y, by f32 alone. */
+static void many_segments_and_few_elements(void) {
+    norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 2, 262145);
+    c.seed = 4084;
+    case_set_types(&c, F64);
+    run_case(&c, NULL);
+    c = rows_case(PLANISH_BACKWARD_FROM_Y, PLANISH_LAYER, 65535, 3);
+    c.seed = 509;
+    run_case(&c, NULL);
+}
+
+int main(void) {
+    one_column();
+    gradient_sums();
+    regressions();
+    from_y_without_weight();
+    all_alike();
+    many_segments_and_few_elements();
+    report_accuracy();
+    return test_finish("regressions");
+}

@@ -1,0 +1,140 @@
+#include "emulate_case.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../c/check.h"
+#include "emulated.h"
+
+static bool is_output(const bundle *b, part p) {
+    return *tensors_field((planish_tensors *)&b->tensors, p) && part_is_output(b->test.pass, p);
+}
+
+/* The outputs' memory, guards and gaps included. */
+static void keep(const bundle *b, unsigned char *kept[PARTS]) {
+    for (part p = 0; p < PARTS; p++) {
+        kept[p] = NULL;
+        if (is_output(b, p)) {
+            kept[p] = malloc(b->tensor[p].memory.bytes + 1);
+            memcpy(kept[p], b->tensor[p].memory.data, b->tensor[p].memory.bytes);
+        }
+    }
+}
+
+static void clear_outputs(bundle *b) {
+    for (part p = 0; p < PARTS; p++)
+        if (is_output(b, p))
+            tensor_clear(&b->tensor[p]);
+}
+
+static bool run(bundle *b, schedule how) {
+    char text[700] = "";
+    order = how;
+    fill = how == IN_ORDER ? 0xff : 0x41; /* NaN in every type; an ordinary number */
+    planish_status status = bundle_run(b, NULL, text, sizeof text);
+    return expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), text);
+}
+
+/* Runs rows [first, first + count) of the first axis alone, and expects the bits they had. */
+static void check_slice(bundle *b, unsigned char *const *kept, int64_t first, int64_t count) {
+    DLTensor part_of[PARTS];
+    int64_t shapes[PARTS][PLANISH_MAX_NDIM];
+    const planish_tensors whole = b->tensors;
+    for (part p = 0; p < PARTS; p++) {
+        const DLTensor **field = tensors_field(&b->tensors, p);
+        if (!*field || p == WEIGHT || p == BIAS || p == DWEIGHT || p == DBIAS)
+            continue;
+        part_of[p] = **field;
+        memcpy(shapes[p], part_of[p].shape, sizeof *shapes);
+        shapes[p][0] = count;
+        int64_t dense = 1;
+        for (int i = 1; i < part_of[p].ndim; i++)
+            dense *= shapes[p][i];
+        const int64_t step = part_of[p].strides ? part_of[p].strides[0] : dense;
+        part_of[p].shape = shapes[p];
+        part_of[p].byte_offset += (uint64_t)(first * step * element_bytes(b->tensor[p].type));
+        *field = &part_of[p];
+    }
+    clear_outputs(b);
+    if (run(b, SHUFFLED) && !write_folder)
+        for (part p = 0; p < PARTS; p++) {
+            if (!kept[p] || p == DWEIGHT || p == DBIAS)
+                continue;
+            unsigned char *now = b->tensor[p].memory.data;
+            /* What the slice left untouched was untouched by tensor_clear(), too. */
+            const int bytes = element_bytes(b->tensor[p].type);
+            cursor c = cursor_begin(&part_of[p]);
+            bool same = true;
+            for (int64_t i = 0, n = element_count(&part_of[p]); i < n; i++, cursor_next(&c))
+                same &= !memcmp(c.at, kept[p] + (c.at - now), (size_t)bytes);
+            expect(same, "%s: other bits in a slice of the rows", part_name(p));
+        }
+    b->tensors = whole;
+}
+
+/* The output that may be the input itself; PARTS: none. */
+static part in_place(const bundle *b, part *input) {
+    const norm_case *c = &b->test;
+    const bool backward = c->pass == PLANISH_BACKWARD || c->pass == PLANISH_BACKWARD_FROM_Y;
+    const part output = backward ? DX : Y;
+    *input = backward ? DY : X;
+    return !b->tensors.m2 && is_output(b, output) && c->x == c->y && c->in == c->out ? output
+                                                                                     : PARTS;
+}
+
+/* Runs with the result in the place of x or dy, and expects the same bits. Ends the bundle's use.
+ */
+static void check_in_place(bundle *b, unsigned char *const *kept) {
+    part input, output = in_place(b, &input);
+    if (output == PARTS)
+        return;
+    *tensors_field(&b->tensors, output) = &b->tensor[input].dl;
+    if (!run(b, SHUFFLED) || write_folder)
+        return;
+    tensor *was = &b->tensor[output];
+    memcpy(was->memory.data, kept[output], was->memory.bytes);
+    expect(tensor_same_bits(&was->dl, &b->tensor[input].dl), "%s: other bits in place of %s",
+           part_name(output), part_name(input));
+    for (part p = DWEIGHT; p <= DBIAS; p++)
+        if (kept[p])
+            expect(!memcmp(kept[p], b->tensor[p].memory.data, b->tensor[p].memory.bytes),
+                   "%s: other bits with dx in place of dy", part_name(p));
+}
+
+static case_choice chosen = {.share = 1, .parts = 1};
+static int64_t made;
+
+void choose_cases(case_choice choice) {
+    chosen = choice;
+}
+
+void emulate_case(norm_case c) {
+    char text[512];
+    const int64_t number = made++;
+    if (number % chosen.share || number / chosen.share % chosen.parts != chosen.part)
+        return;
+    c.seed = (uint64_t)(made + chosen.other_numbers);
+    /* An unmapped page after the buffers of one case, before those of the next that runs. */
+    guard_side = number / chosen.share % 2 ? GUARD_START : GUARD_END;
+    test_case("sm_%d x %d: %s", limits.arch, limits.multiprocessors,
+              case_text(&c, text, sizeof text));
+    bundle b;
+    unsigned char *kept[PARTS];
+    bundle_make(&b, &c);
+    bool good = run(&b, IN_ORDER);
+    if (good && !write_folder)
+        bundle_check(&b);
+    keep(&b, kept);
+    if (good && !write_folder && run(&b, SHUFFLED))
+        for (part p = 0; p < PARTS; p++)
+            if (kept[p])
+                expect(!memcmp(kept[p], b.tensor[p].memory.data, b.tensor[p].memory.bytes),
+                       "%s: other bits with the threads in another order", part_name(p));
+    if (good && c.shape[0] > 3 && !((c.reduce_axes | b.op.affine_axes) & 1))
+        check_slice(&b, kept, c.shape[0] / 3, c.shape[0] / 2);
+    if (good)
+        check_in_place(&b, kept);
+    for (part p = 0; p < PARTS; p++)
+        free(kept[p]);
+    bundle_free(&b);
+}

@@ -1,0 +1,36 @@
+#include "tables.h"
+
+#include "../../c/values.h"
+
+norm_case rows_of(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols, element type) {
+    norm_case c = rows_case(pass, kind, rows, cols);
+    case_set_types(&c, type);
+    return c;
+}
+
+norm_case channels_of(planish_pass pass, planish_kind kind, int64_t images, int64_t channels,
+                      int64_t pixels, element type) {
+    norm_case c = rows_of(pass, kind, 1, 1, type);
+    c.ndim = 3;
+    c.shape[0] = images;
+    c.shape[1] = channels;
+    c.shape[2] = pixels;
+    c.reduce_axes = c.affine_axes = 2;
+    return c;
+}
+
+norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool last,
+                    element type) {
+    norm_case c = rows_of(pass, kind, 1, 1, type);
+    c.ndim = 4;
+    for (int i = 0; i < 4; i++)
+        c.shape[i] = n[i];
+    if (last) {
+        c.shape[1] = n[3];
+        c.shape[2] = n[1];
+        c.shape[3] = n[2];
+    }
+    c.reduce_axes = last ? 10 : 12;
+    c.affine_axes = last ? 12 : 6;
+    return c;
+}

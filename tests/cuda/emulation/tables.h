@@ -1,0 +1,77 @@
+/*
+ * What tables of emulated cases are made of, and the tables: each function makes the cases of one,
+ * in the same order every time, for a case's numbers follow from its place.
+ */
+#ifndef EMULATION_TABLES_H
+#define EMULATION_TABLES_H
+
+#include "emulate_case.h"
+#include "emulated.h"
+
+static const planish_pass both[] = {PLANISH_FORWARD, PLANISH_BACKWARD};
+static const element types[] = {F16, BF16, F32, F64};
+
+/* Of one dtype; the statistics of f32, or of f64 if that is f64. */
+norm_case rows_of(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols, element type);
+
+/* Over the channels of (images, channels, pixels). */
+norm_case channels_of(planish_pass pass, planish_kind kind, int64_t images, int64_t channels,
+                      int64_t pixels, element type);
+
+/* (images, groups, channels, pixels), or with the channels last (images, pixels, groups, channels).
+ */
+norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool last,
+                    element type);
+
+/* table_rows.c */
+void table_lengths(void);
+void table_long_rows(void);
+void table_rows_cooperative(void);
+void table_rows_shared(void);
+void table_outliers(void);
+void table_row_counts(void);
+void table_centred(void);
+void table_tiled(void);
+void table_runs(void);
+void table_outputs_and_dtypes(void);
+void table_layouts(void);
+void table_all_numbers(void);
+
+/* table_general.c */
+void table_other_passes(void);
+void table_any_layout(void);
+void table_any_axes(void);
+
+/* table_channels.c */
+void table_channels(void);
+void table_channels_in_clusters(void);
+void table_channels_shifted(void);
+void table_channels_to_last(void);
+void table_channels_otherwise(void);
+void table_channels_spanning(void);
+void table_lines_and_halves(void);
+
+/* table_groups.c */
+void table_groups(void);
+void table_groups_otherwise(void);
+void table_group_tiles(void);
+
+/* table_strips.c */
+void table_strips(void);
+void table_strips_over_few(void);
+void table_strips_without_clusters(void);
+void table_strips_as_planned(void);
+void table_strips_outliers(void);
+
+/* table_behind.c */
+void table_activations(void);
+void table_behind_rows(void);
+void table_behind_channels(void);
+void table_behind_relu(void);
+
+/* table_given.c */
+void table_given_rows(void);
+void table_given_images(void);
+void table_given_otherwise(void);
+
+#endif
