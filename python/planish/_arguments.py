@@ -17,6 +17,7 @@ __all__ = [
     "affine_of",
     "axes_of",
     "check_activation",
+    "check_cast",
     "check_parameter",
     "device_type",
     "has_kernels",
@@ -87,6 +88,12 @@ def check_activation(function: str, activation: str | None) -> None:
 
 #: Orders of rounding; see layer_norm.
 CASTS = ("once", "xhat")
+
+
+def check_cast(function: str, cast: str) -> None:
+    """Raises ValueError for one that is not known."""
+    if cast not in CASTS:
+        raise ValueError(f"{function}: cast is {cast!r}; known are {', '.join(map(repr, CASTS))}")
 
 
 def with_offset(weight: Tensor, offset: float) -> Tensor:

@@ -100,7 +100,7 @@ def _ask(
         affine_axes=2,
         eps=1e-5,
         activation=activation,
-        modulation_axes=2 if "scale" in given else 0,
+        modulation_axes=2 if "scale" in given or "shift" in given else 0,
         column_axes=2 if "column_scale" in given else 0,
         gate=int(gate_before),
         rounding=int(round_xhat),

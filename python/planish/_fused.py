@@ -10,7 +10,8 @@ _gated.py, quantised results in _quantized.py, the modules in _fused_modules.py.
 from __future__ import annotations
 
 import torch
-from planish import _staged, _stages
+from planish import _functional, _prepared, _staged, _stages
+from planish._arguments import check_cast
 from planish._staged import Around
 from planish._ways import way_of
 from torch import Tensor
@@ -41,7 +42,16 @@ def _add_norm(
     sum_dtype: torch.dtype | None,
     weight_offset: float,
     out_dtype: torch.dtype | None,
+    cast: str,
 ) -> tuple[Tensor, Tensor]:
+    kept = None
+    if row_scale is None and (not dropout_p or (0 < dropout_p < 1 and not training)):
+        tensors = x, residual, None, column_scale, weight, bias, None, None
+        options = rms, eps, sum_dtype, weight_offset, out_dtype, cast
+        kept = _prepared.key_of(options, tensors), tensors
+        known = _prepared.run(*kept)
+        if known is not None:
+            return known
     function = "add_rms_norm" if rms else "add_layer_norm"
     _stages.check_x(function, x)
     if not isinstance(residual, Tensor):
@@ -56,6 +66,20 @@ def _add_norm(
     for name, dtype in (("sum_dtype", sum_dtype), ("out_dtype", out_dtype)):
         if dtype is not None:
             _stages.check_float(function, name, dtype)
+    check_cast(function, cast)
+    total_dtype = sum_dtype or residual.dtype
+    rounds = cast == "xhat" and _stages.rounds_xhat(total_dtype, weight, bias)
+    if rounds and not (
+        x.dtype == total_dtype
+        and out_dtype in (None, total_dtype)
+        and _stages.kernels_round(total_dtype, weight, bias, weight_offset)
+    ):
+        scales = dropout_p, training, row_scale, column_scale
+        rest = *scales, total_dtype, 0.0, total_dtype, "once"
+        xhat, total = _add_norm(rms, x, residual, None, None, eps, *rest)
+        y = _stages.weighted(xhat, weight, bias, weight_offset)
+        return (y if out_dtype is None else y.to(out_dtype)), total
+    y_dtype = out_dtype or (total_dtype if cast == "xhat" else x.dtype)
     fused = _staged.norm(
         way_of(x, residual, weight, bias, row_scale, column_scale),
         x,
@@ -64,9 +88,11 @@ def _add_norm(
         eps,
         rms,
         weight_offset=weight_offset,
+        round_xhat=rounds,
         dropout_p=dropout_p if training else 0.0,
-        y_dtype=out_dtype or x.dtype,
-        sum_dtype=sum_dtype or residual.dtype,
+        y_dtype=y_dtype,
+        sum_dtype=total_dtype,
+        known=kept,
     )
     if fused is not None:
         return fused
@@ -74,9 +100,11 @@ def _add_norm(
     u = _stages.scaled(x, wide, column_scale, rows)
     if training and dropout_p:
         u, _ = _stages.drop(u.to(wide), dropout_p)
-    total = _stages.sum_with(u, residual, sum_dtype or residual.dtype)
-    y = _stages.norm_last(rms, total, weight, bias, eps, weight_offset, out_dtype or x.dtype)
-    return y, total
+    total = _stages.sum_with(u, residual, total_dtype)
+    if rounds:
+        xhat = _stages.norm_last(rms, total, None, None, eps, 0.0, total_dtype)
+        return _stages.weighted(xhat, weight, bias, 0.0), total
+    return _stages.norm_last(rms, total, weight, bias, eps, weight_offset, y_dtype), total
 
 
 def add_layer_norm(
@@ -93,6 +121,7 @@ def add_layer_norm(
     sum_dtype: torch.dtype | None = None,
     weight_offset: float = 0.0,
     out_dtype: torch.dtype | None = None,
+    cast: str = "once",
 ) -> tuple[Tensor, Tensor]:
     """Sum with a residual, then layer normalization of it over the last axis: ``(y, sum)``.
 
@@ -110,14 +139,18 @@ def add_layer_norm(
     is rounded once. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice,
     through both results.
 
+    ``cast="xhat"``: y is what ``planish.layer_norm(sum, -1, weight, bias, cast="xhat")`` gives,
+    the order of rounding of Llama's RMSNorm: xhat is rounded to the sum's dtype, and torch's
+    promotion of that and the parameters says which dtype y has.
+
     One pass over memory, and one backward; kept for it are the sum, what is one number for each
     row, and x where ``column_scale`` has a gradient. A composition of planish's norm and torch's
     operators for transforms of torch.func, forward mode, subclasses, a ``row_scale`` with a
     gradient, and where planish has no kernel; its mask of dropout is another.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a ``dropout_p``
-    outside [0, 1), TypeError for a residual that is no tensor, NotImplementedError for another
-    dtype.
+    outside [0, 1) and for another ``cast``, TypeError for a residual that is no tensor,
+    NotImplementedError for another dtype.
     """
     return _add_norm(
         False,
@@ -133,6 +166,7 @@ def add_layer_norm(
         sum_dtype,
         weight_offset,
         out_dtype,
+        cast,
     )
 
 
@@ -149,6 +183,7 @@ def add_rms_norm(
     sum_dtype: torch.dtype | None = None,
     weight_offset: float = 0.0,
     out_dtype: torch.dtype | None = None,
+    cast: str = "once",
 ) -> tuple[Tensor, Tensor]:
     """Sum with a residual, then root-mean-square normalization of it over the last axis:
     ``(y, sum)``.
@@ -171,6 +206,7 @@ def add_rms_norm(
         sum_dtype,
         weight_offset,
         out_dtype,
+        cast,
     )
 
 
@@ -180,7 +216,7 @@ def add_rms_norm(
 def _modulated_norm(
     rms: bool,
     x: Tensor,
-    scale: Tensor,
+    scale: Tensor | None,
     shift: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -190,12 +226,16 @@ def _modulated_norm(
     sum_dtype: torch.dtype | None,
     weight_offset: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
+    tensors = x, residual, None, gate, weight, bias, scale, shift
+    kept = _prepared.key_of((rms, eps, sum_dtype, weight_offset), tensors), tensors
+    known = _prepared.run(*kept)
+    if known is not None:
+        return known[0] if residual is None else known
     function = "modulated_rms_norm" if rms else "modulated_layer_norm"
     _stages.check_x(function, x)
-    if not isinstance(scale, Tensor):
-        raise TypeError(
-            f"{function}: Expected scale to be a tensor, but got {type(scale).__name__}"
-        )
+    if not isinstance(shift if scale is None else scale, Tensor):
+        given = f"{type(scale).__name__} and {type(shift).__name__}"
+        raise TypeError(f"{function}: Expected scale or shift to be a tensor, but got {given}")
     for name, tensor in (("scale", scale), ("shift", shift), ("gate", gate)):
         _stages.check_modulation(function, name, tensor, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
@@ -219,6 +259,7 @@ def _modulated_norm(
         weight_offset=weight_offset,
         y_dtype=x.dtype,
         sum_dtype=None if residual is None else sum_dtype or residual.dtype,
+        known=kept,
     )
     if fused is not None:
         return fused[0] if residual is None else fused
@@ -228,7 +269,7 @@ def _modulated_norm(
         total = _stages.sum_with(u, residual, sum_dtype or residual.dtype)
     wide = _stages.compute_dtype(total.dtype, x.dtype)
     z = _stages.norm_last(rms, total.to(wide), weight, bias, eps, weight_offset, wide)
-    m = z * (1 + scale.to(wide))
+    m = z if scale is None else z * (1 + scale.to(wide))
     if shift is not None:
         m = m + shift.to(wide)
     y = m.to(x.dtype)
@@ -237,7 +278,7 @@ def _modulated_norm(
 
 def modulated_layer_norm(
     x: Tensor,
-    scale: Tensor,
+    scale: Tensor | None,
     shift: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -256,9 +297,10 @@ def modulated_layer_norm(
         y = z * (1 + scale) + shift
 
     ``scale``, ``shift`` and ``gate`` have x's rank, each axis x's size or 1: (B, 1, D) beside x
-    (B, S, D), or (B, S, D) itself; or the last axis alone, (D). ``shift`` may be None, and so may
-    ``gate``, which is 1 then. ``weight`` and ``bias`` have the size of the last axis, or the sizes
-    of the last axes.
+    (B, S, D), or (B, S, D) itself; or the last axis alone, (D). ``scale`` or ``shift`` may be None,
+    0 then: ``scale=None`` with a shift of x's shape adds a norm's result to it (OLMo 2). ``gate``
+    may be None, which is 1. ``weight`` and ``bias`` have the size of the last axis, or the sizes of
+    the last axes.
 
     ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise and is rounded to it once;
     the norm reads it so. Everything behind is in float (f64 for f64), and y is rounded once, to x's
@@ -267,8 +309,8 @@ def modulated_layer_norm(
     One pass over memory, and one backward; a composition as :func:`add_layer_norm` says.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype
-    without a residual, TypeError for a scale that is no tensor, NotImplementedError for another
-    dtype.
+    without a residual, TypeError where scale and shift are both None, NotImplementedError for
+    another dtype.
     """
     return _modulated_norm(
         False, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -277,7 +319,7 @@ def modulated_layer_norm(
 
 def modulated_rms_norm(
     x: Tensor,
-    scale: Tensor,
+    scale: Tensor | None,
     shift: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -311,16 +353,17 @@ def qk_norm(
     *,
     kind: str = "rms",
     weight_offset: float = 0.0,
+    cast: str = "once",
 ) -> tuple[Tensor, Tensor]:
     """Norms of queries and keys over the last axis, each with a weight of its own: ``(q, k)``.
 
     ``q`` (..., heads, D) and ``k`` (..., kv_heads, D) may be slices of a packed qkv, in any
     strides; the results are dense. The weights have D elements, or (heads, D): a weight for each
-    head; or are None. ``kind``: "rms" or "layer". Dtypes and derivatives as
+    head; or are None. ``kind``: "rms" or "layer". Dtypes, ``cast`` and derivatives as
     :func:`planish.rms_norm`.
 
-    Raises ValueError for another kind, RuntimeError for shapes that do not fit, NotImplementedError
-    for another dtype or device.
+    Raises ValueError for another kind or cast, RuntimeError for shapes that do not fit,
+    NotImplementedError for another dtype or device.
     """
     if kind not in ("rms", "layer"):
         raise ValueError(f"qk_norm: kind is {kind!r}; known are 'rms' and 'layer'")
@@ -330,7 +373,14 @@ def qk_norm(
     _stages.check_parameter("qk_norm", "q_weight", q_weight, q)
     _stages.check_parameter("qk_norm", "k_weight", k_weight, k)
     rms = kind == "rms"
+    if cast == "once":
+        return (
+            _stages.norm_last(rms, q, q_weight, None, eps, weight_offset, q.dtype),
+            _stages.norm_last(rms, k, k_weight, None, eps, weight_offset, k.dtype),
+        )
+    norm = _functional.rms_norm if rms else _functional.layer_norm
+    axes = _stages.last_axes(q, q_weight), _stages.last_axes(k, k_weight)
     return (
-        _stages.norm_last(rms, q, q_weight, None, eps, weight_offset, q.dtype),
-        _stages.norm_last(rms, k, k_weight, None, eps, weight_offset, k.dtype),
+        norm(q, -1, q_weight, None, eps, axes[0], weight_offset=weight_offset, cast=cast),
+        norm(k, -1, k_weight, None, eps, axes[1], weight_offset=weight_offset, cast=cast),
     )

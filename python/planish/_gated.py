@@ -3,7 +3,8 @@ composed, as _fused.py has it."""
 
 from __future__ import annotations
 
-from planish import _staged, _stages
+from planish import _prepared, _staged, _stages
+from planish._arguments import check_cast
 from planish._staged import Around
 from planish._ways import way_of
 from torch import Tensor
@@ -21,23 +22,42 @@ def _gated_norm(
     norm_before_gate: bool,
     group_size: int | None,
     weight_offset: float,
+    cast: str = "once",
 ) -> Tensor:
+    tensors = x, None, gate, None, weight, bias, None, None
+    options = rms, eps, norm_before_gate, group_size, weight_offset, cast
+    kept = _prepared.key_of(options, tensors), tensors
+    known = _prepared.run(*kept)
+    if known is not None:
+        return known[0]
     function = "gated_rms_norm" if rms else "gated_layer_norm"
     _stages.check_x(function, x)
     _stages.check_gate(function, gate, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
+    check_cast(function, cast)
     columns = x.shape[-1]
     if group_size is not None and (group_size <= 0 or columns % group_size):
         raise ValueError(
             f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
             f"{columns} columns"
         )
+    rounds = cast == "xhat" and _stages.rounds_xhat(x.dtype, weight, bias)
+    if rounds and (
+        bias is not None or not _stages.kernels_round(x.dtype, weight, bias, weight_offset)
+    ):
+        return _rounded(
+            rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
+        )
     fused = _fused_gated_norm(
-        rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
+        rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset, rounds, kept
     )
     if fused is not None:
         return fused
+    if rounds:
+        return _rounded(
+            rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
+        )
     wide = _stages.compute_dtype(x.dtype)
     factor = _stages.silu(gate.to(wide))
     s = x.to(wide)
@@ -61,15 +81,21 @@ def _fused_gated_norm(
     norm_before_gate: bool,
     group_size: int | None,
     weight_offset: float,
+    rounds: bool,
+    kept: _prepared.Known | None,
 ) -> Tensor | None:
     """In one call of the kernels, which see groups of columns as an axis; None: composed."""
     way = way_of(x, gate, weight, bias)
-    shape = x.shape
+    shape, split = x.shape, None
     if group_size is not None and group_size < x.shape[-1]:
         x = _stages.split_columns(x, group_size)
         gate = _stages.split_columns(gate, group_size)
         weight = None if weight is None else _stages.split_columns(weight, group_size)
         bias = None if bias is None else _stages.split_columns(bias, group_size)
+        parameter = weight if weight is not None else bias
+        split = x.shape, None if parameter is None else parameter.shape
+        if weight is not None and bias is not None and weight.shape != bias.shape:
+            kept = None
     fused = _staged.norm(
         way,
         x,
@@ -79,9 +105,36 @@ def _fused_gated_norm(
         rms,
         weight_offset=weight_offset,
         gate_before=not norm_before_gate,
+        round_xhat=rounds,
         y_dtype=x.dtype,
+        known=kept,
+        split=split,
     )
     return None if fused is None else fused[0].reshape(shape)
+
+
+def _rounded(
+    rms: bool,
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm_before_gate: bool,
+    group_size: int | None,
+    weight_offset: float,
+) -> Tensor:
+    """With xhat rounded to x's dtype and the parameters by torch's operators."""
+    if not norm_before_gate:
+        xhat = _gated_norm(rms, x, gate, None, None, eps, False, group_size, 0.0)
+        return _stages.weighted(xhat, weight, bias, weight_offset)
+    s = x
+    if group_size is not None and group_size < x.shape[-1]:
+        s = _stages.split_columns(x, group_size)
+    xhat = _stages.norm_last(rms, s, None, None, eps, 0.0, x.dtype).reshape(x.shape)
+    wide = _stages.compute_dtype(x.dtype)
+    z = _stages.weighted(xhat, weight, bias, weight_offset)
+    return (z.to(wide) * _stages.silu(gate.to(wide))).to(x.dtype)
 
 
 def gated_rms_norm(
@@ -93,6 +146,7 @@ def gated_rms_norm(
     norm_before_gate: bool = True,
     group_size: int | None = None,
     weight_offset: float = 0.0,
+    cast: str = "once",
 ) -> Tensor:
     """Root-mean-square normalization over the last axis with a gate (Mamba 2, RetNet).
 
@@ -106,14 +160,18 @@ def gated_rms_norm(
     Everything between is in float (f64 for f64), the product before the norm, too, and y is rounded
     once, to x's dtype. Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable twice.
 
+    ``cast="xhat"``: s / sqrt(mean(s^2) + eps) is rounded to x's dtype before it meets the weight,
+    whose product with it is torch's, and so rounded once more (Mamba 2, Qwen3-Next). With the gate
+    before the norm that product is the result, of the dtype that the two promote to.
+
     One pass over memory, and one backward; a composition as :func:`planish.add_layer_norm` says.
 
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a group_size that
-    does not divide the columns, TypeError for a gate that is no tensor, NotImplementedError for
-    another dtype.
+    does not divide the columns and for another ``cast``, TypeError for a gate that is no tensor,
+    NotImplementedError for another dtype.
     """
     return _gated_norm(
-        True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset
+        True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset, cast
     )
 
 
@@ -127,11 +185,12 @@ def gated_layer_norm(
     norm_before_gate: bool = True,
     group_size: int | None = None,
     weight_offset: float = 0.0,
+    cast: str = "once",
 ) -> Tensor:
     """Layer normalization over the last axis with a gate, as :func:`gated_rms_norm`.
 
     ``norm(s) = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias``.
     """
     return _gated_norm(
-        False, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
+        False, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset, cast
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from planish import _composite, _enable, _norms, _options
-from planish._arguments import affine_of, check_activation, has_kernels, rounds_xhat
+from planish._arguments import affine_of, check_activation, check_cast, has_kernels, rounds_xhat
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type
 from planish._arguments import with_offset as _with_offset
-from planish._functional import _check_cast, _check_x, _is_worth_a_call, _node
+from planish._functional import _check_x, _is_worth_a_call, _node
 from planish._ways import Way, is_jit_tracing, may_be_torchs, way_of
 from torch import Tensor, fx
 
@@ -79,7 +79,7 @@ def group_norm(
             out_dtype=out_dtype,
         )
     check_activation("group_norm", activation)
-    _check_cast("group_norm", cast)
+    check_cast("group_norm", cast)
     _options.check_out_dtype("group_norm", out_dtype)
     way = way_of(x, weight, bias)
     options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)

@@ -5,7 +5,7 @@ these take them; _functional.py has what they are otherwise."""
 from __future__ import annotations
 
 import torch
-from planish import _ops, _staged
+from planish import _ops, _prepared, _staged
 from planish._arguments import DTYPES, rounds_xhat
 from planish._eager import split_channels
 from planish._staged import Around
@@ -68,13 +68,16 @@ def fused_norm(
     eps: float,
     rms: bool,
     options: Options,
+    kept: _prepared.Known | None = None,
 ) -> Tensor | None:
-    """The norm with these options, laid out as x; None where the kernels cannot take it."""
+    """The norm with these options, laid out as x; None where the kernels cannot take it. ``kept``:
+    what the call is kept for (_prepared.py)."""
     if not options.are_kernels(weight, bias):
         return None
     if weight is not None and bias is not None and weight.shape != bias.shape:
         sizes = [x.shape[axis] for axis in affine]
         weight, bias = weight.reshape(sizes), bias.reshape(sizes)
+        kept = None
     results = _staged.norm(
         way,
         x,
@@ -87,6 +90,7 @@ def fused_norm(
         activation=_ops.ACTIVATIONS[options.activation],
         round_xhat=options.rounds,
         y_dtype=options.out_dtype or x.dtype,
+        known=kept,
     )
     return None if results is None else results[0]
 

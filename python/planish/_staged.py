@@ -13,8 +13,9 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
-from planish import _asked, _staged_ops
+from planish import _asked, _prepared, _staged_ops
 from planish._arguments import with_offset
+from planish._staged_composite import Stages
 from planish._staged_derivatives import is_unavailable
 from planish._ways import Way, below_autograd, needs_graph, way_of
 from torch import Tensor
@@ -127,9 +128,12 @@ def norm(
     dropout_p: float = 0.0,
     y_dtype: torch.dtype,
     sum_dtype: torch.dtype | None = None,
+    known: _prepared.Known | None = None,
+    split: tuple[Any, Any] | None = None,
 ) -> tuple[Tensor, Any] | None:
     """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight
-    and bias and of column_scale, by default x's last as far as they have them."""
+    and bias and of column_scale, by default x's last as far as they have them. ``known``: what
+    it comes to is kept for it (_prepared.py), ``split`` beside it."""
     if way is not Way.PLAIN and way is not Way.OPERATOR:
         return None
     residual, row_scale, column_scale, weight, bias, scale, shift, gate = around
@@ -148,7 +152,7 @@ def norm(
         return None
     if affine is None:
         affine = last_axes(x, weight if weight is not None else bias)
-    has_stages = residual is not None or scale is not None or gate is not None or round_xhat
+    has_stages = any(t is not None for t in (residual, scale, shift, gate)) or round_xhat
     are_rows = not has_stages or _are_rows(x, (residual, gate), reduce, affine)
     if not are_rows and x.numel() > _GENERAL_ELEMENTS:
         return None
@@ -175,7 +179,7 @@ def norm(
         reduce,
         affine,
         column,
-        modulation_axes(x, scale),
+        modulation_axes(x, shift if scale is None else scale),
         eps,
         rms,
         offset,
@@ -186,6 +190,16 @@ def norm(
         y_dtype,
         sum_dtype,
     )
+    given = around.weight, around.bias, around.scale, around.shift
+    same = all(a is b for a, b in zip(given, (weight, bias, scale, shift), strict=True))
+    if known is not None and known[0] is not None and same and way is Way.PLAIN:
+        stages = Stages(*arguments[10:14], rms, offset, activation, gate_before, dropout_p)
+        dtypes = x.dtype, x.dtype if residual is None else residual.dtype
+        alone = residual is not None and all(t is None for t in (column_scale, scale, shift, gate))
+        alike = bias is None or (weight is not None and weight.dtype == bias.dtype)
+        simple = alone and alike and not activation
+        call = _prepared.Call(arguments[10:], stages, dtypes, y_dtype, graph, simple, split)
+        return _prepared.first(known, call)
     results = _call(way, graph, _staged_ops.function, _forward_op, _staged_ops.FORWARD, arguments)
     return None if results is None else (results[0], results[1])
 

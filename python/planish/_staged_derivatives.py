@@ -6,7 +6,8 @@ operators (_staged_composite.py), differentiated by torch.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from planish import _staged_composite
@@ -15,9 +16,11 @@ from planish._ways import below_autograd, is_plain
 from torch import Tensor
 
 __all__ = [
+    "Saved",
     "differentiate_backward",
     "differentiate_forward",
     "differentiate_quantized",
+    "gradients",
     "is_unavailable",
     "save_backward",
     "save_forward",
@@ -58,26 +61,68 @@ def _shaped(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
     return gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
 
 
+class Saved(NamedTuple):
+    """What the forward kept."""
+
+    s: Tensor
+    mean: Tensor
+    rstd: Tensor
+    branch: Tensor | None
+    row_scale: Tensor | None
+    column_scale: Tensor | None
+    rng: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    scale: Tensor | None
+    shift: Tensor | None
+    gate: Tensor | None
+
+
 def differentiate_forward(ctx: Any, dy: Tensor | None, dsum: Tensor | None, *_: Any) -> Any:
     if dy is None and dsum is None:
         return (None,) * 23
-    tensors = ctx.saved_tensors
-    s, mean, rstd, branch, row_scale, column, rng, weight, bias, scale, shift, gate = tensors
-    stages: Stages = ctx.stages
-    needed = ctx.needs_input_grad  # the first argument is the dispatch keys
-    if needed[3]:
+    saved = Saved(*ctx.saved_tensors)
+    # the first argument is the dispatch keys
+    needed = ctx.needs_input_grad[1:11]
+    found = gradients(saved, ctx.stages, ctx.dtypes, ctx.y_dtype, needed, dy, dsum)
+    return *found, *(None,) * 13
+
+
+def gradients(
+    saved: Saved,
+    stages: Stages,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    y_dtype: torch.dtype,
+    needed: Sequence[bool],
+    dy: Tensor | None,
+    dsum: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """Of x, residual, row_scale, column_scale, rng, weight, bias, scale, shift and gate, where they
+    are ``needed``; ``dtypes``: of x and residual."""
+    s, mean, rstd, branch, row_scale, column, rng, weight, bias, scale, shift, gate = saved
+    if needed[2]:
         raise NotImplementedError("planish::staged_norm: row_scale has no gradient")
     if dy is None:
-        dy = torch.zeros_like(s, dtype=ctx.y_dtype)
+        dy = torch.zeros_like(s, dtype=y_dtype)
     scaled = row_scale is not None or column is not None or stages.dropout_p > 0
     # The same numbers are written once.
-    shared = needed[1] and needed[2] and not scaled and ctx.dtypes[0] == ctx.dtypes[1]
-    wanted = [
-        needed[1],
-        needed[2] and not shared,
-        *(needed[place] for place in (6, 7, 4, 8, 9, 10)),
-    ]
+    shared = needed[0] and needed[1] and not scaled and dtypes[0] == dtypes[1]
     has_z = stages.activation or scale is not None or (gate is not None and not stages.gate_before)
+    dshift = None
+    wants_shift = needed[8]
+    if shift is not None and not has_z and (not wants_shift or shift.shape == dy.shape):
+        dshift = _shaped(dy, shift) if wants_shift else None  # y is its sum with the norm's result
+        shift, wants_shift, stages = None, False, stages._replace(modulation=[])
+    wanted = [
+        needed[0],
+        needed[1] and not shared,
+        needed[5],
+        needed[6],
+        needed[3],
+        needed[7],
+        wants_shift,
+        needed[9],
+    ]
     arguments = (
         dy,
         s,
@@ -94,10 +139,10 @@ def differentiate_forward(ctx: Any, dy: Tensor | None, dsum: Tensor | None, *_: 
         shift,
         gate,
         *stages,
-        *ctx.dtypes,
+        *dtypes,
         wanted,
     )
-    dx, dresidual, dweight, dbias, dcolumn, dscale, dshift, dgate = _run_backward(arguments)
+    dx, dresidual, dweight, dbias, dcolumn, dscale, summed, dgate = _run_backward(arguments)
     return (
         dx,
         dx if shared else dresidual,
@@ -107,9 +152,8 @@ def differentiate_forward(ctx: Any, dy: Tensor | None, dsum: Tensor | None, *_: 
         _shaped(dweight, weight),
         _shaped(dbias, bias),
         _shaped(dscale, scale),
-        _shaped(dshift, shift),
+        dshift if summed is None else _shaped(summed, saved.shift),
         dgate,
-        *(None,) * 13,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from planish import _functional
+from planish._arguments import with_offset
 from torch import Tensor
 
 __all__ = [
@@ -21,14 +22,19 @@ __all__ = [
     "check_x",
     "compute_dtype",
     "drop",
+    "kernels_round",
+    "last_axes",
     "norm_last",
+    "rounds_xhat",
     "scaled",
     "silu",
     "split_columns",
     "sum_with",
+    "weighted",
 ]
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
@@ -141,6 +147,34 @@ def check_probability(function: str, p: float) -> None:
         )
 
 
+# ---- Orders of rounding --------------------------------------------------------------------------
+
+
+def rounds_xhat(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether rounding xhat to this dtype before weight and bias is another result."""
+    half = dtype in _HALF
+    return any(t is not None and (half or t.dtype != dtype) for t in (weight, bias))
+
+
+def kernels_round(
+    dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None, weight_offset: float
+) -> bool:
+    """Whether the kernels mean the same by it: they round to x's 16 bits, and so does torch the
+    product of two such tensors."""
+    same = all(t is None or t.dtype == dtype for t in (weight, bias))
+    return same and not weight_offset and dtype in _HALF
+
+
+def weighted(
+    xhat: Tensor, weight: Tensor | None, bias: Tensor | None, weight_offset: float
+) -> Tensor:
+    """weight * xhat + bias in torch's own operators and by its promotion of dtypes."""
+    if weight is not None and weight_offset:
+        weight = with_offset(weight, weight_offset)
+    y = xhat if weight is None else weight * xhat
+    return y if bias is None else y + bias
+
+
 # ---- Stages -------------------------------------------------------------------------------------
 
 
@@ -199,12 +233,13 @@ def norm_last(
     if len(counts) > 1:  # (heads, columns) and (columns): the bias is added behind
         assert weight is not None and bias is not None
         wide = s.to(compute_dtype(s.dtype, dtype, bias.dtype))
-        y = norm(wide, -1, weight, None, eps, _axes(s, weight), weight_offset=weight_offset)
+        y = norm(wide, -1, weight, None, eps, last_axes(s, weight), weight_offset=weight_offset)
         return (y + bias).to(dtype)
-    affine = _axes(s, weight if weight is not None else bias)
+    affine = last_axes(s, weight if weight is not None else bias)
     return norm(wide, -1, weight, bias, eps, affine, weight_offset=weight_offset).to(dtype)
 
 
-def _axes(s: Tensor, parameter: Tensor | None) -> range:
+def last_axes(s: Tensor, parameter: Tensor | None) -> range:
+    """Those of a parameter with the sizes of s's last axes."""
     count = 1 if parameter is None else parameter.dim()
     return range(s.dim() - count, s.dim())

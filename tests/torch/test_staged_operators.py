@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import planish
 import torch
-from planish import _asked, _staged_ops
+from planish import _asked, _prepared, _staged_ops
 from torch import Tensor
 
 FORWARD, BACKWARD = "planish::staged_norm", "planish::staged_norm_backward"
@@ -219,6 +219,7 @@ def test_what_the_library_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch
     x, r = leaf(4, 8), leaf(4, 8)
     wanted = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
     monkeypatch.setattr(_asked, "_known", {})
+    monkeypatch.setattr(_prepared, "_calls", {})
     monkeypatch.setattr(_asked, "_ask", lambda *_: False)
     calls = Calls()
     found = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
@@ -260,6 +261,7 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
             return getattr(torch, name)
 
     monkeypatch.setattr(_staged_derivatives, "torch", Operators())
+    monkeypatch.setattr(_prepared, "_backward_op", Refused._op)
     calls = Calls()
     found = [run(case) for case in cases.values()]
     assert calls.on_planish(BACKWARD) == 0

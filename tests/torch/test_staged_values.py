@@ -13,7 +13,7 @@ from support import FLOATS, Calls
 
 import planish
 import torch
-from planish import _staged, _staged_composite
+from planish import _prepared, _staged, _staged_composite
 from torch import Tensor
 
 FORWARD, BACKWARD = "planish::staged_norm", "planish::staged_norm_backward"
@@ -26,6 +26,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         for name in ("norm", "quantized"):
             patch.setattr(_staged, name, lambda *_, **__: None)
+        patch.setattr(_prepared, "run", lambda *_: None)
         patch.setattr(_staged, "norm_into", lambda *_, **__: False)
         yield
 
