@@ -193,6 +193,7 @@ def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
         "llama": language("Llama", _decoder(2048, 16, 128, 5632)),
         "qwen3": language("Qwen3", _decoder(2048, 16, 128, 6144)),
         "gemma3": language("Gemma3", _decoder(1152, 4, 256, 6912)),
+        "olmo2": language("Olmo2", _decoder(2048, 16, 128, 8192)),
         "gpt2": (
             "transformers",
             _language("GPT2", (gpt2_tiny if tiny else gpt2) | off, batch, length),

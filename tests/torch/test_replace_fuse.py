@@ -46,7 +46,7 @@ MODELS = {
     "llama": {"add_rms_norm": 2},
     "mistral": {"add_rms_norm": 2},
     "qwen3": {"add_rms_norm": 2, "qk_norm": 2},
-    "gemma3": {"add_rms_norm": 2, "qk_norm": 2},
+    "gemma3": {"add_rms_norm": 2, "qk_norm": 2, "modulated_rms_norm": 2},
     "gpt2": {"add_layer_norm": 2},
     "whisper": {"add_layer_norm": 6},
     "bert": {"add_layer_norm": 4},

@@ -7,8 +7,8 @@
 families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
 probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
-finds the places in the source, around.py computes them, places.py proves it, rewriting.py makes the
-function.
+finds the places in the source, around.py and post_norms.py compute them, places.py proves it,
+rewriting.py makes the function.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
 
     ``fuse=True`` also fuses what stands around norms, where a block's forward shows it (read from
     its source, whatever the class): the sum with a residual before a norm, also with LayerScale
-    and stochastic depth or a gate on the summand, modulation behind it, norms of queries and keys;
-    and activations, as ``activations=True`` does. The block gets a subclass whose forward is its
-    own with these statements changed, each after a probe: results and gradients against the
-    block's own way, with its dtypes. A norm with hooks, and whatever was not proven, runs apart.
+    and stochastic depth or a gate on the summand, modulation behind it, the residual that a norm's
+    result is added to, norms of queries and keys; and activations, as ``activations=True`` does.
+    The block gets a subclass whose forward is its own with these statements changed, each after a
+    probe: results and gradients against the block's own way, with its dtypes. A norm with hooks,
+    and whatever was not proven, runs apart.
     Dropout stays torch's module, and draws what it drew.
 
     Modules, Parameter objects, buffers, hooks, dtype, device, training flag and state_dict are as

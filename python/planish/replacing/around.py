@@ -8,7 +8,6 @@ no hooks on it, dtypes that were proven, shapes that are alike.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.nn.modules import module as torch_module
 
 import torch
 from planish import _functional, _fused, _modules, _norms
-from planish._ways import Way, way_of
+from planish._ways import Way, is_plain, way_of
 from planish.replacing import forms, swapped
 from planish.replacing.forms import Form, parameter_of
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ __all__ = [
     "norm_form",
     "queries_and_keys",
     "queries_and_keys_apart",
+    "rate_name",
     "sum_norm",
     "sum_norm_apart",
     "watched",
@@ -36,9 +36,6 @@ __all__ = [
 Pairs = frozenset[tuple[torch.dtype, "torch.dtype | None"]]
 
 _HALF = (torch.float16, torch.bfloat16)
-#: Whether planish's functions round xhat themselves; otherwise the weight is multiplied behind.
-_CASTS = "cast" in inspect.signature(_fused.add_rms_norm).parameters
-_QK_CASTS = "cast" in inspect.signature(_fused.qk_norm).parameters
 
 
 def watched(module: nn.Module) -> bool:
@@ -110,29 +107,38 @@ def _fits(
     """Whether the norm is what it was, and the call one of those that were proven."""
     if type(norm) is not cls or watched(norm):
         return False
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
-        return False
     weight, bias = parameter_of(norm, form.weight), parameter_of(norm, form.bias)
     first = weight if weight is not None else bias
     x = tensors[0]
-    kind = x.device.type
+    if not isinstance(x, Tensor) or (dtype, None if first is None else first.dtype) not in pairs:
+        return False
+    device, last = x.device, x.shape[-1:]
+    for tensor in tensors[1:]:
+        if not isinstance(tensor, Tensor) or tensor.device != device:
+            return False
+    for p in (weight, bias):
+        if p is not None and (p.device != device or p.dtype != first.dtype or p.shape != last):  # type: ignore[union-attr]
+            return False
     return (
-        (dtype, None if first is None else first.dtype) in pairs
-        and kind in _functional.DEVICES
+        device.type in _functional.DEVICES
         and x.numel() > 0
-        and x.shape[-1] > 0
-        and all(p.device == x.device for p in tensors[1:])
-        and all(
-            p is None
-            or (p.device == x.device and p.dtype == first.dtype and p.shape == x.shape[-1:])  # type: ignore[union-attr]
-            for p in (weight, bias)
-        )
-        and (dtype == torch.float32 or not torch.is_autocast_enabled(kind))
+        and last[0] > 0
+        and (dtype == torch.float32 or not torch.is_autocast_enabled(device.type))
         and way_of(*tensors, weight, bias) in (Way.PLAIN, Way.OPERATOR)
     )
 
 
 # ---- Sums ---------------------------------------------------------------------------------------
+
+
+def rate_name(module: Any) -> str:
+    """The attribute with the probability of what looks like stochastic depth: of DropPath, as timm
+    and Transformers have it, or of torchvision's StochasticDepth; or empty."""
+    name = type(module).__name__.lower()
+    for known, attribute in (("droppath", "drop_prob"), ("stochasticdepth", "p")):
+        if known in name and hasattr(module, attribute):
+            return attribute
+    return ""
 
 
 def chain_kind(module: Any) -> str:
@@ -144,11 +150,7 @@ def chain_kind(module: Any) -> str:
     if not any(True for _ in module.children()) and not any(True for _ in module.buffers()):
         if len(held) == 1 and held[0].dim() == 1 and "scale" in type(module).__name__.lower():
             return "scale"
-        if (
-            not held
-            and "droppath" in type(module).__name__.lower()
-            and hasattr(module, "drop_prob")
-        ):
+        if not held and rate_name(module):
             return "drop"
     return ""
 
@@ -170,7 +172,7 @@ def _folded(
     for module, (_, kind) in reversed(list(zip(chain[:count], classes, strict=False))):
         if kind == "scale":
             (column,) = (p for p in module._parameters.values() if p is not None)
-        elif kind == "drop" and module.training and module.drop_prob:
+        elif kind == "drop" and module.training and getattr(module, rate_name(module)):
             ones = x.new_ones((x.shape[0], *[1] * (x.dim() - 1)))
             drawn = module(ones)
             row = drawn if row is None else row * drawn
@@ -186,37 +188,37 @@ def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tu
 
 
 def _add_norm(
-    form: Form,
-    norm: Any,
-    x: Tensor,
-    residual: Tensor,
-    column: Tensor | None,
-    row: Tensor | None,
-) -> tuple[Tensor, Tensor] | None:
-    dtype = torch.promote_types(x.dtype, residual.dtype)
+    form: Form, norm: Any, x: Tensor, residual: Tensor, given: dict[str, Any], **around: Any
+) -> tuple[Tensor, Tensor]:
+    weight, eps = forms._weight(form, norm), _eps(form, norm, x)
+    if form.kind == "rms":
+        y, s = _fused.add_rms_norm(x, residual, weight, eps, **given, **around)
+    else:
+        bias = parameter_of(norm, form.bias)
+        y, s = _fused.add_layer_norm(x, residual, weight, bias, eps, **given, **around)
+    return s, y
+
+
+def _given(form: Form, norm: Any, dtype: torch.dtype) -> dict[str, Any] | None:
+    """What the function is called with for a sum of this dtype; None: apart."""
     weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
     rounding = _rounding(form, dtype, weight, bias)
-    if rounding is None:
+    if rounding is None or (form.kind == "rms" and bias is not None):
         return None
     xhat, out = rounding
-    given: dict[str, Any] = {"sum_dtype": dtype, "out_dtype": out}
-    given |= {"column_scale": column, "row_scale": row, "weight_offset": _offset(form)}
-    eps = _eps(form, norm, x)
-    behind = xhat and not _CASTS
-    if xhat and _CASTS:
-        given["cast"] = "xhat"
-    parameters = (None, None) if behind else (weight, bias)
-    if form.kind == "rms" and bias is None:
-        y, s = _fused.add_rms_norm(x, residual, parameters[0], eps, **given)
-    elif form.kind == "layer":
-        y, s = _fused.add_layer_norm(x, residual, *parameters, eps, **given)
-    else:
-        return None
-    if behind:
-        assert weight is not None
-        y = (weight + form.offset if given["weight_offset"] else weight) * y
-        y = y if bias is None else y + bias
-    return s, y
+    given: dict[str, Any] = {"sum_dtype": dtype, "weight_offset": _offset(form)}
+    return given | ({"cast": "xhat"} if xhat else {"out_dtype": out})
+
+
+#: So many combinations of dtypes and sizes are known to one helper.
+_ROOM = 4096
+
+
+def _key(form: Form, norm: Any, a: Tensor, b: Tensor) -> Any:
+    """What decides whether a call fits, but for b's shape, hooks and the way of the call."""
+    weight = parameter_of(norm, form.weight)
+    held = None if weight is None else weight.dtype
+    return a.shape, a.dtype, b.dtype, a.device, held, torch.is_autocast_enabled(a.device.type)
 
 
 def sum_norm(
@@ -226,8 +228,14 @@ def sum_norm(
     classes: tuple[tuple[type[nn.Module], str], ...] = (),
 ) -> Callable[..., tuple[Any, Any]]:
     """(a + chain(b), norm of it)."""
+    known: dict[Any, dict[str, Any]] = {}  # calls that fitted
 
     def helper(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tuple[Any, Any]:
+        # What fitted once is asked the least: the host's time counts in small models.
+        if not chain and type(norm) is cls and is_plain(a, b) and not watched(norm):
+            given = known.get(_key(form, norm, a, b))
+            if given is not None and a.shape == b.shape:
+                return _add_norm(form, norm, b, a, given)
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
             dtype = torch.promote_types(a.dtype, b.dtype)
             if _fits(cls, pairs, norm, dtype, form, b, a):
@@ -237,10 +245,11 @@ def sum_norm(
                     alike = False
                 if row is not None:
                     row = row.expand(*x.shape[:-1], 1)
-                if alike:
-                    both = _add_norm(form, norm, x, a, column, row)
-                    if both is not None:
-                        return both
+                given = _given(form, norm, dtype) if alike else None
+                if given is not None:
+                    if not chain and len(known) < _ROOM:
+                        known[_key(form, norm, a, b)] = given
+                    return _add_norm(form, norm, x, a, given, column_scale=column, row_scale=row)
                 x = x if column is None else x * column
                 s = a + (x if row is None else x * row)
                 return s, norm(s)
@@ -256,6 +265,8 @@ def modulated_apart(
     norm: Any, x: Any, scale: Any, shift: Any, residual: Any = None, gate: Any = None
 ) -> Any:
     """As the source has it."""
+    if shift is None:
+        return norm(x) * (1 + scale)
     if residual is None:
         return norm(x) * (1 + scale) + shift
     s = residual + (x if gate is None else gate * x)
@@ -325,13 +336,7 @@ def queries_and_keys(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable
             if rounding is not None and rounding[1] == q.dtype:
                 xhat, eps = rounding[0], _eps(form, q_norm, q)
                 given: dict[str, Any] = {"kind": form.kind, "weight_offset": _offset(form)}
-                if xhat and _QK_CASTS:
-                    given["cast"] = "xhat"
-                if not xhat or _QK_CASTS:
-                    return _fused.qk_norm(q, k, *weights, eps, **given)
-                if not given["weight_offset"]:
-                    y, z = _fused.qk_norm(q, k, None, None, eps, kind=form.kind)
-                    return weights[0] * y, weights[1] * z  # type: ignore[operator]
+                return _fused.qk_norm(q, k, *weights, eps, cast="xhat" if xhat else "once", **given)
         return queries_and_keys_apart(q_norm, k_norm, q, k)
 
     return helper

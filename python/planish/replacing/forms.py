@@ -15,6 +15,8 @@ from torch.nn import functional
 
 import torch
 from planish import _functional, _groups, _norms, _ops
+from planish import _gated as _gated_functions
+from planish._arguments import DTYPES
 from planish._eager import split_channels
 from planish._ways import is_plain, way_of
 from torch import Tensor, nn
@@ -190,29 +192,50 @@ def _ordered(form: Form) -> Run:
     return run
 
 
+def _group_size(form: Form, module: Any, x: Tensor) -> int | None:
+    if form.group_size:
+        return int(getattr(module, form.group_size))
+    return x.shape[-1] // int(getattr(module, form.groups)) if form.groups else None
+
+
 def _gated(form: Form) -> Run:
     """A gate before or behind; between gate and norm all stays in float, as in the originals."""
+    if form.gate_activation not in ("silu", "swish"):
+        return _gated_apart(form)
+    behind = form.gate == "behind"
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
+        assert gate is not None
+        if gate.shape != x.shape or gate.device != x.device or gate.dtype not in DTYPES:
+            raise NotExact("a gate that is not like x")
+        size = _group_size(form, module, x)
+        given: dict[str, Any] = {"norm_before_gate": behind, "group_size": size, "cast": form.order}
+        return _gated_functions.gated_rms_norm(
+            x, gate, _weight(form, module), eps_of(form, module), **given
+        )
+
+    return run
+
+
+def _gated_apart(form: Form) -> Run:
+    """With another activation of the gate, in torch's operators around planish's norm."""
+
+    def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
+        assert gate is not None
         weight, eps, dtype = _weight(form, module), eps_of(form, module), x.dtype
         h = x.float()
-        if gate is not None:
-            gate = _GATES[form.gate_activation](gate.float())
-            if form.gate == "before":
-                h = h * gate
-        if form.group_size or form.groups:
-            size = getattr(module, form.group_size) if form.group_size else 0
-            size = size or h.shape[-1] // getattr(module, form.groups or "")
-            parts = h.view(*h.shape[:-1], -1, size)
-            h = _functional.rms_norm(parts, -1, eps=eps).flatten(-2)
-        else:
-            h = _functional.rms_norm(h, -1, eps=eps)
+        factor = _GATES[form.gate_activation](gate.float())
+        if form.gate == "before":
+            h = h * factor
+        size = _group_size(form, module, x)
+        parts = h if size is None else h.view(*h.shape[:-1], -1, size)
+        h = _functional.rms_norm(parts, -1, eps=eps).view(h.shape)
         if form.order == "xhat":
             h = h.to(dtype)
         if weight is not None:
             h = weight * h
-        if form.gate == "behind" and gate is not None:
-            h = h * gate
+        if form.gate == "behind":
+            h = h * factor
         return h if form.order == "xhat" and form.gate == "before" else h.to(dtype)
 
     return run

@@ -26,6 +26,7 @@ __all__ = [
     "partner",
     "reads",
     "replaced",
+    "scaling",
     "unconditional",
     "under_views",
     "unpack",
@@ -36,27 +37,33 @@ __all__ = [
 class Place:
     """One place of a source where a norm and what stands around it can be one function."""
 
-    #: ``sum``: (v, y) = (a + b, norm(a + b)); ``modulated``: norm(x) * (1 + scale) + shift, after a
-    #: sum where ``residual``; ``queries and keys``.
+    #: ``sum``: (v, y) = (a + b, norm(a + b)); ``added``: a + norm(x); ``modulated``: norm(x) * (1 +
+    #: scale) + shift, after a sum where ``residual``; ``queries and keys``.
     kind: str
     #: The variable that the norms are attributes of: ``self``, or ``attn`` of a processor.
     owner: str
     #: Attributes: the norm, or the norms of queries and keys.
     norms: tuple[str, ...]
-    #: Modules between the other summand and the sum, outermost first: LayerScale and the like.
+    #: Modules between the other summand and the sum, outermost first: LayerScale and the like. Of
+    #: ``added``: between the norm and the sum.
     chain: tuple[str, ...] = ()
     residual: bool = False
     gate: bool = False
+    #: Of ``modulated``: whether there is one.
+    shift: bool = True
 
     def __str__(self) -> str:
         """In a few words, for a report."""
         if self.kind == "queries and keys":
             return "norms of queries and keys"
+        if self.kind == "added":
+            return "norm + add"
         words = ["add"] if self.residual else []
+        modulation = ["modulation" if self.shift else "scale"] if self.kind == "modulated" else []
         words = ["gate", *words] if self.gate else words
         if self.chain:
             words = ["factors", *words]
-        return " + ".join([*words, "norm", *(["modulation"] if self.kind == "modulated" else [])])
+        return " + ".join([*words, "norm", *modulation])
 
 
 _PURE_METHODS = {
@@ -176,13 +183,18 @@ def modulation(
     """Scale and shift of ``base * (1 + scale) + shift``."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
         return None
-    product, shift = node.left, node.right
-    if not (isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)):
+    scale = scaling(node.left, is_base)
+    return (scale, node.right) if scale is not None and is_pure(node.right) else None
+
+
+def scaling(node: ast.AST, is_base: Callable[[ast.expr], bool]) -> ast.expr | None:
+    """Scale of ``base * (1 + scale)``."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return None
-    for base, factor in ((product.left, product.right), (product.right, product.left)):
+    for base, factor in ((node.left, node.right), (node.right, node.left)):
         scale = _one_plus(factor) if is_base(base) else None
-        if scale is not None and is_pure(scale) and is_pure(shift):
-            return scale, shift
+        if scale is not None and is_pure(scale):
+            return scale
     return None
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from planish.replacing import around, probe, settings, swapped
+from planish.replacing import around, post_norms, probe, settings, swapped
 from planish.replacing.forms import Form, parameter_of, size_of
 from planish.replacing.reading import Place
 from torch import Tensor, nn
@@ -66,6 +66,8 @@ class _Prober:
             names |= {"gate": [3, 1, self.size]} if self.place.gate else {}
             if not self.place.residual:
                 del names["other"]
+            if not self.place.shift:
+                del names["shift"]
         found = {name: probe._seeded(s, generator, torch.float32) for name, s in names.items()}
         scales = torch.tensor([1.0, 0.01, 3.0, 0.002, 0.3])[None, :, None]
         for name in ("x", "other"):
@@ -86,7 +88,12 @@ class _Prober:
             if ours:
                 run = around.modulated(cls, self.form, pairs)
             given = t.get("other"), t.get("gate")
-            return run(*norms, t["x"], t["scale"], t["shift"], *given)
+            return run(*norms, t["x"], t["scale"], t.get("shift"), *given)
+        if self.place.kind == "added":
+            run = post_norms.norm_added_apart
+            if ours:
+                run = post_norms.norm_added(cls, self.form, pairs, self.classes)
+            return run(*norms, t["x"], t["other"], chain)
         run = around.sum_norm_apart
         if ours:
             run = around.sum_norm(cls, self.form, pairs, self.classes)
@@ -107,8 +114,8 @@ class _Prober:
         for module in self.chain:
             new = probe._copy(type(module), module, self.size, dtype).to(wide)
             new.train(training)
-            if hasattr(new, "drop_prob"):
-                new.drop_prob = 0.5  # type: ignore[assignment]
+            if around.rate_name(new):
+                setattr(new, around.rate_name(new), 0.5)
             if hasattr(new, "inplace"):
                 new.inplace = False  # type: ignore[assignment]
             chain.append(new)
@@ -195,7 +202,7 @@ def _prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[ar
 
 
 def _key(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> Any:
-    shape = place.kind, place.residual, place.gate
+    shape = place.kind, place.residual, place.gate, place.shift
     return (
         shape,
         tuple((type(norm), settings.key_of(swapped.original_class(norm), norm)) for norm in norms),
@@ -225,4 +232,12 @@ def helper_of(place: Place, norms: Sequence[Any], chain: Sequence[Any], pairs: a
     if place.kind == "modulated":
         return around.modulated(cls, form, pairs), (place.kind, cls, form, pairs)
     classes = tuple((type(one), around.chain_kind(one)) for one in chain)
+    if place.kind == "added":
+        return post_norms.norm_added(cls, form, pairs, classes), (
+            place.kind,
+            cls,
+            form,
+            pairs,
+            classes,
+        )
     return around.sum_norm(cls, form, pairs, classes), (place.kind, cls, form, pairs, classes)

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes
@@ -48,6 +48,8 @@ class Proof:
     ranks: frozenset[int]
     #: Whether all dtypes are there, and 16-bit results the original's but for neighbours.
     same_rounding: bool
+    #: Numbers of axes, with an axis that the original does not keep where its size is 1.
+    dropped: frozenset[tuple[int, int]] = frozenset()
 
 
 _proofs: dict[Any, Proof | str] = {}
@@ -201,6 +203,24 @@ class _Prober:
         (y,) = self.one(pair, 4, False, False)
         return not y.is_contiguous() and y.is_contiguous(memory_format=torch.channels_last)
 
+    def dropped(self, pair: Pair, ranks: Iterable[int]) -> frozenset[tuple[int, int]]:
+        """Numbers of axes, and the axis, where one of size 1 is not there in the result."""
+        if self.form.axis != -1:
+            return frozenset()
+        found = set()
+        for rank in ranks:
+            new = _copy(self.cls, self.module, self.size, pair[1])
+            whole = _input(self.form, new, self.size, rank, pair[0])
+            for axis in range(rank - self.form.count):
+                x = whole.narrow(axis, 0, 1)
+                try:
+                    kept = new(*((x, x) if self.gated else (x,))).shape == x.shape
+                except _FAILURES:
+                    kept = False
+                if not kept:
+                    found.add((rank, axis))
+        return frozenset(found)
+
     def same_layout(self, theirs: Tensor, ours: Tensor) -> None:
         """Raises where shape or dtype differ."""
         if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
@@ -348,7 +368,8 @@ def _prove_dtypes(prober: _Prober, rank: int) -> tuple[Proof | None, float]:
     form = prober.form
     if form.axis == 1 and 4 in ranks:
         form = dataclasses.replace(form, channels_last=prober.gives_channels_last(one))
-    proof = Proof(form, frozenset(pairs), frozenset(ranks), same + refused == every)
+    dropped = prober.dropped(one, ranks)
+    proof = Proof(form, frozenset(pairs), frozenset(ranks), same + refused == every, dropped)
     return proof, same + len(pairs) / 100
 
 

@@ -1,11 +1,11 @@
 """Which statements of a block's forward are a norm with what stands around it.
 
 Read from the source: ``v = a + b`` and then ``self.norm(v)``, with LayerScale, stochastic depth or
-a gate before the sum and a modulation behind the norm; ``self.norm(a + b)``; ``self.norm(x) * (1 +
-scale) + shift``; and the norms of queries and keys that stand side by side. A Reader takes the
-statements of a function and gives them back with these as calls of one helper each. Everything is
-evaluated once and in the order it was, but for pure expressions; whether a place is taken is asked
-of the caller. Nothing is run or compiled here (rewriting.py).
+a gate before the sum and a modulation behind the norm; ``self.norm(a + b)``; ``a + self.norm(x)``
+(added.py); ``self.norm(x) * (1 + scale) + shift``; and the norms of queries and keys that stand
+side by side. A Reader takes the statements of a function and gives them back with these as calls of
+one helper each. Everything is evaluated once and in the order it was, but for pure expressions;
+whether a place is taken is asked of the caller. Nothing is run or compiled here (rewriting.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ast
 import copy
 from collections.abc import Sequence
 
+from planish.replacing.added import Added
 from planish.replacing.patterns import (
     Place,
     assigned,
@@ -23,16 +24,17 @@ from planish.replacing.patterns import (
     names,
     partner,
     replaced,
+    scaling,
     unconditional,
     under_views,
     unpack,
 )
-from planish.replacing.sums import Accept, Sums
+from planish.replacing.sums import Accept
 
 __all__ = ["Accept", "Place", "Reader"]
 
 
-class Reader(Sums):
+class Reader(Added):
     """Rewrites the statements of one function; ``owners`` are its variables that hold norms."""
 
     def run(self) -> None:
@@ -45,7 +47,8 @@ class Reader(Sums):
         rest, done = list(statements), list[ast.stmt]()
         while rest:
             at = rest[0]
-            new = self._sum(done, rest) or self._pair(rest) or self._modulated(rest)
+            new = self._sum(done, rest) or self._added(done, rest)
+            new = new or self._pair(rest) or self._modulated(rest)
             if new is None:
                 done.append(self._inside(rest.pop(0)))
             else:
@@ -82,6 +85,15 @@ class Reader(Sums):
                     given = [call.func, call.args[0], *found]  # type: ignore[attr-defined]
                     return self._expressions(replaced(statement, node, self._call(name, given)))
         for node in list(unconditional(statement)):
+            scale = scaling(node, lambda base: self._norm(base) is not None)
+            if scale is not None:
+                call = next(n for n in ast.walk(node) if self._norm(n) is not None)
+                owner, norm = self._norm(call)  # type: ignore[misc]
+                name = self.accept(Place("modulated", owner, (norm,), shift=False))
+                if name is not None:
+                    given = [call.func, call.args[0], scale, ast.Constant(None)]  # type: ignore[attr-defined]
+                    return self._expressions(replaced(statement, node, self._call(name, given)))
+        for node in list(unconditional(statement)):
             known = self._norm(node)
             if known is not None:
                 assert isinstance(node, ast.Call)
@@ -92,7 +104,7 @@ class Reader(Sums):
                         call = self._call(name, [node.func, added.left, added.right])
                         y = ast.Subscript(call, ast.Constant(1), ast.Load())
                         return self._expressions(replaced(statement, node, y))
-        return statement
+        return self._added_inside(statement)
 
     # ---- Modulation in two statements, queries and keys -----------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from planish.replacing import around, families, places, swapped
+from planish.replacing.forms import size_of
 from planish.replacing.reading import Place, Reader
 from planish.replacing.rewriting import Unreadable, parsed, rewritten
 from torch import nn
@@ -88,11 +89,13 @@ class _Decision:
         if any(norm is None for norm in norms):
             return None
         chain = [self._child(name) for name in place.chain]
-        if place.chain and not any(
-            one is not None and around.chain_kind(one) in ("scale", "drop") for one in chain
-        ):
-            return None
         if any(one is None for one in chain):
+            return None
+        kinds = [around.chain_kind(one) for one in chain]
+        if place.kind == "added":
+            if not all(kind in ("none", "drop") for kind in kinds):
+                return None
+        elif chain and not any(kind in ("scale", "drop") for kind in kinds):
             return None
         pairs = self._proven(place, norms, chain)
         if isinstance(pairs, str):
@@ -115,6 +118,8 @@ class _Decision:
         if place.kind == "queries and keys":
             if type(norms[0]) is not type(norms[1]) or forms[0] != forms[1]:
                 return "the two norms differ"
+            if len({size_of(f, norm) for f, norm in zip(forms, norms, strict=True) if f}) > 1:
+                return "the two norms differ in their widths"
             if any(getattr(norm, "bias", None) is not None for norm in norms):
                 return "planish.qk_norm takes no bias"
         found, why = places.prove(place, norms, chain)

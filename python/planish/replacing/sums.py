@@ -120,6 +120,10 @@ class Sums:
             given: list[ast.expr] = [call.func, sums.residual, sums.x]
             both = self._call(helper, [*given, chain] if sums.chain else given)
             new = [unpack(v, y, both)]
+            rest[at] = replaced(rest[at], call, load(y))
+            if not ifs:
+                del rest[0]  # what stands between is read next
+                return new
             for statement in between:
                 if isinstance(statement, ast.If):
                     again = ast.Assign([ast.Name(y, ast.Store())], copy.deepcopy(call))
@@ -127,7 +131,6 @@ class Sums:
                     if statement.orelse:
                         statement.orelse = [*self._block(statement.orelse), copy.deepcopy(again)]
                 new.append(statement)
-            rest[at] = replaced(rest[at], call, load(y))
             del rest[:at]
             return new
         return None
@@ -231,10 +234,9 @@ class Sums:
             given = [call.func, sums.x, *found, sums.residual]
             if sums.gate is not None:
                 given.append(sums.gate)
-            new = [unpack(v, y, self._call(helper, given)), *rest[1:at]]
             rest[at + length - 1] = replaced(rest[at + length - 1], node, load(y))
-            del rest[: at + length - 1]
-            return new
+            rest[: at + length - 1] = rest[1:at]
+            return [unpack(v, y, self._call(helper, given))]
         return None
 
     def _of(self, v: str, statement: ast.stmt) -> ast.Call | None:
@@ -252,12 +254,13 @@ class Sums:
         return None
 
     def _may_stand_between(self, v: str, statement: ast.stmt) -> bool:
-        """Another name for v, or an if: what it changes is seen to."""
+        """Another name for v, what is made of other tensors (a second stream), or an if: what it
+        changes is seen to."""
         if isinstance(statement, ast.If):
             jumps = ast.Break | ast.Continue | ast.Yield | ast.YieldFrom
             return not any(isinstance(node, jumps) for node in ast.walk(statement))
         found = assigned(statement)
-        return found is not None and found[0] != v and isinstance(found[1], ast.Name)
+        return found is not None and found[0] != v and is_pure(found[1])
 
     def _sums(
         self, value: ast.BinOp, done: list[ast.stmt], rest: list[ast.stmt], v: str

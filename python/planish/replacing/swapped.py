@@ -17,8 +17,8 @@ import torch
 from planish import _functional
 from planish._ways import Way, way_of
 from planish.replacing import families
-from planish.replacing.forms import Form, NotExact, parameter_of, runner
-from planish.replacing.probe import Pair, Proof, prove
+from planish.replacing.forms import NotExact, parameter_of, runner
+from planish.replacing.probe import Proof, prove
 from torch import Tensor, nn
 
 __all__ = ["Swapped", "decide", "form_of", "original_class", "put", "take"]
@@ -59,16 +59,19 @@ def _loading(original: Any) -> type[nn.Module]:
     return type(original.__name__, (original,), {"__setstate__": __setstate__})
 
 
-def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form, x: Any) -> bool:
+def _runs(proof: Proof, module: Any, x: Any) -> bool:
     """Whether this call is one of those that were proven, and planish's to make: transforms and
     TorchScript trace the original's forward."""
-    if not isinstance(x, Tensor) or x.dim() not in ranks:
+    form = proof.form
+    if not isinstance(x, Tensor) or x.dim() not in proof.ranks:
+        return False
+    if proof.dropped and any(x.dim() == n and x.shape[axis] == 1 for n, axis in proof.dropped):
         return False
     weight, bias = parameter_of(module, form.weight), parameter_of(module, form.bias)
     if form.kind == "convolution":
         weight, bias = module.weight, module.bias
     first = weight if weight is not None else bias
-    if (x.dtype, None if first is None else first.dtype) not in pairs:
+    if (x.dtype, None if first is None else first.dtype) not in proof.pairs:
         return False
     return (
         x.device.type in _functional.DEVICES
@@ -84,7 +87,6 @@ def _runs(pairs: frozenset[Pair], ranks: frozenset[int], module: Any, form: Form
 @functools.cache
 def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
     form, run = proof.form, runner(proof.form)
-    pairs, ranks = proof.pairs, proof.ranks
     known = families.signature(original)
     names = known.names if known is not None else ()
     forward: Callable[..., Any] = original.forward
@@ -105,7 +107,7 @@ def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
         if found is not None:
             x, gate = found
             given = not takes_gate or isinstance(gate, Tensor)
-            if given and _runs(pairs, ranks, self, form, x):
+            if given and _runs(proof, self, x):
                 try:
                     return run(self, x, gate)
                 except NotExact:

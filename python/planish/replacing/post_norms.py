@@ -1,0 +1,76 @@
+"""What runs at the places that added.py finds: a norm and the residual that its result is added to,
+as one function where nobody can tell, and else as the block's own source has it; as around.py has
+it, which this is a part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from planish import _fused
+from planish._ways import is_plain
+from planish.replacing import around, forms
+from planish.replacing.forms import Form, parameter_of
+from torch import Tensor, nn
+
+__all__ = ["norm_added", "norm_added_apart"]
+
+
+def norm_added_apart(norm: Any, x: Any, residual: Any, chain: tuple[Any, ...] = ()) -> Any:
+    """As the source has it."""
+    y = norm(x)
+    for module in reversed(chain):
+        y = module(y)
+    return residual + y
+
+
+def _does_nothing(module: Any, cls: type[nn.Module], kind: str) -> bool:
+    """Now, to what goes in."""
+    if type(module) is not cls or around.watched(module):
+        return False
+    return kind == "none" or not (module.training and getattr(module, around.rate_name(module)))
+
+
+def norm_added(
+    cls: type[nn.Module],
+    form: Form,
+    pairs: around.Pairs,
+    classes: tuple[tuple[type[nn.Module], str], ...] = (),
+) -> Callable[..., Any]:
+    """residual + chain(norm(x)): a shift of the norm's result, where the chain does nothing."""
+    rms = form.kind == "rms"
+    known: set[Any] = set()  # calls that fitted
+
+    def run(norm: Any, x: Tensor, residual: Tensor) -> Any:
+        function = _fused.modulated_rms_norm if rms else _fused.modulated_layer_norm
+        weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+        eps, offset = around._eps(form, norm, x), around._offset(form)
+        return function(x, None, residual, weight, bias, eps, weight_offset=offset)
+
+    def helper(norm: Any, x: Any, residual: Any, chain: tuple[Any, ...] = ()) -> Any:
+        if (  # as in around.sum_norm
+            not chain
+            and type(norm) is cls
+            and is_plain(x, residual)
+            and not around.watched(norm)
+            and x.shape == residual.shape
+            and around._key(form, norm, x, residual) in known
+        ):
+            return run(norm, x, residual)
+        if (
+            isinstance(x, Tensor)
+            and isinstance(residual, Tensor)
+            and residual.shape == x.shape
+            and residual.dtype == x.dtype
+            and all(_does_nothing(m, *was) for m, was in zip(chain, classes, strict=True))
+            and around._fits(cls, pairs, norm, x.dtype, form, x, residual)
+        ):
+            weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+            rounding = around._rounding(form, x.dtype, weight, bias)
+            if rounding is not None and rounding[1] == x.dtype:
+                if not chain and len(known) < around._ROOM:
+                    known.add(around._key(form, norm, x, residual))
+                return run(norm, x, residual)
+        return norm_added_apart(norm, x, residual, chain)
+
+    return helper
