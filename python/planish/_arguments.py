@@ -14,13 +14,13 @@ __all__ = [
     "CASTS",
     "DEVICES",
     "DTYPES",
+    "activates",
     "affine_of",
     "axes_of",
     "check_activation",
     "check_cast",
     "check_parameter",
     "device_type",
-    "has_kernels",
     "rounds_xhat",
     "with_offset",
 ]
@@ -74,9 +74,25 @@ def check_parameter(
         )
 
 
-def has_kernels(x: Tensor, activation: str | None) -> bool:
-    """Whether a norm with this activation goes to them: with a GELU on the CPU alone."""
-    return device_type(x) == "cpu" or activation not in ("gelu", "gelu_tanh")
+#: Longer rows have a GPU's fast kernels for an activation in the forward alone, or on some GPUs.
+_ACTIVATED_BYTES = 1 << 14
+
+
+def activates(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
+    """Whether a norm over these axes has fast kernels, forward and backward, that an activation can
+    be part of: on a GPU where a row's elements are neighbours, or are the channels of images."""
+    if device_type(x) == "cpu":
+        return True
+    if reduce != affine:
+        return False
+    if reduce == [1] and x.dim() > 2:
+        return x.is_contiguous()
+    columns = 1
+    for axis, other in zip(reversed(range(x.dim())), reversed(reduce), strict=False):
+        if axis != other or (x.shape[axis] != 1 and x.stride(axis) != columns):
+            return False
+        columns *= x.shape[axis]
+    return columns * x.element_size() <= _ACTIVATED_BYTES
 
 
 def check_activation(function: str, activation: str | None) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from planish import _composite, _enable, _norms, _options, _prepared
 from planish._arguments import DEVICES as DEVICES
-from planish._arguments import DTYPES, affine_of, check_activation, check_cast, rounds_xhat
+from planish._arguments import (
+    DTYPES,
+    activates,
+    affine_of,
+    check_activation,
+    check_cast,
+    rounds_xhat,
+)
 from planish._arguments import axes_of as _axes
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type
@@ -111,8 +118,7 @@ def by_way(
         and not (keep and _is_permuted(x))
     )
     if activation:
-        # On a GPU the backward has no fast kernels for it yet (planish.h, planish_norm).
-        if _device_type(x) == "cpu" and not (through_torch and not _is_worth_a_call(x)):
+        if activates(x, reduce, affine) and not (through_torch and not _is_worth_a_call(x)):
             return _norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep, activation)
         y = by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
         return _composite.activate(y, activation)
@@ -187,9 +193,11 @@ def layer_norm(
     ``out_dtype``: the result's dtype where it is not x's; y is rounded to it once.
 
     ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
-    On the CPU it is fused: y is not rounded before it, there is no pass over memory of its own, and
-    nothing kept for the backward but what the norm keeps. On a GPU, behind ``cast="xhat"``, and
-    while planish is enabled for less than 65536 elements, torch's own runs on the result.
+    It is fused: y is not rounded before it, there is no pass over memory of its own, and nothing
+    kept for the backward but what the norm keeps. Behind ``cast="xhat"``, on a GPU for rows of more
+    than 16 KiB or whose elements are no neighbours (but the channels of images), and while planish
+    is enabled for less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph
+    records), torch's own runs on the result.
 
     Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do
     not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast`` or

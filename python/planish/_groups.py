@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from planish import _composite, _enable, _norms, _options
-from planish._arguments import affine_of, check_activation, check_cast, has_kernels, rounds_xhat
+from planish._arguments import affine_of, check_activation, check_cast, rounds_xhat
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type
 from planish._arguments import with_offset as _with_offset
@@ -56,9 +56,9 @@ def group_norm(
 
     ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
     It is fused: no pass over memory of its own, and nothing kept for the backward but what the norm
-    keeps. For images of less than four pixels, the GELUs on a GPU, and while planish is enabled for
-    less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own
-    runs on the result.
+    keeps. For images of less than four pixels, and while planish is enabled for less than 65536
+    elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own runs on the
+    result.
 
     ``weight_offset``, ``cast`` and ``out_dtype`` as :func:`layer_norm` has them.
 
@@ -159,7 +159,7 @@ def group_by_way(
         and _enable.is_enabled("group_norm", _device_type(x))
         and _torch_can_group(x, weight, bias)
     )
-    fuses = x.shape[2:].numel() >= _FUSED_PIXELS and has_kernels(x, activation)
+    fuses = x.shape[2:].numel() >= _FUSED_PIXELS
     if activation and fuses and (not through_torch or _is_worth_a_call(x)):
         return _norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     if through_torch:

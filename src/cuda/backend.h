@@ -42,19 +42,30 @@ typedef struct cuda_around {
         parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
 } cuda_around;
 
+/* Of dense rows: where they begin, where one stride does not lead from each to the next
+ * (rows/rows_levels.h). In elements. */
+typedef struct cuda_row_places {
+    int levels;      /* axes that number the rows; stride[] of the plan is that of the last */
+    int64_t rows[2]; /* of the last axis, of the last two */
+    int64_t jump[2][ROLE_COUNT]; /* what a step of each other axis adds to the rows it passes */
+    int64_t slices;              /* that have weights of their own; 0: not cut */
+    int64_t slice[ROLE_COUNT];   /* from one to the next */
+} cuda_row_places;
+
 typedef struct cuda_plan {
     cuda_limits limits;
     cuda_spec main;
     cuda_spec cooperative; /* rows over groups of blocks, before main where the device holds them at
                        once; kernel -1: none */
     cuda_spec finish;      /* kernel -1: none */
-    int64_t rows, cols;
+    int64_t rows, cols;    /* of a slice, where rows are cut into such */
     int64_t stride[ROLE_COUNT]; /* from row to row, in elements */
     int dx_role; /* whose memory the rows kernels write dx to: that of dx, or of dresidual */
     double eps;
     int64_t partials; /* rows of partial sums there is room for */
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
+    cuda_row_places places;
     cuda_around around;
     /* For the general kernels alone. */
     int axis_count;

@@ -15,8 +15,8 @@ extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_
     cuda_text_general[], cuda_text_around_forward[], cuda_text_around_general[],
     cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[];
 
-const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &groups_family,
-                                                 NULL};
+const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
+                                                 &groups_family, NULL};
 
 static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_FORWARD] = {&rows_family, "planish_forward", "forward", cuda_text_forward,

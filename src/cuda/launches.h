@@ -10,6 +10,14 @@ enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* ---- Arguments, as the kernels declare them ------------------------------------------------- */
 
+typedef struct cuda_row_divisor {
+    uint32_t multiplier, shift;
+} cuda_row_divisor;
+
+typedef struct cuda_row_levels {
+    cuda_row_divisor rows[2];
+} cuda_row_levels;
+
 typedef struct cuda_forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
@@ -19,6 +27,9 @@ typedef struct cuda_forward_args {
     float eps_rounded;
     uint32_t eps_is_small, zero;
     void *mail;
+    cuda_row_levels levels;
+    int64_t x_jump[2], y_jump[2];
+    int64_t x_slice, weight_slice, bias_slice, y_slice, mean_slice, rstd_slice;
 } cuda_forward_args;
 
 typedef struct cuda_backward_args {
@@ -32,6 +43,11 @@ typedef struct cuda_backward_args {
     const void *bias;
     const void *dsum;
     int64_t dsum_stride, dsum_turn;
+    cuda_row_levels levels;
+    int64_t row_turn;
+    int64_t x_jump[2], dy_jump[2], dx_jump[2];
+    int64_t x_slice, dy_slice, dx_slice, mean_slice, rstd_slice, weight_slice, bias_slice;
+    int64_t dweight_slice, dbias_slice;
 } cuda_backward_args;
 
 typedef struct cuda_long_args {

@@ -38,6 +38,8 @@ const cuda_constant rows_forward_list[] = {
     {"GROUPS", offsetof(cuda_spec, rows.groups)},
     {"PIXELS", offsetof(cuda_spec, rows.pixels)},
     {"DENSE", offsetof(cuda_spec, rows.dense)},
+    {"LEVELS", offsetof(cuda_spec, rows.levels)},
+    {"SLICED", offsetof(cuda_spec, rows.sliced)},
     {NULL, 0},
 };
 
@@ -56,6 +58,8 @@ const cuda_constant rows_backward_list[] = {
     {"PLANES", offsetof(cuda_spec, rows.planes)},
     {"DENSE", offsetof(cuda_spec, rows.dense)},
     {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
+    {"LEVELS", offsetof(cuda_spec, rows.levels)},
+    {"SLICED", offsetof(cuda_spec, rows.sliced)},
     {NULL, 0},
 };
 

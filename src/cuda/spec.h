@@ -64,6 +64,7 @@ typedef struct rows_constants {
     int32_t planes;         /* of ROWS_IN_RUNS */
     int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
     int32_t dsum_in_ring;   /* backward: dsum comes as x and dy do */
+    int32_t levels, sliced; /* row_levels.cu */
 } rows_constants;
 
 typedef struct channels_constants {

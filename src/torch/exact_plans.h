@@ -1,7 +1,7 @@
 /*
- * Plans of norms with stages around them, kept. Where plans.h knows a few forms of dense tensors,
- * here a plan is found by everything that it depends on: every field of the operator, and the
- * dtype, the sizes and the strides of every tensor.
+ * Plans of norms with stages around them, and of tensors in other layouts, kept. Where plans.h
+ * knows a few forms of dense tensors, here a plan is found by everything that it depends on: every
+ * field of the operator, and the dtype, the sizes and the strides of every tensor.
  */
 #ifndef PLANISH_TORCH_EXACT_PLANS_H
 #define PLANISH_TORCH_EXACT_PLANS_H

@@ -118,8 +118,9 @@ static planish_status run(const planish_norm *op, planish_pass pass, const plani
     if (tensors->x->device.device_type == kDLCUDA)
         torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
     __attribute__((cleanup(free_plan))) planish_plan *made = NULL;
-    const planish_plan *plan =
-        is_staged(op, tensors) ? exact_plan_for(op, pass, tensors) : plan_for(op, pass, tensors);
+    const planish_plan *plan = is_staged(op, tensors) ? NULL : plan_for(op, pass, tensors);
+    if (!plan) /* with stages, or not dense */
+        plan = exact_plan_for(op, pass, tensors);
     if (!plan) {
         planish_status status =
             planish_plan_create(op, pass, tensors, &made, error.text, error.bytes);

@@ -37,9 +37,9 @@ void guarded_free(guarded *g) {
 }
 
 static const char *const layout_names[LAYOUT_COUNT] = {
-    "dense",      "explicit",        "padded",         "inner stride 2",
-    "reversed",   "reversed first",  "permuted",       "channels last",
-    "misaligned", "broadcast first", "broadcast last", "broadcast all",
+    "dense",          "explicit",        "padded",         "inner stride 2", "reversed",
+    "reversed first", "permuted",        "channels last",  "misaligned",     "packed",
+    "packed heads",   "broadcast first", "broadcast last", "broadcast all",
 };
 
 const char *layout_name(layout l) {
@@ -61,7 +61,14 @@ static void strides_in_order(tensor *t, const int *order, int64_t padding) {
 
 static void set_strides(tensor *t, layout l) {
     int ndim = t->dl.ndim, order[PLANISH_MAX_NDIM], n = 0;
-    if (l == PERMUTED) {
+    const bool between = l == PACKED_HEADS && ndim > 2;
+    if (between) {
+        order[n++] = ndim - 1;
+        order[n++] = ndim - 3;
+        order[n++] = ndim - 2;
+        for (int i = ndim - 4; i >= 0; i--)
+            order[n++] = i;
+    } else if (l == PERMUTED) {
         for (int i = 0; i < ndim; i++)
             order[n++] = i;
     } else {
@@ -74,6 +81,9 @@ static void set_strides(tensor *t, layout l) {
     }
     strides_in_order(t, order, l == PADDED ? 3 : 0);
     for (int i = 0; i < ndim; i++) {
+        const bool outside = i < ndim - 2 || (ndim < 3 && i < ndim - 1);
+        if (between ? i == ndim - 2 || i < ndim - 3 : (l == PACKED || l == PACKED_HEADS) && outside)
+            t->strides[i] *= 3;
         if (l == INNER_STRIDE_2)
             t->strides[i] *= 2;
         if (l == REVERSED || (l == REVERSED_FIRST && i == 0))

@@ -40,6 +40,8 @@ typedef enum layout {
     PERMUTED,        /* the first axis innermost */
     CHANNELS_LAST,   /* the second axis innermost; of five axes, the second and third */
     MISALIGNED,      /* begins one element past the alignment */
+    PACKED,          /* one of three parts: all axes but the last two thrice as far apart */
+    PACKED_HEADS,    /* the same with the third last axis between the last two */
     BROADCAST_FIRST, /* stride 0 along the first axis; inputs only */
     BROADCAST_LAST,  /* stride 0 along the last axis; inputs only */
     BROADCAST_ALL,   /* one element for all: an expanded gradient; inputs only */

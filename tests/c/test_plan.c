@@ -281,11 +281,45 @@ static void names(void) {
            "a name beyond the last");
 }
 
+/* Heads of a part of packed queries, keys and values: rows, whatever leads from one to the next;
+ * with a weight for each head the CPU has no kernels but the general ones. */
+static void heads(void) {
+    static const layout in[] = {DENSE, PACKED, PACKED_HEADS};
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++)
+        for (int i = 0; i < 12; i++) {
+            const bool own = i >= 9;
+            norm_case c = rows_case(pass, i % 2 ? PLANISH_RMS : PLANISH_LAYER, 0, 64);
+            c.ndim = 4;
+            memcpy(c.shape, (int64_t[]){2, 3, 5, 64}, 4 * sizeof *c.shape);
+            c.reduce_axes = 8;
+            c.affine_axes = own ? 10 : 8;
+            c.in = in[i % 3];
+            c.out = i / 3 == 1 ? in[i % 3] : DENSE;
+            c.x = c.y = i / 3 == 2 ? BF16 : F32;
+            const char *path = own ? "strided/" : "rows/";
+            test_case("heads of %s tensors take the path '%s' (pass %d)", layout_name(c.in), path,
+                      pass);
+            bundle b;
+            planish_plan *plan = NULL;
+            char line[256] = "", message[512] = "";
+            bundle_make(&b, &c);
+            if (expect(planish_plan_create(&b.op, pass, &b.tensors, &plan, message,
+                                           sizeof message) == PLANISH_OK,
+                       "%s", message)) {
+                planish_plan_describe(plan, line, sizeof line);
+                expect(!strncmp(line, path, strlen(path)), "'%s'", line);
+            }
+            planish_plan_destroy(plan);
+            bundle_free(&b);
+        }
+}
+
 int main(void) {
     names();
     workspace();
     plan_buffers();
     paths();
+    heads();
     no_affine();
     versions();
     return test_finish("plan");

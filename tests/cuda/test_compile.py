@@ -23,6 +23,8 @@ from gpu_shim import (
     BUILT,
     FORWARD,
     FROM_Y,
+    GELU,
+    GELU_TANH,
     LAYER,
     RMS,
     SILU,
@@ -232,6 +234,63 @@ def behind_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
         yield f"channels {direction} {c}x{hw} {dtype} silu", plan, 16
 
 
+def head_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
+    """Rows that two and three strides lead to, with one weight and with one for each head."""
+    works = itertools.product(
+        (FORWARD, BACKWARD), (64, 96, 128, 256, 72, 77), ("f16", "bf16", "f32")
+    )
+    for i, (direction, cols, dtype) in enumerate(works):
+        kind = RMS if i % 4 == 3 else LAYER
+        types = without(same(dtype, direction, "f32" if i % 5 == 4 else None), "m2")
+        types = types if kind == LAYER else without(types, "mean", "bias", "dbias")
+        tokens, heads, part = 4096, 32, 3 * 32 * cols
+        own, batch = i % 3 == 1, i % 3 == 2
+        packed = [tokens * part, cols, part, 1] if batch else [0, part, cols, 1]
+        dense = (
+            [tokens * heads * cols, tokens * cols, cols, 1] if batch else [0, 32 * cols, cols, 1]
+        )
+        saved = [heads * tokens, tokens, 1, 0] if batch else [0, heads, 1, 0]
+        weight = [0, 0, cols if own else 0, 1]
+        strides = {"x": packed, "dx": packed, "y": dense, "dy": dense}
+        strides |= dict.fromkeys(("mean", "rstd"), saved)
+        strides |= dict.fromkeys(("weight", "bias", "dweight", "dbias"), weight)
+        shape = (2, heads, tokens, cols) if batch else (1, tokens, heads, cols)
+        plan = AnyPlan(direction, kind, shape, 8, 8 | 4 * own, types, strides, arch=arch)
+        yield (
+            f"heads {direction} {cols} {dtype} {'own' if own else 'batch' if batch else ''}",
+            plan,
+            16,
+        )
+
+
+def gelu_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
+    """Both GELUs behind rows, channels and groups, forward and backward."""
+    works = itertools.product(
+        (FORWARD, BACKWARD), (GELU, GELU_TANH), ("f16", "bf16", "f32"), range(6)
+    )
+    for i, (direction, activation, dtype, which) in enumerate(works):
+        types = same(dtype, direction, "f32" if i % 5 == 4 else None)
+        types |= {"bias": types["weight"], "mean": "f64", "rstd": "f64"}
+        follows = {"activation": activation, "arch": arch}
+        if which < 3:
+            cols = (96, 768, 4096)[which]
+            full, saved, along = [cols, 1], [1, 0], [0, 1]
+            shape, axes, affine = (1 << 14, cols), 2, 2
+        elif which == 3:
+            full, saved, along = [256 * 784, 784, 1], [784, 0, 1], [0, 1, 0]
+            shape, axes, affine = (64, 256, 784), 2, 2
+        else:
+            g, d, hw = 32, 8, 784
+            full = [g * d * hw, d * hw, hw, 1] if which == 4 else [g * d * hw, d, 1, g * d]
+            saved, along = [g, 1, 0, 0], [0, d, 1, 0]
+            shape, axes, affine = (64, g, d, hw), 12, 6
+        strides = dict.fromkeys(("x", "y", "dy", "dx"), full)
+        strides |= dict.fromkeys(("mean", "rstd"), saved)
+        strides |= dict.fromkeys(("weight", "bias", "dweight", "dbias"), along)
+        plan = AnyPlan(direction, LAYER, shape, axes, affine, types, strides, **follows)
+        yield f"gelu {activation} {direction} {shape} {dtype}", plan, 16
+
+
 def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     """(name, plan, access) of every case on an architecture."""
     for name, direction, kind, cols, types, access in cases():
@@ -244,6 +303,8 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
         yield name, AnyPlan(direction, kind, (64, 20, 40), 6, 4, types, full, arch=arch), 16
     yield from image_plans(arch)
     yield from behind_plans(arch)
+    yield from head_plans(arch)
+    yield from gelu_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

@@ -39,8 +39,11 @@ def dtypes_of(direction: int, kind: int, dtype: str, silu: bool) -> dict[str, st
 def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     """The plan of a line of plans.txt and the dtypes of its tensors.
 
-    "PASS KIND rows DTYPE ROWS COLS", "PASS KIND channels DTYPE LAYOUT IMAGES CHANNELS PIXELS" or
-    "PASS KIND groups DTYPE LAYOUT IMAGES CHANNELS GROUPS PIXELS", and "silu" behind the last.
+    "PASS KIND rows DTYPE ROWS COLS", "PASS KIND channels DTYPE LAYOUT IMAGES CHANNELS PIXELS",
+    "PASS KIND groups DTYPE LAYOUT IMAGES CHANNELS GROUPS PIXELS", and "silu" behind the last, or
+    "PASS KIND heads DTYPE LAYOUT TOKENS HEADS COLS": x and dx are one of three packed parts, with
+    one weight or one of each head ("own"), or (IMAGES TOKENS HEADS COLS) seen with the heads in
+    front of the tokens ("first").
     """
     words = shape.split()
     silu = words[-1] == "silu"
@@ -52,7 +55,9 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     if what == "rows":
         return Plan(direction, kind, int(rest[0]), int(rest[1]), types, arch=arch), types
     layout, sizes = rest[0], [int(size) for size in rest[1:]]
-    strides = {}
+    strides: dict[str, list[int]] = {}
+    if what == "heads":
+        return heads_of(direction, kind, layout, sizes, types, arch), types
     if what == "channels":
         n, c, hw = sizes
         last = {"nchw": (), "view": ("y",), "nhwc": FULL}[layout]
@@ -71,6 +76,33 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     activation = SILU if silu else 0
     plan = AnyPlan(direction, kind, *axes, types, strides, activation=activation, arch=arch)
     return plan, types
+
+
+def heads_of(
+    direction: int, kind: int, layout: str, sizes: list[int], types: dict[str, str], arch: int
+) -> AnyPlan:
+    """Rows of the heads of a part of packed queries, keys and values."""
+    *images, tokens, heads, cols = sizes
+    one, part = heads * cols, 3 * heads * cols
+    if layout == "first":
+        shape = (*images, heads, tokens, cols)
+        packed, dense = [tokens * part, cols, part, 1], [tokens * one, tokens * cols, cols, 1]
+        saved = [heads * tokens, tokens, 1, 0]
+    else:
+        shape, packed, dense, saved = (
+            (tokens, heads, cols),
+            [part, cols, 1],
+            [one, cols, 1],
+            [heads, 1, 0],
+        )
+    last, head = 1 << len(shape) - 1, 2 * (layout == "own")
+    weight = [0] * (len(shape) - 1) + [1]
+    if head:
+        weight[1] = cols
+    strides = {"x": packed, "dx": packed, "y": dense, "dy": dense}
+    strides |= dict.fromkeys(STATISTICS, saved)
+    strides |= {r: weight for a in AFFINE for r in (a, f"d{a}")}
+    return AnyPlan(direction, kind, shape, last, last | head, types, strides, arch=arch)
 
 
 def answer(shape: str, arch: int) -> list[str]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import planish
 import torch
+from planish._arguments import activates
 from torch import Tensor
 
 ACTIVATIONS = {
@@ -142,3 +143,18 @@ def test_another_activation_is_refused() -> None:
         planish.layer_norm(x, 1, activation="tanh")
     with pytest.raises(ValueError, match="rms_norm: activation is 'mish'"):
         planish.rms_norm(x, 1, activation="mish")
+
+
+def test_which_layouts_have_kernels_for_an_activation() -> None:
+    """On a GPU rows of neighbours that are not too long, and the channels of images; meta tensors
+    stand for those of one here."""
+    rows = torch.empty(4, 6, 128, device="meta")
+    images = torch.empty(2, 24, 5, 5, device="meta")
+    assert activates(rows, [2], [2]) and activates(rows, [1, 2], [1, 2])
+    assert activates(rows[:, ::2], [2], [2]) and not activates(rows[:, ::2], [1, 2], [1, 2])
+    assert not activates(rows[..., ::2], [2], [2]) and not activates(rows, [2], [1, 2])
+    assert activates(images, [1], [1]) and not activates(images.permute(0, 1, 3, 2), [1], [1])
+    assert not activates(rows, [0], [0]) and not activates(rows, [0, 2], [0, 2])
+    assert activates(torch.empty(2, 4096, device="meta"), [1], [1])
+    assert not activates(torch.empty(2, 4097, device="meta"), [1], [1])
+    assert activates(torch.empty(3, 5), [0], [0])

@@ -13,7 +13,7 @@ import torch
 
 from .accuracy import WRONG_ULP, Spread, compare
 from .case import Case, Data, make_data
-from .gpu import data_sets, replayed
+from .gpu import data_sets, replayed, side_stream
 from .providers.base import Provider, Run, UnsupportedError
 from .timing import Effort, Sample, Timed, interleave
 
@@ -106,12 +106,13 @@ def measure(case: Case, providers: Sequence[Provider], effort: Effort) -> list[R
                 if case.image is not None and not provider.images:
                     raise UnsupportedError("no LayerNorm over the channels of NCHW here")
                 runs = []
-                for one in sets:
-                    runs.append(provider.prepare(case, one))
-                    stack.callback(runs[-1].close)
-                kept += runs
-                # The next provider may write to the same memory.
-                outputs[provider.name] = {k: v.clone() for k, v in runs[0].outputs().items()}
+                with side_stream() if case.device == "cuda" else contextlib.nullcontext():
+                    for one in sets:
+                        runs.append(provider.prepare(case, one))
+                        stack.callback(runs[-1].close)
+                    kept += runs
+                    # The next provider may write to the same memory.
+                    outputs[provider.name] = {k: v.clone() for k, v in runs[0].outputs().items()}
                 works[provider.name] = _clock(case, runs)
             except UnsupportedError as error:
                 results[provider.name] = _result(case, provider, "unsupported", str(error))

@@ -12,6 +12,7 @@
 #include "cuda/rows/rows_cooperative.h"
 #include "cuda/rows/rows_forward.h"
 #include "cuda/rows/rows_launches.h"
+#include "cuda/rows/rows_levels.h"
 #include "cuda/rows/rows_shape.h"
 
 /* Whether the problem is dense rows one stride apart; rows of one element have no reduced axis. */
@@ -23,10 +24,12 @@ static int is_rows(const problem *p) {
     return problem_is_rows(p);
 }
 
-/* A row of partial sums for each block, or cluster, of a backward. */
+/* A row of partial sums for each block, or cluster, of a backward; as many for each slice. */
 static int64_t partial_rows(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
-    return most(1, plan->limits.multiprocessors * spec->min_blocks / spec->cluster);
+    const int64_t slices = rows_slices(plan);
+    const int all = plan->limits.multiprocessors * spec->min_blocks / spec->cluster;
+    return slices * most_i64(1, all / slices);
 }
 
 static void rows_plan_size(cuda_plan *plan) {
@@ -65,8 +68,11 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
         if (plan->partials > p->rows)
             plan->partials = p->rows > 0 ? p->rows : 1;
     }
-    if (spec->want_dweight || spec->want_dbias)
-        cuda_plan_finish(plan, p, cols, plan->partials);
+    if (spec->want_dweight || spec->want_dbias) {
+        const int64_t slices = rows_slices(plan), partials = plan->partials;
+        cuda_plan_finish(plan, p, cols * (int)slices, partials / slices);
+        plan->partials = partials;
+    }
     if (p->activation == PLANISH_IDENTITY)
         cooperative_geometry(plan, most(x_bytes, dy_bytes), limits);
 }
@@ -80,6 +86,8 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
     cuda_spec_describe(&plan->main, p);
     spec->real_double = problem_is_double(p);
     c->cols = (int)p->cols;
+    c->levels = most(1, plan->places.levels);
+    c->sliced = plan->places.slices > 0;
     spec->cooperating_blocks = 1;
     if (p->pass == PLANISH_FORWARD) {
         int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
@@ -148,6 +156,20 @@ static bool rows_plan_make(cuda_plan *plan, const problem *given) {
     return true;
 }
 
+/* Kernels of rows in one read by blocks that do not wait for each other know of levels and slices,
+ * but that a cluster has no slice. */
+static bool row_levels_plan_make(cuda_plan *plan, const problem *given) {
+    problem known;
+    const bool fast = given->pass == PLANISH_FORWARD || given->pass == PLANISH_BACKWARD;
+    if (!fast || !rows_levels_make(plan, given, &known) || is_too_long(plan, &known))
+        return false;
+    plan->dx_role = ROLE_DX;
+    rows_plan(plan, &known);
+    const cuda_spec *spec = &plan->main;
+    return plan->cooperative.kernel < 0 && spec->kernel != CUDA_APPLY &&
+           !(spec->rows.sliced && spec->cluster > 1);
+}
+
 bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
     static const role full[] = {ROLE_X, ROLE_Y};
     if (p->pass != PLANISH_FORWARD || v->last)
@@ -169,15 +191,19 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
 static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     const rows_constants *c = &spec->rows;
+    char cut[60] = "";
+    if (c->levels > 1 || c->sliced)
+        snprintf(cut, sizeof cut, ", %d levels in %lld slices", c->levels,
+                 (long long)rows_slices(plan));
     return snprintf(text, bytes,
                     "cuda %s %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
-                    "%d warps, cluster %d, group %d",
+                    "%d warps, cluster %d, group %d%s",
                     c->groups ? "groups" : "rows",
                     spec->kernel == CUDA_FORWARD ? "forward"
                     : spec->kernel == CUDA_APPLY ? "backward (two reads)"
                                                  : "backward",
                     (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
-                    rows_at_a_time(spec), c->warps, spec->cluster, spec->cooperating_blocks);
+                    rows_at_a_time(spec), c->warps, spec->cluster, spec->cooperating_blocks, cut);
 }
 
 const cuda_family rows_family = {
@@ -189,3 +215,5 @@ const cuda_family rows_family = {
     .threads = rows_threads,
     .shared_bytes = rows_shared_bytes,
 };
+
+const cuda_family row_levels_family = {.plan_make = row_levels_plan_make};

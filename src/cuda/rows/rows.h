@@ -10,6 +10,10 @@
 
 extern const cuda_family rows_family;
 
+/* Makes plans of the same kernels for rows that several strides lead to, or that have weights of
+ * their own (rows_levels.h). */
+extern const cuda_family row_levels_family;
+
 /* As plan_make of a family, for groups whose pixels are dense, one stride from each to the next:
  * rows that have weights of their own. */
 bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v);

@@ -6,6 +6,7 @@
 
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
+#include "cuda/rows/rows_levels.h"
 #include "cuda/rows/rows_shape.h"
 
 enum {
@@ -293,13 +294,17 @@ static bool is_narrow(const cuda_spec *spec) {
     return spec->access[ROLE_X] < 4 || spec->rows.width * role_bytes(spec, ROLE_X) < 4;
 }
 
+/* Turns of blocks over the rows of all slices. */
+static int64_t all_units(const cuda_plan *plan, const cuda_spec *spec) {
+    return rows_slices(plan) * rows_units(plan, spec);
+}
+
 void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
     const bool narrow = is_narrow(spec), tiled = rows_are_tiled(spec);
     /* Rows within warps that fill less than half of the device: rather more threads than several
      * rows for each. */
-    while (c->lanes <= 32 && c->rows > 1 &&
-           2 * rows_units(plan, spec) < rows_resident(plan, spec) &&
+    while (c->lanes <= 32 && c->rows > 1 && 2 * all_units(plan, spec) < rows_resident(plan, spec) &&
            !(tiled && rows_at_a_time(spec) % 16)) /* a tile is whole words */
         c->rows /= 2;
     if (tiled) {
@@ -307,13 +312,13 @@ void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
             spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
         return;
     }
-    const int few = rows_units(plan, spec) <= 2 * plan->limits.multiprocessors / spec->cluster;
+    const int few = all_units(plan, spec) <= 2 * plan->limits.multiprocessors / spec->cluster;
     if (c->hold == HOLD_IN_SHARED && few && c->vecs <= 5)
         c->hold = HOLD_IN_REGISTERS;
     if (c->hold == HOLD_IN_SHARED && narrow)
         c->hold = READ_AGAIN;
     /* A ring needs rows to come: with one turn for each team it would only delay the first. */
-    if (narrow || rows_units(plan, spec) <= rows_resident(plan, spec))
+    if (narrow || all_units(plan, spec) <= rows_resident(plan, spec))
         c->stages = 0;
     if (c->hold == HOLD_IN_REGISTERS && !spec->real_double && c->warps <= 16 && few) {
         c->early = 1;

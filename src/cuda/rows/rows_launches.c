@@ -11,6 +11,7 @@
 #include "cuda/geometry.h"
 #include "cuda/rows/rows_backward.h"
 #include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_levels.h"
 #include "cuda/rows/rows_shape.h"
 
 enum {
@@ -40,7 +41,8 @@ static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
     const role *roles = is_forward ? forward : backward;
     int dense = 0;
     for (int i = 0; i < (is_forward ? 2 : 3); i++)
-        if (plan->rows < 2 || stride[roles[i]] == plan->cols) {
+        if (plan->rows < 2 ||
+            (stride[roles[i]] == plan->cols && !rows_have_jumps(plan, roles[i]))) {
             dense |= 1 << i;
             stride[roles[i]] = 0;
         }
@@ -60,13 +62,16 @@ static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *c
         spec.rows.dense = dense_rows(plan, stride);
     for (int i = 0; i < (is_forward ? 2 : 3); i++)
         spec.access[roles[i]] =
-            access_of(b[roles[i]], stride[roles[i]], role_bytes(&spec, roles[i]));
+            access_of(b[roles[i]], stride[roles[i]] | (int64_t)rows_stride_bits(plan, roles[i]),
+                      role_bytes(&spec, roles[i]));
     if (spec.type[ROLE_DSUM] != DTYPE_NONE)
         spec.access[ROLE_DSUM] =
             access_of(b[ROLE_DSUM], stride[ROLE_DSUM], role_bytes(&spec, ROLE_DSUM));
-    spec.access[ROLE_WEIGHT] = access_of(b[ROLE_WEIGHT], 0, 1);
+    spec.access[ROLE_WEIGHT] =
+        access_of(b[ROLE_WEIGHT], plan->places.slice[ROLE_WEIGHT], role_bytes(&spec, ROLE_WEIGHT));
     if (is_forward || spec.type[ROLE_BIAS] != DTYPE_NONE)
-        spec.access[ROLE_BIAS] = access_of(b[ROLE_BIAS], 0, 1);
+        spec.access[ROLE_BIAS] =
+            access_of(b[ROLE_BIAS], plan->places.slice[ROLE_BIAS], role_bytes(&spec, ROLE_BIAS));
     if (cuda_spec_is_cooperative(&spec))
         return spec;
     if (is_forward)
@@ -103,24 +108,51 @@ int rows_launch_specs(const cuda_plan *plan, void *const given[ROLE_COUNT],
 /* ---- Grids and arguments ----------------------------------------------------------------------
  */
 
+/* Bytes from slice to slice. */
+static int64_t slice_bytes(const cuda_plan *plan, role r) {
+    return rows_slice_bytes(plan, r, role_bytes(&plan->main, r));
+}
+
+/* Sets what leads to rows that lie at several strides. */
+static void set_jumps(const cuda_plan *plan, role r, int64_t jump[2]) {
+    rows_level_jumps(plan, r, role_bytes(&plan->main, r), jump);
+}
+
+/* A grid of blocks that share the rows, of each slice. */
+static void set_grid(const cuda_plan *plan, cuda_launch *l, int64_t blocks) {
+    const bool sliced = plan->places.slices > 0;
+    l->blocks_x = sliced ? plan->places.slices : blocks;
+    l->blocks_y = sliced ? (unsigned)blocks : 1;
+}
+
 static cuda_forward_args forward_args_of(const cuda_plan *plan, void *const *b, int64_t turn) {
-    return (cuda_forward_args){.x = b[ROLE_X],
-                               .weight = b[ROLE_WEIGHT],
-                               .bias = b[ROLE_BIAS],
-                               .y = b[ROLE_Y],
-                               .mean = b[ROLE_MEAN],
-                               .rstd = b[ROLE_RSTD],
-                               .rows = plan->rows,
-                               .x_stride = row_bytes(plan, ROLE_X),
-                               .y_stride = row_bytes(plan, ROLE_Y),
-                               .mean_stride = row_bytes(plan, ROLE_MEAN),
-                               .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                               .row_turn = turn,
-                               .x_turn = turn * row_bytes(plan, ROLE_X),
-                               .y_turn = turn * row_bytes(plan, ROLE_Y),
-                               .eps = plan->eps,
-                               .eps_rounded = (float)plan->eps,
-                               .eps_is_small = plan->eps < 1e-30};
+    cuda_forward_args args = {.x = b[ROLE_X],
+                              .weight = b[ROLE_WEIGHT],
+                              .bias = b[ROLE_BIAS],
+                              .y = b[ROLE_Y],
+                              .mean = b[ROLE_MEAN],
+                              .rstd = b[ROLE_RSTD],
+                              .rows = plan->rows,
+                              .x_stride = row_bytes(plan, ROLE_X),
+                              .y_stride = row_bytes(plan, ROLE_Y),
+                              .mean_stride = row_bytes(plan, ROLE_MEAN),
+                              .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                              .row_turn = turn,
+                              .x_turn = turn * row_bytes(plan, ROLE_X),
+                              .y_turn = turn * row_bytes(plan, ROLE_Y),
+                              .eps = plan->eps,
+                              .eps_rounded = (float)plan->eps,
+                              .eps_is_small = plan->eps < 1e-30,
+                              .levels = rows_levels_arguments(plan),
+                              .x_slice = slice_bytes(plan, ROLE_X),
+                              .weight_slice = slice_bytes(plan, ROLE_WEIGHT),
+                              .bias_slice = slice_bytes(plan, ROLE_BIAS),
+                              .y_slice = slice_bytes(plan, ROLE_Y),
+                              .mean_slice = slice_bytes(plan, ROLE_MEAN),
+                              .rstd_slice = slice_bytes(plan, ROLE_RSTD)};
+    set_jumps(plan, ROLE_X, args.x_jump);
+    set_jumps(plan, ROLE_Y, args.y_jump);
+    return args;
 }
 
 static void forward_arguments(const cuda_plan *plan, void *const *b, int resident_clusters,
@@ -136,11 +168,9 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
         grid = at_once;
     if (grid > units)
         grid = units;
-    if (grid > MOST_GRID_X / cluster)
-        grid = MOST_GRID_X / cluster;
+    grid = least_i64(grid, (spec->rows.sliced ? MOST_GRID_Y : MOST_GRID_X) / cluster);
     int64_t turn = grid * rows_at_a_time(&l->spec);
-    l->blocks_x = grid * cluster;
-    l->blocks_y = 1;
+    set_grid(plan, l, grid * cluster);
     l->args.forward = forward_args_of(plan, b, turn);
 }
 
@@ -149,32 +179,47 @@ static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b
                                            char *sums, int64_t partials) {
     const cuda_spec *spec = &plan->main;
     size_t bytes = (size_t)(partials * plan->cols) * real_bytes(spec);
-    return (cuda_backward_args){.dy = b[ROLE_DY],
-                                .x = b[ROLE_X],
-                                .mean = b[ROLE_MEAN],
-                                .rstd = b[ROLE_RSTD],
-                                .weight = b[ROLE_WEIGHT],
-                                .bias = b[ROLE_BIAS],
-                                .dx = b[ROLE_DX],
-                                .partial_weight = sums,
-                                .partial_bias = sums + (spec->want_dweight ? bytes : 0),
-                                .dweight = b[ROLE_DWEIGHT],
-                                .dbias = b[ROLE_DBIAS],
-                                .x_stride = row_bytes(plan, ROLE_X),
-                                .dy_stride = row_bytes(plan, ROLE_DY),
-                                .dx_stride = row_bytes(plan, ROLE_DX),
-                                .mean_stride = row_bytes(plan, ROLE_MEAN),
-                                .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                                .x_turn = turn * row_bytes(plan, ROLE_X),
-                                .dy_turn = turn * row_bytes(plan, ROLE_DY),
-                                .dx_turn = turn * row_bytes(plan, ROLE_DX),
-                                .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
-                                .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
-                                .dsum = b[ROLE_DSUM],
-                                .dsum_stride = row_bytes(plan, ROLE_DSUM),
-                                .dsum_turn = turn * row_bytes(plan, ROLE_DSUM),
-                                .turns = (uint32_t)(plan->rows / turn),
-                                .rest = (uint32_t)(plan->rows % turn)};
+    cuda_backward_args args = {.dy = b[ROLE_DY],
+                               .x = b[ROLE_X],
+                               .mean = b[ROLE_MEAN],
+                               .rstd = b[ROLE_RSTD],
+                               .weight = b[ROLE_WEIGHT],
+                               .bias = b[ROLE_BIAS],
+                               .dx = b[ROLE_DX],
+                               .partial_weight = sums,
+                               .partial_bias = sums + (spec->want_dweight ? bytes : 0),
+                               .dweight = b[ROLE_DWEIGHT],
+                               .dbias = b[ROLE_DBIAS],
+                               .x_stride = row_bytes(plan, ROLE_X),
+                               .dy_stride = row_bytes(plan, ROLE_DY),
+                               .dx_stride = row_bytes(plan, ROLE_DX),
+                               .mean_stride = row_bytes(plan, ROLE_MEAN),
+                               .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                               .x_turn = turn * row_bytes(plan, ROLE_X),
+                               .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                               .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                               .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                               .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
+                               .dsum = b[ROLE_DSUM],
+                               .dsum_stride = row_bytes(plan, ROLE_DSUM),
+                               .dsum_turn = turn * row_bytes(plan, ROLE_DSUM),
+                               .turns = (uint32_t)(plan->rows / turn),
+                               .rest = (uint32_t)(plan->rows % turn),
+                               .levels = rows_levels_arguments(plan),
+                               .row_turn = turn,
+                               .x_slice = slice_bytes(plan, ROLE_X),
+                               .dy_slice = slice_bytes(plan, ROLE_DY),
+                               .dx_slice = slice_bytes(plan, ROLE_DX),
+                               .mean_slice = slice_bytes(plan, ROLE_MEAN),
+                               .rstd_slice = slice_bytes(plan, ROLE_RSTD),
+                               .weight_slice = slice_bytes(plan, ROLE_WEIGHT),
+                               .bias_slice = slice_bytes(plan, ROLE_BIAS),
+                               .dweight_slice = slice_bytes(plan, ROLE_DWEIGHT),
+                               .dbias_slice = slice_bytes(plan, ROLE_DBIAS)};
+    set_jumps(plan, ROLE_X, args.x_jump);
+    set_jumps(plan, ROLE_DY, args.dy_jump);
+    set_jumps(plan, ROLE_DX, args.dx_jump);
+    return args;
 }
 
 /* What follows a backward that leaves `count` partial rows from `sums` on, in planes of `room`
@@ -193,7 +238,9 @@ static void finish_arguments(const cuda_plan *plan, void *const *b, char *sums, 
 static void backward_arguments(const cuda_plan *plan, void *const *b, char *workspace,
                                int resident_clusters, cuda_launch *l) {
     const cuda_spec *spec = &l->spec;
-    int64_t cluster = spec->cluster, units = rows_units(plan, &l->spec), grid = plan->partials;
+    int64_t cluster = spec->cluster, units = rows_units(plan, &l->spec);
+    const int64_t most_grid = plan->partials / rows_slices(plan); /* of a slice */
+    int64_t grid = most_grid;
     if (cluster > 1 && resident_clusters < grid)
         grid = resident_clusters;
     if (units < grid)
@@ -201,10 +248,9 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
     if (plan->finish.kernel >= 0 && units <= ALONE_TURNS)
         grid = 1;
     int64_t turn = grid * rows_at_a_time(&l->spec);
-    l->blocks_x = grid * cluster;
-    l->blocks_y = 1;
+    set_grid(plan, l, grid * cluster);
     l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
-    finish_arguments(plan, b, workspace, plan->partials, grid, l);
+    finish_arguments(plan, b, workspace, most_grid, grid, l);
 }
 
 /* Rows too long for one read: sums, apply, finish. */

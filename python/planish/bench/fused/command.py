@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..case import DTYPE_BYTES
-from ..gpu import MOST_SETS, ROTATE_BYTES, replayed
+from ..gpu import MOST_SETS, ROTATE_BYTES, replayed, side_stream
 from ..program import clock_of, launch, parser
 from ..providers.base import UnsupportedError
 from ..timing import TOO_NOISY, Effort, Timed, interleave
@@ -86,8 +86,9 @@ def measure(work: Work, ways: Sequence[Way], effort: Effort) -> list[Cell]:
     kept: list[Prepared] = []  # what is timed works on memory that hangs from it
     for way in ways:
         try:
-            made = way.prepare(work, sets)
-            found = {name: t.detach() for name, t in made.outputs().items()}
+            with side_stream() if cuda else contextlib.nullcontext():
+                made = way.prepare(work, sets)
+                found = {name: t.detach() for name, t in made.outputs().items()}
             error, wrong = _verdict(truth, way, found)
             del found
             cell = _cell(work, way, "wrong" if wrong else "ok", wrong)

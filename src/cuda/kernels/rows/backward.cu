@@ -40,10 +40,16 @@
  * An activation behind the norm (backward_activation.cu): dy stands for dy * f'(z) above.
  *
  * Constants: KIND ACTIVATION COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE DWEIGHT_TYPE DBIAS_TYPE WEIGHT_OFFSET
- * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY CORRECT MIN_BLOCKS DSUM_TYPE DSUM_ACCESS DSUM_IN_RING
+ * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY CORRECT MIN_BLOCKS LEVELS SLICED DSUM_TYPE DSUM_ACCESS DSUM_IN_RING
  * WANT_DWEIGHT WANT_DBIAS VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS DY_ACCESS
  * DX_ACCESS WEIGHT_ACCESS BIAS_ACCESS. DX_TYPE NONE: no dx.
+ *
+ * LEVELS SLICED: rows that do not lie one stride apart, and those with weights of their own (row_levels.cu); of such
+ * there is neither dsum nor COOPERATING_BLOCKS > 1. A slice's partial rows lie behind those of the slices before it,
+ * block by block.
  */
+#include "row_levels.cu"
+
 struct backward_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
@@ -58,6 +64,11 @@ struct backward_args {
     const void *bias; /* with an activation */
     const void *dsum;
     i64 dsum_stride, dsum_turn;
+    row_levels levels;
+    i64 row_turn;                           /* rows from turn to turn */
+    i64 x_jump[2], dy_jump[2], dx_jump[2]; /* bytes (row_levels.cu) */
+    i64 x_slice, dy_slice, dx_slice, mean_slice, rstd_slice, weight_slice, bias_slice; /* from slice to slice */
+    i64 dweight_slice, dbias_slice;
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -111,8 +122,23 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #include "backward_tiles.cu"
 #include "backward_runs.cu"
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_backward(const backward_args args) {
+/* The rows of a block's slice. */
+__device__ __forceinline__ backward_args of_slice(const backward_args &all) {
+    const i64 slice = blockIdx.x;
+    backward_args own = all;
+    own.dy = (const char *)all.dy + slice * all.dy_slice;
+    own.x = (const char *)all.x + slice * all.x_slice;
+    own.mean = (const char *)all.mean + slice * all.mean_slice;
+    own.rstd = (const char *)all.rstd + slice * all.rstd_slice;
+    own.weight = (const char *)all.weight + slice * all.weight_slice;
+    own.bias = (const char *)all.bias + slice * all.bias_slice;
+    own.dx = (char *)all.dx + slice * all.dx_slice;
+    own.dweight = (char *)all.dweight + slice * all.dweight_slice;
+    own.dbias = (char *)all.dbias + slice * all.dbias_slice;
+    return own;
+}
+
+__device__ __forceinline__ void rows_of_block(const backward_args &args) {
     const int warp = threadIdx.x / 32;
     const u32 block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
     team_state t;
@@ -122,14 +148,15 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
     t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
     t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
-    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(blockIdx.x / CLUSTER) * TEAMS + t.team;
+    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(row_block() / CLUSTER) * TEAMS + t.team;
     const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
-    const i64 block_row = COOPERATIVE ? team : (i64)(blockIdx.x / CLUSTER) * TEAMS * STEP;
+    const i64 block_row = COOPERATIVE ? team : (i64)(row_block() / CLUSTER) * TEAMS * STEP;
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
         t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);
-    t.next_x = (const char *)args.x + row * args.x_stride + (i64)t.rank * X_BYTES;
-    t.next_g = (const char *)args.dy + row * args.dy_stride + (i64)t.rank * DY_BYTES;
+    t.next_row = row;
+    t.next_x = (const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)t.rank * X_BYTES;
+    t.next_g = (const char *)args.dy + (LEVELLED ? 0 : row * args.dy_stride) + (i64)t.rank * DY_BYTES;
     if constexpr (HAS_DSUM)
         t.next_s = (const char *)args.dsum + row * args.dsum_stride + (i64)t.rank * DSUM_BYTES;
     t.next_mean = (const char *)args.mean + row * args.mean_stride;
@@ -142,4 +169,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         tiled_rows(args, t, (int)args.turns + (block_row < args.rest));
     else
         team_rows(args, t, row, (int)args.turns + (block_row < args.rest), block_rank);
+}
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_backward(const backward_args args) {
+    if constexpr (SLICED)
+        rows_of_block(of_slice(args));
+    else
+        rows_of_block(args);
 }

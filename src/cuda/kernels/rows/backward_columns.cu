@@ -64,11 +64,16 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
     }
 }
 
+/* The number of a block's, or a group's, partial row. */
+__device__ __forceinline__ i64 partial_row() {
+    return SLICED ? (i64)blockIdx.y * gridDim.x + blockIdx.x : blockIdx.x / SHARERS;
+}
+
 /* What is left once all rows are done: the sums of this block's columns. */
 __device__ __forceinline__ void write_column_sums(const backward_args &args, const team_state &t,
                                                   real (*dweight)[WIDTH], real (*dbias)[WIDTH],
                                                   u32 block_rank) {
-    const i64 partial = (i64)(blockIdx.x / SHARERS) * COLS;
+    const i64 partial = partial_row() * COLS;
     if (WANT_DWEIGHT)
         write_partial<DWEIGHT_TYPE>(t, dweight, args.partial_weight + partial,
                                args.alone ? args.dweight : nullptr, block_rank);

@@ -249,8 +249,7 @@ __device__ __forceinline__ void bring_tiles(const backward_args &args, tile_plac
             copy_piece_in(p.x_tile(stage), p.next_x, TILE_BYTES, byte_barrier);
             copy_piece_in(p.g_tile(stage), p.next_g, TILE_BYTES, byte_barrier);
         }
-        p.next_x += args.x_turn;
-        p.next_g += args.dy_turn;
+        p.advance(args);
         copy_async_commit();
     } else {
         p.bring(args, turn, stage);
@@ -273,12 +272,12 @@ __device__ __forceinline__ void send_tile(const backward_args &args, tile_place 
     } else {
         __syncthreads();
         if constexpr (WANT_DX)
-            send_rows<(DENSE & 4) != 0, DX_ACCESS>(p.dx, args.dx_stride, left, p.x_tile(stage));
+            p.send(args, turn, stage);
     }
     /* One thread alone needs no barrier. */
     if (STAGES == 1 && (!IN_PIECES || p.left(args, turn + 1) < TILE_ROWS))
         __syncthreads();
-    p.dx += args.dx_turn;
+    p.dx += tile_place::dx_rows::turn(args.dx_turn);
 }
 
 __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_state &t, int turns) {
@@ -291,11 +290,9 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     const u32 barriers = shared_address(byte_barriers);
     thread_columns columns;
     tile_place p;
-    p.first = (i64)blockIdx.x * TILE_ROWS;
+    p.first = (i64)row_block() * TILE_ROWS;
     p.ring = shared_address(dynamic_shared);
-    p.next_x = (const char *)args.x + p.first * args.x_stride;
-    p.next_g = (const char *)args.dy + p.first * args.dy_stride;
-    p.dx = (char *)args.dx + p.first * args.dx_stride;
+    p.begin(args);
     if (IN_PIECES && threadIdx.x == 0)
 #pragma unroll
         for (int s = 0; s < STAGES; s++)
@@ -370,7 +367,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     if (IN_PIECES && threadIdx.x == 0)
         wait_for_copies_out();
     copy_async_wait<0>();
-    const i64 partial = (i64)blockIdx.x * COLS;
+    const i64 partial = partial_row() * COLS;
     if (WANT_DWEIGHT)
         write_columns<DWEIGHT_TYPE>(columns, columns.dweight, edges, 0, args.partial_weight + partial,
                                args.alone ? args.dweight : nullptr);

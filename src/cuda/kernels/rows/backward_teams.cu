@@ -23,7 +23,7 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     }
     u32 room = shared_address(&rooms[0][WITHIN_WARP ? 0 : t.team]);
     const u32 both_rooms = 2 * room + TEAMS * (u32)sizeof(turn_room);
-    char *dx = (char *)args.dx + row * args.dx_stride +
+    char *dx = (char *)args.dx + (LEVELLED ? 0 : row * args.dx_stride) +
                (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
 
     release_stream();
@@ -93,7 +93,9 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
-            const dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
+            dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
+            if constexpr (LEVELLED)
+                to.first = dx + row_begin(args.levels, row + u * PER_WARP, args.dx_stride, args.dx_jump);
             const auto rest = dsum_of(args, t, turn, stage, u);
             if constexpr (AGAIN)
                 row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to, rest);
@@ -109,7 +111,10 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
             t.next_s += args.dsum_turn;
         stage = stage + 1 >= STAGES ? 0 : stage + 1;
         room = both_rooms - room;
-        dx += args.dx_turn;
+        if (LEVELLED)
+            row += args.row_turn;
+        else
+            dx += args.dx_turn;
     }
     copy_async_wait<0>();
     write_column_sums(args, t, dweight, dbias, block_rank);

@@ -43,7 +43,10 @@ struct row_in_tile {
 
 /* Where a tile of the ring is, and where its rows are in memory. */
 struct tile_place {
-    const char *next_x, *next_g; /* of the turn to be brought next */
+    typedef tile_rows<(DENSE & 1) != 0> x_rows;
+    typedef tile_rows<(DENSE & 2) != 0> g_rows;
+    typedef tile_rows<(DENSE & 4) != 0> dx_rows;
+    const char *next_x, *next_g; /* of the turn to be brought next (tile_rows) */
     char *dx;
     i64 first; /* row of a turn */
     u32 ring;
@@ -55,11 +58,28 @@ struct tile_place {
     __device__ __forceinline__ u32 g_tile(int stage) const { return x_tile(stage) + TILE_ROOM; }
     __device__ __forceinline__ void bring(const backward_args &args, int turn, int stage) {
         const i64 rows = left(args, turn);
-        bring_rows<(DENSE & 1) != 0, X_ACCESS>(next_x, args.x_stride, rows, x_tile(stage));
-        bring_rows<(DENSE & 2) != 0, DY_ACCESS>(next_g, args.dy_stride, rows, g_tile(stage));
+        const i64 row = first + turn * args.row_turn;
+        bring_rows<(DENSE & 1) != 0, X_ACCESS>(
+            next_x, x_rows::spacing(args.levels, row, args.x_stride, args.x_jump), rows, x_tile(stage));
+        bring_rows<(DENSE & 2) != 0, DY_ACCESS>(
+            next_g, g_rows::spacing(args.levels, row, args.dy_stride, args.dy_jump), rows, g_tile(stage));
         copy_async_commit();
-        next_x += args.x_turn;
-        next_g += args.dy_turn;
+        advance(args);
+    }
+    __device__ __forceinline__ void begin(const backward_args &args) {
+        next_x = (const char *)args.x + x_rows::begin(first, args.x_stride);
+        next_g = (const char *)args.dy + g_rows::begin(first, args.dy_stride);
+        dx = (char *)args.dx + dx_rows::begin(first, args.dx_stride);
+    }
+    __device__ __forceinline__ void advance(const backward_args &args) {
+        next_x += x_rows::turn(args.x_turn);
+        next_g += g_rows::turn(args.dy_turn);
+    }
+    /* Writes the rows of dx that are there. */
+    __device__ __forceinline__ void send(const backward_args &args, int turn, int stage) const {
+        send_rows<(DENSE & 4) != 0, DX_ACCESS>(
+            dx, dx_rows::spacing(args.levels, first + turn * args.row_turn, args.dx_stride, args.dx_jump),
+            left(args, turn), x_tile(stage));
     }
 };
 
@@ -68,11 +88,9 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
     const int which = threadIdx.x / TILE_THREADS;
     const int local = threadIdx.x % TILE_THREADS / 32 * STEP + t.lane / WARP_LANES;
     tile_place p;
-    p.first = ((i64)blockIdx.x * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
+    p.first = ((i64)row_block() * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
     p.ring = shared_address(dynamic_shared) + which * (2 * STAGES * TILE_ROOM);
-    p.next_x = (const char *)args.x + p.first * args.x_stride;
-    p.next_g = (const char *)args.dy + p.first * args.dy_stride;
-    p.dx = (char *)args.dx + p.first * args.dx_stride;
+    p.begin(args);
     release_stream();
     wait_for_stream();
 #pragma unroll
@@ -101,10 +119,9 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
         row_output(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias, row);
         tile_barrier();
         if constexpr (WANT_DX) {
-            send_rows<(DENSE & 4) != 0, DX_ACCESS>(p.dx, args.dx_stride, p.left(args, turn),
-                                                  p.x_tile(stage));
+            p.send(args, turn, stage);
             tile_barrier();
-            p.dx += args.dx_turn;
+            p.dx += tile_place::dx_rows::turn(args.dx_turn);
         }
         p.bring(args, turn + STAGES, stage);
         stage = stage + 1 >= STAGES ? 0 : stage + 1;

@@ -12,8 +12,31 @@
  */
 /* Where a lane's first chunk is in memory, and the warp's first row of statistics. */
 struct row_places {
-    const char *x;
+    const char *x; /* LEVELS > 1: of row 0, as y */
     char *y, *mean, *rstd;
+    i64 row; /* the lane's first; LEVELS > 1 */
+
+    __device__ __forceinline__ const char *x_of(const forward_args &args, int u) const {
+        if (LEVELLED)
+            return x + row_begin(args.levels, row + u * PER_WARP, args.x_stride, args.x_jump);
+        return x + u * (PER_WARP * args.x_stride);
+    }
+    template <int COUNT> __device__ __forceinline__ auto y_of(const forward_args &args) const {
+        if constexpr (LEVELLED)
+            return bases_of_rows<COUNT>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump);
+        else
+            return y;
+    }
+    __device__ __forceinline__ void advance(const forward_args &args, i64 rows, i64 x_bytes, i64 y_bytes) {
+        if (LEVELLED) {
+            row += rows;
+        } else {
+            x += x_bytes;
+            y += y_bytes;
+        }
+        mean += rows * args.mean_stride;
+        rstd += rows * args.rstd_stride;
+    }
 };
 
 __device__ __forceinline__ void load_row(const place &p, const char *x, centred_row &row) {
@@ -57,9 +80,9 @@ struct centred_rows_held {
     }
 };
 
-template <int COUNT>
-__device__ __forceinline__ void write_rows(const forward_args &args, const place &p,
-                                           const affine &early, char *y, const centred_row *rows) {
+template <int COUNT, typename y_rows>
+__device__ __forceinline__ void write_rows(const forward_args &args, const place &p, const affine &early,
+                                           const y_rows &y, const centred_row *rows) {
     row_output<centred_rows_held, weights_of_columns, y_in_memory, COUNT, VECS, WIDTH, 0>(args, p, early,
                                                                                              y, rows);
 }
@@ -102,7 +125,7 @@ __device__ __forceinline__ bool take_rows(const forward_args &args, place &p, co
 #pragma unroll
     for (int u = 0; u < COUNT; u++) {
         if (there)
-            load_row(p, at.x + u * (PER_WARP * args.x_stride), rows[u]);
+            load_row(p, at.x_of(args, u), rows[u]);
         else
             rows[u] = {};
     }
@@ -130,22 +153,22 @@ __device__ __forceinline__ bool take_rows(const forward_args &args, place &p, co
         if (__any_sync(EVERY_LANE, beyond)) {
             if constexpr (COUNT > 1)
                 return false;
-            scale_row(args, p, at.x, there, rows[0]);
+            scale_row(args, p, at.x_of(args, 0), there, rows[0]);
         }
     }
     if (there)
-        write_rows<COUNT>(args, p, early, at.y, rows);
+        write_rows<COUNT>(args, p, early, at.y_of<COUNT>(args), rows);
     write_statistics<COUNT>(args, at, rows, left);
     return true;
 }
 
 __device__ __forceinline__ void centred_rows(const forward_args &args, place &p) {
-    i64 first = ((i64)blockIdx.x * WARPS + p.warp) * STEP; /* of the warp */
+    i64 first = ((i64)row_block() * WARPS + p.warp) * STEP; /* of the warp */
     const i64 row = first + p.lane / WARP_LANES;
-    row_places at = {(const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES,
-                     (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES,
+    row_places at = {(const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)p.rank * X_BYTES,
+                     (char *)args.y + (LEVELLED ? 0 : row * args.y_stride) + (i64)p.rank * Y_BYTES,
                      (char *)args.mean + first * args.mean_stride,
-                     (char *)args.rstd + first * args.rstd_stride};
+                     (char *)args.rstd + first * args.rstd_stride, row};
     affine early;
     wait_for_stream();
     release_stream();
@@ -162,15 +185,9 @@ __device__ __forceinline__ void centred_rows(const forward_args &args, place &p)
             for (int u = 0; u < ROWS; u++) {
                 const i64 left = args.rows - first - u * PER_WARP;
                 take_rows<1>(args, p, early, here, p.lane / WARP_LANES < left, left);
-                here.x += PER_WARP * args.x_stride;
-                here.y += PER_WARP * args.y_stride;
-                here.mean += PER_WARP * args.mean_stride;
-                here.rstd += PER_WARP * args.rstd_stride;
+                here.advance(args, PER_WARP, PER_WARP * args.x_stride, PER_WARP * args.y_stride);
             }
         }
-        at.x += args.x_turn;
-        at.y += args.y_turn;
-        at.mean += args.row_turn * args.mean_stride;
-        at.rstd += args.row_turn * args.rstd_stride;
+        at.advance(args, args.row_turn, args.x_turn, args.y_turn);
     }
 }

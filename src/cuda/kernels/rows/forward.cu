@@ -36,11 +36,15 @@
  * have an element for each PIXELS of the row, and the row's own.
  *
  * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
- * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY EARLY MIN_BLOCKS VARIANT, with that
+ * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY EARLY MIN_BLOCKS LEVELS SLICED VARIANT, with that
  * HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a gap, 2: those of y), and alignments in
  * bytes: X_ACCESS Y_ACCESS
  * WEIGHT_ACCESS BIAS_ACCESS (with DENSE, of the first row).
+ *
+ * LEVELS SLICED: rows that do not lie one stride apart, and those with weights of their own (row_levels.cu).
  */
+#include "row_levels.cu"
+
 struct forward_args {
     const void *x, *weight, *bias;
     void *y, *mean, *rstd;
@@ -51,6 +55,9 @@ struct forward_args {
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
     u32 zero;         /* 0, which the compiler cannot know */
     u64 *mail;        /* COOPERATING_BLOCKS > 1: two lines for each group */
+    row_levels levels;
+    i64 x_jump[2], y_jump[2];                                     /* bytes (row_levels.cu) */
+    i64 x_slice, weight_slice, bias_slice, y_slice, mean_slice, rstd_slice; /* from slice to slice */
 };
 
 #include "forward_constants.cu"
@@ -69,6 +76,32 @@ struct forward_args {
 #include "row_runs.cu"
 #include "forward_runs.cu"
 
+/* The rows of a block's slice. */
+__device__ __forceinline__ forward_args of_slice(const forward_args &all) {
+    const i64 slice = blockIdx.x;
+    forward_args own = all;
+    own.x = (const char *)all.x + slice * all.x_slice;
+    own.weight = (const char *)all.weight + slice * all.weight_slice;
+    own.bias = (const char *)all.bias + slice * all.bias_slice;
+    own.y = (char *)all.y + slice * all.y_slice;
+    own.mean = (char *)all.mean + slice * all.mean_slice;
+    own.rstd = (char *)all.rstd + slice * all.rstd_slice;
+    return own;
+}
+
+__device__ __forceinline__ void rows_of_block(const forward_args &args, place &p) {
+    if constexpr (COOPERATIVE)
+        cooperative_rows(args, p);
+    else if constexpr (RUNS)
+        runs_of_rows(args, p);
+    else if constexpr (TILED)
+        tiled_rows(args, p);
+    else if constexpr (CENTRED)
+        centred_rows(args, p);
+    else
+        block_rows(args, p);
+}
+
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_forward(const forward_args args) {
     __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
@@ -80,14 +113,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
             byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
         cluster_arrive();
     }
-    if constexpr (COOPERATIVE)
-        cooperative_rows(args, p);
-    else if constexpr (RUNS)
-        runs_of_rows(args, p);
-    else if constexpr (TILED)
-        tiled_rows(args, p);
-    else if constexpr (CENTRED)
-        centred_rows(args, p);
+    if constexpr (SLICED)
+        rows_of_block(of_slice(args), p);
     else
-        block_rows(args, p);
+        rows_of_block(args, p);
 }

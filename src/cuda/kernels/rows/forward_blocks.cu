@@ -1,12 +1,12 @@
 /* A part of forward.cu: rows in a warp, a block or a cluster. */
 
 __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
-    const i64 team = WITHIN_WARP ? (i64)blockIdx.x * WARPS + p.warp : blockIdx.x / CLUSTER;
+    const i64 team = WITHIN_WARP ? (i64)row_block() * WARPS + p.warp : row_block() / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
     i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
-    char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
+    char *y = (char *)args.y + (LEVELLED ? 0 : row * args.y_stride) + (i64)p.rank * Y_BYTES;
     p.next_row = row;
-    p.next_x = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
+    p.next_x = (const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)p.rank * X_BYTES;
     wait_for_stream();
     release_stream();
     if constexpr (HOLD == HOLD_IN_REGISTERS && STAGES > 0) {
@@ -32,6 +32,8 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             row_reader &r = reader[u];
             r.there = !p.idle && row + u * PER_WARP < args.rows;
             r.first = here + u * PER_WARP * args.x_stride;
+            if constexpr (LEVELLED)
+                r.first = begun(args, p, row + u * PER_WARP);
             r.slot = p.slot(0, u, 0);
             r.first_channel = first_channel_of(row + u * PER_WARP);
             if constexpr (HOLD == HOLD_IN_REGISTERS) {
@@ -65,8 +67,13 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             if (reader[u].there && p.rank == 0)
                 save_moments(args, row + u * PER_WARP, m);
         }
-        apply(args, p, y, early, reader, moments);
-        y += args.y_turn;
+        if constexpr (LEVELLED) {
+            apply(args, p, bases_of_rows<ROWS>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump), early,
+                  reader, moments);
+        } else {
+            apply(args, p, y, early, reader, moments);
+            y += args.y_turn;
+        }
     }
     if (COPIES)
         copy_async_wait<0>();

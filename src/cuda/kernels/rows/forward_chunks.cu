@@ -33,6 +33,8 @@ __device__ __forceinline__ void fill(const forward_args &args, place &p, int sta
     for (int u = 0; u < ROWS; u++) {
         bool there = !p.idle && p.next_row + u * PER_WARP < args.rows;
         const char *from = p.next_x + u * PER_WARP * args.x_stride;
+        if constexpr (LEVELLED)
+            from = p.next_x + row_begin(args.levels, p.next_row + u * PER_WARP, args.x_stride, args.x_jump);
 #pragma unroll UNROLL
         for (int k = 0; k < VECS; k++) {
             const char *at = from + (i64)k * (SPREAD * X_BYTES);
@@ -40,6 +42,7 @@ __device__ __forceinline__ void fill(const forward_args &args, place &p, int sta
         }
     }
     p.next_row += args.row_turn;
-    p.next_x += args.x_turn;
+    if (!LEVELLED)
+        p.next_x += args.x_turn;
     copy_async_commit();
 }

@@ -46,7 +46,8 @@ __device__ __forceinline__ chunk<X_BYTES> chunk_again(const char *x, int k) {
 /* Where a row of x begins, found where it is wanted: it takes no registers before. */
 template <typename arguments>
 __device__ __forceinline__ const char *begun(const arguments &args, const place &p, i64 row) {
-    return (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
+    return (const char *)args.x + row_begin(args.levels, row, args.x_stride, args.x_jump) +
+           (i64)p.rank * X_BYTES;
 }
 template <typename arguments, typename again>
 __device__ __forceinline__ const again &begun(const arguments &, const place &, const again &x) {

@@ -88,6 +88,11 @@ struct y_in_memory {
         store_chunk<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
                                        pack<Y_TYPE, WIDTH>(out));
     }
+    template <int COUNT>
+    __device__ __forceinline__ static void put(const forward_args &, const place &, const row_bases<COUNT> &y,
+                                               int u, int k, const real *out) {
+        store_chunk<Y_BYTES, Y_ACCESS>(y.at[u] + k * (SPREAD * Y_BYTES), pack<Y_TYPE, WIDTH>(out));
+    }
 };
 
 /* Rows wherever they wait for their output. */
@@ -106,7 +111,8 @@ struct rows_held {
 };
 
 /* The output of a team's rows. */
-__device__ __forceinline__ void apply(const forward_args &args, const place &p, char *y,
+template <typename y_rows>
+__device__ __forceinline__ void apply(const forward_args &args, const place &p, const y_rows &y,
                                       const affine &early, const row_reader *reader,
                                       const row_moments *moments) {
     row_output<rows_held, weights_of_rows, y_in_memory, ROWS, VECS, WIDTH, UNROLL>(args, p, early, y, reader,

@@ -10,7 +10,7 @@ struct place {
     entry (*slots)[WARPS], (*block_slots)[CLUSTER];
     u64 *byte_barriers;
     u32 round; /* exchanges so far */
-    /* Of the turn to be fetched next: this thread's first row, and its first chunk in it. */
+    /* Of the turn to be fetched next: this thread's first row, and its first chunk in it (LEVELS > 1: in row 0). */
     i64 next_row;
     const char *next_x;
 

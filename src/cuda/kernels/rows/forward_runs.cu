@@ -40,7 +40,7 @@ __device__ __forceinline__ void centred_elements(const u32 *word, const row_mome
 /* The moments of a row whose squares leave float's range, from memory. */
 __device__ __forceinline__ void scale_run(const forward_args &args, place &p, i64 row,
                                           row_moments &m) {
-    const char *x = (const char *)args.x + row * args.x_stride + p.rank * X_BYTES;
+    const char *x = begun(args, p, row);
     const bool there = row < args.rows;
     sum_scaled(p, there, x, there ? lane_mean(p, x) : 0, m, args);
 }
@@ -137,14 +137,17 @@ __device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p)
     __shared__ biases bias;
     const affine_runs columns = {shared_address(&weight), shared_address(&bias)};
     const u32 tile = shared_address(dynamic_shared);
-    i64 first = (i64)blockIdx.x * TILE_ROWS;
-    const char *x = (const char *)args.x + first * args.x_stride;
-    char *y = (char *)args.y + first * args.y_stride;
+    i64 first = (i64)row_block() * TILE_ROWS;
+    typedef tile_rows<(DENSE & 1) != 0> x_rows;
+    typedef tile_rows<(DENSE & 2) != 0> y_rows;
+    const char *x = (const char *)args.x + x_rows::begin(first, args.x_stride);
+    char *y = (char *)args.y + y_rows::begin(first, args.y_stride);
     wait_for_stream();
     release_stream();
     const array_end<WEIGHT_TYPE> weight_end(args.weight);
     const array_end<BIAS_TYPE> bias_end(args.bias);
-    bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first, tile);
+    bring_rows<(DENSE & 1) != 0, X_ACCESS>(
+        x, x_rows::spacing(args.levels, first, args.x_stride, args.x_jump), args.rows - first, tile);
     bring_array<WEIGHT_TYPE, WEIGHT_ACCESS>(args.weight, columns.weight);
     bring_array<BIAS_TYPE, BIAS_ACCESS>(args.bias, columns.bias);
     copy_async_commit();
@@ -155,14 +158,16 @@ __device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p)
         __syncthreads();
         runs_of_tile(args, p, columns, tile, first);
         __syncthreads();
-        send_rows<(DENSE & 2) != 0, Y_ACCESS>(y, args.y_stride, args.rows - first, tile);
+        send_rows<(DENSE & 2) != 0, Y_ACCESS>(
+            y, y_rows::spacing(args.levels, first, args.y_stride, args.y_jump), args.rows - first, tile);
         if (args.rows - first <= args.row_turn)
             break;
         __syncthreads();
-        x += args.x_turn;
-        y += args.y_turn;
-        bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first - args.row_turn,
-                                               tile);
+        x += x_rows::turn(args.x_turn);
+        y += y_rows::turn(args.y_turn);
+        bring_rows<(DENSE & 1) != 0, X_ACCESS>(
+            x, x_rows::spacing(args.levels, first + args.row_turn, args.x_stride, args.x_jump),
+            args.rows - first - args.row_turn, tile);
         copy_async_commit();
     }
 }

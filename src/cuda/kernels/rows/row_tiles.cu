@@ -29,11 +29,16 @@ __device__ __forceinline__ void tile_barrier() {
 __device__ __forceinline__ i64 chunk_place(int c, i64 stride) {
     return c / ROW_CHUNKS * stride + c % ROW_CHUNKS * CHUNK_BYTES;
 }
+/* The same from row 0 of rows that several strides lead to. */
+template <typename spacing> __device__ __forceinline__ i64 chunk_place(int c, const spacing &rows) {
+    return row_begin(rows.levels, rows.first + c / ROW_CHUNKS, rows.stride, rows.jump) +
+           c % ROW_CHUNKS * CHUNK_BYTES;
+}
 
 /* Starts to bring a tile's rows to shared memory, of which `left` are there: in whole pieces and the
  * elements behind the last, or chunk by chunk. */
-template <bool ALL_DENSE, int ACCESS>
-__device__ __forceinline__ void bring_rows(const char *from, i64 stride, i64 left, u32 to) {
+template <bool ALL_DENSE, int ACCESS, typename distance>
+__device__ __forceinline__ void bring_rows(const char *from, const distance &stride, i64 left, u32 to) {
     const int thread = threadIdx.x % TILE_THREADS;
     if (ALL_DENSE && left >= TILE_ROWS) {
         const int at = thread * 16;
@@ -59,8 +64,8 @@ __device__ __forceinline__ void bring_rows(const char *from, i64 stride, i64 lef
 }
 
 /* Writes a tile's rows that are there, likewise. */
-template <bool ALL_DENSE, int ACCESS>
-__device__ __forceinline__ void send_rows(char *to, i64 stride, i64 left, u32 from) {
+template <bool ALL_DENSE, int ACCESS, typename distance>
+__device__ __forceinline__ void send_rows(char *to, const distance &stride, i64 left, u32 from) {
     const int thread = threadIdx.x % TILE_THREADS;
     if (ALL_DENSE && left >= TILE_ROWS) {
         const int at = thread * 16;

@@ -86,7 +86,7 @@ __device__ __forceinline__ void take_tile(const forward_args &args, place &p,
         const int local = threadIdx.x % TILE_THREADS / 32 * STEP + u * PER_WARP + p.lane / WARP_LANES;
         const i64 row = first + local;
         const bool there = row < args.rows;
-        const char *x = (const char *)args.x + row * args.x_stride + p.rank * X_BYTES;
+        const char *x = begun(args, p, row);
         const row_moments m = take_row(args, p, columns, x, there,
                                        tile + local * (TILE_COLS * 2) + p.rank * X_BYTES);
         if (there && p.rank == 0)
@@ -98,12 +98,15 @@ __device__ __forceinline__ void tiled_rows(const forward_args &args, place &p) {
     __shared__ affine_columns columns;
     const int which = threadIdx.x / TILE_THREADS;
     const u32 tile = shared_address(dynamic_shared) + which * TILE_BYTES;
-    i64 first = ((i64)blockIdx.x * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
-    const char *x = (const char *)args.x + first * args.x_stride;
-    char *y = (char *)args.y + first * args.y_stride;
+    i64 first = ((i64)row_block() * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
+    typedef tile_rows<(DENSE & 1) != 0> x_rows;
+    typedef tile_rows<(DENSE & 2) != 0> y_rows;
+    const char *x = (const char *)args.x + x_rows::begin(first, args.x_stride);
+    char *y = (char *)args.y + y_rows::begin(first, args.y_stride);
     wait_for_stream();
     release_stream();
-    bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first, tile);
+    bring_rows<(DENSE & 1) != 0, X_ACCESS>(
+        x, x_rows::spacing(args.levels, first, args.x_stride, args.x_jump), args.rows - first, tile);
     copy_async_commit();
     columns.load(args);
     __syncthreads();
@@ -112,12 +115,14 @@ __device__ __forceinline__ void tiled_rows(const forward_args &args, place &p) {
         tile_barrier();
         take_tile(args, p, columns, first, tile);
         tile_barrier();
-        send_rows<(DENSE & 2) != 0, Y_ACCESS>(y, args.y_stride, args.rows - first, tile);
+        send_rows<(DENSE & 2) != 0, Y_ACCESS>(
+            y, y_rows::spacing(args.levels, first, args.y_stride, args.y_jump), args.rows - first, tile);
         tile_barrier();
-        x += args.x_turn;
-        y += args.y_turn;
-        bring_rows<(DENSE & 1) != 0, X_ACCESS>(x, args.x_stride, args.rows - first - args.row_turn,
-                                               tile);
+        x += x_rows::turn(args.x_turn);
+        y += y_rows::turn(args.y_turn);
+        bring_rows<(DENSE & 1) != 0, X_ACCESS>(
+            x, x_rows::spacing(args.levels, first + args.row_turn, args.x_stride, args.x_jump),
+            args.rows - first - args.row_turn, tile);
         copy_async_commit();
     }
     copy_async_wait<0>();

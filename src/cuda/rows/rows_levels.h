@@ -1,0 +1,33 @@
+/*
+ * Dense rows that do not all lie one stride apart, or that have weights of their own: how they are
+ * numbered and cut (kernels/rows/row_levels.cu). Pure.
+ */
+#ifndef PLANISH_CUDA_ROWS_LEVELS_H
+#define PLANISH_CUDA_ROWS_LEVELS_H
+
+#include "cuda/launches.h"
+
+/*
+ * Sets the plan's strides, levels and slices, and `known`: the problem of one slice, whose rows
+ * are one axis. False: not rows of three levels at most.
+ */
+bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known);
+
+/* What kernels are told. */
+cuda_row_levels rows_levels_arguments(const cuda_plan *plan);
+
+/* Bytes that a step along each axis but the last adds for a tensor, and from slice to slice. */
+void rows_level_jumps(const cuda_plan *plan, role r, int bytes, int64_t jump[2]);
+int64_t rows_slice_bytes(const cuda_plan *plan, role r, int bytes);
+
+/* Slices of the plan's rows; 1: they are not cut. */
+int64_t rows_slices(const cuda_plan *plan);
+
+/* Whether more than its stride leads from row to row of a tensor. */
+bool rows_have_jumps(const cuda_plan *plan, role r);
+
+/* Every stride that leads from one row of a tensor to another: what divides them all divides
+ * this. */
+uint64_t rows_stride_bits(const cuda_plan *plan, role r);
+
+#endif
