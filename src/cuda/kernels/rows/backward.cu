@@ -138,7 +138,9 @@ __device__ __forceinline__ backward_args of_slice(const backward_args &all) {
     return own;
 }
 
-__device__ __forceinline__ void rows_of_block(const backward_args &args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_backward(const backward_args all) {
+    const auto &args = own_rows<(SLICED != 0)>(all);
     const int warp = threadIdx.x / 32;
     const u32 block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
     team_state t;
@@ -154,7 +156,7 @@ __device__ __forceinline__ void rows_of_block(const backward_args &args) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
         t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);
-    t.next_row = row;
+    t.next_row.go_on(row);
     t.next_x = (const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)t.rank * X_BYTES;
     t.next_g = (const char *)args.dy + (LEVELLED ? 0 : row * args.dy_stride) + (i64)t.rank * DY_BYTES;
     if constexpr (HAS_DSUM)
@@ -169,12 +171,4 @@ __device__ __forceinline__ void rows_of_block(const backward_args &args) {
         tiled_rows(args, t, (int)args.turns + (block_row < args.rest));
     else
         team_rows(args, t, row, (int)args.turns + (block_row < args.rest), block_rank);
-}
-
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_backward(const backward_args args) {
-    if constexpr (SLICED)
-        rows_of_block(of_slice(args));
-    else
-        rows_of_block(args);
 }

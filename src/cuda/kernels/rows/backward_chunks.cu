@@ -16,7 +16,7 @@ struct team_state {
     int turns[ROWS]; /* that have the thread's first row, its second ... */
     u32 ring;
     /* Of the turn to be fetched next: this thread's first row, and its first chunk in it (LEVELS > 1: in row 0). */
-    i64 next_row;
+    row_counter<LEVELLED> next_row;
     const char *next_x, *next_g, *next_s;
     /* Of the turn to come: its first row's statistics. */
     const char *next_mean, *next_rstd;
@@ -75,8 +75,8 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
         const char *x = t.next_x + u * PER_WARP * args.x_stride;
         const char *g = t.next_g + u * PER_WARP * args.dy_stride;
         if constexpr (LEVELLED) {
-            x = t.next_x + row_begin(args.levels, t.next_row + u * PER_WARP, args.x_stride, args.x_jump);
-            g = t.next_g + row_begin(args.levels, t.next_row + u * PER_WARP, args.dy_stride, args.dy_jump);
+            x = t.next_x + row_begin(args.levels, t.next_row.at() + u * PER_WARP, args.x_stride, args.x_jump);
+            g = t.next_g + row_begin(args.levels, t.next_row.at() + u * PER_WARP, args.dy_stride, args.dy_jump);
         }
 #pragma unroll(AGAIN && !COPIES ? 1 : VECS)
         for (int k = 0; k < VECS; k++) {
@@ -103,9 +103,8 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
             }
         }
     }
-    if (LEVELLED) {
-        t.next_row += args.row_turn;
-    } else {
+    t.next_row.go_on(args.row_turn);
+    if (!LEVELLED) {
         t.next_x += args.x_turn;
         t.next_g += args.dy_turn;
     }

@@ -272,7 +272,7 @@ __device__ __forceinline__ void send_tile(const backward_args &args, tile_place 
     } else {
         __syncthreads();
         if constexpr (WANT_DX)
-            p.send(args, turn, stage);
+            p.send(args, turn, left, stage);
     }
     /* One thread alone needs no barrier. */
     if (STAGES == 1 && (!IN_PIECES || p.left(args, turn + 1) < TILE_ROWS))

@@ -76,10 +76,10 @@ struct tile_place {
         next_g += g_rows::turn(args.dy_turn);
     }
     /* Writes the rows of dx that are there. */
-    __device__ __forceinline__ void send(const backward_args &args, int turn, int stage) const {
+    __device__ __forceinline__ void send(const backward_args &args, int turn, i64 rows, int stage) const {
         send_rows<(DENSE & 4) != 0, DX_ACCESS>(
             dx, dx_rows::spacing(args.levels, first + turn * args.row_turn, args.dx_stride, args.dx_jump),
-            left(args, turn), x_tile(stage));
+            rows, x_tile(stage));
     }
 };
 
@@ -119,7 +119,7 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
         row_output(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias, row);
         tile_barrier();
         if constexpr (WANT_DX) {
-            p.send(args, turn, stage);
+            p.send(args, turn, p.left(args, turn), stage);
             tile_barrier();
             p.dx += tile_place::dx_rows::turn(args.dx_turn);
         }

@@ -11,33 +11,29 @@
  * Where a warp's rows are all there, as in every warp but the last, no lane asks whether its own are.
  */
 /* Where a lane's first chunk is in memory, and the warp's first row of statistics. */
-struct row_places {
-    const char *x; /* LEVELS > 1: of row 0, as y */
+template <bool MANY> struct places_of {
+    const char *x;
     char *y, *mean, *rstd;
-    i64 row; /* the lane's first; LEVELS > 1 */
+
+    __device__ __forceinline__ const char *x_of(const forward_args &, int) const { return x; } /* of the first */
+    template <int COUNT> __device__ __forceinline__ char *y_of(const forward_args &) const { return y; }
+    __device__ __forceinline__ void go_on(i64) {}
+};
+/* LEVELS > 1: x and y are those of row 0. */
+template <> struct places_of<true> {
+    const char *x;
+    char *y, *mean, *rstd;
+    i64 row; /* the lane's first */
 
     __device__ __forceinline__ const char *x_of(const forward_args &args, int u) const {
-        if (LEVELLED)
-            return x + row_begin(args.levels, row + u * PER_WARP, args.x_stride, args.x_jump);
-        return x + u * (PER_WARP * args.x_stride);
+        return x + row_begin(args.levels, row + u * PER_WARP, args.x_stride, args.x_jump);
     }
-    template <int COUNT> __device__ __forceinline__ auto y_of(const forward_args &args) const {
-        if constexpr (LEVELLED)
-            return bases_of_rows<COUNT>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump);
-        else
-            return y;
+    template <int COUNT> __device__ __forceinline__ row_bases<COUNT> y_of(const forward_args &args) const {
+        return bases_of_rows<COUNT>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump);
     }
-    __device__ __forceinline__ void advance(const forward_args &args, i64 rows, i64 x_bytes, i64 y_bytes) {
-        if (LEVELLED) {
-            row += rows;
-        } else {
-            x += x_bytes;
-            y += y_bytes;
-        }
-        mean += rows * args.mean_stride;
-        rstd += rows * args.rstd_stride;
-    }
+    __device__ __forceinline__ void go_on(i64 rows) { row += rows; }
 };
+typedef places_of<LEVELLED> row_places;
 
 __device__ __forceinline__ void load_row(const place &p, const char *x, centred_row &row) {
     chunk<X_BYTES> c[VECS];
@@ -82,7 +78,7 @@ struct centred_rows_held {
 
 template <int COUNT, typename y_rows>
 __device__ __forceinline__ void write_rows(const forward_args &args, const place &p, const affine &early,
-                                           const y_rows &y, const centred_row *rows) {
+                                           y_rows y, const centred_row *rows) {
     row_output<centred_rows_held, weights_of_columns, y_in_memory, COUNT, VECS, WIDTH, 0>(args, p, early,
                                                                                              y, rows);
 }
@@ -124,8 +120,10 @@ __device__ __forceinline__ bool take_rows(const forward_args &args, place &p, co
     real sums[COUNT];
 #pragma unroll
     for (int u = 0; u < COUNT; u++) {
-        if (there)
+        if (there && LEVELLED)
             load_row(p, at.x_of(args, u), rows[u]);
+        else if (there)
+            load_row(p, at.x + u * (PER_WARP * args.x_stride), rows[u]);
         else
             rows[u] = {};
     }
@@ -168,7 +166,8 @@ __device__ __forceinline__ void centred_rows(const forward_args &args, place &p)
     row_places at = {(const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)p.rank * X_BYTES,
                      (char *)args.y + (LEVELLED ? 0 : row * args.y_stride) + (i64)p.rank * Y_BYTES,
                      (char *)args.mean + first * args.mean_stride,
-                     (char *)args.rstd + first * args.rstd_stride, row};
+                     (char *)args.rstd + first * args.rstd_stride};
+    at.go_on(row);
     affine early;
     wait_for_stream();
     release_stream();
@@ -185,9 +184,21 @@ __device__ __forceinline__ void centred_rows(const forward_args &args, place &p)
             for (int u = 0; u < ROWS; u++) {
                 const i64 left = args.rows - first - u * PER_WARP;
                 take_rows<1>(args, p, early, here, p.lane / WARP_LANES < left, left);
-                here.advance(args, PER_WARP, PER_WARP * args.x_stride, PER_WARP * args.y_stride);
+                here.go_on(PER_WARP);
+                if (!LEVELLED) {
+                    here.x += PER_WARP * args.x_stride;
+                    here.y += PER_WARP * args.y_stride;
+                }
+                here.mean += PER_WARP * args.mean_stride;
+                here.rstd += PER_WARP * args.rstd_stride;
             }
         }
-        at.advance(args, args.row_turn, args.x_turn, args.y_turn);
+        at.go_on(args.row_turn);
+        if (!LEVELLED) {
+            at.x += args.x_turn;
+            at.y += args.y_turn;
+        }
+        at.mean += args.row_turn * args.mean_stride;
+        at.rstd += args.row_turn * args.rstd_stride;
     }
 }

@@ -89,7 +89,18 @@ __device__ __forceinline__ forward_args of_slice(const forward_args &all) {
     return own;
 }
 
-__device__ __forceinline__ void rows_of_block(const forward_args &args, place &p) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_forward(const forward_args all) {
+    const auto &args = own_rows<(SLICED != 0)>(all);
+    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
+    __shared__ u64 byte_barriers[2];
+    place p;
+    place_of_thread(p, (entry(*)[WARPS])slots, block_slots, byte_barriers);
+    if (CLUSTER > 1) {
+        if (threadIdx.x < 2)
+            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
+        cluster_arrive();
+    }
     if constexpr (COOPERATIVE)
         cooperative_rows(args, p);
     else if constexpr (RUNS)
@@ -100,21 +111,4 @@ __device__ __forceinline__ void rows_of_block(const forward_args &args, place &p
         centred_rows(args, p);
     else
         block_rows(args, p);
-}
-
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_forward(const forward_args args) {
-    __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
-    __shared__ u64 byte_barriers[2];
-    place p;
-    place_of_thread(p, (entry(*)[WARPS])slots, block_slots, byte_barriers);
-    if (CLUSTER > 1) {
-        if (threadIdx.x < 2)
-            byte_barrier_init(shared_address(byte_barriers + threadIdx.x));
-        cluster_arrive();
-    }
-    if constexpr (SLICED)
-        rows_of_block(of_slice(args), p);
-    else
-        rows_of_block(args, p);
 }

@@ -76,5 +76,24 @@ template <bool ALL_DENSE> struct tile_rows {
     }
 };
 
+/* The number of a lane's row, where it is wanted. */
+template <bool WANTED> struct row_counter {
+    __device__ __forceinline__ void go_on(i64) {}
+    __device__ __forceinline__ i64 at() const { return 0; }
+};
+template <> struct row_counter<true> {
+    i64 row = 0;
+    __device__ __forceinline__ void go_on(i64 rows) { row += rows; }
+    __device__ __forceinline__ i64 at() const { return row; }
+};
+
+/* The arguments of a block's slice; all of them, where rows are not cut. */
+template <bool CUT, typename arguments> __device__ __forceinline__ decltype(auto) own_rows(const arguments &all) {
+    if constexpr (CUT)
+        return of_slice(all);
+    else
+        return (all);
+}
+
 /* The number of this block among those that share the rows. */
 __device__ __forceinline__ u32 row_block() { return SLICED ? blockIdx.y : blockIdx.x; }
