@@ -111,15 +111,17 @@ static int cut(const strips_tuning *t, cuda_spec *spec, int tile, int cluster) {
 
 /* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
  * own for every channel, with weights and biases for an activation even more, or may be summed
- * again by lanes that a warp is no multiple of, and by assemblers other than sm_90's. */
+ * again by lanes that a warp is no multiple of, or goes through the normal distribution, and by
+ * assemblers other than sm_90's. */
 static int most_warps(const strips_tuning *t, const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     const bool alone = channels_together(spec) == 1, many = is_backward(spec) || alone;
     const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && 32 % c->lanes;
     const bool again = sums_again(spec) && (uneven || !t->is_lean);
     const bool held = is_backward(spec) && alone && spec->activation != PLANISH_IDENTITY;
+    const bool normal = !is_backward(spec) && spec->activation == PLANISH_GELU;
     return (many ? t->many_warps : t->forward_warps) -
-           t->spilling * (again + (held || !t->is_lean));
+           t->spilling * (again + (held || normal || !t->is_lean));
 }
 
 static int room_of(const struct cuda_limits *limits) {
