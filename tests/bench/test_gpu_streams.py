@@ -77,7 +77,7 @@ def test_a_graph_is_recorded_on_another_stream_than_its_forward(
 
         def prepare(self, work: Work, sets: Any) -> Prepared:
             prepared.append(torch.cuda.current_stream())
-            return Prepared([lambda: None], lambda: {})
+            return Prepared([lambda: None], dict)
 
     monkeypatch.setattr(command, "make_data", lambda work: {})
     monkeypatch.setattr(command, "copies", lambda data, count: [data])

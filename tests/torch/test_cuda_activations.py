@@ -21,9 +21,7 @@ SHAPES = [((9, 1000), (1,)), ((7, 5, 24), (2,)), ((5, 2048), (1,)), ((3, 24, 9, 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
-def test_an_activation_is_a_pass_of_its_own(
-    rms: bool, dtype: torch.dtype, activation: str
-) -> None:
+def test_an_activation_is_a_pass_of_its_own(rms: bool, dtype: torch.dtype, activation: str) -> None:
     norm = planish.rms_norm if rms else planish.layer_norm
     for shape, dims in SHAPES:
         torch.manual_seed(len(shape))
