@@ -93,6 +93,9 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
+        /* Registers for the normal distribution, beside those of rows within a warp. */
+        if (p->activation == PLANISH_GELU && c->lanes <= 32)
+            spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
         cooperative_geometry(plan, x_bytes, &plan->limits);
         if (c->groups)
             group_rows_geometry(plan, x_bytes);
