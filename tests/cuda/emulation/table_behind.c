@@ -12,7 +12,10 @@ void table_activations(void) {
         const bool last = i / 10 % 2;
         norm_case c = groups_of(both[i / 5 % 2], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
                                 shapes[i % 5], last, types[(i + i / 5) % 3]);
-        c.activation = i % 4 == 3 ? PLANISH_RELU : PLANISH_SILU;
+        c.activation = i % 4 == 3   ? PLANISH_RELU
+                       : i % 8 == 2 ? PLANISH_GELU
+                       : i % 8 == 5 ? PLANISH_GELU_TANH
+                                    : PLANISH_SILU;
         c.stats = i % 9 == 8 ? F32 : F64; /* of f32 the general way, backward */
         c.numbers = of[(i + i / 10) % 3];
         c.weight_offset = i % 8 == 5;
@@ -65,6 +68,13 @@ void table_activations(void) {
     }
 }
 
+/* Each of them in turn, in cases that repeat what else they are at other distances. */
+static planish_activation activation_of(int i) {
+    static const planish_activation all[] = {PLANISH_SILU, PLANISH_GELU, PLANISH_RELU,
+                                             PLANISH_GELU_TANH, PLANISH_SILU};
+    return all[i % 5];
+}
+
 /* Activations behind rows, backward: within a warp, in a block, in clusters, by every dtype; with a
  * mean that was rounded and one that was not, and far from 0, which z shows. */
 void table_behind_rows(void) {
@@ -75,7 +85,7 @@ void table_behind_rows(void) {
         norm_case c = rows_of(PLANISH_BACKWARD, i % 5 == 4 ? PLANISH_RMS : PLANISH_LAYER, rows, n,
                               types[(i + i / 8) % (n == 3 || n == 8200 ? 3 : 4)]);
         set_device(i % 7 == 6 ? 80 : 90, n > 4096 ? 16 : 2);
-        c.activation = i % 3 == 2 ? PLANISH_RELU : PLANISH_SILU;
+        c.activation = activation_of(i);
         c.numbers = of[i % 5];
         if (i % 4 == 1)
             c.stats = F64;
@@ -107,7 +117,7 @@ void table_behind_channels(void) {
             channels_of(PLANISH_FORWARD, i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER, shapes[i % 8][0],
                         shapes[i % 8][1], shapes[i % 8][2], types[(i + i / 8) % 3]);
         set_device(i % 5 == 4 ? 80 : 90, 2);
-        c.activation = i % 3 == 2 ? PLANISH_RELU : PLANISH_SILU;
+        c.activation = activation_of(i);
         if (i % 2)
             c.weight = F32;
         if (i % 7 == 5)

@@ -37,6 +37,9 @@ void table_outputs_and_dtypes(void);
 void table_layouts(void);
 void table_all_numbers(void);
 
+/* table_levels.c */
+void table_levels(void);
+
 /* table_general.c */
 void table_other_passes(void);
 void table_any_layout(void);

@@ -43,6 +43,7 @@ int main(int argc, char **argv) {
         {"rows shared", table_rows_shared},
         {"outliers", table_outliers},
         {"rows", table_row_counts},
+        {"levels", table_levels},
         {"centred", table_centred},
         {"tiled", table_tiled},
         {"runs", table_runs},
