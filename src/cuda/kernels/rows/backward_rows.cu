@@ -1,0 +1,128 @@
+/*
+ * A part of backward.cu and of ../around/modulated_backward.cu: the arguments of rows, what follows from the
+ * constants, and what a block does. What the constants mean is in backward.cu.
+ */
+#include "row_levels.cu"
+
+struct backward_args {
+    const void *dy, *x, *mean, *rstd, *weight;
+    void *dx;
+    real *partial_weight, *partial_bias; /* [gridDim.x / SHARERS][COLS] */
+    void *dweight, *dbias;               /* alone */
+    i64 x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
+    i64 x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
+    u32 turns, rest; /* of the rows: whole turns, and rows of the last */
+    u32 zero;     /* 0, which the compiler cannot know */
+    u32 alone;    /* no other block has rows */
+    u64 *mail;    /* COOPERATING_BLOCKS > 1: a line for each group */
+    const void *bias; /* with an activation */
+    const void *dsum;
+    i64 dsum_stride, dsum_turn;
+    row_levels levels;
+    i64 row_turn;                           /* rows from turn to turn */
+    i64 x_jump[2], dy_jump[2], dx_jump[2]; /* bytes (row_levels.cu) */
+    i64 x_slice, dy_slice, dx_slice, mean_slice, rstd_slice, weight_slice, bias_slice; /* from slice to slice */
+    i64 dweight_slice, dbias_slice;
+};
+
+constexpr bool LAYER = KIND == 0;
+constexpr bool WANT_DX = DX_TYPE != NONE;
+constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
+constexpr int DY_BYTES = WIDTH * bytes_of(DY_TYPE);
+constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
+constexpr bool HAS_DSUM = DSUM_TYPE != NONE;
+constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
+constexpr int CHUNKS = COLS / WIDTH;
+constexpr int SHARERS = CLUSTER * COOPERATING_BLOCKS; /* blocks of a row */
+constexpr int SPREAD = LANES * SHARERS;
+constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
+constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
+constexpr bool WITHIN_WARP = LANES <= 32;
+constexpr int WARP_LANES = least(LANES, 32);
+constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
+constexpr int THREADS = WARPS * 32; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
+constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
+constexpr int TEAM_COLS = LANES * VECS * WIDTH;
+constexpr bool RINGED = STAGES > 0;
+/* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
+constexpr bool COPIES = RINGED && X_ACCESS >= 4 && DY_ACCESS >= 4 && X_BYTES >= 4 && DY_BYTES >= 4 &&
+                        (!HAS_DSUM || (DSUM_ACCESS >= 4 && DSUM_BYTES >= 4));
+constexpr bool SUMS = LAYER || WANT_DX;
+constexpr bool AGAIN = HOLD == HOLD_IN_RING && RINGED && !WITHIN_WARP && !COOPERATIVE; /* read twice */
+constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
+/* Where the gradient of the residual stream waits for its row's output. */
+constexpr bool RING_HAS_DSUM = HAS_DSUM && DSUM_IN_RING && COPIES && !COOPERATIVE;
+/* Converted weights stay in registers where there is room. */
+constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
+                              (SHORT_RANGE || (COOPERATIVE && !TIGHT));
+
+/* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the
+ * middle of others are slower. */
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+
+#include "../common/activation.cu"
+#include "../common/saved_mean.cu"
+#include "backward_chunks.cu"
+#include "backward_sums.cu"
+#include "backward_columns.cu"
+#include "backward_output.cu"
+#include "backward_cooperative.cu"
+#include "backward_activation.cu"
+#include "backward_teams.cu"
+#include "row_tiles.cu"
+#include "row_runs.cu"
+#include "backward_tiles.cu"
+#include "backward_runs.cu"
+
+/* The rows of a block's slice. */
+__device__ __forceinline__ backward_args of_slice(const backward_args &all) {
+    const i64 slice = blockIdx.x;
+    backward_args own = all;
+    own.dy = (const char *)all.dy + slice * all.dy_slice;
+    own.x = (const char *)all.x + slice * all.x_slice;
+    own.mean = (const char *)all.mean + slice * all.mean_slice;
+    own.rstd = (const char *)all.rstd + slice * all.rstd_slice;
+    own.weight = (const char *)all.weight + slice * all.weight_slice;
+    own.bias = (const char *)all.bias + slice * all.bias_slice;
+    own.dx = (char *)all.dx + slice * all.dx_slice;
+    own.dweight = (char *)all.dweight + slice * all.dweight_slice;
+    own.dbias = (char *)all.dbias + slice * all.dbias_slice;
+    return own;
+}
+
+/* All that a block of the launch does; its rows and its row of partial sums begin where args say. */
+__device__ __forceinline__ void rows_of_block(const backward_args &all) {
+    const auto &args = own_rows<(SLICED != 0)>(all);
+    const int warp = threadIdx.x / 32;
+    const u32 block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
+    team_state t;
+    t.lane = threadIdx.x % 32;
+    t.team = warp / TEAM_WARPS;
+    t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
+    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
+    t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
+    t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
+    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(row_block() / CLUSTER) * TEAMS + t.team;
+    const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
+    const i64 block_row = COOPERATIVE ? team : (i64)(row_block() / CLUSTER) * TEAMS * STEP;
+#pragma unroll
+    for (int u = 0; u < ROWS; u++)
+        t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);
+    t.next_row.go_on(row);
+    t.next_x = (const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)t.rank * X_BYTES;
+    t.next_g = (const char *)args.dy + (LEVELLED ? 0 : row * args.dy_stride) + (i64)t.rank * DY_BYTES;
+    if constexpr (HAS_DSUM)
+        t.next_s = (const char *)args.dsum + row * args.dsum_stride + (i64)t.rank * DSUM_BYTES;
+    t.next_mean = (const char *)args.mean + row * args.mean_stride;
+    t.next_rstd = (const char *)args.rstd + row * args.rstd_stride;
+    if constexpr (COOPERATIVE)
+        cooperative_rows(args, t);
+    else if constexpr (RUNS)
+        runs_of_rows(args, t, (int)args.turns + (block_row < args.rest));
+    else if constexpr (TILED)
+        tiled_rows(args, t, (int)args.turns + (block_row < args.rest));
+    else
+        team_rows(args, t, row, (int)args.turns + (block_row < args.rest), block_rank);
+}
