@@ -18,7 +18,7 @@ struct row_held {
     part<ROLE_SCALE> scale[VECS];
     part<ROLE_SHIFT> shift[NEEDS_M ? VECS : 1];
     part<ROLE_COLUMN_SCALE> column[VECS];
-    chunk<WIDTH * (int)sizeof(real)> dm[HOLDS_DM ? VECS : 1], s[MADE_AGAIN ? VECS : 1];
+    chunk<WIDTH * (int)sizeof(real)> dm[HOLDS_DM ? VECS : 1], s[MADE_AGAIN ? VECS : 1]; /* HOLDS_G: g, not dm */
     u32 kept[DROPOUT ? VECS : 1]; /* bits */
     real row_scale;
 };
@@ -84,21 +84,51 @@ __device__ __forceinline__ real dz_at(const row_held &h, int k, int i, real dm) 
     return HAS_SCALE ? dm * (1 + h.scale[k].get(i)) : dm;
 }
 
-/* dm of a row, and what else is made of z: `rest` is what its own mean has more than the saved one. */
+/* What an element adds to the sums of its column. */
+__device__ __forceinline__ void add_to_columns(column_sums &sums, int k, int i, real own, real xhat) {
+    if (WANT_DWEIGHT)
+        sums.weight[k][i] = multiply_add(own, xhat, sums.weight[k][i]);
+    if (WANT_DBIAS)
+        sums.bias[k][i] += own;
+}
+
+/* A chunk's part of a row's sums, of g and d, its distances from the row's mean. */
+__device__ __forceinline__ void add_to_row(const team_state &t, int k, const real *g, const real *d, real *sum) {
+    real product[WIDTH];
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        product[i] = g[i] * d[i];
+    sum[1] += tree_sum<WIDTH>(product);
+    if (LAYER) {
+        sum[0] += tree_sum<WIDTH>(g);
+        if (CORRECT && (!RAGGED || t.has(k)))
+            sum[2] += tree_sum<WIDTH>(d);
+    }
+}
+
+/* dm of a row, and what else is made of z: `rest` is what its own mean has more than the saved one. HOLDS_G: the
+ * row's sums, too. */
 __device__ __forceinline__ void through_stages(const backward_args &args, const team_state &t,
                                                const thread_affine &affine, const row_streams &r,
-                                               const row_place &place, row_held &h, real rest) {
+                                               const row_place &place, row_held &h, real rest, column_sums &sums,
+                                               real *sum) {
+    if (HOLDS_G)
+        sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
-        real dm[WIDTH], dgate[WIDTH], dscale[WIDTH];
+        real dm[WIDTH], dgate[WIDTH], dscale[WIDTH], d[WIDTH], g[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            real dy = r.dy[k].get(i), z = 0, m = 0;
+            real dy = r.dy[k].get(i), z = 0, m = 0, xhat = 0;
             dgate[i] = 0;
-            if constexpr (NEEDS_Z) {
-                const real xhat = (distance_at(r, h, k, i) - rest) * r.rstd;
-                z = affine_of_xhat(xhat, affine.weight_at(k, i), affine.bias[k].get(i));
+            if constexpr (NEEDS_Z || HOLDS_G) {
+                d[i] = distance_at(r, h, k, i);
+                if (LAYER)
+                    d[i] -= rest;
+                xhat = d[i] * r.rstd;
             }
+            if constexpr (NEEDS_Z)
+                z = affine_of_xhat(xhat, affine.weight_at(k, i), affine.bias[k].get(i));
             if constexpr (NEEDS_M) {
                 m = z;
                 if (HAS_SCALE)
@@ -107,16 +137,24 @@ __device__ __forceinline__ void through_stages(const backward_args &args, const 
                     m += h.shift[NEEDS_M ? k : 0].get(i);
             }
             if constexpr (GATE_LAST) {
-                const real gate = r.gate[k].get(i);
+                real silu, slope;
+                gate_factors<WANT_DGATE_LAST>(r.gate[k].get(i), silu, slope);
                 if constexpr (WANT_DGATE_LAST)
-                    dgate[i] = dy * activated(m) * gate_slope(gate);
-                dy *= silu_of(gate);
+                    dgate[i] = dy * activated(m) * slope;
+                dy *= silu;
             }
             dm[i] = through_activation(dy, m);
             dscale[i] = dm[i] * z;
+            if constexpr (HOLDS_G) {
+                const real dz = dz_at(h, k, i, dm[i]);
+                add_to_columns(sums, k, i, BY_SAMPLE ? dm[i] : dz, xhat);
+                g[i] = WEIGHT_TYPE == NONE ? dz : dz * affine.weight_at(k, i);
+            }
         }
+        if constexpr (HOLDS_G)
+            add_to_row(t, k, g, d, sum);
         if constexpr (HOLDS_DM)
-            h.dm[HOLDS_DM ? k : 0] = pack<REAL_TYPE, WIDTH>(dm);
+            h.dm[HOLDS_DM ? k : 0] = pack<REAL_TYPE, WIDTH>(HOLDS_G ? g : dm);
         if (!place.there || !t.has(k))
             continue;
         const i64 at = t.rank + k * SPREAD;
@@ -141,21 +179,15 @@ __device__ __forceinline__ void sums_of_row(const team_state &t, const thread_af
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
-        real g[WIDTH], d[WIDTH], product[WIDTH];
+        real g[WIDTH], d[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             d[i] = distance_at(r, h, k, i);
             if (LAYER)
                 d[i] -= rest;
             g[i] = dz_at(h, k, i, dm_at(r, h, k, i)) * affine.weight_at(k, i);
-            product[i] = g[i] * d[i];
         }
-        sum[1] += tree_sum<WIDTH>(product);
-        if (LAYER) {
-            sum[0] += tree_sum<WIDTH>(g);
-            if (CORRECT && (!RAGGED || t.has(k)))
-                sum[2] += tree_sum<WIDTH>(d);
-        }
+        add_to_row(t, k, g, d, sum);
     }
 }
 
@@ -185,13 +217,15 @@ __device__ __forceinline__ void put_row(const backward_args &args, const team_st
             real d = distance_at(r, h, k, i);
             if (LAYER)
                 d -= before;
-            const real xhat = d * r.rstd, dm = dm_at(r, h, k, i), dz = dz_at(h, k, i, dm), own = BY_SAMPLE ? dm : dz;
-            if (WANT_DWEIGHT)
-                sums.weight[k][i] = multiply_add(own, xhat, sums.weight[k][i]);
-            if (WANT_DBIAS)
-                sums.bias[k][i] += own;
+            const real xhat = d * r.rstd, held = dm_at(r, h, k, i);
+            real g = held;
+            if constexpr (!HOLDS_G) {
+                const real dz = dz_at(h, k, i, held);
+                add_to_columns(sums, k, i, BY_SAMPLE ? held : dz, xhat);
+                g = WEIGHT_TYPE == NONE ? dz : dz * affine.weight_at(k, i);
+            }
             const real rest = LAYER ? multiply_add(xhat, slope, constant) : xhat * slope;
-            ds[i] = multiply_add(WEIGHT_TYPE == NONE ? dz : dz * affine.weight_at(k, i), r.rstd, rest);
+            ds[i] = multiply_add(g, r.rstd, rest);
             if constexpr (HAS_DSUM)
                 ds[i] += r.dsum[k].get(i);
             real through = ds[i];
@@ -231,7 +265,6 @@ __device__ __forceinline__ void row_of_stages(const backward_args &args, const t
                                               const thread_affine &affine, const row_streams &r,
                                               const row_place &place, column_sums &sums, u32 &room, u32 both_rooms,
                                               u32 block_rank, int &turn) {
-    constexpr bool MEAN_FIRST = NEEDS_Z && LAYER && CORRECT && !MEAN_IS_EXACT;
     row_held h;
     hold(args, t, key, r, place, h);
     real sum[4] = {0, 0, 0, 0};
@@ -242,8 +275,9 @@ __device__ __forceinline__ void row_of_stages(const backward_args &args, const t
     }
     const real known = LAYER && (MEAN_FIRST || MEAN_IS_EXACT) ? rest_of_mean(r.mean, sum[2] * (real)(1.0 / COLS)) : 0;
     if constexpr (HOLDS_DM || WANT_DSCALE || WANT_DSHIFT)
-        through_stages(args, t, affine, r, place, h, known);
-    sums_of_row(t, affine, r, h, known, sum);
+        through_stages(args, t, affine, r, place, h, known, sums, sum);
+    if constexpr (!HOLDS_G)
+        sums_of_row(t, affine, r, h, known, sum);
     exchange(t, sum, room, block_rank, turn++);
     room = both_rooms - room;
     const real found = LAYER && CORRECT && !MEAN_FIRST && !MEAN_IS_EXACT

@@ -18,6 +18,9 @@ constexpr bool WANT_DCOLUMN = DCOLUMN_SCALE_TYPE != NONE;
 /* What is made of dy before the row's sums. */
 constexpr bool NEEDS_M = ACTIVE || WANT_DGATE_LAST, NEEDS_Z = NEEDS_M || WANT_DSCALE;
 constexpr bool HOLDS_DM = ACTIVE || GATE_LAST;
+constexpr bool MEAN_FIRST = NEEDS_Z && LAYER && CORRECT && !MEAN_IS_EXACT; /* the row's own */
+/* Of a row whose mean is known when dm is made, the columns' sums and g are made with it, and g is held. */
+constexpr bool HOLDS_G = HOLDS_DM && (!LAYER || !CORRECT || MEAN_FIRST || MEAN_IS_EXACT);
 constexpr bool MADE_AGAIN = GATE_FIRST; /* s */
 
 /* A row's number, by two axes or (then `inner`) by one, and whether there is such a row. */
