@@ -186,6 +186,7 @@ const cuda_constant around_forward_list[] = {
     {"DENSE", offsetof(cuda_spec, rows.dense)},
     STAGES_LIST,
     {"WANT_Y", offsetof(cuda_spec, stages.want_y)},
+    {"GATE_IN_SHARED", offsetof(cuda_spec, stages.gate_in_shared)},
     {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
     {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
     {"SCALE_BLOCK", offsetof(cuda_spec, stages.scale_block)},

@@ -120,8 +120,9 @@ typedef struct stages_constants {
     int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
     int32_t want_y;              /* rows: or y only stands for what it would be */
     int32_t two_levels, index_aligned, scale_block;
-    int32_t varies, alike; /* sets of roles */
-    int32_t by_sample;     /* backward: rows that share a row of scale and shift belong together */
+    int32_t varies, alike;  /* sets of roles */
+    int32_t gate_in_shared; /* forward of rows: the gate behind the norm waits there */
+    int32_t by_sample;      /* backward: rows that share a row of scale and shift belong together */
 } stages_constants;
 
 /* ---- The specialisation -------------------------------------------------------------------------

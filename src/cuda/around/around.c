@@ -15,7 +15,12 @@
 #include "cuda/rows/rows_shape.h"
 #include "stages.h"
 
-enum { MOST_GRID_X = 1 << 30 };
+enum {
+    MOST_GRID_X = 1 << 30,
+    MOST_CENTRED = 512,   /* columns of CENTRED rows */
+    MOST_GATED = 32,      /* columns of a thread whose gate waits */
+    GATED_THREADS = 1024, /* of a multiprocessor then */
+};
 
 /* ---- What the problem is ----------------------------------------------------------------------
  */
@@ -24,8 +29,7 @@ static bool is_full(role r) {
     return every_full_role & ROLE_BIT(r);
 }
 
-/* Of a row's columns, or one element for all of them. */
-static bool is_of_columns(role r) {
+bool around_is_of_columns(role r) {
     const role_axes axes = axes_of(r);
     return axes == AXES_AFFINE || axes == AXES_COLUMN || axes == AXES_MODULATION;
 }
@@ -41,14 +45,14 @@ static bool takes_blocks(const problem *p, const rows_constants *c) {
     return lanes <= 32 && !(lanes & (lanes - 1)) && c->lanes % lanes == 0;
 }
 
-static bool is_dense(const problem *p) {
+bool around_is_dense(const problem *p) {
     if (p->kept_count > 2 || p->reduced_count != 1)
         return false;
     for (unsigned rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         const int64_t stride = p->reduced[0].stride[r];
-        if (p->cols > 1 &&
-            ((is_full(r) && stride != 1) || (is_of_columns(r) && stride != 0 && stride != 1)))
+        if (p->cols > 1 && ((is_full(r) && stride != 1) ||
+                            (around_is_of_columns(r) && stride != 0 && stride != 1)))
             return false;
     }
     return p->cols == 1 || p->around.dropout_p == 0 || p->reduced[0].index_step == 1;
@@ -88,6 +92,28 @@ void around_describe(cuda_spec *spec, const problem *p) {
 /* ---- Plans ------------------------------------------------------------------------------------
  */
 
+/* The gate behind the norm of rows in registers can wait in shared memory; short rows, of which a
+ * thread has several, do without. */
+static bool gate_can_wait(const cuda_spec *spec) {
+    const rows_constants *c = &spec->rows;
+    return spec->type[ROLE_GATE] != DTYPE_NONE && !spec->stages.gate_before && !spec->real_double &&
+           c->hold == HOLD_IN_REGISTERS && c->variant == ROWS_PLAIN && c->cols > MOST_CENTRED &&
+           c->width * role_bytes(spec, ROLE_GATE) >= 4;
+}
+
+/* RMSNorm, its weight of 16 bits and a gate that waits: as many threads as plain rows have at most,
+ * of 64 registers, whatever x is. */
+static bool is_gate_alone(const cuda_spec *spec) {
+    for (role r = NORM_ROLES; r < ROLE_COUNT; r++)
+        if (r != ROLE_GATE && r != ROLE_BRANCH && spec->type[r] != DTYPE_NONE)
+            return false;
+    return spec->stages.gate_in_shared && spec->kind == PLANISH_RMS &&
+           spec->activation == PLANISH_IDENTITY && !spec->stages.round_xhat &&
+           !spec->stages.dropout && spec->type[ROLE_BIAS] == DTYPE_NONE &&
+           role_bytes(spec, ROLE_X) == 2 && role_bytes(spec, ROLE_BRANCH) == 2 &&
+           role_bytes(spec, ROLE_WEIGHT) <= 2 && role_bytes(spec, ROLE_GATE) == 2;
+}
+
 /* Registers of a thread, in words: what is held, what is under way, and the rest. */
 static int registers_of(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
@@ -95,16 +121,20 @@ static int registers_of(const cuda_spec *spec) {
     const int chunks = in_registers ? c->vecs * c->rows : 4 * c->rows, width = c->width;
     static const role under_way[] = {ROLE_BRANCH, ROLE_RESIDUAL, ROLE_GATE};
     int bytes = 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3 - spec->stages.gate_in_shared; i++)
         bytes += spec->type[under_way[i]] == DTYPE_NONE ? 0 : role_bytes(spec, under_way[i]);
     int words = chunks * width * bytes / 4;
-    if (c->variant != ROWS_PLAIN || c->cols <= 512) /* a row as numbers */
+    if (c->variant != ROWS_PLAIN || c->cols <= MOST_CENTRED) /* a row as numbers */
         words = most(words, c->vecs * width + chunks * width * role_bytes(spec, ROLE_X) / 4);
     return 44 + words + (spec->real_double ? 40 : 0) + 2 * width;
 }
 
 static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
+    if (is_gate_alone(spec) && c->width * c->vecs * c->rows <= MOST_GATED) {
+        spec->min_blocks = most(1, GATED_THREADS / (32 * c->warps));
+        return;
+    }
     while (c->lanes <= 32 && c->rows > 1 && registers_of(spec) > 100)
         c->rows /= 2;
     const int threads = 32 * limits->tuning->lane_registers / most(32, registers_of(spec));
@@ -112,7 +142,7 @@ static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
 }
 
 static bool around_plan_make(cuda_plan *plan, const problem *p) {
-    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD || !is_dense(p))
+    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD || !around_is_dense(p))
         return false;
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
@@ -132,6 +162,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     c->stages = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
         return false;
+    s->gate_in_shared = gate_can_wait(spec);
     set_blocks(&plan->limits, spec);
     spec->kernel = CUDA_AROUND_FORWARD;
     s->two_levels = p->kept_count == 2;
@@ -153,7 +184,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
         const role r = first_role(rest);
         if (plan->around.stride[0][r] || plan->around.stride[1][r])
             s->varies |= (int32_t)ROLE_BIT(r == ROLE_X ? ROLE_BRANCH : r);
-        if (is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
+        if (around_is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
             s->alike |= (int32_t)ROLE_BIT(r);
     }
     return true;
@@ -195,6 +226,10 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     }
     spec.kernel = CUDA_FORWARD;
     forward_fit_buffers(plan, &spec);
+    if (spec.stages.gate_in_shared && spec.access[ROLE_GATE] < 4) {
+        spec.stages.gate_in_shared = 0;
+        set_blocks(&plan->limits, &spec);
+    }
     spec.rows.dense = 0;
     if (spec.rows.early)
         spec.min_blocks = 1;
@@ -270,6 +305,9 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
     if (c->variant == ROWS_IN_RUNS) /* a row for each team; lanes read behind the last one's end */
         return round_up((size_t)c->warps * (size_t)(32 / c->lanes) * (size_t)c->cols * 2 +
                         4 * (size_t)run_words(c->cols, c->lanes) + 4);
+    if (spec->stages.gate_in_shared)
+        return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->rows * (size_t)c->width *
+               (size_t)role_bytes(spec, ROLE_GATE);
     if (c->hold == HOLD_IN_SHARED)
         return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->rows * (size_t)c->width *
                (size_t)role_bytes(spec, ROLE_X);

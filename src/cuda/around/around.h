@@ -17,6 +17,13 @@ extern const cuda_family around_general_family;
 /* Sets what both kernels know of a problem's stages. */
 void around_describe(cuda_spec *spec, const problem *p);
 
+/* Whether a tensor is of a row's columns, or has one element for all of them. */
+bool around_is_of_columns(role r);
+
+/* Whether rows lie along at most two axes, and a row's elements are neighbours in every tensor that
+ * has them all. */
+bool around_is_dense(const problem *p);
+
 /* p * 2^32, rounded up: words below drop an element. */
 uint64_t around_dropped(double p);
 

@@ -15,7 +15,7 @@
  * (COLS: for the row) or, 0, none.
  *
  * Constants: those of forward.cu but STAGES DELAY GROUPS COOPERATING_BLOCKS, which are 0 or 1, and GATE_BEFORE
- * ROUND_XHAT DROPOUT WANT_Y (else Y_TYPE stands for what y would be) TWO_LEVELS VARIES ALIKE INDEX_ALIGNED (of
+ * GATE_IN_SHARED ROUND_XHAT DROPOUT WANT_Y (else Y_TYPE stands for what y would be) TWO_LEVELS VARIES ALIKE INDEX_ALIGNED (of
  * the number of a row's first element, up to 4) SCALE_BLOCK POWER_OF_TWO.
  */
 struct around_tensor {
@@ -89,6 +89,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             if (reader[u].there && p.rank == 0)
                 save_statistics(args, reader[u], moments[u]);
         }
+        if constexpr (GATE_WAITS)
+            copy_async_wait<0>();
         put_rows(args, p, early, reader, moments, amax);
     }
     if constexpr (TYPES[ROLE_AMAX] != NONE)

@@ -58,7 +58,9 @@ __device__ __forceinline__ real modulated(real z, const output_columns &c, int i
 __device__ __forceinline__ void chunk_values(const forward_args &args, const place &p, const row_reader &r,
                                              const row_moments &m, const output_columns &columns, int k, real *y) {
     part<ROLE_GATE> gate;
-    if constexpr (GATE_LAST && IN_REGISTERS)
+    if constexpr (GATE_WAITS)
+        gate.c = load_from_shared<part<ROLE_GATE>::BYTES>(gate_slot(r.u, k));
+    else if constexpr (GATE_LAST && IN_REGISTERS)
         gate = r.gate[k];
     else if constexpr (GATE_LAST)
         gate.load(args, p, r.number, k);

@@ -9,6 +9,9 @@ constexpr bool GATE_FIRST = HAS_GATE && GATE_BEFORE, GATE_LAST = HAS_GATE && !GA
 /* Else s is x itself, bit by bit. */
 constexpr bool MADE = HAS_RESIDUAL || HAS_ROW_SCALE || HAS_COLUMN_SCALE || DROPOUT || GATE_FIRST || IN_TYPE != X_TYPE;
 constexpr bool IN_REGISTERS = HOLD == HOLD_IN_REGISTERS;
+/* The gate behind the norm waits in shared memory for its row's sums, by copies that go beside the loads of x:
+ * registers that it would take are those of another block. A thread reads back what it copied itself. */
+constexpr bool GATE_WAITS = GATE_IN_SHARED && GATE_LAST && IN_REGISTERS;
 /* Chunks of a row that are asked for before the first is looked at. */
 constexpr int AT_ONCE = IN_REGISTERS ? VECS : least(VECS, 4);
 
@@ -53,6 +56,18 @@ template <int ROLE> struct part {
     __device__ __forceinline__ real get(int i) const { return element<TYPE>(c.word, ONE ? 0 : i); }
 };
 
+/* Of the gate where it waits: chunk k of row u of this thread. */
+__device__ __forceinline__ u32 gate_slot(int u, int k) {
+    return shared_address(dynamic_shared) + ((u * VECS + k) * THREADS + (int)threadIdx.x) * part<ROLE_GATE>::BYTES;
+}
+__device__ __forceinline__ void copy_gate(const forward_args &args, const place &p, const row_number &row, int u,
+                                          int k, bool has) {
+    if constexpr (GATE_WAITS)
+        copy_async<GATE_WAITS ? part<ROLE_GATE>::BYTES : 4, GATE_WAITS ? ACCESSES[ROLE_GATE] : 4>(
+            gate_slot(u, k),
+            address_of<ROLE_GATE>(args, row) + (i64)(p.rank + k * SPREAD) * part<ROLE_GATE>::BYTES, has);
+}
+
 /* Stores WIDTH bytes. */
 template <int ACCESS> __device__ __forceinline__ void store_bytes(char *address, const u32 *byte) {
     if constexpr (WIDTH >= 2 && ACCESS >= 2) {
@@ -87,7 +102,8 @@ struct inputs {
 /* A thread's chunks of a row's s, wherever they are. */
 struct row_reader {
     chunk<X_BYTES> held[IN_REGISTERS ? VECS : 1];
-    part<ROLE_GATE> gate[IN_REGISTERS && GATE_LAST ? VECS : 1];
+    part<ROLE_GATE> gate[IN_REGISTERS && GATE_LAST && !GATE_WAITS ? VECS : 1];
+    int u; /* its number in the team's turn */
     u32 slot; /* HOLD_IN_SHARED */
     bool there;
     row_number number;
@@ -177,6 +193,7 @@ __device__ __forceinline__ void begin_row(const forward_args &args, const place 
                                           row_reader &r, i64 row, int u) {
     r.there = !p.idle && row < args.rows;
     r.number = number_of(args, row);
+    r.u = u;
     r.slot = p.slot(0, u, 0);
     r.args = &args;
     r.where = &p;
@@ -198,9 +215,17 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
         for (int j = 0; j < AT_ONCE; j++)
             if (reader[u].there && k + j < VECS && p.has(k + j)) {
                 in[u][j].load(args, p, reader[u].number, k + j);
-                if constexpr (IN_REGISTERS && GATE_LAST)
+                if constexpr (IN_REGISTERS && GATE_LAST && !GATE_WAITS)
                     reader[u].gate[j].load(args, p, reader[u].number, k + j);
             }
+    if constexpr (GATE_WAITS) {
+#pragma unroll
+        for (int u = 0; u < ROWS; u++)
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                copy_gate(args, p, reader[u].number, u, k + j, reader[u].there && p.has(k + j));
+        copy_async_commit();
+    }
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
 #pragma unroll
