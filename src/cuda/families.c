@@ -3,6 +3,7 @@
 #include "cuda/around/around.h"
 #include "cuda/around/around_backward.h"
 #include "cuda/around/general_backward.h"
+#include "cuda/around/modulated.h"
 #include "cuda/channels/channels.h"
 #include "cuda/common/finish.h"
 #include "cuda/general/general.h"
@@ -13,7 +14,8 @@
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
     cuda_text_general[], cuda_text_around_forward[], cuda_text_around_general[],
-    cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[];
+    cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[],
+    cuda_text_modulated_forward[], cuda_text_modulated_backward[];
 
 const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
                                                  &groups_family, NULL};
@@ -58,6 +60,12 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_AROUND_SAMPLES] = {&around_backward_family, "planish_around_samples", "around_samples",
                              cuda_text_around_samples, around_samples_list,
                              sizeof(cuda_samples_args)},
+    [CUDA_MODULATED_FORWARD] = {&modulated_family, "planish_modulated_forward", "modulated_forward",
+                                cuda_text_modulated_forward, rows_forward_list,
+                                sizeof(cuda_modulated_forward_args)},
+    [CUDA_MODULATED_BACKWARD] = {&modulated_family, "planish_modulated_backward",
+                                 "modulated_backward", cuda_text_modulated_backward,
+                                 rows_backward_list, sizeof(cuda_modulated_backward_args)},
     [CUDA_AROUND_BACK_ROWS] = {&around_general_backward_family, "planish_around_back_rows",
                                "around_general_backward", cuda_text_around_general_backward,
                                around_backward_list, sizeof(cuda_around_back_args)},

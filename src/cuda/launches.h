@@ -50,6 +50,19 @@ typedef struct cuda_backward_args {
     int64_t dweight_slice, dbias_slice;
 } cuda_backward_args;
 
+/* Of the first sample, and bytes (partial_sample: numbers) from sample to sample. */
+typedef struct cuda_modulated_forward_args {
+    cuda_forward_args rows;
+    int64_t x_sample, y_sample, mean_sample, rstd_sample, weight_sample, bias_sample;
+} cuda_modulated_forward_args;
+
+typedef struct cuda_modulated_backward_args {
+    cuda_backward_args rows;
+    int64_t x_sample, dy_sample, dx_sample, mean_sample, rstd_sample;
+    int64_t weight_sample, bias_sample, dweight_sample, dbias_sample;
+    int64_t partial_sample;
+} cuda_modulated_backward_args;
+
 typedef struct cuda_long_args {
     const void *dy, *x, *mean, *rstd, *weight;
     void *dx;
@@ -191,6 +204,8 @@ typedef struct cuda_launch {
         cuda_around_back_args around_back;
         cuda_around_backward_args around_backward;
         cuda_samples_args samples;
+        cuda_modulated_forward_args modulated_forward;
+        cuda_modulated_backward_args modulated_backward;
     } args;
 } cuda_launch;
 

@@ -4,6 +4,7 @@
 #include "cuda/around/around.h"
 #include "cuda/around/around_backward.h"
 #include "cuda/around/general_backward.h"
+#include "cuda/around/modulated.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
@@ -29,8 +30,9 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
 }
 
 /* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
-static const cuda_family *const forward_families[] = {&around_family, NULL};
-static const cuda_family *const backward_families[] = {&rows_family, &around_backward_family, NULL};
+static const cuda_family *const forward_families[] = {&modulated_family, &around_family, NULL};
+static const cuda_family *const backward_families[] = {&rows_family, &modulated_family,
+                                                       &around_backward_family, NULL};
 
 static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     const bool forward = p->pass == PLANISH_FORWARD;

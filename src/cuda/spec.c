@@ -146,6 +146,7 @@ const cuda_constant around_backward_rows_list[] = {
 const cuda_constant around_samples_list[] = {
     {"COLS", offsetof(cuda_spec, finish.cols)},
     {"LANES", offsetof(cuda_spec, finish.lanes)},
+    {"ROWS", offsetof(cuda_spec, finish.rows)},
     {"SLICES", offsetof(cuda_spec, finish.slices)},
     {NULL, 0},
 };

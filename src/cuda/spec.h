@@ -28,6 +28,8 @@ typedef enum cuda_kernel {
     CUDA_AROUND_GENERAL_CLEAR,
     CUDA_AROUND_BACKWARD, /* of rows, with stages */
     CUDA_AROUND_SAMPLES,
+    CUDA_MODULATED_FORWARD, /* of rows, with a modulation alone */
+    CUDA_MODULATED_BACKWARD,
     CUDA_AROUND_BACK_ROWS, /* backward with stages, over any axes */
     CUDA_AROUND_BACK_COLUMNS,
     CUDA_AROUND_BACK_ELEMENTS,

@@ -120,6 +120,9 @@ class BackwardCase:
         more = ("offset", "dtype", "order", "pad", "skew", "arch")
         found = {f"{name} {getattr(self, name)}" for name in (*fields, *more)}
         found |= {f"{output} in the place of {place}" for output, place in self.alias.items()}
+        modulated = {"scale", "shift", "dscale", "dshift"} & set(self.has)
+        if modulated and not {"weight", "bias", "gate", "dsum", "rng", "branch"} & set(self.has):
+            found.add(f"modulation alone of {self.shape[-1]} columns, {len(self.has)} tensors")
         return found | set(self.has) | {f"{self.shape[-1]} columns"}
 
     def wide(self) -> str:

@@ -138,6 +138,34 @@ def stage_cases() -> Iterator[BackwardCase]:
         )
 
 
+def modulated_cases() -> Iterator[BackwardCase]:
+    """A modulation alone: rows of every geometry, few and many samples, either axis theirs."""
+    gradients = ("scale", "dx", "dscale", "dshift")
+    for i, cols in enumerate(
+        (24, 40, 96, 100, 201, 512, 769, 1024, 1536, 2048, 4096, 5632, 8192, 15872)
+    ):
+        dtype = ("bf16", "f16", "f32")[i % 3]
+        rows = 170 if cols < 60 else 41 if cols < 1000 else 13
+        shape, modulation = ((3, rows, cols), (0, 2)) if i % 4 else ((rows, 3, cols), (1, 2))
+        c = BackwardCase(shape, gradients, kind=RMS if i % 3 == 1 else LAYER, dtype=dtype)
+        c = dataclasses.replace(c, multiprocessors=16 if cols > 5000 else (2, 12)[i % 2])
+        types = {"dscale": "f32", "dshift": "f32"} if i % 5 == 3 else {}
+        yield dataclasses.replace(c, modulation=modulation, types=types, pad=8 * (i % 6 == 5))
+    c = BackwardCase((3, 9, 200), gradients, dtype="bf16", modulation=(0, 2))
+    yield dataclasses.replace(c, activation=SILU, has=(*gradients, "shift"), types={"mean": "f64"})
+    yield dataclasses.replace(
+        c, activation=SILU, has=(*gradients, "shift"), types={"dshift": "f32"}
+    )
+    for has in (("scale", "dx"), ("scale", "dscale"), ("shift", "dx", "dshift"), gradients[1:]):
+        yield dataclasses.replace(c, has=has)
+    yield dataclasses.replace(c, modulation=(2,))  # one sample of all rows
+    yield dataclasses.replace(c, modulation=(0, 1, 2))  # each row has its own
+    yield dataclasses.replace(c, shape=(150, 2, 512))
+    yield dataclasses.replace(c, skew=1)
+    yield dataclasses.replace(c, shape=(3, 9, 300), dtype="f64")
+    yield dataclasses.replace(c, alias={"dx": "dy"})
+
+
 def any_cases() -> Iterator[BackwardCase]:
     """Any axes and strides, by the general kernels."""
     names = [n for k in (1, 2) for n in itertools.combinations(STAGES, k)]
@@ -179,12 +207,18 @@ def large_cases() -> Iterator[BackwardCase]:
     yield BackwardCase((20, 300000), (*NORM, "dsum"), dtype="f16")
 
 
-TABLES = {"residual": residual_cases, "stages": stage_cases, "any": any_cases, "large": large_cases}
+TABLES = {
+    "residual": residual_cases,
+    "stages": stage_cases,
+    "modulated": modulated_cases,
+    "any": any_cases,
+    "large": large_cases,
+}
 
 
 def backward_cases(*tables: str) -> list[BackwardCase]:
     """Those of these tables; of none: of all but the large ones."""
-    chosen = tables or ("residual", "stages", "any")
+    chosen = tables or ("residual", "stages", "modulated", "any")
     found = list(itertools.chain.from_iterable(TABLES[t]() for t in chosen))
     for i, c in enumerate(found):
         c.seed = i + 1

@@ -89,7 +89,15 @@ class ForwardCase:
         fields = dataclasses.fields(self)
         set_ = [f for f in fields if f.name not in ("shape", "seed")]
         found = {f"{f.name} {getattr(self, f.name)}" for f in set_}
+        if self.modulated_alone():
+            found.add(f"modulation alone of {self.shape[-1]} columns in {self.modulation_axes}")
         return found | {f"{self.shape[-1]} columns"}
+
+    def modulated_alone(self) -> bool:
+        """Whether there is a modulation and no other stage, weight or bias."""
+        other = (self.residual, self.sum, self.row_scale, self.column_scale, self.gate, self.q)
+        more = (self.dropout, self.mask, self.amax, self.rounding, self.weight, self.bias)
+        return bool(self.scale or self.shift) and not any((*other, *more))
 
     # ---- Tensors --------------------------------------------------------------------------------
 
@@ -309,11 +317,20 @@ class ForwardCase:
         library.run(plain.op(), FORWARD, tensors)
         return tensors
 
+    def by_all_stages(self, library: Library) -> dict[str, torch.Tensor]:
+        """What the kernels that know every stage make of a modulation alone: with x as its sum."""
+        if not self.modulated_alone() or self.kernel != "cuda around":
+            return {}
+        tensors, _ = dataclasses.replace(self, sum=self.x).place(library.device)
+        library.run(self.op(), FORWARD, tensors)
+        return tensors
+
     def write(self, library: Library) -> None:
         """All that check runs, for a library that only writes down what it would run."""
         tensors, _ = self.place(library.device)
         library.run(self.op(), FORWARD, tensors)
         self.unfused(library, tensors)
+        self.by_all_stages(library)
 
     def check(self, library: Library) -> list[str]:
         """Runs it and says what is wrong."""
@@ -352,4 +369,7 @@ class ForwardCase:
         for name, t in self.unfused(library, tensors).items():
             if name in ("y", "mean", "rstd") and (part := differing(t, tensors[name])):
                 wrong.append(f"{name}: other bits than the unfused norm's in {part:.1e} of them")
+        for name, t in self.by_all_stages(library).items():
+            if name in ("y", "mean", "rstd") and (part := differing(t, tensors[name])):
+                wrong.append(f"{name}: other bits than by all stages in {part:.1e} of them")
         return wrong

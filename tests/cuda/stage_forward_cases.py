@@ -120,6 +120,19 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
         )
         out.append(ForwardCase((4, 9, n), scale="f32", modulation_axes=7, pad=8, gate="bf16"))
         out.append(ForwardCase((4, 9, n), scale="f32", shift="bf16", modulation_axes=1))
+    # A modulation alone, by sample: rows of every geometry, either axis that of the samples.
+    for i, n in enumerate((24, 96, 100, 369, 512, 769, 1001, 1024, 4096, 8192) if quick else cols):
+        x = ("bf16", "f16", "f32")[i % 3]
+        more: dict[str, Any] = {"kind": i % 4 == 3, "x": x, "pad": 8 * (i % 5 == 1)}
+        more |= {"activation": SILU} if i % 4 == 1 else {}
+        more |= {"shift": x} if i % 5 != 2 else {}
+        rows = 70 if n < 200 else 19 if n < 2000 else 4
+        out.append(ForwardCase((3, rows, n), scale=x, modulation_axes=5, **more))
+        if i % 3 == 1 or not quick:
+            out.append(ForwardCase((rows, 3, n), scale="f32", modulation_axes=6, **more))
+    out.append(ForwardCase((3, 5, 1024), scale="bf16", modulation_axes=5, magnitude=1e25))
+    out.append(ForwardCase((3, 40, 96), shift="bf16", modulation_axes=5, skew=1))
+    out.append(ForwardCase((3, 5, 300), x="f64", scale="f64", shift="f64", modulation_axes=5))
     # Magnitudes whose squares leave float's range, and everything 0.
     for magnitude in (1e25, 1e-25, 0.0):
         for n in (96, 4096) if quick else (96, 33, 769, 4096, 40000):

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cuda/around/around.h"
+#include "cuda/around/samples.h"
 #include "cuda/common/finish.h"
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
@@ -16,12 +17,10 @@
 
 enum {
     MOST_LANES = 512, /* of a block */
+    MOST_TEAMS = 8,   /* of a block, by the barriers that it has */
     FEW_WARPS = 4,    /* of a block whose rows are within warps */
     HELD_WORDS = 72,  /* of a thread's registers for its columns */
     RESIDENT = 512,   /* threads of a multiprocessor */
-    SAMPLE_LANES = 64,
-    SAMPLE_SLICES = 4,
-    MOST_GRID_Y = 65535,
 };
 
 static const role streams[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
@@ -29,28 +28,6 @@ enum { STREAMS = sizeof streams / sizeof *streams };
 
 /* ---- What the problem is ----------------------------------------------------------------------
  */
-
-static bool is_full(role r) {
-    return every_full_role & ROLE_BIT(r);
-}
-
-static bool is_of_columns(role r) {
-    const role_axes axes = axes_of(r);
-    return axes == AXES_AFFINE || axes == AXES_COLUMN || axes == AXES_MODULATION;
-}
-
-static bool is_dense(const problem *p) {
-    const axis *row = &p->reduced[0];
-    if (p->kept_count > 2 || p->reduced_count != 1)
-        return false;
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
-        const role r = first_role(rest);
-        if (p->cols > 1 && ((is_full(r) && row->stride[r] != 1) ||
-                            (is_of_columns(r) && row->stride[r] != 0 && row->stride[r] != 1)))
-            return false;
-    }
-    return p->cols == 1 || p->around.dropout_p == 0 || row->index_step == 1;
-}
 
 /* How the gradients of scale and shift go. */
 typedef enum modulation { NOT_SUMMED, BY_SAMPLE, BY_OTHERS } modulation;
@@ -119,6 +96,13 @@ static size_t shared_bytes(const cuda_spec *spec) {
     return ring > sums ? ring : sums;
 }
 
+/* Where the warps follow from the teams, whole warps each. */
+static size_t shared_of_teams(const cuda_spec *spec) {
+    cuda_spec with = *spec;
+    with.rows.warps = spec->rows.teams * spec->rows.lanes / 32;
+    return shared_bytes(&with);
+}
+
 static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const problem *p) {
     rows_constants *c = &spec->rows;
     const int x = dtype_bytes(p->dtypes[ROLE_X]), dy = dtype_bytes(p->dtypes[ROLE_DY]);
@@ -138,8 +122,12 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
         c->lanes = lanes_of_block(chunks, c->width, spec->cluster, elements, MOST_LANES, &c->vecs);
         if (!c->lanes)
             return false;
-        c->teams = 1;
-        c->warps = c->lanes / 32;
+        /* One block of several teams leaves one row of sums where as many blocks would leave one
+         * each. */
+        c->teams = spec->cluster == 1 ? most(1, least(MOST_TEAMS, RESIDENT / c->lanes)) : 1;
+        while (c->teams > 1 && shared_of_teams(spec) > (size_t)limits->shared_per_block)
+            c->teams /= 2;
+        c->warps = c->teams * c->lanes / 32;
     }
     spec->min_blocks = most(1, RESIDENT / (32 * c->warps));
     while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
@@ -158,11 +146,13 @@ static int block_rows(const cuda_spec *spec) {
 
 static void size(cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
-    const int64_t samples = plan->around.samples, rows = plan->rows / most_i64(1, samples);
+    const int64_t samples = most_i64(1, plan->around.samples), rows = plan->rows / samples;
     const int64_t resident =
         most_i64(1, (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster);
     const int64_t units = most_i64(1, ceil_div_i64(rows, block_rows(spec)));
-    plan->around.parts = least_i64(units, most_i64(1, resident / most_i64(1, samples)));
+    plan->around.parts = spec->stages.by_sample
+                             ? samples_parts(samples, rows, block_rows(spec), resident)
+                             : least_i64(units, resident);
     plan->partials = samples * plan->around.parts;
     const size_t row = (size_t)plan->cols * real_bytes(spec);
     const int sums =
@@ -198,7 +188,7 @@ static void set_levels(cuda_plan *plan, const problem *p) {
         const role r = first_role(rest);
         if (a->stride[0][r] || a->stride[1][r])
             s->varies |= (int32_t)ROLE_BIT(r);
-        if (is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
+        if (around_is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
             s->alike |= (int32_t)ROLE_BIT(r);
     }
 }
@@ -207,8 +197,8 @@ static bool make(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
     stages_constants *s = &spec->stages;
     const modulation m = modulation_of(p);
-    if (p->pass != PLANISH_BACKWARD || !is_dense(p) || m == BY_OTHERS || !sums_by_columns(p) ||
-        p->rows < 1)
+    if (p->pass != PLANISH_BACKWARD || !around_is_dense(p) || m == BY_OTHERS ||
+        !sums_by_columns(p) || p->rows < 1)
         return false;
     around_describe(spec, p);
     spec->kernel = CUDA_AROUND_BACKWARD;
@@ -277,16 +267,8 @@ static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
     int count = 0;
     launches[count++].spec = spec_for(plan, buffers);
     if (plan->main.stages.by_sample) {
-        cuda_spec *spec = &launches[count++].spec;
-        *spec = plan->main;
-        spec->kernel = CUDA_AROUND_SAMPLES;
-        spec->cluster = 1;
-        memset(&spec->rows, 0, sizeof spec->rows);
-        memset(spec->access, 0, sizeof spec->access);
-        spec->finish = (finish_constants){.cols = plan->main.rows.cols,
-                                          .lanes = SAMPLE_LANES,
-                                          .slices = SAMPLE_SLICES,
-                                          .rows = 1};
+        samples_describe(&launches[count++].spec, &plan->main, plan->main.rows.cols,
+                         plan->around.samples, plan->around.parts);
     }
     if (wants(plan, ROLE_DWEIGHT) || wants(plan, ROLE_DBIAS))
         launches[count++].spec = plan->finish;
@@ -333,8 +315,7 @@ static cuda_launch *add_samples(const cuda_plan *plan, void *const *b, const sum
                                 cuda_launch *l) {
     const cuda_spec *spec = &plan->main;
     const cuda_around *a = &plan->around;
-    l->blocks_x = ceil_div(spec->rows.cols, SAMPLE_LANES);
-    l->blocks_y = (unsigned)least_i64(a->samples, MOST_GRID_Y);
+    samples_grid(l, a->samples);
     l->args.samples = (cuda_samples_args){
         .partial_weight = s->weight,
         .partial_bias = s->bias,
@@ -396,7 +377,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
 
 static unsigned threads(const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_SAMPLES)
-        return SAMPLE_LANES * SAMPLE_SLICES;
+        return samples_threads(spec);
     return 32u * (unsigned)spec->rows.warps;
 }
 

@@ -1,15 +1,15 @@
 /*
- * Adds up the partial sums that around_backward.cu leaves of each sample (BY_SAMPLE), in their order: A of
- * dm * xhat and B of dm give
+ * Adds up the partial sums that a backward leaves of each sample, in their order: A of dm * xhat and B of dm give
  *
  *     dscale = w * A + bias * B    dshift = B
  *
  * and, for finish.cu to add up over the samples, (1 + scale) * A and (1 + scale) * B. A block has LANES
  * columns of one sample, neighbouring lanes neighbouring ones, and for each SLICES lanes, which take every SLICES-th
- * row. blockIdx.y strides over the samples.
+ * row of sums, ROWS of them under way at once; then the slices are added in order. blockIdx.y strides over the
+ * samples.
  *
- * Constants: COLS LANES SLICES WANT_DWEIGHT WANT_DBIAS WEIGHT_OFFSET and the dtypes of weight, bias, scale, dscale and
- * dshift.
+ * Constants: COLS LANES SLICES ROWS WANT_DWEIGHT WANT_DBIAS WEIGHT_OFFSET and the dtypes of weight, bias, scale,
+ * dscale and dshift.
  */
 struct samples_args {
     const real *partial_weight, *partial_bias; /* [samples][parts][COLS]; either may be missing */
@@ -29,27 +29,47 @@ template <int TYPE> __device__ __forceinline__ double number_at(const void *base
         return (double)load_element<TYPE>(base, index);
 }
 
+/* A column's sum over a slice's rows of one of the sums, the first of which is `row`; 0 where it is not wanted. */
+template <bool WANTED> struct slice_sum {
+    double sum = 0;
+    real v[ROWS];
+
+    __device__ __forceinline__ void ask(const real *from, int row, int count) {
+        if constexpr (WANTED)
+#pragma unroll
+            for (int j = 0; j < ROWS; j++)
+                v[j] = row + j * SLICES < count ? from[(i64)(row + j * SLICES) * COLS] : 0;
+    }
+    __device__ __forceinline__ void add() {
+        if constexpr (WANTED)
+#pragma unroll
+            for (int j = 0; j < ROWS; j++)
+                sum += v[j];
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_around_samples(const samples_args args) {
     __shared__ double room[2][SLICES][LANES];
-    const int lane = threadIdx.x % LANES, slice = threadIdx.x / LANES;
+    const int lane = threadIdx.x % LANES, slice = threadIdx.x / LANES, count = (int)args.parts;
     const int column = blockIdx.x * LANES + lane;
     release_stream();
     wait_for_stream();
     for (i64 sample = blockIdx.y; sample < args.samples; sample += gridDim.y) {
-        double a = 0, b = 0;
+        const i64 first = sample * args.parts * COLS + column;
+        slice_sum<WANT_DWEIGHT != 0> weights;
+        slice_sum<WANT_DBIAS != 0> biases;
         if (column < COLS)
-            for (i64 part = slice; part < args.parts; part += SLICES) {
-                const i64 at = (sample * args.parts + part) * COLS + column;
-                if (WANT_DWEIGHT)
-                    a += args.partial_weight[at];
-                if (WANT_DBIAS)
-                    b += args.partial_bias[at];
+            for (int row = slice; row < count; row += SLICES * ROWS) {
+                weights.ask(args.partial_weight + first, row, count);
+                biases.ask(args.partial_bias + first, row, count);
+                weights.add();
+                biases.add();
             }
-        room[0][slice][lane] = a;
-        room[1][slice][lane] = b;
+        room[0][slice][lane] = weights.sum;
+        room[1][slice][lane] = biases.sum;
         __syncthreads();
         if (slice == 0 && column < COLS) {
-            a = b = 0;
+            double a = 0, b = 0;
 #pragma unroll
             for (int s = 0; s < SLICES; s++) {
                 a += room[0][s][lane];
@@ -58,9 +78,12 @@ extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_around_samp
             const char *scale = (const char *)args.scale + sample * args.scale_stride;
             const double up = 1 + number_at<SCALE_TYPE>(scale, column, 0);
             const double w = WEIGHT_OFFSET + number_at<WEIGHT_TYPE>(args.weight, column, 1 - WEIGHT_OFFSET);
-            if constexpr (DSCALE_TYPE != NONE)
-                store_element<DSCALE_TYPE>((char *)args.dscale + sample * args.dscale_stride, column,
-                                           (real)(w * a + number_at<BIAS_TYPE>(args.bias, column, 0) * b));
+            if constexpr (DSCALE_TYPE != NONE) {
+                double v = w * a;
+                if constexpr (BIAS_TYPE != NONE)
+                    v += number_at<BIAS_TYPE>(args.bias, column, 0) * b;
+                store_element<DSCALE_TYPE>((char *)args.dscale + sample * args.dscale_stride, column, (real)v);
+            }
             if constexpr (DSHIFT_TYPE != NONE)
                 store_element<DSHIFT_TYPE>((char *)args.dshift + sample * args.dshift_stride, column, (real)b);
             if (args.sample_weight)

@@ -1,0 +1,393 @@
+/*
+ * A modulation behind the norm is its weight and bias, if each sample has its own: 1 + scale and
+ * shift. So plans are made of the geometry of plain rows, and grids have a second axis for the
+ * samples. What has a weight or a bias as well, or any other stage, is for the kernels that know
+ * them all (around.h, around_backward.h).
+ */
+#include "cuda/around/modulated.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/around/samples.h"
+#include "cuda/common/integers.h"
+#include "cuda/rows/rows_backward.h"
+#include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_shape.h"
+
+enum { MOST_SAMPLES = 65535, MOST_GRID_X = 1 << 30 };
+
+/* ---- What the problem is ----------------------------------------------------------------------
+ */
+
+static const unsigned modulation_roles =
+    ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_SHIFT) | ROLE_BIT(ROLE_DSCALE) | ROLE_BIT(ROLE_DSHIFT);
+
+/* What a role of the rows' kernels is called outside. */
+static role role_outside(role r) {
+    switch (r) {
+    case ROLE_WEIGHT:
+        return ROLE_SCALE;
+    case ROLE_BIAS:
+        return ROLE_SHIFT;
+    case ROLE_DWEIGHT:
+        return ROLE_DSCALE;
+    case ROLE_DBIAS:
+        return ROLE_DSHIFT;
+    default:
+        return r;
+    }
+}
+
+/* Nothing but a norm and its modulation, over one dense reduced axis. */
+static bool is_modulation_alone(const problem *p) {
+    const unsigned rows = every_full_role | ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD);
+    const unsigned others = p->present & STAGE_ROLES & ~modulation_roles;
+    const axis *row = &p->reduced[0];
+    if (others || (p->present & ~(rows | modulation_roles)) || !(p->present & modulation_roles) ||
+        p->around.rounding || p->around.dropout_p > 0 || p->rows < 1 || p->cols < 2 ||
+        p->reduced_count != 1 || !row->modulated)
+        return false;
+    for (unsigned rest = p->present & (every_full_role | modulation_roles); rest; rest &= rest - 1)
+        if (row->stride[first_role(rest)] != 1)
+            return false;
+    return p->pass == PLANISH_BACKWARD || (p->pass == PLANISH_FORWARD && has(p, ROLE_Y));
+}
+
+/* Which of the kept axes is that of the samples, and which that of a sample's rows; NO_AXIS: there
+ * is one sample, or one row. False: the problem has no such axes. */
+enum { NO_AXIS = -1 };
+static bool find_axes(const problem *p, int *of_samples, int *of_rows) {
+    int modulated = 0;
+    for (int k = 0; k < p->kept_count; k++)
+        modulated += p->kept[k].modulated;
+    *of_samples = *of_rows = NO_AXIS;
+    if (modulated == 0 && p->kept_count <= 1) {
+        *of_rows = p->kept_count - 1;
+        return true;
+    }
+    if (p->kept_count != 2 || modulated > 1 || (modulated == 0 && p->pass != PLANISH_FORWARD))
+        return false;
+    *of_samples = p->kept[1].modulated;
+    *of_rows = !*of_samples;
+    return true;
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------
+ */
+
+static bool is_forward(const cuda_plan *plan) {
+    return plan->main.kernel == CUDA_MODULATED_FORWARD;
+}
+
+/* A specialisation as the functions for plain rows know it. */
+static cuda_spec as_plain(const cuda_spec *spec) {
+    cuda_spec plain = *spec;
+    plain.kernel = spec->kernel == CUDA_MODULATED_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
+    return plain;
+}
+
+static int64_t parts_of(const cuda_plan *plan, int64_t resident) {
+    const cuda_spec plain = as_plain(&plan->main);
+    return samples_parts(plan->around.samples, plan->around.inner_rows, rows_at_a_time(&plain),
+                         resident);
+}
+
+static void size(cuda_plan *plan) {
+    const cuda_spec *spec = &plan->main;
+    if (is_forward(plan))
+        return;
+    plan->around.parts = parts_of(plan, rows_resident(plan, spec));
+    plan->partials = plan->around.samples * plan->around.parts;
+    plan->workspace_bytes = (size_t)(plan->partials * plan->cols) *
+                            (size_t)(spec->want_dweight + spec->want_dbias) * real_bytes(spec);
+}
+
+static void describe_problem(cuda_plan *plan, const problem *p) {
+    cuda_spec *spec = &plan->main;
+    cuda_spec_describe(spec, p);
+    for (role r = ROLE_WEIGHT; r < ROLE_COUNT; r++)
+        if (role_outside(r) != r)
+            spec->type[r] = p->dtypes[role_outside(r)];
+    for (role r = NORM_ROLES; r < ROLE_COUNT; r++)
+        spec->type[r] = DTYPE_NONE;
+    spec->weight_offset = has(p, ROLE_SCALE);
+    spec->real_double = problem_is_double(p);
+    spec->cooperating_blocks = 1;
+    spec->rows.cols = (int)p->cols;
+}
+
+static bool make_backward(cuda_plan *plan, const problem *p) {
+    cuda_spec *spec = &plan->main;
+    problem plain = *p; /* as problem_hides_rounding knows it */
+    plain.dtypes[ROLE_DWEIGHT] = p->dtypes[ROLE_DSCALE];
+    const bool hides = problem_hides_rounding(&plain);
+    spec->kernel = CUDA_BACKWARD;
+    spec->want_dweight = has(p, ROLE_DSCALE);
+    spec->want_dbias = has(p, ROLE_DSHIFT);
+    spec->correct = !hides || p->activation == PLANISH_RELU;
+    if (p->activation == PLANISH_IDENTITY)
+        spec->type[ROLE_BIAS] = DTYPE_NONE;
+    else if (!hides || dtype_bytes(p->dtypes[ROLE_DSHIFT]) > 2)
+        spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
+    if (!backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
+                           dtype_bytes(p->dtypes[ROLE_DY]), spec->real_double, &plan->limits))
+        return false;
+    spec->kernel = CUDA_MODULATED_BACKWARD;
+    return true;
+}
+
+/* What registers allow beside the addresses of a sample. On sm_90 rows of a whole warp leave room
+ * for as many blocks in bf16, too, as plain rows of f16 have, so that 4096 of them are under way at
+ * once; other assemblers take a few registers more, and spill where those of a thread are filled to
+ * the last. */
+static void fit_registers(cuda_plan *plan) {
+    const rows_forward_tuning *t = &plan->limits.tuning->rows_forward;
+    cuda_spec *spec = &plan->main;
+    const bool is_roomy = t->whole_warps && t->quarter_warps;
+    rows_constants *c = &spec->rows;
+    if (spec->type[ROLE_X] != DTYPE_BF16 || c->variant != ROWS_PLAIN || c->width != 8 ||
+        c->hold != HOLD_IN_REGISTERS || c->width * c->vecs != t->elements)
+        return;
+    if (c->lanes > 32 && !is_roomy && spec->min_blocks > 2)
+        spec->min_blocks = spec->min_blocks * 7 / 8;
+    const int bytes = most(role_bytes(spec, ROLE_WEIGHT), role_bytes(spec, ROLE_BIAS));
+    if (c->lanes == 32 && is_roomy && bytes <= 2 && spec->activation == PLANISH_IDENTITY) {
+        c->stages = 0;
+        spec->min_blocks = t->threads / (32 * c->warps);
+    }
+}
+
+static bool make(cuda_plan *plan, const problem *p) {
+    int axes[2]; /* of samples, of their rows */
+    if (!is_modulation_alone(p) || !find_axes(p, &axes[0], &axes[1]))
+        return false;
+    describe_problem(plan, p);
+    cuda_around *a = &plan->around;
+    a->samples = axes[0] == NO_AXIS ? 1 : p->kept[axes[0]].size;
+    a->inner_rows = axes[1] == NO_AXIS ? 1 : p->kept[axes[1]].size;
+    if (a->samples > MOST_SAMPLES)
+        return false;
+    for (int level = 0; level < 2; level++)
+        for (role r = 0; r < ROLE_COUNT && axes[level] != NO_AXIS; r++)
+            a->stride[level][r] = p->kept[axes[level]].stride[role_outside(r)];
+    if (p->pass == PLANISH_FORWARD) {
+        plan->main.kernel = CUDA_FORWARD;
+        forward_geometry(plan, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]), plan->main.real_double,
+                         &plan->limits);
+        fit_registers(plan);
+        plan->main.kernel = CUDA_MODULATED_FORWARD;
+    } else if (!make_backward(plan, p)) {
+        return false;
+    }
+    size(plan);
+    return true;
+}
+
+static int describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const cuda_spec plain = as_plain(&plan->main);
+    const rows_constants *c = &plain.rows;
+    return snprintf(text, bytes,
+                    "cuda around %s %lldx%lld of %lld samples: %d lanes x %d chunks of %d, "
+                    "%d rows at a time, %d warps, cluster %d",
+                    is_forward(plan) ? "forward" : "backward", (long long)plan->rows,
+                    (long long)plan->cols, (long long)plan->around.samples, c->lanes, c->vecs,
+                    c->width, rows_at_a_time(&plain), c->warps, plain.cluster);
+}
+
+/* ---- Launches ---------------------------------------------------------------------------------
+ */
+
+/* Bytes from sample to sample (level 0), or from row to row, of a tensor by its role inside. */
+static int64_t step(const cuda_plan *plan, int level, role r) {
+    return plan->around.stride[level][r] * role_bytes(&plan->main, r);
+}
+
+static void *buffer_of(void *const *buffers, role r) {
+    return buffers[role_outside(r)];
+}
+
+/* As for plain rows (rows_launches.c), over the samples as well: what is dense there is so here
+ * within a sample. */
+static cuda_spec spec_for(const cuda_plan *plan, void *const *buffers) {
+    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
+    const role *roles = is_forward(plan) ? forward : backward;
+    cuda_spec spec = as_plain(&plan->main);
+    const bool tiled = rows_are_tiled(&spec);
+    for (int i = 0; i < (is_forward(plan) ? 2 : 3); i++) {
+        const role r = roles[i];
+        const bool dense =
+            tiled && (plan->around.inner_rows < 2 || plan->around.stride[1][r] == plan->cols);
+        spec.rows.dense |= dense << i;
+        spec.access[r] =
+            common_alignment((uint64_t)(uintptr_t)buffer_of(buffers, r) |
+                             (uint64_t)step(plan, 0, r) | (uint64_t)(dense ? 0 : step(plan, 1, r)));
+    }
+    for (role r = ROLE_WEIGHT; r <= ROLE_BIAS; r++)
+        if (spec.type[r] != DTYPE_NONE)
+            spec.access[r] = common_alignment((uint64_t)(uintptr_t)buffer_of(buffers, r) |
+                                              (uint64_t)step(plan, 0, r));
+    if (is_forward(plan))
+        forward_fit_buffers(plan, &spec);
+    else
+        backward_fit_buffers(&spec);
+    spec.kernel = plan->main.kernel;
+    return spec;
+}
+
+static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                        cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    launches[0].spec = spec_for(plan, buffers);
+    if (is_forward(plan) || !(plan->main.want_dweight || plan->main.want_dbias))
+        return 1;
+    cuda_spec sums = plan->main; /* as the kernel of the samples knows what is wanted */
+    for (role r = ROLE_X; r < NORM_ROLES; r++)
+        sums.type[r] = DTYPE_NONE;
+    sums.weight_offset = 0;
+    sums.type[ROLE_DSCALE] = plan->main.type[ROLE_DWEIGHT];
+    sums.type[ROLE_DSHIFT] = plan->main.type[ROLE_DBIAS];
+    samples_describe(&launches[1].spec, &sums, (int)plan->cols, plan->around.samples,
+                     plan->around.parts);
+    return 2;
+}
+
+static void forward_launch(const cuda_plan *plan, void *const *b, int resident, cuda_launch *l) {
+    const cuda_spec plain = as_plain(&l->spec);
+    const rows_constants *c = &plain.rows;
+    const int64_t cluster = plain.cluster, samples = plan->around.samples;
+    const int64_t rows = plan->around.inner_rows, at_a_time = rows_at_a_time(&plain);
+    const int64_t units = ceil_div_i64(rows, at_a_time);
+    const int64_t held = cluster > 1 ? resident : rows_resident(plan, &plain);
+    const int64_t at_once = most_i64(1, held / samples);
+    int64_t grid = units;
+    if (plan->turns && units >= 2 * plan->turns * at_once)
+        grid = ceil_div_i64(units, plan->turns);
+    else if (c->stages || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
+        grid = least_i64(units, at_once);
+    grid = least_i64(grid, MOST_GRID_X / cluster);
+    const int64_t turn = grid * at_a_time;
+    l->blocks_x = grid * cluster;
+    l->blocks_y = (unsigned)samples;
+    l->args.modulated_forward =
+        (cuda_modulated_forward_args){.rows = {.x = buffer_of(b, ROLE_X),
+                                               .weight = buffer_of(b, ROLE_WEIGHT),
+                                               .bias = buffer_of(b, ROLE_BIAS),
+                                               .y = buffer_of(b, ROLE_Y),
+                                               .mean = buffer_of(b, ROLE_MEAN),
+                                               .rstd = buffer_of(b, ROLE_RSTD),
+                                               .rows = rows,
+                                               .x_stride = step(plan, 1, ROLE_X),
+                                               .y_stride = step(plan, 1, ROLE_Y),
+                                               .mean_stride = step(plan, 1, ROLE_MEAN),
+                                               .rstd_stride = step(plan, 1, ROLE_RSTD),
+                                               .row_turn = turn,
+                                               .x_turn = turn * step(plan, 1, ROLE_X),
+                                               .y_turn = turn * step(plan, 1, ROLE_Y),
+                                               .eps = plan->eps,
+                                               .eps_rounded = (float)plan->eps,
+                                               .eps_is_small = plan->eps < 1e-30},
+                                      .x_sample = step(plan, 0, ROLE_X),
+                                      .y_sample = step(plan, 0, ROLE_Y),
+                                      .mean_sample = step(plan, 0, ROLE_MEAN),
+                                      .rstd_sample = step(plan, 0, ROLE_RSTD),
+                                      .weight_sample = step(plan, 0, ROLE_WEIGHT),
+                                      .bias_sample = step(plan, 0, ROLE_BIAS)};
+}
+
+/* What adds up the sums of `parts` blocks of each sample. */
+static void samples_launch(const cuda_plan *plan, void *const *b, char *weight, char *bias,
+                           int64_t parts, cuda_launch *l) {
+    samples_grid(l, plan->around.samples);
+    l->args.samples = (cuda_samples_args){.partial_weight = weight,
+                                          .partial_bias = bias,
+                                          .dscale = buffer_of(b, ROLE_DWEIGHT),
+                                          .dshift = buffer_of(b, ROLE_DBIAS),
+                                          .dscale_stride = step(plan, 0, ROLE_DWEIGHT),
+                                          .dshift_stride = step(plan, 0, ROLE_DBIAS),
+                                          .samples = plan->around.samples,
+                                          .parts = parts};
+    if (parts == 1) /* they are the result */
+        l->blocks_x = 0;
+}
+
+static void backward_launch(const cuda_plan *plan, void *const *b, char *workspace, int resident,
+                            cuda_launch *l) {
+    const cuda_spec plain = as_plain(&l->spec);
+    const int64_t samples = plan->around.samples, rows = plan->around.inner_rows;
+    const bool sums = plain.want_dweight || plain.want_dbias;
+    int64_t parts = plan->around.parts;
+    if (plain.cluster > 1 && resident < rows_resident(plan, &plain))
+        parts = least_i64(parts, parts_of(plan, resident));
+    const int64_t turn = parts * rows_at_a_time(&plain);
+    char *bias =
+        workspace +
+        (plain.want_dweight ? (size_t)(samples * parts * plan->cols) * real_bytes(&plain) : 0);
+    l->blocks_x = parts * plain.cluster;
+    l->blocks_y = (unsigned)samples;
+    l->args.modulated_backward =
+        (cuda_modulated_backward_args){.rows = {.dy = buffer_of(b, ROLE_DY),
+                                                .x = buffer_of(b, ROLE_X),
+                                                .mean = buffer_of(b, ROLE_MEAN),
+                                                .rstd = buffer_of(b, ROLE_RSTD),
+                                                .weight = buffer_of(b, ROLE_WEIGHT),
+                                                .bias = buffer_of(b, ROLE_BIAS),
+                                                .dx = buffer_of(b, ROLE_DX),
+                                                .partial_weight = workspace,
+                                                .partial_bias = bias,
+                                                .dweight = buffer_of(b, ROLE_DWEIGHT),
+                                                .dbias = buffer_of(b, ROLE_DBIAS),
+                                                .x_stride = step(plan, 1, ROLE_X),
+                                                .dy_stride = step(plan, 1, ROLE_DY),
+                                                .dx_stride = step(plan, 1, ROLE_DX),
+                                                .mean_stride = step(plan, 1, ROLE_MEAN),
+                                                .rstd_stride = step(plan, 1, ROLE_RSTD),
+                                                .x_turn = turn * step(plan, 1, ROLE_X),
+                                                .dy_turn = turn * step(plan, 1, ROLE_DY),
+                                                .dx_turn = turn * step(plan, 1, ROLE_DX),
+                                                .mean_turn = turn * step(plan, 1, ROLE_MEAN),
+                                                .rstd_turn = turn * step(plan, 1, ROLE_RSTD),
+                                                .turns = (uint32_t)(rows / turn),
+                                                .rest = (uint32_t)(rows % turn),
+                                                .alone = parts == 1},
+                                       .x_sample = step(plan, 0, ROLE_X),
+                                       .dy_sample = step(plan, 0, ROLE_DY),
+                                       .dx_sample = step(plan, 0, ROLE_DX),
+                                       .mean_sample = step(plan, 0, ROLE_MEAN),
+                                       .rstd_sample = step(plan, 0, ROLE_RSTD),
+                                       .weight_sample = step(plan, 0, ROLE_WEIGHT),
+                                       .bias_sample = step(plan, 0, ROLE_BIAS),
+                                       .dweight_sample = step(plan, 0, ROLE_DWEIGHT),
+                                       .dbias_sample = step(plan, 0, ROLE_DBIAS),
+                                       .partial_sample = parts * plan->cols};
+    if (sums)
+        samples_launch(plan, b, workspace, bias, parts, l + 1);
+}
+
+static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                             void *workspace, int resident,
+                             cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    if (is_forward(plan))
+        forward_launch(plan, buffers, resident, launches);
+    else
+        backward_launch(plan, buffers, workspace, resident, launches);
+}
+
+static unsigned threads(const cuda_spec *spec) {
+    const cuda_spec plain = as_plain(spec);
+    return rows_threads(&plain);
+}
+
+static size_t shared_bytes(const cuda_spec *spec) {
+    const cuda_spec plain = as_plain(spec);
+    return rows_shared_bytes(&plain);
+}
+
+const cuda_family modulated_family = {
+    .plan_make = make,
+    .plan_size = size,
+    .plan_describe = describe,
+    .launch_specs = launch_specs,
+    .launch_arguments = launch_arguments,
+    .threads = threads,
+    .shared_bytes = shared_bytes,
+};

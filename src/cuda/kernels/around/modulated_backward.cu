@@ -1,0 +1,43 @@
+/*
+ * Backward of what modulated_forward.cu makes: that of ../rows/backward.cu with scale as weight, WEIGHT_OFFSET 1,
+ * and shift as bias, sample by sample. What is dweight and dbias there are a sample's dscale and dshift: a block
+ * has rows of one sample, blockIdx.y, and leaves a row of partial sums, which around_samples.cu adds up; where it
+ * has all rows of the sample (args.rows.alone), its sums are the result.
+ *
+ * Constants: those of backward.cu, of which weight, bias, dweight and dbias stand for scale, shift, dscale and
+ * dshift.
+ */
+#include "../rows/backward_rows.cu"
+
+struct modulated_args {
+    backward_args rows; /* of the first sample; turns and rest: of each */
+    i64 x_sample, dy_sample, dx_sample, mean_sample, rstd_sample; /* bytes from sample to sample */
+    i64 weight_sample, bias_sample, dweight_sample, dbias_sample;
+    i64 partial_sample; /* numbers */
+};
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_modulated_backward(const modulated_args args) {
+    const i64 sample = blockIdx.y;
+    backward_args own = args.rows;
+    own.x = (const char *)own.x + sample * args.x_sample;
+    own.dy = (const char *)own.dy + sample * args.dy_sample;
+    own.rstd = (const char *)own.rstd + sample * args.rstd_sample;
+    if (WANT_DX)
+        own.dx = (char *)own.dx + sample * args.dx_sample;
+    if (LAYER)
+        own.mean = (const char *)own.mean + sample * args.mean_sample;
+    if (WEIGHT_TYPE != NONE)
+        own.weight = (const char *)own.weight + sample * args.weight_sample;
+    if (BIAS_TYPE != NONE)
+        own.bias = (const char *)own.bias + sample * args.bias_sample;
+    if (WANT_DWEIGHT) {
+        own.partial_weight += sample * args.partial_sample;
+        own.dweight = (char *)own.dweight + sample * args.dweight_sample;
+    }
+    if (WANT_DBIAS) {
+        own.partial_bias += sample * args.partial_sample;
+        own.dbias = (char *)own.dbias + sample * args.dbias_sample;
+    }
+    rows_of_block(own);
+}
