@@ -33,6 +33,7 @@ from gpu_shim import (
     Plan,
     ShimError,
 )
+from stage_plans import stage_plans
 
 ARCHS = (80, 89, 90, 100, 120)
 UNAVAILABLE = 12
@@ -305,6 +306,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     yield from behind_plans(arch)
     yield from head_plans(arch)
     yield from gelu_plans(arch)
+    yield from stage_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

@@ -66,7 +66,7 @@ static bool find_axes(const problem *p, int *of_samples, int *of_rows) {
         *of_rows = p->kept_count - 1;
         return true;
     }
-    if (p->kept_count != 2 || modulated > 1 || (modulated == 0 && p->pass != PLANISH_FORWARD))
+    if (p->kept_count != 2 || modulated != 1)
         return false;
     *of_samples = p->kept[1].modulated;
     *of_rows = !*of_samples;
@@ -176,7 +176,10 @@ static bool make(cuda_plan *plan, const problem *p) {
         forward_geometry(plan, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]), plan->main.real_double,
                          &plan->limits);
         fit_registers(plan);
+        const int at_a_time = rows_at_a_time(&plan->main);
         plan->main.kernel = CUDA_MODULATED_FORWARD;
+        if (a->samples > 1 && a->inner_rows < at_a_time) /* most of a block would have no row */
+            return false;
     } else if (!make_backward(plan, p)) {
         return false;
     }
@@ -346,6 +349,7 @@ static void backward_launch(const cuda_plan *plan, void *const *b, char *workspa
                                                 .dx_turn = turn * step(plan, 1, ROLE_DX),
                                                 .mean_turn = turn * step(plan, 1, ROLE_MEAN),
                                                 .rstd_turn = turn * step(plan, 1, ROLE_RSTD),
+                                                .row_turn = turn,
                                                 .turns = (uint32_t)(rows / turn),
                                                 .rest = (uint32_t)(rows % turn),
                                                 .alone = parts == 1},
