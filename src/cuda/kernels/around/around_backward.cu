@@ -46,6 +46,7 @@ constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SHARERS = CLUSTER;
+constexpr bool SLICED = false; /* as in ../rows/backward.cu */
 constexpr int SPREAD = LANES * SHARERS;
 constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
 constexpr bool WITHIN_WARP = LANES <= 32;
