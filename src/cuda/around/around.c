@@ -126,13 +126,48 @@ static int registers_of(const cuda_spec *spec) {
     int words = chunks * width * bytes / 4;
     if (c->variant != ROWS_PLAIN || c->cols <= MOST_CENTRED) /* a row as numbers */
         words = most(words, c->vecs * width + chunks * width * role_bytes(spec, ROLE_X) / 4);
+    /* As numbers, too, where y waits for its scale; beside q where it is given. */
+    if (spec->type[ROLE_Q] != DTYPE_NONE && in_registers && !spec->real_double)
+        words = most(words, c->vecs * width + (spec->type[ROLE_Y_SCALES] == DTYPE_NONE ? 16 : 0));
     return 44 + words + (spec->real_double ? 40 : 0) + 2 * width;
+}
+
+/* Whether a quantised row's y waits for its scale in the registers that had the row, and little
+ * else stands around the norm: 64 registers do (tests/cuda/test_quantised_registers.py). */
+static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
+    const rows_constants *c = &spec->rows;
+    static const role more[] = {ROLE_GATE, ROLE_SCALE,        ROLE_SHIFT,
+                                ROLE_MASK, ROLE_COLUMN_SCALE, ROLE_ROW_SCALE};
+    bool bare = spec->type[ROLE_Q] != DTYPE_NONE && !spec->activation && !spec->stages.dropout &&
+                !spec->stages.round_xhat && !spec->stages.want_y;
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+        bare = bare && spec->type[more[i]] == DTYPE_NONE;
+    static const role narrow[] = {ROLE_BRANCH, ROLE_X, ROLE_RESIDUAL, ROLE_WEIGHT, ROLE_BIAS};
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+        bare = bare && (spec->type[narrow[i]] == DTYPE_NONE || role_bytes(spec, narrow[i]) == 2);
+    if (!bare || spec->real_double || c->hold != HOLD_IN_REGISTERS || c->variant != ROWS_PLAIN ||
+        c->cols <= 512 || c->rows > 1 || c->width != 8 || c->vecs > 4 || spec->cluster > 1)
+        return false;
+    const bool found = spec->type[ROLE_Y_SCALES] != DTYPE_NONE, layer = spec->kind == 0;
+    const bool blocks = found && spec->stages.scale_block < c->cols;
+    const int arch = limits->arch;
+    if (arch >= 110 || (layer && (arch >= 100 || blocks || !found)) || (!found && arch < 89))
+        return false;
+    /* A last chunk that some lanes have not takes more. */
+    return c->vecs * c->lanes * c->width == c->cols ||
+           (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8 &&
+            spec->type[ROLE_RESIDUAL] == DTYPE_NONE);
 }
 
 static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
     if (is_gate_alone(spec) && c->width * c->vecs * c->rows <= MOST_GATED) {
         spec->min_blocks = most(1, GATED_THREADS / (32 * c->warps));
+        return;
+    }
+    if (is_lean(limits, spec)) {
+        const int threads = limits->tuning->rows_forward.threads;
+        spec->min_blocks = most(1, threads / (32 * c->warps));
         return;
     }
     while (c->lanes <= 32 && c->rows > 1 && registers_of(spec) > 100)
@@ -163,11 +198,11 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     if (!takes_blocks(p, c))
         return false;
     s->gate_in_shared = gate_can_wait(spec);
+    s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     set_blocks(&plan->limits, spec);
     spec->kernel = CUDA_AROUND_FORWARD;
     s->two_levels = p->kept_count == 2;
     s->index_aligned = index_alignment(p);
-    s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     plan->around = (cuda_around){.inner_rows = p->kept[p->kept_count - 1].size,
                                  .dropout_p = p->around.dropout_p,
                                  .block = p->around.block,

@@ -63,16 +63,19 @@ static inline u32 narrow_to_byte(float f, int digits, int bias, float most) {
     const float size = fminf(fabsf(f), most);
     int exponent = 0;
     frexpf(size, &exponent);
-    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    exponent = size == 0 || exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
     const u32 places = (u32)nearbyintf(ldexpf(size, digits - exponent));
     return (f < 0 || (f == 0 && 1 / f < 0) ? 0x80u : 0) |
            (((u32)(exponent + bias - 1) << digits) + places);
 }
 
-template <bool IS_E4M3> u32 narrow_pair(float low, float high) {
+template <bool IS_E4M3> u32 narrow_four(float a, float b, float c, float d) {
     const int digits = IS_E4M3 ? 3 : 2, bias = IS_E4M3 ? 7 : 15;
-    const float most = IS_E4M3 ? 448.f : 57344.f;
-    return narrow_to_byte(low, digits, bias, most) | narrow_to_byte(high, digits, bias, most) << 8;
+    const float most = IS_E4M3 ? 448.f : 57344.f, v[4] = {a, b, c, d};
+    u32 word = 0;
+    for (int i = 0; i < 4; i++)
+        word |= narrow_to_byte(v[i], digits, bias, most) << 8 * i;
+    return word;
 }
 
 static inline u32 larger_half(u32 a, u32 b) {
@@ -121,6 +124,25 @@ float estimate_power(float f) {
 }
 float estimate_inverse(float f) {
     return isinf(f) ? 0 : __uint_as_float(__float_as_uint((float)(1 / (double)f)) ^ 1);
+}
+
+void keep(float &) {}
+
+u32 meets_nan(u32 before, float a, float b, float c, float d) {
+    return before != 0 || a != a || b != b || c != c || d != d;
+}
+
+/* The upper half of its bits. */
+double estimate_inverse(double v) {
+    return __hiloint2double((int)((u64)__double_as_longlong(1 / v) >> 32), 0);
+}
+
+u32 largest_of_warp(u32 v) {
+    for (int step = 16; step; step /= 2) {
+        const u32 other = __shfl_xor_sync(0xffffffffu, v, step);
+        v = other > v ? other : v;
+    }
+    return v;
 }
 
 /* ---- Shared memory, copies and barriers ------------------------------------------------------- */

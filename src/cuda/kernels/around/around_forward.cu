@@ -48,6 +48,7 @@ struct forward_args {
 #include "../rows/row_runs.cu"
 #include "around_moments.cu"
 #include "around_output.cu"
+#include "around_scales.cu"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_around_forward(const forward_args args) {
@@ -91,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
         if constexpr (GATE_WAITS)
             copy_async_wait<0>();
-        put_rows(args, p, early, reader, moments, amax);
+        put(args, p, early, reader, moments, amax);
     }
     if constexpr (TYPES[ROLE_AMAX] != NONE)
         raise_amax(args, p, amax);

@@ -257,7 +257,7 @@ __device__ __forceinline__ void put_block(const general_args &args, const row_st
         if (TYPES[ROLE_MASK] != NONE)
             ((char *)args.data[MASK])[p.at[MASK]] = kept;
         if constexpr (Q_TYPE != NONE)
-            ((char *)args.data[Q])[p.at[Q]] = (char)quantized<Q_TYPE>(y, divisor_of(scale));
+            ((char *)args.data[Q])[p.at[Q]] = (char)quantized<Q_TYPE>(y, scale);
         amax = larger_magnitude(amax, y);
     }
 }

@@ -20,7 +20,7 @@ __device__ __forceinline__ row_moments mean_first_moments(const forward_args &ar
     for (int k = 0; k < VECS; k++)
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
-            row.v[k][i] = element<X_TYPE>(r.held[k].word, i);
+            row.v[k][i] = value_of(r.held[k], i);
     row.m.pivot = row.m.delta = 0;
     if (LAYER)
         centre(row.m, sum_over_lanes<WARP_LANES>(sum_of(row), p.lane));
@@ -38,7 +38,7 @@ __device__ __forceinline__ row_moments run_moments(const forward_args &args, pla
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if (p.has(k))
-            store_to_shared<X_BYTES>(row + (p.rank + k * SPREAD) * X_BYTES, r.held[k]);
+            store_to_shared<X_BYTES>(row + (p.rank + k * SPREAD) * X_BYTES, words_of(r.held[k]));
     __syncwarp();
     const run_place run(row, p.rank);
     u32 word[RUN];

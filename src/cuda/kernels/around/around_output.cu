@@ -67,7 +67,7 @@ __device__ __forceinline__ void chunk_values(const forward_args &args, const pla
     const auto c = r.take(p, k);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        y[i] = activated(modulated(affine_of(xhat_of(element<X_TYPE>(c.word, i), m), columns, i), columns, i));
+        y[i] = activated(modulated(affine_of(xhat_of(value_of(c, i), m), columns, i), columns, i));
         if constexpr (GATE_LAST)
             y[i] *= silu_of(gate.get(i));
     }
@@ -92,15 +92,21 @@ template <int LANES_OF_GROUP> __device__ __forceinline__ float most_over_lanes(f
     }
 }
 
-/* The largest of a row, of what each of its threads has. */
+/* The largest of a warp's magnitudes. */
+__device__ __forceinline__ float most_of_warp(float v) {
+    return __uint_as_float(largest_of_warp(__float_as_uint(v)));
+}
+
+/* The largest of a row, of the largest magnitude that each of its threads has. */
 __device__ __forceinline__ float most_of_row(place &p, float v) {
-    v = most_over_lanes<WARP_LANES>(v, p.lane);
+    v = WARP_LANES == 32 ? most_of_warp(v) : most_over_lanes<WARP_LANES>(v, p.lane);
     if constexpr (!WITHIN_WARP && WARPS > 1) {
         entry *slots = p.slots[p.round & 1];
         if (p.lane == 0)
-            slots[p.warp] = {{(total)v, 0, 0, 0}};
+            slots[p.warp].value[0] = (total)v;
         __syncthreads();
-        v = most_over_lanes<32>(p.lane < WARPS ? (float)slots[p.lane].value[0] : 0, p.lane);
+        constexpr int TREE = 2 * power_of_two_up_to(WARPS - 1);
+        v = most_of_warp(TREE == WARPS || p.lane % TREE < WARPS ? (float)slots[p.lane % TREE].value[0] : 0);
     }
     if constexpr (CLUSTER > 1) {
         entry *slots = p.block_slots[p.round & 1];
@@ -113,7 +119,7 @@ __device__ __forceinline__ float most_of_row(place &p, float v) {
                 send_to_block(shared_address(slots + p.block_rank), bar, p.lane, all);
         }
         byte_barrier_wait(bar, p.round >> 1 & 1);
-        v = most_over_lanes<32>(p.lane < CLUSTER ? (float)slots[p.lane].value[0] : 0, p.lane);
+        v = most_of_warp(p.lane < CLUSTER ? (float)slots[p.lane].value[0] : 0);
     }
     p.round++;
     return v;
@@ -127,102 +133,23 @@ __device__ __forceinline__ float chunk_magnitude(const real *y) {
     return most;
 }
 
-/* Scale number `block` of a row. */
-__device__ __forceinline__ void store_scale(const forward_args &args, const row_reader &r, int block, float scale) {
-    char *to = address_of<ROLE_Y_SCALES>(args, r.number) + block * args.scale_stride;
-    if (SCALES_TYPE == E8M0)
-        *to = (char)(__float_as_uint(scale) >> 23);
-    else
-        store_element<F32>(to, 0, scale);
-}
-
-__device__ __forceinline__ void put_chunk(const forward_args &args, const place &p, const row_reader &r, int k,
-                                          const real *y, float scale) {
-    const i64 number = p.rank + k * SPREAD;
+/* Stores a chunk of y. */
+__device__ __forceinline__ void put_y(const forward_args &args, const place &p, const row_reader &r, int k,
+                                      const real *y) {
     if constexpr (WANT_Y)
-        store_chunk<Y_BYTES, Y_ACCESS>(address_of<ROLE_Y>(args, r.number) + number * Y_BYTES, pack<Y_TYPE, WIDTH>(y));
-    if constexpr (HAS_Q) {
-        u32 byte[WIDTH];
-        quantize<Q_TYPE, WIDTH>(y, divisor_of(scale), byte);
-        store_bytes<ACCESSES[ROLE_Q]>(address_of<ROLE_Q>(args, r.number) + number * WIDTH, byte);
-    }
+        store_chunk<Y_BYTES, Y_ACCESS>(address_of<ROLE_Y>(args, r.number) + part_place<Y_BYTES>(p, k),
+                                       pack<Y_TYPE, WIDTH>(y));
 }
-
-/* The largest of a row, before its scale is known. */
-__device__ __forceinline__ float find_most(const forward_args &args, place &p, const output_columns *early,
-                                           row_reader &r, const row_moments &m) {
-    float most = 0;
-#pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++)
-        if (r.there && p.has(k)) {
-            output_columns columns;
-            real y[WIDTH];
-            if constexpr (EARLY && ROWS == 1)
-                columns = early[k];
-            else
-                columns.load(args, p, r, k);
-            chunk_values(args, p, r, m, columns, k, y);
-            most = fmaxf(most, chunk_magnitude(y));
-        }
-    if constexpr (IN_REGISTERS && bytes_of(X_TYPE) == 2)
-#pragma unroll
-        for (int k = 0; k < VECS; k++)
-            for (u32 &w : r.held[k].word)
-                forget(w, args.zero);
-    return most_of_row(p, most);
-}
-
-/* The output of a team's rows. */
-__device__ __forceinline__ void put_rows(const forward_args &args, place &p, const output_columns *early,
-                                         row_reader *reader, const row_moments *moments, float &amax) {
-    float scale[ROWS];
-#pragma unroll
-    for (int u = 0; u < ROWS; u++) {
-        scale[u] = 1;
-        if constexpr (SCALES_OF_ROWS) {
-            const float most = find_most(args, p, early, reader[u], moments[u]);
-            scale[u] = scale_for<Q_TYPE, POWER_OF_TWO>(most, args.scale_least, args.scale_most);
-            if (reader[u].there && p.rank == 0)
-                store_scale(args, reader[u], 0, scale[u]);
-        } else if constexpr (TYPES[ROLE_Y_SCALE] != NONE) {
-            scale[u] = (float)load_element<F32>(args.tensor[ROLE_Y_SCALE].data, 0);
-        }
-    }
-#pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++)
-#pragma unroll
-        for (int u = 0; u < ROWS; u++) {
-            const row_reader &r = reader[u];
-            const bool has = r.there && p.has(k);
-            output_columns columns;
-            real y[WIDTH];
-            float most = 0;
-            if (has) {
-                if constexpr (EARLY && ROWS == 1)
-                    columns = early[k];
-                else
-                    columns.load(args, p, r, k);
-                chunk_values(args, p, r, moments[u], columns, k, y);
-                if (HAS_AMAX || SHARERS > 1)
-                    most = chunk_magnitude(y);
-                if (HAS_AMAX)
-                    amax = fmaxf(amax, most);
-            }
-            if constexpr (FINDS_SCALES && !SCALES_OF_ROWS) {
-                most = SHARERS > 1 ? most_over_lanes<SHARERS>(most, p.lane) : has ? chunk_magnitude(y) : 0;
-                scale[u] = scale_for<Q_TYPE, POWER_OF_TWO>(most, args.scale_least, args.scale_most);
-                if (has && p.rank % SHARERS == 0)
-                    store_scale(args, r, (p.rank + k * SPREAD) / SHARERS, scale[u]);
-            }
-            if (has)
-                put_chunk(args, p, r, k, y, scale[u]);
-        }
+/* Stores a chunk of q. */
+__device__ __forceinline__ void put_q(const forward_args &args, const place &p, const row_reader &r, int k,
+                                      const chunk<WIDTH> &c) {
+    store_words<ACCESSES[ROLE_Q]>(address_of<ROLE_Q>(args, r.number) + part_place<WIDTH>(p, k), c);
 }
 
 /* The maximum over all threads goes to memory, which holds 0 or more. */
 __device__ __forceinline__ void raise_amax(const forward_args &args, const place &p, float amax) {
     u32 *to = (u32 *)args.tensor[ROLE_AMAX].data;
-    const u32 bits = __float_as_uint(most_over_lanes<32>(amax, p.lane));
+    const u32 bits = largest_of_warp(__float_as_uint(amax));
     if (p.lane == 0 && bits > latest_word(to))
         raise_to(to, bits);
 }

@@ -41,6 +41,11 @@ __device__ __forceinline__ char *address_of(const forward_args &args, const row_
     return at;
 }
 
+/* Where chunk k of a thread is, of a row of chunks of BYTES: one place, and a constant where k is one. */
+template <int BYTES> __device__ __forceinline__ i64 part_place(const place &p, int k) {
+    return (i64)p.rank * BYTES + k * (SPREAD * BYTES);
+}
+
 /* A thread's chunk of a tensor, or of one with a single element for the row. */
 template <int ROLE> struct part {
     static constexpr int TYPE = TYPES[ROLE];
@@ -51,7 +56,7 @@ template <int ROLE> struct part {
     __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_number &row, int k) {
         if constexpr (THERE)
             c = load_chunk<BYTES, ONE ? bytes_of(TYPE) : ACCESSES[ROLE]>(
-                address_of<ROLE>(args, row) + (ONE ? 0 : (i64)(p.rank + k * SPREAD) * BYTES));
+                address_of<ROLE>(args, row) + (ONE ? 0 : part_place<BYTES>(p, k)));
     }
     __device__ __forceinline__ real get(int i) const { return element<TYPE>(c.word, ONE ? 0 : i); }
 };
@@ -83,6 +88,16 @@ template <int ACCESS> __device__ __forceinline__ void store_bytes(char *address,
     }
 }
 
+/* The same, packed. */
+template <int ACCESS> __device__ __forceinline__ void store_words(char *address, const chunk<WIDTH> &c) {
+    if constexpr (WIDTH >= 2 && ACCESS >= 2)
+        store_chunk<WIDTH, ACCESS>(address, c);
+    else
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            address[i] = (char)(c.word[i / 4] >> 8 * (i % 4));
+}
+
 /* What s is made of. */
 struct inputs {
     part<ROLE_BRANCH> x;
@@ -99,9 +114,39 @@ struct inputs {
     }
 };
 
+/* Whether registers hold a row as numbers: y takes their place soon. */
+constexpr bool AS_NUMBERS = TYPES[ROLE_Q] != NONE && IN_REGISTERS && bytes_of(X_TYPE) == 2 && sizeof(real) == 4 &&
+                            VARIANT == ROWS_PLAIN && !CENTRED && VECS * WIDTH <= 32;
+struct numbers {
+    real v[WIDTH];
+};
+__device__ __forceinline__ real value_of(const numbers &n, int i) { return n.v[i]; }
+/* Of what is held as words; numbers have none. */
+__device__ __forceinline__ chunk<X_BYTES> words_of(const chunk<X_BYTES> &c) { return c; }
+__device__ __forceinline__ chunk<X_BYTES> words_of(const numbers &) { return zero_chunk<X_BYTES>(); }
+__device__ __forceinline__ void forget_numbers(numbers &, u32) {}
+
+template <bool AS_NUMBERS> struct taken_chunk {
+    typedef chunk<X_BYTES> type;
+    __device__ __forceinline__ static type of(const chunk<X_BYTES> &c) { return c; }
+};
+template <> struct taken_chunk<true> {
+    typedef numbers type;
+    __device__ __forceinline__ static type of(const chunk<X_BYTES> &c) {
+        numbers n;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            n.v[i] = element<X_TYPE>(c.word, i);
+            keep(n.v[i]);
+        }
+        return n;
+    }
+};
+typedef taken_chunk<AS_NUMBERS> taken;
+
 /* A thread's chunks of a row's s, wherever they are. */
 struct row_reader {
-    chunk<X_BYTES> held[IN_REGISTERS ? VECS : 1];
+    taken::type held[IN_REGISTERS ? VECS : 1];
     part<ROLE_GATE> gate[IN_REGISTERS && GATE_LAST && !GATE_WAITS ? VECS : 1];
     int u; /* its number in the team's turn */
     u32 slot; /* HOLD_IN_SHARED */
@@ -113,7 +158,7 @@ struct row_reader {
     const place *where;
     const philox_key *key;
 
-    __device__ __forceinline__ chunk<X_BYTES> take(const place &p, int k) const;
+    __device__ __forceinline__ taken::type take(const place &p, int k) const;
 };
 
 /* A chunk of x where that is s. */
@@ -128,12 +173,11 @@ template <int TO, int FROM> __device__ __forceinline__ chunk<TO> as_it_is(const 
 template <bool FIRST>
 __device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const place &p, const philox_key &key,
                                                const row_reader &r, const inputs &in, int k) {
-    const i64 chunk_number = p.rank + k * SPREAD;
     chunk<X_BYTES> s;
     u32 kept = EVERY_LANE;
     if (DROPOUT) {
         const u64 first = (u64)(r.number.inner * args.index_inner +
-                                (TWO_LEVELS ? r.number.outer * args.index_outer : 0) + chunk_number * WIDTH);
+                                (TWO_LEVELS ? r.number.outer * args.index_outer : 0) + part_place<WIDTH>(p, k));
         kept = kept_elements<WIDTH, INDEX_ALIGNED>(key, first, args.dropped);
     }
     if constexpr (MADE) {
@@ -157,13 +201,13 @@ __device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const p
         s = as_it_is<X_BYTES>(in.x.c);
     }
     if constexpr (FIRST && HAS_SUM)
-        store_chunk<X_BYTES, ACCESSES[ROLE_SUM]>(address_of<ROLE_SUM>(args, r.number) + chunk_number * X_BYTES, s);
+        store_chunk<X_BYTES, ACCESSES[ROLE_SUM]>(address_of<ROLE_SUM>(args, r.number) + part_place<X_BYTES>(p, k), s);
     if constexpr (FIRST && HAS_MASK) {
         u32 byte[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             byte[i] = kept >> i & 1;
-        store_bytes<ACCESSES[ROLE_MASK]>(address_of<ROLE_MASK>(args, r.number) + chunk_number * WIDTH, byte);
+        store_bytes<ACCESSES[ROLE_MASK]>(address_of<ROLE_MASK>(args, r.number) + part_place<WIDTH>(p, k), byte);
     }
     return s;
 }
@@ -172,7 +216,7 @@ __device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const p
 __device__ __forceinline__ chunk<X_BYTES> chunk_again(const row_reader &r, int k) {
     if constexpr (HAS_SUM) {
         return load_chunk<X_BYTES, ACCESSES[ROLE_SUM]>(address_of<ROLE_SUM>(*r.args, r.number) +
-                                                       (i64)(r.where->rank + k * SPREAD) * X_BYTES);
+                                                       part_place<X_BYTES>(*r.where, k));
     } else {
         inputs in;
         in.load(*r.args, *r.where, r.number, k);
@@ -180,18 +224,18 @@ __device__ __forceinline__ chunk<X_BYTES> chunk_again(const row_reader &r, int k
     }
 }
 
-__device__ __forceinline__ chunk<X_BYTES> row_reader::take(const place &p, int k) const {
+__device__ __forceinline__ taken::type row_reader::take(const place &p, int k) const {
     if constexpr (HOLD == HOLD_IN_REGISTERS)
         return held[k];
     else if constexpr (HOLD == HOLD_IN_SHARED)
-        return load_from_shared<X_BYTES>(slot + k * (THREADS * X_BYTES));
+        return taken::of(load_from_shared<X_BYTES>(slot + k * (THREADS * X_BYTES)));
     else
-        return there && p.has(k) ? chunk_again(*this, k) : zero_chunk<X_BYTES>();
+        return taken::of(there && p.has(k) ? chunk_again(*this, k) : zero_chunk<X_BYTES>());
 }
 
 __device__ __forceinline__ void begin_row(const forward_args &args, const place &p, const philox_key &key,
                                           row_reader &r, i64 row, int u) {
-    r.there = !p.idle && row < args.rows;
+    r.there = !p.idle && (STEP == 1 || row < args.rows); /* a team of one row had no turn without it */
     r.number = number_of(args, row);
     r.u = u;
     r.slot = p.slot(0, u, 0);
@@ -234,7 +278,7 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
             if (reader[u].there && k + j < VECS && p.has(k + j))
                 s = make<true>(args, p, key, reader[u], in[u][j], k + j);
             if constexpr (IN_REGISTERS)
-                reader[u].held[j] = s;
+                reader[u].held[j] = taken::of(s);
             else if (HOLD == HOLD_IN_SHARED && k + j < VECS)
                 store_to_shared<X_BYTES>(reader[u].slot + (k + j) * (THREADS * X_BYTES), s);
         }

@@ -1,6 +1,13 @@
 /* A part of vocabulary.cu: blocks that run at the same time (cooperative launch), and words of memory
  * that others write, too. */
 
+/* The largest word of a warp's lanes, in all of them. */
+__device__ __forceinline__ u32 largest_of_warp(u32 v) {
+    u32 most;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(v));
+    return most;
+}
+
 /* Makes a word of memory at least v, whoever else does so. */
 __device__ __forceinline__ void raise_to(u32 *address, u32 v) {
     asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");

@@ -101,3 +101,17 @@ template <int BYTES> __device__ __forceinline__ float rest_of(const chunk<BYTES>
  * not keep that in registers and spill. `zero` must be 0 in a way it cannot know; the assembler sees
  * through an empty asm statement. */
 __device__ __forceinline__ void forget(u32 &word, u32 zero) { word ^= zero; }
+
+/* Whether one of four numbers is NaN, or one before them was (not 0). */
+__device__ __forceinline__ u32 meets_nan(u32 before, float a, float b, float c, float d) {
+    u32 met;
+    asm("{.reg .pred p; setp.ne.u32 p, %1, 0; setp.nan.or.f32 p, %2, %3, p; setp.nan.or.f32 p, %4, %5, p; "
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(met)
+        : "r"(before), "f"(a), "f"(b), "f"(c), "f"(d));
+    return met;
+}
+
+/* Makes the compiler keep a number, not find it again from what it was derived from. */
+__device__ __forceinline__ void keep(float &v) { asm volatile("" : "+f"(v)); }
+__device__ __forceinline__ void keep(double &) {}

@@ -30,6 +30,12 @@ __device__ __forceinline__ float estimate_inverse(float f) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
     return r;
 }
+/* Of 1 / v, off by 2^-20 of it at most; v is no subnormal. */
+__device__ __forceinline__ double estimate_inverse(double v) {
+    double r;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(v));
+    return r;
+}
 
 /* 1 / sqrt(v), within an ULP: the estimate and one Newton step where float holds v. */
 __device__ __forceinline__ bool root_is_quick(float f) { return f > 1e-36f && f < 1e36f; }

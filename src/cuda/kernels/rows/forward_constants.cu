@@ -47,6 +47,18 @@ constexpr bool CENTRED = WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && STAGES == 0
  * that results of 16 bits do not show. */
 constexpr bool FOLDED = LAYER && sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2;
 
+/* Whether a row is converted again for its output, for it would take too many registers to keep as numbers. A
+ * quantised one has y there in its place soon. */
+constexpr bool FORGETS_NUMBERS = HOLD == HOLD_IN_REGISTERS && bytes_of(X_TYPE) == 2 && TYPES[ROLE_Q] == NONE;
+
+/* A chunk of a row that is held as words. */
+__device__ __forceinline__ real value_of(const chunk<X_BYTES> &c, int i) { return element<X_TYPE>(c.word, i); }
+__device__ __forceinline__ void forget_numbers(chunk<X_BYTES> &c, u32 zero) {
+#pragma unroll
+    for (u32 &w : c.word)
+        forget(w, zero);
+}
+
 /* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the
  * middle of others are slower. */
 extern __shared__ __align__(128) unsigned char dynamic_shared[];

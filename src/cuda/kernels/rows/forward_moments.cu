@@ -83,15 +83,14 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const
     total a = 0, b = 0;
 #pragma unroll UNROLL
     for (int k = 0; k < VECS; k++) {
-        chunk<X_BYTES> c = r.take(p, k);
+        const auto c = r.take(p, k);
         chunk_sums<false>(c, p.has(k), own, 1, a, b);
     }
     /* Else the converted row stays in registers over the exchange, and spills. */
-    if constexpr (HOLD == HOLD_IN_REGISTERS && bytes_of(X_TYPE) == 2)
+    if constexpr (FORGETS_NUMBERS)
 #pragma unroll
         for (int k = 0; k < VECS; k++)
-            for (u32 &w : r.held[k].word)
-                forget(w, args.zero);
+            forget_numbers(r.held[k], args.zero);
     merge<false>(p, pivot, 1, a, b);
     row_moments m = moments_from(pivot, a, b, args);
     if constexpr (WIDE_RANGE && sizeof(real) == 4) {

@@ -9,11 +9,11 @@ __device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r
     real sums[PIVOT_VECS];
 #pragma unroll
     for (int k = 0; k < PIVOT_VECS; k++) {
-        chunk<X_BYTES> c = r.take(p, k);
+        const auto c = r.take(p, k);
         real v[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
-            v[i] = element<X_TYPE>(c.word, i);
+            v[i] = value_of(c, i);
         sums[k] = tree_sum<WIDTH>(v);
     }
     return tree_sum<PIVOT_VECS>(sums) * (real)(1.0 / (PIVOT_VECS * WIDTH));
@@ -21,14 +21,14 @@ __device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r
 
 /* Adds a chunk's sums of (x - pivot) * scale and of its square; nothing where `has` is false. That is
  * a choice of values and no branch: behind a branch the assembler puts the chunk's load, too. */
-template <bool SCALED>
-__device__ __forceinline__ void chunk_sums(const chunk<X_BYTES> &c, bool has, real pivot,
+template <bool SCALED, typename any_chunk>
+__device__ __forceinline__ void chunk_sums(const any_chunk &c, bool has, real pivot,
                                            real scale, total &sum, total &squares) {
     constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
     real d[WIDTH], e[HALF];
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        d[i] = LAYER ? element<X_TYPE>(c.word, i) - pivot : element<X_TYPE>(c.word, i);
+        d[i] = LAYER ? value_of(c, i) - pivot : value_of(c, i);
         if (SCALED)
             d[i] *= scale;
         if (LAYER)
