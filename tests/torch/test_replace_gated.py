@@ -78,6 +78,8 @@ def made(name: str) -> nn.Module:
         found = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
     except ImportError:
         pytest.skip(f"this version of transformers has no {module}")
+    if not hasattr(found, cls):
+        pytest.skip(f"this version of transformers has no {cls}")
     norm: nn.Module = getattr(found, cls)(WIDTH, **CLASSES[name])
     return norm
 

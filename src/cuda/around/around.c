@@ -278,6 +278,7 @@ static int around_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_C
     const cuda_spec main = spec_for(plan, buffers);
     if (main.type[ROLE_AMAX] != DTYPE_NONE) {
         launches[count].spec = main;
+        launches[count].spec.cluster = 1; /* one block, which makes no cluster */
         launches[count++].spec.kernel = CUDA_AROUND_CLEAR;
     }
     launches[count++].spec = main;
