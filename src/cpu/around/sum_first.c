@@ -159,6 +159,16 @@ static void prefetch(const sum_maker *m, const place *p, const sum_axis *inner,
     }
 }
 
+/* All of a stretch at once, where it is dense and nothing but an addition. */
+static bool join(const sum_maker *m, const place *p, const sum_axis *a) {
+    bool dense = m->adds_alone;
+    for (int t = 0; dense && t < SUM_TENSORS; t++)
+        dense = !m->data[t] || a->stride[t] == dtype_bytes(m->type[t]);
+    return dense && staged_kernels(&m->plan)->join(p->at[SUM_S], p->at[SUM_X], p->at[SUM_RESIDUAL],
+                                                   m->type[SUM_X], m->type[SUM_RESIDUAL],
+                                                   m->type[SUM_S], a->size);
+}
+
 static void make_box(const sum_maker *m, place p, const sum_axis axes[], int count) {
     const sum_axis *inner = &axes[count - 1];
     if (count > 2) {
@@ -170,7 +180,7 @@ static void make_box(const sum_maker *m, place p, const sum_axis axes[], int cou
         place piece = p;
         if (count > 1)
             prefetch(m, &p, inner, &axes[0], i);
-        for (int64_t at = 0; at < inner->size; at += PIECE) {
+        for (int64_t at = join(m, &p, inner) ? inner->size : 0; at < inner->size; at += PIECE) {
             const int64_t left = inner->size - at, n = left < PIECE ? left : PIECE;
             make_piece(m, &piece, inner, n);
             move(&piece, inner, n);
@@ -236,6 +246,8 @@ void sum_first_begin(sum_maker *maker, cpu_job *job, const problem *p,
         maker->kept[k] = axis_of(maker, &p->kept[k], kept[k]);
     for (int k = 0; k < p->reduced_count; k++)
         maker->reduced[k] = axis_of(maker, &p->reduced[k], reduced[k]);
+    maker->adds_alone = has(p, ROLE_RESIDUAL) && !has(p, ROLE_COLUMN_SCALE) &&
+                        !has(p, ROLE_ROW_SCALE) && !has(p, ROLE_MASK) && p->around.dropout_p == 0;
     if (p->around.dropout_p > 0)
         maker->draw = philox_of((const uint64_t *)buffers[ROLE_RNG], p->around.dropout_p);
     job->data[ROLE_X] = s;

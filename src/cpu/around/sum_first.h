@@ -29,6 +29,7 @@ typedef struct sum_maker {
         int64_t stride[SUM_TENSORS]; /* in bytes */
     } kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     philox draw;
+    bool adds_alone; /* x and the residual are all there is */
 } sum_maker;
 
 /* The data of p and its workspace; `job` becomes that of the norm of s. */
