@@ -5,7 +5,7 @@
  */
 
 /* So many vectors at a time, and what is read so much later is prefetched. */
-enum { NAME(JOINED) = 4, NAME(JOIN_AHEAD) = 1024 };
+enum { NAME(JOINED) = 4, NAME(JOIN_AHEAD) = 2048 };
 
 #define STORE_MADE(p, v, made) V__(store_vector, REAL_TOKEN)(p, v, made)
 
@@ -40,6 +40,9 @@ INLINE void NAME(join_as)(char *s, const char *x, const char *residual, const dt
         }
         UNROLL for (int k = 0; k < NAME(JOINED); k++)
             STORE_MADE(s + (i + k * VEC_LANES) * s_bytes, v[k], s_type);
+        for (int64_t at = 0; at < STEP * s_bytes; at += 64)
+            __builtin_prefetch((const void *)((uintptr_t)(s + i * s_bytes + at) + NAME(JOIN_AHEAD)),
+                               1, 3);
         for (int64_t at = 0; at < STEP * x_bytes; at += 64)
             __builtin_prefetch((const void *)((uintptr_t)(x + i * x_bytes + at) + NAME(JOIN_AHEAD)),
                                0, 3);
