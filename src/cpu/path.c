@@ -1,6 +1,8 @@
 /* Which path a problem goes, by its dtypes, layout and stages. */
 #include "cpu/path.h"
 
+#include "stages.h"
+
 /* Whether the group kernels have these dtypes: one for x, y, dy and dx; weights of any. */
 static bool group_dtypes(const problem *p) {
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
@@ -66,8 +68,24 @@ static cpu_path path_alone(const problem *p) {
                                         : PATH_PLANES;
 }
 
+/* The same where a gradient that joins dx is all that stands around it: paths whose kernels add it,
+ * as it lies where dx does; planes else. PATH_STAGED: none. */
+static cpu_path path_with_dsum(const problem *p) {
+    bool alike = p->dtypes[ROLE_DSUM] == p->dtypes[ROLE_DX];
+    for (int k = 0; k < p->kept_count; k++)
+        alike &= p->kept[k].stride[ROLE_DSUM] == p->kept[k].stride[ROLE_DX];
+    for (int k = 0; k < p->reduced_count; k++)
+        alike &= p->reduced[k].stride[ROLE_DSUM] == p->reduced[k].stride[ROLE_DX];
+    if (!stages_join_dsum_alone(p))
+        return PATH_STAGED;
+    const cpu_path path = path_alone(p);
+    if (path_is_groups(path))
+        return alike ? path : PATH_PLANES;
+    return path == PATH_CHANNELS && alike ? path : PATH_STAGED;
+}
+
 cpu_path cpu_path_of(const problem *p) {
     if (!p->rows || !p->cols || !problem_has_stages(p))
         return path_alone(p);
-    return adds_residual_alone(p) ? PATH_ROWS : PATH_STAGED;
+    return adds_residual_alone(p) ? PATH_ROWS : path_with_dsum(p);
 }

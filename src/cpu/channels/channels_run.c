@@ -107,6 +107,7 @@ static void backward_tile(const channel_thread *thread, int64_t tile, int64_t la
         .x = side_of(p, &run, ROLE_X),
         .dy = side_of(p, &run, ROLE_DY),
         .dx = side_of(p, &run, ROLE_DX),
+        .dsum = side_of(p, &run, ROLE_DSUM),
         .next_x = next_of(thread->job, ROLE_X, tile, last),
         .next_dy = next_of(thread->job, ROLE_DY, tile, last),
         .weight = thread->weight,
