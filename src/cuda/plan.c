@@ -36,8 +36,14 @@ static const cuda_family *const forward_families[] = {&modulated_family, &around
 static const cuda_family *const backward_families[] = {&rows_family, &modulated_family,
                                                        &around_backward_family, NULL};
 
+/* Whether this family took dense rows: then the families that know of stages have kernels for them,
+ * of one launch. */
+static bool is_of_rows(const cuda_family *family, const problem *norm) {
+    return family == &row_levels_family || (family == &rows_family && problem_is_rows(norm));
+}
+
 /* Families that are fast at the norm alone: s is made first where one of them takes it; its bits
- * are those of the norm alone. The families below have these of dense rows. */
+ * are those of the norm alone. */
 static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     problem norm;
     if (!stages_make_sum_alone(p))
@@ -46,7 +52,7 @@ static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *
     for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
         begin(plan, &norm, limits);
         if ((*f)->plan_make(plan, &norm)) {
-            if (*f == &rows_family && problem_is_rows(&norm))
+            if (is_of_rows(*f, &norm))
                 return false;
             around_sum_plan(plan, p);
             return true;
@@ -64,6 +70,8 @@ static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits 
     for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
         begin(plan, &norm, limits);
         if ((*f)->plan_make(plan, &norm)) {
+            if (is_of_rows(*f, &norm))
+                return false;
             around_dsum_plan(plan, p, norm.dtypes[ROLE_DX]);
             return true;
         }

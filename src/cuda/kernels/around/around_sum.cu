@@ -69,7 +69,8 @@ __device__ __forceinline__ place place_of(const sum_args &args, count_type eleme
     return p;
 }
 
-template <int TYPE, int ACCESS> __device__ __forceinline__ auto read_chunk(const sum_args &args, const place &p, int t) {
+template <int TYPE, int ACCESS>
+__device__ __forceinline__ auto read_chunk(const sum_args &args, const place &p, int t) {
     return load_chunk<WIDTH * bytes_of(TYPE), ACCESS>((const char *)args.data[t] + p.at[t]);
 }
 
@@ -142,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_sum(const s
             for (int i = 0; i < WIDTH; i++)
                 v[i] += element<RESIDUAL_TYPE>(r[j].word, i);
         }
-        store_chunk<WIDTH * bytes_of(S_TYPE), ACCESSES[ROLE_SUM]>((char *)args.data[S] + p.at[S], pack<S_TYPE, WIDTH>(v));
+        store_chunk<WIDTH * bytes_of(S_TYPE), ACCESSES[ROLE_SUM]>((char *)args.data[S] + p.at[S],
+                                                                  pack<S_TYPE, WIDTH>(v));
     }
 }
