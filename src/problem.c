@@ -1,4 +1,5 @@
 #include "problem.h"
+#include "problem_axes.h"
 #include "stages.h"
 
 #include <math.h>
@@ -234,33 +235,6 @@ static void dense_strides(const DLTensor *t, int64_t strides[]) {
     }
 }
 
-/* Adds an axis to a list, merged into the last one where every tensor's strides allow it. */
-static void append_axis(axis list[], int *count, const axis *next) {
-    axis *last = *count ? &list[*count - 1] : NULL;
-    bool merges = last && last->affine == next->affine && last->column == next->column &&
-                  last->modulated == next->modulated &&
-                  last->index_step == next->index_step * next->size;
-    int64_t span; /* an empty tensor may have strides of any size */
-    for (int r = 0; merges && r < ROLE_COUNT; r++)
-        merges =
-            !__builtin_mul_overflow(next->stride[r], next->size, &span) && last->stride[r] == span;
-    if (!merges) {
-        list[(*count)++] = *next;
-        return;
-    }
-    last->size *= next->size;
-    last->index_step = next->index_step;
-    for (int r = 0; r < ROLE_COUNT; r++)
-        last->stride[r] = next->stride[r];
-}
-
-static int64_t list_size(const axis list[], int count) {
-    int64_t size = 1;
-    for (int i = 0; i < count; i++)
-        size *= list[i].size;
-    return size;
-}
-
 static void widen(reach *found, const axis *a, role r) {
     const int64_t span = (a->size - 1) * a->stride[r];
     *(span < 0 ? &found->low : &found->high) += span;
@@ -394,9 +368,9 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         for (int r = 0; r < ROLE_COUNT; r++)
             next.stride[r] = t[r] && of_axis[r][i] >= 0 ? strides[r][of_axis[r][i]] : 0;
         if (op->reduce_axes >> i & 1)
-            append_axis(p->reduced, &p->reduced_count, &next);
+            axes_append(p->reduced, &p->reduced_count, &next);
         else
-            append_axis(p->kept, &p->kept_count, &next);
+            axes_append(p->kept, &p->kept_count, &next);
     }
     /* Both lists have at least one axis, so that nobody below needs a special case. */
     const axis one = {.size = 1};
@@ -404,8 +378,8 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
         p->kept[p->kept_count++] = one;
     if (!p->reduced_count)
         p->reduced[p->reduced_count++] = one;
-    p->rows = list_size(p->kept, p->kept_count);
-    p->cols = list_size(p->reduced, p->reduced_count);
+    p->rows = axes_size(p->kept, p->kept_count);
+    p->cols = axes_size(p->reduced, p->reduced_count);
     if (p->rows && p->cols) /* an empty tensor may have strides of any size */
         for (unsigned rest = p->present; rest; rest &= rest - 1)
             p->reaches[first_role(rest)] = problem_reach(p, first_role(rest), -1);

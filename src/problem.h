@@ -36,7 +36,8 @@ typedef struct stages {
     planish_gate gate;
     planish_rounding rounding;
     double dropout_p;
-    dtype sum; /* what s is rounded to; NONE: it stays in the type of the arithmetic */
+    dtype sum; /* what s is rounded to; NONE: it stays in the type of the arithmetic. Of a backward
+                  whose dx goes on (stages_norm_before_dsum): what that is rounded to then */
     int64_t columns, modulations; /* elements of column_scale, of scale and shift */
     int64_t block, blocks;        /* columns under one of y_scales, and such blocks of a row */
     int64_t scale_stride;         /* from block to block: elements */

@@ -15,7 +15,8 @@ bool problem_hides_rounding(const problem *p) {
     if (has(p, ROLE_MEAN) && dtype_bytes(p->dtypes[ROLE_MEAN]) < 4)
         return false;
     for (int i = 0; i < 3; i++)
-        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2)
+        if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2 &&
+            !(shown[i] == ROLE_DX && dtype_bytes(p->around.sum) == 2))
             return false;
     return true;
 }

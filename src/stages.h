@@ -22,6 +22,32 @@ static inline bool has_prologue(const problem *p) {
            (has(p, ROLE_GATE) && p->around.gate == PLANISH_GATE_BEFORE);
 }
 
+/*
+ * Whether stages make s, which is rounded, and nothing stands behind the norm that it has not by
+ * itself: an element-wise pass that makes s and then the plain norm of it are all there is to do.
+ */
+bool stages_make_sum_alone(const problem *p);
+
+/* Where s is in the meantime: in sum; in y, which the norm makes in place; or in memory of its own,
+ * dense in the order in which y's elements lie. */
+typedef enum sum_place { SUM_IN_SUM, SUM_IN_Y, SUM_IN_WORKSPACE } sum_place;
+sum_place stages_sum_place(const problem *p);
+
+/* The plain norm of s, which is its x; and the strides that s has along p's axes, in elements. */
+void stages_norm_of_sum(const problem *p, problem *norm);
+void stages_sum_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],
+                        int64_t reduced[PLANISH_MAX_NDIM]);
+
+/*
+ * Whether a gradient that joins dx is all there is around a backward; the plain backward to dx in
+ * the type of the arithmetic, to which dsum is then added; and the strides that this has along p's
+ * axes: dense in the order in which dx's elements lie.
+ */
+bool stages_join_dsum_alone(const problem *p);
+void stages_norm_before_dsum(const problem *p, problem *norm);
+void stages_dx_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],
+                       int64_t reduced[PLANISH_MAX_NDIM]);
+
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
  * depends on sizes. */
 planish_status stages_check(problem *p, const planish_norm *op, message error);

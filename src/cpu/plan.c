@@ -1,6 +1,8 @@
 #include "cpu/plan.h"
 #include "cpu/around/staged.h"
+#include "cpu/around/sum_first.h"
 #include "cpu/hints.h"
+#include "cpu/path.h"
 
 #include <stdio.h>
 
@@ -36,32 +38,6 @@ static int64_t ceil_div(int64_t a, int64_t b) {
 
 static size_t round_up(size_t bytes) {
     return (bytes + 63) & ~(size_t)63;
-}
-
-/* Whether the group kernels have these dtypes: one for x, y, dy and dx; weights of any. */
-static bool group_dtypes(const problem *p) {
-    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1)
-        if (p->dtypes[first_role(rest)] != element)
-            return false;
-    return problem_is_double(p) == (element == DTYPE_F64);
-}
-
-/* Whether the row kernels have these dtypes: one for x, y, dy and dx; weights the same or f32. */
-static bool kernel_dtypes(const problem *p) {
-    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
-    for (int i = 0; i < 4; i++)
-        if (has(p, elements[i]) && p->dtypes[elements[i]] != element)
-            return false;
-    const role weight = has(p, ROLE_WEIGHT) ? ROLE_WEIGHT : ROLE_BIAS;
-    if (has(p, ROLE_BIAS) && p->dtypes[ROLE_BIAS] != p->dtypes[weight])
-        return false;
-    if (has(p, weight) && p->dtypes[weight] != element &&
-        !(p->dtypes[weight] == DTYPE_F32 && element != DTYPE_F64))
-        return false;
-    /* A double gradient of float rows is summed in double all the way. */
-    return problem_is_double(p) == (element == DTYPE_F64);
 }
 
 /* ---- Rows -------------------------------------------------------------------------------------
@@ -276,49 +252,8 @@ static void plan_planes(cpu_plan *plan, const problem *p, size_t real_bytes) {
 /* ---- The plan ---------------------------------------------------------------------------------
  */
 
-/* Whether a residual and its sum, or backward a gradient that joins dx, are all that stands around
- * the norm, of x's dtype and dense: the row kernels add them as they go (cpu/common/prologue.h,
- * cpu/rows/rows_backward.h). */
-static bool adds_residual_alone(const problem *p) {
-    const bool back = problem_is_backward(p);
-    const unsigned added =
-        back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
-    if ((p->present & STAGE_ROLES) != added || p->around.rounding ||
-        (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
-        return false;
-    for (unsigned rest = added; rest; rest &= rest - 1) {
-        const role r = first_role(rest);
-        if (p->dtypes[r] != p->dtypes[ROLE_X] || (p->reduced[0].stride[r] != 1 && p->cols != 1))
-            return false;
-    }
-    return problem_is_rows(p) && kernel_dtypes(p);
-}
-
-static cpu_path path_of(const problem *p) {
-    /* What is groups too, having no weights, goes as groups do where an activation follows. */
-    const bool alone = p->activation == PLANISH_IDENTITY || !problem_is_groups(p);
-    if (!p->rows || !p->cols)
-        return PATH_EMPTY;
-    if (problem_has_stages(p))
-        return adds_residual_alone(p) ? PATH_ROWS : PATH_STAGED;
-    if (p->pass == PLANISH_BACKWARD_FROM_Y)
-        return PATH_STRIDED;
-    if (alone && problem_is_rows(p) && kernel_dtypes(p))
-        return PATH_ROWS;
-    if (alone && problem_is_channels(p))
-        return PATH_CHANNELS;
-    if (!problem_is_groups(p))
-        return PATH_STRIDED;
-    if (!group_dtypes(p))
-        return PATH_PLANES;
-    return problem_has_dense_groups(p)  ? PATH_GROUP_ROWS
-           : problem_groups_by_pixel(p) ? PATH_PIXELS
-                                        : PATH_PLANES;
-}
-
-void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
+static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits, cpu_path path) {
     const cpu_tuning *row = limits->tuning;
-    const cpu_path path = path_of(p);
     *plan = (cpu_plan){
         .path = path,
         .kernels = limits->kernels,
@@ -362,8 +297,25 @@ void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
     }
 }
 
+/* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
+ */
+void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
+    const cpu_path path = cpu_path_of(p);
+    if (path == PATH_STAGED && stages_make_sum_alone(p)) {
+        problem norm;
+        stages_norm_of_sum(p, &norm);
+        const cpu_path of_norm = cpu_path_of(&norm);
+        if (of_norm == PATH_CHANNELS || path_is_groups(of_norm)) {
+            plan_path(plan, &norm, limits, of_norm);
+            sum_first_plan(plan, p);
+            return;
+        }
+    }
+    plan_path(plan, p, limits, path);
+}
+
 int cpu_plan_is_general(const cpu_plan *plan) {
-    return plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
+    return plan->sum.general || plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
            (plan->path == PATH_STAGED && plan->cut.staged.general);
 }
 

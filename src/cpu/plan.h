@@ -96,6 +96,14 @@ typedef struct staged_cut {
     bool general;                   /* elements are brought to and fro one by one */
 } staged_cut;
 
+/* What the norm reads is made first, piece by piece (cpu/around/sum_first.h). Path and cut are then
+ * those of the norm alone. */
+typedef struct sum_cut {
+    bool is_first;
+    bool general;  /* elements are brought together one by one */
+    size_t offset; /* of what is made, where that has no other memory */
+} sum_cut;
+
 typedef struct cpu_plan {
     cpu_path path;
     const cpu_kernels *kernels;
@@ -107,6 +115,7 @@ typedef struct cpu_plan {
     int64_t blocks;            /* work items */
     int sums;                  /* dweight and dbias: how many of them are wanted */
     block_slices slices;       /* of PATH_ROWS, PATH_STRIDED and PATH_CHANNELS */
+    sum_cut sum;
     size_t workspace_bytes;
     union { /* by path; PATH_EMPTY has none */
         rows_cut rows;

@@ -2,6 +2,7 @@
 #include "cpu/around/backward.h"
 #include "cpu/around/backward_sums.h"
 #include "cpu/around/staged.h"
+#include "cpu/around/sum_first.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/sums.h"
@@ -192,30 +193,45 @@ static void fork_join(const cpu_job *job, const planish_exec *exec, bool paralle
         openmp_for(count, task, (void *)job);
 }
 
+static void run_job(cpu_job *job, const planish_exec *exec) {
+    const problem *p = job->problem;
+    const cpu_plan *plan = job->plan;
+    if (plan->path == PATH_EMPTY) {
+        fill_empty(job);
+        staged_fill_empty(job);
+        gradient_sums_clear(job);
+        return;
+    }
+    if (path_is_groups(plan->path))
+        group_weights(job);
+    fork_join(job, exec, plan->parallel, plan->blocks, blocks_of_path);
+    if (plan->path == PATH_STAGED) {
+        if (problem_is_backward(p))
+            fork_join(job, exec, plan->parallel, staged_backward_sum_tiles(p),
+                      staged_backward_sums);
+        else
+            staged_forward_finish(job);
+        return;
+    }
+    if (plan->sums && path_is_groups(plan->path))
+        group_sums(job);
+    else if (plan->sums)
+        fork_join(job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);
+}
+
 void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
              const planish_exec *exec) {
     cpu_job job = {.problem = p, .plan = plan, .workspace = exec ? exec->workspace : NULL};
     for (int r = 0; r < ROLE_COUNT; r++)
         job.data[r] = buffers[r];
-    if (plan->path == PATH_EMPTY) {
-        fill_empty(&job);
-        staged_fill_empty(&job);
-        gradient_sums_clear(&job);
-        return;
+    if (plan->sum.is_first) {
+        problem norm;
+        sum_maker maker;
+        stages_norm_of_sum(p, &norm);
+        job.problem = &norm;
+        sum_first_begin(&maker, &job, p, buffers);
+        run_job(&job, exec);
+    } else {
+        run_job(&job, exec);
     }
-    if (path_is_groups(plan->path))
-        group_weights(&job);
-    fork_join(&job, exec, plan->parallel, plan->blocks, blocks_of_path);
-    if (plan->path == PATH_STAGED) {
-        if (problem_is_backward(p))
-            fork_join(&job, exec, plan->parallel, staged_backward_sum_tiles(p),
-                      staged_backward_sums);
-        else
-            staged_forward_finish(&job);
-        return;
-    }
-    if (plan->sums && path_is_groups(plan->path))
-        group_sums(&job);
-    else if (plan->sums)
-        fork_join(&job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);
 }

@@ -52,8 +52,25 @@ typedef struct cuda_row_places {
     int64_t slice[ROLE_COUNT];   /* from one to the next */
 } cuda_row_places;
 
+/* What the norm reads, made by a kernel of its own before the norm's; or what its backward made,
+ * with dsum, behind them (around/around_sum.h). */
+enum { CUDA_SUM_TENSORS = 6 };
+typedef struct cuda_sum {
+    cuda_spec spec; /* kernel -1: none */
+    bool is_last;
+    int place;   /* the role whose memory has what the two kernels share; ROLE_COUNT: none's, but */
+    size_t room; /* so many bytes at the beginning of the workspace */
+    double dropout_p;
+    int64_t elements;
+    struct cuda_sum_axis { /* by the result's strides, the smallest last */
+        int64_t size, index_step;
+        int64_t stride[CUDA_SUM_TENSORS]; /* in bytes */
+    } axis[PLANISH_MAX_NDIM + 2];
+} cuda_sum;
+
 typedef struct cuda_plan {
     cuda_limits limits;
+    cuda_sum sum;
     cuda_spec main;
     cuda_spec cooperative; /* rows over groups of blocks, before main where the device holds them at
                        once; kernel -1: none */

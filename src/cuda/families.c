@@ -2,6 +2,7 @@
 
 #include "cuda/around/around.h"
 #include "cuda/around/around_backward.h"
+#include "cuda/around/around_sum.h"
 #include "cuda/around/general_backward.h"
 #include "cuda/around/modulated.h"
 #include "cuda/channels/channels.h"
@@ -15,7 +16,7 @@ extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
     cuda_text_general[], cuda_text_around_forward[], cuda_text_around_general[],
     cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[],
-    cuda_text_modulated_forward[], cuda_text_modulated_backward[];
+    cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_around_sum[];
 
 const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
                                                  &groups_family, NULL};
@@ -54,6 +55,8 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_AROUND_GENERAL_CLEAR] = {&around_general_family, "planish_around_general_clear",
                                    "around_general", cuda_text_around_general, around_general_list,
                                    sizeof(cuda_around_general_args)},
+    [CUDA_AROUND_SUM] = {&around_sum_family, "planish_around_sum", "around_sum",
+                         cuda_text_around_sum, around_sum_list, sizeof(cuda_sum_args)},
     [CUDA_AROUND_BACKWARD] = {&around_backward_family, "planish_around_backward", "around_backward",
                               cuda_text_around_backward, around_backward_rows_list,
                               sizeof(cuda_around_backward_args)},

@@ -168,6 +168,16 @@ typedef struct cuda_around_general_args {
     } axis[PLANISH_MAX_NDIM + 1];
 } cuda_around_general_args;
 _Static_assert(sizeof(cuda_around_general_args) <= 4096, "a kernel takes no more arguments");
+
+typedef struct cuda_sum_args {
+    void *data[CUDA_SUM_TENSORS];
+    const void *rng;
+    int64_t elements;
+    uint64_t dropped;
+    double keep_factor;
+    struct cuda_sum_axis axis[PLANISH_MAX_NDIM + 2];
+} cuda_sum_args;
+
 enum { CUDA_AROUND_BACK_ROLES = 21 }; /* that the kernels know, in their order */
 
 typedef struct cuda_around_back_args {
@@ -206,6 +216,7 @@ typedef struct cuda_launch {
         cuda_samples_args samples;
         cuda_modulated_forward_args modulated_forward;
         cuda_modulated_backward_args modulated_backward;
+        cuda_sum_args sum;
     } args;
 } cuda_launch;
 

@@ -3,12 +3,14 @@
 
 #include "cuda/around/around.h"
 #include "cuda/around/around_backward.h"
+#include "cuda/around/around_sum.h"
 #include "cuda/around/general_backward.h"
 #include "cuda/around/modulated.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
 #include "cuda/rows/rows.h"
+#include "stages.h"
 
 enum { MOST_COLS = 1 << 30 };
 
@@ -26,7 +28,7 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;
-    plan->finish.kernel = plan->cooperative.kernel = -1;
+    plan->finish.kernel = plan->cooperative.kernel = plan->sum.spec.kernel = -1;
 }
 
 /* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
@@ -34,8 +36,54 @@ static const cuda_family *const forward_families[] = {&modulated_family, &around
 static const cuda_family *const backward_families[] = {&rows_family, &modulated_family,
                                                        &around_backward_family, NULL};
 
+/* Whether this family took dense rows: then the families that know of stages have kernels for them,
+ * of one launch. */
+static bool is_of_rows(const cuda_family *family, const problem *norm) {
+    return family == &row_levels_family || (family == &rows_family && problem_is_rows(norm));
+}
+
+/* Families that are fast at the norm alone: s is made first where one of them takes it; its bits
+ * are those of the norm alone. */
+static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    problem norm;
+    if (!stages_make_sum_alone(p))
+        return false;
+    stages_norm_of_sum(p, &norm);
+    for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
+        begin(plan, &norm, limits);
+        if ((*f)->plan_make(plan, &norm)) {
+            if (is_of_rows(*f, &norm))
+                return false;
+            around_sum_plan(plan, p);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The same of a backward to whose dx a gradient is added. */
+static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    problem norm;
+    if (!stages_join_dsum_alone(p) || problem_is_rows(p))
+        return false;
+    stages_norm_before_dsum(p, &norm);
+    for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
+        begin(plan, &norm, limits);
+        if ((*f)->plan_make(plan, &norm)) {
+            if (is_of_rows(*f, &norm))
+                return false;
+            around_dsum_plan(plan, p, norm.dtypes[ROLE_DX]);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     const bool forward = p->pass == PLANISH_FORWARD;
+    if (may_be_fast(p) &&
+        (forward ? sum_plan_make(plan, p, limits) : dsum_plan_make(plan, p, limits)))
+        return;
     if (may_be_fast(p))
         for (const cuda_family *const *f = forward ? forward_families : backward_families; *f;
              f++) {
@@ -69,5 +117,7 @@ int cuda_plan_is_general(const cuda_plan *plan) {
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    return cuda_family_of(plan)->plan_describe(plan, text, bytes);
+    const int before = plan->sum.spec.kernel < 0 ? 0 : around_sum_describe(plan, text, bytes);
+    const size_t at = (size_t)before < bytes ? (size_t)before : bytes;
+    return before + cuda_family_of(plan)->plan_describe(plan, text + at, bytes - at);
 }

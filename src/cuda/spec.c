@@ -206,6 +206,18 @@ const cuda_constant around_general_list[] = {
     {NULL, 0},
 };
 
+const cuda_constant around_sum_list[] = {
+    {"WIDTH", offsetof(cuda_spec, sum.width)},
+    {"CHUNKS", offsetof(cuda_spec, sum.chunks)},
+    {"WARPS", offsetof(cuda_spec, sum.warps)},
+    {"AXES", offsetof(cuda_spec, sum.axes)},
+    {"NARROW", offsetof(cuda_spec, sum.narrow)},
+    {"DROPOUT", offsetof(cuda_spec, stages.dropout)},
+    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
+    {"ALIKE", offsetof(cuda_spec, stages.alike)},
+    {NULL, 0},
+};
+
 const cuda_constant finish_list[] = {
     {"COLS", offsetof(cuda_spec, finish.cols)},
     {"LANES", offsetof(cuda_spec, finish.lanes)},

@@ -26,6 +26,7 @@ typedef enum cuda_kernel {
     CUDA_AROUND_CLEAR,   /* what becomes a maximum */
     CUDA_AROUND_GENERAL,
     CUDA_AROUND_GENERAL_CLEAR,
+    CUDA_AROUND_SUM,      /* what a norm of another family reads */
     CUDA_AROUND_BACKWARD, /* of rows, with stages */
     CUDA_AROUND_SAMPLES,
     CUDA_MODULATED_FORWARD, /* of rows, with a modulation alone */
@@ -111,6 +112,11 @@ typedef struct around_back_constants {
     int32_t drops, single; /* dropout; FORWARD computes in f32 */
 } around_back_constants;
 
+typedef struct sum_constants {
+    int32_t width, chunks, warps;
+    int32_t axes, narrow;
+} sum_constants;
+
 typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
@@ -149,6 +155,7 @@ typedef struct cuda_spec {
         groups_constants groups;
         general_constants general;
         around_back_constants around_back;
+        sum_constants sum;
         finish_constants finish;
     };
     stages_constants stages;
@@ -163,7 +170,7 @@ typedef struct cuda_constant {
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
     channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
-    around_forward_list[], around_general_list[], around_backward_list[],
+    around_forward_list[], around_general_list[], around_sum_list[], around_backward_list[],
     around_backward_rows_list[], around_samples_list[];
 
 /* Bytes of an element of a tensor. */

@@ -137,7 +137,8 @@ EXPORT int shim_describe(const cuda_plan *plan, char *text, size_t bytes) {
 EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text, size_t bytes) {
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     const int count = cuda_launch_specs(plan, buffers, launches);
-    const cuda_spec *first = &launches[0].spec;
+    const cuda_spec *first =
+        &launches[plan->sum.spec.kernel >= 0 && !plan->sum.is_last].spec; /* of the norm */
     if (bytes)
         text[0] = 0;
     if (!count)

@@ -187,6 +187,26 @@ def any_cases() -> Iterator[BackwardCase]:
         yield dataclasses.replace(c, gate_before="gate" in chosen and i % 2 == 1)
 
 
+def image_cases() -> Iterator[BackwardCase]:
+    """dsum behind the kernels of groups, instances and channels of images."""
+    groups: dict[str, Any] = {"reduce": (2, 3), "affine": (1, 2)}
+    instances: dict[str, Any] = {"reduce": (2,), "affine": (1,)}
+    for i, dtype in enumerate(("bf16", "f32", "f16")):
+        has = (*NORM, "dsum")
+        for order in (None, (0, 3, 1, 2)):
+            yield BackwardCase((2, 4, 6, 64), has, **groups, order=order, dtype=dtype)
+            yield BackwardCase(
+                (3, 2, 8, 32), (*has, "bias"), **groups, order=order, dtype=dtype, activation=SILU,
+                types={"mean": "f64", "rstd": "f64"},
+            )  # fmt: skip
+        yield BackwardCase((4, 16, 64), has, **instances, dtype=dtype)
+        yield BackwardCase((3, 24, 40), has, reduce=(1,), dtype=dtype, kind=RMS if i else LAYER)
+    yield BackwardCase((2, 4, 6, 64), ("dx", "dsum"), **groups, dtype="bf16", skew=1)
+    yield BackwardCase((2, 4, 6, 64), ("dx", "dsum"), **groups, dtype="f16", alias={"dx": "dsum"})
+    yield BackwardCase((3, 24, 40), ("dx", "dsum"), reduce=(1,), dtype="f32", alias={"dx": "x"})
+    yield BackwardCase((2, 4, 6, 64), (*NORM, "dsum"), **groups, types={"dsum": "bf16"})
+
+
 def large_cases() -> Iterator[BackwardCase]:
     """More rows than a device has blocks, in every way to share a row."""
     for i, cols in enumerate((96, 512, 769, 1024, 2048, 4096, 5632, 8192, 15872, 16384, 32768)):
@@ -212,13 +232,14 @@ TABLES = {
     "stages": stage_cases,
     "modulated": modulated_cases,
     "any": any_cases,
+    "image": image_cases,
     "large": large_cases,
 }
 
 
 def backward_cases(*tables: str) -> list[BackwardCase]:
     """Those of these tables; of none: of all but the large ones."""
-    chosen = tables or ("residual", "stages", "modulated", "any")
+    chosen = tables or ("residual", "stages", "modulated", "any", "image")
     found = list(itertools.chain.from_iterable(TABLES[t]() for t in chosen))
     for i, c in enumerate(found):
         c.seed = i + 1

@@ -69,6 +69,8 @@ class ForwardCase:
     pad: int = 0
     magnitude: float = 1.0
     reduce: int = 0  # a set of axes; 0: the last
+    affine: int = 0  # likewise, of weight and bias; 0: those that are reduced
+    order: tuple[int, ...] = ()  # of the full tensors' axes in memory
     seed: int = 1
     kernel: str = "cuda around"
     arch: ClassVar[int] = 90  # of the emulated device
@@ -119,11 +121,11 @@ class ForwardCase:
             kind=self.kind,
             weight_offset=self.offset,
             reduce_axes=self.reduced(),
-            affine_axes=self.reduced(),
+            affine_axes=self.affine or self.reduced(),
             eps=1e-5,
             activation=self.activation,
             modulation_axes=self.modulation_axes or self.reduced(),
-            column_axes=self.column_axes or self.reduced(),
+            column_axes=self.column_axes or self.affine or self.reduced(),
             gate=int(self.gate_before),
             rounding=self.rounding,
             dropout_p=self.dropout,
@@ -145,10 +147,10 @@ class ForwardCase:
             "x": full,
             "residual": full,
             "gate": full,
-            "weight": self.reduced(),
-            "bias": self.reduced(),
+            "weight": self.affine or self.reduced(),
+            "bias": self.affine or self.reduced(),
             "row_scale": full & ~self.reduced(),
-            "column_scale": self.column_axes or self.reduced(),
+            "column_scale": self.column_axes or self.affine or self.reduced(),
             "scale": self.modulation_axes or self.reduced(),
             "shift": self.modulation_axes or self.reduced(),
         }
@@ -206,7 +208,8 @@ class ForwardCase:
         for name, (shape, dtype) in shapes.items():
             skew = self.skew if name not in NOWHERE_PADDED else 0
             pad = self.pad if name in full else 0
-            buffers[name] = Guarded(shape, dtype, device, skew, pad)
+            order = self.order if name in full else ()
+            buffers[name] = Guarded(shape, dtype, device, skew, pad, order)
         for name, v in given.items():
             buffers[name].view.copy_(v)
         return {name: b.view for name, b in buffers.items()}, buffers
@@ -303,9 +306,11 @@ class ForwardCase:
 
     def unfused(self, library: Library, got: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What planish's own norm makes of the sum; nothing where no such norm is the same."""
-        stages = self.scale or self.shift or self.rounding or self.activation
+        apart = self.kernel == "cuda around sum"  # by kernels of its own, activations too
+        stages = self.scale or self.shift or self.rounding or (self.activation and not apart)
         gated = self.gate and not self.gate_before
-        if not (self.sum and self.y) or stages or gated or self.kernel != "cuda around":
+        told = apart or self.kernel == "cuda around"
+        if not (self.sum and self.y) or stages or gated or not told:
             return {}
         absent = ("residual", "sum", "row_scale", "column_scale", "gate", "q")
         off: dict[str, Any] = dict.fromkeys(absent, "")

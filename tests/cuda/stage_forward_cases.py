@@ -64,6 +64,43 @@ def together() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def image_cases(quick: bool) -> list[ForwardCase]:
+    """A sum, and then the kernels that are fast at the norm: groups, instances and channels of
+    images, stored by channel and by pixel."""
+    groups: dict[str, Any] = {"reduce": 0b1100, "affine": 0b0110, "kernel": "cuda around sum"}
+    instances: dict[str, Any] = {"reduce": 0b100, "affine": 0b010, "kernel": "cuda around sum"}
+    channels: dict[str, Any] = {"reduce": 0b010, "kernel": "cuda around sum"}
+    add: dict[str, Any] = {"residual": "bf16", "sum": "bf16", "weight": "bf16", "bias": "bf16"}
+    floats: dict[str, Any] = {"x": "f32", "residual": "f32", "sum": "f32", "weight": "f32"}
+    last: dict[str, Any] = {"order": (0, 3, 1, 2)}
+    out = [
+        ForwardCase((2, 4, 6, 64), **groups, **add, activation=SILU),
+        ForwardCase((2, 4, 6, 64), **groups, **add, **last, activation=SILU),
+        ForwardCase((3, 2, 8, 30), **groups, **floats, activation=RELU),
+        ForwardCase((3, 2, 8, 30), **groups, **floats, **last),
+        ForwardCase((2, 4, 6, 64), **groups, residual="bf16", activation=GELU),
+        ForwardCase((2, 4, 6, 64), **groups, residual="f32", weight="f32", **last),
+        ForwardCase((2, 4, 6, 64), **groups, **add, column_scale="bf16", row_scale="f32"),
+        ForwardCase((2, 4, 6, 64), **groups, **add, **last, column_scale="f32"),
+        ForwardCase((2, 4, 6, 64), **groups, **add, dropout=0.3, mask=True),
+        ForwardCase((2, 4, 6, 64), **groups, **add, **last, dropout=0.3, mask=True),
+        ForwardCase((1, 3, 5, 35), **groups, **add, skew=1),
+        ForwardCase((4, 16, 64), **instances, **add, activation=SILU),
+        ForwardCase((4, 16, 64), **instances, **add, order=(0, 2, 1)),
+        ForwardCase((3, 24, 40), **channels, **add, dropout=0.3, mask=True),
+        ForwardCase((3, 24, 40), **channels, **floats, kind=RMS, activation=GELU_TANH),
+        ForwardCase((2, 96, 64), **channels, **add, column_scale="f32", row_scale="bf16"),
+    ]
+    if not quick:
+        for n, c, hw in ((2, 320, 4096), (2, 640, 1024), (2, 1280, 256), (8, 64, 3136)):
+            for which in (add, floats):
+                for more in ({}, last):
+                    shape = (n, 32, c // 32, hw)
+                    out.append(ForwardCase(shape, **groups, **which, **more, activation=SILU))
+                out.append(ForwardCase((n, c, hw), **channels, **which))
+    return out
+
+
 def forward_cases(quick: bool) -> list[ForwardCase]:
     """Every stage on rows of every geometry, and some of them together."""
     out: list[ForwardCase] = []
@@ -146,7 +183,6 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
     out.append(ForwardCase((9, 1024), q="i8", most=0.01, block=128))
     # What the kernels for rows do not take.
     general: dict[str, Any] = {"kernel": "cuda general"}
-    out.append(ForwardCase((5, 24, 9), reduce=2, **add, **general, dropout=0.3, mask=True))
     out.append(ForwardCase((5, 24, 9), reduce=2, residual="bf16", q="e4m3", block=8, **general))
     out.append(
         ForwardCase((5, 6, 40), reduce=5, scale="f32", modulation_axes=2, gate="bf16", **general)
@@ -157,5 +193,6 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
         ForwardCase((5, 24, 9), reduce=2, gate="f32", gate_before=True, sum="f32", **general)
     )
     out.append(ForwardCase((3, 4, 5, 64), column_scale="f32", column_axes=1 | 4 | 8, **general))
+    out += image_cases(quick)
     out.append(ForwardCase((8, 512), x="f64", residual="f64", sum="f64", q="i8", dropout=0.5))
     return [dataclasses.replace(c, seed=1 + i) for i, c in enumerate(out)]

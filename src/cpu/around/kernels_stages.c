@@ -5,8 +5,11 @@
 #include "cpu/around/stage_kernels.h"
 
 #include "cpu/common/epilogue.h"
+#include "cpu/common/spans.h"
 
 #include "cpu/around/stage_loops.h"
+
+#include "cpu/around/stage_join.h"
 
 #include "cpu/around/stage_dropout.h"
 
@@ -17,6 +20,7 @@ const stage_kernels EXPORT(stages) = {
     .multiply = NAME(multiply),
     .scale = NAME(multiply_by),
     .add = NAME(add),
+    .join = NAME(join),
     .gate = NAME(gate),
     .drop = NAME(drop),
     .weigh = NAME(weigh),

@@ -15,6 +15,9 @@ typedef struct stage_kernels {
     void (*multiply)(void *u, const void *factors, int64_t n);
     void (*scale)(void *u, double factor, int64_t n);
     void (*add)(void *u, const void *terms, int64_t n);
+    /* s = x + residual of these dtypes, rounded once; s may be either. False: not made by it. */
+    bool (*join)(void *s, const void *x, const void *residual, dtype x_type, dtype r_type,
+                 dtype s_type, int64_t n);
     void (*gate)(void *u, const void *gate, int64_t n); /* u * silu(gate) */
     /* Elements from `index` on, one behind the other in dropout's order. mask may be NULL. */
     void (*drop)(void *u, uint8_t *mask, const philox *p, int64_t index, double factor, int64_t n);

@@ -73,9 +73,9 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
 /* dx of one or two channels from `c` on to `to`, in whole vectors or up to the last pixel only, and
  * what the tile adds to their dweight and dbias. */
 INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
-                                    int64_t c, const int count, char *to, int64_t to_step,
-                                    const bool whole, const dtype made, const bool sums,
-                                    const bool rms) {
+                                    int64_t c, const int count, const REAL *dsum, char *to,
+                                    int64_t to_step, const bool whole, const dtype made,
+                                    const bool sums, const bool rms) {
     const channel_tile *t = &a->tile;
     const REAL *const x = (const REAL *)a->scratch + c * t->pitch;
     const REAL *const dy = x + t->channels * t->pitch;
@@ -106,7 +106,9 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
                 VEC g = V(mul)(d, weight[k]);
                 if (!rms)
                     g = V(sub)(g, c1);
-                const VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), of.rstd);
+                VEC dx = V(mul)(V(fma)(xhat, minus_c2, g), of.rstd);
+                if (dsum)
+                    dx = V(add)(dx, LOAD_REAL(dsum + k * padded + at));
                 if (whole || at + VEC_LANES <= pixels)
                     NAME(store_made)(to + k * to_step, at, dx, made);
                 else if (at < pixels)
@@ -130,30 +132,45 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
     }
 }
 
-/* A strip of channels to `to`, two at a time. */
+/* A strip of channels to `to`, two at a time; dsum's strip is added unless that is NULL. */
 INLINE void NAME(gradient_as)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
-                              int64_t c, int64_t channels, char *to, int64_t to_step,
-                              const bool whole, const dtype made, const bool sums, const bool rms) {
+                              int64_t c, int64_t channels, const REAL *dsum, char *to,
+                              int64_t to_step, const bool whole, const dtype made, const bool sums,
+                              const bool rms) {
+    const int64_t padded = a->tile.padded;
     int64_t k = 0;
     for (; k + 2 <= channels; k += 2)
-        NAME(gradient_channels)(a, s, c + k, 2, to ? to + k * to_step : NULL, to_step, whole, made,
-                                sums, rms);
+        NAME(gradient_channels)(a, s, c + k, 2, dsum ? dsum + k * padded : NULL,
+                                to ? to + k * to_step : NULL, to_step, whole, made, sums, rms);
     if (k < channels)
-        NAME(gradient_channels)(a, s, c + k, 1, to ? to + k * to_step : NULL, to_step, whole, made,
-                                sums, rms);
+        NAME(gradient_channels)(a, s, c + k, 1, dsum ? dsum + k * padded : NULL,
+                                to ? to + k * to_step : NULL, to_step, whole, made, sums, rms);
 }
 
 INLINE void NAME(gradient_strip)(const channel_backward_args *a, const NAME(pixel_gradients) * s,
-                                 int64_t c, int64_t channels, char *to, int64_t to_step, bool whole,
-                                 dtype made, const bool sums, const bool rms) {
+                                 int64_t c, int64_t channels, const REAL *dsum, char *to,
+                                 int64_t to_step, bool whole, dtype made, const bool sums,
+                                 const bool rms) {
     if (made == REAL_DTYPE && whole)
-        NAME(gradient_as)(a, s, c, channels, to, to_step, true, REAL_DTYPE, sums, rms);
+        NAME(gradient_as)(a, s, c, channels, dsum, to, to_step, true, REAL_DTYPE, sums, rms);
     else if (made == REAL_DTYPE)
-        NAME(gradient_as)(a, s, c, channels, to, to_step, false, REAL_DTYPE, sums, rms);
+        NAME(gradient_as)(a, s, c, channels, dsum, to, to_step, false, REAL_DTYPE, sums, rms);
     else if (made == DTYPE_BF16)
-        NAME(gradient_as)(a, s, c, channels, to, to_step, whole, DTYPE_BF16, sums, rms);
+        NAME(gradient_as)(a, s, c, channels, dsum, to, to_step, whole, DTYPE_BF16, sums, rms);
     else
-        NAME(gradient_as)(a, s, c, channels, to, to_step, whole, DTYPE_F16, sums, rms);
+        NAME(gradient_as)(a, s, c, channels, dsum, to, to_step, whole, DTYPE_F16, sums, rms);
+}
+
+/* Brings a strip of dsum's channels to scratch, as a tile is; NULL: there is no dsum. */
+OUTLINE const REAL *NAME(strip_of_dsum)(const channel_backward_args *a, int64_t c, int64_t channels,
+                                        REAL *strip) {
+    channel_tile part = a->tile;
+    tile_side from = a->dsum;
+    part.channels = channels;
+    part.pitch = part.padded;
+    from.data += c * from.step;
+    NAME(stage)(&part, strip, &from, a->traffic);
+    return strip;
 }
 
 /*
@@ -173,6 +190,9 @@ OUTLINE void NAME(overflow_gradients)(const channel_backward_args *a, NAME(pixel
         /* The tile has gone through the activation already. */
         for (int64_t c = 0; a->activation != PLANISH_IDENTITY && c < t->channels; c++)
             dy[c] = (REAL)element_load(a->dy.data + c * a->dy.step + p * a->dy.pitch, a->dy.type);
+        for (int64_t c = 0; a->dsum.data && c < t->channels; c++)
+            dx[c] = (REAL)element_load(a->dsum.data + c * a->dsum.step + p * a->dsum.pitch,
+                                       a->dsum.type);
         const backward_args row = {
             .rows = 1,
             .cols = t->channels,
@@ -187,6 +207,7 @@ OUTLINE void NAME(overflow_gradients)(const channel_backward_args *a, NAME(pixel
             .dbias = a->dbias,
             .activation = a->activation,
             .bias = a->bias,
+            .dsum = a->dsum.data ? (const char *)dx : NULL,
         };
         overflow_backward_row(&row, 0, rms ? PLANISH_RMS : PLANISH_LAYER, REAL_DTYPE, REAL_DTYPE);
         if (a->dx.data)
@@ -217,23 +238,24 @@ INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel
         a->traffic == TRAFFIC_STREAM && !s->any_out_of_range && NAME(is_lines)(t, &a->dx);
     const bool direct =
         !stream && !s->any_out_of_range && made == a->dx.type && a->dx.pitch == dtype_bytes(made);
-    _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
+    _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS], added[NAME(STRIP) * TILE_PIXELS];
     for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
         const int64_t channels = NAME(smaller)(NAME(STRIP), t->channels - c);
+        const REAL *dsum = a->dsum.data ? NAME(strip_of_dsum)(a, c, channels, added) : NULL;
         if (a->traffic != TRAFFIC_CACHED) {
             NAME(prefetch_next)(t, &a->x, a->next_x, c, channels);
             NAME(prefetch_next)(t, &a->dy, a->next_dy, c, channels);
         }
         if (!a->dx.data) {
-            NAME(gradient_strip)(a, s, c, channels, NULL, 0, true, REAL_DTYPE, sums, rms);
+            NAME(gradient_strip)(a, s, c, channels, NULL, NULL, 0, true, REAL_DTYPE, sums, rms);
         } else if (direct) {
             if (a->traffic != TRAFFIC_CACHED)
                 NAME(prefetch_output)(t, &a->dx, c + NAME(STRIP));
-            NAME(gradient_strip)(a, s, c, channels, a->dx.data + c * a->dx.step, a->dx.step, false,
-                                 made, sums, rms);
+            NAME(gradient_strip)(a, s, c, channels, dsum, a->dx.data + c * a->dx.step, a->dx.step,
+                                 false, made, sums, rms);
         } else {
-            NAME(gradient_strip)(a, s, c, channels, (char *)strip, t->padded * dtype_bytes(made),
-                                 true, made, sums, rms);
+            NAME(gradient_strip)(a, s, c, channels, dsum, (char *)strip,
+                                 t->padded * dtype_bytes(made), true, made, sums, rms);
             if (s->any_out_of_range)
                 NAME(write_in_range)(a, s, strip, made, c, channels);
             else

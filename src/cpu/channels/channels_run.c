@@ -36,15 +36,20 @@ static channel_thread thread_of(const cpu_job *job, int slot) {
     return thread;
 }
 
-/* The pixels of tile `index`, counted over all runs. */
-static row_run tile_at(const cpu_job *job, int64_t index) {
+static int64_t run_size(const problem *p) {
+    return p->kept[p->kept_count - 1].size;
+}
+
+/* The first pixel of tile `index`, counted over all runs; and all of them. */
+static int64_t first_row(const cpu_job *job, int64_t index) {
     const channels_cut *cut = &job->plan->cut.channels;
-    const problem *p = job->problem;
-    const int64_t size = p->kept[p->kept_count - 1].size;
-    const int64_t first = index % cut->run_tiles * cut->tile_pixels;
-    const int64_t count = size - first < cut->tile_pixels ? size - first : cut->tile_pixels;
-    const int64_t row = index / cut->run_tiles * size + first;
-    return row_run_at(job, row, row + count);
+    return index / cut->run_tiles * run_size(job->problem) +
+           index % cut->run_tiles * cut->tile_pixels;
+}
+static row_run tile_at(const cpu_job *job, int64_t index) {
+    const int64_t row = first_row(job, index), size = run_size(job->problem);
+    const int64_t left = size - row % size, most = job->plan->cut.channels.tile_pixels;
+    return row_run_at(job, row, row + (left < most ? left : most));
 }
 
 /* The first pixel of what is read after this tile; NULL where nothing is. */
@@ -70,6 +75,7 @@ static channel_tile tile_of(const cpu_job *job, int64_t pixels) {
 static void forward_tile(const channel_thread *thread, int64_t tile, int64_t last) {
     const problem *p = thread->job->problem;
     const row_run run = tile_at(thread->job, tile);
+    job_make_x(thread->job, first_row(thread->job, tile), run.rows);
     const channel_forward_args args = {
         .tile = tile_of(thread->job, run.rows),
         .x = side_of(p, &run, ROLE_X),
@@ -101,6 +107,7 @@ static void backward_tile(const channel_thread *thread, int64_t tile, int64_t la
         .x = side_of(p, &run, ROLE_X),
         .dy = side_of(p, &run, ROLE_DY),
         .dx = side_of(p, &run, ROLE_DX),
+        .dsum = side_of(p, &run, ROLE_DSUM),
         .next_x = next_of(thread->job, ROLE_X, tile, last),
         .next_dy = next_of(thread->job, ROLE_DY, tile, last),
         .weight = thread->weight,

@@ -13,7 +13,16 @@ typedef struct cpu_job {
     char *data[ROLE_COUNT];
     char *workspace;
     _Atomic(uint64_t) taken; /* slots in use, a bit each */
+    /* Makes x of rows that are read next; NULL: it is there. */
+    void (*make_x)(const struct cpu_job *job, int64_t row, int64_t rows);
+    const void *maker; /* its own */
 } cpu_job;
+
+/* Before rows are read. */
+static inline void job_make_x(const cpu_job *job, int64_t row, int64_t rows) {
+    if (job->make_x)
+        job->make_x(job, row, rows);
+}
 
 /* Consecutive rows with one pitch. */
 typedef struct row_run {

@@ -188,6 +188,8 @@ typedef struct group_backward_args {
     const void *bias;
     void *kept; /* room for the gradient of what went into the activation, in the compute type, and
                    KEPT_REST bytes; NULL: it is made twice */
+    const char *dsum; /* as in backward_args */
+    int64_t dsum_pitch;
     double *dweight, *dbias; /* of each row: sums of dy * xhat and dy over a channel */
 } group_backward_args;
 
@@ -226,7 +228,9 @@ typedef struct strip_backward_args {
     planish_kind kind; /* as in group_backward_args */
     planish_activation activation;
     const void *bias;
-    bool keeps;              /* there is room for that in scratch, behind what is told above */
+    bool keeps;       /* there is room for that in scratch, behind what is told above */
+    const char *dsum; /* as in backward_args */
+    int64_t dsum_pitch;
     double *dweight, *dbias; /* as in group_backward_args */
     void *scratch;
 } strip_backward_args;
@@ -281,7 +285,7 @@ typedef struct channel_forward_args {
 
 typedef struct channel_backward_args {
     channel_tile tile;
-    tile_side x, dy, dx;
+    tile_side x, dy, dx, dsum; /* dsum: as in backward_args */
     const char *next_x, *next_dy;
     const void *weight;
     int weight_offset;

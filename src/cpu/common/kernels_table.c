@@ -49,7 +49,7 @@ const cpu_kernels TABLE(TIER) = {
     .channels = {&UNIT(channels, f32, f32, TIER), &UNIT(channels, f64, f64, REST)},
     .planes = {&UNIT(planes, f32, f32, TIER), &UNIT(planes, f64, f64, REST)},
     .spans = &UNIT(spans, f32, f32, TIER),
-    .stages = {&UNIT(stages, f32, f32, REST), &UNIT(stages, f64, f64, REST)},
+    .stages = {&UNIT(stages, f32, f32, TIER), &UNIT(stages, f64, f64, REST)},
     .stages_backward = {&UNIT(stages_backward, f32, f32, REST),
                         &UNIT(stages_backward, f64, f64, REST)},
 };

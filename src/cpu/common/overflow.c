@@ -190,7 +190,8 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     const places x = {(char *)a->x + row * a->x_pitch, element, span, a->x_pitch};
     const places dy = {(char *)a->dy + row * a->dy_pitch, element, span, a->dy_pitch};
     const places dx = {a->dx ? a->dx + row * a->dx_pitch : NULL, element, span, a->dx_pitch};
-    const places dsum = {a->dsum ? (char *)a->dsum + row * a->dsum_pitch : NULL, element, 0, 0};
+    const places dsum = {a->dsum ? (char *)a->dsum + row * a->dsum_pitch : NULL, element, span,
+                         a->dsum_pitch};
     const bool centered = kind == PLANISH_LAYER && !a->x_is_xhat;
     const double rstd = stat_load(&a->rstd, row);
     const double mean = centered ? stat_load(&a->mean, row) : 0;

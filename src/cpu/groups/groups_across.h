@@ -159,28 +159,33 @@ INLINE void NAME(group_sums_across)(const group_backward_args *a, int r, NAME(ro
 
 /* dx of a row in the row's vectors, as in group_apply_across. */
 INLINE void NAME(group_gradient_across)(const group_backward_args *a, int r, NAME(row_gradient) row,
-                                        const bool rms) {
+                                        const bool rms, const bool summed) {
     const NAME(channel_place) first = {r, 0};
     const ELEMENT_T *const x = NAME(x_at)(a, first, 0), *const dy = NAME(dy_at)(a, first, 0);
     ELEMENT_T *const dx = (ELEMENT_T *)(a->dx + r * a->dx_pitch);
+    const ELEMENT_T *const dsum = summed ? NAME(dsum_at)(a, first, 0) : NULL;
     NAME(epilogue) of = NAME(epilogue_of)(a, first, PLANISH_IDENTITY);
     /* As in group_apply, vectors that are made twice are quicker than parts. */
-    const bool again = (const void *)x != (const void *)dx && (const void *)dy != (const void *)dx;
+    const bool again = (const void *)x != (const void *)dx &&
+                       (const void *)dy != (const void *)dx &&
+                       (const void *)dsum != (const void *)dx;
     int64_t i = 0, end = a->span;
     if (again && (uintptr_t)dx % 64) {
-        NAME(group_gradient_vector)(x, dy, dx, VEC_LANES, row, of, rms);
+        NAME(group_gradient_vector)(x, dy, dsum, dx, VEC_LANES, row, of, rms);
         i = (int64_t)((64 - (uintptr_t)dx % 64) / sizeof(ELEMENT_T)) % VEC_LANES;
     }
     for (int64_t c = 1; c <= a->channels; c++, end += a->span) {
         for (; i + VEC_LANES <= end; i += VEC_LANES)
-            NAME(group_gradient_vector)(x + i, dy + i, dx + i, VEC_LANES, row, of, rms);
+            NAME(group_gradient_vector)(x + i, dy + i, dsum ? dsum + i : NULL, dx + i, VEC_LANES,
+                                        row, of, rms);
         if (c == a->channels)
             break;
         const NAME(epilogue) next =
             NAME(epilogue_of)(a, (NAME(channel_place)){r, c}, PLANISH_IDENTITY);
         if (i < end) {
             of.weight = V(join)(of.weight, next.weight, (int)(end - i));
-            NAME(group_gradient_vector)(x + i, dy + i, dx + i, VEC_LANES, row, of, rms);
+            NAME(group_gradient_vector)(x + i, dy + i, dsum ? dsum + i : NULL, dx + i, VEC_LANES,
+                                        row, of, rms);
             i += VEC_LANES;
         }
         of = next;
@@ -189,5 +194,5 @@ INLINE void NAME(group_gradient_across)(const group_backward_args *a, int r, NAM
         return;
     const int left = again ? VEC_LANES : (int)(end - i);
     i = end - left;
-    NAME(group_gradient_vector)(x + i, dy + i, dx + i, left, row, of, rms);
+    NAME(group_gradient_vector)(x + i, dy + i, dsum ? dsum + i : NULL, dx + i, left, row, of, rms);
 }

@@ -23,6 +23,10 @@ INLINE const ELEMENT_T *NAME(dy_at)(const group_backward_args *a, NAME(channel_p
                                     int64_t at) {
     return (const ELEMENT_T *)(a->dy + p.row * a->dy_pitch) + p.channel * a->span + at;
 }
+INLINE const ELEMENT_T *NAME(dsum_at)(const group_backward_args *a, NAME(channel_place) p,
+                                      int64_t at) {
+    return (const ELEMENT_T *)(a->dsum + p.row * a->dsum_pitch) + p.channel * a->span + at;
+}
 INLINE REAL *NAME(kept_at)(const group_backward_args *a, NAME(channel_place) p, int64_t at) {
     const int64_t channel = p.row * a->channels + p.channel;
     return a->kept ? (REAL *)a->kept + channel * a->span + at : NULL;
@@ -49,6 +53,7 @@ OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, int row, bo
         .weight_span = a->span,
         .bias = biases ? biases + first : NULL,
         .activation = a->activation,
+        .dsum = a->dsum ? a->dsum + row * a->dsum_pitch : NULL,
     };
     /* The sums of a channel are made in double whatever the element is. */
     overflow_backward_sums(&alone, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
@@ -171,12 +176,12 @@ INLINE VEC NAME(group_gradient_of)(VEC dy, NAME(epilogue) of, VEC xhat, NAME(row
     return NAME(gradient_of)(NAME(through)(of, dy, xhat), of.weight, xhat, row, rms);
 }
 
-/* dx of a vector of a row, of which `n` elements are there. */
-INLINE void NAME(group_gradient_vector)(const ELEMENT_T *x, const ELEMENT_T *dy, ELEMENT_T *dx,
-                                        int64_t n, NAME(row_gradient) row, NAME(epilogue) of,
-                                        const bool rms) {
+/* dx of a vector of a row, of which `n` elements are there; with dsum unless that is NULL. */
+INLINE void NAME(group_gradient_vector)(const ELEMENT_T *x, const ELEMENT_T *dy,
+                                        const ELEMENT_T *dsum, ELEMENT_T *dx, int64_t n,
+                                        NAME(row_gradient) row, NAME(epilogue) of, const bool rms) {
     const VEC d = NAME(load_x)(dy, n), xhat = NAME(xhat_of)(NAME(load_x)(x, n), row, rms);
-    NAME(store_x)(dx, NAME(group_gradient_of)(d, of, xhat, row, rms), n);
+    NAME(store_x)(dx, NAME(with_sum)(NAME(group_gradient_of)(d, of, xhat, row, rms), dsum, n), n);
 }
 
 #include "cpu/groups/groups_across.h"
@@ -226,10 +231,12 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
     }
 }
 
-/* n elements of a channel's dx. What was kept of the gradient is taken in place of dy. */
+/* n elements of a channel's dx. What was kept of the gradient is taken in place of dy; dsum is
+ * added where it is not a constant NULL. */
 INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, const REAL *kept,
-                                 ELEMENT_T *dx, int64_t n, NAME(row_gradient) row,
-                                 NAME(epilogue) of, int64_t ahead, const bool rms) {
+                                 const ELEMENT_T *dsum, ELEMENT_T *dx, int64_t n,
+                                 NAME(row_gradient) row, NAME(epilogue) of, int64_t ahead,
+                                 const bool rms) {
     /* What is kept has the order that its vectors had in the sums. */
     const int64_t paired = kept ? n / LANES * LANES : n;
     int64_t i = 0;
@@ -242,50 +249,65 @@ INLINE void NAME(group_gradient)(const ELEMENT_T *x, const ELEMENT_T *dy, const 
             LOAD_X_PAIR(dy + i, d);
         UNROLL for (int k = 0; k < 2; k++) v[k] =
             NAME(group_gradient_of)(d[k], of, NAME(xhat_of)(v[k], row, rms), row, rms);
+        if (dsum) {
+            LOAD_X_PAIR(dsum + i, d);
+            UNROLL for (int k = 0; k < 2; k++) v[k] = V(add)(v[k], d[k]);
+        }
         STORE_X_PAIR(dx + i, v);
         if (ahead) {
             NAME(prefetch_vector)(x + i, ahead, TRAFFIC_AHEAD);
             NAME(prefetch_vector)(dy + i, ahead, TRAFFIC_AHEAD);
+            if (dsum)
+                NAME(prefetch_vector)(dsum + i, ahead, TRAFFIC_AHEAD);
         }
     }
     for (; i + VEC_LANES <= n; i += VEC_LANES) {
         const VEC d = kept ? LOAD_REAL(kept + i) : LOAD_X(dy + i);
         const VEC xhat = NAME(xhat_of)(LOAD_X(x + i), row, rms);
-        STORE_X(dx + i, NAME(group_gradient_of)(d, of, xhat, row, rms));
+        STORE_X(dx + i, NAME(with_sum)(NAME(group_gradient_of)(d, of, xhat, row, rms),
+                                       dsum ? dsum + i : NULL, VEC_LANES));
         if (ahead) {
             NAME(prefetch_vector)(x + i, ahead, TRAFFIC_AHEAD);
             NAME(prefetch_vector)(dy + i, ahead, TRAFFIC_AHEAD);
+            if (dsum)
+                NAME(prefetch_vector)(dsum + i, ahead, TRAFFIC_AHEAD);
         }
     }
     if (i == n)
         return;
     /* As in group_apply. */
     const bool again = n >= VEC_LANES && !kept && (const void *)x != (const void *)dx &&
-                       (const void *)dy != (const void *)dx;
+                       (const void *)dy != (const void *)dx &&
+                       (const void *)dsum != (const void *)dx;
     const int left = again ? VEC_LANES : (int)(n - i);
     i = n - left;
     const VEC d = kept ? LOAD_REAL(kept + i) : NAME(load_x)(dy + i, left);
     const VEC xhat = NAME(xhat_of)(NAME(load_x)(x + i, left), row, rms);
-    NAME(store_x)(dx + i, NAME(group_gradient_of)(d, of, xhat, row, rms), left);
+    NAME(store_x)(dx + i,
+                  NAME(with_sum)(NAME(group_gradient_of)(d, of, xhat, row, rms),
+                                 dsum ? dsum + i : NULL, left),
+                  left);
 }
 
 /* n elements of a channel, from `at` on. */
 INLINE void NAME(channel_gradient)(const group_backward_args *a, NAME(channel_place) p, int64_t at,
                                    ELEMENT_T *dx, int64_t n, NAME(row_gradient) row, int64_t ahead,
-                                   const bool rms, const planish_activation f) {
+                                   const bool rms, const planish_activation f, const bool summed) {
     const ELEMENT_T *const x = NAME(x_at)(a, p, at), *const dy = NAME(dy_at)(a, p, at);
+    const ELEMENT_T *const dsum = summed ? NAME(dsum_at)(a, p, at) : NULL;
     NAME(epilogue) of = NAME(epilogue_of)(a, p, f);
     if (f == PLANISH_IDENTITY || !a->kept) {
-        NAME(group_gradient)(x, dy, NULL, dx, n, row, of, ahead, rms);
+        NAME(group_gradient)(x, dy, NULL, dsum, dx, n, row, of, ahead, rms);
         return;
     }
     of.kind = PLANISH_IDENTITY;
-    NAME(group_gradient)(x, dy, NAME(kept_at)(a, p, at), dx, n, row, of, ahead, rms);
+    NAME(group_gradient)(x, dy, NAME(kept_at)(a, p, at), dsum, dx, n, row, of, ahead, rms);
 }
 
-/* dx of a row. */
-INLINE void NAME(group_dx)(const group_backward_args *a, int r, NAME(row_gradient) row,
-                           const traffic t, const bool rms, const planish_activation f) {
+/* dx of a row; `summed`: with dsum. */
+INLINE void NAME(group_dx_as)(const group_backward_args *a, int r, NAME(row_gradient) row,
+                              const traffic t, const bool rms, const planish_activation f,
+                              const bool summed) {
     const int64_t span = a->span, all = a->channels * span;
     const int64_t ahead =
         t == TRAFFIC_CACHED || !a->hints->prefetch_groups || 2 * all > NAME(GROUP_AHEAD)
@@ -294,22 +316,39 @@ INLINE void NAME(group_dx)(const group_backward_args *a, int r, NAME(row_gradien
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
     if (t != TRAFFIC_STREAM && f == PLANISH_IDENTITY && !NAME(CONVERTS) && span > VEC_LANES &&
         span % VEC_LANES) {
-        NAME(group_gradient_across)(a, r, row, rms);
+        NAME(group_gradient_across)(a, r, row, rms, summed);
         return;
     }
     for (int64_t c = 0; c < a->channels; c++) {
         const NAME(channel_place) p = {r, c};
         ELEMENT_T *const dx = (ELEMENT_T *)(a->dx + r * a->dx_pitch) + c * span;
         if (t != TRAFFIC_STREAM) {
-            NAME(channel_gradient)(a, p, 0, dx, span, row, ahead, rms, f);
+            NAME(channel_gradient)(a, p, 0, dx, span, row, ahead, rms, f, summed);
             continue;
         }
         for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
             const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
-            NAME(channel_gradient)(a, p, at, piece, n, row, ahead, rms, f);
+            NAME(channel_gradient)(a, p, at, piece, n, row, ahead, rms, f, summed);
             stream_lines(dx + at, piece, n * (int64_t)sizeof(ELEMENT_T));
         }
     }
+}
+
+/* One text for all norms: dsum is read beside them. */
+OUTLINE void NAME(group_dx_summed)(const group_backward_args *a, int r, NAME(row_gradient) row,
+                                   traffic t, bool rms) {
+    if (a->activation == PLANISH_IDENTITY)
+        NAME(group_dx_as)(a, r, row, t, rms, PLANISH_IDENTITY, true);
+    else
+        NAME(group_dx_as)(a, r, row, t, false, a->activation, true);
+}
+
+INLINE void NAME(group_dx)(const group_backward_args *a, int r, NAME(row_gradient) row,
+                           const traffic t, const bool rms, const planish_activation f) {
+    if (__builtin_expect(!a->dsum, 1))
+        NAME(group_dx_as)(a, r, row, t, rms, f, false);
+    else
+        NAME(group_dx_summed)(a, r, row, t, rms);
 }
 
 INLINE void NAME(group_backward)(const group_backward_args *a, const bool rms,

@@ -56,6 +56,16 @@ static void move_planes(const cpu_job *job, role r, char *tensor, char *planes, 
     }
 }
 
+/* Adds planes to planes. */
+static void add_planes(const cpu_plan *plan, char *planes, const char *terms, int64_t count) {
+    if (plan->is_double)
+        for (int64_t i = 0; i < count; i++)
+            ((double *)planes)[i] += ((const double *)terms)[i];
+    else
+        for (int64_t i = 0; i < count; i++)
+            ((float *)planes)[i] += ((const float *)terms)[i];
+}
+
 void group_planes(const cpu_job *job, int slot, int64_t row, int64_t rows) {
     const cpu_plan *plan = job->plan;
     const group_tiles_cut *cut = &plan->cut.tiles;
@@ -73,8 +83,13 @@ void group_planes(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         one.data[ROLE_X] = x + i * row_bytes;
         one.data[ROLE_DY] = dy + i * row_bytes;
         one.data[output] = out ? out + i * row_bytes : NULL;
+        one.data[ROLE_DSUM] = NULL; /* it is added to all rows, in place of x */
         group_rows(job, plan->is_double ? DTYPE_F64 : DTYPE_F32, row + i, 1, &one, TRAFFIC_CACHED,
                    NULL);
+    }
+    if (out && run.data[ROLE_DSUM]) {
+        move_planes(job, ROLE_DSUM, run.data[ROLE_DSUM], x, rows, true);
+        add_planes(plan, out, x, rows * job->problem->cols);
     }
     if (out)
         move_planes(job, output, run.data[output], out, rows, false);

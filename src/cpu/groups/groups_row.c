@@ -59,6 +59,8 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
         .activation = p->activation,
         .bias = group_weights_at(job, 1, first),
         .kept = kept,
+        .dsum = run->data[ROLE_DSUM],
+        .dsum_pitch = run->pitch[ROLE_DSUM],
         .dweight = group_row_sums(job, 0, row),
         .dbias = group_row_sums(job, 1, row),
     };

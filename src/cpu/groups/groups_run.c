@@ -20,6 +20,7 @@ void group_tile_blocks(void *data, int64_t begin, int64_t end) {
         const int64_t all_rows = (next - tile) * cut->tile_rows;
         const int64_t rows = run - first < all_rows ? run - first : all_rows;
         const int64_t row = tile / cut->run_tiles * run + first;
+        job_make_x(job, row, rows);
         if (job->plan->path == PATH_PIXELS)
             group_strip(job, slot, row, rows);
         else
@@ -33,11 +34,13 @@ void group_row_blocks(void *data, int64_t begin, int64_t end) {
     const problem *p = job->problem;
     const group_rows_cut *cut = &job->plan->cut.group_rows;
     const int64_t last = end * cut->block_rows < p->rows ? end * cut->block_rows : p->rows;
+    const int64_t block = cut->block_rows > cut->together ? cut->block_rows : cut->together;
     const int slot = cut->slots.bytes ? slot_take(job) : -1;
     void *const kept = slot < 0 ? NULL : slot_data(job, &cut->slots, slot);
     for (int64_t row = begin * cut->block_rows; row < last;) {
-        row_run run = row_run_at(job, row, last);
+        row_run run = row_run_at(job, row, job->make_x && last - row > block ? row + block : last);
         const int64_t behind = row + run.rows;
+        job_make_x(job, row, run.rows);
         for (int count; row < behind; row += count) {
             count = behind - row < cut->together ? (int)(behind - row) : cut->together;
             group_rows(job, p->dtypes[ROLE_X], row, count, &run, job->plan->traffic, kept);

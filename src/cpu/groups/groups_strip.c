@@ -37,6 +37,8 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
             .activation = p->activation,
             .bias = group_weights_at(job, 1, first),
             .keeps = cut->keeps,
+            .dsum = run.data[ROLE_DSUM],
+            .dsum_pitch = pixel_pitch(p, ROLE_DSUM),
             .dweight = group_row_sums(job, 0, row),
             .dbias = group_row_sums(job, 1, row),
             .scratch = slot_data(job, &cut->slots, slot),

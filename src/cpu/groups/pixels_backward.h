@@ -1,159 +1,7 @@
 /* Backward of strips of groups; part of cpu/groups/pixels.h. */
 #include "cpu/common/saved_mean.h"
 
-/* In place of an activation: what was kept of the gradient is taken for dy. */
-#define KEPT_GRADIENT ((planish_activation) - 1)
-
-/* How many factors of a channel its gradient takes, and the bytes of an element of dy. */
-INLINE int NAME(gradient_factors)(const planish_activation f) {
-    return NAME(FACTORS) + (f != PLANISH_IDENTITY);
-}
-INLINE int64_t NAME(gradient_bytes)(const planish_activation f) {
-    return f == KEPT_GRADIENT ? NAME(REAL_BYTES) : NAME(ELEMENT_BYTES);
-}
-
-/* Takes a quad of gradients, where an activation follows, to what went into it, and keeps that.
- * `of` is the first of these channels of the strip. */
-INLINE void NAME(quad_through)(VEC d[NAME(QUAD)], const VEC v[NAME(QUAD)], const int count,
-                               int64_t left, const NAME(strip_channels) * s, int64_t of, VEC mean,
-                               VEC rstd, REAL *kept, int64_t kept_pitch,
-                               const planish_activation f) {
-    const NAME(scale) s_of = {mean, rstd, NAME(load_channels)(s->factor[NAME(F_SHIFT)] + of, left)};
-    const NAME(epilogue) then = {f, NAME(load_channels)(s->factor[NAME(F_WEIGHT)] + of, left),
-                                 NAME(load_channels)(s->factor[NAME(F_ACTIVE_BIAS)] + of, left)};
-    UNROLL for (int k = 0; k < NAME(QUAD); k++) {
-        if (k < count)
-            d[k] = NAME(through)(then, d[k], NAME(normalize)(v[k], s_of, false));
-        if (k < count && kept)
-            NAME(store_channels)(kept + k * kept_pitch, d[k], left);
-    }
-}
-
-/* Adds xhat, dy and dy * xhat of a vector of channels of a quad to the block's sums; of dy behind
- * an activation what quad_through makes of it. */
-INLINE void NAME(add_gradient_vector)(const char *x, int64_t x_pitch, const char *dy,
-                                      int64_t dy_pitch, const int count, int64_t left, VEC mean,
-                                      VEC rstd, REAL *sum_xhat, REAL *sum_dy, REAL *sum_product,
-                                      const bool rms, const NAME(strip_channels) * s, int64_t of,
-                                      REAL *kept, int64_t kept_pitch, const planish_activation f) {
-    VEC v[NAME(QUAD)], d[NAME(QUAD)];
-    NAME(load_quad)(x, x_pitch, count, left, v);
-    NAME(load_quad)(dy, dy_pitch, count, left, d);
-    if (f != PLANISH_IDENTITY)
-        NAME(quad_through)(d, v, count, left, s, of, mean, rstd, kept, kept_pitch, f);
-    UNROLL for (int k = 0; k < NAME(QUAD); k++) {
-        if (k < count)
-            v[k] = V(mul)(rms ? v[k] : V(sub)(v[k], mean), rstd);
-    }
-    if (!rms)
-        NAME(add_to_channels)(sum_xhat, NAME(quad_sum)(v), left);
-    NAME(add_to_channels)(sum_dy, NAME(quad_sum)(d), left);
-    NAME(add_to_channels)(sum_product, NAME(quad_dot)(d, v), left);
-}
-
-/* Adds the same of pixel k of a quad, p, for all channels; half a quad's sums wait in scratch. The
- * additions are those of a quad, and their order. */
-INLINE void NAME(add_pixel_of_quad)(const strip_backward_args *a, const NAME(strip_channels) * s,
-                                    int64_t p, const int k, const bool rms,
-                                    const planish_activation f) {
-    const int64_t channels = a->groups * a->depth;
-    const ELEMENT_T *const x = (const ELEMENT_T *)(a->x + p * a->x_pitch);
-    const ELEMENT_T *const dy = (const ELEMENT_T *)(a->dy + p * a->dy_pitch);
-    REAL *const *const half = s->half[k / 2];
-    for (int64_t c = 0; c < channels; c += VEC_LANES) {
-        const int64_t left = channels - c;
-        const VEC mean = NAME(load_channels)(s->factor[NAME(F_MEAN)] + c, left);
-        const VEC rstd = NAME(load_channels)(s->factor[NAME(F_RSTD)] + c, left);
-        VEC v[NAME(QUAD)] = {NAME(load_x)(x + c, left)},
-            d[NAME(QUAD)] = {NAME(load_x)(dy + c, left)};
-        if (f != PLANISH_IDENTITY)
-            NAME(quad_through)(d, v, 1, left, s, c, mean, rstd,
-                               s->kept ? s->kept + p * channels + c : NULL, channels, f);
-        const VEC xhat = V(mul)(rms ? v[0] : V(sub)(v[0], mean), rstd);
-        VEC sum[3] = {xhat, d[0], d[0]};
-        if (k % 2 == 0)
-            sum[2] = V(mul)(d[0], xhat);
-        else
-            sum[2] = V(fma)(d[0], xhat, NAME(load_channels)(half[2] + c, left));
-        for (int i = rms; i < 3; i++) {
-            if (k % 2 && i < 2)
-                sum[i] = V(add)(NAME(load_channels)(half[i] + c, left), sum[i]);
-            if (k + 1 < NAME(QUAD))
-                NAME(store_channels)(half[i] + c, sum[i], left);
-            else
-                NAME(add_to_channels)(s->block[i] + c,
-                                      V(add)(NAME(load_channels)(s->half[0][i] + c, left), sum[i]),
-                                      left);
-        }
-    }
-}
-
-/*
- * Whether pixels are read one behind the other, and not four beside each other: a CPU that fetches
- * by itself does so nearly twice as fast from beyond its caches. Only where a pixel is some lines,
- * and all sums on the way leave room in a first-level cache.
- */
-INLINE bool NAME(goes_by_pixel)(const strip_backward_args *a) {
-    enum { LEAST = 512, MOST = 1536 };
-    const int64_t bytes = a->groups * a->depth * (int64_t)sizeof(REAL);
-    return a->hints->by_pixel && a->traffic != TRAFFIC_CACHED && bytes >= LEAST && bytes <= MOST;
-}
-
-INLINE void NAME(add_gradient_quad)(const strip_backward_args *a, const NAME(strip_channels) * s,
-                                    int64_t p, const int count, const bool rms,
-                                    const planish_activation f) {
-    const int64_t channels = a->groups * a->depth, bytes = sizeof(ELEMENT_T);
-    const char *const x = a->x + p * a->x_pitch, *const dy = a->dy + p * a->dy_pitch;
-    const int64_t x_pitch = a->x_pitch, dy_pitch = a->dy_pitch;
-    const REAL *const mean = s->factor[NAME(F_MEAN)], *const rstd = s->factor[NAME(F_RSTD)];
-    const int64_t ahead = NAME(pixels_ahead)(channels);
-    REAL *const sum0 = s->block[0], *const sum1 = s->block[1], *const sum2 = s->block[2];
-    REAL *const kept = s->kept ? s->kept + p * channels : NULL;
-    int64_t c = 0;
-    if (count == NAME(QUAD) && NAME(goes_by_pixel)(a)) {
-        NAME(add_pixel_of_quad)(a, s, p, 0, rms, f);
-        NAME(add_pixel_of_quad)(a, s, p + 1, 1, rms, f);
-        NAME(add_pixel_of_quad)(a, s, p + 2, 2, rms, f);
-        NAME(add_pixel_of_quad)(a, s, p + 3, 3, rms, f);
-        return;
-    }
-    for (int k = 0; k < count; k++) {
-        NAME(prefetch_row)((const ELEMENT_T *)(x + k * x_pitch), ahead * x_pitch, channels,
-                           a->hints->prefetch_groups, 0);
-        NAME(prefetch_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
-                           a->hints->prefetch_groups, 0);
-    }
-    for (; c + VEC_LANES <= channels; c += VEC_LANES)
-        NAME(add_gradient_vector)(x + c * bytes, x_pitch, dy + c * bytes, dy_pitch, count,
-                                  VEC_LANES, LOAD_REAL(mean + c), LOAD_REAL(rstd + c), sum0 + c,
-                                  sum1 + c, sum2 + c, rms, s, c, kept ? kept + c : NULL, channels,
-                                  f);
-    if (c < channels)
-        NAME(add_gradient_vector)(x + c * bytes, x_pitch, dy + c * bytes, dy_pitch, count,
-                                  channels - c, NAME(load_channels)(mean + c, channels - c),
-                                  NAME(load_channels)(rstd + c, channels - c), sum0 + c, sum1 + c,
-                                  sum2 + c, rms, s, c, kept ? kept + c : NULL, channels, f);
-}
-
-INLINE void NAME(strip_gradient_sums)(const strip_backward_args *a, const NAME(strip_channels) * s,
-                                      const bool rms, const planish_activation f) {
-    const int64_t channels = a->groups * a->depth;
-    for (int i = 0; i < 3; i++)
-        memset(s->sums[i], 0, (size_t)channels * sizeof(double));
-    for (int64_t first = 0; first < a->pixels; first += NAME(PIXEL_BLOCK)) {
-        const int64_t last = NAME(min)(first + NAME(PIXEL_BLOCK), a->pixels);
-        int64_t p = first;
-        for (int i = 0; i < 3; i++)
-            memset(s->block[i], 0, (size_t)channels * sizeof(REAL));
-        for (; p + NAME(QUAD) <= last; p += NAME(QUAD))
-            NAME(add_gradient_quad)(a, s, p, NAME(QUAD), rms, f);
-        for (; p < last; p++)
-            NAME(add_gradient_quad)(a, s, p, 1, rms, f);
-        for (int i = 0; i < 3; i++)
-            for (int64_t c = 0; c < channels; c++)
-                s->sums[i][c] += s->block[i][c];
-    }
-}
+#include "cpu/groups/pixels_gradient_sums.h"
 
 /* The saved mean and rstd of every channel, its weight, and its bias where an activation follows.
  */
@@ -231,8 +79,9 @@ INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip
 
 /* dx of a vector of channels of up to QUAD pixels, by its packed factors. */
 INLINE void NAME(gradient_vector)(const char *x, int64_t x_pitch, const char *dy, int64_t dy_pitch,
-                                  char *dx, int64_t dx_pitch, const int count, int64_t left,
-                                  const REAL *factors, const bool rms, const planish_activation f) {
+                                  const char *dsum, int64_t dsum_pitch, char *dx, int64_t dx_pitch,
+                                  const int count, int64_t left, const REAL *factors,
+                                  const bool rms, const planish_activation f) {
     const NAME(scale) s = NAME(packed_scale)(factors);
     NAME(epilogue) then = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES), V(set1)(0)};
     const VEC c1 = LOAD_REAL(factors + NAME(F_C1) * VEC_LANES);
@@ -248,35 +97,41 @@ INLINE void NAME(gradient_vector)(const char *x, int64_t x_pitch, const char *dy
         VEC g = V(mul)(NAME(through)(then, d, xhat), then.weight);
         if (!rms)
             g = V(sub)(g, c1);
-        NAME(store_x)((ELEMENT_T *)(dx + k * dx_pitch), V(mul)(V(fma)(xhat, minus_c2, g), s.rstd),
-                      left);
+        const VEC made = V(mul)(V(fma)(xhat, minus_c2, g), s.rstd);
+        const ELEMENT_T *const more = dsum ? (const ELEMENT_T *)(dsum + k * dsum_pitch) : NULL;
+        NAME(store_x)((ELEMENT_T *)(dx + k * dx_pitch), NAME(with_sum)(made, more, left), left);
     }
 }
 
+/* dsum is added where it is not a constant NULL. */
 INLINE void NAME(gradient_pixels)(const char *x, int64_t x_pitch, const char *dy, int64_t dy_pitch,
-                                  char *dx, int64_t dx_pitch, const int count, int64_t channels,
-                                  const REAL *factors, const bool rms, const planish_activation f) {
+                                  const char *dsum, int64_t dsum_pitch, char *dx, int64_t dx_pitch,
+                                  const int count, int64_t channels, const REAL *factors,
+                                  const bool rms, const planish_activation f) {
     const int64_t bytes = sizeof(ELEMENT_T), dy_bytes = NAME(gradient_bytes)(f);
     const int64_t step = NAME(gradient_factors)(f) * VEC_LANES;
     int64_t c = 0;
     for (; c + VEC_LANES <= channels; c += VEC_LANES, factors += step)
-        NAME(gradient_vector)(x + c * bytes, x_pitch, dy + c * dy_bytes, dy_pitch, dx + c * bytes,
-                              dx_pitch, count, VEC_LANES, factors, rms, f);
+        NAME(gradient_vector)(x + c * bytes, x_pitch, dy + c * dy_bytes, dy_pitch,
+                              dsum ? dsum + c * bytes : NULL, dsum_pitch, dx + c * bytes, dx_pitch,
+                              count, VEC_LANES, factors, rms, f);
     if (c < channels)
-        NAME(gradient_vector)(x + c * bytes, x_pitch, dy + c * dy_bytes, dy_pitch, dx + c * bytes,
-                              dx_pitch, count, channels - c, factors, rms, f);
+        NAME(gradient_vector)(x + c * bytes, x_pitch, dy + c * dy_bytes, dy_pitch,
+                              dsum ? dsum + c * bytes : NULL, dsum_pitch, dx + c * bytes, dx_pitch,
+                              count, channels - c, factors, rms, f);
 }
 
 /* The same of one pixel, by non-temporal stores. */
-INLINE void NAME(gradient_streamed)(const char *x, const char *dy, char *dx, int64_t channels,
-                                    const REAL *factors, const bool rms,
+INLINE void NAME(gradient_streamed)(const char *x, const char *dy, const char *dsum, char *dx,
+                                    int64_t channels, const REAL *factors, const bool rms,
                                     const planish_activation f) {
     const int64_t bytes = sizeof(ELEMENT_T);
     _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
     for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
         const int64_t n = NAME(min)(channels - c, NAME(PIECE));
-        NAME(gradient_pixels)(x + c * bytes, 0, dy + c * NAME(gradient_bytes)(f), 0, (char *)piece,
-                              0, 1, n, factors + c * NAME(gradient_factors)(f), rms, f);
+        NAME(gradient_pixels)(x + c * bytes, 0, dy + c * NAME(gradient_bytes)(f), 0,
+                              dsum ? dsum + c * bytes : NULL, 0, (char *)piece, 0, 1, n,
+                              factors + c * NAME(gradient_factors)(f), rms, f);
         stream_lines(dx + c * bytes, piece, n * bytes);
     }
 }
@@ -284,9 +139,9 @@ INLINE void NAME(gradient_streamed)(const char *x, const char *dy, char *dx, int
 /* dx of channels [first, last) of every pixel. */
 INLINE void NAME(strip_gradient)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                  int64_t first, int64_t last, const bool rms,
-                                 const planish_activation f) {
+                                 const planish_activation f, const bool summed) {
     const int64_t channels = last - first, offset = first * (int64_t)sizeof(ELEMENT_T);
-    const char *x = a->x + offset, *dy = a->dy + offset;
+    const char *x = a->x + offset, *dy = a->dy + offset, *dsum = summed ? a->dsum + offset : NULL;
     int64_t dy_pitch = a->dy_pitch;
     char *dx = a->dx + offset;
     if (f == KEPT_GRADIENT) {
@@ -304,17 +159,21 @@ INLINE void NAME(strip_gradient)(const strip_backward_args *a, const NAME(strip_
                                channels, prefetches, 0);
             NAME(prefetch_row)((const ELEMENT_T *)(dy + k * dy_pitch), ahead * dy_pitch, channels,
                                prefetches, 0);
+            if (summed)
+                NAME(prefetch_row)((const ELEMENT_T *)(dsum + k * a->dsum_pitch),
+                                   ahead * a->dsum_pitch, channels, prefetches, 0);
         }
         if (lines)
-            NAME(gradient_streamed)(x, dy, dx, channels, s->packed, rms, f);
+            NAME(gradient_streamed)(x, dy, dsum, dx, channels, s->packed, rms, f);
         else if (count == NAME(QUAD))
-            NAME(gradient_pixels)(x, a->x_pitch, dy, dy_pitch, dx, a->dx_pitch, NAME(QUAD),
-                                  channels, s->packed, rms, f);
+            NAME(gradient_pixels)(x, a->x_pitch, dy, dy_pitch, dsum, a->dsum_pitch, dx, a->dx_pitch,
+                                  NAME(QUAD), channels, s->packed, rms, f);
         else
-            NAME(gradient_pixels)(x, a->x_pitch, dy, dy_pitch, dx, a->dx_pitch, 1, channels,
-                                  s->packed, rms, f);
+            NAME(gradient_pixels)(x, a->x_pitch, dy, dy_pitch, dsum, a->dsum_pitch, dx, a->dx_pitch,
+                                  1, channels, s->packed, rms, f);
         p += count;
         x += count * a->x_pitch;
+        dsum = summed ? dsum + count * a->dsum_pitch : NULL;
         dy += count * dy_pitch;
         dx += count * a->dx_pitch;
     }
@@ -340,19 +199,35 @@ OUTLINE void NAME(strip_wide_backward)(const strip_backward_args *a, int64_t gro
         .by_pixel = true,
         .bias = biases ? biases + first : NULL,
         .activation = a->activation,
+        .dsum = a->dsum ? a->dsum + bytes : NULL,
+        .dsum_pitch = a->dsum_pitch,
     };
     overflow_backward_sums(&row, rms ? PLANISH_RMS : PLANISH_LAYER, DTYPE_OF(ELEMENT),
                            DTYPE_OF(REAL_TOKEN), a->dweight + first, a->dbias + first);
+}
+
+/* One text for all norms: dsum is read beside them. */
+OUTLINE void NAME(strip_gradient_summed)(const strip_backward_args *a,
+                                         const NAME(strip_channels) * s, int64_t first,
+                                         int64_t last, bool rms) {
+    if (a->activation == PLANISH_IDENTITY)
+        NAME(strip_gradient)(a, s, first, last, rms, PLANISH_IDENTITY, true);
+    else if (s->kept)
+        NAME(strip_gradient)(a, s, first, last, false, KEPT_GRADIENT, true);
+    else
+        NAME(strip_gradient)(a, s, first, last, false, a->activation, true);
 }
 
 /* dx of channels [first, last), by what was kept where something was. */
 INLINE void NAME(strip_dx)(const strip_backward_args *a, const NAME(strip_channels) * s,
                            int64_t first, int64_t last, const bool rms,
                            const planish_activation f) {
-    if (f != PLANISH_IDENTITY && s->kept)
-        NAME(strip_gradient)(a, s, first, last, false, KEPT_GRADIENT);
+    if (__builtin_expect(a->dsum != NULL, 0))
+        NAME(strip_gradient_summed)(a, s, first, last, rms);
+    else if (f != PLANISH_IDENTITY && s->kept)
+        NAME(strip_gradient)(a, s, first, last, false, KEPT_GRADIENT, false);
     else
-        NAME(strip_gradient)(a, s, first, last, rms, f);
+        NAME(strip_gradient)(a, s, first, last, rms, f, false);
 }
 
 INLINE void NAME(strip_backward)(const strip_backward_args *a, const bool rms,

@@ -116,6 +116,10 @@ INLINE void NAME(store_as)(ELEMENT_T *p, VEC v, int64_t left, const traffic t) {
 INLINE VEC NAME(keep)(VEC v, int64_t left) {
     return left >= VEC_LANES ? v : V(keep)(v, (int)left);
 }
+/* What is added to dx before that is rounded: nothing, where `from` is a constant NULL. */
+INLINE VEC NAME(with_sum)(VEC dx, const ELEMENT_T *from, int64_t left) {
+    return from ? V(add)(dx, NAME(load_x)(from, left)) : dx;
+}
 INLINE VEC NAME(load_weight)(const WEIGHT_T *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_W(p) : LOAD_W_PART(p, (int)left);
 }

@@ -27,11 +27,6 @@ INLINE VEC NAME(gradient_of)(VEC dy, VEC weight, VEC xhat, NAME(row_gradient) ro
     return V(mul)(V(fma)(xhat, V(set1)(row.minus_c2), g), V(set1)(row.rstd));
 }
 
-/* What is added to dx before that is rounded: nothing, where `from` is a constant NULL. */
-INLINE VEC NAME(with_sum)(VEC dx, const ELEMENT_T *from, int64_t left) {
-    return from ? V(add)(dx, NAME(load_x)(from, left)) : dx;
-}
-
 /* The sums over a row of xhat, g = dy * weight and g * xhat, with xhat by the saved mean; where an
  * activation follows, of the gradient of what goes into it, in place of dy. */
 typedef struct NAME(gradient_sums) {

@@ -327,11 +327,12 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
     if (!count)
         return PLANISH_OK;
     /* As the driver answers for clusters, with multiprocessors in groups of 16 or so. */
-    int cluster = cuda_spec_cluster(&launches[0].spec);
+    const cuda_spec *first =
+        &launches[plan.sum.spec.kernel >= 0 && !plan.sum.is_last].spec; /* of the norm */
+    int cluster = cuda_spec_cluster(first);
     int held = limits.multiprocessors / cluster;
-    if (cuda_spec_is_cooperative(&launches[0].spec))
-        held = limits.multiprocessors * launches[0].spec.min_blocks /
-               launches[0].spec.cooperating_blocks;
+    if (cuda_spec_is_cooperative(first))
+        held = limits.multiprocessors * first->min_blocks / first->cooperating_blocks;
     if (exec->workspace)
         memset(exec->workspace, fill, exec->workspace_bytes);
     cuda_launch_arguments(&plan, buffers, exec->workspace, held > 1 ? held - held / 8 : 1,

@@ -1,0 +1,91 @@
+/* Which path a problem goes, by its dtypes, layout and stages. */
+#include "cpu/path.h"
+
+#include "stages.h"
+
+/* Whether the group kernels have these dtypes: one for x, y, dy and dx; weights of any. */
+static bool group_dtypes(const problem *p) {
+    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
+    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1)
+        if (p->dtypes[first_role(rest)] != element)
+            return false;
+    return problem_is_double(p) == (element == DTYPE_F64);
+}
+
+/* Whether the row kernels have these dtypes: one for x, y, dy and dx; weights the same or f32. */
+static bool kernel_dtypes(const problem *p) {
+    const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
+    static const role elements[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
+    for (int i = 0; i < 4; i++)
+        if (has(p, elements[i]) && p->dtypes[elements[i]] != element)
+            return false;
+    const role weight = has(p, ROLE_WEIGHT) ? ROLE_WEIGHT : ROLE_BIAS;
+    if (has(p, ROLE_BIAS) && p->dtypes[ROLE_BIAS] != p->dtypes[weight])
+        return false;
+    if (has(p, weight) && p->dtypes[weight] != element &&
+        !(p->dtypes[weight] == DTYPE_F32 && element != DTYPE_F64))
+        return false;
+    /* A double gradient of float rows is summed in double all the way. */
+    return problem_is_double(p) == (element == DTYPE_F64);
+}
+
+/* Whether a residual and its sum, or backward a gradient that joins dx, are all that stands around
+ * the norm, of x's dtype and dense: the row kernels add them as they go (cpu/common/prologue.h,
+ * cpu/rows/rows_backward.h). */
+static bool adds_residual_alone(const problem *p) {
+    const bool back = problem_is_backward(p);
+    const unsigned added =
+        back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
+    if ((p->present & STAGE_ROLES) != added || p->around.rounding ||
+        (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
+        return false;
+    for (unsigned rest = added; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (p->dtypes[r] != p->dtypes[ROLE_X] || (p->reduced[0].stride[r] != 1 && p->cols != 1))
+            return false;
+    }
+    return problem_is_rows(p) && kernel_dtypes(p);
+}
+
+/* The path of a norm that stands alone. */
+static cpu_path path_alone(const problem *p) {
+    /* What is groups too, having no weights, goes as groups do where an activation follows. */
+    const bool alone = p->activation == PLANISH_IDENTITY || !problem_is_groups(p);
+    if (!p->rows || !p->cols)
+        return PATH_EMPTY;
+    if (p->pass == PLANISH_BACKWARD_FROM_Y)
+        return PATH_STRIDED;
+    if (alone && problem_is_rows(p) && kernel_dtypes(p))
+        return PATH_ROWS;
+    if (alone && problem_is_channels(p))
+        return PATH_CHANNELS;
+    if (!problem_is_groups(p))
+        return PATH_STRIDED;
+    if (!group_dtypes(p))
+        return PATH_PLANES;
+    return problem_has_dense_groups(p)  ? PATH_GROUP_ROWS
+           : problem_groups_by_pixel(p) ? PATH_PIXELS
+                                        : PATH_PLANES;
+}
+
+/* The same where a gradient that joins dx is all that stands around it: paths whose kernels add it,
+ * as it lies where dx does; planes else. PATH_STAGED: none. */
+static cpu_path path_with_dsum(const problem *p) {
+    bool alike = p->dtypes[ROLE_DSUM] == p->dtypes[ROLE_DX];
+    for (int k = 0; k < p->kept_count; k++)
+        alike &= p->kept[k].stride[ROLE_DSUM] == p->kept[k].stride[ROLE_DX];
+    for (int k = 0; k < p->reduced_count; k++)
+        alike &= p->reduced[k].stride[ROLE_DSUM] == p->reduced[k].stride[ROLE_DX];
+    if (!stages_join_dsum_alone(p))
+        return PATH_STAGED;
+    const cpu_path path = path_alone(p);
+    if (path_is_groups(path))
+        return alike ? path : PATH_PLANES;
+    return path == PATH_CHANNELS && alike ? path : PATH_STAGED;
+}
+
+cpu_path cpu_path_of(const problem *p) {
+    if (!p->rows || !p->cols || !problem_has_stages(p))
+        return path_alone(p);
+    return adds_residual_alone(p) ? PATH_ROWS : path_with_dsum(p);
+}

@@ -1,0 +1,249 @@
+#include "cuda/around/around_sum.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/around/around.h"
+#include "cuda/common/integers.h"
+#include "stages.h"
+
+enum {
+    WARPS = 8,           /* of a block */
+    THREAD_BYTES = 64,   /* of x, or of what has more, that a thread has on their way */
+    CHUNK_BYTES = 32,    /* most of a chunk in any tensor */
+    ROOM_ALIGNMENT = 256 /* of what follows s in the workspace */
+};
+
+enum { SUM_X, SUM_RESIDUAL, SUM_S, SUM_ROW_SCALE, SUM_COLUMN_SCALE, SUM_MASK };
+
+/* As the kernel counts them, and what roles they have there; s has that of sum. */
+static const role roles[CUDA_SUM_TENSORS] = {ROLE_X,         ROLE_RESIDUAL,     ROLE_SUM,
+                                             ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_MASK};
+
+typedef struct cuda_sum_axis sum_axis;
+
+/* Whose memory that is, where it is any tensor's. */
+static role role_of(const cuda_sum *sum, int t) {
+    if (!sum->is_last)
+        return roles[t];
+    return t == SUM_RESIDUAL ? ROLE_DSUM : t == SUM_S ? ROLE_DX : roles[t];
+}
+
+static int64_t size_of_stride(int64_t stride) {
+    return stride < 0 ? -stride : stride;
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------
+ */
+
+/* Adds an axis to a list that is sorted by the strides of s, the smallest last. */
+static void insert(sum_axis list[], int *count, const sum_axis *next) {
+    int at = (*count)++;
+    for (;
+         at > 0 && size_of_stride(list[at - 1].stride[SUM_S]) < size_of_stride(next->stride[SUM_S]);
+         at--)
+        list[at] = list[at - 1];
+    list[at] = *next;
+}
+
+/* Makes one of neighbours that are; returns how many axes there are then. */
+static int merge(sum_axis list[], int count) {
+    int last = 0;
+    for (int i = 1; i < count; i++) {
+        sum_axis *outer = &list[last];
+        bool merges = outer->index_step == list[i].index_step * list[i].size;
+        for (int t = 0; merges && t < CUDA_SUM_TENSORS; t++)
+            merges = outer->stride[t] == list[i].stride[t] * list[i].size;
+        const int64_t size = outer->size;
+        last += !merges;
+        list[last] = list[i];
+        list[last].size *= merges ? size : 1;
+    }
+    return last + 1;
+}
+
+/* Where x is, if it is dense and not where the problem says, and where s is: strides along an axis,
+ * in elements. */
+typedef struct own_strides {
+    const int64_t *x, *s;
+} own_strides;
+
+static sum_axis axis_of(const cuda_sum *sum, const axis *a, int k, own_strides own) {
+    sum_axis made = {.size = a->size, .index_step = a->index_step};
+    for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
+        const int64_t stride = t == SUM_X && own.x   ? own.x[k]
+                               : t == SUM_S && own.s ? own.s[k]
+                                                     : a->stride[role_of(sum, t)];
+        made.stride[t] = stride * role_bytes(&sum->spec, roles[t]);
+    }
+    return made;
+}
+
+static bool is_scale(int t) {
+    return t == SUM_ROW_SCALE || t == SUM_COLUMN_SCALE;
+}
+
+/* Elements of a chunk: a power of two that divides the innermost axis, whose elements are
+ * neighbours. */
+static int width_of(const cuda_spec *spec, const sum_axis *inner) {
+    int narrowest = 8, widest = 1;
+    for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
+        const int bytes = role_bytes(spec, roles[t]);
+        if (!bytes || is_scale(t))
+            continue;
+        if (inner->size > 1 && inner->stride[t] != bytes)
+            return 1;
+        narrowest = bytes > 1 ? least(narrowest, bytes) : narrowest;
+        widest = most(widest, bytes);
+    }
+    if (spec->stages.dropout && inner->index_step != 1)
+        return 1;
+    int width = least(16 / narrowest, CHUNK_BYTES / widest);
+    while (inner->size % width)
+        width /= 2;
+    return width;
+}
+
+/* The largest power of two up to 4 that divides the number of every chunk's first element. */
+static int index_alignment(const sum_axis list[], int count, int width) {
+    uint64_t bits = 4 | (uint64_t)width;
+    for (int k = 0; k < count - 1; k++)
+        bits |= (uint64_t)list[k].index_step;
+    return (int)(bits & ~(bits - 1));
+}
+
+static void describe(cuda_sum *sum, const problem *p) {
+    cuda_spec *spec = &sum->spec;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        spec->type[r] = DTYPE_NONE;
+    for (int t = 0; t < CUDA_SUM_TENSORS; t++)
+        spec->type[roles[t]] = p->dtypes[role_of(sum, t)];
+    spec->kernel = CUDA_AROUND_SUM;
+    spec->real_double = problem_is_double(p);
+    spec->cluster = spec->cooperating_blocks = spec->min_blocks = 1;
+    spec->stages.dropout = p->around.dropout_p > 0;
+    sum->elements = p->rows * p->cols;
+    sum->dropout_p = p->around.dropout_p;
+}
+
+/* How it is cut, once the types are known. */
+static void cut(cuda_sum *sum, const problem *p, own_strides kept, own_strides reduced) {
+    cuda_spec *spec = &sum->spec;
+    sum_constants *c = &spec->sum;
+    int count = 0;
+    for (int k = 0; k < p->kept_count; k++) {
+        const sum_axis a = axis_of(sum, &p->kept[k], k, kept);
+        insert(sum->axis, &count, &a);
+    }
+    for (int k = 0; k < p->reduced_count; k++) {
+        const sum_axis a = axis_of(sum, &p->reduced[k], k, reduced);
+        insert(sum->axis, &count, &a);
+    }
+    c->axes = merge(sum->axis, count);
+    const sum_axis *inner = &sum->axis[c->axes - 1];
+    c->width = width_of(spec, inner);
+    c->warps = WARPS;
+    c->chunks = least(4, most(1, THREAD_BYTES / (c->width * role_bytes(spec, ROLE_X))));
+    c->narrow = sum->elements < (int64_t)1 << 31;
+    spec->stages.index_aligned = index_alignment(sum->axis, c->axes, c->width);
+    for (int t = 0; t < CUDA_SUM_TENSORS; t++)
+        if (is_scale(t) && inner->stride[t] == 0)
+            spec->stages.alike |= (int32_t)ROLE_BIT(roles[t]);
+}
+
+/* The workspace begins with what the two kernels share. */
+static void add_room(cuda_plan *plan, dtype type) {
+    const size_t bytes = (size_t)plan->sum.elements * (size_t)dtype_bytes(type);
+    plan->sum.place = ROLE_COUNT;
+    plan->sum.room = (bytes + ROOM_ALIGNMENT - 1) & ~(size_t)(ROOM_ALIGNMENT - 1);
+    plan->workspace_bytes += plan->sum.room;
+}
+
+void around_sum_plan(cuda_plan *plan, const problem *p) {
+    cuda_sum *sum = &plan->sum;
+    const sum_place place = stages_sum_place(p);
+    int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
+    memset(sum, 0, sizeof *sum);
+    describe(sum, p);
+    sum->spec.type[ROLE_SUM] = p->around.sum;
+    stages_sum_strides(p, kept, reduced);
+    cut(sum, p, (own_strides){NULL, kept}, (own_strides){NULL, reduced});
+    sum->place = place == SUM_IN_SUM ? ROLE_SUM : ROLE_Y;
+    if (place == SUM_IN_WORKSPACE)
+        add_room(plan, p->around.sum);
+}
+
+void around_dsum_plan(cuda_plan *plan, const problem *p, dtype made) {
+    cuda_sum *sum = &plan->sum;
+    int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
+    memset(sum, 0, sizeof *sum);
+    sum->is_last = true;
+    describe(sum, p);
+    sum->spec.type[ROLE_X] = made;
+    stages_dx_strides(p, kept, reduced);
+    cut(sum, p, (own_strides){kept, NULL}, (own_strides){reduced, NULL});
+    add_room(plan, made);
+}
+
+int around_sum_describe(const cuda_plan *plan, char *text, size_t bytes) {
+    const sum_constants *c = &plan->sum.spec.sum;
+    return snprintf(text, bytes, "cuda around sum %s, %d axes, %d chunks of %d; ",
+                    plan->sum.is_last ? "behind" : "before", c->axes, c->chunks, c->width);
+}
+
+/* ---- Launches ---------------------------------------------------------------------------------
+ */
+
+/* What the kernel reads and writes; `shared`: what the norm's kernels do, too. */
+static void *data_of(const cuda_sum *sum, void *const buffers[ROLE_COUNT], void *shared, int t) {
+    return t == (sum->is_last ? SUM_X : SUM_S) ? shared : buffers[role_of(sum, t)];
+}
+
+void *around_sum_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+                         void *of_norm[ROLE_COUNT]) {
+    const cuda_sum *sum = &plan->sum;
+    void *const shared = sum->place == ROLE_COUNT ? workspace : buffers[sum->place];
+    memcpy(of_norm, buffers, ROLE_COUNT * sizeof *of_norm);
+    of_norm[sum->is_last ? ROLE_DX : ROLE_X] = shared;
+    return shared;
+}
+
+cuda_spec around_sum_spec(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared) {
+    cuda_spec spec = plan->sum.spec;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        spec.access[r] = 16;
+    for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
+        uint64_t bits = (uint64_t)(uintptr_t)data_of(&plan->sum, buffers, shared, t);
+        for (int k = 0; k < spec.sum.axes - 1; k++)
+            bits |= (uint64_t)plan->sum.axis[k].stride[t];
+        spec.access[roles[t]] = common_alignment(bits);
+    }
+    return spec;
+}
+
+void around_sum_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared,
+                          cuda_launch *l) {
+    const cuda_sum *sum = &plan->sum;
+    const sum_constants *c = &sum->spec.sum;
+    cuda_sum_args *a = &l->args.sum;
+    *a = (cuda_sum_args){.rng = buffers[ROLE_RNG],
+                         .elements = sum->elements,
+                         .dropped = around_dropped(sum->dropout_p),
+                         .keep_factor = 1 / (1 - sum->dropout_p)};
+    for (int t = 0; t < CUDA_SUM_TENSORS; t++)
+        a->data[t] = data_of(sum, buffers, shared, t);
+    memcpy(a->axis, sum->axis, sizeof a->axis);
+    l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * 32 * c->warps);
+    l->blocks_y = 1;
+}
+
+static unsigned threads(const cuda_spec *spec) {
+    return 32u * (unsigned)spec->sum.warps;
+}
+
+static size_t shared_bytes(const cuda_spec *spec) {
+    (void)spec;
+    return 0;
+}
+
+const cuda_family around_sum_family = {.threads = threads, .shared_bytes = shared_bytes};

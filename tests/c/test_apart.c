@@ -1,0 +1,268 @@
+/*
+ * GroupNorm, InstanceNorm and norms over channels with a sum before them, or with a gradient that
+ * joins dx, have the bits of the steps one after the other: s by the processor's own operations and
+ * then planish's norm of it; planish's backward and then an addition. Stored by channel, by pixel
+ * and otherwise, with and without a sum that is kept, with activations.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backward_case.h"
+#include "cases.h"
+#include "check.h"
+#include "staged_case.h"
+
+#define A PLANISH_AXIS
+
+typedef struct shape {
+    const char *name;
+    int ndim;
+    int64_t sizes[5];
+    uint64_t reduce, affine;
+    planish_kind kind;
+} shape;
+
+static const shape shapes[] = {
+    {"groups", 5, {2, 4, 6, 5, 7}, A(2) | A(3) | A(4), A(1) | A(2), PLANISH_LAYER},
+    {"groups of long channels",
+     5,
+     {1, 2, 3, 40, 41},
+     A(2) | A(3) | A(4),
+     A(1) | A(2),
+     PLANISH_LAYER},
+    {"many groups of few pixels",
+     5,
+     {9, 16, 2, 2, 2},
+     A(2) | A(3) | A(4),
+     A(1) | A(2),
+     PLANISH_LAYER},
+    {"one group", 5, {3, 1, 12, 9, 8}, A(2) | A(3) | A(4), A(1) | A(2), PLANISH_LAYER},
+    {"instances", 4, {3, 17, 6, 8}, A(2) | A(3), A(1), PLANISH_LAYER},
+    {"channels", 4, {2, 24, 9, 16}, A(1), A(1), PLANISH_LAYER},
+    {"many channels", 4, {1, 1100, 3, 4}, A(1), A(1), PLANISH_RMS},
+    {"channels of many pixels", 4, {1, 5, 70, 64}, A(1), A(1), PLANISH_RMS},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* x, residual, sum, y, parameters. */
+static const element types[][5] = {
+    {F32, F32, F32, F32, F32}, {BF16, BF16, BF16, BF16, BF16}, {F16, F16, F16, F16, F32},
+    {F64, F64, F64, F64, F64}, {BF16, F32, F32, F32, F32},     {BF16, F32, F32, BF16, F32},
+    {F16, F32, F16, F16, F16},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* Of what is read, of what is written. */
+static const layout layouts[][2] = {{DENSE, DENSE},         {CHANNELS_LAST, CHANNELS_LAST},
+                                    {PADDED, PADDED},       {MISALIGNED, DENSE},
+                                    {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE},
+                                    {REVERSED, REVERSED},   {BROADCAST_FIRST, DENSE}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static uint64_t bits(uint64_t has, stage_part p) {
+    return has & PART(p);
+}
+
+/* ---- Forward -----------------------------------------------------------------------------------
+ */
+
+static int64_t along(const staged_case *c, uint64_t axes, int64_t element) {
+    int64_t index[5], at = 0;
+    for (int i = c->ndim - 1; i >= 0; i--) {
+        index[i] = element % c->shape[i];
+        element /= c->shape[i];
+    }
+    for (int i = 0; i < c->ndim; i++)
+        if (axes >> i & 1)
+            at = at * c->shape[i] + index[i];
+    return at;
+}
+
+/* s, each operation and then the sum rounded once. */
+static real *sum_of(staged_run *r, int64_t count) {
+    const staged_case *c = &r->c;
+    const uint64_t kept = (A(c->ndim) - 1) & ~c->op.reduce_axes;
+    real *s = staged_reals(r, S_X, count, 0), *residual = staged_reals(r, S_RESIDUAL, count, 0);
+    real *column = staged_reals(r, S_COLUMN_SCALE, count, 1);
+    real *row = staged_reals(r, S_ROW_SCALE, count, 1);
+    const bool is_double = c->type == F64 || c->residual == F64 || c->sum == F64;
+    for (int64_t i = 0; i < count; i++) {
+        const real by_column = column[along(c, c->op.affine_axes, i)],
+                   by_row = row[along(c, kept, i)];
+        if (is_double)
+            s[i] = (double)((double)((double)s[i] * (double)by_column) * (double)by_row) +
+                   (double)residual[i];
+        else
+            s[i] = (float)((float)((float)s[i] * (float)by_column) * (float)by_row) +
+                   (float)residual[i];
+        s[i] = element_round(c->sum, is_double ? (real)(double)s[i] : (real)(float)s[i]);
+    }
+    free(residual), free(column), free(row);
+    return s;
+}
+
+static void expect_same(staged_run *a, staged_run *b, stage_part p, const char *what) {
+    if (bits(a->c.has & b->c.has, p))
+        expect(tensor_same_bits(staged_tensor(a, p), staged_tensor(b, p)), "another %s", what);
+}
+
+static void fused_and_apart(const staged_case *c) {
+    staged_run fused, apart;
+    char message[512] = "";
+    staged_case norm = *c;
+    norm.has &= ~(PART(S_RESIDUAL) | PART(S_SUM) | PART(S_COLUMN_SCALE) | PART(S_ROW_SCALE));
+    norm.type = c->sum;
+    norm.in = c->sum_over == STAGE_PARTS ? c->out : c->in;
+    norm.sum_over = STAGE_PARTS;
+    norm.y_over_x = false;
+    staged_make(&fused, c);
+    staged_make(&apart, &norm);
+    const int64_t count = element_count(&fused.parts[S_X].dl);
+    real *sum = sum_of(&fused, count);
+    tensor_write(&apart.parts[S_X].dl, sum);
+    expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
+    expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
+    if (bits(c->has, S_SUM))
+        expect(tensor_same_bits(staged_tensor(&fused, S_SUM), &apart.parts[S_X].dl), "another sum");
+    expect_same(&fused, &apart, S_Y, "y");
+    expect_same(&fused, &apart, S_MEAN, "mean");
+    expect_same(&fused, &apart, S_RSTD, "rstd");
+    free(sum);
+    staged_free(&fused);
+    staged_free(&apart);
+}
+
+static void forwards(void) {
+    int turn = 0;
+    for (int s = 0; s < SHAPES; s++)
+        for (int t = 0; t < TYPES; t++)
+            for (int l = 0; l < LAYOUTS; l++)
+                for (int k = 0; k < 3; k++, turn++) {
+                    const shape *of = &shapes[s];
+                    staged_case c = staged_rows(of->kind, 1, 1);
+                    c.ndim = of->ndim;
+                    memcpy(c.shape, of->sizes, sizeof c.shape);
+                    c.op = planish_norm_op(of->kind, of->reduce, of->affine, 1e-5);
+                    c.has |= PART(S_RESIDUAL);
+                    if (k != 1)
+                        c.has |= PART(S_SUM);
+                    if (turn % 5)
+                        c.has |= PART(S_WEIGHT) | (turn % 3 ? PART(S_BIAS) : 0);
+                    if (of->kind == PLANISH_LAYER)
+                        c.has |= PART(S_MEAN);
+                    if (turn % 7 == 1)
+                        c.has |= PART(S_COLUMN_SCALE) | PART(S_ROW_SCALE);
+                    c.op.activation = (planish_activation)(turn % 5);
+                    c.type = types[t][0], c.residual = types[t][1];
+                    c.sum = k == 1 ? c.residual : types[t][2];
+                    c.y = types[t][3], c.params = types[t][4];
+                    c.in = layouts[l][0], c.out = layouts[l][1];
+                    c.seed = (uint64_t)turn + 1;
+                    c.spread = turn % 11 == 10 && c.type != F16 && c.sum != F16 ? 1e25 : 1;
+                    const bool same = c.type == c.sum && c.residual == c.sum && l < 3;
+                    if (same && k == 2)
+                        c.sum_over = turn % 2 ? S_X : S_RESIDUAL;
+                    c.y_over_x = same && k == 1 && c.y == c.type && turn % 2;
+                    test_case("%s, turn %d, %s + %s = %s, y %s, activation %d, %s, %s, %s%s",
+                              of->name, turn, element_name(c.type), element_name(c.residual),
+                              element_name(c.sum), element_name(c.y), (int)c.op.activation,
+                              layout_name(c.in), layout_name(c.out), k == 1 ? "no sum" : "sum",
+                              c.y_over_x ? ", y over x" : "");
+                    fused_and_apart(&c);
+                }
+}
+
+/* ---- Backward ----------------------------------------------------------------------------------
+ */
+
+/* dweight and dbias of the plain backward. */
+static void same_sums(backward_run *fused, backward_case plain) {
+    backward_run apart;
+    char message[512] = "";
+    plain.dx = plain.x;
+    backward_make(&apart, &plain);
+    expect(!backward_do(&apart, NULL, message, sizeof message), "apart: %s", message);
+    for (stage_part p = S_DWEIGHT; p <= S_DBIAS; p++)
+        if (bits(plain.has, p))
+            expect(tensor_same_bits(backward_tensor(fused, p), backward_tensor(&apart, p)),
+                   "another %s", planish_tensor_name((int)p));
+    backward_free(&apart);
+}
+
+/* dx of the plain backward, before it is rounded; dsum; and their sum as it should be. */
+static void gradient_apart(const backward_case *c) {
+    backward_run fused, apart;
+    char message[512] = "";
+    backward_case plain = *c;
+    plain.has &= ~PART(S_DSUM);
+    plain.dx = c->x == F64 ? F64 : F32;
+    memset(plain.over, 0, sizeof plain.over);
+    backward_make(&fused, c);
+    backward_make(&apart, &plain);
+    const int64_t count = backward_count(c, S_DX);
+    real *dsum = backward_reals(&fused, S_DSUM, 0);
+    expect(!backward_do(&apart, NULL, message, sizeof message), "apart: %s", message);
+    expect(!backward_do(&fused, NULL, message, sizeof message), "fused: %s", message);
+    real *found = backward_reals(&fused, S_DX, 0), *dx = backward_reals(&apart, S_DX, 0);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const real wanted = c->x == F64 ? (real)((double)dx[i] + (double)dsum[i])
+                                        : (real)((float)dx[i] + (float)dsum[i]);
+        wrong += found[i] != element_round(c->dx, wanted);
+    }
+    expect(!wrong, "%lld elements of dx are others", (long long)wrong);
+    same_sums(&fused, plain);
+    free(dsum), free(found), free(dx);
+    backward_free(&fused);
+    backward_free(&apart);
+}
+
+/* Whether an activation goes with dsum by kernels that have both: not in rows, dense or of any
+ * strides, which pass through scratch then. */
+static bool has_kernels(const shape *of, layout l) {
+    return !(of->reduce == A(1) && (l == CHANNELS_LAST || l == REVERSED));
+}
+
+static void backwards(void) {
+    int turn = 0;
+    for (int s = 0; s < SHAPES; s++)
+        for (element t = F32; t < ELEMENT_COUNT; t++)
+            for (int l = 0; l < LAYOUTS; l++)
+                for (int k = 0; k < 4; k++, turn++) {
+                    if (layouts[l][0] != layouts[l][1] && layouts[l][0] != MISALIGNED)
+                        continue; /* they lie as one in all that is read */
+                    if (layouts[l][0] == PADDED)
+                        continue; /* rows of any strides, which pass through scratch */
+                    const shape *of = &shapes[s];
+                    backward_case c = backward_rows(of->kind, 1, 1);
+                    c.ndim = of->ndim;
+                    memcpy(c.shape, of->sizes, sizeof c.shape);
+                    c.op = planish_norm_op(of->kind, of->reduce, of->affine, 1e-5);
+                    c.has = PART(S_DX) | PART(S_DSUM);
+                    if (turn % 5)
+                        c.has |= PART(S_WEIGHT) | PART(S_DWEIGHT) | PART(S_DBIAS);
+                    c.op.activation = k && has_kernels(of, layouts[l][0])
+                                          ? (planish_activation)(turn % 5)
+                                          : PLANISH_IDENTITY;
+                    if (c.op.activation && turn % 5)
+                        c.has |= PART(S_BIAS);
+                    c.x = c.dy = c.dx = c.around = t;
+                    c.params = turn % 3 && t != F64 ? F32 : t;
+                    c.stats = t == F64 ? F64 : F32;
+                    c.in = layouts[l][0], c.out = layouts[l][1];
+                    c.seed = (uint64_t)turn + 1;
+                    if (layouts[l][0] == layouts[l][1] && k > 1)
+                        c.over[0] = (over){S_DX, k == 2 ? S_DSUM : turn % 2 ? S_X : S_DY};
+                    test_case("backward, %s, turn %d, %s, activation %d, %s, %s, dx over %d",
+                              of->name, turn, element_name(t), (int)c.op.activation,
+                              layout_name(c.in), layout_name(c.out), (int)c.over[0].input);
+                    gradient_apart(&c);
+                }
+}
+
+int main(void) {
+    forwards();
+    backwards();
+    return test_finish("apart");
+}
