@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "cpu/plan.h"
+#include "cpu/common/cut.h"
 
 typedef struct cpu_job {
     const problem *problem;

@@ -2,7 +2,7 @@
 #ifndef PLANISH_CPU_STRETCH_H
 #define PLANISH_CPU_STRETCH_H
 
-#include "cpu/plan.h"
+#include "cpu/common/cut.h"
 
 /* `count` elements of this dtype, `stride` elements apart in the tensor. */
 void stretch_gather(const cpu_plan *plan, void *dense, const char *from, int64_t stride, dtype type,
