@@ -208,11 +208,11 @@ typedef struct planish_norm {
     double eps;           /* added to the variance; finite. Negative is allowed: where var + eps < 0
                              the row becomes NaN */
     planish_activation activation; /* of y; not with PLANISH_BACKWARD_FROM_Y, without effect on
-                                      PLANISH_STATISTICS. Fast on the CPU where the norm alone is;
-                                      on a GPU where R is groups of channels, but in the backward of
-                                      a LayerNorm kind with an f32 tensor whose mean was not saved
-                                      in f64. On the CPU, too, that mean makes the backward faster.
-                                      Right but slow elsewhere */
+                                      PLANISH_STATISTICS. Fast where the norm alone is, but on a GPU
+                                      in the backward of rows that a cluster does not hold, and of
+                                      groups of channels of a LayerNorm kind with an f32 tensor
+                                      whose mean was not saved in f64: right but slow there. On the
+                                      CPU, too, that mean makes the backward faster */
     /* ---- The stages around the norm; 0 means none of it. FORWARD and BACKWARD have them ---- */
     uint64_t modulation_axes; /* scale, shift, dscale and dshift vary along these */
     uint64_t column_axes;     /* column_scale and dcolumn_scale vary along these; 0: along A */
