@@ -152,12 +152,12 @@ static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
     const bool found = spec->type[ROLE_Y_SCALES] != DTYPE_NONE, layer = spec->kind == 0;
     const bool blocks = found && spec->stages.scale_block < c->cols;
     const int arch = limits->arch;
-    if (arch >= 110 || (layer && (arch >= 100 || blocks || !found)) || (!found && arch < 89))
+    if (arch >= 110 || (layer && (arch >= 100 || blocks || !found)) || (!found && arch < 89) ||
+        (!found && arch >= 100 && spec->type[ROLE_Q] == DTYPE_I8))
         return false;
     /* A last chunk that some lanes have not takes more. */
     return c->vecs * c->lanes * c->width == c->cols ||
-           (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8 &&
-            spec->type[ROLE_RESIDUAL] == DTYPE_NONE);
+           (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8);
 }
 
 /* A row of one warp waits for its sums, its largest and its weights one after the other, and nothing
