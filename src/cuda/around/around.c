@@ -160,9 +160,9 @@ static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
            (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8);
 }
 
-/* A row of one warp waits for its sums, its largest and its weights one after the other, and nothing
- * is left to hide that: the weights come beside x, for a quarter of the warps. Not where a residual
- * is under way already, nor where the scale is given and y waits for nothing. */
+/* A row of one warp waits for its sums, its largest and its weights one after the other, and
+ * nothing is left to hide that: the weights come beside x, for a quarter of the warps. Not where a
+ * residual is under way already, nor where the scale is given and y waits for nothing. */
 static bool loads_early(const cuda_limits *limits, const cuda_spec *spec) {
     return is_lean(limits, spec) && spec->rows.lanes == 32 &&
            spec->type[ROLE_Y_SCALES] != DTYPE_NONE && spec->type[ROLE_RESIDUAL] == DTYPE_NONE &&
