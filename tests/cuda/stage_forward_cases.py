@@ -132,6 +132,9 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
         out.append(ForwardCase((3, n), kind=RMS, **add))
         out.append(ForwardCase((3, n), q="e4m3", residual="bf16"))
         out.append(ForwardCase((3, n), x="f32", gate="f32", residual="f32", dropout=0.25))
+        # Rows of several blocks behind the kernel that clears the maximum, which is one block.
+        out.append(ForwardCase((3, n), q="e4m3", y_scale=True, amax=True, weight="bf16", y=""))
+        out.append(ForwardCase((3, n), kind=RMS, q="i8", amax=True, residual="bf16", sum="bf16"))
     if not quick:
         for n in (262144, 802817):
             out.append(ForwardCase((3, n), **add))

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 else:
     from c_api import structs
 
-CODES = {"bf16": (4, 16), "f32": (2, 32), "e4m3": (10, 8), "i8": (0, 8), "e8m0": (14, 8)}
+CODES = {
+    "bf16": (4, 16), "f32": (2, 32), "e4m3": (10, 8), "e5m2": (12, 8), "i8": (0, 8),
+    "e8m0": (14, 8),
+}  # fmt: skip
 ROWS, UNAVAILABLE = 4096, 12
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 SCALES: dict[str, tuple[int, str]] = {
@@ -102,10 +105,10 @@ def opened() -> ctypes.CDLL:
 @pytest.mark.parametrize("arch", [80, 89, 90, 100])
 def test_no_kernel_spills(arch: int) -> None:
     lib, bad, count = opened(), [], 0
-    for i, cols in enumerate((1024, 4096, 5120, 15872)):
+    for i, cols in enumerate((96, 512, 1024, 4096, 5120, 15872)):
         for j, scale in enumerate((*SCALES, "given")):
             for k, stage in enumerate(STAGES):
-                layer, q = (i + j + k) % 3 == 2, "i8" if (i + k) % 4 == 3 else "e4m3"
+                layer, q = (i + j + k) % 3 == 2, ("e4m3", "e5m2", "e4m3", "i8")[(i + k) % 4]
                 if (i + j + k + arch) % 2 and stage not in ("alone", "sum"):
                     continue
                 of = shapes(cols, scale, layer, stage, q)

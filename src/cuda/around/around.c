@@ -20,6 +20,7 @@ enum {
     MOST_CENTRED = 512,   /* columns of CENTRED rows */
     MOST_GATED = 32,      /* columns of a thread whose gate waits */
     GATED_THREADS = 1024, /* of a multiprocessor then */
+    EARLY_THREADS = 768,  /* of rows of a warp whose weights are loaded beside x */
 };
 
 /* ---- What the problem is ----------------------------------------------------------------------
@@ -151,12 +152,21 @@ static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
     const bool found = spec->type[ROLE_Y_SCALES] != DTYPE_NONE, layer = spec->kind == 0;
     const bool blocks = found && spec->stages.scale_block < c->cols;
     const int arch = limits->arch;
-    if (arch >= 110 || (layer && (arch >= 100 || blocks || !found)) || (!found && arch < 89))
+    if (arch >= 110 || (layer && (arch >= 100 || blocks || !found)) || (!found && arch < 89) ||
+        (!found && arch >= 100 && spec->type[ROLE_Q] == DTYPE_I8))
         return false;
     /* A last chunk that some lanes have not takes more. */
     return c->vecs * c->lanes * c->width == c->cols ||
-           (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8 &&
-            spec->type[ROLE_RESIDUAL] == DTYPE_NONE);
+           (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8);
+}
+
+/* A row of one warp waits for its sums, its largest and its weights one after the other, and
+ * nothing is left to hide that: the weights come beside x, for a quarter of the warps. Not where a
+ * residual is under way already, nor where the scale is given and y waits for nothing. */
+static bool loads_early(const cuda_limits *limits, const cuda_spec *spec) {
+    return is_lean(limits, spec) && spec->rows.lanes == 32 &&
+           spec->type[ROLE_Y_SCALES] != DTYPE_NONE && spec->type[ROLE_RESIDUAL] == DTYPE_NONE &&
+           spec->type[ROLE_BIAS] == DTYPE_NONE;
 }
 
 static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
@@ -166,7 +176,8 @@ static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
         return;
     }
     if (is_lean(limits, spec)) {
-        const int threads = limits->tuning->rows_forward.threads;
+        const int threads =
+            loads_early(limits, spec) ? EARLY_THREADS : limits->tuning->rows_forward.threads;
         spec->min_blocks = most(1, threads / (32 * c->warps));
         return;
     }
@@ -200,6 +211,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     s->gate_in_shared = gate_can_wait(spec);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     set_blocks(&plan->limits, spec);
+    c->early = loads_early(&plan->limits, spec);
     spec->kernel = CUDA_AROUND_FORWARD;
     s->two_levels = p->kept_count == 2;
     s->index_aligned = index_alignment(p);
@@ -266,7 +278,7 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         set_blocks(&plan->limits, &spec);
     }
     spec.rows.dense = 0;
-    if (spec.rows.early)
+    if (spec.rows.early && !plan->main.rows.early)
         spec.min_blocks = 1;
     spec.kernel = CUDA_AROUND_FORWARD;
     return spec;

@@ -8,6 +8,10 @@ constexpr bool SCALES_OF_ROWS = FINDS_SCALES && SCALE_BLOCK == COLS;
 constexpr int SHARERS = FINDS_SCALES && !SCALES_OF_ROWS ? SCALE_BLOCK / WIDTH : 1;
 constexpr bool MODULATED = TYPES[ROLE_SCALE] != NONE || TYPES[ROLE_SHIFT] != NONE;
 
+/* Whether parameters of columns are other ones from row to row. */
+constexpr bool COLUMNS_VARY =
+    (u32)VARIES & (1u << ROLE_WEIGHT | 1u << ROLE_BIAS | 1u << ROLE_SCALE | 1u << ROLE_SHIFT);
+
 /* Of a chunk's columns. */
 struct output_columns {
     part<ROLE_WEIGHT> weight;

@@ -256,12 +256,16 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++)
+        for (int j = 0; j < AT_ONCE; j++) {
+            /* Else a chunk that is not there has the registers of the turn before, which cannot serve between. */
+            if constexpr (TYPES[ROLE_Q] != NONE)
+                in[u][j] = {};
             if (reader[u].there && k + j < VECS && p.has(k + j)) {
                 in[u][j].load(args, p, reader[u].number, k + j);
                 if constexpr (IN_REGISTERS && GATE_LAST && !GATE_WAITS)
                     reader[u].gate[j].load(args, p, reader[u].number, k + j);
             }
+        }
     if constexpr (GATE_WAITS) {
 #pragma unroll
         for (int u = 0; u < ROWS; u++)
@@ -275,7 +279,9 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             auto s = zero_chunk<X_BYTES>();
-            if (reader[u].there && k + j < VECS && p.has(k + j))
+            if constexpr (TYPES[ROLE_Q] != NONE && !MADE && !HAS_SUM && !HAS_MASK)
+                s = as_it_is<X_BYTES>(in[u][j].x.c);
+            else if (reader[u].there && k + j < VECS && p.has(k + j))
                 s = make<true>(args, p, key, reader[u], in[u][j], k + j);
             if constexpr (IN_REGISTERS)
                 reader[u].held[j] = taken::of(s);

@@ -43,12 +43,12 @@ struct held_row {
 /* No branch is around an element's arithmetic: it would be around the loads, too. */
 __device__ __forceinline__ void hold_row(const forward_args &args, const place &p, const output_columns *early,
                                          const row_reader &r, const row_moments &m, held_row &row) {
-    output_columns columns[VECS];
+    output_columns columns[VECS] = {}; /* as in bring_chunks */
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if constexpr (EARLY && ROWS == 1)
             columns[k] = early[k];
-        else if (r.there && p.has(k))
+        else if ((r.there || !COLUMNS_VARY) && p.has(k))
             columns[k].load(args, p, r, k);
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
