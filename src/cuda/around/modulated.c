@@ -93,12 +93,22 @@ static int64_t parts_of(const cuda_plan *plan, int64_t resident) {
                          resident);
 }
 
+/* The most parts of a sample that a device may have: where it finds room for fewer clusters than
+ * would fill it, each of them has less to do. */
+static int64_t most_parts(const cuda_plan *plan) {
+    const int64_t planned = rows_resident(plan, &plan->main);
+    int64_t parts = plan->around.parts;
+    for (int64_t held = 1; plan->main.cluster > 1 && held < planned; held++)
+        parts = most_i64(parts, parts_of(plan, held));
+    return parts;
+}
+
 static void size(cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     if (is_forward(plan))
         return;
     plan->around.parts = parts_of(plan, rows_resident(plan, spec));
-    plan->partials = plan->around.samples * plan->around.parts;
+    plan->partials = plan->around.samples * most_parts(plan);
     plan->workspace_bytes = (size_t)(plan->partials * plan->cols) *
                             (size_t)(spec->want_dweight + spec->want_dbias) * real_bytes(spec);
 }
@@ -117,6 +127,17 @@ static void describe_problem(cuda_plan *plan, const problem *p) {
     spec->rows.cols = (int)p->cols;
 }
 
+/* Rows over two blocks at most, of fewer teams and as many threads: a device has no room for 16
+ * clusters of eight (docs/notebook/013), and 15 among eight samples leave many idle. */
+static void fit_clusters(cuda_spec *spec) {
+    rows_constants *c = &spec->rows;
+    while (spec->cluster > 2 && spec->cluster % 2 == 0 && c->teams % 2 == 0) {
+        spec->cluster /= 2;
+        c->lanes *= 2;
+        c->teams /= 2;
+    }
+}
+
 static bool make_backward(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
     problem plain = *p; /* as problem_hides_rounding knows it */
@@ -133,6 +154,7 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     if (!backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
                            dtype_bytes(p->dtypes[ROLE_DY]), spec->real_double, &plan->limits))
         return false;
+    fit_clusters(spec);
     spec->kernel = CUDA_MODULATED_BACKWARD;
     return true;
 }
@@ -320,7 +342,7 @@ static void backward_launch(const cuda_plan *plan, void *const *b, char *workspa
     const bool sums = plain.want_dweight || plain.want_dbias;
     int64_t parts = plan->around.parts;
     if (plain.cluster > 1 && resident < rows_resident(plan, &plain))
-        parts = least_i64(parts, parts_of(plan, resident));
+        parts = parts_of(plan, most(1, resident));
     const int64_t turn = parts * rows_at_a_time(&plain);
     char *bias =
         workspace +

@@ -157,6 +157,7 @@ template <int BYTES, int ACCESS> void copy_async(u32 to, const void *from, bool 
         emulation_copy_async(emulation_at(to + i, A), there ? aligned<A>(source) : source, A, there);
     }
 }
+void prefetch_line(const char *) {} /* takes any address */
 void copy_async_commit() { emulation_copy_commit(); }
 template <int PENDING> void copy_async_wait() { emulation_copy_wait(PENDING); }
 

@@ -7,6 +7,11 @@
  * belong to samples with a row of scale and shift each. A block has rows of one sample, blockIdx.y, and does what
  * a block of forward.cu does with them: so a row's bits are those of around_forward.cu, and of no other row.
  *
+ * Each sample's scale and shift are new to a multiprocessor, and to all blocks that it has then. Rows that load
+ * them chunk by chunk behind their statistics would wait for memory at every chunk. So their blocks bring them to
+ * the L1 at the start, while the rows themselves are under way. Where that would take registers that rows have not
+ *, the first block of each sample asks for its own and the next one's in the L2.
+ *
  * Constants: those of forward.cu, of which weight and bias stand for scale and shift.
  */
 #include "../rows/forward_rows.cu"
@@ -15,6 +20,43 @@ struct modulated_args {
     forward_args rows; /* of the first sample; rows.rows: of each */
     i64 x_sample, y_sample, mean_sample, rstd_sample, weight_sample, bias_sample; /* bytes from sample to sample */
 };
+
+/* Rows of a warp, and those of two chunks a thread, have as many blocks as registers allow to the last. */
+constexpr bool HAS_ROOM = LANES < 32 || (LANES > 32 && VECS > 2);
+constexpr bool BRINGS = !EARLY && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 1 && HAS_ROOM &&
+                        (WEIGHT_TYPE == NONE || WEIGHT_ACCESS >= 4) && (BIAS_TYPE == NONE || BIAS_ACCESS >= 4);
+constexpr bool PREFETCHES = !BRINGS;
+
+/* Bytes of a sample's row. */
+constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
+constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
+
+/* Copies a word of each sector of BYTES to where nobody reads it. */
+template <int BYTES> __device__ __forceinline__ void bring(u32 to, const void *first) {
+    constexpr int SECTOR = 32, WORD = 4; /* bytes */
+#pragma unroll
+    for (int i = 0; i * ALL_THREADS * SECTOR < BYTES; i++) {
+        const int at = (threadIdx.x + i * ALL_THREADS) * SECTOR;
+        if (at + WORD <= BYTES)
+            copy_async<WORD, WORD>(to, (const char *)first + at, true);
+    }
+}
+
+/* Brings what the sample of this block has. */
+__device__ __forceinline__ void bring_affine(const forward_args &own) {
+    __shared__ u32 unread[ALL_THREADS];
+    const u32 to = shared_address(unread + threadIdx.x);
+    bring<WEIGHTS>(to, own.weight);
+    bring<BIASES>(to, own.bias);
+    copy_async_commit();
+}
+
+/* Asks for the lines of BYTES. */
+template <int BYTES> __device__ __forceinline__ void prefetch(const void *first) {
+#pragma unroll 1
+    for (int at = threadIdx.x * 128; at < BYTES; at += ALL_THREADS * 128)
+        prefetch_line((const char *)first + at);
+}
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     planish_modulated_forward(const modulated_args args) {
@@ -30,5 +72,16 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         own.mean = (char *)own.mean + sample * args.mean_sample;
     if (RSTD_TYPE != NONE)
         own.rstd = (char *)own.rstd + sample * args.rstd_sample;
+    if (PREFETCHES && blockIdx.x == 0)
+        for (int next = 0; next < 2 && sample + next < gridDim.y; next++) {
+            prefetch<WEIGHTS>((const char *)own.weight + next * args.weight_sample);
+            prefetch<BIASES>((const char *)own.bias + next * args.bias_sample);
+        }
+    if constexpr (BRINGS) {
+        wait_for_stream();
+        bring_affine(own);
+    }
     rows_of_block(own);
+    if constexpr (BRINGS)
+        copy_async_wait<0>(); /* no block ends before its copies */
 }

@@ -8,6 +8,11 @@ __device__ __forceinline__ u32 largest_of_warp(u32 v) {
     return most;
 }
 
+/* Asks for a line of 128 bytes to be brought to the L2. */
+__device__ __forceinline__ void prefetch_line(const char *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+}
+
 /* Makes a word of memory at least v, whoever else does so. */
 __device__ __forceinline__ void raise_to(u32 *address, u32 v) {
     asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
