@@ -78,7 +78,7 @@ def image_cases(quick: bool) -> list[ForwardCase]:
         ForwardCase((2, 4, 6, 64), **groups, **add, **last, activation=SILU),
         ForwardCase((3, 2, 8, 30), **groups, **floats, activation=RELU),
         ForwardCase((3, 2, 8, 30), **groups, **floats, **last),
-        ForwardCase((2, 4, 6, 64), **groups, residual="bf16", activation=GELU),
+        ForwardCase((2, 4, 6, 64), **groups, residual="bf16", weight="bf16", activation=GELU),
         ForwardCase((2, 4, 6, 64), **groups, residual="f32", weight="f32", **last),
         ForwardCase((2, 4, 6, 64), **groups, **add, column_scale="bf16", row_scale="f32"),
         ForwardCase((2, 4, 6, 64), **groups, **add, **last, column_scale="f32"),
@@ -134,7 +134,7 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
         out.append(ForwardCase((3, n), x="f32", gate="f32", residual="f32", dropout=0.25))
         # Rows of several blocks behind the kernel that clears the maximum, which is one block.
         out.append(ForwardCase((3, n), q="e4m3", y_scale=True, amax=True, weight="bf16", y=""))
-        out.append(ForwardCase((3, n), kind=RMS, q="i8", amax=True, residual="bf16", sum="bf16"))
+        out.append(ForwardCase((3, n), kind=RMS, q="i8", amax=True, residual="bf16"))
     if not quick:
         for n in (262144, 802817):
             out.append(ForwardCase((3, n), **add))

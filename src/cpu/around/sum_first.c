@@ -150,9 +150,11 @@ static int sort_axes(sum_axis axes[], int count) {
 static void prefetch(const sum_maker *m, const place *p, const sum_axis *inner,
                      const sum_axis *outer, int64_t i) {
     for (int t = SUM_X; t <= SUM_RESIDUAL; t++) {
-        const int64_t bytes = inner->size * dtype_bytes(m->type[t]);
+        const int64_t bytes = m->data[t] ? inner->size * dtype_bytes(m->type[t]) : 0;
+        if (!bytes || bytes > SHORT_BYTES)
+            continue;
         const int64_t steps = AHEAD_BYTES / bytes < LEAST_AHEAD ? LEAST_AHEAD : AHEAD_BYTES / bytes;
-        if (!m->data[t] || bytes > SHORT_BYTES || i + steps >= outer->size)
+        if (i + steps >= outer->size)
             continue;
         for (int64_t at = 0; at < bytes; at += 64)
             __builtin_prefetch(p->at[t] + steps * outer->stride[t] + at, 0, 3);

@@ -4,6 +4,7 @@
  * other.
  */
 #include "cuda/around/around.h"
+#include "cuda/around/around_registers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,13 +16,7 @@
 #include "cuda/rows/rows_shape.h"
 #include "stages.h"
 
-enum {
-    MOST_GRID_X = 1 << 30,
-    MOST_CENTRED = 512,   /* columns of CENTRED rows */
-    MOST_GATED = 32,      /* columns of a thread whose gate waits */
-    GATED_THREADS = 1024, /* of a multiprocessor then */
-    EARLY_THREADS = 768,  /* of rows of a warp whose weights are loaded beside x */
-};
+enum { MOST_GRID_X = 1 << 30 };
 
 /* ---- What the problem is ----------------------------------------------------------------------
  */
@@ -93,100 +88,6 @@ void around_describe(cuda_spec *spec, const problem *p) {
 /* ---- Plans ------------------------------------------------------------------------------------
  */
 
-/* The gate behind the norm of rows in registers can wait in shared memory; short rows, of which a
- * thread has several, do without. */
-static bool gate_can_wait(const cuda_spec *spec) {
-    const rows_constants *c = &spec->rows;
-    return spec->type[ROLE_GATE] != DTYPE_NONE && !spec->stages.gate_before && !spec->real_double &&
-           c->hold == HOLD_IN_REGISTERS && c->variant == ROWS_PLAIN && c->cols > MOST_CENTRED &&
-           c->width * role_bytes(spec, ROLE_GATE) >= 4;
-}
-
-/* RMSNorm, its weight of 16 bits and a gate that waits: as many threads as plain rows have at most,
- * of 64 registers, whatever x is. */
-static bool is_gate_alone(const cuda_spec *spec) {
-    for (role r = NORM_ROLES; r < ROLE_COUNT; r++)
-        if (r != ROLE_GATE && r != ROLE_BRANCH && spec->type[r] != DTYPE_NONE)
-            return false;
-    return spec->stages.gate_in_shared && spec->kind == PLANISH_RMS &&
-           spec->activation == PLANISH_IDENTITY && !spec->stages.round_xhat &&
-           !spec->stages.dropout && spec->type[ROLE_BIAS] == DTYPE_NONE &&
-           role_bytes(spec, ROLE_X) == 2 && role_bytes(spec, ROLE_BRANCH) == 2 &&
-           role_bytes(spec, ROLE_WEIGHT) <= 2 && role_bytes(spec, ROLE_GATE) == 2;
-}
-
-/* Registers of a thread, in words: what is held, what is under way, and the rest. */
-static int registers_of(const cuda_spec *spec) {
-    const rows_constants *c = &spec->rows;
-    const int in_registers = c->hold == HOLD_IN_REGISTERS;
-    const int chunks = in_registers ? c->vecs * c->rows : 4 * c->rows, width = c->width;
-    static const role under_way[] = {ROLE_BRANCH, ROLE_RESIDUAL, ROLE_GATE};
-    int bytes = 0;
-    for (int i = 0; i < 3 - spec->stages.gate_in_shared; i++)
-        bytes += spec->type[under_way[i]] == DTYPE_NONE ? 0 : role_bytes(spec, under_way[i]);
-    int words = chunks * width * bytes / 4;
-    if (c->variant != ROWS_PLAIN || c->cols <= MOST_CENTRED) /* a row as numbers */
-        words = most(words, c->vecs * width + chunks * width * role_bytes(spec, ROLE_X) / 4);
-    /* As numbers, too, where y waits for its scale; beside q where it is given. */
-    if (spec->type[ROLE_Q] != DTYPE_NONE && in_registers && !spec->real_double)
-        words = most(words, c->vecs * width + (spec->type[ROLE_Y_SCALES] == DTYPE_NONE ? 16 : 0));
-    return 44 + words + (spec->real_double ? 40 : 0) + 2 * width;
-}
-
-/* Whether a quantised row's y waits for its scale in the registers that had the row, and little
- * else stands around the norm: 64 registers do (tests/cuda/test_quantised_registers.py). */
-static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
-    const rows_constants *c = &spec->rows;
-    static const role more[] = {ROLE_GATE, ROLE_SCALE,        ROLE_SHIFT,
-                                ROLE_MASK, ROLE_COLUMN_SCALE, ROLE_ROW_SCALE};
-    bool bare = spec->type[ROLE_Q] != DTYPE_NONE && !spec->activation && !spec->stages.dropout &&
-                !spec->stages.round_xhat && !spec->stages.want_y;
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
-        bare = bare && spec->type[more[i]] == DTYPE_NONE;
-    static const role narrow[] = {ROLE_BRANCH, ROLE_X, ROLE_RESIDUAL, ROLE_WEIGHT, ROLE_BIAS};
-    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
-        bare = bare && (spec->type[narrow[i]] == DTYPE_NONE || role_bytes(spec, narrow[i]) == 2);
-    if (!bare || spec->real_double || c->hold != HOLD_IN_REGISTERS || c->variant != ROWS_PLAIN ||
-        c->cols <= 512 || c->rows > 1 || c->width != 8 || c->vecs > 4 || spec->cluster > 1)
-        return false;
-    const bool found = spec->type[ROLE_Y_SCALES] != DTYPE_NONE, layer = spec->kind == 0;
-    const bool blocks = found && spec->stages.scale_block < c->cols;
-    const int arch = limits->arch;
-    if (arch >= 110 || (layer && (arch >= 100 || blocks || !found)) || (!found && arch < 89) ||
-        (!found && arch >= 100 && spec->type[ROLE_Q] == DTYPE_I8))
-        return false;
-    /* A last chunk that some lanes have not takes more. */
-    return c->vecs * c->lanes * c->width == c->cols ||
-           (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8);
-}
-
-/* A row of one warp waits for its sums, its largest and its weights one after the other, and
- * nothing is left to hide that: the weights come beside x, for a quarter of the warps. Not where a
- * residual is under way already, nor where the scale is given and y waits for nothing. */
-static bool loads_early(const cuda_limits *limits, const cuda_spec *spec) {
-    return is_lean(limits, spec) && spec->rows.lanes == 32 &&
-           spec->type[ROLE_Y_SCALES] != DTYPE_NONE && spec->type[ROLE_RESIDUAL] == DTYPE_NONE &&
-           spec->type[ROLE_BIAS] == DTYPE_NONE;
-}
-
-static void set_blocks(const cuda_limits *limits, cuda_spec *spec) {
-    rows_constants *c = &spec->rows;
-    if (is_gate_alone(spec) && c->width * c->vecs * c->rows <= MOST_GATED) {
-        spec->min_blocks = most(1, GATED_THREADS / (32 * c->warps));
-        return;
-    }
-    if (is_lean(limits, spec)) {
-        const int threads =
-            loads_early(limits, spec) ? EARLY_THREADS : limits->tuning->rows_forward.threads;
-        spec->min_blocks = most(1, threads / (32 * c->warps));
-        return;
-    }
-    while (c->lanes <= 32 && c->rows > 1 && registers_of(spec) > 100)
-        c->rows /= 2;
-    const int threads = 32 * limits->tuning->lane_registers / most(32, registers_of(spec));
-    spec->min_blocks = most(1, least(spec->min_blocks, threads / (32 * c->warps)));
-}
-
 static bool around_plan_make(cuda_plan *plan, const problem *p) {
     if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD || !around_is_dense(p))
         return false;
@@ -208,10 +109,10 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     c->stages = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
         return false;
-    s->gate_in_shared = gate_can_wait(spec);
+    s->gate_in_shared = around_gate_can_wait(spec);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
-    set_blocks(&plan->limits, spec);
-    c->early = loads_early(&plan->limits, spec);
+    around_set_blocks(&plan->limits, spec);
+    c->early = around_early(&plan->limits, spec);
     spec->kernel = CUDA_AROUND_FORWARD;
     s->two_levels = p->kept_count == 2;
     s->index_aligned = index_alignment(p);
@@ -275,9 +176,12 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     forward_fit_buffers(plan, &spec);
     if (spec.stages.gate_in_shared && spec.access[ROLE_GATE] < 4) {
         spec.stages.gate_in_shared = 0;
-        set_blocks(&plan->limits, &spec);
+        around_set_blocks(&plan->limits, &spec);
     }
     spec.rows.dense = 0;
+    if (spec.rows.early == EARLY_IN_SHARED &&
+        (spec.access[ROLE_WEIGHT] < 4 || spec.rows.hold != HOLD_IN_REGISTERS))
+        spec.rows.early = 0;
     if (spec.rows.early && !plan->main.rows.early)
         spec.min_blocks = 1;
     spec.kernel = CUDA_AROUND_FORWARD;
@@ -353,6 +257,9 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
     if (c->variant == ROWS_IN_RUNS) /* a row for each team; lanes read behind the last one's end */
         return round_up((size_t)c->warps * (size_t)(32 / c->lanes) * (size_t)c->cols * 2 +
                         4 * (size_t)run_words(c->cols, c->lanes) + 4);
+    if (c->early == EARLY_IN_SHARED)
+        return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->width *
+               (size_t)role_bytes(spec, ROLE_WEIGHT);
     if (spec->stages.gate_in_shared)
         return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->rows * (size_t)c->width *
                (size_t)role_bytes(spec, ROLE_GATE);

@@ -5,6 +5,7 @@
  * them all (around.h, around_backward.h).
  */
 #include "cuda/around/modulated.h"
+#include "cuda/around/modulated_fit.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -127,17 +128,6 @@ static void describe_problem(cuda_plan *plan, const problem *p) {
     spec->rows.cols = (int)p->cols;
 }
 
-/* Rows over two blocks at most, of fewer teams and as many threads: a device has no room for 16
- * clusters of eight (docs/notebook/013), and 15 among eight samples leave many idle. */
-static void fit_clusters(cuda_spec *spec) {
-    rows_constants *c = &spec->rows;
-    while (spec->cluster > 2 && spec->cluster % 2 == 0 && c->teams % 2 == 0) {
-        spec->cluster /= 2;
-        c->lanes *= 2;
-        c->teams /= 2;
-    }
-}
-
 static bool make_backward(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
     problem plain = *p; /* as problem_hides_rounding knows it */
@@ -154,30 +144,9 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     if (!backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
                            dtype_bytes(p->dtypes[ROLE_DY]), spec->real_double, &plan->limits))
         return false;
-    fit_clusters(spec);
+    modulated_fit_clusters(spec);
     spec->kernel = CUDA_MODULATED_BACKWARD;
     return true;
-}
-
-/* What registers allow beside the addresses of a sample. On sm_90 rows of a whole warp leave room
- * for as many blocks in bf16, too, as plain rows of f16 have, so that 4096 of them are under way at
- * once; other assemblers take a few registers more, and spill where those of a thread are filled to
- * the last. */
-static void fit_registers(cuda_plan *plan) {
-    const rows_forward_tuning *t = &plan->limits.tuning->rows_forward;
-    cuda_spec *spec = &plan->main;
-    const bool is_roomy = t->whole_warps && t->quarter_warps;
-    rows_constants *c = &spec->rows;
-    if (spec->type[ROLE_X] != DTYPE_BF16 || c->variant != ROWS_PLAIN || c->width != 8 ||
-        c->hold != HOLD_IN_REGISTERS || c->width * c->vecs != t->elements)
-        return;
-    if (c->lanes > 32 && !is_roomy && spec->min_blocks > 2)
-        spec->min_blocks = spec->min_blocks * 7 / 8;
-    const int bytes = most(role_bytes(spec, ROLE_WEIGHT), role_bytes(spec, ROLE_BIAS));
-    if (c->lanes == 32 && is_roomy && bytes <= 2 && spec->activation == PLANISH_IDENTITY) {
-        c->stages = 0;
-        spec->min_blocks = t->threads / (32 * c->warps);
-    }
 }
 
 static bool make(cuda_plan *plan, const problem *p) {
@@ -197,7 +166,7 @@ static bool make(cuda_plan *plan, const problem *p) {
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]), plan->main.real_double,
                          &plan->limits);
-        fit_registers(plan);
+        modulated_fit_registers(plan);
         const int at_a_time = rows_at_a_time(&plan->main);
         plan->main.kernel = CUDA_MODULATED_FORWARD;
         if (a->samples > 1 && a->inner_rows < at_a_time) /* most of a block would have no row */

@@ -119,8 +119,9 @@ static int most_warps(const strips_tuning *t, const cuda_spec *spec) {
     const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && 32 % c->lanes;
     const bool again = sums_again(spec) && (uneven || !t->is_lean);
     const bool held = is_backward(spec) && alone && spec->activation != PLANISH_IDENTITY;
-    const int normal =
-        spec->activation != PLANISH_GELU ? 0 : is_backward(spec) && !t->is_lean ? 2 : 1;
+    const int normal = spec->activation != PLANISH_GELU   ? 0
+                       : is_backward(spec) && !t->is_lean ? 2
+                                                          : 1;
     return (many ? t->many_warps : t->forward_warps) -
            t->spilling * (again + (held || !t->is_lean) + normal);
 }

@@ -42,7 +42,13 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
     call(sys.executable, HERE / "host_text.py", folder, *kernels)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     common = (
-        "problem", "problem_axes", "problem_layouts", "roles", "stages", "stages_sum", "status"
+        "problem",
+        "problem_axes",
+        "problem_layouts",
+        "roles",
+        "stages",
+        "stages_sum",
+        "status",
     )
     host = sorted((ROOT / "src/cuda").rglob("*.c"))
     return [

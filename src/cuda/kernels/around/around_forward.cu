@@ -74,12 +74,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         const i64 row = first + (WITHIN_WARP ? p.lane / WARP_LANES : 0);
         row_reader reader[ROWS];
         row_moments moments[ROWS];
-        output_columns early[EARLY && ROWS == 1 ? VECS : 1];
+        output_columns early[EARLY == EARLY_IN_REGISTERS && ROWS == 1 ? VECS : 1];
 #pragma unroll
         for (int u = 0; u < ROWS; u++)
             begin_row(args, p, key, reader[u], row + u * PER_WARP, u);
         bring_rows(args, p, key, reader);
-        if constexpr (EARLY && ROWS == 1)
+        if constexpr (EARLY == EARLY_IN_REGISTERS && ROWS == 1)
 #pragma unroll
             for (int k = 0; k < VECS; k++)
                 if (reader[0].there && p.has(k))

@@ -73,6 +73,22 @@ __device__ __forceinline__ void copy_gate(const forward_args &args, const place 
             address_of<ROLE_GATE>(args, row) + (i64)(p.rank + k * SPREAD) * part<ROLE_GATE>::BYTES, has);
 }
 
+/* The weights where they wait: chunk k of this thread. */
+constexpr bool WEIGHT_WAITS = EARLY == EARLY_IN_SHARED;
+__device__ __forceinline__ u32 weight_slot(int k) {
+    return shared_address(dynamic_shared) + (k * THREADS + (int)threadIdx.x) * part<ROLE_WEIGHT>::BYTES;
+}
+__device__ __forceinline__ void copy_weights(const forward_args &args, const place &p, const row_number &row) {
+    if constexpr (WEIGHT_WAITS) {
+#pragma unroll
+        for (int k = 0; k < VECS; k++)
+            if (p.has(k))
+                copy_async<WEIGHT_WAITS ? part<ROLE_WEIGHT>::BYTES : 4, WEIGHT_WAITS ? ACCESSES[ROLE_WEIGHT] : 4>(
+                    weight_slot(k), address_of<ROLE_WEIGHT>(args, row) + part_place<part<ROLE_WEIGHT>::BYTES>(p, k), true);
+        copy_async_commit();
+    }
+}
+
 /* Stores WIDTH bytes. */
 template <int ACCESS> __device__ __forceinline__ void store_bytes(char *address, const u32 *byte) {
     if constexpr (WIDTH >= 2 && ACCESS >= 2) {
@@ -116,7 +132,7 @@ struct inputs {
 
 /* Whether registers hold a row as numbers: y takes their place soon. */
 constexpr bool AS_NUMBERS = TYPES[ROLE_Q] != NONE && IN_REGISTERS && bytes_of(X_TYPE) == 2 && sizeof(real) == 4 &&
-                            VARIANT == ROWS_PLAIN && !CENTRED && VECS * WIDTH <= 32;
+                            VARIANT == ROWS_PLAIN && (!CENTRED || ROWS == 1) && VECS * WIDTH <= 32;
 struct numbers {
     real v[WIDTH];
 };
@@ -266,6 +282,7 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
                     reader[u].gate[j].load(args, p, reader[u].number, k + j);
             }
         }
+    copy_weights(args, p, reader[0].number);
     if constexpr (GATE_WAITS) {
 #pragma unroll
         for (int u = 0; u < ROWS; u++)

@@ -26,7 +26,7 @@ __device__ __forceinline__ divisor found_divisor(const forward_args &args, float
 __device__ __forceinline__ void chunk_of_y(const forward_args &args, const place &p, const output_columns *early,
                                              const row_reader &r, const row_moments &m, int k, real *y) {
     output_columns columns;
-    if constexpr (EARLY && ROWS == 1)
+    if constexpr (EARLY == EARLY_IN_REGISTERS && ROWS == 1)
         columns = early[k];
     else
         columns.load(args, p, r, k);
@@ -44,10 +44,14 @@ struct held_row {
 __device__ __forceinline__ void hold_row(const forward_args &args, const place &p, const output_columns *early,
                                          const row_reader &r, const row_moments &m, held_row &row) {
     output_columns columns[VECS] = {}; /* as in bring_chunks */
+    if constexpr (WEIGHT_WAITS)
+        copy_async_wait<0>();
 #pragma unroll
     for (int k = 0; k < VECS; k++)
-        if constexpr (EARLY && ROWS == 1)
+        if constexpr (EARLY == EARLY_IN_REGISTERS && ROWS == 1)
             columns[k] = early[k];
+        else if constexpr (WEIGHT_WAITS)
+            columns[k].weight.c = load_from_shared<part<ROLE_WEIGHT>::BYTES>(weight_slot(k));
         else if ((r.there || !COLUMNS_VARY) && p.has(k))
             columns[k].load(args, p, r, k);
 #pragma unroll

@@ -9,8 +9,8 @@
  *
  * Each sample's scale and shift are new to a multiprocessor, and to all blocks that it has then. Rows that load
  * them chunk by chunk behind their statistics would wait for memory at every chunk. So their blocks bring them to
- * the L1 at the start, while the rows themselves are under way. Where that would take registers that rows have not
- *, the first block of each sample asks for its own and the next one's in the L2.
+ * the L1 at the start, while the rows themselves are under way, but where that would take registers that rows have
+ * not; and the first block of each sample asks for its own and the next one's in the L2.
  *
  * Constants: those of forward.cu, of which weight and bias stand for scale and shift.
  */
@@ -25,7 +25,6 @@ struct modulated_args {
 constexpr bool HAS_ROOM = LANES < 32 || (LANES > 32 && VECS > 2);
 constexpr bool BRINGS = !EARLY && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 1 && HAS_ROOM &&
                         (WEIGHT_TYPE == NONE || WEIGHT_ACCESS >= 4) && (BIAS_TYPE == NONE || BIAS_ACCESS >= 4);
-constexpr bool PREFETCHES = !BRINGS;
 
 /* Bytes of a sample's row. */
 constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
@@ -72,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         own.mean = (char *)own.mean + sample * args.mean_sample;
     if (RSTD_TYPE != NONE)
         own.rstd = (char *)own.rstd + sample * args.rstd_sample;
-    if (PREFETCHES && blockIdx.x == 0)
+    if (blockIdx.x == 0)
         for (int next = 0; next < 2 && sample + next < gridDim.y; next++) {
             prefetch<WEIGHTS>((const char *)own.weight + next * args.weight_sample);
             prefetch<BIASES>((const char *)own.bias + next * args.bias_sample);
