@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOW_TO = ROOT / "docs/internals/add-a-fused-operation.md"
-SOURCES = ("roles.c", "problem.c", "buffers.c", "status.c", "sized.c", "stages.c")
+SOURCES = ("roles.c", "problem.c", "problem_axes.c", "buffers.c", "status.c", "sized.c", "stages.c")
 
 PROGRAM = r"""
 #include <stdio.h>
