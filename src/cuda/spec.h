@@ -62,11 +62,11 @@ enum backward_hold {
 };
 
 typedef struct rows_constants {
-    int32_t cols, width, lanes, vecs, rows, warps, teams;
+    int32_t cols, width, threads_per_row, chunks_per_thread, rows, warps, teams;
     int32_t variant;
     int32_t hold;          /* forward_hold or backward_hold */
     int32_t held_as_words; /* forward ROWS_IN_RUNS: registers hold a row as it is in memory */
-    int32_t stages, delay, early;
+    int32_t ring_slots, delay, early;
     int32_t groups, pixels; /* of rows that are groups of channels */
     int32_t planes;         /* of ROWS_IN_RUNS */
     int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
@@ -77,7 +77,7 @@ typedef struct rows_constants {
 typedef struct channels_constants {
     int32_t cols, pixels;
     int32_t tile_pixels;
-    int32_t depth, rows, width, lanes, planes, warps, stages;
+    int32_t depth, line_channels, width, lanes, planes, warps, ring_slots;
     int32_t last;
     int32_t out_through_shared;
 } channels_constants;
@@ -95,11 +95,12 @@ typedef struct groups_constants {
     int32_t variant; /* groups_variant */
     int32_t groups, depth, pixels, cols;
     int32_t tile_channels; /* of a strip */
-    int32_t piece, width, lanes, planes, warps;
+    int32_t piece, width, planes, warps;
+    int32_t lanes;         /* of tiles: the threads that share a channel */
     int32_t rows;          /* of a tile */
     int32_t out_lies_as_x; /* of tiles */
     int32_t last;
-    int32_t delay; /* of strips over blocks anywhere: the later half begins after the barrier */
+    int32_t late_half; /* of strips over blocks anywhere: the later half begins after the barrier */
 } groups_constants;
 
 typedef struct general_constants {
@@ -191,7 +192,7 @@ static inline size_t real_bytes(const cuda_spec *spec) {
  * dtypes. */
 void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
-/* The constant of this name in the kernel's text, such as "LANES" or "ACCESSES[x]" (roles.h has the
+/* The constant of this name in the kernel's text, such as "WARPS" or "ACCESSES[x]" (roles.h has the
  * names of tensors); NULL: it has none. */
 int32_t *cuda_spec_constant(cuda_spec *spec, const char *name);
 

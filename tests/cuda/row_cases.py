@@ -242,10 +242,10 @@ def group_of(
     """The constants of rows over groups of blocks."""
     return {
         "COOPERATING_BLOCKS": group,
-        "LANES": lanes,
-        "VECS": -(-cols // (width * lanes * group)),
+        "THREADS_PER_ROW": lanes,
+        "CHUNKS_PER_THREAD": -(-cols // (width * lanes * group)),
         "WARPS": lanes // 32,
-        "STAGES": stages,
+        "RING_SLOTS": stages,
         "DELAY": delay,
         "MIN_BLOCKS": 2,
     }

@@ -255,14 +255,14 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
     if (spec.kernel == CUDA_BACKWARD && !cooperative && rows->hold == HOLD_IN_THREAD && !tiled &&
         (access < 4 || rows->width * role_bytes(&spec, ROLE_X) < 4 ||
          rows->width * role_bytes(&spec, ROLE_DY) < 4))
-        rows->stages = 0;
+        rows->ring_slots = 0;
     if (tiled) {
         rows->dense = access >= 4 ? 7 : 0;
         if (access < 4 && spec.kernel == CUDA_FORWARD)
             spec.min_blocks = most(1, spec.min_blocks * 3 / 4);
     }
     if (spec.kernel == CUDA_FORWARD && !cooperative && access < 4) {
-        rows->stages = 0;
+        rows->ring_slots = 0;
         if (rows->hold == HOLD_IN_SHARED)
             rows->hold = READ_AGAIN;
     }

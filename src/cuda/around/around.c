@@ -38,7 +38,7 @@ static bool takes_blocks(const problem *p, const rows_constants *c) {
     if (block % c->width)
         return false;
     const int64_t lanes = block / c->width;
-    return lanes <= 32 && !(lanes & (lanes - 1)) && c->lanes % lanes == 0;
+    return lanes <= 32 && !(lanes & (lanes - 1)) && c->threads_per_row % lanes == 0;
 }
 
 bool around_is_dense(const problem *p) {
@@ -106,7 +106,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     spec->kernel = CUDA_FORWARD;
     forward_geometry(plan, c->cols, dtype_bytes((dtype)spec->type[ROLE_X]), spec->real_double,
                      &plan->limits);
-    c->stages = c->delay = c->early = 0;
+    c->ring_slots = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
         return false;
     s->gate_in_shared = around_gate_can_wait(spec);
@@ -149,8 +149,9 @@ static int around_plan_describe(const cuda_plan *plan, char *text, size_t bytes)
     return snprintf(text, bytes,
                     "cuda around forward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d",
-                    (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
-                    rows_at_a_time(&counted), c->warps, counted.cluster);
+                    (long long)plan->rows, (long long)plan->cols, c->threads_per_row,
+                    c->chunks_per_thread, c->width, rows_at_a_time(&counted), c->warps,
+                    counted.cluster);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -255,17 +256,17 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_CLEAR)
         return 0;
     if (c->variant == ROWS_IN_RUNS) /* a row for each team; lanes read behind the last one's end */
-        return round_up((size_t)c->warps * (size_t)(32 / c->lanes) * (size_t)c->cols * 2 +
-                        4 * (size_t)run_words(c->cols, c->lanes) + 4);
+        return round_up((size_t)c->warps * (size_t)(32 / c->threads_per_row) * (size_t)c->cols * 2 +
+                        4 * (size_t)run_words(c->cols, c->threads_per_row) + 4);
     if (c->early == EARLY_IN_SHARED)
-        return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->width *
+        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->width *
                (size_t)role_bytes(spec, ROLE_WEIGHT);
     if (spec->stages.gate_in_shared)
-        return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->rows * (size_t)c->width *
-               (size_t)role_bytes(spec, ROLE_GATE);
+        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
+               (size_t)c->width * (size_t)role_bytes(spec, ROLE_GATE);
     if (c->hold == HOLD_IN_SHARED)
-        return 32 * (size_t)c->warps * (size_t)c->vecs * (size_t)c->rows * (size_t)c->width *
-               (size_t)role_bytes(spec, ROLE_X);
+        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
+               (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
     return 0;
 }
 

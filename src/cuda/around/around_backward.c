@@ -83,15 +83,16 @@ static size_t ring_bytes(const cuda_spec *spec) {
     size_t bytes = 0;
     for (int i = 0; i < STREAMS; i++)
         bytes += (size_t)(spec->rows.width * role_bytes(spec, streams[i]));
-    return bytes * 32 * (size_t)(spec->rows.warps * spec->rows.vecs);
+    return bytes * 32 * (size_t)(spec->rows.warps * spec->rows.chunks_per_thread);
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
     if (spec->kernel != CUDA_AROUND_BACKWARD)
         return 0;
-    const size_t sums =
-        (size_t)c->teams * (size_t)(c->lanes * c->vecs * c->width) * real_bytes(spec);
+    const size_t sums = (size_t)c->teams *
+                        (size_t)(c->threads_per_row * c->chunks_per_thread * c->width) *
+                        real_bytes(spec);
     const size_t ring = ring_bytes(spec);
     return ring > sums ? ring : sums;
 }
@@ -99,7 +100,7 @@ static size_t shared_bytes(const cuda_spec *spec) {
 /* Where the warps follow from the teams, whole warps each. */
 static size_t shared_of_teams(const cuda_spec *spec) {
     cuda_spec with = *spec;
-    with.rows.warps = spec->rows.teams * spec->rows.lanes / 32;
+    with.rows.warps = spec->rows.teams * spec->rows.threads_per_row / 32;
     return shared_bytes(&with);
 }
 
@@ -112,22 +113,24 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
     const int chunks = c->cols / c->width;
     const int elements = most(c->width, elements_of_thread(spec, p) / c->width * c->width);
     spec->cluster = 1;
-    c->lanes =
-        lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14, &c->vecs);
+    c->threads_per_row = lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14,
+                                           &c->chunks_per_thread);
     c->warps = c->teams = FEW_WARPS;
-    if (!c->lanes) {
+    if (!c->threads_per_row) {
         while (spec->cluster < limits->max_cluster &&
                (int64_t)spec->cluster * MOST_LANES * elements < c->cols)
             spec->cluster *= 2;
-        c->lanes = lanes_of_block(chunks, c->width, spec->cluster, elements, MOST_LANES, &c->vecs);
-        if (!c->lanes)
+        c->threads_per_row = lanes_of_block(chunks, c->width, spec->cluster, elements, MOST_LANES,
+                                            &c->chunks_per_thread);
+        if (!c->threads_per_row)
             return false;
         /* One block of several teams leaves one row of sums where as many blocks would leave one
          * each. */
-        c->teams = spec->cluster == 1 ? most(1, least(MOST_TEAMS, RESIDENT / c->lanes)) : 1;
+        c->teams =
+            spec->cluster == 1 ? most(1, least(MOST_TEAMS, RESIDENT / c->threads_per_row)) : 1;
         while (c->teams > 1 && shared_of_teams(spec) > (size_t)limits->shared_per_block)
             c->teams /= 2;
-        c->warps = c->teams * c->lanes / 32;
+        c->warps = c->teams * c->threads_per_row / 32;
     }
     spec->min_blocks = most(1, RESIDENT / (32 * c->warps));
     while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
@@ -138,7 +141,7 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
 
 static int block_rows(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
-    return c->teams * (c->lanes <= 32 ? 32 / c->lanes : 1);
+    return c->teams * (c->threads_per_row <= 32 ? 32 / c->threads_per_row : 1);
 }
 
 /* ---- Plans ------------------------------------------------------------------------------------
@@ -233,8 +236,8 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
         text, bytes,
         "cuda around backward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
         "%d warps, cluster %d",
-        (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width, block_rows(spec),
-        c->warps, spec->cluster);
+        (long long)plan->rows, (long long)plan->cols, c->threads_per_row, c->chunks_per_thread,
+        c->width, block_rows(spec), c->warps, spec->cluster);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -250,11 +253,11 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
                                               (uint64_t)(plan->around.stride[0][r] * bytes) |
                                               (uint64_t)(plan->around.stride[1][r] * bytes));
     }
-    spec.rows.stages = 1;
+    spec.rows.ring_slots = 1;
     for (int i = 0; i < STREAMS; i++) /* asynchronous copies need 4 bytes */
         if (spec.type[streams[i]] != DTYPE_NONE &&
             (spec.access[streams[i]] < 4 || spec.rows.width * role_bytes(&spec, streams[i]) < 4))
-            spec.rows.stages = 0;
+            spec.rows.ring_slots = 0;
     return spec;
 }
 

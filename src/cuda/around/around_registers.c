@@ -41,17 +41,20 @@ static bool is_gate_alone(const cuda_spec *spec) {
 static int registers_of(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
     const int in_registers = c->hold == HOLD_IN_REGISTERS;
-    const int chunks = in_registers ? c->vecs * c->rows : 4 * c->rows, width = c->width;
+    const int chunks = in_registers ? c->chunks_per_thread * c->rows : 4 * c->rows,
+              width = c->width;
     static const role under_way[] = {ROLE_BRANCH, ROLE_RESIDUAL, ROLE_GATE};
     int bytes = 0;
     for (int i = 0; i < 3 - spec->stages.gate_in_shared; i++)
         bytes += spec->type[under_way[i]] == DTYPE_NONE ? 0 : role_bytes(spec, under_way[i]);
     int words = chunks * width * bytes / 4;
     if (c->variant != ROWS_PLAIN || c->cols <= MOST_CENTRED) /* a row as numbers */
-        words = most(words, c->vecs * width + chunks * width * role_bytes(spec, ROLE_X) / 4);
+        words = most(words,
+                     c->chunks_per_thread * width + chunks * width * role_bytes(spec, ROLE_X) / 4);
     /* As numbers, too, where y waits for its scale; beside q where it is given. */
     if (spec->type[ROLE_Q] != DTYPE_NONE && in_registers && !spec->real_double)
-        words = most(words, c->vecs * width + (spec->type[ROLE_Y_SCALES] == DTYPE_NONE ? 16 : 0));
+        words = most(words, c->chunks_per_thread * width +
+                                (spec->type[ROLE_Y_SCALES] == DTYPE_NONE ? 16 : 0));
     return 44 + words + (spec->real_double ? 40 : 0) + 2 * width;
 }
 
@@ -68,7 +71,7 @@ static bool is_quantised_alone(const cuda_spec *spec) {
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
         bare = bare && (spec->type[narrow[i]] == DTYPE_NONE || role_bytes(spec, narrow[i]) == 2);
     return bare && !spec->real_double && c->hold == HOLD_IN_REGISTERS && c->width == 8 &&
-           c->variant == ROWS_PLAIN && c->vecs <= 4 && spec->cluster == 1;
+           c->variant == ROWS_PLAIN && c->chunks_per_thread <= 4 && spec->cluster == 1;
 }
 
 /* Whether such a row's y waits for its scale in the registers that had the row: 64 of them do
@@ -84,7 +87,7 @@ static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
         (!found && arch >= 100 && spec->type[ROLE_Q] == DTYPE_I8))
         return false;
     /* A last chunk that some lanes have not takes more. */
-    return c->vecs * c->lanes * c->width == c->cols ||
+    return c->chunks_per_thread * c->threads_per_row * c->width == c->cols ||
            (arch >= 90 && !layer && spec->type[ROLE_Q] != DTYPE_I8);
 }
 
@@ -92,7 +95,7 @@ static bool is_lean(const cuda_limits *limits, const cuda_spec *spec) {
  * nothing is left to hide that: the weights come beside x, for a quarter of the warps. Not where a
  * residual is under way already, nor where the scale is given and y waits for nothing. */
 static bool loads_early(const cuda_limits *limits, const cuda_spec *spec) {
-    return is_lean(limits, spec) && spec->rows.lanes == 32 &&
+    return is_lean(limits, spec) && spec->rows.threads_per_row == 32 &&
            spec->type[ROLE_Y_SCALES] != DTYPE_NONE && spec->type[ROLE_RESIDUAL] == DTYPE_NONE &&
            spec->type[ROLE_BIAS] == DTYPE_NONE;
 }
@@ -100,7 +103,7 @@ static bool loads_early(const cuda_limits *limits, const cuda_spec *spec) {
 /* Longer rows whose weights wait in shared memory, where there is time for them: y waits for no
  * scale, or a residual is under way as well. */
 static bool weights_wait(const cuda_limits *limits, const cuda_spec *spec) {
-    return is_lean(limits, spec) && spec->rows.lanes > 32 &&
+    return is_lean(limits, spec) && spec->rows.threads_per_row > 32 &&
            spec->type[ROLE_WEIGHT] != DTYPE_NONE && spec->type[ROLE_BIAS] == DTYPE_NONE &&
            (spec->type[ROLE_Y_SCALES] == DTYPE_NONE || spec->type[ROLE_RESIDUAL] != DTYPE_NONE);
 }
@@ -114,7 +117,7 @@ static bool is_short_quantised(const cuda_limits *limits, const cuda_spec *spec)
 
 void around_set_blocks(const cuda_limits *limits, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
-    if (is_gate_alone(spec) && c->width * c->vecs * c->rows <= MOST_GATED) {
+    if (is_gate_alone(spec) && c->width * c->chunks_per_thread * c->rows <= MOST_GATED) {
         spec->min_blocks = most(1, GATED_THREADS / (32 * c->warps));
         return;
     }
@@ -129,7 +132,7 @@ void around_set_blocks(const cuda_limits *limits, cuda_spec *spec) {
         spec->min_blocks = SHORT_THREADS / (32 * c->warps);
         return;
     }
-    while (c->lanes <= 32 && c->rows > 1 && registers_of(spec) > 100)
+    while (c->threads_per_row <= 32 && c->rows > 1 && registers_of(spec) > 100)
         c->rows /= 2;
     const int threads = 32 * limits->tuning->lane_registers / most(32, registers_of(spec));
     spec->min_blocks = most(1, least(spec->min_blocks, threads / (32 * c->warps)));

@@ -185,8 +185,9 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
                     "cuda around %s %lldx%lld of %lld samples: %d lanes x %d chunks of %d, "
                     "%d rows at a time, %d warps, cluster %d",
                     is_forward(plan) ? "forward" : "backward", (long long)plan->rows,
-                    (long long)plan->cols, (long long)plan->around.samples, c->lanes, c->vecs,
-                    c->width, rows_at_a_time(&plain), c->warps, plain.cluster);
+                    (long long)plan->cols, (long long)plan->around.samples, c->threads_per_row,
+                    c->chunks_per_thread, c->width, rows_at_a_time(&plain), c->warps,
+                    plain.cluster);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ static void forward_launch(const cuda_plan *plan, void *const *b, int resident, 
     int64_t grid = units;
     if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = ceil_div_i64(units, plan->turns);
-    else if (c->stages || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
+    else if (c->ring_slots || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
         grid = least_i64(units, at_once);
     grid = least_i64(grid, MOST_GRID_X / cluster);
     const int64_t turn = grid * at_a_time;

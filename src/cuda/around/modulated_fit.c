@@ -12,7 +12,7 @@ void modulated_fit_clusters(cuda_spec *spec) {
     rows_constants *c = &spec->rows;
     while (spec->cluster > 2 && spec->cluster % 2 == 0 && c->teams % 2 == 0) {
         spec->cluster /= 2;
-        c->lanes *= 2;
+        c->threads_per_row *= 2;
         c->teams /= 2;
     }
 }
@@ -27,13 +27,14 @@ void modulated_fit_registers(cuda_plan *plan) {
     const bool is_roomy = t->whole_warps && t->quarter_warps;
     rows_constants *c = &spec->rows;
     if (spec->type[ROLE_X] != DTYPE_BF16 || c->variant != ROWS_PLAIN || c->width != 8 ||
-        c->hold != HOLD_IN_REGISTERS || c->width * c->vecs != t->elements)
+        c->hold != HOLD_IN_REGISTERS || c->width * c->chunks_per_thread != t->elements)
         return;
-    if (c->lanes > 32 && !is_roomy && spec->min_blocks > 2)
+    if (c->threads_per_row > 32 && !is_roomy && spec->min_blocks > 2)
         spec->min_blocks = spec->min_blocks * 7 / 8;
     const int bytes = most(role_bytes(spec, ROLE_WEIGHT), role_bytes(spec, ROLE_BIAS));
-    if (c->lanes == 32 && is_roomy && bytes <= 2 && spec->activation == PLANISH_IDENTITY) {
-        c->stages = 0;
+    if (c->threads_per_row == 32 && is_roomy && bytes <= 2 &&
+        spec->activation == PLANISH_IDENTITY) {
+        c->ring_slots = 0;
         spec->min_blocks = t->threads / (32 * c->warps);
     }
 }

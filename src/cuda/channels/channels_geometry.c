@@ -29,7 +29,7 @@ static int width_of(int pixels, int wanted) {
 
 static int lanes_of(const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
-    return c->rows * c->tile_pixels / c->width;
+    return c->line_channels * c->tile_pixels / c->width;
 }
 
 /* Planes of threads over a block's channels, of which the fewest a block has are `fewest`, in at
@@ -38,7 +38,7 @@ static bool set_planes(const channels_tuning *t, cuda_spec *spec, int planes, in
                        int threads) {
     channels_constants *c = &spec->channels;
     const bool backward = spec->pass == PLANISH_BACKWARD;
-    const int rows = c->rows, lanes = lanes_of(spec), depth = c->depth / rows;
+    const int rows = c->line_channels, lanes = lanes_of(spec), depth = c->depth / rows;
     planes = most(planes, ceil_div(depth, backward ? each : t->forward_each));
     planes = least(planes, least(fewest / rows, most(1, threads / lanes)));
     if (backward && ceil_div(depth, planes) > each)
@@ -65,7 +65,7 @@ static void set_lines(cuda_spec *spec) {
     int rows = 1;
     while (rows * c->pixels % 4)
         rows *= 2;
-    c->rows = c->pixels >= 4 && c->cols % rows == 0 ? rows : 1;
+    c->line_channels = c->pixels >= 4 && c->cols % rows == 0 ? rows : 1;
 }
 
 /* Shares the channels between the blocks of a cluster; returns the fewest a block has. */
@@ -84,7 +84,7 @@ static int64_t part_bytes(const cuda_spec *spec) {
 /* Whether a block has a large part of f32, of which a multiprocessor holds one or two (forward). */
 static bool is_large(const channels_tuning *t, const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
-    return spec->pass == PLANISH_FORWARD && c->rows == 1 &&
+    return spec->pass == PLANISH_FORWARD && c->line_channels == 1 &&
            part_bytes(spec) > (spec->cluster == 1 ? t->alone_bytes : t->whole_bytes);
 }
 
@@ -93,12 +93,12 @@ static bool set_forward_planes(const channels_tuning *t, cuda_spec *spec, int fe
     channels_constants *c = &spec->channels;
     if (is_large(t, spec))
         return set_planes(t, spec, t->whole_planes / 2, fewest, 0, t->most_threads);
-    const int lines = c->depth / c->rows, wanted = ceil_div(lines, t->shared_each);
+    const int lines = c->depth / c->line_channels, wanted = ceil_div(lines, t->shared_each);
     if (spec->cluster > 1 && wanted > t->whole_planes)
         return set_planes(t, spec, ceil_div(wanted, 4) * 4, fewest, 0, 2 * t->most_threads);
     const bool alone = spec->cluster == 1;
     const int each =
-        c->rows > 1 ? lines / t->lines_each : (lines + t->most_each / 2) / t->most_each;
+        c->line_channels > 1 ? lines / t->lines_each : (lines + t->most_each / 2) / t->most_each;
     const int planes = alone ? most(2, least(each, t->whole_planes)) : t->whole_planes;
     return set_planes(t, spec, planes, fewest, 0, t->most_threads);
 }
@@ -114,13 +114,13 @@ static bool has_many(const channels_tuning *t, const cuda_spec *spec) {
 /* Threads of a multiprocessor, by the registers they need. */
 static int threads_of(const channels_tuning *t, const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
-    const int each = ceil_div(c->depth / c->rows, c->planes);
+    const int each = ceil_div(c->depth / c->line_channels, c->planes);
     if (spec->pass == PLANISH_FORWARD)
         return channels_is_shifted(spec) ? t->shifted_threads : t->forward_threads;
     if (((has_many(t, spec) && each <= t->many_each) || channels_is_shifted(spec)) &&
         spec->cluster == 1)
         return t->backward_many_threads;
-    if (c->rows > 1)
+    if (c->line_channels > 1)
         return each < t->light_each && role_bytes(spec, ROLE_X) == 2 ? t->light_lines_threads
                                                                      : t->lines_threads;
     return c->tile_pixels == c->pixels && each <= t->light_each ? t->light_threads
@@ -140,7 +140,7 @@ static bool set_planes_of_lines(cuda_plan *plan) {
     const channels_tuning *t = &plan->limits.tuning->channels;
     cuda_spec *spec = &plan->main;
     channels_constants *c = &spec->channels;
-    const int lanes = lanes_of(spec), lines = c->depth / c->rows;
+    const int lanes = lanes_of(spec), lines = c->depth / c->line_channels;
     const int largest = least(lines, t->most_threads / lanes);
     int best = 0, best_planes = 0;
     c->lanes = lanes;
@@ -163,7 +163,7 @@ static bool set_backward_planes(cuda_plan *plan, int fewest, int each) {
     const channels_tuning *t = &plan->limits.tuning->channels;
     cuda_spec *spec = &plan->main;
     channels_constants *c = &spec->channels;
-    if (spec->cluster == 1 && c->rows > 1)
+    if (spec->cluster == 1 && c->line_channels > 1)
         return set_planes_of_lines(plan);
     if (spec->cluster == 1 && part_bytes(spec) <= t->alone_bytes)
         return set_planes(t, spec, t->whole_planes, fewest, each, t->most_threads);
@@ -177,7 +177,7 @@ static bool set_backward_planes(cuda_plan *plan, int fewest, int each) {
 static bool may_hold(const channels_tuning *t, const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
     const bool forward = spec->pass == PLANISH_FORWARD;
-    const bool large = forward && role_bytes(spec, ROLE_X) == 4 && c->rows == 1;
+    const bool large = forward && role_bytes(spec, ROLE_X) == 4 && c->line_channels == 1;
     if (spec->cluster == 1)
         return part_bytes(spec) <= (large ? t->large_bytes : t->alone_bytes) || !forward;
     if (3 * channels_message_bytes(spec) > part_bytes(spec))
@@ -195,24 +195,24 @@ static bool whole_image(cuda_plan *plan, int each) {
     const bool backward = spec->pass == PLANISH_BACKWARD;
     const int largest = least(plan->limits.max_cluster, backward ? 16 : 8);
     c->tile_pixels = c->pixels;
-    c->stages = 1;
+    c->ring_slots = 1;
     set_lines(spec);
     for (size_t i = 0; i < sizeof clusters / sizeof *clusters && clusters[i] <= largest; i++) {
         const int fewest = share_channels(spec, clusters[i]);
         if (fewest < least(8, c->cols) || !may_hold(t, spec))
             continue;
         /* Fewer planes of more threads have fewer sums. */
-        c->width = width_of(c->rows * c->pixels, is_large(t, spec) ? 2 : 4);
+        c->width = width_of(c->line_channels * c->pixels, is_large(t, spec) ? 2 : 4);
         if (!(backward ? set_backward_planes(plan, fewest, each)
                        : set_forward_planes(t, spec, fewest)) ||
             !fits(plan))
             continue;
-        c->stages = backward && clusters[i] == 1 && c->rows == 1 ? 2 : 1;
+        c->ring_slots = backward && clusters[i] == 1 && c->line_channels == 1 ? 2 : 1;
         if (!fits(plan))
-            c->stages = 1;
+            c->ring_slots = 1;
         return true;
     }
-    c->rows = 1;
+    c->line_channels = 1;
     return false;
 }
 
@@ -253,9 +253,9 @@ static int most_pixels(const channels_tuning *t, const cuda_spec *spec) {
 static double cost_of_tile(const channels_tuning *t, const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
     const int tile = c->tile_pixels, pixels = c->pixels;
-    const double bytes = (double)c->stages * c->cols * tile * held_bytes(spec);
+    const double bytes = (double)c->ring_slots * c->cols * tile * held_bytes(spec);
     const bool shifted = channels_is_shifted(spec), forward = spec->pass == PLANISH_FORWARD;
-    const bool many = (has_many(t, spec) || shifted) && c->stages == 2;
+    const bool many = (has_many(t, spec) || shifted) && c->ring_slots == 2;
     const double room = forward            ? t->forward_bytes
                         : is_wide(t, spec) ? t->wide_bytes
                         : many             ? t->many_bytes
@@ -270,7 +270,7 @@ static double cost_of_tile(const channels_tuning *t, const cuda_spec *spec) {
         forward && tile == 32 && role_bytes(spec, ROLE_X) == 4 && c->cols >= t->many_channels;
     const double wide = 1.1 - .001 * least(tile, 64);
     const double shape = tile == 64 ? 1 : line ? 1.03 : is_wide(t, spec) && !narrow ? wide : 1.1;
-    const bool single = is_wide(t, spec) && c->stages == 1;
+    const bool single = is_wide(t, spec) && c->ring_slots == 1;
     /* Lines of f32 that go on are no better for it, as measured. */
     const bool spanning = channels_is_spanning(spec) && role_bytes(spec, ROLE_X) == 2;
     const double idle = spanning ? 1 : (double)ceil_div(pixels, tile) * tile / pixels;
@@ -295,7 +295,7 @@ static bool some_pixels(cuda_plan *plan, int each) {
         /* Fewer threads of more pixels, so that each has few channels to sum. */
         const bool eight = backward && tiles[i] == 32 && role_bytes(spec, ROLE_X) == 2;
         c->width = tile_width(spec, eight ? 8 : 4);
-        c->stages = backward ? 2 : 1;
+        c->ring_slots = backward ? 2 : 1;
         const bool shifted = channels_is_shifted(spec);
         const int planes = shifted ? shifted_planes(spec, backward ? each : t->shifted_each)
                            : is_wide(t, spec)  ? wide_planes(t, spec)
@@ -307,7 +307,7 @@ static bool some_pixels(cuda_plan *plan, int each) {
             (shifted && c->planes % ALIKE && c->cols >= ALIKE))
             continue;
         if (!fits(plan))
-            c->stages = 1;
+            c->ring_slots = 1;
         if (!fits(plan))
             continue;
         const double cost = cost_of_tile(t, spec);
@@ -348,7 +348,7 @@ static bool shared_pixels(cuda_plan *plan) {
     const bool ring = backward && c->pixels * role_bytes(spec, ROLE_X) % SECTOR == 0;
     c->tile_pixels = shared_tile(spec, ring && !share_lines(t, spec) ? 32 : 64);
     c->width = tile_width(spec, 4);
-    c->stages = ring ? 2 : 1;
+    c->ring_slots = ring ? 2 : 1;
     if (c->tile_pixels >= c->pixels)
         return false;
     for (int cluster = 2; cluster <= plan->limits.max_cluster; cluster *= 2) {
@@ -391,7 +391,7 @@ bool channels_set_geometry(cuda_plan *plan) {
     const channels_tuning *t = &plan->limits.tuning->channels;
     cuda_spec *spec = &plan->main;
     channels_constants *c = &spec->channels;
-    c->stages = c->rows = 1;
+    c->ring_slots = c->line_channels = 1;
     if (!set_geometry(plan, t->most_each) && !set_geometry(plan, 2 * t->most_each))
         return false;
     spec->min_blocks = blocks_of(plan, threads_of(t, spec));

@@ -44,7 +44,7 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
     const bool backward = spec->pass == PLANISH_BACKWARD;
     const size_t tile = (size_t)c->tile_pixels, depth = (size_t)c->depth;
-    const size_t rows = (size_t)c->rows, stages = (size_t)c->stages;
+    const size_t rows = (size_t)c->line_channels, stages = (size_t)c->ring_slots;
     const size_t parts = (size_t)parts_of(spec);
     size_t bytes = tile_bytes(spec, role_bytes(spec, ROLE_X));
     if (backward)

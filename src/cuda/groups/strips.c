@@ -344,7 +344,7 @@ bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_l
     const int64_t at_once = strips_at_once(&shared, images, limits);
     if (same && strips <= at_once)
         return false;
-    shared.groups.delay = is_backward(&shared) && shared.min_blocks > 1 && strips > 2 * at_once;
+    shared.groups.late_half = is_backward(&shared) && shared.min_blocks > 1 && strips > 2 * at_once;
     *spec = shared;
     return true;
 }

@@ -61,9 +61,9 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     } else {
         plan->main.kernel = CUDA_APPLY;
         c->warps = t->long_warps;
-        spec->cluster = spec->min_blocks = c->rows = c->vecs = c->teams = 1;
-        c->lanes = 32 * t->long_warps;
-        int strips = ceil_div(cols, c->lanes * c->width);
+        spec->cluster = spec->min_blocks = c->rows = c->chunks_per_thread = c->teams = 1;
+        c->threads_per_row = 32 * t->long_warps;
+        int strips = ceil_div(cols, c->threads_per_row * c->width);
         plan->partials = most(1, t->long_blocks * limits->multiprocessors / strips);
         if (plan->partials > p->rows)
             plan->partials = p->rows > 0 ? p->rows : 1;
@@ -94,7 +94,7 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
         /* Registers for the normal distribution, beside those of rows within a warp. */
-        if (p->activation == PLANISH_GELU && c->lanes <= 32)
+        if (p->activation == PLANISH_GELU && c->threads_per_row <= 32)
             spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
         cooperative_geometry(plan, x_bytes, &plan->limits);
         if (c->groups)
@@ -205,8 +205,9 @@ static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
                     spec->kernel == CUDA_FORWARD ? "forward"
                     : spec->kernel == CUDA_APPLY ? "backward (two reads)"
                                                  : "backward",
-                    (long long)plan->rows, (long long)plan->cols, c->lanes, c->vecs, c->width,
-                    rows_at_a_time(spec), c->warps, spec->cluster, spec->cooperating_blocks, cut);
+                    (long long)plan->rows, (long long)plan->cols, c->threads_per_row,
+                    c->chunks_per_thread, c->width, rows_at_a_time(spec), c->warps, spec->cluster,
+                    spec->cooperating_blocks, cut);
 }
 
 const cuda_family rows_family = {

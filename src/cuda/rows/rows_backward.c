@@ -93,11 +93,11 @@ static int is_tiled(const rows_backward_tuning *t, const cuda_spec *spec, int co
 static void tiled_geometry(const rows_backward_tuning *t, cuda_spec *spec, int cols) {
     rows_constants *c = &spec->rows;
     c->variant = ROWS_TILED;
-    c->lanes = cols <= t->tiled_whole_cols ? 1 : 2;
-    c->vecs = ceil_div(cols / c->width, c->lanes);
+    c->threads_per_row = cols <= t->tiled_whole_cols ? 1 : 2;
+    c->chunks_per_thread = ceil_div(cols / c->width, c->threads_per_row);
     c->warps = c->teams = t->tiled_warps;
     spec->min_blocks = 2;
-    c->stages = 2;
+    c->ring_slots = 2;
 }
 
 /* Rows of an odd length, where one thread can copy whole tiles; two blocks are to fit a
@@ -116,10 +116,10 @@ static void runs_geometry(const rows_backward_tuning *t, cuda_spec *spec, int co
     double least_cost = 0;
     int least_each = 1;
     c->variant = ROWS_IN_RUNS;
-    c->lanes = lanes;
-    c->vecs = ceil_div(cols, lanes);
+    c->threads_per_row = lanes;
+    c->chunks_per_thread = ceil_div(cols, lanes);
     c->warps = c->teams = t->runs_warps;
-    c->stages = 2;
+    c->ring_slots = 2;
     /* The planes whose threads have the least to do: words, and what the sums of two rows come to.
      */
     for (int planes = 1; planes <= pairs; planes *= 2) {
@@ -151,16 +151,16 @@ static int warps_geometry(cuda_spec *spec, const backward_row *r) {
     const rows_backward_tuning *t = &r->limits->tuning->rows_backward;
     const int most_elements = r->is_double ? 10 : r->bytes == 4 || r->width == 8 ? 24 : 32;
     int vecs = 1;
-    c->lanes = lanes_within_warp(r->chunks, r->width, r->width * r->bytes, most_elements,
-                                 r->bytes == 2 ? 16 : 8, 60, 14, &vecs);
-    if (!c->lanes)
+    c->threads_per_row = lanes_within_warp(r->chunks, r->width, r->width * r->bytes, most_elements,
+                                           r->bytes == 2 ? 16 : 8, 60, 14, &vecs);
+    if (!c->threads_per_row)
         return 0;
     const int held = vecs * r->width *
                      (r->is_double              ? 4
                       : r->bytes == 4           ? 2
                       : r->width * r->bytes < 4 ? 3
                                                 : 1);
-    c->vecs = vecs;
+    c->chunks_per_thread = vecs;
     c->warps = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? t->most_warps : 8;
     /* Weights and biases of f32 beside dy through an activation, and the normal distribution: more
      * registers for a thread. */
@@ -171,7 +171,7 @@ static int warps_geometry(cuda_spec *spec, const backward_row *r) {
     c->teams = c->warps;
     const int row = 32 * c->warps * spec->min_blocks * vecs * r->width * r->all_bytes;
     c->rows = most(1, least(2, t->in_flight / row));
-    c->stages = c->rows == 1 ? 2 : 1;
+    c->ring_slots = c->rows == 1 ? 2 : 1;
     return 1;
 }
 
@@ -240,11 +240,11 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
                    : least(8, most(1, s.threads / s.lanes));
     c->warps = c->teams * s.lanes / 32;
     spec->cluster = s.cluster;
-    c->lanes = s.lanes;
-    c->vecs = s.vecs;
+    c->threads_per_row = s.lanes;
+    c->chunks_per_thread = s.vecs;
     const int stage = 32 * c->warps * s.vecs * r->width * r->all_bytes;
     const bool small = stage <= 32 << 10 && s.threads == t->threads && s.lanes > 64;
-    c->stages = c->hold || small ? 2 : 1;
+    c->ring_slots = c->hold || small ? 2 : 1;
     return 1;
 }
 
@@ -260,7 +260,7 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
     r.width = chunk_width(cols, r.bytes, is_double ? 2 : 8);
     r.chunks = cols / r.width;
     c->width = r.width;
-    spec->cluster = c->rows = c->stages = spec->min_blocks = 1;
+    spec->cluster = c->rows = c->ring_slots = spec->min_blocks = 1;
     c->dsum_in_ring = 0;
     /* dy goes through an activation in registers; tiles have no room for dsum. */
     const bool plain = spec->activation == PLANISH_IDENTITY && spec->type[ROLE_DSUM] == DTYPE_NONE;
@@ -291,5 +291,5 @@ void backward_fit_buffers(cuda_spec *spec) {
         narrow |= spec->access[read[i]] < 4 || c->width * role_bytes(spec, read[i]) < 4;
     if (c->variant == ROWS_PLAIN &&
         (spec->kernel == CUDA_APPLY || (narrow && c->hold == HOLD_IN_THREAD)))
-        c->stages = 0;
+        c->ring_slots = 0;
 }

@@ -43,13 +43,13 @@ void cooperative_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits)
     plan->cooperative.kernel = forward ? CUDA_FORWARD : CUDA_BACKWARD;
     cuda_spec *spec = &plan->cooperative;
     rows_constants *c = &spec->rows;
-    c->lanes = lanes;
+    c->threads_per_row = lanes;
     c->warps = lanes / 32;
-    c->vecs = vecs;
+    c->chunks_per_thread = vecs;
     spec->cooperating_blocks = group;
     c->rows = spec->cluster = c->teams = c->early = 1;
     c->hold = forward ? (int)HOLD_IN_SHARED : (int)HOLD_IN_RING;
-    c->stages = stages;
+    c->ring_slots = stages;
     /* As measured; an exchange of f32 backward rows takes three turns. */
     c->delay = !forward ? bytes == 4 ? stages - 1 : stages / 2 : stages == 6 ? 4 : (stages + 1) / 2;
     if (!forward && bytes == 4)

@@ -44,8 +44,8 @@ static void centred_geometry(const rows_forward_tuning *t, cuda_spec *spec, int 
     const int elements = vecs * width;
     /* Narrow chunks take registers for their addresses. */
     const int few = vecs <= 2 || (width == 8 && vecs <= t->centred_few_vecs);
-    c->lanes = lanes;
-    c->vecs = vecs;
+    c->threads_per_row = lanes;
+    c->chunks_per_thread = vecs;
     c->warps = t->centred_warps;
     c->rows = least(width == 8 || vecs <= 2 ? t->centred_rows
                     : vecs <= 8             ? 2
@@ -77,8 +77,8 @@ static void tiled_geometry(const gpu_tuning *gpu, cuda_spec *spec, int chunks) {
         lanes *= 2;
     const int elements = ceil_div(chunks, lanes) * width;
     c->variant = ROWS_TILED;
-    c->lanes = lanes;
-    c->vecs = ceil_div(chunks, lanes);
+    c->threads_per_row = lanes;
+    c->chunks_per_thread = ceil_div(chunks, lanes);
     c->warps = lanes == 32 ? 8 : lanes >= 8 || chunks * width < 20 ? 4 : 2;
     c->rows = lanes == 32 ? 2 : 1;
     int registers = lanes > 2 ? elements + 34 : elements * 3 / 2 + 34;
@@ -106,8 +106,8 @@ static void runs_geometry(const gpu_tuning *gpu, cuda_spec *spec, int cols, int 
     const rows_forward_tuning *t = &gpu->rows_forward;
     const int lanes = cols <= t->runs_half_cols ? 16 : 32, words = run_words(cols, lanes);
     c->variant = ROWS_IN_RUNS;
-    c->lanes = lanes;
-    c->vecs = ceil_div(chunks, lanes);
+    c->threads_per_row = lanes;
+    c->chunks_per_thread = ceil_div(chunks, lanes);
     c->warps = lanes == 16 ? 4 : 8;
     c->rows = lanes == 16 ? 4 : 2;
     c->held_as_words = words > t->runs_most_words;
@@ -191,7 +191,7 @@ static void ring_and_blocks(cuda_plan *plan, const forward_row *r) {
     const rows_forward_tuning *t = &plan->limits.tuning->rows_forward;
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
-    const int lanes = c->lanes, vecs = c->vecs;
+    const int lanes = c->threads_per_row, vecs = c->chunks_per_thread;
     const int held = vecs * r->width, chunk_bytes = r->width * r->x_bytes;
     const int halves = is_whole(r) && !r->wide_range;
     const int whole_warp = t->whole_warps && lanes == 32 && halves;
@@ -215,14 +215,17 @@ static void ring_and_blocks(cuda_plan *plan, const forward_row *r) {
     else if (held > r->elements || (lanes <= 32 && !whole_warp))
         threads = t->narrow_threads;
     const int direct = is_whole(r) ? t->short_lanes : t->direct_lanes;
-    c->stages = c->hold == HOLD_IN_REGISTERS && chunk_bytes >= 4 && !r->is_double &&
-                (lanes > direct || (lanes <= 32 && held >= r->elements && !whole_warp && !quarter));
+    c->ring_slots =
+        c->hold == HOLD_IN_REGISTERS && chunk_bytes >= 4 && !r->is_double &&
+        (lanes > direct || (lanes <= 32 && held >= r->elements && !whole_warp && !quarter));
     if (t->long_threads && lanes > t->direct_lanes) {
         threads = t->long_threads;
-        c->stages = c->stages && lanes <= 512;
+        c->ring_slots = c->ring_slots && lanes <= 512;
     }
     /* One block in a multiprocessor is not to be started anew. */
-    plan->turns = in_shared ? 1 : c->stages && spec->cluster == 1 && lanes <= 512 ? t->turns : 0;
+    plan->turns = in_shared                                             ? 1
+                  : c->ring_slots && spec->cluster == 1 && lanes <= 512 ? t->turns
+                                                                        : 0;
     spec->min_blocks = most(1, least(16, threads / (32 * c->warps)));
 }
 
@@ -256,10 +259,10 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
     c->hold = HOLD_IN_REGISTERS;
     if (x_bytes == 2 && !is_double && !c->groups && is_special(spec, cols, r.chunks, limits))
         return;
-    c->lanes = warps_lanes(spec, &r, &vecs);
-    if (!c->lanes)
-        c->lanes = blocks_lanes(spec, &r, &vecs);
-    c->vecs = vecs;
+    c->threads_per_row = warps_lanes(spec, &r, &vecs);
+    if (!c->threads_per_row)
+        c->threads_per_row = blocks_lanes(spec, &r, &vecs);
+    c->chunks_per_thread = vecs;
     ring_and_blocks(plan, &r);
 }
 
@@ -282,10 +285,10 @@ void group_rows_geometry(cuda_plan *plan, int x_bytes) {
     plan->turns = 1;
     spec->cluster = c->rows = 1;
     c->hold = HOLD_IN_SHARED;
-    c->stages = c->early = 0;
-    c->lanes = in_warps(chunks, vecs);
-    c->warps = c->lanes / 32;
-    c->vecs = vecs;
+    c->ring_slots = c->early = 0;
+    c->threads_per_row = in_warps(chunks, vecs);
+    c->warps = c->threads_per_row / 32;
+    c->chunks_per_thread = vecs;
     spec->min_blocks = fit;
 }
 
@@ -304,7 +307,8 @@ void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
     const bool narrow = is_narrow(spec), tiled = rows_are_tiled(spec);
     /* Rows within warps that fill less than half of the device: rather more threads than several
      * rows for each. */
-    while (c->lanes <= 32 && c->rows > 1 && 2 * all_units(plan, spec) < rows_resident(plan, spec) &&
+    while (c->threads_per_row <= 32 && c->rows > 1 &&
+           2 * all_units(plan, spec) < rows_resident(plan, spec) &&
            !(tiled && rows_at_a_time(spec) % 16)) /* a tile is whole words */
         c->rows /= 2;
     if (tiled) {
@@ -313,13 +317,13 @@ void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
         return;
     }
     const int few = all_units(plan, spec) <= 2 * plan->limits.multiprocessors / spec->cluster;
-    if (c->hold == HOLD_IN_SHARED && few && c->vecs <= 5)
+    if (c->hold == HOLD_IN_SHARED && few && c->chunks_per_thread <= 5)
         c->hold = HOLD_IN_REGISTERS;
     if (c->hold == HOLD_IN_SHARED && narrow)
         c->hold = READ_AGAIN;
     /* A ring needs rows to come: with one turn for each team it would only delay the first. */
     if (narrow || all_units(plan, spec) <= rows_resident(plan, spec))
-        c->stages = 0;
+        c->ring_slots = 0;
     if (c->hold == HOLD_IN_REGISTERS && !spec->real_double && c->warps <= 16 && few) {
         c->early = 1;
         spec->min_blocks = 1;

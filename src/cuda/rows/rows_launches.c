@@ -164,7 +164,7 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
     if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = (units + plan->turns - 1) / plan->turns;
-    else if (c->stages || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
+    else if (c->ring_slots || (c->variant == ROWS_PLAIN && c->hold != HOLD_IN_REGISTERS))
         grid = at_once;
     if (grid > units)
         grid = units;

@@ -51,31 +51,31 @@ size_t rows_plan_workspace(const cuda_plan *plan) {
 size_t rows_shared_bytes(const cuda_spec *s) {
     const cuda_spec *spec = s;
     const rows_constants *c = &spec->rows;
-    size_t threads = 32 * (size_t)c->warps, vecs = (size_t)c->vecs;
+    size_t threads = 32 * (size_t)c->warps, vecs = (size_t)c->chunks_per_thread;
     size_t x = (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
     size_t tiles = rows_are_tiled(s) ? (size_t)rows_at_a_time(s) * (size_t)c->cols * 2 : 0;
     if (tiles && c->variant == ROWS_IN_RUNS) /* lanes read a run that ends behind the last row */
-        tiles = round_up(tiles + 4 * (size_t)run_words(c->cols, c->lanes) + 4);
+        tiles = round_up(tiles + 4 * (size_t)run_words(c->cols, c->threads_per_row) + 4);
     if (tiles && s->kernel == CUDA_FORWARD)
         return tiles;
     if (s->kernel == CUDA_FORWARD) {
         const bool alone = c->hold == HOLD_IN_SHARED && spec->cooperating_blocks == 1;
-        int slots = alone ? 1 : c->hold == READ_AGAIN ? 0 : c->stages;
+        int slots = alone ? 1 : c->hold == READ_AGAIN ? 0 : c->ring_slots;
         return (size_t)slots * (size_t)c->rows * threads * vecs * x;
     }
     if (s->kernel == CUDA_BACKWARD) {
         size_t g = (size_t)c->width * (size_t)role_bytes(spec, ROLE_DY);
-        size_t ring = (size_t)c->stages * (size_t)c->rows * vecs * threads * (x + g);
+        size_t ring = (size_t)c->ring_slots * (size_t)c->rows * vecs * threads * (x + g);
         if (tiles)
-            ring = 2 * (size_t)c->stages * tiles;
+            ring = 2 * (size_t)c->ring_slots * tiles;
         if (c->dsum_in_ring && spec->cooperating_blocks == 1)
-            ring += (size_t)c->stages * (size_t)c->rows * vecs * threads * (size_t)c->width *
+            ring += (size_t)c->ring_slots * (size_t)c->rows * vecs * threads * (size_t)c->width *
                     (size_t)role_bytes(spec, ROLE_DSUM);
-        if (c->hold == HOLD_IN_RING && c->stages &&
+        if (c->hold == HOLD_IN_RING && c->ring_slots &&
             spec->cooperating_blocks == 1) /* the weights, converted */
             ring += vecs * threads * (size_t)c->width * real_bytes(spec);
-        size_t sums =
-            (size_t)c->teams * (size_t)c->lanes * vecs * (size_t)c->width * real_bytes(spec);
+        size_t sums = (size_t)c->teams * (size_t)c->threads_per_row * vecs * (size_t)c->width *
+                      real_bytes(spec);
         if (c->variant == ROWS_IN_RUNS)
             sums = 2 * (size_t)c->planes * (size_t)c->cols * real_bytes(spec);
         if (!spec->want_dweight && !spec->want_dbias)
@@ -88,8 +88,8 @@ size_t rows_shared_bytes(const cuda_spec *s) {
 int rows_at_a_time(const cuda_spec *s) {
     const cuda_spec *spec = s;
     const rows_constants *c = &spec->rows;
-    if (c->lanes <= 32)
-        return c->warps * (32 / c->lanes) * c->rows;
+    if (c->threads_per_row <= 32)
+        return c->warps * (32 / c->threads_per_row) * c->rows;
     if (spec->cooperating_blocks > 1)
         return 1;
     return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;

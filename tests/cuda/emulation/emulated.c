@@ -117,10 +117,10 @@ static void share_rows(cuda_plan *plan) {
     plan->cooperative.kernel = plan->main.kernel == CUDA_FORWARD ? CUDA_FORWARD : CUDA_BACKWARD;
     plan->cooperative.cooperating_blocks = s->group;
     plan->cooperative.cluster = plan->cooperative.min_blocks = 1;
-    c->lanes = s->lanes;
+    c->threads_per_row = s->lanes;
     c->warps = s->lanes / 32;
-    c->vecs = s->vecs;
-    c->stages = s->stages;
+    c->chunks_per_thread = s->vecs;
+    c->ring_slots = s->stages;
     c->delay = s->delay;
     c->rows = c->teams = c->hold = c->early = 1;
     cuda_family_of(plan)->plan_size(plan);
@@ -149,8 +149,8 @@ static struct variant {
     {CUDA_FORWARD, "HOLD", 1, 1, 0},
     {CUDA_FORWARD, "HOLD", 2, 2, 0},
     {CUDA_FORWARD, "HELD_AS_WORDS", 1, 1, 0},
-    {CUDA_FORWARD, "STAGES", 0, 0, 0},
-    {CUDA_FORWARD, "STAGES", 1, 9, 0},
+    {CUDA_FORWARD, "RING_SLOTS", 0, 0, 0},
+    {CUDA_FORWARD, "RING_SLOTS", 1, 9, 0},
     {CUDA_FORWARD, "EARLY", 0, 0, 0},
     {CUDA_FORWARD, "EARLY", 1, 1, 0},
     {CUDA_FORWARD, "CLUSTER", 2, 16, 0},
@@ -164,9 +164,9 @@ static struct variant {
     {CUDA_FORWARD, "ACCESSES[x]", 4, 4, 0},
     {CUDA_FORWARD, "ACCESSES[x]", 8, 8, 0},
     {CUDA_FORWARD, "ACCESSES[x]", 16, 16, 0},
-    {CUDA_BACKWARD, "STAGES", 0, 0, 0},
-    {CUDA_BACKWARD, "STAGES", 1, 1, 0},
-    {CUDA_BACKWARD, "STAGES", 2, 9, 0},
+    {CUDA_BACKWARD, "RING_SLOTS", 0, 0, 0},
+    {CUDA_BACKWARD, "RING_SLOTS", 1, 1, 0},
+    {CUDA_BACKWARD, "RING_SLOTS", 2, 9, 0},
     {CUDA_BACKWARD, "TEAMS", 2, 32, 0},
     {CUDA_BACKWARD, "HOLD", 1, 1, 0},
     {CUDA_BACKWARD, "CLUSTER", 3, 3, 0},
@@ -224,10 +224,10 @@ static struct variant {
     {CUDA_CHANNELS, "CLUSTER", 6, 6, 0},
     {CUDA_CHANNELS, "CLUSTER", 8, 8, 0},
     {CUDA_CHANNELS, "CLUSTER", 16, 16, 0},
-    {CUDA_CHANNELS, "ROWS", 1, 1, 0},
-    {CUDA_CHANNELS, "ROWS", 2, 2, 0},
-    {CUDA_CHANNELS, "ROWS", 4, 4, 0},
-    {CUDA_CHANNELS, "STAGES", 2, 2, 0},
+    {CUDA_CHANNELS, "LINE_CHANNELS", 1, 1, 0},
+    {CUDA_CHANNELS, "LINE_CHANNELS", 2, 2, 0},
+    {CUDA_CHANNELS, "LINE_CHANNELS", 4, 4, 0},
+    {CUDA_CHANNELS, "RING_SLOTS", 2, 2, 0},
     {CUDA_CHANNELS, "LAST", 1, 1, 0},
     {CUDA_CHANNELS, "OUT_THROUGH_SHARED", 1, 1, 0},
     {CUDA_CHANNELS, "CORRECT", 1, 1, 0},
@@ -252,7 +252,7 @@ static struct variant {
     {CUDA_STRIPS, "CLUSTER", 2, 2, 0},
     {CUDA_STRIPS, "CLUSTER", 4, 16, 0},
     {CUDA_STRIPS, "COOPERATING_BLOCKS", 2, 16, 0},
-    {CUDA_STRIPS, "DELAY", 1, 1, 0},
+    {CUDA_STRIPS, "LATE_HALF", 1, 1, 0},
     {CUDA_STRIPS, "CORRECT", 1, 1, 0},
     {CUDA_STRIPS, "DEPTH", 1, 1, 0},
     {CUDA_GENERAL_ROWS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},

@@ -4,9 +4,9 @@
  * one row of partial sums, which finish.cu or around_samples.cu adds up. No atomics: the order of every sum is
  * fixed by the launch.
  *
- * Chunks, LANES, VECS, TEAMS, CLUSTER and the way sums go are those of ../rows/backward.cu, whose texts this one
- * shares. Rows come through one slot of shared memory for each stream, by asynchronous copies (STAGES 1), or
- * straight to registers.
+ * Chunks, THREADS_PER_ROW, CHUNKS_PER_THREAD, TEAMS, CLUSTER and the way sums go are those of ../rows/backward.cu,
+ * whose texts this one shares. Rows come through one slot of shared memory for each stream, by asynchronous copies
+ * (RING_SLOTS 1), or straight to registers.
  *
  *     dm = dy * silu(gate) * f'(m)       before the row's sums, in registers; with it dgate, dscale and dshift
  *     g = dm * (1 + scale) * w           whose means with those of g * xhat make ds
@@ -20,8 +20,9 @@
  * VARIES says of which tensors the address depends on the row, ALIKE which have one element for all of it: sets of
  * roles. INDEX_ALIGNED: of the number of a row's first element for dropout, up to 4.
  *
- * Constants: KIND ACTIVATION COLS WIDTH LANES VECS WARPS TEAMS CLUSTER STAGES CORRECT MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS
- * WEIGHT_OFFSET GATE_BEFORE DROPOUT TWO_LEVELS BY_SAMPLE VARIES ALIKE INDEX_ALIGNED, dtypes and alignments.
+ * Constants: KIND ACTIVATION COLS WIDTH THREADS_PER_ROW CHUNKS_PER_THREAD WARPS TEAMS CLUSTER RING_SLOTS CORRECT
+ * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS WEIGHT_OFFSET GATE_BEFORE DROPOUT TWO_LEVELS BY_SAMPLE VARIES ALIKE
+ * INDEX_ALIGNED, dtypes and alignments.
  */
 struct around_tensor {
     void *data;
@@ -47,14 +48,14 @@ constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SHARERS = CLUSTER;
 constexpr bool SLICED = false; /* as in ../rows/backward.cu */
-constexpr int SPREAD = LANES * SHARERS;
-constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = LANES <= 32;
-constexpr int WARP_LANES = least(LANES, 32);
+constexpr int SPREAD = THREADS_PER_ROW * SHARERS;
+constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
 constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
 constexpr int THREADS = WARPS * 32;
-constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
-constexpr int TEAM_COLS = LANES * VECS * WIDTH;
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / 32;
+constexpr int TEAM_COLS = THREADS_PER_ROW * CHUNKS_PER_THREAD * WIDTH;
 /* Columns whose numbers of `real` are moved at once, a piece of a chunk. */
 constexpr int COLUMNS = least(WIDTH, 16 / (int)sizeof(real));
 constexpr int PIECES = WIDTH / COLUMNS;
@@ -70,7 +71,7 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 struct team_state {
     int lane, team, rank; /* rank in the row: also this thread's first chunk */
     bool idle, has_last;
-    __device__ __forceinline__ bool has(int k) const { return k < VECS - 1 || has_last; }
+    __device__ __forceinline__ bool has(int k) const { return k < CHUNKS_PER_THREAD - 1 || has_last; }
 };
 
 #include "../rows/backward_sums.cu"
@@ -89,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     t.lane = threadIdx.x % 32;
     t.team = warp / TEAM_WARPS;
     t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
-    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
-    t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
+    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;
+    t.has_last = !RAGGED || t.rank + (CHUNKS_PER_THREAD - 1) * SPREAD < CHUNKS;
     if (CLUSTER > 1) {
         if (threadIdx.x < 2 * TEAMS)
             byte_barrier_init(

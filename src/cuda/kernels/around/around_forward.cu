@@ -14,9 +14,9 @@
  * which have one element for all of it: sets of roles. Q's scale is one that is read, one for SCALE_BLOCK columns
  * (COLS: for the row) or, 0, none.
  *
- * Constants: those of forward.cu but STAGES DELAY GROUPS COOPERATING_BLOCKS, which are 0 or 1, and GATE_BEFORE
- * GATE_IN_SHARED ROUND_XHAT DROPOUT WANT_Y (else Y_TYPE stands for what y would be) TWO_LEVELS VARIES ALIKE INDEX_ALIGNED (of
- * the number of a row's first element, up to 4) SCALE_BLOCK POWER_OF_TWO.
+ * Constants: those of forward.cu but RING_SLOTS DELAY GROUPS COOPERATING_BLOCKS, which are 0 or 1, and GATE_BEFORE
+ * GATE_IN_SHARED ROUND_XHAT DROPOUT WANT_Y (else Y_TYPE stands for what y would be) TWO_LEVELS VARIES ALIKE
+ * INDEX_ALIGNED (of the number of a row's first element, up to 4) SCALE_BLOCK POWER_OF_TWO.
  */
 struct around_tensor {
     void *data;
@@ -74,14 +74,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         const i64 row = first + (WITHIN_WARP ? p.lane / WARP_LANES : 0);
         row_reader reader[ROWS];
         row_moments moments[ROWS];
-        output_columns early[EARLY == EARLY_IN_REGISTERS && ROWS == 1 ? VECS : 1];
+        output_columns early[EARLY == EARLY_IN_REGISTERS && ROWS == 1 ? CHUNKS_PER_THREAD : 1];
 #pragma unroll
         for (int u = 0; u < ROWS; u++)
             begin_row(args, p, key, reader[u], row + u * PER_WARP, u);
         bring_rows(args, p, key, reader);
         if constexpr (EARLY == EARLY_IN_REGISTERS && ROWS == 1)
 #pragma unroll
-            for (int k = 0; k < VECS; k++)
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 if (reader[0].there && p.has(k))
                     early[k].load(args, p, reader[0], k);
 #pragma unroll

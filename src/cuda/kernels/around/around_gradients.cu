@@ -3,7 +3,7 @@
  */
 
 struct column_sums {
-    real weight[VECS][WIDTH], bias[VECS][WIDTH], scaled[VECS][WIDTH];
+    real weight[CHUNKS_PER_THREAD][WIDTH], bias[CHUNKS_PER_THREAD][WIDTH], scaled[CHUNKS_PER_THREAD][WIDTH];
 
     __device__ __forceinline__ void write(const backward_args &args, const team_state &t, u32 block_rank) {
         write_column_sums(args, t, weight, bias, block_rank);
@@ -15,11 +15,11 @@ struct column_sums {
 
 /* What a thread holds of a row between its sums and its output. */
 struct row_held {
-    part<ROLE_SCALE> scale[VECS];
-    part<ROLE_SHIFT> shift[NEEDS_M ? VECS : 1];
-    part<ROLE_COLUMN_SCALE> column[VECS];
-    chunk<WIDTH * (int)sizeof(real)> dm[HOLDS_DM ? VECS : 1], s[MADE_AGAIN ? VECS : 1]; /* HOLDS_G: g, not dm */
-    u32 kept[DROPOUT ? VECS : 1]; /* bits */
+    part<ROLE_SCALE> scale[CHUNKS_PER_THREAD];
+    part<ROLE_SHIFT> shift[NEEDS_M ? CHUNKS_PER_THREAD : 1];
+    part<ROLE_COLUMN_SCALE> column[CHUNKS_PER_THREAD];
+    chunk<WIDTH * (int)sizeof(real)> dm[HOLDS_DM ? CHUNKS_PER_THREAD : 1], s[MADE_AGAIN ? CHUNKS_PER_THREAD : 1]; /* HOLDS_G: g, not dm */
+    u32 kept[DROPOUT ? CHUNKS_PER_THREAD : 1]; /* bits */
     real row_scale;
 };
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void hold(const backward_args &args, const team_state
                                      const row_streams &r, const row_place &place, row_held &h) {
     h.row_scale = r.row_scale;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         h.scale[k].load(args, t, place, k);
         if constexpr (NEEDS_M)
             h.shift[NEEDS_M ? k : 0].load(args, t, place, k);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void hold(const backward_args &args, const team_state
     }
     if constexpr (MADE_AGAIN)
 #pragma unroll
-        for (int k = 0; k < VECS; k++) {
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
             real s[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void through_stages(const backward_args &args, const 
     if (HOLDS_G)
         sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real dm[WIDTH], dgate[WIDTH], dscale[WIDTH], d[WIDTH], g[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void sums_of_row(const team_state &t, const thread_af
                                             const row_held &h, real rest, real *sum) {
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real g[WIDTH], d[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
@@ -194,7 +194,7 @@ __device__ __forceinline__ void sums_of_row(const team_state &t, const thread_af
 __device__ __forceinline__ void sum_distances(const team_state &t, const row_streams &r, const row_held &h, real *sum) {
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real d[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
@@ -210,7 +210,7 @@ __device__ __forceinline__ void put_row(const backward_args &args, const team_st
                                         real c1, real c2, column_sums &sums) {
     const real slope = -c2 * r.rstd, constant = -c1 * r.rstd;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real ds[WIDTH], dx[WIDTH], dgate[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {

@@ -17,7 +17,7 @@ __device__ __forceinline__ void scale_moments(const forward_args &args, place &p
 __device__ __forceinline__ row_moments mean_first_moments(const forward_args &args, place &p, const row_reader &r) {
     centred_row row;
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             row.v[k][i] = value_of(r.held[k], i);
@@ -36,7 +36,7 @@ __device__ __forceinline__ row_moments run_moments(const forward_args &args, pla
     const u32 row = shared_address(dynamic_shared) + (p.warp * PER_WARP + p.lane / WARP_LANES) * (COLS * 2);
     __syncwarp();
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (p.has(k))
             store_to_shared<X_BYTES>(row + (p.rank + k * SPREAD) * X_BYTES, words_of(r.held[k]));
     __syncwarp();

@@ -77,7 +77,7 @@ __device__ __forceinline__ void chunk_values(const forward_args &args, const pla
     }
 }
 
-/* The largest over a group of LANES neighbouring lanes; as sum_over_lanes. */
+/* The largest over a group of neighbouring lanes; as sum_over_lanes. */
 template <int LANES_OF_GROUP> __device__ __forceinline__ float most_over_lanes(float v, int lane) {
     if constexpr ((LANES_OF_GROUP & (LANES_OF_GROUP - 1)) == 0) {
 #pragma unroll

@@ -13,7 +13,7 @@ constexpr bool IN_REGISTERS = HOLD == HOLD_IN_REGISTERS;
  * registers that it would take are those of another block. A thread reads back what it copied itself. */
 constexpr bool GATE_WAITS = GATE_IN_SHARED && GATE_LAST && IN_REGISTERS;
 /* Chunks of a row that are asked for before the first is looked at. */
-constexpr int AT_ONCE = IN_REGISTERS ? VECS : least(VECS, 4);
+constexpr int AT_ONCE = IN_REGISTERS ? CHUNKS_PER_THREAD : least(CHUNKS_PER_THREAD, 4);
 
 /* A row's number, by two axes or (then `inner`) by one. */
 struct row_number {
@@ -63,7 +63,7 @@ template <int ROLE> struct part {
 
 /* Of the gate where it waits: chunk k of row u of this thread. */
 __device__ __forceinline__ u32 gate_slot(int u, int k) {
-    return shared_address(dynamic_shared) + ((u * VECS + k) * THREADS + (int)threadIdx.x) * part<ROLE_GATE>::BYTES;
+    return shared_address(dynamic_shared) + ((u * CHUNKS_PER_THREAD + k) * THREADS + (int)threadIdx.x) * part<ROLE_GATE>::BYTES;
 }
 __device__ __forceinline__ void copy_gate(const forward_args &args, const place &p, const row_number &row, int u,
                                           int k, bool has) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ u32 weight_slot(int k) {
 __device__ __forceinline__ void copy_weights(const forward_args &args, const place &p, const row_number &row) {
     if constexpr (WEIGHT_WAITS) {
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             if (p.has(k))
                 copy_async<WEIGHT_WAITS ? part<ROLE_WEIGHT>::BYTES : 4, WEIGHT_WAITS ? ACCESSES[ROLE_WEIGHT] : 4>(
                     weight_slot(k), address_of<ROLE_WEIGHT>(args, row) + part_place<part<ROLE_WEIGHT>::BYTES>(p, k), true);
@@ -132,7 +132,7 @@ struct inputs {
 
 /* Whether registers hold a row as numbers: y takes their place soon. */
 constexpr bool AS_NUMBERS = TYPES[ROLE_Q] != NONE && IN_REGISTERS && bytes_of(X_TYPE) == 2 && sizeof(real) == 4 &&
-                            VARIANT == ROWS_PLAIN && (!CENTRED || ROWS == 1) && VECS * WIDTH <= 32;
+                            VARIANT == ROWS_PLAIN && (!CENTRED || ROWS == 1) && CHUNKS_PER_THREAD * WIDTH <= 32;
 struct numbers {
     real v[WIDTH];
 };
@@ -162,8 +162,8 @@ typedef taken_chunk<AS_NUMBERS> taken;
 
 /* A thread's chunks of a row's s, wherever they are. */
 struct row_reader {
-    taken::type held[IN_REGISTERS ? VECS : 1];
-    part<ROLE_GATE> gate[IN_REGISTERS && GATE_LAST && !GATE_WAITS ? VECS : 1];
+    taken::type held[IN_REGISTERS ? CHUNKS_PER_THREAD : 1];
+    part<ROLE_GATE> gate[IN_REGISTERS && GATE_LAST && !GATE_WAITS ? CHUNKS_PER_THREAD : 1];
     int u; /* its number in the team's turn */
     u32 slot; /* HOLD_IN_SHARED */
     bool there;
@@ -276,7 +276,7 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
             /* Else a chunk that is not there has the registers of the turn before, which cannot serve between. */
             if constexpr (TYPES[ROLE_Q] != NONE)
                 in[u][j] = {};
-            if (reader[u].there && k + j < VECS && p.has(k + j)) {
+            if (reader[u].there && k + j < CHUNKS_PER_THREAD && p.has(k + j)) {
                 in[u][j].load(args, p, reader[u].number, k + j);
                 if constexpr (IN_REGISTERS && GATE_LAST && !GATE_WAITS)
                     reader[u].gate[j].load(args, p, reader[u].number, k + j);
@@ -298,11 +298,11 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
             auto s = zero_chunk<X_BYTES>();
             if constexpr (TYPES[ROLE_Q] != NONE && !MADE && !HAS_SUM && !HAS_MASK)
                 s = as_it_is<X_BYTES>(in[u][j].x.c);
-            else if (reader[u].there && k + j < VECS && p.has(k + j))
+            else if (reader[u].there && k + j < CHUNKS_PER_THREAD && p.has(k + j))
                 s = make<true>(args, p, key, reader[u], in[u][j], k + j);
             if constexpr (IN_REGISTERS)
                 reader[u].held[j] = taken::of(s);
-            else if (HOLD == HOLD_IN_SHARED && k + j < VECS)
+            else if (HOLD == HOLD_IN_SHARED && k + j < CHUNKS_PER_THREAD)
                 store_to_shared<X_BYTES>(reader[u].slot + (k + j) * (THREADS * X_BYTES), s);
         }
 }
@@ -314,6 +314,6 @@ __device__ __forceinline__ void bring_rows(const forward_args &args, const place
         bring_chunks(args, p, key, reader, 0);
     else if (HOLD == HOLD_IN_SHARED || HAS_SUM || HAS_MASK)
 #pragma unroll 1
-        for (int k = 0; k < VECS; k += AT_ONCE)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k += AT_ONCE)
             bring_chunks(args, p, key, reader, k);
 }

@@ -4,7 +4,7 @@
  */
 
 /* Whether y waits in registers for its scale. */
-constexpr bool HOLDS_Y = HAS_Q && IN_REGISTERS && sizeof(real) == 4 && VECS * WIDTH <= 40;
+constexpr bool HOLDS_Y = HAS_Q && IN_REGISTERS && sizeof(real) == 4 && CHUNKS_PER_THREAD * WIDTH <= 40;
 
 /* Scale number `block` of a row. */
 __device__ __forceinline__ void store_scale(const forward_args &args, const row_reader &r, int block, float scale) {
@@ -36,18 +36,18 @@ __device__ __forceinline__ void chunk_of_y(const forward_args &args, const place
 /* ---- Rows whose y waits in registers --------------------------------------------------------- */
 
 struct held_row {
-    real y[VECS][WIDTH];
-    float most[VECS]; /* of a chunk; one that is not there has 0 */
+    real y[CHUNKS_PER_THREAD][WIDTH];
+    float most[CHUNKS_PER_THREAD]; /* of a chunk; one that is not there has 0 */
 };
 
 /* No branch is around an element's arithmetic: it would be around the loads, too. */
 __device__ __forceinline__ void hold_row(const forward_args &args, const place &p, const output_columns *early,
                                          const row_reader &r, const row_moments &m, held_row &row) {
-    output_columns columns[VECS] = {}; /* as in bring_chunks */
+    output_columns columns[CHUNKS_PER_THREAD] = {}; /* as in bring_chunks */
     if constexpr (WEIGHT_WAITS)
         copy_async_wait<0>();
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if constexpr (EARLY == EARLY_IN_REGISTERS && ROWS == 1)
             columns[k] = early[k];
         else if constexpr (WEIGHT_WAITS)
@@ -55,7 +55,7 @@ __device__ __forceinline__ void hold_row(const forward_args &args, const place &
         else if ((r.there || !COLUMNS_VARY) && p.has(k))
             columns[k].load(args, p, r, k);
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         chunk_values(args, p, r, m, columns[k], k, row.y[k]);
         if (FINDS_SCALES || HAS_AMAX)
             row.most[k] = r.there && p.has(k) ? chunk_magnitude(row.y[k]) : 0;
@@ -64,14 +64,14 @@ __device__ __forceinline__ void hold_row(const forward_args &args, const place &
 
 /* Chunks whose lanes share scales, each lane some of them: of SHARERS neighbouring lanes each finds the largest of
  * OWN chunks, and their scales. */
-constexpr int ALL_VECS = VECS > 1 ? 2 * power_of_two_up_to(VECS - 1) : 1;
+constexpr int ALL_VECS = CHUNKS_PER_THREAD > 1 ? 2 * power_of_two_up_to(CHUNKS_PER_THREAD - 1) : 1;
 constexpr int PARTS = least(ALL_VECS, SHARERS), OWN = ALL_VECS / PARTS, PART_LANES = SHARERS / PARTS;
 
 __device__ __forceinline__ void most_of_blocks(const place &p, const held_row &row, float *own) {
     float most[ALL_VECS];
 #pragma unroll
     for (int k = 0; k < ALL_VECS; k++)
-        most[k] = k < VECS ? row.most[k] : 0;
+        most[k] = k < CHUNKS_PER_THREAD ? row.most[k] : 0;
     int count = ALL_VECS;
 #pragma unroll
     for (int step = SHARERS / 2; step > 0; step /= 2) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void most_of_blocks(const place &p, const held_row &r
 
 /* Whether the SHARERS lanes that begin at a rank have a chunk k. */
 __device__ __forceinline__ bool block_is_there(int first_rank, int k) {
-    return k < VECS && (!RAGGED || k < VECS - 1 || first_rank + k * SPREAD < CHUNKS);
+    return k < CHUNKS_PER_THREAD && (!RAGGED || k < CHUNKS_PER_THREAD - 1 || first_rank + k * SPREAD < CHUNKS);
 }
 
 /* Finds and stores scales of a row's blocks; d: of each chunk of the thread. */
@@ -118,7 +118,7 @@ __device__ __forceinline__ void find_scales(const forward_args &args, const plac
     }
     quick = __all_sync(EVERY_LANE, quick);
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         const int lane = p.lane - sharer + k / OWN * PART_LANES;
         d[k] = {from_lane(own[k % OWN].scale, lane), from_lane(own[k % OWN].reciprocal, lane), quick};
     }
@@ -128,13 +128,13 @@ __device__ __forceinline__ void find_scale(const forward_args &args, place &p, c
                                            const held_row &row, divisor *d) {
     float most = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         most = fmaxf(most, row.most[k]);
     d[0] = found_divisor(args, most_of_row(p, most));
     if (r.there && p.rank == 0)
         store_scale(args, r, 0, d[0].scale);
 #pragma unroll
-    for (int k = 1; k < VECS; k++)
+    for (int k = 1; k < CHUNKS_PER_THREAD; k++)
         d[k] = d[0];
 }
 
@@ -143,13 +143,13 @@ __device__ __forceinline__ void find_scale(const forward_args &args, place &p, c
 __device__ __forceinline__ void quantize_found(held_row &row, const divisor *d, chunk<WIDTH> *q) {
     if (d[0].quick) {
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
                 row.y[k][i] = quick_quotient(row.y[k][i], d[k]);
     } else {
 #pragma unroll
-        for (int k = 0; k < VECS; k++) {
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
             const double reciprocal = wide_reciprocal(d[k].scale);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
@@ -157,7 +157,7 @@ __device__ __forceinline__ void quantize_found(held_row &row, const divisor *d, 
         }
     }
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         q[k] = narrow_chunk<Q_TYPE, WIDTH>(row.y[k]);
 }
 
@@ -165,12 +165,12 @@ __device__ __forceinline__ void quantize_found(held_row &row, const divisor *d, 
 __device__ __forceinline__ void quantize_given(const held_row &row, const divisor &d, chunk<WIDTH> *q) {
     u32 again = !d.quick;
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         q[k] = quantize_quickly<Q_TYPE, WIDTH>(row.y[k], d, again);
     if (again) {
         const double reciprocal = wide_reciprocal(d.scale);
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             q[k] = quantize_widely<Q_TYPE, WIDTH>(row.y[k], reciprocal);
     }
 }
@@ -178,7 +178,7 @@ __device__ __forceinline__ void quantize_given(const held_row &row, const diviso
 __device__ __forceinline__ void put_held_row(const forward_args &args, place &p, const output_columns *early,
                                              const row_reader &r, const row_moments &m, float &amax) {
     held_row row;
-    divisor d[VECS];
+    divisor d[CHUNKS_PER_THREAD];
     if constexpr (!FINDS_SCALES)
         d[0] = divisor_of((float)load_element<F32>(args.tensor[ROLE_Y_SCALE].data, 0));
     hold_row(args, p, early, r, m, row);
@@ -187,19 +187,19 @@ __device__ __forceinline__ void put_held_row(const forward_args &args, place &p,
     else if constexpr (FINDS_SCALES)
         find_scales(args, p, r, row, d);
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         if (HAS_AMAX)
             amax = fmaxf(amax, row.most[k]);
         if (r.there && p.has(k))
             put_y(args, p, r, k, row.y[k]);
     }
-    chunk<WIDTH> q[VECS];
+    chunk<WIDTH> q[CHUNKS_PER_THREAD];
     if constexpr (FINDS_SCALES)
         quantize_found(row, d, q);
     else
         quantize_given(row, d[0], q);
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (r.there && p.has(k))
             put_q(args, p, r, k, q[k]);
 }
@@ -211,7 +211,7 @@ __device__ __forceinline__ float find_most(const forward_args &args, place &p, c
                                            row_reader &r, const row_moments &m) {
     float most = 0;
 #pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (r.there && p.has(k)) {
             real y[WIDTH];
             chunk_of_y(args, p, early, r, m, k, y);
@@ -219,7 +219,7 @@ __device__ __forceinline__ float find_most(const forward_args &args, place &p, c
         }
     if constexpr (IN_REGISTERS && bytes_of(X_TYPE) == 2)
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             forget_numbers(r.held[k], args.zero);
     return most_of_row(p, most);
 }
@@ -239,7 +239,7 @@ __device__ __forceinline__ void put_rows(const forward_args &args, place &p, con
         }
     }
 #pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const row_reader &r = reader[u];

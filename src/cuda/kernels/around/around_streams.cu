@@ -73,7 +73,8 @@ template <int ROLE> struct part {
     }
     /* Where its chunk k is in the ring, which begins with `before` bytes for a chunk of a thread. */
     __device__ __forceinline__ static u32 slot(int before, int k) {
-        return shared_address(dynamic_shared) + VECS * THREADS * before + (k * THREADS + (int)threadIdx.x) * BYTES;
+        return shared_address(dynamic_shared) + CHUNKS_PER_THREAD * THREADS * before +
+               (k * THREADS + (int)threadIdx.x) * BYTES;
     }
     __device__ __forceinline__ static void copy(const backward_args &args, const team_state &t, const row_place &row,
                                                 int before) {
@@ -81,7 +82,7 @@ template <int ROLE> struct part {
             constexpr int ACCESS = ACCESSES[ROLE] < 4 || BYTES < 4 ? 4 : ACCESSES[ROLE];
             const char *from = address_of<ROLE>(args, row) + (i64)t.rank * BYTES;
 #pragma unroll
-            for (int k = 0; k < VECS; k++)
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 copy_async<most(BYTES, 4), ACCESS>(slot(before, k), from + (i64)k * (SPREAD * BYTES),
                                                    row.there && t.has(k));
         }
@@ -100,18 +101,18 @@ constexpr int X_BEFORE = 0, DY_BEFORE = ring_bytes<ROLE_X>(), GATE_PLACE = DY_BE
 
 /* The streams of a row: of the one at hand in registers, of the one to come on its way. */
 struct row_streams {
-    part<ROLE_X> x[VECS];
-    part<ROLE_DY> dy[VECS];
-    part<ROLE_GATE> gate[VECS];
-    part<ROLE_DSUM> dsum[VECS];
-    part<ROLE_BRANCH> branch[VECS];
+    part<ROLE_X> x[CHUNKS_PER_THREAD];
+    part<ROLE_DY> dy[CHUNKS_PER_THREAD];
+    part<ROLE_GATE> gate[CHUNKS_PER_THREAD];
+    part<ROLE_DSUM> dsum[CHUNKS_PER_THREAD];
+    part<ROLE_BRANCH> branch[CHUNKS_PER_THREAD];
     row_place place;
     stored_mean mean, next_mean;
     real rstd, next_rstd, row_scale, next_row_scale;
 
     __device__ __forceinline__ void fetch(const backward_args &args, const team_state &t, i64 row, i64 sample) {
         place = place_of(args, row, sample, t.idle);
-        if (STAGES > 0) {
+        if (RING_SLOTS > 0) {
             part<ROLE_X>::copy(args, t, place, X_BEFORE);
             part<ROLE_DY>::copy(args, t, place, DY_BEFORE);
             part<ROLE_GATE>::copy(args, t, place, GATE_PLACE);
@@ -131,11 +132,11 @@ struct row_streams {
     }
     /* Of the row fetched last. */
     __device__ __forceinline__ void take(const backward_args &args, const team_state &t) {
-        if (STAGES > 0)
+        if (RING_SLOTS > 0)
             copy_async_wait<0>();
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
-            if constexpr (STAGES > 0) {
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
+            if constexpr (RING_SLOTS > 0) {
                 x[k].take(X_BEFORE, k);
                 dy[k].take(DY_BEFORE, k);
                 gate[k].take(GATE_PLACE, k);
@@ -159,13 +160,13 @@ __device__ __forceinline__ real plus_offset(real w) { return WEIGHT_OFFSET ? w +
 
 /* Weight and bias, the same for every row, as they are in memory. */
 struct thread_affine {
-    part<ROLE_WEIGHT> weight[VECS];
-    part<ROLE_BIAS> bias[VECS];
+    part<ROLE_WEIGHT> weight[CHUNKS_PER_THREAD];
+    part<ROLE_BIAS> bias[CHUNKS_PER_THREAD];
 
     __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
         const row_place any = {0, 0, !t.idle};
 #pragma unroll
-        for (int k = 0; k < VECS; k++) {
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
             weight[k].load(args, t, any, k);
             if constexpr (NEEDS_Z)
                 bias[k].load(args, t, any, k);

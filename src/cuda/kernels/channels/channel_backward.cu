@@ -37,15 +37,15 @@ __device__ __forceinline__ void fill_phase(const channels_args &args, const plac
         }
 }
 
-/* Starts to bring a unit to a stage of the ring. */
-__device__ __forceinline__ void fill_stage(const channels_args &args, place p, i64 unit, int stage) {
+/* Starts to bring a unit to a slot of the ring. */
+__device__ __forceinline__ void fill_slot(const channels_args &args, place p, i64 unit, int ring_slot) {
     const bool there = unit < args.units;
     if (there)
         set_unit(args, p, unit);
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (there)
-            fill_phase(args, p, p.room + stage * STAGE_BYTES, p.saved + stage * (2 * TILE_PIXELS), phase);
+            fill_phase(args, p, p.room + ring_slot * SLOT_BYTES, p.saved + ring_slot * (2 * TILE_PIXELS), phase);
         copy_async_commit();
     }
 }
@@ -125,10 +125,10 @@ __device__ __forceinline__ void add_gradients(const place &p, pixel_gradients &t
     }
 }
 
-/* The sums of the unit that is in the ring's present stage, phase after phase as they come. */
+/* The sums of the unit that is in the ring's present slot, phase after phase as they come. */
 template <int PHASE>
 __device__ __forceinline__ void sum_gradients(const channels_args &args, const place &p, pixel_gradients &t) {
-    copy_async_wait<(PHASES > 1 ? PHASES - 1 - PHASE : STAGES - 1)>();
+    copy_async_wait<(PHASES > 1 ? PHASES - 1 - PHASE : RING_SLOTS - 1)>();
     __syncthreads();
     if (p.has) {
         if constexpr (PHASE == 0)
@@ -249,7 +249,7 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             const float w = WEIGHTED ? w_of.at(p, i) : 1;
             v[i] = SHORT_RANGE ? multiply_add(both, w, rest) : multiply_add(dy * w, t.rstd[i], rest);
         }
-        if (ROWS > 1 && (WANT_DWEIGHT || WANT_DBIAS) && is_cut(p)) {
+        if (LINE_CHANNELS > 1 && (WANT_DWEIGHT || WANT_DBIAS) && is_cut(p)) {
             float *cut = cut_of(p.row, line);
             cut[0] += cut_weight;
             cut[1] += cut_bias;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
 /* Whether each phase of a unit makes room for the next unit's. */
 constexpr bool ROLLING = PHASES > 1 && !OUT_THROUGH_SHARED;
 
-/* Works on the unit that is in the ring's present stage, where p.room is. */
+/* Works on the unit that is in the ring's present slot, where p.room is. */
 __device__ __forceinline__ void backward_unit(const channels_args &args, place &p, gradients &sums,
                                               i64 next) {
     pixel_gradients t;
@@ -311,29 +311,29 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
 
 /* The tiles of a block, each brought while the one before it is worked on. */
 __device__ __forceinline__ void backward_units(const channels_args &args, place &p, gradients &sums) {
-    constexpr bool AHEAD = STAGES > 1 || ROLLING;
+    constexpr bool AHEAD = RING_SLOTS > 1 || ROLLING;
     const i64 step = gridDim.x / CLUSTER;
     const place first = p;
-    int stage = 0;
+    int ring_slot = 0;
     i64 unit = blockIdx.x / CLUSTER;
     affine a;
     load_affine(args, p, a);
-    fill_stage(args, first, unit, 0);
+    fill_slot(args, first, unit, 0);
     store_affine(args, p, a);
     if (CLUSTER > 1)
         cluster_wait();
     for (; unit < args.units; unit += step) {
-        const int next = STAGES > 1 ? stage ^ 1 : 0;
-        if (STAGES > 1)
-            fill_stage(args, first, unit + step, next);
+        const int next = RING_SLOTS > 1 ? ring_slot ^ 1 : 0;
+        if (RING_SLOTS > 1)
+            fill_slot(args, first, unit + step, next);
         set_unit(args, p, unit);
         set_shifts(args, p);
-        p.room = first.room + stage * STAGE_BYTES;
-        p.saved = first.saved + stage * (2 * TILE_PIXELS);
+        p.room = first.room + ring_slot * SLOT_BYTES;
+        p.saved = first.saved + ring_slot * (2 * TILE_PIXELS);
         backward_unit(args, p, sums, unit + step);
         if (!AHEAD)
-            fill_stage(args, first, unit + step, 0);
-        stage = next;
+            fill_slot(args, first, unit + step, 0);
+        ring_slot = next;
     }
     copy_async_wait<0>();
 }
@@ -351,10 +351,10 @@ __device__ __forceinline__ void write_partials(const place &p, const float *sums
     }
     __syncthreads();
     for (int channel = threadIdx.x; channel < p.channels; channel += THREADS) {
-        const int line = channel / ROWS, row = channel % ROWS;
-        const int begin = ROWS > 1 ? ceil_div(row * TILE_PIXELS, WIDTH) : 0;
-        const int end = ROWS > 1 ? ceil_div((row + 1) * TILE_PIXELS, WIDTH) : LANES;
-        float v = ROWS > 1 && row > 0 ? cut_of(row - 1, line)[cut] : 0;
+        const int line = channel / LINE_CHANNELS, row = channel % LINE_CHANNELS;
+        const int begin = LINE_CHANNELS > 1 ? ceil_div(row * TILE_PIXELS, WIDTH) : 0;
+        const int end = LINE_CHANNELS > 1 ? ceil_div((row + 1) * TILE_PIXELS, WIDTH) : LANES;
+        float v = LINE_CHANNELS > 1 && row > 0 ? cut_of(row - 1, line)[cut] : 0;
 #pragma unroll 8
         for (int l = begin; l < end; l++)
             v += room[l * STEP + line];

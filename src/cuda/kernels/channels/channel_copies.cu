@@ -34,7 +34,7 @@ __device__ __forceinline__ void fill(const place &p, u32 to, const char *from, i
     const int first = FLAT ? ceil_div(begin * PIXELS * B, A) : begin * RUN;
     const int last = FLAT ? ceil_div(end * PIXELS * B, A) : end * RUN;
     constexpr int AT_ONCE = A < 4 ? 8 : 1;
-    constexpr int UNROLL = A < 4 || CROWDED ? 1 : !FLAT ? 4 : FORWARD || STAGES > 1 ? 1 : 2;
+    constexpr int UNROLL = A < 4 || CROWDED ? 1 : !FLAT ? 4 : FORWARD || RING_SLOTS > 1 ? 1 : 2;
 #pragma unroll(UNROLL)
     for (int i = first + threadIdx.x; i < last; i += AT_ONCE * THREADS) {
         chunk<2> held[AT_ONCE];

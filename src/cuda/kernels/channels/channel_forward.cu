@@ -115,7 +115,7 @@ __device__ __forceinline__ pixel_moments merge_planes(const place &p, const floa
                 continue;
             total a = (total)from[(PLANES + r) * LINE], b = (total)from[(2 * PLANES + r) * LINE];
             if (LAYER) {
-                const int lines = (CLUSTER > 1 ? p.channels : DEPTH) / ROWS;
+                const int lines = (CLUSTER > 1 ? p.channels : DEPTH) / LINE_CHANNELS;
                 shift((total)from[r * LINE] - m.pivot, (total)((lines - 1 - r) / PLANES + 1), a, b);
             }
             sum += a;
@@ -129,11 +129,11 @@ __device__ __forceinline__ pixel_moments merge_planes(const place &p, const floa
 
 /* What a pixel's rows have, about the mean of their pivots; whole warps call. */
 __device__ __forceinline__ pixel_moments merge_rows(const place &p, pixel_moments m) {
-    if (ROWS == 1)
+    if (LINE_CHANNELS == 1)
         return m;
     if (LAYER) {
-        const total pivot = told(sum_over_rows(m.pivot) * (total)(1.0 / ROWS));
-        shift(m.pivot - pivot, (total)((CLUSTER > 1 ? p.channels : DEPTH) / ROWS), m.sum, m.squares);
+        const total pivot = told(sum_over_rows(m.pivot) * (total)(1.0 / LINE_CHANNELS));
+        shift(m.pivot - pivot, (total)((CLUSTER > 1 ? p.channels : DEPTH) / LINE_CHANNELS), m.sum, m.squares);
         m.pivot = pivot;
     }
     m.sum = sum_over_rows(m.sum);

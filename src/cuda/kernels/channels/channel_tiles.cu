@@ -21,14 +21,14 @@ constexpr bool FORWARD = PASS == 0;
 constexpr bool FLAT = TILE_PIXELS == PIXELS;
 constexpr int THREADS = WARPS * 32;
 constexpr int TILES = ceil_div(PIXELS, TILE_PIXELS);
-constexpr int LINE = ROWS * TILE_PIXELS;   /* elements of a line */
-constexpr int LINES = DEPTH / ROWS; /* of a block */
+constexpr int LINE = LINE_CHANNELS * TILE_PIXELS;   /* elements of a line */
+constexpr int LINES = DEPTH / LINE_CHANNELS; /* of a block */
 constexpr int EACH = ceil_div(LINES, PLANES);
 constexpr int FEWEST = COLS - (CLUSTER - 1) * DEPTH; /* channels of the last block of a cluster */
-constexpr int WHOLE = FEWEST / ROWS / PLANES;        /* lines that every thread has */
+constexpr int WHOLE = FEWEST / LINE_CHANNELS / PLANES;        /* lines that every thread has */
 constexpr bool HALF = bytes_of(X_TYPE) == 2;
 /* Sums of so many channels, or so many threads, leave a thread few registers for anything else. */
-constexpr int ROOMY_EACH = ROWS == 1 ? 16 : !HALF ? 8 : CLUSTER > 1 ? 12 : 13;
+constexpr int ROOMY_EACH = LINE_CHANNELS == 1 ? 16 : !HALF ? 8 : CLUSTER > 1 ? 12 : 13;
 constexpr bool CROWDED = !FORWARD && (EACH > ROOMY_EACH || THREADS * MIN_BLOCKS > 65536 / 80);
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
 /* Tiles of an odd number of 16-bit pixels: every channel begins elsewhere within 16 bytes. Each lies in
@@ -73,18 +73,18 @@ __device__ constexpr int tile_bytes(int element_bytes) {
 }
 constexpr int X_AT = 0;
 constexpr int DY_AT = X_AT + tile_bytes(bytes_of(X_TYPE));
-constexpr int STAGE_BYTES = DY_AT + (FORWARD ? 0 : tile_bytes(bytes_of(DY_TYPE)));
-constexpr int PARTS_AT = STAGES * STAGE_BYTES;
+constexpr int SLOT_BYTES = DY_AT + (FORWARD ? 0 : tile_bytes(bytes_of(DY_TYPE)));
+constexpr int PARTS_AT = RING_SLOTS * SLOT_BYTES;
 constexpr int PARTS = FORWARD || CORRECT ? 3 : 2; /* sums of a pixel */
 /* In tiles always room for three: else one block more would fit than the fixed grid of the backward
  * means to, and some multiprocessors would take it and others go without. */
 constexpr int ROOM = CLUSTER == 1 && !FLAT ? 3 : PARTS;
 constexpr int MOMENTS_AT = PARTS_AT + round_up(ROOM * PLANES * LINE * 4);
 constexpr int SAVED_AT = MOMENTS_AT + 16 * TILE_PIXELS;
-constexpr int WEIGHT_AT = SAVED_AT + (FORWARD ? 0 : round_up(STAGES * 2 * TILE_PIXELS * 4));
+constexpr int WEIGHT_AT = SAVED_AT + (FORWARD ? 0 : round_up(RING_SLOTS * 2 * TILE_PIXELS * 4));
 constexpr int BIAS_AT = WEIGHT_AT + (WEIGHTED ? round_up(DEPTH * 4) : 0);
 constexpr int CUT_AT = BIAS_AT + (BIASED ? round_up(DEPTH * 4) : 0);
-constexpr int BLOCKS_AT = CUT_AT + (FORWARD ? 0 : round_up((ROWS - 1) * LINES * 8));
+constexpr int BLOCKS_AT = CUT_AT + (FORWARD ? 0 : round_up((LINE_CHANNELS - 1) * LINES * 8));
 
 /* What a block tells the others of a pixel: sums of floats, as floats, and forward the float they are about. */
 struct __align__(PARTS > 2 ? 16 : 8) entry {
@@ -153,8 +153,8 @@ __device__ __forceinline__ chunk<WIDTH * bytes_of(TYPE)> elements_of(const place
         const u32 first = load_from_shared<4>(two.at + at).word[0];
         return {{__funnelshift_r(first, load_from_shared<4>(two.at + at + 4).word[0], two.shift)}};
     } else {
-        return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(line * ROWS) +
-                                           place_of_byte(line * ROWS, p.lane * (WIDTH * B)));
+        return load_from_shared<WIDTH * B>(p.room + at + channel_at<B>(line * LINE_CHANNELS) +
+                                           place_of_byte(line * LINE_CHANNELS, p.lane * (WIDTH * B)));
     }
 }
 
@@ -172,7 +172,7 @@ __device__ __forceinline__ void hold_output(const place &p, int line,
             store_to_shared<4>(two.at + X_AT, v);
         }
     } else {
-        store_to_shared<WIDTH * B>(p.room + X_AT + channel_at<B>(line * ROWS) + p.lane * (WIDTH * B), v);
+        store_to_shared<WIDTH * B>(p.room + X_AT + channel_at<B>(line * LINE_CHANNELS) + p.lane * (WIDTH * B), v);
     }
 }
 
@@ -194,12 +194,12 @@ __device__ __forceinline__ void write_output(const place &p, char *out,
 
 /* Whether a thread's element `i` is of the same channel as its first. */
 __device__ __forceinline__ bool is_first(const place &p, int i) {
-    return ROWS == 1 || i == 0 || p.pixel + i < TILE_PIXELS;
+    return LINE_CHANNELS == 1 || i == 0 || p.pixel + i < TILE_PIXELS;
 }
 /* Whether a thread's elements are of two channels. */
 __device__ __forceinline__ bool is_cut(const place &p) { return !is_first(p, WIDTH - 1); }
 __device__ __forceinline__ int pixel_of(const place &p, int i) {
-    if (ROWS == 1)
+    if (LINE_CHANNELS == 1)
         return p.lane * WIDTH + i;
     return is_first(p, i) ? p.pixel + i : p.pixel + i - TILE_PIXELS;
 }
@@ -208,9 +208,9 @@ __device__ __forceinline__ int pixel_of(const place &p, int i) {
 template <bool THERE> struct of_channels {
     float first, second;
     __device__ __forceinline__ of_channels(const place &p, const float *numbers, int line)
-        : first(THERE ? numbers[line * ROWS + p.row] : 0), second(first) {
-        if (THERE && ROWS > 1)
-            second = numbers[line * ROWS + p.row + is_cut(p)];
+        : first(THERE ? numbers[line * LINE_CHANNELS + p.row] : 0), second(first) {
+        if (THERE && LINE_CHANNELS > 1)
+            second = numbers[line * LINE_CHANNELS + p.row + is_cut(p)];
     }
     __device__ __forceinline__ float at(const place &p, int i) const {
         return is_first(p, i) ? first : second;
@@ -300,16 +300,16 @@ __device__ __forceinline__ void store_affine(const channels_args &args, const pl
 /* Line `e` of a thread; false past the block's last. */
 __device__ __forceinline__ bool line_of(const place &p, int e, int &line) {
     line = p.plane + e * PLANES;
-    return e < WHOLE || line * ROWS < p.channels;
+    return e < WHOLE || line * LINE_CHANNELS < p.channels;
 }
 
 /* Bytes from a thread's first line of a tensor in x's layout to its line `e`: all but a constant is
  * added once. */
 template <int TYPE> __device__ __forceinline__ i64 first_line(const place &p) {
-    return ((i64)p.plane * (ROWS * PIXELS) + p.lane * WIDTH) * bytes_of(TYPE);
+    return ((i64)p.plane * (LINE_CHANNELS * PIXELS) + p.lane * WIDTH) * bytes_of(TYPE);
 }
 template <int TYPE> __device__ __forceinline__ constexpr i64 next_lines(int e) {
-    return (i64)e * PLANES * ROWS * PIXELS * bytes_of(TYPE);
+    return (i64)e * PLANES * LINE_CHANNELS * PIXELS * bytes_of(TYPE);
 }
 
 /* Writes a thread's parts of its pixels' sums. */
@@ -353,24 +353,25 @@ struct merged_place {
     int pixel, element;
     bool is_idle;
     __device__ __forceinline__ explicit merged_place(int i)
-        : pixel(ROWS > 1 ? least(i / ROWS, TILE_PIXELS - 1) : i), element(i % ROWS * TILE_PIXELS + pixel),
-          is_idle(ROWS > 1 && (i % ROWS || i >= LINE)) {}
+        : pixel(LINE_CHANNELS > 1 ? least(i / LINE_CHANNELS, TILE_PIXELS - 1) : i),
+          element(i % LINE_CHANNELS * TILE_PIXELS + pixel),
+          is_idle(LINE_CHANNELS > 1 && (i % LINE_CHANNELS || i >= LINE)) {}
 };
 /* Whether a warp has such a place; without rows, a thread. */
-__device__ __forceinline__ bool is_in_line(int i) { return (ROWS > 1 ? i / 32 * 32 : i) < LINE; }
+__device__ __forceinline__ bool is_in_line(int i) { return (LINE_CHANNELS > 1 ? i / 32 * 32 : i) < LINE; }
 
 /* What the lanes of a pixel's rows have, summed; whole warps call. */
 __device__ __forceinline__ total sum_over_rows(total v) {
-    return ROWS == 1 ? v : sum_over_lanes<ROWS>(v, threadIdx.x % 32);
+    return LINE_CHANNELS == 1 ? v : sum_over_lanes<LINE_CHANNELS>(v, threadIdx.x % 32);
 }
 
 /* A whole image that has no ring comes in PHASES, and is summed as it comes. */
-constexpr int PHASES = FLAT && STAGES == 1 && WHOLE >= (FORWARD ? 8 : 4) ? 4 : 1;
+constexpr int PHASES = FLAT && RING_SLOTS == 1 && WHOLE >= (FORWARD ? 8 : 4) ? 4 : 1;
 /* Lines of a thread in a phase. In the backward the next image's come while later phases are still to be
  * put out: none may end within a 16-byte piece, so that odd numbers of 8 bytes are made even. */
 constexpr int PHASE_LINES = ceil_div(EACH, PHASES);
 constexpr int PHASE_BYTES = PHASE_LINES * PLANES * LINE * least(bytes_of(X_TYPE), FORWARD ? 8 : bytes_of(DY_TYPE));
 constexpr int PHASE_EACH = PHASE_LINES + (!FORWARD && PHASES > 1 && PHASE_BYTES % 16 != 0);
 __device__ __forceinline__ int phase_begin(const place &p, int phase) {
-    return phase == 0 ? 0 : least(p.channels, phase * PHASE_EACH * PLANES * ROWS);
+    return phase == 0 ? 0 : least(p.channels, phase * PHASE_EACH * PLANES * LINE_CHANNELS);
 }

@@ -6,10 +6,10 @@
  * of an image at a time, brought to shared memory by asynchronous copies; then the next tile. TILE_PIXELS
  * is PIXELS where the whole image does: then a block's part is one run of bytes, whatever PIXELS is.
  *
- * The channels lie in lines of ROWS each: one, or in whole images of few odd pixels as many as make
+ * The channels lie in lines of LINE_CHANNELS each: one, or in whole images of few odd pixels as many as make
  * whole chunks of WIDTH elements. Thread (lane, plane) of LANES x PLANES has a chunk of every
  * PLANES-th line, EACH of them: the sums of an element of a line are made of PLANES parts, each about
- * a pivot of its own (forward), merged in their order by one thread, then those of a pixel's ROWS
+ * a pivot of its own (forward), merged in their order by one thread, then those of a pixel's LINE_CHANNELS
  * elements, then CLUSTER parts in their order. The mean stays a pair. Where squares leave float's range
  * the sums are made again, scaled by a power of two, which the pixel alone decides.
  *
@@ -18,7 +18,7 @@
  * so that a wait for weights asked for later is a wait for the image.
  *
  * The backward keeps the sums of dweight and dbias of its channels in registers from tile to tile and
- * writes one row of partial sums at the end. It has a ring of STAGES tiles, or the next image comes
+ * writes one row of partial sums at the end. It has a ring of RING_SLOTS tiles, or the next image comes
  * phase by phase to the place of those that are done with. Its grid stays, and is as large as finds
  * room at once. Where a chunk is of two channels, what the second adds is kept in shared memory.
  *
@@ -26,9 +26,9 @@
  * where a thread's pixels are too few bytes for a store of their own; in tiles of an odd number of 16-bit
  * pixels only where x and the output lie alike to 16 bytes.
  *
- * Constants: PASS KIND COLS PIXELS TILE_PIXELS DEPTH ROWS WIDTH LANES PLANES WARPS CLUSTER STAGES LAST OUT_THROUGH_SHARED
- * CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS
- * (alignments of the parts of an image and their rows, in bytes).
+ * Constants: PASS KIND COLS PIXELS TILE_PIXELS DEPTH LINE_CHANNELS WIDTH LANES PLANES WARPS CLUSTER RING_SLOTS LAST
+ * OUT_THROUGH_SHARED CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS
+ * Y_ACCESS DX_ACCESS (alignments of the parts of an image and their rows, in bytes).
  */
 #include "channel_tiles.cu"
 #include "channel_shifted.cu"
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     place p;
     p.lane = threadIdx.x % LANES;
     p.plane = threadIdx.x / LANES;
-    p.row = ROWS > 1 ? p.lane * WIDTH / TILE_PIXELS : 0;
+    p.row = LINE_CHANNELS > 1 ? p.lane * WIDTH / TILE_PIXELS : 0;
     p.pixel = p.lane * WIDTH - p.row * TILE_PIXELS;
     p.active = p.plane < PLANES;
     p.block = CLUSTER > 1 ? (int)cluster_rank() : 0;
@@ -71,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
         for (int e = 0; e < EACH; e++)
             sums.weight[e] = sums.bias[e] = 0;
-    if constexpr (!FORWARD && ROWS > 1)
-        for (int i = threadIdx.x; i < (ROWS - 1) * LINES * 2; i += THREADS)
+    if constexpr (!FORWARD && LINE_CHANNELS > 1)
+        for (int i = threadIdx.x; i < (LINE_CHANNELS - 1) * LINES * 2; i += THREADS)
             cut_of(0, 0)[i] = 0; /* before the first barrier of a unit */
     if constexpr (FORWARD) {
         forward_units(args, p, &again);

@@ -40,17 +40,17 @@ __device__ __forceinline__ void add_run(const tile_place &p, const saved &of, co
 /* Sums of every lane of every channel. */
 __device__ __forceinline__ void sum_lanes(const tile_place &p) {
     tile_numbers &n = *p.numbers;
-    float *to = LANES > 1 ? n.lane : n.channel[0];
+    float *to = THREADS_PER_CHANNEL > 1 ? n.lane : n.channel[0];
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.channels * LANES; i += THREADS) {
-        const int channel = i / LANES, rank = i - channel * LANES, first = channel * PIXELS;
+    for (int i = threadIdx.x; i < p.channels * THREADS_PER_CHANNEL; i += THREADS) {
+        const int channel = i / THREADS_PER_CHANNEL, rank = i - channel * THREADS_PER_CHANNEL, first = channel * PIXELS;
         const saved of = p.saved_in(p.row_of(channel));
         const channel_affine a = p.affine_in(channel, of);
         float v[3] = {0, 0, 0};
 #pragma unroll 1
-        for (int r = rank; r < RUNS; r += LANES)
+        for (int r = rank; r < RUNS; r += THREADS_PER_CHANNEL)
             add_run<WIDTH>(p, of, a, first + r * WIDTH, v);
-        if (REST > 0 && rank == RUNS % LANES)
+        if (REST > 0 && rank == RUNS % THREADS_PER_CHANNEL)
             add_run<most(REST, 1)>(p, of, a, first + RUNS * WIDTH, v);
         if (SHORT_RANGE) {
             v[1] *= of.rstd;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void sum_lanes(const tile_place &p) {
 
 /* Sums of every channel, by MERGE threads each. */
 __device__ __forceinline__ void sum_channels(const tile_place &p) {
-    constexpr int MERGE = least(8, power_of_two_up_to(LANES));
+    constexpr int MERGE = least(8, power_of_two_up_to(THREADS_PER_CHANNEL));
     tile_numbers &n = *p.numbers;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -75,8 +75,8 @@ __device__ __forceinline__ void sum_channels(const tile_place &p) {
             v[j] = 0;
             if (c < p.channels)
 #pragma unroll 4
-                for (int k = lane % MERGE; k < LANES; k += MERGE)
-                    v[j] += n.lane[j * LANE_SUMS + c * LANES + k];
+                for (int k = lane % MERGE; k < THREADS_PER_CHANNEL; k += MERGE)
+                    v[j] += n.lane[j * LANE_SUMS + c * THREADS_PER_CHANNEL + k];
             v[j] = sum_over_lanes<MERGE>(v[j], lane);
             if (lane % MERGE == 0 && c < p.channels)
                 n.channel[j][c] = v[j];
@@ -136,16 +136,16 @@ __device__ __forceinline__ void put_gradients(const tile_place &p, const saved &
 __device__ __forceinline__ void put_tile(const tile_place &p) {
     const tile_numbers &n = *p.numbers;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.channels * LANES; i += THREADS) {
-        const int channel = i / LANES, rank = i - channel * LANES, first = channel * PIXELS;
+    for (int i = threadIdx.x; i < p.channels * THREADS_PER_CHANNEL; i += THREADS) {
+        const int channel = i / THREADS_PER_CHANNEL, rank = i - channel * THREADS_PER_CHANNEL, first = channel * PIXELS;
         const int row = p.row_of(channel);
         const saved of = p.saved_in(row);
         const row_factors f = {n.row[row].slope, n.row[row].constant};
         const channel_affine a = p.affine_in(channel, of);
 #pragma unroll 1
-        for (int r = rank; r < RUNS; r += LANES)
+        for (int r = rank; r < RUNS; r += THREADS_PER_CHANNEL)
             put_gradients<WIDTH>(p, of, f, a, first + r * WIDTH);
-        if (REST > 0 && rank == RUNS % LANES)
+        if (REST > 0 && rank == RUNS % THREADS_PER_CHANNEL)
             put_gradients<most(REST, 1)>(p, of, f, a, first + RUNS * WIDTH);
     }
 }
@@ -184,7 +184,7 @@ __device__ __forceinline__ void backward_tiles(const groups_args &args) {
         __syncthreads();
         sum_lanes(p);
         __syncthreads();
-        if (LANES > 1) {
+        if (THREADS_PER_CHANNEL > 1) {
             sum_channels(p);
             __syncthreads();
         }

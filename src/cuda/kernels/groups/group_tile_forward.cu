@@ -66,13 +66,13 @@ __device__ __forceinline__ void add_run(const tile_place &p, int at, lane_sums &
 __device__ __forceinline__ void sum_forward(const tile_place &p) {
     tile_numbers &n = *p.numbers;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.channels * LANES; i += THREADS) {
-        const int channel = i / LANES, rank = i - channel * LANES, first = channel * PIXELS;
+    for (int i = threadIdx.x; i < p.channels * THREADS_PER_CHANNEL; i += THREADS) {
+        const int channel = i / THREADS_PER_CHANNEL, rank = i - channel * THREADS_PER_CHANNEL, first = channel * PIXELS;
         lane_sums s = {0, 0, 0, false};
 #pragma unroll 1
-        for (int r = rank; r < RUNS; r += LANES)
+        for (int r = rank; r < RUNS; r += THREADS_PER_CHANNEL)
             add_run<WIDTH>(p, first + r * WIDTH, s);
-        if (REST > 0 && rank == RUNS % LANES)
+        if (REST > 0 && rank == RUNS % THREADS_PER_CHANNEL)
             add_run<most(REST, 1)>(p, first + RUNS * WIDTH, s);
         n.lane[i] = s.pivot;
         n.lane[LANE_SUMS + i] = (float)s.sum;
@@ -82,7 +82,8 @@ __device__ __forceinline__ void sum_forward(const tile_place &p) {
 
 /* Elements of a lane of a channel. */
 __device__ __forceinline__ int elements_of_lane(int rank) {
-    return (RUNS + LANES - 1 - rank) / LANES * WIDTH + (rank == RUNS % LANES ? REST : 0);
+    return (RUNS + THREADS_PER_CHANNEL - 1 - rank) / THREADS_PER_CHANNEL * WIDTH +
+           (rank == RUNS % THREADS_PER_CHANNEL ? REST : 0);
 }
 
 /* Sums about a pivot, in f64. */
@@ -110,14 +111,14 @@ __device__ __forceinline__ row_sums merge_blocks(const row_sums &own, cluster_ro
 /* A row's sums of lane % TEAM of the threads that merge them, over all of these. */
 template <int TEAM>
 __device__ __forceinline__ row_sums merge_lanes(const tile_place &p, int row, int depth) {
-    const float *from = p.numbers->lane + (i64)row * (TILE_DEPTH * LANES);
+    const float *from = p.numbers->lane + (i64)row * (TILE_DEPTH * THREADS_PER_CHANNEL);
     const int lane = threadIdx.x % 32;
     row_sums v = {LAYER && depth > 0 ? (double)from[0] : 0, 0, 0};
 #pragma unroll 2
-    for (int i = lane % TEAM; i < depth * LANES; i += TEAM) {
+    for (int i = lane % TEAM; i < depth * THREADS_PER_CHANNEL; i += TEAM) {
         double sum = from[LANE_SUMS + i], squares = from[2 * LANE_SUMS + i];
         if (LAYER)
-            shift((double)from[i] - v.pivot, (double)elements_of_lane(i % LANES), sum, squares);
+            shift((double)from[i] - v.pivot, (double)elements_of_lane(i % THREADS_PER_CHANNEL), sum, squares);
         v.sum += sum;
         v.squares += squares;
     }
@@ -147,7 +148,7 @@ __device__ __forceinline__ row_sums scaled_lanes(const tile_place &p, int row, i
 /* The moments of every row; of a row that a cluster shares in its first warp. */
 __device__ __forceinline__ void set_moments(const groups_args &args, const tile_place &p,
                                             cluster_room &cluster, u32 &round) {
-    constexpr int TEAM = team_of(TILE_DEPTH * LANES);
+    constexpr int TEAM = team_of(TILE_DEPTH * THREADS_PER_CHANNEL);
     tile_numbers &n = *p.numbers;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -199,17 +200,17 @@ __device__ __forceinline__ void put_outputs(const tile_place &p, const row_commo
 
 __device__ __forceinline__ void put_forward(const tile_place &p) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.channels * LANES; i += THREADS) {
-        const int channel = i / LANES, rank = i - channel * LANES, first = channel * PIXELS;
+    for (int i = threadIdx.x; i < p.channels * THREADS_PER_CHANNEL; i += THREADS) {
+        const int channel = i / THREADS_PER_CHANNEL, rank = i - channel * THREADS_PER_CHANNEL, first = channel * PIXELS;
         const int row = p.row_of(channel);
         const saved of = p.saved_in(row);
         const row_common c = {of.mean, p.numbers->more[row].rest, of.rstd, 0, 0};
         const channel_affine a = {WEIGHTED ? p.numbers->weight[channel] : 1,
                                   BIASED ? p.numbers->bias[channel] : 0};
 #pragma unroll 1
-        for (int r = rank; r < RUNS; r += LANES)
+        for (int r = rank; r < RUNS; r += THREADS_PER_CHANNEL)
             put_outputs<WIDTH>(p, c, a, first + r * WIDTH);
-        if (REST > 0 && rank == RUNS % LANES)
+        if (REST > 0 && rank == RUNS % THREADS_PER_CHANNEL)
             put_outputs<most(REST, 1)>(p, c, a, first + RUNS * WIDTH);
     }
 }

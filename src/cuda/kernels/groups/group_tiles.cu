@@ -7,7 +7,7 @@
  * A channel is cut into RUNS runs of WIDTH elements and a shorter one. A run is an odd number of words, so that
  * neighbouring lanes meet in no bank. Runs of 16-bit elements that begin inside a word are shifted into
  * place as they are read, and back as they are written: an element is the same lane's wherever its row
- * lies. LANES lanes share a channel, and have VECS runs each.
+ * lies. THREADS_PER_CHANNEL threads share a channel.
  *
  * OUT_LIES_AS_X says that x and the output lie alike to 16 bytes in every image; else the output leaves element
  * by element.
@@ -19,7 +19,7 @@ constexpr int TILE_ROWS = TILED ? ROWS : 1;
 constexpr int TILES = ceil_div(GROUPS, TILE_ROWS);     /* of an image */
 constexpr int TILE_CHANNELS = TILED ? ROWS * TILE_DEPTH : 1;
 constexpr int PARTS = FORWARD || CORRECT ? 3 : 2;      /* sums of a channel, or of a lane */
-constexpr int LANE_SUMS = TILE_CHANNELS * LANES;
+constexpr int LANE_SUMS = TILE_CHANNELS * THREADS_PER_CHANNEL;
 
 /* Bytes of a tile: with what may come before it to a multiple of 16, and what is read behind it. */
 __device__ constexpr int tile_room(int type) {
@@ -156,7 +156,7 @@ struct tile_numbers {
     tile_row row[TILE_ROWS];
     tile_rest more[TILE_ROWS];
     float weight[TILE_CHANNELS], bias[TILE_CHANNELS];
-    float lane[FORWARD || LANES > 1 ? PARTS * LANE_SUMS : 1]; /* of each lane of a channel */
+    float lane[FORWARD || THREADS_PER_CHANNEL > 1 ? PARTS * LANE_SUMS : 1]; /* of each lane of a channel */
     /* Backward: of all images of the block, and sums. */
     float dweight[FORWARD ? 1 : TILE_CHANNELS], dbias[FORWARD ? 1 : TILE_CHANNELS];
     float channel[FORWARD ? 1 : PARTS][FORWARD ? 1 : TILE_CHANNELS];

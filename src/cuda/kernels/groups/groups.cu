@@ -17,8 +17,9 @@
  * squares leave float's range are summed again, scaled by a power of two.
  *
  * Constants: VARIANT PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES
- * PLANES WARPS CLUSTER ROWS OUT_LIES_AS_X (of tiles) LAST CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT
- * WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a row in bytes).
+ * THREADS_PER_CHANNEL (of tiles) PLANES WARPS CLUSTER ROWS OUT_LIES_AS_X (of tiles) LAST CORRECT WEIGHT_OFFSET
+ * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a row in
+ * bytes).
  */
 #include "group_words.cu"
 

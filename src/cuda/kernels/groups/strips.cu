@@ -5,20 +5,21 @@
  * writes, so that threads wait for each other only where sums meet: over the pixels of a warp by shuffles,
  * over warps by shared memory, over the strip's blocks by messages. Forward (PASS 0) or backward (1).
  *
- * COOPERATING_BLOCKS 1: the blocks are a cluster of CLUSTER, which store into each other's shared memory, and take one
- * strip; as others write, new ones start to read. Of one block there are no messages. COOPERATING_BLOCKS > 1 (then CLUSTER 1, a cooperative launch): they
- * are COOPERATING_BLOCKS blocks anywhere on the device, which tell each other through the L2 and live on: where a
- * thread has written a chunk it asks for that of its next strip. More strips are under way so than
- * clusters find room for, at the price of a barrier of the grid. Both give the same bits.
+ * COOPERATING_BLOCKS 1: the blocks are a cluster of CLUSTER, which store into each other's shared memory, and take
+ * one strip; as others write, new ones start to read. Of one block there are no messages. COOPERATING_BLOCKS > 1
+ * (then CLUSTER 1, a cooperative launch): they are COOPERATING_BLOCKS blocks anywhere on the device, which tell
+ * each other through the L2 and live on: where a thread has written a chunk it asks for that of its next strip.
+ * More strips are under way so than clusters find room for, at the price of a barrier of the grid. Both give the
+ * same bits.
  *
  * Strips and pieces are cut by COLS, DEPTH, PIXELS and the dtypes alone, so that a row does not depend on
  * the others. Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; strips
  * with a row whose squares leave float's range are summed again, such rows scaled by a power of two.
  *
  * Constants: PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) TILE_CHANNELS PIECE WIDTH LANES
- * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER COOPERATING_BLOCKS DELAY (the later half
- * of GROUPs begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes,
- * X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a strip in bytes).
+ * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER COOPERATING_BLOCKS LATE_HALF
+ * (the later half of the blocks begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS,
+ * the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a strip in bytes).
  */
 #include "group_words.cu"
 #include "strip_tiles.cu"
@@ -65,14 +66,14 @@ __device__ __forceinline__ void take_one(const groups_args &args, mailbox &m) {
     }
 }
 
-/* Blocks anywhere on the device live on. With DELAY the later half of them begin later, so that not
+/* Blocks anywhere on the device live on. With LATE_HALF the later half of them begin later, so that not
  * all read at one time and write at another. */
 __device__ __forceinline__ void take_many(const groups_args &args, mailbox &m) {
     const i64 all = args.images * STRIPS, step = gridDim.x / COOPERATING_BLOCKS;
     i64 unit = blockIdx.x / COOPERATING_BLOCKS;
     u32 round = 0;
     strip_place p = place_of(unit);
-    const bool late = DELAY && blockIdx.x >= gridDim.x / 2;
+    const bool late = LATE_HALF && blockIdx.x >= gridDim.x / 2;
     if (!late)
         fill_all(args, p);
     saved s = known_of(args, p);

@@ -5,14 +5,14 @@
  * finish.cu adds up. Where one block, cluster or group takes all rows (args.alone) its sums are the
  * result. No atomics: the order of every sum is fixed by the launch.
  *
- * Chunks, LANES, VECS, CLUSTER and ROWS are as in forward.cu. A team is a warp (LANES up to 32; it
- * takes 32 / LANES * ROWS rows at a time) or one of TEAMS groups of LANES threads in the block,
- * which take one row each and exchange their sums apart from each other, so that one team's exchange
- * hides behind another's arithmetic.
+ * Chunks, THREADS_PER_ROW, CHUNKS_PER_THREAD, CLUSTER and ROWS are as in forward.cu. A team is a warp
+ * (THREADS_PER_ROW up to 32; it takes 32 / THREADS_PER_ROW * ROWS rows at a time) or one of TEAMS groups of
+ * THREADS_PER_ROW threads in the block, which take one row each and exchange their sums apart from each other, so
+ * that one team's exchange hides behind another's arithmetic.
  *
- * Rows come through a ring of STAGES slots in shared memory by asynchronous copies. Each thread
+ * Rows come through a ring of RING_SLOTS slots in shared memory by asynchronous copies. Each thread
  * reads back only the bytes it copied itself, so the ring needs no barrier; a slot is refilled as
- * soon as its row is in registers. STAGES 0 loads straight to registers: for elements that
+ * soon as its row is in registers. RING_SLOTS 0 loads straight to registers: for elements that
  * asynchronous copies cannot move (alignment below 4 bytes). HOLD_IN_RING: a row stays in the ring for its
  * output and is read again, and the weights wait in shared memory too, converted once for all rows, so
  * that a thread has registers for the sums of more columns.
@@ -39,10 +39,11 @@
  *
  * An activation behind the norm (backward_activation.cu): dy stands for dy * f'(z) above.
  *
- * Constants: KIND ACTIVATION COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE DWEIGHT_TYPE DBIAS_TYPE WEIGHT_OFFSET
- * WIDTH LANES VECS ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY CORRECT MIN_BLOCKS LEVELS SLICED DSUM_TYPE DSUM_ACCESS DSUM_IN_RING
- * WANT_DWEIGHT WANT_DBIAS VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS DY_ACCESS
- * DX_ACCESS WEIGHT_ACCESS BIAS_ACCESS. DX_TYPE NONE: no dx.
+ * Constants: KIND ACTIVATION COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE DWEIGHT_TYPE
+ * DBIAS_TYPE WEIGHT_OFFSET WIDTH THREADS_PER_ROW CHUNKS_PER_THREAD ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD
+ * RING_SLOTS DELAY CORRECT MIN_BLOCKS LEVELS SLICED DSUM_TYPE DSUM_ACCESS DSUM_IN_RING WANT_DWEIGHT WANT_DBIAS
+ * VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS DY_ACCESS DX_ACCESS WEIGHT_ACCESS
+ * BIAS_ACCESS. DX_TYPE NONE: no dx.
  *
  * LEVELS SLICED: rows that do not lie one stride apart, and those with weights of their own (row_levels.cu); of such
  * there is neither dsum nor COOPERATING_BLOCKS > 1. A slice's partial rows lie behind those of the slices before it,

@@ -12,12 +12,12 @@ static_assert(!ACTIVE || (!AGAIN && !COOPERATIVE && VARIANT == ROWS_PLAIN), "dy 
 
 /* A thread's biases, as they are in memory. */
 struct thread_bias {
-    chunk<BIAS_BYTES> held[BIASED ? VECS : 1];
+    chunk<BIAS_BYTES> held[BIASED ? CHUNKS_PER_THREAD : 1];
 
     __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
         if constexpr (BIASED)
 #pragma unroll
-            for (int k = 0; k < VECS; k++) {
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
                 held[k] = zero_chunk<BIAS_BYTES>();
                 if (!t.idle && t.has(k))
                     held[k] = load_chunk<BIAS_BYTES, BIAS_ACCESS>((const char *)args.bias +
@@ -28,7 +28,7 @@ struct thread_bias {
     __device__ __forceinline__ void forget_all(u32 zero) {
         if constexpr (BIASED)
 #pragma unroll
-            for (int k = 0; k < VECS; k++)
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 for (u32 &w : held[k].word)
                     forget(w, zero);
     }
@@ -42,7 +42,7 @@ struct thread_bias {
 
 /* dz of a thread's rows, in all its digits. */
 struct gradients {
-    chunk<WIDTH * (int)sizeof(real)> g[ACTIVE ? ROWS : 1][ACTIVE ? VECS : 1];
+    chunk<WIDTH * (int)sizeof(real)> g[ACTIVE ? ROWS : 1][ACTIVE ? CHUNKS_PER_THREAD : 1];
 };
 
 /* A row whose dy came through the activation. */
@@ -60,7 +60,7 @@ __device__ __forceinline__ void sum_distances(const team_state &t, const chunk<X
                                               real *sum) {
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real d[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
@@ -77,7 +77,7 @@ __device__ __forceinline__ void through_activation_of_row(const team_state &t, c
                                                           const thread_bias &bias, real mean, real rest,
                                                           real rstd, gradients &dz) {
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real w[COLUMNS], out[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {

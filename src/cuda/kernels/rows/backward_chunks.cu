@@ -21,31 +21,31 @@ struct team_state {
     /* Of the turn to come: its first row's statistics. */
     const char *next_mean, *next_rstd;
 
-    __device__ __forceinline__ bool has(int k) const { return k < VECS - 1 || has_last; }
-    __device__ __forceinline__ u32 x_slot(int stage, int u, int k) const {
-        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
+    __device__ __forceinline__ bool has(int k) const { return k < CHUNKS_PER_THREAD - 1 || has_last; }
+    __device__ __forceinline__ u32 x_slot(int ring_slot, int u, int k) const {
+        return ring + ((ring_slot * ROWS + u) * CHUNKS_PER_THREAD + k) * (THREADS * X_BYTES);
     }
-    __device__ __forceinline__ u32 g_slot(int stage, int u, int k) const {
-        return ring + STAGES * ROWS * VECS * THREADS * X_BYTES +
-               ((stage * ROWS + u) * VECS + k) * (THREADS * DY_BYTES) +
+    __device__ __forceinline__ u32 g_slot(int ring_slot, int u, int k) const {
+        return ring + RING_SLOTS * ROWS * CHUNKS_PER_THREAD * THREADS * X_BYTES +
+               ((ring_slot * ROWS + u) * CHUNKS_PER_THREAD + k) * (THREADS * DY_BYTES) +
                threadIdx.x * (DY_BYTES - X_BYTES);
     }
     __device__ __forceinline__ u32 w_slot(int k, int piece) const {
-        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + DY_BYTES) +
+        return ring + RING_SLOTS * ROWS * CHUNKS_PER_THREAD * THREADS * (X_BYTES + DY_BYTES) +
                (k * PIECES + piece) * (THREADS * PIECE_BYTES) +
                threadIdx.x * (PIECE_BYTES - X_BYTES);
     }
-    __device__ __forceinline__ u32 s_slot(int stage, int u, int k) const {
-        return ring + STAGES * ROWS * VECS * THREADS * (X_BYTES + DY_BYTES) +
-               (AGAIN ? VECS * PIECES * THREADS * PIECE_BYTES : 0) +
-               ((stage * ROWS + u) * VECS + k) * (THREADS * DSUM_BYTES) +
+    __device__ __forceinline__ u32 s_slot(int ring_slot, int u, int k) const {
+        return ring + RING_SLOTS * ROWS * CHUNKS_PER_THREAD * THREADS * (X_BYTES + DY_BYTES) +
+               (AGAIN ? CHUNKS_PER_THREAD * PIECES * THREADS * PIECE_BYTES : 0) +
+               ((ring_slot * ROWS + u) * CHUNKS_PER_THREAD + k) * (THREADS * DSUM_BYTES) +
                threadIdx.x * (DSUM_BYTES - X_BYTES);
     }
 };
 
 struct operands {
-    chunk<X_BYTES> x[ROWS][VECS];
-    chunk<DY_BYTES> g[ROWS][VECS];
+    chunk<X_BYTES> x[ROWS][CHUNKS_PER_THREAD];
+    chunk<DY_BYTES> g[ROWS][CHUNKS_PER_THREAD];
 };
 struct row_in_registers {
     enum { GRADIENT = DY_TYPE }; /* the type of what g() gives */
@@ -57,17 +57,17 @@ struct row_in_registers {
 struct row_in_ring {
     enum { GRADIENT = DY_TYPE };
     const team_state &t;
-    int stage;
+    int ring_slot;
     __device__ __forceinline__ chunk<X_BYTES> x(int k) const {
-        return load_from_shared<X_BYTES>(t.x_slot(stage, 0, k));
+        return load_from_shared<X_BYTES>(t.x_slot(ring_slot, 0, k));
     }
     __device__ __forceinline__ chunk<DY_BYTES> g(int k) const {
-        return load_from_shared<DY_BYTES>(t.g_slot(stage, 0, k));
+        return load_from_shared<DY_BYTES>(t.g_slot(ring_slot, 0, k));
     }
 };
 
 /* Starts the copies of a turn into a slot, or loads them; zeros for what is not there. */
-__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int turn, int stage,
+__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int turn, int ring_slot,
                                       operands &o) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
@@ -78,14 +78,14 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
             x = t.next_x + row_begin(args.levels, t.next_row.at() + u * PER_WARP, args.x_stride, args.x_jump);
             g = t.next_g + row_begin(args.levels, t.next_row.at() + u * PER_WARP, args.dy_stride, args.dy_jump);
         }
-#pragma unroll(AGAIN && !COPIES ? 1 : VECS)
-        for (int k = 0; k < VECS; k++) {
+#pragma unroll(AGAIN && !COPIES ? 1 : CHUNKS_PER_THREAD)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
             bool has = there && t.has(k);
             if constexpr (COPIES) {
                 copy_async<COPIES ? X_BYTES : 4, COPIES ? X_ACCESS : 4>(
-                    t.x_slot(stage, u, k), x + k * (SPREAD * X_BYTES), has);
+                    t.x_slot(ring_slot, u, k), x + k * (SPREAD * X_BYTES), has);
                 copy_async<COPIES ? DY_BYTES : 4, COPIES ? DY_ACCESS : 4>(
-                    t.g_slot(stage, u, k), g + k * (SPREAD * DY_BYTES), has);
+                    t.g_slot(ring_slot, u, k), g + k * (SPREAD * DY_BYTES), has);
             } else {
                 auto cx = zero_chunk<X_BYTES>();
                 auto cg = zero_chunk<DY_BYTES>();
@@ -94,8 +94,8 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
                     cg = load_chunk<DY_BYTES, DY_ACCESS>(g + k * (SPREAD * DY_BYTES));
                 }
                 if constexpr (RINGED) {
-                    store_to_shared<X_BYTES>(t.x_slot(stage, u, k), cx);
-                    store_to_shared<DY_BYTES>(t.g_slot(stage, u, k), cg);
+                    store_to_shared<X_BYTES>(t.x_slot(ring_slot, u, k), cx);
+                    store_to_shared<DY_BYTES>(t.g_slot(ring_slot, u, k), cg);
                 } else {
                     o.x[u][k] = cx;
                     o.g[u][k] = cg;
@@ -113,16 +113,16 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
 }
 
 /* The same of dsum, whose slot is free later; what fetch() started for that turn is of one group with it. */
-__device__ __forceinline__ void fetch_dsum(const backward_args &args, team_state &t, int turn, int stage) {
+__device__ __forceinline__ void fetch_dsum(const backward_args &args, team_state &t, int turn, int ring_slot) {
     if constexpr (RING_HAS_DSUM) {
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const bool there = turn < t.turns[u];
             const char *s = t.next_s + u * PER_WARP * args.dsum_stride;
 #pragma unroll
-            for (int k = 0; k < VECS; k++)
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 copy_async<RING_HAS_DSUM ? DSUM_BYTES : 4, RING_HAS_DSUM ? DSUM_ACCESS : 4>(
-                    t.s_slot(stage, u, k), s + k * (SPREAD * DSUM_BYTES), there && t.has(k));
+                    t.s_slot(ring_slot, u, k), s + k * (SPREAD * DSUM_BYTES), there && t.has(k));
         }
         t.next_s += args.dsum_turn;
         copy_async_commit();
@@ -138,13 +138,13 @@ struct no_dsum {
 };
 struct dsum_in_ring {
     enum { AT_ONCE = 1 };
-    int stage, u;
+    int ring_slot, u;
     __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &t, int k) const {
-        return load_from_shared<DSUM_BYTES>(t.s_slot(stage, u, k));
+        return load_from_shared<DSUM_BYTES>(t.s_slot(ring_slot, u, k));
     }
 };
 struct dsum_in_memory {
-    enum { AT_ONCE = least(VECS, 4) };
+    enum { AT_ONCE = least(CHUNKS_PER_THREAD, 4) };
     const char *first; /* this thread's first chunk */
     bool there;
     __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &t, int k) const {
@@ -155,13 +155,13 @@ struct dsum_in_memory {
     }
 };
 
-__device__ __forceinline__ void take(const team_state &t, int stage, operands &o) {
+__device__ __forceinline__ void take(const team_state &t, int ring_slot, operands &o) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
 #pragma unroll
-        for (int k = 0; k < VECS; k++) {
-            o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(stage, u, k));
-            o.g[u][k] = load_from_shared<DY_BYTES>(t.g_slot(stage, u, k));
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
+            o.x[u][k] = load_from_shared<X_BYTES>(t.x_slot(ring_slot, u, k));
+            o.g[u][k] = load_from_shared<DY_BYTES>(t.g_slot(ring_slot, u, k));
         }
 }
 
@@ -188,12 +188,12 @@ __device__ __forceinline__ real plus_offset(real w) {
 
 /* A thread's weights: in registers as they are in memory, or converted in shared memory. */
 struct thread_weights {
-    chunk<WEIGHT_BYTES> held[AGAIN ? 1 : VECS];
+    chunk<WEIGHT_BYTES> held[AGAIN ? 1 : CHUNKS_PER_THREAD];
 
     __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
         if constexpr (WEIGHT_TYPE != NONE)
 #pragma unroll
-            for (int k = 0; k < VECS; k++) {
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
                 chunk<WEIGHT_BYTES> w = zero_chunk<WEIGHT_BYTES>();
                 if (!t.idle && t.has(k))
                     w = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>(
@@ -215,7 +215,7 @@ struct thread_weights {
     __device__ __forceinline__ void forget_all(u32 zero) {
         if constexpr (WEIGHT_TYPE != NONE && !KEEP_WEIGHTS && !AGAIN)
 #pragma unroll
-            for (int k = 0; k < VECS; k++)
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 for (u32 &w : held[k].word)
                     forget(w, zero);
     }

@@ -24,10 +24,10 @@ template <int TYPE>
 __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[WIDTH], real *to,
                                               void *result, u32 block_rank) {
     columns *room = (columns *)dynamic_shared; /* [TEAMS][TEAM_COLS / COLUMNS] */
-    const int own = WITHIN_WARP ? t.rank : t.rank - (int)block_rank * LANES;
+    const int own = WITHIN_WARP ? t.rank : t.rank - (int)block_rank * THREADS_PER_ROW;
     barrier(0, THREADS);
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             columns c;
@@ -38,12 +38,12 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
                     c.v[j] = sum_over_rows(c.v[j], t.lane);
             }
             if (!WITHIN_WARP || t.lane < WARP_LANES)
-                room[(t.team * LANES * VECS + k * LANES + own) * PIECES + i] = c;
+                room[(t.team * THREADS_PER_ROW * CHUNKS_PER_THREAD + k * THREADS_PER_ROW + own) * PIECES + i] = c;
         }
     barrier(0, THREADS);
     for (int c = threadIdx.x; c < TEAM_COLS / COLUMNS; c += THREADS) {
-        const int local = c / PIECES, k = local / LANES;
-        const int index = local % LANES + block_rank * LANES + k * SPREAD;
+        const int local = c / PIECES, k = local / THREADS_PER_ROW;
+        const int index = local % THREADS_PER_ROW + block_rank * THREADS_PER_ROW + k * SPREAD;
         if (index < CHUNKS) {
             columns all = {};
 #pragma unroll 4

@@ -4,7 +4,7 @@
 constexpr int LINE = 2 * DELAY + 2;
 /* The row that is put out next waits in registers, so that its slot is filled a turn earlier. */
 constexpr bool HELD = HOLD == HOLD_THE_NEXT;
-constexpr int AHEAD = most(STAGES - DELAY + HELD, 1);
+constexpr int AHEAD = most(RING_SLOTS - DELAY + HELD, 1);
 typedef mail<real, COOPERATING_BLOCKS, LINE> cooperative_mail;
 
 struct cooperative_room {
@@ -60,14 +60,14 @@ template <bool THERE> struct held_dsum : no_dsum {
 };
 template <> struct held_dsum<true> {
     enum { AT_ONCE = 1 };
-    chunk<DSUM_BYTES> held[VECS];
+    chunk<DSUM_BYTES> held[CHUNKS_PER_THREAD];
     __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &, int k) const { return held[k]; }
     __device__ __forceinline__ void ask(const backward_args &args, const team_state &t, i64 row, int turn) {
         const dsum_in_memory from = {(const char *)args.dsum + row * args.dsum_stride +
                                          turn * args.dsum_turn + (i64)t.rank * DSUM_BYTES,
                                      true};
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             held[k] = from.at(t, k);
     }
 };
@@ -77,10 +77,10 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                                           int member, i64 row) {
     const int turns = t.turns[0];
     operands o, held;
-    int newest = 0, next = AHEAD % most(STAGES, 1); /* slots; the next is that of the row put out */
+    int newest = 0, next = AHEAD % most(RING_SLOTS, 1); /* slots; the next is that of the row put out */
     thread_weights weights;
     weights.load(args, t);
-    real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
+    real dweight[CHUNKS_PER_THREAD][WIDTH] = {}, dbias[CHUNKS_PER_THREAD][WIDTH] = {};
     /* Statistics come a turn before they are used. */
     stored_mean next_mean = 0, mean = 0;
     held_dsum<HAS_DSUM> dsum;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             take(t, newest, o);
             thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
             store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
-            newest = newest + 1 == STAGES ? 0 : newest + 1;
+            newest = newest + 1 == RING_SLOTS ? 0 : newest + 1;
         }
         barrier(1, ALL_THREADS);
         if (turn >= DELAY) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
                 take(t, next, held);
         }
         fetch(args, t, turn + AHEAD, next, o);
-        next = next + 1 == STAGES ? 0 : next + 1;
+        next = next + 1 == RING_SLOTS ? 0 : next + 1;
     }
     copy_async_wait<0>();
     write_column_sums(args, t, dweight, dbias, member);

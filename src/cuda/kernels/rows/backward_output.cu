@@ -57,11 +57,11 @@ __device__ __forceinline__ void row_output(const team_state &t, const row_source
                                            const dx_place &dx, const dsum_source &dsum = {}) {
     chunk<DSUM_BYTES> s[dsum_source::AT_ONCE];
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         if constexpr (HAS_DSUM)
             if (k % dsum_source::AT_ONCE == 0)
 #pragma unroll
-                for (int j = 0; j < dsum_source::AT_ONCE && k + j < VECS; j++)
+                for (int j = 0; j < dsum_source::AT_ONCE && k + j < CHUNKS_PER_THREAD; j++)
                     s[j] = dsum.at(t, k + j);
         real w[COLUMNS], out[WIDTH];
         const auto x = row.x(k);

@@ -34,18 +34,18 @@ constexpr bool HAS_DSUM = DSUM_TYPE != NONE;
 constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
 constexpr int SHARERS = CLUSTER * COOPERATING_BLOCKS; /* blocks of a row */
-constexpr int SPREAD = LANES * SHARERS;
+constexpr int SPREAD = THREADS_PER_ROW * SHARERS;
 constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
-constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = LANES <= 32;
-constexpr int WARP_LANES = least(LANES, 32);
+constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
 constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
 constexpr int THREADS = WARPS * 32; /* that hold rows */
 constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
-constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : LANES / 32;
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / 32;
 constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
-constexpr int TEAM_COLS = LANES * VECS * WIDTH;
-constexpr bool RINGED = STAGES > 0;
+constexpr int TEAM_COLS = THREADS_PER_ROW * CHUNKS_PER_THREAD * WIDTH;
+constexpr bool RINGED = RING_SLOTS > 0;
 /* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
 constexpr bool COPIES = RINGED && X_ACCESS >= 4 && DY_ACCESS >= 4 && X_BYTES >= 4 && DY_BYTES >= 4 &&
                         (!HAS_DSUM || (DSUM_ACCESS >= 4 && DSUM_BYTES >= 4));
@@ -55,7 +55,7 @@ constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
 /* Where the gradient of the residual stream waits for its row's output. */
 constexpr bool RING_HAS_DSUM = HAS_DSUM && DSUM_IN_RING && COPIES && !COOPERATIVE;
 /* Converted weights stay in registers where there is room. */
-constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * VECS * WIDTH <= 16 &&
+constexpr bool KEEP_WEIGHTS = sizeof(real) == 4 && ROWS * CHUNKS_PER_THREAD * WIDTH <= 16 &&
                               (SHORT_RANGE || (COOPERATIVE && !TIGHT));
 
 /* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the
@@ -101,8 +101,8 @@ __device__ __forceinline__ void rows_of_block(const backward_args &all) {
     t.lane = threadIdx.x % 32;
     t.team = warp / TEAM_WARPS;
     t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
-    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * LANES + threadIdx.x % LANES;
-    t.has_last = !RAGGED || t.rank + (VECS - 1) * SPREAD < CHUNKS;
+    t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;
+    t.has_last = !RAGGED || t.rank + (CHUNKS_PER_THREAD - 1) * SPREAD < CHUNKS;
     t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
     const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(row_block() / CLUSTER) * TEAMS + t.team;
     const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */

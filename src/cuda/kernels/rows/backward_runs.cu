@@ -1,6 +1,6 @@
 /*
- * A part of backward.cu: rows of 16 bits in a ring of STAGES tiles of x and dy, in two steps. First
- * warps take rows: LANES lanes sum up a row in runs of words (row_runs.cu) and leave what the sums
+ * A part of backward.cu: rows of 16 bits in a ring of RING_SLOTS tiles of x and dy, in two steps. First
+ * warps take rows: THREADS_PER_ROW lanes sum up a row in runs of words (row_runs.cu) and leave what the sums
  * come to in shared memory. Then threads take columns: each keeps the same few of every row, with
  * their weights and their sums in registers, whatever the length of a row, and writes dx where x
  * was. PLANES parts of the block take the rows in turn.
@@ -242,40 +242,40 @@ constexpr bool IN_PIECES = RUNS && __CUDA_ARCH__ >= 900 && TILE_BYTES % 16 == 0 
                            (!WANT_DX || ((DENSE & 4) && DX_ACCESS == 16));
 
 __device__ __forceinline__ void bring_tiles(const backward_args &args, tile_place &p, int turn,
-                                            int stage, u32 byte_barrier) {
+                                            int ring_slot, u32 byte_barrier) {
     if (IN_PIECES && p.left(args, turn) >= TILE_ROWS) {
         if (threadIdx.x == 0) {
             byte_barrier_expect(byte_barrier, 2 * TILE_BYTES);
-            copy_piece_in(p.x_tile(stage), p.next_x, TILE_BYTES, byte_barrier);
-            copy_piece_in(p.g_tile(stage), p.next_g, TILE_BYTES, byte_barrier);
+            copy_piece_in(p.x_tile(ring_slot), p.next_x, TILE_BYTES, byte_barrier);
+            copy_piece_in(p.g_tile(ring_slot), p.next_g, TILE_BYTES, byte_barrier);
         }
         p.advance(args);
         copy_async_commit();
     } else {
-        p.bring(args, turn, stage);
+        p.bring(args, turn, ring_slot);
     }
 }
 
-/* Sends dx of a turn, once all threads have written it. With STAGES 1 nothing of it is to be read
+/* Sends dx of a turn, once all threads have written it. With RING_SLOTS 1 nothing of it is to be read
  * afterwards; else that is waited for in the next turn. */
 __device__ __forceinline__ void send_tile(const backward_args &args, tile_place &p, int turn,
-                                          int stage) {
+                                          int ring_slot) {
     const i64 left = p.left(args, turn);
     if (IN_PIECES && left >= TILE_ROWS) {
         publish_to_copies();
         __syncthreads();
         if (WANT_DX && threadIdx.x == 0) {
-            copy_piece_out(p.dx, p.x_tile(stage), TILE_BYTES);
-            if (STAGES == 1)
+            copy_piece_out(p.dx, p.x_tile(ring_slot), TILE_BYTES);
+            if (RING_SLOTS == 1)
                 wait_for_copies_out();
         }
     } else {
         __syncthreads();
         if constexpr (WANT_DX)
-            p.send(args, turn, left, stage);
+            p.send(args, turn, left, ring_slot);
     }
     /* One thread alone needs no barrier. */
-    if (STAGES == 1 && (!IN_PIECES || p.left(args, turn + 1) < TILE_ROWS))
+    if (RING_SLOTS == 1 && (!IN_PIECES || p.left(args, turn + 1) < TILE_ROWS))
         __syncthreads();
     p.dx += tile_place::dx_rows::turn(args.dx_turn);
 }
@@ -285,7 +285,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     __shared__ weights weight;
     __shared__ factors_in_shared factors[TILE_ROWS];
     __shared__ edge_sums edges[PLANES + 1];
-    __shared__ u64 byte_barriers[STAGES + 1];
+    __shared__ u64 byte_barriers[RING_SLOTS + 1];
     const u32 weights_at = shared_address(&weight), factors_at = shared_address(factors);
     const u32 barriers = shared_address(byte_barriers);
     thread_columns columns;
@@ -295,14 +295,14 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     p.begin(args);
     if (IN_PIECES && threadIdx.x == 0)
 #pragma unroll
-        for (int s = 0; s < STAGES; s++)
+        for (int s = 0; s < RING_SLOTS; s++)
             byte_barrier_init(barriers + 8 * s);
     release_stream();
     wait_for_stream();
     const array_end<WEIGHT_TYPE> end(args.weight);
     bring_array<WEIGHT_TYPE, WEIGHT_ACCESS>(args.weight, weights_at);
 #pragma unroll
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < RING_SLOTS; s++)
         bring_tiles(args, p, s, s, barriers + 8 * s);
     end.store(weights_at);
     stored_mean next_mean[ROWS];
@@ -315,7 +315,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
         copy_async_wait<0>(); /* of the weights */
         __syncthreads();
     }
-    int stage = 0, before = 0;
+    int ring_slot = 0, before = 0;
     u32 parity = 0;
     for (int turn = 0; turn < turns; turn++) {
         const i64 left = p.left(args, turn);
@@ -328,9 +328,9 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
         }
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
         if (IN_PIECES && left >= TILE_ROWS) {
-            byte_barrier_wait(barriers + 8 * stage, parity);
+            byte_barrier_wait(barriers + 8 * ring_slot, parity);
         } else {
-            copy_async_wait<most(STAGES - 2, 0)>(); /* the one behind comes in this turn */
+            copy_async_wait<most(RING_SLOTS - 2, 0)>(); /* the one behind comes in this turn */
             __syncthreads();
         }
 #pragma unroll
@@ -338,8 +338,8 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
             const int local = threadIdx.x / 32 * STEP + u * PER_WARP + t.lane / WARP_LANES;
             real sum[4] = {};
             if (SUMS) {
-                const run_place x(p.x_tile(stage) + local * (COLS * 2), t.rank);
-                const run_place g(p.g_tile(stage) + local * (COLS * 2), t.rank);
+                const run_place x(p.x_tile(ring_slot) + local * (COLS * 2), t.rank);
+                const run_place g(p.g_tile(ring_slot) + local * (COLS * 2), t.rank);
                 run_sums(x, g, weights_at, t.rank, mean[u], sum);
                 sum_in_warp(t, sum);
             }
@@ -347,20 +347,20 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
                 leave_factors(factors_at + local * (u32)sizeof(factors_in_shared),
                               factors_of(sum, mean[u], rstd[u]));
         }
-        if (STAGES > 1 && IN_PIECES && threadIdx.x == 0)
+        if (RING_SLOTS > 1 && IN_PIECES && threadIdx.x == 0)
             wait_for_copies_out();
         __syncthreads();
-        if (STAGES > 1 && turn > 0)
-            bring_tiles(args, p, turn - 1 + STAGES, before, barriers + 8 * before);
+        if (RING_SLOTS > 1 && turn > 0)
+            bring_tiles(args, p, turn - 1 + RING_SLOTS, before, barriers + 8 * before);
         if (columns.plane < PLANES)
-            columns_of_tile(columns, edges[columns.plane], p.x_tile(stage), factors_at, weights_at,
+            columns_of_tile(columns, edges[columns.plane], p.x_tile(ring_slot), factors_at, weights_at,
                             left);
-        send_tile(args, p, turn, stage);
-        if (STAGES == 1)
+        send_tile(args, p, turn, ring_slot);
+        if (RING_SLOTS == 1)
             bring_tiles(args, p, turn + 1, 0, barriers);
-        before = stage;
-        if (++stage >= STAGES) {
-            stage = 0;
+        before = ring_slot;
+        if (++ring_slot >= RING_SLOTS) {
+            ring_slot = 0;
             parity ^= 1;
         }
     }

@@ -14,7 +14,7 @@ __device__ __forceinline__ void thread_sums(const team_state &t, const row_sourc
     real product[HALF];
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real w[COLUMNS], g[WIDTH], d[WIDTH];
         const auto x = row.x(k);
         const auto dy = row.g(k);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void exchange(const team_state &t, real *sum, u32 roo
     }
     const int warp = threadIdx.x / 32 % TEAM_WARPS;
     store_warp_sums(t, sum, room + warp * (int)sizeof(entry));
-    barrier(1 + t.team, LANES);
+    barrier(1 + t.team, THREADS_PER_ROW);
     if constexpr (CLUSTER == 1) {
         add_entries<TEAM_WARPS>(t, room, sum);
     } else {

@@ -1,11 +1,12 @@
 /* A part of backward.cu: rows in a warp, a team or a cluster. */
 
 /* Where dsum of row u of a turn is. */
-__device__ __forceinline__ auto dsum_of(const backward_args &args, const team_state &t, int turn, int stage, int u) {
+__device__ __forceinline__ auto dsum_of(const backward_args &args, const team_state &t, int turn,
+                                        int ring_slot, int u) {
     if constexpr (!HAS_DSUM)
         return no_dsum{};
     else if constexpr (RING_HAS_DSUM)
-        return dsum_in_ring{stage, u};
+        return dsum_in_ring{ring_slot, u};
     else
         return dsum_in_memory{t.next_s + u * PER_WARP * args.dsum_stride, turn < t.turns[u]};
 }
@@ -32,12 +33,12 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     weights.load(args, t);
     thread_bias bias;
     bias.load(args, t);
-    real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
+    real dweight[CHUNKS_PER_THREAD][WIDTH] = {}, dbias[CHUNKS_PER_THREAD][WIDTH] = {};
 
     operands o;
     gradients dz;
 #pragma unroll
-    for (int s = 0; s < STAGES; s++) {
+    for (int s = 0; s < RING_SLOTS; s++) {
         fetch(args, t, s, s, o);
         fetch_dsum(args, t, s, s);
     }
@@ -45,14 +46,14 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
     real next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
 
-    int stage = 0;
+    int ring_slot = 0;
     for (int turn = 0; turn < block_turns; turn++) {
         if constexpr (RINGED)
-            copy_async_wait<most(STAGES - 1, 0)>();
+            copy_async_wait<most(RING_SLOTS - 1, 0)>();
         if constexpr (RINGED && !AGAIN)
-            take(t, stage, o);
+            take(t, ring_slot, o);
         if constexpr (!AGAIN)
-            fetch(args, t, turn + STAGES, stage, o);
+            fetch(args, t, turn + RING_SLOTS, ring_slot, o);
         stored_mean mean[ROWS];
         real rstd[ROWS], sum[ROWS][4];
 #pragma unroll
@@ -81,7 +82,7 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
         for (int u = 0; u < ROWS; u++)
             if (SUMS) {
                 if constexpr (AGAIN)
-                    thread_sums(t, row_in_ring{t, stage}, weights, mean[u], sum[u]);
+                    thread_sums(t, row_in_ring{t, ring_slot}, weights, mean[u], sum[u]);
                 else if constexpr (ACTIVE)
                     thread_sums(t, row_behind_activation{o, dz, u}, weights, mean[u], sum[u]);
                 else
@@ -96,20 +97,20 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
             dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
             if constexpr (LEVELLED)
                 to.first = dx + row_begin(args.levels, row + u * PER_WARP, args.dx_stride, args.dx_jump);
-            const auto rest = dsum_of(args, t, turn, stage, u);
+            const auto rest = dsum_of(args, t, turn, ring_slot, u);
             if constexpr (AGAIN)
-                row_output(t, row_in_ring{t, stage}, weights, f, dweight, dbias, to, rest);
+                row_output(t, row_in_ring{t, ring_slot}, weights, f, dweight, dbias, to, rest);
             else if constexpr (ACTIVE)
                 row_output(t, row_behind_activation{o, dz, u}, weights, f, dweight, dbias, to, rest);
             else
                 row_output(t, row_in_registers{o, u}, weights, f, dweight, dbias, to, rest);
         }
         if constexpr (AGAIN)
-            fetch(args, t, turn + STAGES, stage, o);
-        fetch_dsum(args, t, turn + STAGES, stage);
+            fetch(args, t, turn + RING_SLOTS, ring_slot, o);
+        fetch_dsum(args, t, turn + RING_SLOTS, ring_slot);
         if constexpr (HAS_DSUM && !RING_HAS_DSUM)
             t.next_s += args.dsum_turn;
-        stage = stage + 1 >= STAGES ? 0 : stage + 1;
+        ring_slot = ring_slot + 1 >= RING_SLOTS ? 0 : ring_slot + 1;
         room = both_rooms - room;
         if (LEVELLED)
             row += args.row_turn;

@@ -1,6 +1,6 @@
 /*
- * A part of backward.cu: rows that go through shared memory (row_tiles.cu), through a ring of STAGES tiles
- * of x and of dy; dx is written where x was. LANES is a power of two, ROWS is 1.
+ * A part of backward.cu: rows that go through shared memory (row_tiles.cu), through a ring of RING_SLOTS tiles
+ * of x and of dy; dx is written where x was. THREADS_PER_ROW is a power of two, ROWS is 1.
  */
 
 /* The weights of all columns. */
@@ -54,15 +54,15 @@ struct tile_place {
     __device__ __forceinline__ i64 left(const backward_args &args, int turn) const {
         return turn < (int)args.turns ? TILE_ROWS : turn == (int)args.turns ? args.rest - first : 0;
     }
-    __device__ __forceinline__ u32 x_tile(int stage) const { return ring + 2 * stage * TILE_ROOM; }
-    __device__ __forceinline__ u32 g_tile(int stage) const { return x_tile(stage) + TILE_ROOM; }
-    __device__ __forceinline__ void bring(const backward_args &args, int turn, int stage) {
+    __device__ __forceinline__ u32 x_tile(int ring_slot) const { return ring + 2 * ring_slot * TILE_ROOM; }
+    __device__ __forceinline__ u32 g_tile(int ring_slot) const { return x_tile(ring_slot) + TILE_ROOM; }
+    __device__ __forceinline__ void bring(const backward_args &args, int turn, int ring_slot) {
         const i64 rows = left(args, turn);
         const i64 row = first + turn * args.row_turn;
         bring_rows<(DENSE & 1) != 0, X_ACCESS>(
-            next_x, x_rows::spacing(args.levels, row, args.x_stride, args.x_jump), rows, x_tile(stage));
+            next_x, x_rows::spacing(args.levels, row, args.x_stride, args.x_jump), rows, x_tile(ring_slot));
         bring_rows<(DENSE & 2) != 0, DY_ACCESS>(
-            next_g, g_rows::spacing(args.levels, row, args.dy_stride, args.dy_jump), rows, g_tile(stage));
+            next_g, g_rows::spacing(args.levels, row, args.dy_stride, args.dy_jump), rows, g_tile(ring_slot));
         copy_async_commit();
         advance(args);
     }
@@ -76,10 +76,10 @@ struct tile_place {
         next_g += g_rows::turn(args.dy_turn);
     }
     /* Writes the rows of dx that are there. */
-    __device__ __forceinline__ void send(const backward_args &args, int turn, i64 rows, int stage) const {
+    __device__ __forceinline__ void send(const backward_args &args, int turn, i64 rows, int ring_slot) const {
         send_rows<(DENSE & 4) != 0, DX_ACCESS>(
             dx, dx_rows::spacing(args.levels, first + turn * args.row_turn, args.dx_stride, args.dx_jump),
-            rows, x_tile(stage));
+            rows, x_tile(ring_slot));
     }
 };
 
@@ -89,28 +89,28 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
     const int local = threadIdx.x % TILE_THREADS / 32 * STEP + t.lane / WARP_LANES;
     tile_place p;
     p.first = ((i64)row_block() * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
-    p.ring = shared_address(dynamic_shared) + which * (2 * STAGES * TILE_ROOM);
+    p.ring = shared_address(dynamic_shared) + which * (2 * RING_SLOTS * TILE_ROOM);
     p.begin(args);
     release_stream();
     wait_for_stream();
 #pragma unroll
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < RING_SLOTS; s++)
         p.bring(args, s, s);
     weights.load(args);
-    real dweight[VECS][WIDTH] = {}, dbias[VECS][WIDTH] = {};
+    real dweight[CHUNKS_PER_THREAD][WIDTH] = {}, dbias[CHUNKS_PER_THREAD][WIDTH] = {};
     stored_mean next_mean[ROWS];
     real next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
     __syncthreads();
-    int stage = 0;
+    int ring_slot = 0;
     for (int turn = 0; turn < turns; turn++) {
         const stored_mean mean = next_mean[0];
         const real rstd = next_rstd[0];
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
-        copy_async_wait<most(STAGES - 1, 0)>();
+        copy_async_wait<most(RING_SLOTS - 1, 0)>();
         tile_barrier();
         const u32 at = local * (TILE_COLS * 2) + t.rank * X_BYTES;
-        const row_in_tile row = {t, p.x_tile(stage) + at, p.g_tile(stage) + at, turn < t.turns[0]};
+        const row_in_tile row = {t, p.x_tile(ring_slot) + at, p.g_tile(ring_slot) + at, turn < t.turns[0]};
         real sum[4] = {};
         if (SUMS) {
             thread_sums(t, row, weights, mean, sum);
@@ -119,12 +119,12 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
         row_output(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias, row);
         tile_barrier();
         if constexpr (WANT_DX) {
-            p.send(args, turn, p.left(args, turn), stage);
+            p.send(args, turn, p.left(args, turn), ring_slot);
             tile_barrier();
             p.dx += tile_place::dx_rows::turn(args.dx_turn);
         }
-        p.bring(args, turn + STAGES, stage);
-        stage = stage + 1 >= STAGES ? 0 : stage + 1;
+        p.bring(args, turn + RING_SLOTS, ring_slot);
+        ring_slot = ring_slot + 1 >= RING_SLOTS ? 0 : ring_slot + 1;
     }
     copy_async_wait<0>();
     write_column_sums(args, t, dweight, dbias, 0);

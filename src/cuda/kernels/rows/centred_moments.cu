@@ -7,16 +7,16 @@ constexpr bool EXACT_INVERSE = (COLS & (COLS - 1)) == 0; /* then delta is 0 */
 constexpr bool NO_DELTA = !LAYER || (EXACT_INVERSE && !WIDE_RANGE); /* nor where rows are scaled */
 
 struct centred_row {
-    real v[VECS][WIDTH]; /* x, then x - pivot */
+    real v[CHUNKS_PER_THREAD][WIDTH]; /* x, then x - pivot */
     row_moments m;
 };
 
 __device__ __forceinline__ real sum_of(const centred_row &row) {
-    real part[VECS];
+    real part[CHUNKS_PER_THREAD];
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         part[k] = tree_sum<WIDTH>(row.v[k]);
-    return tree_sum<VECS>(part);
+    return tree_sum<CHUNKS_PER_THREAD>(part);
 }
 
 /* The mean of a row from its sum. */
@@ -32,9 +32,9 @@ __device__ __forceinline__ void centre(row_moments &m, real sum) {
 /* Leaves x - pivot (RMSNorm: x), and gives the sum of its squares. */
 __device__ __forceinline__ real squares_of(const place &p, centred_row &row) {
     constexpr int HALF = WIDTH > 1 ? WIDTH / 2 : 1;
-    real part[VECS];
+    real part[CHUNKS_PER_THREAD];
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         real e[HALF];
 #pragma unroll
         for (int i = 0; i < (LAYER ? WIDTH : 0); i++)
@@ -49,7 +49,7 @@ __device__ __forceinline__ real squares_of(const place &p, centred_row &row) {
         if (!p.has(k))
             part[k] = 0;
     }
-    return tree_sum<VECS>(part);
+    return tree_sum<CHUNKS_PER_THREAD>(part);
 }
 
 /* Of all rows at once, for the rare way is a branch. */
@@ -79,7 +79,7 @@ __device__ __forceinline__ void find_rstd(const forward_args &args, centred_row 
 template <typename again> __device__ __forceinline__ real lane_mean(const place &p, const again &x) {
     real mean = 0, count = 0;
 #pragma unroll 1
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         if (!p.has(k))
             continue;
         const chunk<X_BYTES> c = chunk_again(x, k);

@@ -36,15 +36,15 @@ template <> struct places_of<true> {
 typedef places_of<LEVELLED> row_places;
 
 __device__ __forceinline__ void load_row(const place &p, const char *x, centred_row &row) {
-    chunk<X_BYTES> c[VECS];
+    chunk<X_BYTES> c[CHUNKS_PER_THREAD];
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         c[k] = zero_chunk<X_BYTES>();
         if (!p.idle && p.has(k))
             c[k] = load_chunk<X_BYTES, X_ACCESS>(x + k * (SPREAD * X_BYTES));
     }
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             row.v[k][i] = element<X_TYPE>(c[k].word, i);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void scale_row(const forward_args &args, place &p, co
     if (row.m.beyond && there) {
         load_row(p, x, row);
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
                 row.v[k][i] -= LAYER ? row.m.pivot : 0;
@@ -79,7 +79,7 @@ struct centred_rows_held {
 template <int COUNT, typename y_rows>
 __device__ __forceinline__ void write_rows(const forward_args &args, const place &p, const affine &early,
                                            y_rows y, const centred_row *rows) {
-    row_output<centred_rows_held, weights_of_columns, y_in_memory, COUNT, VECS, WIDTH, 0>(args, p, early,
+    row_output<centred_rows_held, weights_of_columns, y_in_memory, COUNT, CHUNKS_PER_THREAD, WIDTH, 0>(args, p, early,
                                                                                              y, rows);
 }
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ void centred_rows(const forward_args &args, place &p)
     release_stream();
     if constexpr (EARLY)
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             if (!p.idle && p.has(k))
                 load_affine(args, p, k, early.weight[k], early.bias[k]);
     for (; first < args.rows; first += args.row_turn) {

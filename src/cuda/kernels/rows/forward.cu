@@ -3,15 +3,15 @@
  * one write of y. Mapping of elements to threads depends on COLS and the dtypes alone, so a row's
  * result depends on nothing but the row. Knows nothing of strides inside a row.
  *
- * A row is cut into chunks of WIDTH elements. LANES threads share a row: up to 32, then a warp is a
- * team that takes 32 / LANES * ROWS rows at a time; or whole warps, then the block is the team and
- * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the LANES *
- * CLUSTER holds chunks rank, rank + LANES * CLUSTER, ...: VECS of them.
+ * A row is cut into chunks of WIDTH elements. THREADS_PER_ROW threads share a row: up to 32, then a warp is a
+ * team that takes 32 / THREADS_PER_ROW * ROWS rows at a time; or whole warps, then the block is the team and
+ * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the THREADS_PER_ROW *
+ * CLUSTER holds chunks rank, rank + THREADS_PER_ROW * CLUSTER, ...: CHUNKS_PER_THREAD of them.
  *
- * HOLD says where the row stays between the statistics and the output: in registers, in shared memory
- * or nowhere, for it is read again. Of HOLD_IN_REGISTERS with STAGES > 0 the rows to come wait in a ring of STAGES
- * slots in shared memory, filled by asynchronous copies while the present one is worked on. A thread
- * reads back from shared memory only the bytes it copied itself, so neither needs a barrier.
+ * HOLD says where the row stays between the statistics and the output: in registers, in shared memory or nowhere,
+ * for it is read again. Of HOLD_IN_REGISTERS with RING_SLOTS > 0 the rows to come wait in a ring of RING_SLOTS
+ * slots in shared memory, filled by asynchronous copies while the present one is worked on. A thread reads back
+ * from shared memory only the bytes it copied itself, so neither needs a barrier.
  *
  * Statistics, in one exchange: each thread takes sums about a pivot of its own (the mean of its
  * first chunks), shifts them to a pivot of its warp, then to that of the row's first warp, and adds
@@ -27,19 +27,19 @@
  * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
  * so few that nothing else hides their latency.
  *
- * COOPERATING_BLOCKS > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): COOPERATING_BLOCKS blocks anywhere on the device
- * share each row, more groups take further rows. Rows pass through a ring of STAGES slots; a row's
- * output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
+ * COOPERATING_BLOCKS > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): COOPERATING_BLOCKS blocks
+ * anywhere on the device share each row, more groups take further rows. Rows pass through a ring of RING_SLOTS
+ * slots; a row's output comes DELAY turns after its sums, and in between an extra warp of each block sends them to
  * the others and merges what they sent, so that nobody waits for an exchange.
  *
  * GROUPS > 0: rows are groups of channels, GROUPS of them before the first comes again; weight and bias
  * have an element for each PIXELS of the row, and the row's own.
  *
  * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
- * LANES GROUPS PIXELS VECS ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD STAGES DELAY EARLY MIN_BLOCKS LEVELS SLICED VARIANT, with that
- * HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a gap, 2: those of y), and alignments in
- * bytes: X_ACCESS Y_ACCESS
- * WEIGHT_ACCESS BIAS_ACCESS (with DENSE, of the first row).
+ * THREADS_PER_ROW GROUPS PIXELS CHUNKS_PER_THREAD ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD RING_SLOTS DELAY EARLY
+ * MIN_BLOCKS LEVELS SLICED VARIANT, with that HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a
+ * gap, 2: those of y), and alignments in bytes: X_ACCESS Y_ACCESS WEIGHT_ACCESS BIAS_ACCESS (with DENSE, of the
+ * first row).
  *
  * LEVELS SLICED: rows that do not lie one stride apart, and those with weights of their own (row_levels.cu).
  */

@@ -9,23 +9,23 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
     p.next_x = (const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)p.rank * X_BYTES;
     wait_for_stream();
     release_stream();
-    if constexpr (HOLD == HOLD_IN_REGISTERS && STAGES > 0) {
+    if constexpr (HOLD == HOLD_IN_REGISTERS && RING_SLOTS > 0) {
 #pragma unroll
-        for (int s = 0; s < STAGES; s++)
+        for (int s = 0; s < RING_SLOTS; s++)
             fill(args, p, s);
     }
     if (CLUSTER > 1)
         cluster_wait();
 
-    int stage = 0;
+    int ring_slot = 0;
     for (; unit_row < args.rows; unit_row += args.row_turn, row += args.row_turn) {
         row_reader reader[ROWS];
         const char *here = (const char *)args.x + row * args.x_stride + (i64)p.rank * X_BYTES;
         if constexpr (HOLD == HOLD_IN_SHARED) {
             fill(args, p, 0);
             copy_async_wait<0>();
-        } else if constexpr (STAGES > 0) {
-            copy_async_wait<most(STAGES - 1, 0)>();
+        } else if constexpr (RING_SLOTS > 0) {
+            copy_async_wait<most(RING_SLOTS - 1, 0)>();
         }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
@@ -38,9 +38,9 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             r.first_channel = first_channel_of(row + u * PER_WARP);
             if constexpr (HOLD == HOLD_IN_REGISTERS) {
 #pragma unroll
-                for (int k = 0; k < VECS; k++) {
-                    if constexpr (STAGES > 0) {
-                        r.held[k] = load_from_shared<X_BYTES>(p.slot(stage, u, k));
+                for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
+                    if constexpr (RING_SLOTS > 0) {
+                        r.held[k] = load_from_shared<X_BYTES>(p.slot(ring_slot, u, k));
                     } else {
                         r.held[k] = zero_chunk<X_BYTES>();
                         if (r.there && p.has(k))
@@ -50,14 +50,14 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
                 }
             }
         }
-        if constexpr (HOLD == HOLD_IN_REGISTERS && STAGES > 0) {
-            fill(args, p, stage);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if constexpr (HOLD == HOLD_IN_REGISTERS && RING_SLOTS > 0) {
+            fill(args, p, ring_slot);
+            ring_slot = ring_slot + 1 == RING_SLOTS ? 0 : ring_slot + 1;
         }
         affine early;
         if constexpr (EARLY)
 #pragma unroll
-            for (int k = 0; k < VECS; k++)
+            for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 if (!p.idle && p.has(k))
                     load_affine(args, p, k, early.weight[k], early.bias[k]);
         row_moments moments[ROWS];

@@ -5,7 +5,7 @@
 
 /* This thread's chunks of a row, wherever they are. */
 struct row_reader {
-    chunk<X_BYTES> held[HOLD == HOLD_IN_REGISTERS ? VECS : 1];
+    chunk<X_BYTES> held[HOLD == HOLD_IN_REGISTERS ? CHUNKS_PER_THREAD : 1];
     const char *first; /* READ_AGAIN */
     u32 slot;          /* HOLD_IN_SHARED */
     int first_channel; /* GROUPS > 0: of the row */
@@ -28,7 +28,7 @@ __device__ __forceinline__ int first_channel_of(i64 row) {
 }
 
 /* Starts the copies of the next turn's rows to shared memory; zeros for what is not there. */
-__device__ __forceinline__ void fill(const forward_args &args, place &p, int stage) {
+__device__ __forceinline__ void fill(const forward_args &args, place &p, int ring_slot) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
         bool there = !p.idle && p.next_row + u * PER_WARP < args.rows;
@@ -36,9 +36,9 @@ __device__ __forceinline__ void fill(const forward_args &args, place &p, int sta
         if constexpr (LEVELLED)
             from = p.next_x + row_begin(args.levels, p.next_row + u * PER_WARP, args.x_stride, args.x_jump);
 #pragma unroll UNROLL
-        for (int k = 0; k < VECS; k++) {
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
             const char *at = from + (i64)k * (SPREAD * X_BYTES);
-            copy_in<X_BYTES, X_ACCESS>(p.slot(stage, u, k), at, there && p.has(k));
+            copy_in<X_BYTES, X_ACCESS>(p.slot(ring_slot, u, k), at, there && p.has(k));
         }
     }
     p.next_row += args.row_turn;

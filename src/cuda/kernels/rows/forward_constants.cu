@@ -8,23 +8,24 @@ constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
 constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
 constexpr int BIAS_BYTES = WIDTH * bytes_of(BIAS_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
-constexpr int SPREAD = LANES * CLUSTER * COOPERATING_BLOCKS;
+constexpr int SPREAD = THREADS_PER_ROW * CLUSTER * COOPERATING_BLOCKS;
 constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
 constexpr bool GROUPED = GROUPS > 0;
-constexpr bool RAGGED = VECS * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = LANES <= 32;
-constexpr int WARP_LANES = least(LANES, 32);
+constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
 constexpr int PER_WARP = 32 / WARP_LANES;
 constexpr int THREADS = WARPS * 32; /* that hold rows */
 constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
 constexpr bool COPIES =
-    HOLD == HOLD_IN_SHARED || (HOLD == HOLD_IN_REGISTERS && STAGES > 0);
+    HOLD == HOLD_IN_SHARED || (HOLD == HOLD_IN_REGISTERS && RING_SLOTS > 0);
 /* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */
-constexpr int PIVOT_VECS =
-    power_of_two_up_to(least(HOLD == HOLD_IN_REGISTERS ? VECS : 4, RAGGED && VECS > 1 ? VECS - 1 : VECS));
+constexpr int PIVOT_CHUNKS =
+    power_of_two_up_to(least(HOLD == HOLD_IN_REGISTERS ? CHUNKS_PER_THREAD : 4,
+                             RAGGED && CHUNKS_PER_THREAD > 1 ? CHUNKS_PER_THREAD - 1 : CHUNKS_PER_THREAD));
 constexpr bool WIDE_RANGE = X_TYPE == F32 || X_TYPE == BF16;
-constexpr int UNROLL = HOLD == HOLD_IN_REGISTERS || COOPERATIVE ? VECS : 4;
+constexpr int UNROLL = HOLD == HOLD_IN_REGISTERS || COOPERATIVE ? CHUNKS_PER_THREAD : 4;
 
 template <bool HALF> struct total_of {
     typedef double type;
@@ -34,14 +35,14 @@ template <> struct total_of<true> {
 };
 /* A pivot of one element may lie far from the mean, and then f32 totals lose digits; so do those of many
  * elements one after the other. */
-typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && VECS * WIDTH >= 8 &&
+typedef total_of<sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && CHUNKS_PER_THREAD * WIDTH >= 8 &&
                  !(GROUPED && WIDTH == 1) && VARIANT == ROWS_PLAIN>::type total;
 
 struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
 };
 
-constexpr bool CENTRED = WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && STAGES == 0 && !GROUPED &&
+constexpr bool CENTRED = WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && RING_SLOTS == 0 && !GROUPED &&
                          sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && COLS <= 512;
 /* y from (x - pivot) * rstd - delta * rstd: an instruction less for an element, and a rounding of f32
  * that results of 16 bits do not show. */

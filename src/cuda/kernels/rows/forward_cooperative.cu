@@ -5,7 +5,7 @@
 constexpr int LINE = 2 * DELAY + 2;
 /* Rows asked for before the first is summed. Each turn asks for one more, into the slot of the row that it
  * puts out, if it does: so a row is waited for no longer than it takes, from the first on. */
-constexpr int AHEAD = most(STAGES - DELAY, 1);
+constexpr int AHEAD = most(RING_SLOTS - DELAY, 1);
 typedef mail<total, COOPERATING_BLOCKS, LINE> cooperative_mail;
 
 struct cooperative_room {
@@ -44,7 +44,7 @@ template <bool SCALED>
 __device__ __forceinline__ void send_block(const place &p, const entry *slots, u64 *line, i64 turn,
                                            real scale) {
     real pivot;
-    total v[3], count = RAGGED ? p.warp_count : (total)(32 * VECS * WIDTH);
+    total v[3], count = RAGGED ? p.warp_count : (total)(32 * CHUNKS_PER_THREAD * WIDTH);
     merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, v[1], v[2]);
     v[0] = pivot;
     if (p.lane == 0)
@@ -95,7 +95,7 @@ __device__ __forceinline__ void sum_slot(const place &p, const row_reader &r, re
     real pivot = own;
     total a = 0, b = 0;
 #pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         chunk_sums<SCALED>(r.take(p, k), p.has(k), own, scale, a, b);
     merge_in_warp<SCALED>(p, pivot, scale, a, b);
     if (p.lane == 0)
@@ -106,10 +106,10 @@ __device__ __forceinline__ void sum_slot(const place &p, const row_reader &r, re
 __device__ __forceinline__ void row_turns(const forward_args &args, place &p, cooperative_room &room,
                                           i64 row, int turns) {
     char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
-    int newest = 0, next = AHEAD % most(STAGES, 1); /* slots; the next is that of the row put out */
+    int newest = 0, next = AHEAD % most(RING_SLOTS, 1); /* slots; the next is that of the row put out */
     affine early;
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (p.has(k))
             load_affine(args, p, k, early.weight[EARLY ? k : 0], early.bias[EARLY ? k : 0]);
     for (int t = 0; t < turns + DELAY; t++) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, co
             copy_async_wait<AHEAD - 1>();
             r.slot = p.slot(newest, 0, 0);
             sum_slot<false>(p, r, 1, room.slots[t & 1]);
-            newest = newest + 1 == STAGES ? 0 : newest + 1;
+            newest = newest + 1 == RING_SLOTS ? 0 : newest + 1;
         }
         barrier(1, ALL_THREADS);
         if (t >= DELAY) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, co
                 save_moments(args, row, m);
             /* Else the converted weights stay in registers, and spill. */
 #pragma unroll
-            for (int k = 0; k < (EARLY ? VECS : 1); k++) {
+            for (int k = 0; k < (EARLY ? CHUNKS_PER_THREAD : 1); k++) {
                 for (u32 &w : early.weight[k].word)
                     forget(w, args.zero);
                 for (u32 &w : early.bias[k].word)
@@ -147,7 +147,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, co
             row += args.row_turn;
         }
         fill(args, p, next);
-        next = next + 1 == STAGES ? 0 : next + 1;
+        next = next + 1 == RING_SLOTS ? 0 : next + 1;
     }
 }
 

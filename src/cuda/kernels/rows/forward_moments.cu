@@ -64,7 +64,7 @@ __device__ __forceinline__ void sum_scaled(place &p, bool there, const again &x,
     real pivot = own;
     total a = 0, b = 0;
 #pragma unroll 1
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (there && p.has(k))
             chunk_sums<true>(chunk_again(x, k), true, own, scale, a, b);
     merge<true>(p, pivot, scale, a, b);
@@ -82,14 +82,14 @@ __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const
     real pivot = own;
     total a = 0, b = 0;
 #pragma unroll UNROLL
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         const auto c = r.take(p, k);
         chunk_sums<false>(c, p.has(k), own, 1, a, b);
     }
     /* Else the converted row stays in registers over the exchange, and spills. */
     if constexpr (FORGETS_NUMBERS)
 #pragma unroll
-        for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             forget_numbers(r.held[k], args.zero);
     merge<false>(p, pivot, 1, a, b);
     row_moments m = moments_from(pivot, a, b, args);

@@ -25,8 +25,8 @@ __device__ __forceinline__ void load_channels(const forward_args &args, const pl
 }
 
 struct affine {
-    chunk<WEIGHT_BYTES> weight[EARLY ? VECS : 1];
-    chunk<BIAS_BYTES> bias[EARLY ? VECS : 1];
+    chunk<WEIGHT_BYTES> weight[EARLY ? CHUNKS_PER_THREAD : 1];
+    chunk<BIAS_BYTES> bias[EARLY ? CHUNKS_PER_THREAD : 1];
 };
 
 __device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
@@ -115,6 +115,6 @@ template <typename y_rows>
 __device__ __forceinline__ void apply(const forward_args &args, const place &p, const y_rows &y,
                                       const affine &early, const row_reader *reader,
                                       const row_moments *moments) {
-    row_output<rows_held, weights_of_rows, y_in_memory, ROWS, VECS, WIDTH, UNROLL>(args, p, early, y, reader,
-                                                                                   moments);
+    row_output<rows_held, weights_of_rows, y_in_memory, ROWS, CHUNKS_PER_THREAD, WIDTH, UNROLL>(args, p, early, y,
+                                                                                                reader, moments);
 }

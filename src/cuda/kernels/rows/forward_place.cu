@@ -15,9 +15,9 @@ struct place {
     const char *next_x;
 
     __device__ __forceinline__ bool has(int k) const {
-        return !RAGGED || k < VECS - 1 || has_last;
+        return !RAGGED || k < CHUNKS_PER_THREAD - 1 || has_last;
     }
-    __device__ __forceinline__ u32 slot(int stage, int u, int k) const {
-        return ring + ((stage * ROWS + u) * VECS + k) * (THREADS * X_BYTES);
+    __device__ __forceinline__ u32 slot(int ring_slot, int u, int k) const {
+        return ring + ((ring_slot * ROWS + u) * CHUNKS_PER_THREAD + k) * (THREADS * X_BYTES);
     }
 };

@@ -1,14 +1,14 @@
 /*
- * A part of forward.cu and of around_forward.cu: the sums of a row about a pivot, of a thread, and merged over its warp, its block
- * and its cluster.
+ * A part of forward.cu and of around_forward.cu: the sums of a row about a pivot, of a thread, and merged over its
+ * warp, its block and its cluster.
  */
 
 __device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r) {
     if (!LAYER)
         return 0;
-    real sums[PIVOT_VECS];
+    real sums[PIVOT_CHUNKS];
 #pragma unroll
-    for (int k = 0; k < PIVOT_VECS; k++) {
+    for (int k = 0; k < PIVOT_CHUNKS; k++) {
         const auto c = r.take(p, k);
         real v[WIDTH];
 #pragma unroll
@@ -16,7 +16,7 @@ __device__ __forceinline__ real thread_pivot(const place &p, const row_reader &r
             v[i] = value_of(c, i);
         sums[k] = tree_sum<WIDTH>(v);
     }
-    return tree_sum<PIVOT_VECS>(sums) * (real)(1.0 / (PIVOT_VECS * WIDTH));
+    return tree_sum<PIVOT_CHUNKS>(sums) * (real)(1.0 / (PIVOT_CHUNKS * WIDTH));
 }
 
 /* Adds a chunk's sums of (x - pivot) * scale and of its square; nothing where `has` is false. That is
@@ -47,14 +47,16 @@ __device__ __forceinline__ void chunk_sums(const any_chunk &c, bool has, real pi
 
 /* Elements that one warp of the row holds. */
 __device__ __forceinline__ total elements_of_warp(int e) {
-    int left = CHUNKS - (VECS - 1) * SPREAD - e * 32; /* only the last chunks can be missing */
-    return (total)(WIDTH * (32 * (VECS - 1) + (left < 0 ? 0 : left > 32 ? 32 : left)));
+    int left = CHUNKS - (CHUNKS_PER_THREAD - 1) * SPREAD - e * 32; /* only the last chunks can be missing */
+    return (total)(WIDTH * (32 * (CHUNKS_PER_THREAD - 1) +
+                            (left < 0 ? 0 : left > 32 ? 32 : left)));
 }
 
 /* Elements that one block of the row holds. */
 __device__ __forceinline__ total elements_of_block(int e) {
-    int left = CHUNKS - (VECS - 1) * SPREAD - e * LANES;
-    return (total)(WIDTH * (LANES * (VECS - 1) + (left < 0 ? 0 : left > LANES ? LANES : left)));
+    int left = CHUNKS - (CHUNKS_PER_THREAD - 1) * SPREAD - e * THREADS_PER_ROW;
+    return (total)(WIDTH * (THREADS_PER_ROW * (CHUNKS_PER_THREAD - 1) +
+                            (left < 0 ? 0 : left > THREADS_PER_ROW ? THREADS_PER_ROW : left)));
 }
 
 /* From sums about p + d to sums about p, of n elements. */
@@ -96,7 +98,7 @@ __device__ __forceinline__ real warp_pivot(const place &p, real own) {
     if constexpr (sizeof(total) == 4 && WARP_LANES >= 8) {
         const real b = from_lane(own, first + APART), c = from_lane(own, first + 2 * APART);
         /* Of the row's last warp, which may hold next to nothing, the first. */
-        const bool all = !RAGGED || VECS > 1 || p.rank - p.lane % WARP_LANES + WARP_LANES <= CHUNKS;
+        const bool all = !RAGGED || CHUNKS_PER_THREAD > 1 || p.rank - p.lane % WARP_LANES + WARP_LANES <= CHUNKS;
         return all ? middle_of(a, b, c) : a;
     }
     return a;
@@ -125,7 +127,7 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
         if (p.lane == 0)
             slots[p.warp] = {{(total)pivot, a, b, 0}};
         __syncthreads();
-        total count = RAGGED ? p.warp_count : (total)(32 * VECS * WIDTH);
+        total count = RAGGED ? p.warp_count : (total)(32 * CHUNKS_PER_THREAD * WIDTH);
         merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, a, b);
     }
     if constexpr (CLUSTER > 1) {
@@ -139,7 +141,7 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
                 send_to_block(shared_address(slots + p.block_rank), bar, p.lane, v);
         }
         byte_barrier_wait(bar, p.round >> 1 & 1);
-        total count = RAGGED ? p.block_count : (total)(LANES * VECS * WIDTH);
+        total count = RAGGED ? p.block_count : (total)(THREADS_PER_ROW * CHUNKS_PER_THREAD * WIDTH);
         merge_entries<SCALED, CLUSTER>(p, slots, count, pivot, scale, a, b);
     }
     p.round++;
@@ -151,10 +153,10 @@ __device__ __forceinline__ void place_of_thread(place &p, entry (*slots)[WARPS],
     p.lane = threadIdx.x % 32;
     p.warp = threadIdx.x / 32;
     p.block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
-    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * LANES + threadIdx.x;
+    p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * THREADS_PER_ROW + threadIdx.x;
     p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;
-    p.has_last = !RAGGED || p.rank + (VECS - 1) * SPREAD < CHUNKS;
-    p.count = (total)(WIDTH * (VECS - 1 + p.has_last));
+    p.has_last = !RAGGED || p.rank + (CHUNKS_PER_THREAD - 1) * SPREAD < CHUNKS;
+    p.count = (total)(WIDTH * (CHUNKS_PER_THREAD - 1 + p.has_last));
     p.slots = slots;
     p.block_slots = block_slots;
     p.byte_barriers = byte_barriers;

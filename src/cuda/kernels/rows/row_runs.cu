@@ -1,7 +1,7 @@
 /*
  * A part of forward.cu and backward.cu: rows of 16 bits in tiles (row_tiles.cu), of which a lane
  * takes a run of an odd number of 4-byte words (ROWS_IN_RUNS), so that lanes of a row meet in no bank.
- * LANES is a power of two.
+ * THREADS_PER_ROW is a power of two.
  *
  * Every second row of an odd length begins inside a word: its words are shifted into place as they
  * are read, RUN + 1 words for RUN, and back as they are written. So a column is the same lane's

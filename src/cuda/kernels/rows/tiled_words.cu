@@ -1,7 +1,7 @@
 /*
  * A part of forward.cu: rows that go through shared memory (row_tiles.cu). The output is written where
- * the row was; the arithmetic is that of centred_words.cu. LANES is a power of two; a warp takes ROWS for
- * each lane, one after the other. With LANES 1 a thread takes a whole row and exchanges nothing; rows of
+ * the row was; the arithmetic is that of centred_words.cu. THREADS_PER_ROW is a power of two; a warp takes ROWS for
+ * each lane, one after the other. With THREADS_PER_ROW 1 a thread takes a whole row and exchanges nothing; rows of
  * an odd number of chunks lie so that threads meet in no bank.
  */
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ row_moments take_row(const forward_args &args, place 
                                                 bool there, u32 at) {
     centred_row row;
 #pragma unroll
-    for (int k = 0; k < VECS; k++) {
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++) {
         auto c = zero_chunk<X_BYTES>();
         if (p.has(k))
             c = load_from_shared<X_BYTES>(at + k * (SPREAD * X_BYTES));
@@ -69,10 +69,10 @@ __device__ __forceinline__ row_moments take_row(const forward_args &args, place 
         if (__any_sync(EVERY_LANE, row.m.beyond != 0))
             scale_row(args, p, x, there, row);
     }
-    row_output<centred_rows_held, weights_in_tile, y_in_tile, 1, VECS, WIDTH, 0>(args, p, columns, &row,
+    row_output<centred_rows_held, weights_in_tile, y_in_tile, 1, CHUNKS_PER_THREAD, WIDTH, 0>(args, p, columns, &row,
                                                                                  &row);
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+    for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (p.has(k))
             store_to_shared<Y_BYTES>(at + k * (SPREAD * Y_BYTES), pack<Y_TYPE, WIDTH>(row.v[k]));
     return row.m;
