@@ -30,13 +30,14 @@ OWN = ("planish", "unfused")
 Works = dict[tuple[str, str], dict[str, Row]]
 
 
-def _works(paths: Sequence[str], decode: bool) -> Works:
-    """Cells by (norm, shape); of two files the first counts."""
+def _works(paths: Sequence[str], decode: bool, without: Sequence[str]) -> Works:
+    """Cells by (norm, shape); of two files the first counts. `without`: groups left out."""
     found: Works = {}
     for path in paths:
         fresh: Works = {}
         for row in rows(path):
-            if (row["group"] == "decode") is decode:
+            left_out = row["group"] in without or (decode and row["row"].startswith("fp8"))
+            if (row["group"] == "decode") is decode and not left_out:
                 layer = "LayerNorm" if row["kind"] == "layer" else "RMSNorm"
                 title = f"{TITLES[row['row']].format(layer)}, {row['direction']}, {row['dtype']}"
                 fresh.setdefault((title, row["work"]), {})[row["way"]] = row
@@ -67,9 +68,20 @@ def _share(cell: Row | None) -> str:
     return f"{100 * float(cell['share']):.0f}%" if cell["share"] else ""
 
 
-def fused(*paths: str, decode: bool = False) -> str:
+def by_turns(*paths: str) -> str:
+    """Shares of the ceiling's speed: files with columns norm, rows, ceiling_us, planish_us."""
+    body = [
+        [r["norm"], r["rows"], f"{100 * float(r['ceiling_us']) / us:.0f}%", f"{us:.4g}"]
+        for path in paths
+        for r in rows(path)
+        if (us := float(r["planish_us"]))
+    ]
+    return markdown(["norm, bf16", "rows", "planish", "planish, us"], body) + source(*paths)
+
+
+def fused(*paths: str, decode: bool = False, without: Sequence[str] = ()) -> str:
     """Shares of the ceiling's speed and planish's microseconds; of decoding microseconds alone."""
-    works = _works(paths, decode)
+    works = _works(paths, decode, without)
     ways = dict.fromkeys(name for cells in works.values() for name in cells if name != "ceiling")
     names = [n for n in ways if any(_time(cells.get(n)) is not None for cells in works.values())]
     heads = [HEADS.get(name, name) for name in names]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .classic import profile, steps_table, text_table, ways_table
 from .cpu import accuracy, calls, cpu_groups, cpu_sweep, switch
-from .fused import fused
+from .fused import by_turns, fused
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
 
@@ -42,7 +42,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-images": gpu_images,
     "gpu-silu": gpu_silu,
     "gpu-decode": gpu_decode,
-    "fused-gpu": lambda: fused("gpu-22/fused.csv"),
+    "fused-gpu": lambda: fused("gpu-23/fused.csv", "gpu-22/fused.csv", without=("fp8", "qk")),
+    "fused-quantised": lambda: by_turns("gpu-23/quantised.csv", "gpu-23/heads.csv"),
     "fused-decode": lambda: fused("gpu-22/fused.csv", decode=True),
     "models-short": models_short,
     "models-graph": lambda: model_table(MODELS, "items_per_s", GRAPH, ITEMS, "{:.0f}", skip="BERT"),
