@@ -20,6 +20,7 @@ from check_device import prepare_all
 from device_buffers import Placed
 from gpu_shim import ShimError
 from image_cases import image_cases
+from repeating import repeat
 from row_cases import Case, cooperative_cases
 from row_tables import cases
 
@@ -86,35 +87,7 @@ def main() -> int:
             print(f"REFUSED {case.name()}: {e}")
     for seed, (_, works) in enumerate(streams):
         random.Random(seed).shuffle(works)
-    load = torch.cuda.Stream()
-    left, right = (torch.randn(4096, 4096, device="cuda", dtype=torch.float16) for _ in range(2))
-    torch.cuda.synchronize()
-
-    def work_beside() -> None:
-        with torch.cuda.stream(load):
-            for _ in range(100):
-                torch.matmul(left, right)
-
-    singly = max(1, arguments.repeats // 10)
-    for _ in range(singly):
-        work_beside()
-        for one, other in zip(streams[0][1], streams[1][1], strict=True):
-            for stream, work in ((streams[0][0], one), (streams[1][0], other)):
-                with torch.cuda.stream(stream):
-                    work.queue()
-    torch.cuda.synchronize()
-    graphs = []
-    for stream, works in streams:
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1], stream=stream):
-            for work in works:
-                work.queue()
-    for _ in range(arguments.repeats - singly):
-        work_beside()
-        for (stream, _), graph in zip(streams, graphs, strict=True):
-            with torch.cuda.stream(stream):
-                graph.replay()
-    torch.cuda.synchronize()
+    repeat(streams, arguments.repeats)
     differed = [(w.name, int(w.failures)) for _, works in streams for w in works if w.failures]
     for name, failures in differed:
         print(f"DIFFERS {name}: {failures} times")

@@ -16,6 +16,7 @@ import random
 import sys
 
 from c_api import Library, PlanishError
+from repeating import repeat
 from stage_backward import BackwardCase
 from stage_backward_cases import backward_cases
 from stage_forward import ForwardCase
@@ -47,39 +48,6 @@ class Repeated:
         self.kept = [self.library.queue(self.case.op(), self.case.passed, self.tensors)]
         for whole, first in zip(self.outputs, self.first, strict=True):
             self.failures += (whole != first).any()
-
-
-def repeat(streams: list[tuple[torch.cuda.Stream, list[Repeated]]], repeats: int) -> None:
-    """All works of each stream so many times, the tenth part of them call by call."""
-    load = torch.cuda.Stream()
-    left, right = (torch.randn(4096, 4096, device="cuda", dtype=torch.float16) for _ in range(2))
-
-    def work_beside() -> None:
-        with torch.cuda.stream(load):
-            for _ in range(100):
-                torch.matmul(left, right)
-
-    torch.cuda.synchronize()
-    singly = max(1, repeats // 10)
-    for _ in range(singly):
-        work_beside()
-        for pair in zip(*(works for _, works in streams), strict=True):
-            for (stream, _), work in zip(streams, pair, strict=True):
-                with torch.cuda.stream(stream):
-                    work.queue()
-        torch.cuda.synchronize()
-    graphs = []
-    for stream, works in streams:
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1], stream=stream):
-            for work in works:
-                work.queue()
-    for _ in range(repeats - singly):
-        work_beside()
-        for (stream, _), graph in zip(streams, graphs, strict=True):
-            with torch.cuda.stream(stream):
-                graph.replay()
-    torch.cuda.synchronize()
 
 
 def main() -> int:
