@@ -8,54 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apart.h"
 #include "check.h"
 #include "staged_case.h"
 
 static const uint64_t added = PART(S_RESIDUAL) | PART(S_SUM);
-
-/* x + residual, rounded to the sum's dtype, by the processor's own addition. */
-static void add_terms(staged_run *r, real *sum, int64_t count) {
-    real *x = staged_reals(r, S_X, count, 0), *residual = staged_reals(r, S_RESIDUAL, count, 0);
-    const bool is_double = r->c.type == F64 || r->c.residual == F64 || r->c.sum == F64;
-    for (int64_t i = 0; i < count; i++) {
-        const real s = is_double ? (real)((double)x[i] + (double)residual[i])
-                                 : (real)((float)x[i] + (float)residual[i]);
-        sum[i] = element_round(r->c.sum, s);
-    }
-    free(x), free(residual);
-}
-
-static void expect_same(staged_run *a, staged_run *b, stage_part p, const char *what) {
-    if (a->c.has & b->c.has & PART(p))
-        expect(tensor_same_bits(staged_tensor(a, p), staged_tensor(b, p)), "another %s", what);
-}
-
-/* Runs `c`, and the norm alone of the sum of its terms. */
-static void fused_and_apart(const staged_case *c) {
-    staged_run fused, apart;
-    char message[512] = "";
-    staged_case norm = *c;
-    norm.has &= ~added;
-    norm.type = c->sum;
-    norm.in = c->sum_over == STAGE_PARTS ? c->out : c->in;
-    norm.sum_over = STAGE_PARTS;
-    staged_make(&fused, c);
-    staged_make(&apart, &norm);
-    const int64_t count = element_count(&fused.parts[S_X].dl);
-    real *sum = malloc(((size_t)count + 1) * sizeof *sum);
-    add_terms(&fused, sum, count);
-    tensor_write(&apart.parts[S_X].dl, sum);
-    expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
-    expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
-    if (c->has & PART(S_SUM))
-        expect(tensor_same_bits(staged_tensor(&fused, S_SUM), &apart.parts[S_X].dl), "another sum");
-    expect_same(&fused, &apart, S_Y, "y");
-    expect_same(&fused, &apart, S_MEAN, "mean");
-    expect_same(&fused, &apart, S_RSTD, "rstd");
-    free(sum);
-    staged_free(&fused);
-    staged_free(&apart);
-}
 
 static void residuals(void) {
     static const int64_t lengths[] = {1,   2,   3,   5,    8,    15,   16,   24,   31,   48,
@@ -91,7 +48,7 @@ static void residuals(void) {
                 test_case("%dx%lld, kind %d, turn %d, %s + %s = %s, parameters %s", (int)rows,
                           (long long)lengths[n], k % 2, turn, element_name(c.type),
                           element_name(c.residual), element_name(c.sum), element_name(c.params));
-                fused_and_apart(&c);
+                expect_fused_as_apart(&c);
             }
 }
 
@@ -103,7 +60,7 @@ static void strided(void) {
         c.in = way & 2 ? INNER_STRIDE_2 : REVERSED;
         c.out = way & 4 ? INNER_STRIDE_2 : REVERSED;
         test_case("strided, way %d", way);
-        fused_and_apart(&c);
+        expect_fused_as_apart(&c);
     }
 }
 
