@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 
 import torch
-from planish.bench.timing import Effort, interleave, loop, ratio
+from planish.bench.timing import interleave, loop, ratio
 from planish.check import cpu_table
-from planish.check.engine import Engine, RefusedError
+from planish.check.engine import Engine, RefusedError, one_thread
 from planish.check.problem import Problem
+from planish.check.runner import EFFORT
 
 LIMIT = 1.05
-EFFORT = Effort(trials=9, trial_seconds=0.001, case_seconds=0.3, patience=3.0)
 
 
 def main() -> int:
@@ -39,8 +39,7 @@ def main() -> int:
         for name, path in zip(("before", "after"), arguments.builds, strict=True)
     ]
     for engine in engines:
-        if (setter := getattr(engine.dll, "omp_set_num_threads", None)) is not None:
-            setter(1)
+        one_thread(engine.dll)
     wanted = [word for word in arguments.only.split(",") if word]
     cases = [
         case

@@ -125,7 +125,7 @@ def _on_tier(dll: ctypes.CDLL, tier: str) -> str:
             os.environ[VARIABLE] = before
 
 
-def _one_thread(dll: ctypes.CDLL) -> None:
+def one_thread(dll: ctypes.CDLL) -> None:
     """On one core: what planish has of OpenMP need not be torch's."""
     setter = getattr(dll, "omp_set_num_threads", None)
     if setter is not None:
@@ -138,7 +138,7 @@ def cpu_engines() -> tuple[Engine, ...]:
     found = []
     for tier in TIERS:
         dll = _copy_of(library().path)
-        _one_thread(dll)
+        one_thread(dll)
         if _on_tier(dll, tier) == tier:
             found.append(Engine(dll, tier))
     return tuple(found)
