@@ -20,6 +20,14 @@ template <int BYTES, int ACCESS> chunk<BYTES> load_chunk(const void *address) {
     return c;
 }
 
+double load_f64_if(bool there, const void *address) {
+    double value = 0;
+    emulation_pause();
+    if (there)
+        memcpy(&value, aligned<8>(address), 8);
+    return value;
+}
+
 template <int BYTES, int ACCESS> void store_chunk(void *address, const chunk<BYTES> &c) {
     constexpr int A = least(BYTES, ACCESS);
     emulation_pause();

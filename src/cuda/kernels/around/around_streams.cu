@@ -108,7 +108,8 @@ struct row_streams {
     part<ROLE_BRANCH> branch[CHUNKS_PER_THREAD];
     row_place place;
     stored_mean mean, next_mean;
-    real rstd, next_rstd, row_scale, next_row_scale;
+    stored_rstd next_rstd;
+    real rstd, row_scale, next_row_scale;
 
     __device__ __forceinline__ void fetch(const backward_args &args, const team_state &t, i64 row, i64 sample) {
         place = place_of(args, row, sample, t.idle);
@@ -120,15 +121,12 @@ struct row_streams {
             part<ROLE_BRANCH>::copy(args, t, place, BRANCH_BEFORE);
             copy_async_commit();
         }
-        next_mean = 0;
-        next_rstd = next_row_scale = 0;
-        if (place.there) {
-            if constexpr (LAYER)
-                next_mean = load_mean(address_of<ROLE_MEAN>(args, place));
-            next_rstd = load_element<RSTD_TYPE>(address_of<ROLE_RSTD>(args, place), 0);
-            if constexpr (HAS_ROW_SCALE)
+        next_mean = LAYER ? load_mean(address_of<ROLE_MEAN>(args, place), place.there) : 0;
+        next_rstd = load_rstd(address_of<ROLE_RSTD>(args, place), place.there);
+        next_row_scale = 0;
+        if constexpr (HAS_ROW_SCALE)
+            if (place.there)
                 next_row_scale = load_element<TYPES[ROLE_ROW_SCALE]>(address_of<ROLE_ROW_SCALE>(args, place), 0);
-        }
     }
     /* Of the row fetched last. */
     __device__ __forceinline__ void take(const backward_args &args, const team_state &t) {
@@ -150,7 +148,7 @@ struct row_streams {
                 branch[k].load(args, t, place, k);
             }
         mean = next_mean;
-        rstd = next_rstd;
+        rstd = (real)next_rstd;
         row_scale = next_row_scale;
     }
 };

@@ -1,9 +1,10 @@
 /*
  * What a saved mean lacks of its row's own, which backward finds beside its other sums. It is mended where it
  * can be what the mean lost when it was rounded; a mean that is further away is not the row's own (frozen or
- * shared statistics, another row's) and is used as it was given. The row alone decides. Included by what uses it.
+ * shared statistics, another row's) and is used as it was given. The row alone decides. And how a saved mean and rstd
+ * come from memory. Included by what uses it.
  *
- * Constants: MEAN_TYPE.
+ * Constants: MEAN_TYPE RSTD_TYPE.
  */
 
 /* One ULP of 1, and the smallest normal number. This and the bound are those of cpu/common/saved_mean.h. */
@@ -28,24 +29,32 @@ template <typename T> __device__ __forceinline__ bool is_rounding(T delta, T mea
  * leaves of it, is taken. */
 constexpr bool MEAN_IS_EXACT = MEAN_TYPE == F64 && sizeof(real) == 4;
 
-template <bool IS_EXACT> struct mean_in {
+/* A saved number with all its digits. It is loaded a turn before it is used, and whatever would turn an f64 one into a
+ * float there would wait for it. */
+template <int TYPE> struct stored_in {
     typedef real type;
 };
-template <> struct mean_in<true> {
+template <> struct stored_in<F64> {
     typedef double type;
 };
-/* A saved mean with all its digits. */
-typedef mean_in<MEAN_IS_EXACT>::type stored_mean;
+typedef stored_in<MEAN_TYPE>::type stored_mean;
+typedef stored_in<RSTD_TYPE>::type stored_rstd;
 
-__device__ __forceinline__ stored_mean load_mean(const void *at) {
-    if constexpr (MEAN_TYPE == NONE) {
+/* 0 where it is not `there`. */
+template <int TYPE>
+__device__ __forceinline__ typename stored_in<TYPE>::type load_stored(const void *at, bool there = true) {
+    if constexpr (TYPE == F64)
+        return load_f64_if(there, at);
+    else if constexpr (TYPE != NONE)
+        return there ? load_element<TYPE>(at, 0) : 0;
+    else
         return 0;
-    } else if constexpr (MEAN_IS_EXACT) {
-        const auto c = load_chunk<8, 8>(at);
-        return __hiloint2double((int)c.word[1], (int)c.word[0]);
-    } else {
-        return load_element<MEAN_TYPE>(at, 0);
-    }
+}
+__device__ __forceinline__ stored_mean load_mean(const void *at, bool there = true) {
+    return load_stored<MEAN_TYPE>(at, there);
+}
+__device__ __forceinline__ stored_rstd load_rstd(const void *at, bool there = true) {
+    return load_stored<RSTD_TYPE>(at, there);
 }
 
 /* What is taken from x besides the mean as it is in `real`. */

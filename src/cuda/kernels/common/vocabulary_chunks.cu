@@ -53,6 +53,16 @@ __device__ __forceinline__ chunk<BYTES> load_chunk(const void *address) {
     return c;
 }
 
+/* A number of f64 that is `there`, else 0, which the load leaves as it is: a choice between the two would wait for
+ * what was loaded. */
+__device__ __forceinline__ double load_f64_if(bool there, const void *address) {
+    double value = 0;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p ld.global.f64 %0, [%2]; }"
+                 : "+d"(value)
+                 : "r"((u32)there), "l"(address));
+    return value;
+}
+
 /* Writes a chunk, which stays in the L2 for what comes next: with streaming stores the two together take up to
  * 7% longer. */
 template <int BYTES, int ACCESS>

@@ -166,16 +166,12 @@ __device__ __forceinline__ void take(const team_state &t, int ring_slot, operand
 }
 
 __device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, int turn,
-                                              stored_mean *mean, real *rstd) {
+                                              stored_mean *mean, stored_rstd *rstd) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
-        mean[u] = 0;
-        rstd[u] = 0;
-        if (turn < t.turns[u]) {
-            if constexpr (LAYER)
-                mean[u] = load_mean(t.next_mean + u * PER_WARP * args.mean_stride);
-            rstd[u] = load_element<RSTD_TYPE>(t.next_rstd + u * PER_WARP * args.rstd_stride, 0);
-        }
+        const bool there = turn < t.turns[u];
+        mean[u] = LAYER ? load_mean(t.next_mean + u * PER_WARP * args.mean_stride, there) : 0;
+        rstd[u] = load_rstd(t.next_rstd + u * PER_WARP * args.rstd_stride, there);
     }
     t.next_mean += args.mean_turn;
     t.next_rstd += args.rstd_turn;

@@ -46,12 +46,11 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, cooperative_
 
 /* The saved statistics of a group's row of turn `turn`: addresses made anew take no registers between turns. */
 __device__ __forceinline__ void statistics_of_turn(const backward_args &args, i64 row, int turn,
-                                                   stored_mean *mean, real *rstd) {
+                                                   stored_mean *mean, stored_rstd *rstd) {
     if (LAYER)
         *mean = load_mean((const char *)args.mean + row * args.mean_stride + turn * args.mean_turn);
     if (rstd)
-        *rstd = load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride + turn * args.rstd_turn,
-                                        0);
+        *rstd = load_rstd((const char *)args.rstd + row * args.rstd_stride + turn * args.rstd_turn);
 }
 
 /* dsum of the row put out next: asked for a turn before it is used. */
@@ -84,7 +83,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     /* Statistics come a turn before they are used. */
     stored_mean next_mean = 0, mean = 0;
     held_dsum<HAS_DSUM> dsum;
-    real rstd = 0;
+    stored_rstd rstd = 0;
     if (turns > 0)
         statistics_of_turn(args, row, 0, &next_mean, nullptr);
     for (int turn = 0; turn < turns + DELAY; turn++) {
@@ -103,7 +102,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
         barrier(1, ALL_THREADS);
         if (turn >= DELAY) {
             const entry s = room.sums[turn & 1];
-            const row_factors f = factors_of(s.sum, mean, rstd);
+            const row_factors f = factors_of(s.sum, mean, (real)rstd);
             char *dx = (char *)args.dx + row * args.dx_stride + (turn - DELAY) * args.dx_turn +
                        (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
             if constexpr (HELD)

@@ -306,7 +306,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
         bring_tiles(args, p, s, s, barriers + 8 * s);
     end.store(weights_at);
     stored_mean next_mean[ROWS];
-    real next_rstd[ROWS];
+    stored_rstd next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
     columns.start(args);
     if (threadIdx.x < PLANES)
@@ -324,7 +324,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             mean[u] = next_mean[u];
-            rstd[u] = next_rstd[u];
+            rstd[u] = (real)next_rstd[u];
         }
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
         if (IN_PIECES && left >= TILE_ROWS) {

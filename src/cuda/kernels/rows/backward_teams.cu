@@ -43,7 +43,7 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
         fetch_dsum(args, t, s, s);
     }
     stored_mean next_mean[ROWS];
-    real next_rstd[ROWS];
+    stored_rstd next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
 
     int ring_slot = 0;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void team_rows(const backward_args &args, team_state 
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             mean[u] = next_mean[u];
-            rstd[u] = next_rstd[u];
+            rstd[u] = (real)next_rstd[u];
         }
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
         weights.forget_all(args.zero);

@@ -99,13 +99,13 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
     weights.load(args);
     real dweight[CHUNKS_PER_THREAD][WIDTH] = {}, dbias[CHUNKS_PER_THREAD][WIDTH] = {};
     stored_mean next_mean[ROWS];
-    real next_rstd[ROWS];
+    stored_rstd next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
     __syncthreads();
     int ring_slot = 0;
     for (int turn = 0; turn < turns; turn++) {
         const stored_mean mean = next_mean[0];
-        const real rstd = next_rstd[0];
+        const real rstd = (real)next_rstd[0];
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
         copy_async_wait<most(RING_SLOTS - 1, 0)>();
         tile_barrier();
