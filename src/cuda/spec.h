@@ -50,9 +50,9 @@ enum rows_variant {
 /* HOLD of the forward of dense rows: where a row is between its statistics and its output. */
 enum forward_hold { HOLD_IN_REGISTERS, HOLD_IN_SHARED, READ_AGAIN };
 
-/* EARLY of the forward of dense rows: where weights wait that are loaded before they are needed; 0:
- * they are not. Only rows with stages around the norm have the second. */
-enum forward_early { EARLY_IN_REGISTERS = 1, EARLY_IN_SHARED };
+/* EARLY of the forward of dense rows: where weights wait that are asked for before they are needed;
+ * 0: they are not. Only rows with stages around the norm have the second. */
+enum forward_early { EARLY_IN_REGISTERS = 1, EARLY_IN_SHARED, EARLY_TO_L1 };
 
 /* HOLD of the backward of dense rows: where a row is between its sums and its output. */
 enum backward_hold {

@@ -33,6 +33,7 @@ static const gpu_tuning sm_80 = {
             .whole_warps = false,
             .quarter_warps = false,
             .single_chunks = true,
+            .early = false,
             .centred_cols = 512,
             .centred_elements = 32,
             .centred_all_elements = 64,
@@ -238,7 +239,7 @@ static void sm_90(gpu_tuning *t) {
     t->most_cluster = 16; /* when asked to; 8 are always taken */
     t->has_dependent_runs = true;
     t->rows_forward.long_threads = 0;
-    t->rows_forward.whole_warps = true;
+    t->rows_forward.whole_warps = t->rows_forward.early = true;
     t->rows_forward.centred_few_vecs = 3; /* narrow chunks take registers for their addresses */
     t->rows_forward.tiled_registers = 0;
     t->rows_forward.runs_registers = t->rows_forward.runs_held_registers = 0;
@@ -257,6 +258,7 @@ static void sm_90(gpu_tuning *t) {
  * the last there is left out. */
 static void sm_100(gpu_tuning *t) {
     t->rows_forward.quarter_warps = t->rows_forward.single_chunks = false;
+    t->rows_forward.early = false;
     t->rows_forward.runs_held_registers = 30;
     t->rows_backward.most_warps = 8;
     t->rows_backward.few_most_chunks = 0;

@@ -33,6 +33,7 @@ typedef struct rows_forward_tuning {
     bool whole_warps;   /* 16-bit rows of whole warps need neither a ring nor more registers */
     bool quarter_warps; /* nor do those of few lanes that hold `elements` each */
     bool single_chunks; /* 16-bit rows of a chunk for a lane take `threads` */
+    bool early;         /* weight and bias are asked for before the statistics (rows_early.c) */
     /* 16-bit rows whose sums are exact, in one step (kernels/centred_words.cu). */
     int centred_cols;         /* the longest */
     int centred_elements;     /* a thread holds of a row, */

@@ -47,9 +47,8 @@ class StagePlan(Plan):
                 steps[i] = steps[i + 1] * sizes[i + 1]
             shape, strides = array(*sizes), array(*steps)
             device = structs.DLDevice(structs.CUDA_DEVICE, 0)
-            t = structs.DLTensor(
-                None, device, len(sizes), structs.dtype_of(dtype), shape, strides, 0
-            )
+            kind = structs.DLDataType(0, 64, 1) if dtype == "i64" else structs.dtype_of(dtype)
+            t = structs.DLTensor(None, device, len(sizes), kind, shape, strides, 0)
             kept += [shape, strides, t]
             setattr(given, role, ctypes.pointer(t))
         self.handle = ctypes.c_void_p()
@@ -70,12 +69,12 @@ class StagePlan(Plan):
 
 
 def modulated(direction: int, cols: int, dtype: str, arch: int) -> StagePlan:
-    """LayerNorm with scale and shift of samples."""
+    """LayerNorm with scale and shift of samples; its statistics are f64, as torch keeps them."""
     full, column, row = (SAMPLES, ROWS, cols), (SAMPLES, 1, cols), (SAMPLES, ROWS, 1)
     roles = ("x", "y") if direction == FORWARD else ("x", "dy", "dx")
     columns = ("scale", "shift") if direction == FORWARD else ("scale", "dscale", "dshift")
     shapes = dict.fromkeys(roles, (full, dtype)) | dict.fromkeys(columns, (column, dtype))
-    shapes |= dict.fromkeys(("mean", "rstd"), (row, "f32"))
+    shapes |= dict.fromkeys(("mean", "rstd"), (row, "f64"))
     size = ctypes.sizeof(structs.Norm)
     op = structs.Norm(size, LAYER, 0, 4, 4, 1e-6, modulation_axes=5, column_axes=4)
     return StagePlan(direction, op, shapes, arch=arch)
@@ -92,11 +91,28 @@ def gated(direction: int, cols: int, dtype: str, arch: int) -> StagePlan:
     return StagePlan(direction, op, shapes, arch=arch)
 
 
+def summed(kind: int, cols: int, dtype: str, arch: int) -> StagePlan:
+    """A residual, forward; with dropout where the norm is RMSNorm of f16 or LayerNorm of bf16."""
+    full, column, row = (ROWS, cols), (1, cols), (ROWS, 1)
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    shapes |= dict.fromkeys(("x", "residual", "sum", "y"), (full, dtype))
+    shapes |= dict.fromkeys(("weight", "bias") if kind == LAYER else ("weight",), (column, dtype))
+    shapes |= dict.fromkeys(("mean", "rstd") if kind == LAYER else ("rstd",), (row, "f32"))
+    op = structs.Norm(ctypes.sizeof(structs.Norm), kind, 0, 2, 2, 1e-6, column_axes=2)
+    if (kind == LAYER) == (dtype == "bf16"):
+        shapes["rng"], op.dropout_p = ((2,), "i64"), 0.1
+    return StagePlan(FORWARD, op, shapes, arch=arch)
+
+
 def stage_plans(arch: int) -> Iterator[tuple[str, StagePlan, int]]:
-    """(name, plan, access): both, in both directions, of the benches' lengths and some more."""
+    """(name, plan, access): of the benches' lengths and some more, in both directions; sums only
+    forward."""
     works = itertools.product((modulated, gated), (FORWARD, BACKWARD), COLS)
     for i, (make, direction, cols) in enumerate(works):
         dtype = "f16" if i % 5 == 4 else "bf16"
         word = "forward" if direction == FORWARD else "backward"
         name = f"{make.__name__} {word} {cols} {dtype}"
         yield name, make(direction, cols, dtype, arch), 16
+    for kind, cols, dtype in itertools.product((LAYER, RMS), COLS, ("bf16", "f16")):
+        name = f"sum {'layer' if kind == LAYER else 'rms'} forward {cols} {dtype}"
+        yield name, summed(kind, cols, dtype, arch), 16

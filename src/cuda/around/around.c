@@ -12,6 +12,7 @@
 
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
+#include "cuda/rows/rows_early.h"
 #include "cuda/rows/rows_forward.h"
 #include "cuda/rows/rows_shape.h"
 #include "stages.h"
@@ -180,8 +181,8 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         around_set_blocks(&plan->limits, &spec);
     }
     spec.rows.dense = 0;
-    if (spec.rows.early == EARLY_IN_SHARED &&
-        (spec.access[ROLE_WEIGHT] < 4 || spec.rows.hold != HOLD_IN_REGISTERS))
+    if (spec.rows.early > EARLY_IN_REGISTERS &&
+        (!rows_early_can_be_brought(&spec) || spec.rows.hold != HOLD_IN_REGISTERS))
         spec.rows.early = 0;
     if (spec.rows.early && !plan->main.rows.early)
         spec.min_blocks = 1;

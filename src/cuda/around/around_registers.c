@@ -11,7 +11,11 @@ enum {
     MOST_CENTRED = 512,   /* columns of CENTRED rows */
     MOST_GATED = 32,      /* columns of a thread whose gate waits */
     GATED_THREADS = 1024, /* of a multiprocessor then */
-    EARLY_THREADS = 768,  /* of rows of a warp whose weights are loaded beside x */
+    EARLY_THREADS = 768,  /* whose weights are loaded beside x */
+    MOST_EARLY_LANES = 256,
+    SUM_THREADS = 1024,   /* of rows of a warp with a residual */
+    LAYER_THREADS = 896,  /* of longer ones, of LayerNorm */
+    QUANTISED_WARPS = 2,  /* of a block of rows of a warp that are quantised */
     SHORT_THREADS = 1024, /* of short rows that are quantised */
 };
 
@@ -108,6 +112,62 @@ static bool weights_wait(const cuda_limits *limits, const cuda_spec *spec) {
            (spec->type[ROLE_Y_SCALES] == DTYPE_NONE || spec->type[ROLE_RESIDUAL] != DTYPE_NONE);
 }
 
+/* Rows of 16 bits, their parameters too, in registers, one at a time, with these stages and no
+ * other. */
+static bool has_only(const cuda_spec *spec, unsigned stages) {
+    const rows_constants *c = &spec->rows;
+    const unsigned of_rows = ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD) | ROLE_BIT(ROLE_RNG);
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (spec->type[r] != DTYPE_NONE && !(of_rows & ROLE_BIT(r)) &&
+            ((r >= NORM_ROLES && !(stages & ROLE_BIT(r))) || role_bytes(spec, r) != 2))
+            return false;
+    return !spec->real_double && spec->activation == PLANISH_IDENTITY && !spec->stages.round_xhat &&
+           c->hold == HOLD_IN_REGISTERS && c->variant == ROWS_PLAIN && c->cols > MOST_CENTRED &&
+           c->rows == 1 && c->width == 8 && c->chunks_per_thread <= 4 && spec->cluster == 1;
+}
+
+static bool is_sum(const cuda_spec *spec) {
+    return spec->type[ROLE_RESIDUAL] != DTYPE_NONE &&
+           has_only(spec, ROLE_BIT(ROLE_BRANCH) | ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM));
+}
+
+/* Where weight and bias wait that are asked for before the statistics, and how many threads a
+ * multiprocessor holds then, 0: as many as else. */
+typedef struct early {
+    int where; /* a forward_early, or 0 */
+    int threads;
+} early;
+
+static early early_of_quantised(const cuda_limits *limits, const cuda_spec *spec) {
+    if (loads_early(limits, spec))
+        return (early){EARLY_IN_REGISTERS, EARLY_THREADS};
+    if (weights_wait(limits, spec))
+        return (early){EARLY_IN_SHARED, 0};
+    return (early){is_lean(limits, spec) && spec->rows.threads_per_row > 32 ? EARLY_TO_L1 : 0, 0};
+}
+
+static early early_of_sum(const cuda_spec *spec) {
+    const bool layer = spec->kind == PLANISH_LAYER, of_warp = spec->rows.threads_per_row == 32;
+    if (spec->stages.dropout)
+        return (early){EARLY_IN_REGISTERS, EARLY_THREADS};
+    if (layer)
+        return of_warp ? (early){0, SUM_THREADS} : (early){EARLY_TO_L1, LAYER_THREADS};
+    return of_warp ? (early){EARLY_IN_REGISTERS, SUM_THREADS} : (early){0, 0};
+}
+
+/* By stage, kind and length the fastest of what was timed (docs/notebook/034). */
+static early early_of(const cuda_limits *limits, const cuda_spec *spec) {
+    if (spec->type[ROLE_Q] != DTYPE_NONE)
+        return early_of_quantised(limits, spec);
+    if (!limits->tuning->rows_forward.early)
+        return (early){0, 0};
+    if (is_gate_alone(spec) && has_only(spec, ROLE_BIT(ROLE_BRANCH) | ROLE_BIT(ROLE_GATE)))
+        return spec->rows.threads_per_row <= MOST_EARLY_LANES
+                   ? (early){EARLY_IN_REGISTERS, EARLY_THREADS}
+                   : (early){EARLY_TO_L1, 0};
+    return is_sum(spec) ? early_of_sum(spec) : (early){0, 0};
+}
+
 /* Short rows, one at a time, of which registers hold so many warps' on a H100 or H200. */
 static bool is_short_quantised(const cuda_limits *limits, const cuda_spec *spec) {
     return limits->arch >= 90 && limits->arch < 100 && spec->kind != 0 &&
@@ -117,13 +177,14 @@ static bool is_short_quantised(const cuda_limits *limits, const cuda_spec *spec)
 
 void around_set_blocks(const cuda_limits *limits, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
-    if (is_gate_alone(spec) && c->width * c->chunks_per_thread * c->rows <= MOST_GATED) {
-        spec->min_blocks = most(1, GATED_THREADS / (32 * c->warps));
-        return;
-    }
-    if (is_lean(limits, spec)) {
-        const int threads =
-            loads_early(limits, spec) ? EARLY_THREADS : limits->tuning->rows_forward.threads;
+    if (loads_early(limits, spec))
+        c->warps = QUANTISED_WARPS;
+    int threads = early_of(limits, spec).threads;
+    if (!threads && is_gate_alone(spec) && c->width * c->chunks_per_thread * c->rows <= MOST_GATED)
+        threads = GATED_THREADS;
+    else if (!threads && is_lean(limits, spec))
+        threads = limits->tuning->rows_forward.threads;
+    if (threads) {
         spec->min_blocks = most(1, threads / (32 * c->warps));
         return;
     }
@@ -134,12 +195,10 @@ void around_set_blocks(const cuda_limits *limits, cuda_spec *spec) {
     }
     while (c->threads_per_row <= 32 && c->rows > 1 && registers_of(spec) > 100)
         c->rows /= 2;
-    const int threads = 32 * limits->tuning->lane_registers / most(32, registers_of(spec));
+    threads = 32 * limits->tuning->lane_registers / most(32, registers_of(spec));
     spec->min_blocks = most(1, least(spec->min_blocks, threads / (32 * c->warps)));
 }
 
 int around_early(const cuda_limits *limits, const cuda_spec *spec) {
-    return loads_early(limits, spec)    ? EARLY_IN_REGISTERS
-           : weights_wait(limits, spec) ? EARLY_IN_SHARED
-                                        : 0;
+    return early_of(limits, spec).where;
 }

@@ -10,6 +10,7 @@
 #include "cuda/common/integers.h"
 #include "cuda/rows/rows_backward.h"
 #include "cuda/rows/rows_cooperative.h"
+#include "cuda/rows/rows_early.h"
 #include "cuda/rows/rows_forward.h"
 #include "cuda/rows/rows_launches.h"
 #include "cuda/rows/rows_levels.h"
@@ -93,6 +94,7 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
+        rows_early_geometry(plan);
         /* Registers for the normal distribution, beside those of rows within a warp. */
         if (p->activation == PLANISH_GELU && c->threads_per_row <= 32)
             spec->min_blocks = most(1, spec->min_blocks * 3 / 4);

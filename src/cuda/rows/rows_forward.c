@@ -3,6 +3,7 @@
  * by is in tuning.h.
  */
 #include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_early.h"
 
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
@@ -324,6 +325,8 @@ void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
     /* A ring needs rows to come: with one turn for each team it would only delay the first. */
     if (narrow || all_units(plan, spec) <= rows_resident(plan, spec))
         c->ring_slots = 0;
+    if (c->early == EARLY_TO_L1 && !rows_early_can_be_brought(spec))
+        c->early = 0;
     if (c->hold == HOLD_IN_REGISTERS && !spec->real_double && c->warps <= 16 && few) {
         c->early = 1;
         spec->min_blocks = 1;

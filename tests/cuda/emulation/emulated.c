@@ -153,6 +153,7 @@ static struct variant {
     {CUDA_FORWARD, "RING_SLOTS", 1, 9, 0},
     {CUDA_FORWARD, "EARLY", 0, 0, 0},
     {CUDA_FORWARD, "EARLY", 1, 1, 0},
+    {CUDA_FORWARD, "EARLY", 3, 3, 0},
     {CUDA_FORWARD, "CLUSTER", 2, 16, 0},
     {CUDA_FORWARD, "ROWS", 2, 9, 0},
     {CUDA_FORWARD, "REAL_DOUBLE", 1, 1, 0},

@@ -56,6 +56,23 @@ void table_lengths(void) {
         }
 }
 
+/* Rows whose weights are asked for before the statistics: in registers, in the L1, or not, where
+ * they are misaligned; more rows than a block takes. */
+void table_early(void) {
+    static const int64_t cols[] = {1024, 640, 1536, 2048, 5120};
+    static const element of[] = {BF16, F16, F32};
+    set_device(90, 1);
+    for (int i = 0; i < 20; i++) {
+        const planish_kind kind = i % 2 ? PLANISH_RMS : PLANISH_LAYER;
+        const int64_t n = cols[i / 2 % 5];
+        norm_case c = rows_of(PLANISH_FORWARD, kind, n > 1024 ? 9 : 70, n, of[(i + i / 10) % 3]);
+        if (i % 4 == 3)
+            c.weight = F32;
+        c.in = i % 7 == 4 ? MISALIGNED : DENSE;
+        emulate_case(c);
+    }
+}
+
 /* Rows that fill a cluster, or pass through shared memory, or are read twice. */
 void table_long_rows(void) {
     set_device(90, 16);

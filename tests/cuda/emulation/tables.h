@@ -25,6 +25,7 @@ norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool
 
 /* table_rows.c */
 void table_lengths(void);
+void table_early(void);
 void table_long_rows(void);
 void table_rows_cooperative(void);
 void table_rows_shared(void);

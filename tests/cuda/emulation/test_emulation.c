@@ -38,6 +38,7 @@ int main(int argc, char **argv) {
         void (*make)(void);
     } tables[] = {
         {"lengths", table_lengths},
+        {"early", table_early},
         {"long", table_long_rows},
         {"rows cooperative", table_rows_cooperative},
         {"rows shared", table_rows_shared},

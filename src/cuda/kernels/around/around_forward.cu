@@ -37,6 +37,7 @@ struct forward_args {
 #include "../rows/forward_constants.cu"
 
 #include "../common/fusion.cu"
+#include "../common/early_parameters.cu"
 #include "../rows/forward_place.cu"
 #include "philox.cu"
 #include "quantize.cu"
@@ -65,6 +66,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     float amax = 0;
     wait_for_stream();
     release_stream();
+    if constexpr (EARLY == EARLY_TO_L1) {
+        constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
+        constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
+        bring_parameters<WEIGHTS, BIASES, THREADS>(args.tensor[ROLE_WEIGHT].data, args.tensor[ROLE_BIAS].data);
+    }
     philox_key key = {};
     if (DROPOUT)
         key = load_philox_key(args.tensor[ROLE_RNG].data);
@@ -96,6 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     if constexpr (TYPES[ROLE_AMAX] != NONE)
         raise_amax(args, p, amax);
+    if constexpr (EARLY == EARLY_TO_L1)
+        copy_async_wait<0>();
     if (CLUSTER > 1) {
         cluster_arrive();
         cluster_wait();

@@ -30,26 +30,6 @@ constexpr bool BRINGS = !EARLY && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 
 constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
 constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
 
-/* Copies a word of each sector of BYTES to where nobody reads it. */
-template <int BYTES> __device__ __forceinline__ void bring(u32 to, const void *first) {
-    constexpr int SECTOR = 32, WORD = 4; /* bytes */
-#pragma unroll
-    for (int i = 0; i * ALL_THREADS * SECTOR < BYTES; i++) {
-        const int at = (threadIdx.x + i * ALL_THREADS) * SECTOR;
-        if (at + WORD <= BYTES)
-            copy_async<WORD, WORD>(to, (const char *)first + at, true);
-    }
-}
-
-/* Brings what the sample of this block has. */
-__device__ __forceinline__ void bring_affine(const forward_args &own) {
-    __shared__ u32 unread[ALL_THREADS];
-    const u32 to = shared_address(unread + threadIdx.x);
-    bring<WEIGHTS>(to, own.weight);
-    bring<BIASES>(to, own.bias);
-    copy_async_commit();
-}
-
 /* Asks for the lines of BYTES. */
 template <int BYTES> __device__ __forceinline__ void prefetch(const void *first) {
 #pragma unroll 1
@@ -78,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         }
     if constexpr (BRINGS) {
         wait_for_stream();
-        bring_affine(own);
+        bring_parameters<WEIGHTS, BIASES, ALL_THREADS>(own.weight, own.bias);
     }
     rows_of_block(own);
     if constexpr (BRINGS)

@@ -171,7 +171,7 @@ __device__ __forceinline__ void centred_rows(const forward_args &args, place &p)
     affine early;
     wait_for_stream();
     release_stream();
-    if constexpr (EARLY)
+    if constexpr (HELD_EARLY)
 #pragma unroll
         for (int k = 0; k < CHUNKS_PER_THREAD; k++)
             if (!p.idle && p.has(k))

@@ -24,8 +24,8 @@
  * or half of one for each, a fourth (ROWS_IN_RUNS: forward_runs.cu; HELD_AS_WORDS: registers hold a row as it
  * is in memory).
  *
- * EARLY loads weight and bias before the statistics: it takes registers, and pays where the rows are
- * so few that nothing else hides their latency.
+ * EARLY asks for weight and bias before the statistics, where nothing else hides their latency: to registers, or
+ * to the L1 (early_parameters.cu), where rows have no registers to spare.
  *
  * COOPERATING_BLOCKS > 1 (then HOLD_IN_SHARED and EARLY 1; a cooperative launch): COOPERATING_BLOCKS blocks
  * anywhere on the device share each row, more groups take further rows. Rows pass through a ring of RING_SLOTS
@@ -46,5 +46,14 @@
 #include "forward_rows.cu"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_forward(const forward_args args) {
-    rows_of_block(args);
+    if constexpr (EARLY == EARLY_TO_L1) {
+        constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
+        constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
+        wait_for_stream();
+        bring_parameters<WEIGHTS, BIASES, ALL_THREADS>(args.weight, args.bias);
+    }
+    const forward_args own = args; /* fewer registers than from the parameters */
+    rows_of_block(own);
+    if constexpr (EARLY == EARLY_TO_L1)
+        copy_async_wait<0>();
 }

@@ -1,5 +1,8 @@
 /* A part of forward.cu: rows in a warp, a block or a cluster. */
 
+/* The address of y takes no registers from turn to turn where rows fill them. */
+constexpr bool ADDRESS_ANEW = EARLY == EARLY_TO_L1 && WITHIN_WARP;
+
 __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
     const i64 team = WITHIN_WARP ? (i64)row_block() * WARPS + p.warp : row_block() / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
@@ -55,7 +58,7 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
             ring_slot = ring_slot + 1 == RING_SLOTS ? 0 : ring_slot + 1;
         }
         affine early;
-        if constexpr (EARLY)
+        if constexpr (HELD_EARLY)
 #pragma unroll
             for (int k = 0; k < CHUNKS_PER_THREAD; k++)
                 if (!p.idle && p.has(k))
@@ -70,6 +73,8 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
         if constexpr (LEVELLED) {
             apply(args, p, bases_of_rows<ROWS>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump), early,
                   reader, moments);
+        } else if constexpr (ADDRESS_ANEW) {
+            apply(args, p, (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES, early, reader, moments);
         } else {
             apply(args, p, y, early, reader, moments);
             y += args.y_turn;

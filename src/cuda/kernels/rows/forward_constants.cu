@@ -18,6 +18,7 @@ constexpr int PER_WARP = 32 / WARP_LANES;
 constexpr int THREADS = WARPS * 32; /* that hold rows */
 constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
+constexpr bool HELD_EARLY = EARLY == EARLY_IN_REGISTERS;
 constexpr bool COPIES =
     HOLD == HOLD_IN_SHARED || (HOLD == HOLD_IN_REGISTERS && RING_SLOTS > 0);
 /* Chunks the pivot is the mean of: a power of two, so that equal values give it exactly. */

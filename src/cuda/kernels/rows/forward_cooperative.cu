@@ -111,7 +111,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, co
 #pragma unroll
     for (int k = 0; k < CHUNKS_PER_THREAD; k++)
         if (p.has(k))
-            load_affine(args, p, k, early.weight[EARLY ? k : 0], early.bias[EARLY ? k : 0]);
+            load_affine(args, p, k, early.weight[HELD_EARLY ? k : 0], early.bias[HELD_EARLY ? k : 0]);
     for (int t = 0; t < turns + DELAY; t++) {
         row_reader r;
         r.there = true;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, co
                 save_moments(args, row, m);
             /* Else the converted weights stay in registers, and spill. */
 #pragma unroll
-            for (int k = 0; k < (EARLY ? CHUNKS_PER_THREAD : 1); k++) {
+            for (int k = 0; k < (HELD_EARLY ? CHUNKS_PER_THREAD : 1); k++) {
                 for (u32 &w : early.weight[k].word)
                     forget(w, args.zero);
                 for (u32 &w : early.bias[k].word)

@@ -25,8 +25,8 @@ __device__ __forceinline__ void load_channels(const forward_args &args, const pl
 }
 
 struct affine {
-    chunk<WEIGHT_BYTES> weight[EARLY ? CHUNKS_PER_THREAD : 1];
-    chunk<BIAS_BYTES> bias[EARLY ? CHUNKS_PER_THREAD : 1];
+    chunk<WEIGHT_BYTES> weight[HELD_EARLY ? CHUNKS_PER_THREAD : 1];
+    chunk<BIAS_BYTES> bias[HELD_EARLY ? CHUNKS_PER_THREAD : 1];
 };
 
 __device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
@@ -43,9 +43,9 @@ __device__ __forceinline__ void load_affine(const forward_args &args, const plac
 /* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
 __device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
                                           const affine &early, int k, real *scale, real *offset) {
-    chunk<WEIGHT_BYTES> weight = early.weight[EARLY ? k : 0];
-    chunk<BIAS_BYTES> bias = early.bias[EARLY ? k : 0];
-    if (!EARLY)
+    chunk<WEIGHT_BYTES> weight = early.weight[HELD_EARLY ? k : 0];
+    chunk<BIAS_BYTES> bias = early.bias[HELD_EARLY ? k : 0];
+    if (!HELD_EARLY)
         load_affine(args, p, k, weight, bias);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {

@@ -21,6 +21,7 @@ struct forward_args {
 
 #include "forward_constants.cu"
 #include "../common/fusion.cu"
+#include "../common/early_parameters.cu"
 #include "forward_place.cu"
 #include "forward_chunks.cu"
 #include "forward_sums.cu"
