@@ -30,14 +30,13 @@ OWN = ("planish", "unfused")
 Works = dict[tuple[str, str], dict[str, Row]]
 
 
-def _works(paths: Sequence[str], decode: bool, without: Sequence[str]) -> Works:
-    """Cells by (norm, shape); of two files the first counts. `without`: groups left out."""
+def _works(paths: Sequence[str], decode: bool) -> Works:
+    """Cells by (norm, shape); of two files the first counts."""
     found: Works = {}
     for path in paths:
         fresh: Works = {}
         for row in rows(path):
-            left_out = row["group"] in without or (decode and row["row"].startswith("fp8"))
-            if (row["group"] == "decode") is decode and not left_out:
+            if (row["group"] == "decode") is decode:
                 layer = "LayerNorm" if row["kind"] == "layer" else "RMSNorm"
                 title = f"{TITLES[row['row']].format(layer)}, {row['direction']}, {row['dtype']}"
                 fresh.setdefault((title, row["work"]), {})[row["way"]] = row
@@ -79,9 +78,9 @@ def by_turns(*paths: str) -> str:
     return markdown(["norm, bf16", "rows", "planish", "planish, us"], body) + source(*paths)
 
 
-def fused(*paths: str, decode: bool = False, without: Sequence[str] = ()) -> str:
+def fused(*paths: str, decode: bool = False) -> str:
     """Shares of the ceiling's speed and planish's microseconds; of decoding microseconds alone."""
-    works = _works(paths, decode, without)
+    works = _works(paths, decode)
     ways = dict.fromkeys(name for cells in works.values() for name in cells if name != "ceiling")
     names = [n for n in ways if any(_time(cells.get(n)) is not None for cells in works.values())]
     heads = [HEADS.get(name, name) for name in names]

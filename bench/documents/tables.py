@@ -11,7 +11,11 @@ from .fused import by_turns, fused
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
 
-GPU_FORWARD = ("gpu-17/table-forward.csv", "gpu-14/table-forward.csv")
+GPU_FORWARD = (
+    "gpu-24/table-forward.csv",
+    "gpu-17/table-forward.csv",
+    "gpu-14/table-forward.csv",
+)
 GPU_BACKWARD = ("gpu-17/table-backward.csv", "gpu-14/table-backward.csv")
 CPU = ("copy", "add", "torch", "torch-kept", "onnxruntime", "onednn", "planish", "planish-torch")
 KEPT = ("copy", "add", "torch-kept", "onnxruntime", "onednn", "unfused", "planish")
@@ -26,6 +30,9 @@ ITEMS, SPENT = "items per second", "milliseconds on the GPU"
 
 TABLES: dict[str, Callable[[], str]] = {
     "gpu-rows-forward": lambda: gpu_rows("forward", GPU_FORWARD),
+    "gpu-rows-rms": lambda: gpu_rows(
+        "forward", ("gpu-24/table-rms-forward.csv",), ("torch", "torch-compile")
+    ),
     "gpu-rows-backward": lambda: gpu_rows("backward", GPU_BACKWARD),
     "gpu-short-forward": lambda: gpu_rows(
         "forward", ("gpu-15/small-forward.csv", "gpu-14/small-forward.csv")
@@ -42,9 +49,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-images": gpu_images,
     "gpu-silu": gpu_silu,
     "gpu-decode": gpu_decode,
-    "fused-gpu": lambda: fused("gpu-23/fused.csv", "gpu-22/fused.csv", without=("fp8", "qk")),
-    "fused-quantised": lambda: by_turns("gpu-23/quantised.csv", "gpu-23/heads.csv"),
-    "fused-decode": lambda: fused("gpu-22/fused.csv", decode=True),
+    "fused-gpu": lambda: fused("gpu-24/fused.csv"),
+    "fused-heads": lambda: by_turns("gpu-23/heads.csv"),
+    "fused-decode": lambda: fused("gpu-24/fused.csv", decode=True),
     "models-short": models_short,
     "models-graph": lambda: model_table(MODELS, "items_per_s", GRAPH, ITEMS, "{:.0f}", skip="BERT"),
     "models-eager": lambda: model_table(MODELS, "items_per_s", EAGER, ITEMS, "{:.0f}"),
