@@ -108,7 +108,9 @@ def test_no_kernel_spills(arch: int) -> None:
     for i, cols in enumerate((96, 512, 1024, 4096, 5120, 15872)):
         for j, scale in enumerate((*SCALES, "given")):
             for k, stage in enumerate(STAGES):
-                layer, q = (i + j + k) % 3 == 2, ("e4m3", "e5m2", "e4m3", "i8")[(i + k) % 4]
+                if arch != 90 and (i + j + k + arch) % 3:  # a third of them: each takes a second
+                    continue
+                layer, q = (i + j // 3 + k) % 3 == 2, ("e4m3", "e5m2", "e4m3", "i8")[(i + k) % 4]
                 if (i + j + k + arch) % 2 and stage not in ("alone", "sum"):
                     continue
                 of = shapes(cols, scale, layer, stage, q)
