@@ -47,6 +47,8 @@ bool stages_join_dsum_alone(const problem *p);
 void stages_norm_before_dsum(const problem *p, problem *norm);
 void stages_dx_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],
                        int64_t reduced[PLANISH_MAX_NDIM]);
+/* The same backward to a dx that lies as a tensor with all of x's axes does, and has its dtype. */
+void stages_norm_lying_as(const problem *p, role like, problem *norm);
 
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
  * depends on sizes. */

@@ -85,3 +85,13 @@ void stages_norm_before_dsum(const problem *p, problem *norm) {
     put(norm, ROLE_DX, problem_is_double(p) ? DTYPE_F64 : DTYPE_F32, kept, reduced);
     norm->around.sum = p->dtypes[ROLE_DX];
 }
+
+void stages_norm_lying_as(const problem *p, role like, problem *norm) {
+    int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
+    for (int k = 0; k < p->kept_count; k++)
+        kept[k] = p->kept[k].stride[like];
+    for (int k = 0; k < p->reduced_count; k++)
+        reduced[k] = p->reduced[k].stride[like];
+    *norm = *p;
+    put(norm, ROLE_DX, p->dtypes[like], kept, reduced);
+}

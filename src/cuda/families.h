@@ -14,6 +14,10 @@ typedef struct cuda_family {
     /* Completes a plan whose limits, rows, cols and eps are set, all else being 0; false: not a
      * problem for these kernels. */
     bool (*plan_make)(cuda_plan *plan, const problem *p);
+    /* Has the kernels of such a plan, of a backward to an f32 dx of its own
+     * (stages_norm_before_dsum), add dsum to that and write p's dx; false, and nothing changed,
+     * where they cannot. NULL: none can. */
+    bool (*plan_dsum)(cuda_plan *plan, const problem *p);
     /* Sets again what follows from constants of such a plan that were changed: rows of partial sums
      * and workspace. */
     void (*plan_size)(cuda_plan *plan);

@@ -87,6 +87,8 @@ typedef struct cuda_channels_args {
     int64_t x_image, dy_image, out_image, mean_image, rstd_image;
     double eps;
     uint32_t eps_is_small;
+    const void *dsum;
+    int64_t dsum_image;
 } cuda_channels_args;
 
 typedef struct cuda_groups_args {
@@ -98,6 +100,8 @@ typedef struct cuda_groups_args {
     int64_t x_image, dy_image, out_image, mean_stride, rstd_stride;
     double eps;
     uint32_t eps_is_small;
+    const void *dsum;
+    int64_t dsum_image;
 } cuda_groups_args;
 
 enum { CUDA_ROLE_DELTA = NORM_ROLES, CUDA_GENERAL_ROLES };

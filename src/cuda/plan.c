@@ -61,7 +61,8 @@ static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *
     return false;
 }
 
-/* The same of a backward to whose dx a gradient is added. */
+/* The same of a backward to whose dx a gradient is added: by the kernels that make it, where they
+ * can, else by one behind them. The bits are the same. */
 static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     problem norm;
     if (!stages_join_dsum_alone(p) || problem_is_rows(p))
@@ -72,7 +73,8 @@ static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits 
         if ((*f)->plan_make(plan, &norm)) {
             if (is_of_rows(*f, &norm))
                 return false;
-            around_dsum_plan(plan, p, norm.dtypes[ROLE_DX]);
+            if (!(*f)->plan_dsum || !(*f)->plan_dsum(plan, p))
+                around_dsum_plan(plan, p, norm.dtypes[ROLE_DX]);
             return true;
         }
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from c_api import LAYER, RMS, SILU
 from stage_backward import BackwardCase
+from stage_joined_cases import joined_cases
 
 NORM = ("weight", "dx", "dweight", "dbias")
 RMSN = ("weight", "dx", "dweight")
@@ -233,13 +234,14 @@ TABLES = {
     "modulated": modulated_cases,
     "any": any_cases,
     "image": image_cases,
+    "joined": joined_cases,
     "large": large_cases,
 }
 
 
 def backward_cases(*tables: str) -> list[BackwardCase]:
     """Those of these tables; of none: of all but the large ones."""
-    chosen = tables or ("residual", "stages", "modulated", "any", "image")
+    chosen = tables or ("residual", "stages", "modulated", "any", "image", "joined")
     found = list(itertools.chain.from_iterable(TABLES[t]() for t in chosen))
     for i, c in enumerate(found):
         c.seed = i + 1

@@ -28,7 +28,8 @@ COLS = (96, 512, 768, 1024, 2048, 4096, 8192, 15872)
 
 
 class StagePlan(Plan):
-    """A plan of dense tensors; `shapes`: each one's sizes, of x's rank, and dtype."""
+    """A plan of tensors; `shapes`: each one's sizes, of x's rank, and dtype; dense but for those
+    that `strides` has."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class StagePlan(Plan):
         shapes: Mapping[str, tuple[Sequence[int], str]],
         *,
         arch: int,
+        strides: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         structs.name_fields(lib())
         given, kept = structs.Tensors(ctypes.sizeof(structs.Tensors)), []
@@ -45,11 +47,12 @@ class StagePlan(Plan):
             steps = [1] * len(sizes)
             for i in reversed(range(len(sizes) - 1)):
                 steps[i] = steps[i + 1] * sizes[i + 1]
-            shape, strides = array(*sizes), array(*steps)
+            steps = [*(strides or {}).get(role, steps)]
+            shape, lies = array(*sizes), array(*steps)
             device = structs.DLDevice(structs.CUDA_DEVICE, 0)
             kind = structs.DLDataType(0, 64, 1) if dtype == "i64" else structs.dtype_of(dtype)
-            t = structs.DLTensor(None, device, len(sizes), kind, shape, strides, 0)
-            kept += [shape, strides, t]
+            t = structs.DLTensor(None, device, len(sizes), kind, shape, lies, 0)
+            kept += [shape, lies, t]
             setattr(given, role, ctypes.pointer(t))
         self.handle = ctypes.c_void_p()
         self._text = ctypes.create_string_buffer(600)

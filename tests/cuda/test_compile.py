@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dsum_plans import dsum_plans
 from gpu_shim import (
     APPLY,
     BACKWARD,
@@ -307,6 +308,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     yield from head_plans(arch)
     yield from gelu_plans(arch)
     yield from stage_plans(arch)
+    yield from dsum_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

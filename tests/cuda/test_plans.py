@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from dsum_plans import channels_plan, groups_plan
 from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
 
 GOLDEN = Path(__file__).with_name("plans.txt")
@@ -43,9 +44,12 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     "PASS KIND groups DTYPE LAYOUT IMAGES CHANNELS GROUPS PIXELS", and "silu" behind the last, or
     "PASS KIND heads DTYPE LAYOUT TOKENS HEADS COLS": x and dx are one of three packed parts, with
     one weight or one of each head ("own"), or (IMAGES TOKENS HEADS COLS) seen with the heads in
-    front of the tokens ("first").
+    front of the tokens ("first"). "dsum" behind the last of a backward of channels or groups: a
+    gradient joins its dx.
     """
     words = shape.split()
+    if words[-1] == "dsum":
+        return joined(words[:-1], arch)
     silu = words[-1] == "silu"
     pass_name, kind_name, what, dtype = words[:4]
     rest = words[4 : len(words) - silu]
@@ -76,6 +80,20 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     activation = SILU if silu else 0
     plan = AnyPlan(direction, kind, *axes, types, strides, activation=activation, arch=arch)
     return plan, types
+
+
+def joined(words: list[str], arch: int) -> tuple[Plan, dict[str, str]]:
+    """The same of a backward to whose dx dsum is added."""
+    silu = words[-1] == "silu"
+    _, kind, what, dtype, layout = words[:5]
+    n, c, *sizes = (int(size) for size in words[5 : len(words) - silu])
+    if what == "channels":
+        plan = channels_plan((n, c, sizes[0]), LAYER if kind == "layer" else RMS, dtype, arch=arch)
+    else:
+        g, hw = sizes
+        follows = SILU if silu else 0
+        plan = groups_plan((n, g, c // g, hw), dtype, layout == "nhwc", follows, arch=arch)
+    return plan, dict.fromkeys(("x", "dy", "dx"), dtype)
 
 
 def heads_of(

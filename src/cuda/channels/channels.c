@@ -25,26 +25,37 @@ static void channels_plan_size(cuda_plan *plan) {
                             (size_t)(spec->want_dweight + spec->want_dbias);
 }
 
+/* Whether the output of whole images does. */
+static bool goes_through_shared(const cuda_spec *spec) {
+    const channels_constants *c = &spec->channels;
+    const int bytes = role_bytes(spec, ROLE_X);
+    return c->tile_pixels == c->pixels && c->width * bytes < 8 && images_out_bytes(spec) == bytes &&
+           !c->last;
+}
+
 static bool channels_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
     if (images_lack_digits(p) || problem_is_double(p) || !images_of_channels(&v, p))
         return false;
     cuda_spec *spec = &plan->main;
     channels_constants *c = &spec->channels;
-    const bool backward = p->pass == PLANISH_BACKWARD;
     images_describe(plan, p, &v, CUDA_CHANNELS);
     c->cols = (int)v.depth;
     c->pixels = (int)v.pixels;
     c->last = v.last;
     if (!channels_set_geometry(plan))
         return false;
-    const int bytes = role_bytes(spec, ROLE_X);
-    const int out = role_bytes(spec, backward ? ROLE_DX : ROLE_Y);
-    c->out_through_shared =
-        c->tile_pixels == c->pixels && c->width * bytes < 8 && out == bytes && !c->last;
+    c->out_through_shared = goes_through_shared(spec);
     if (spec->want_dweight || spec->want_dbias)
         cuda_plan_finish(plan, p, c->cols, held_at_once(plan));
     channels_plan_size(plan);
+    return true;
+}
+
+static bool channels_plan_dsum(cuda_plan *plan, const problem *p) {
+    if (!images_plan_dsum(plan, p, images_of_channels))
+        return false;
+    plan->main.channels.out_through_shared = goes_through_shared(&plan->main);
     return true;
 }
 
@@ -53,11 +64,12 @@ static int channels_plan_describe(const cuda_plan *plan, char *text, size_t byte
     const channels_constants *c = &spec->channels;
     return snprintf(text, bytes,
                     "cuda channels %s %lldx%dx%d%s: %d pixels of %d channels a block, "
-                    "%d lanes of %d x %d planes, cluster %d",
+                    "%d lanes of %d x %d planes, cluster %d%s",
                     spec->pass == PLANISH_FORWARD ? "forward" : "backward",
                     (long long)(plan->rows / c->pixels), c->cols, c->pixels,
                     c->last ? " to channels last" : "", c->tile_pixels, c->depth, c->lanes,
-                    c->width, c->planes, spec->cluster);
+                    c->width, c->planes, spec->cluster,
+                    spec->type[ROLE_DSUM] == DTYPE_NONE ? "" : ", with dsum");
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------
@@ -85,8 +97,7 @@ static bool lies_as_x(const cuda_plan *plan, void *const *buffers) {
     const channels_constants *c = &spec->channels;
     const bool backward = spec->pass == PLANISH_BACKWARD;
     const role out = backward ? ROLE_DX : ROLE_Y;
-    return buffers[out] &&
-           role_bytes(spec, backward ? ROLE_DX : ROLE_Y) == role_bytes(spec, ROLE_X) &&
+    return buffers[out] && images_out_bytes(spec) == role_bytes(spec, ROLE_X) &&
            images_lie_as_x(plan, buffers, plan->rows / c->pixels, out);
 }
 
@@ -99,6 +110,12 @@ static int channels_launch_specs(const cuda_plan *plan, void *const buffers[ROLE
     spec->access[ROLE_Y] = access_of(plan, buffers, ROLE_Y, role_bytes(spec, ROLE_Y), c->last);
     spec->access[ROLE_DY] = access_of(plan, buffers, ROLE_DY, role_bytes(spec, ROLE_DY), false);
     spec->access[ROLE_DX] = access_of(plan, buffers, ROLE_DX, role_bytes(spec, ROLE_DX), false);
+    if (spec->type[ROLE_DSUM] != DTYPE_NONE) {
+        spec->access[ROLE_DSUM] =
+            access_of(plan, buffers, ROLE_DSUM, role_bytes(spec, ROLE_DSUM), false);
+        spec->access[ROLE_DRESIDUAL] =
+            access_of(plan, buffers, ROLE_DX, images_out_bytes(spec), false);
+    }
     if (channels_is_shifted(spec))
         c->out_through_shared = lies_as_x(plan, buffers);
     if (plan->finish.kernel < 0)
@@ -143,12 +160,13 @@ static void channels_launch_arguments(const cuda_plan *plan, void *const buffers
         .images = images,
         .x_image = plan->stride[ROLE_X] * role_bytes(spec, ROLE_X),
         .dy_image = plan->stride[ROLE_DY] * role_bytes(spec, ROLE_DY),
-        .out_image = backward ? plan->stride[ROLE_DX] * role_bytes(spec, ROLE_DX)
-                              : plan->stride[ROLE_Y] * role_bytes(spec, ROLE_Y),
+        .out_image = plan->stride[backward ? ROLE_DX : ROLE_Y] * images_out_bytes(spec),
         .mean_image = plan->stride[ROLE_MEAN] * role_bytes(spec, ROLE_MEAN),
         .rstd_image = plan->stride[ROLE_RSTD] * role_bytes(spec, ROLE_RSTD),
         .eps = plan->eps,
-        .eps_is_small = plan->eps < 1e-30};
+        .eps_is_small = plan->eps < 1e-30,
+        .dsum = buffers[ROLE_DSUM],
+        .dsum_image = plan->stride[ROLE_DSUM] * role_bytes(spec, ROLE_DSUM)};
     if (plan->finish.kernel >= 0)
         cuda_finish_arguments(plan, buffers, workspace, plan->partials, grid, &launches[1]);
 }
@@ -159,6 +177,7 @@ static unsigned channels_threads(const cuda_spec *spec) {
 
 const cuda_family channels_family = {
     .plan_make = channels_plan_make,
+    .plan_dsum = channels_plan_dsum,
     .plan_size = channels_plan_size,
     .plan_describe = channels_plan_describe,
     .launch_specs = channels_launch_specs,

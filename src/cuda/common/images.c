@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "stages.h"
+
 enum { MOST_SIZE = 1 << 30 }; /* kernels count an image's elements in 32 bits */
 
 static bool is_empty_or_large(const problem *p) {
@@ -136,6 +138,33 @@ void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cud
         p->kind == PLANISH_LAYER && !problem_hides_rounding(p) && p->activation == PLANISH_IDENTITY;
     spec->want_dweight = has(p, ROLE_DWEIGHT);
     spec->want_dbias = has(p, ROLE_DBIAS);
+}
+
+bool images_plan_dsum(cuda_plan *plan, const problem *p, view_of_images *view) {
+    static const role written[] = {ROLE_DX, ROLE_DSUM};
+    image_view planned, v[2];
+    problem norm;
+    stages_norm_before_dsum(p, &norm);
+    if (!view(&planned, &norm))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        stages_norm_lying_as(p, written[i], &norm);
+        if (!view(&v[i], &norm) || v[i].images != planned.images || v[i].groups != planned.groups ||
+            v[i].depth != planned.depth || v[i].pixels != planned.pixels ||
+            v[i].last != planned.last)
+            return false;
+    }
+    plan->main.type[ROLE_DRESIDUAL] = p->dtypes[ROLE_DX];
+    plan->main.type[ROLE_DSUM] = p->dtypes[ROLE_DSUM];
+    plan->stride[ROLE_DX] = plan->stride[ROLE_DRESIDUAL] = v[0].stride[ROLE_DX];
+    plan->stride[ROLE_DSUM] = v[1].stride[ROLE_DX];
+    return true;
+}
+
+int images_out_bytes(const cuda_spec *spec) {
+    return role_bytes(spec, spec->pass == PLANISH_FORWARD              ? ROLE_Y
+                            : spec->type[ROLE_DRESIDUAL] != DTYPE_NONE ? ROLE_DRESIDUAL
+                                                                       : ROLE_DX);
 }
 
 bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images, role r) {

@@ -20,8 +20,20 @@ bool images_of_channels(image_view *v, const problem *p);
 /* Reduced over groups of channels, dense pixels or (last) dense channels in every tensor. */
 bool images_of_groups(image_view *v, const problem *p);
 
+/*
+ * Has the kernels of a plan to an f32 dx of its own add dsum to that and write p's dx; false, and
+ * nothing changed, where one of the two lies otherwise than the images. `view` is that of the
+ * plan's family. They know what they write as dresidual, which is the norm's dx and dsum; dx stays
+ * of f32, which decides how the arithmetic goes.
+ */
+typedef bool view_of_images(image_view *v, const problem *p);
+bool images_plan_dsum(cuda_plan *plan, const problem *p, view_of_images *view);
+
 /* Sets what every kernel for images knows of its problem. */
 void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cuda_kernel kernel);
+
+/* Bytes of an element of what the kernels write: y, dx, or dx with dsum. */
+int images_out_bytes(const cuda_spec *spec);
 
 /* Whether a tensor with elements of x's size is as far from a multiple of 16 bytes as x in each of
  * so many images. */

@@ -135,19 +135,33 @@ static bool groups_plan_make(cuda_plan *plan, const problem *p) {
             other_plan_make(plan, p, &v));
 }
 
+/* Tiles hold dx where x was, all its digits: they add an f32 dsum to an f32 dx as that leaves. */
+static bool groups_plan_dsum(cuda_plan *plan, const problem *p) {
+    const bool tiles = plan->main.groups.variant == GROUPS_IN_TILES;
+    if ((tiles && (p->dtypes[ROLE_DX] != DTYPE_F32 || p->dtypes[ROLE_DSUM] != DTYPE_F32)) ||
+        !images_plan_dsum(plan, p, images_of_groups))
+        return false;
+    if (plan->cooperative.kernel >= 0) {
+        plan->cooperative.type[ROLE_DRESIDUAL] = plan->main.type[ROLE_DRESIDUAL];
+        plan->cooperative.type[ROLE_DSUM] = plan->main.type[ROLE_DSUM];
+    }
+    return true;
+}
+
 static int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = first_of(plan);
     const groups_constants *c = &spec->groups;
     return snprintf(text, bytes,
                     "cuda groups %s %dx%dx%dx%d%s: %s, chunks of %d, %d lanes x %d planes, "
-                    "pieces of %d, %d warps, cluster %d, group %d",
+                    "pieces of %d, %d warps, cluster %d, group %d%s",
                     is_backward(spec) ? "backward" : "forward", images_of(plan), c->groups,
                     c->depth, c->pixels, c->last ? " channels last" : "",
                     c->variant == GROUPS_IN_TILES ? "tiles"
                     : c->variant == GROUPS_BY_ROW ? "one read"
                                                   : "two reads",
                     c->width, c->lanes, c->planes, c->piece, c->warps, spec->cluster,
-                    spec->cooperating_blocks);
+                    spec->cooperating_blocks,
+                    spec->type[ROLE_DSUM] == DTYPE_NONE ? "" : ", with dsum");
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------
@@ -189,6 +203,10 @@ static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int var
     spec->access[ROLE_Y] = access_of(plan, buffers, ROLE_Y, role_bytes(spec, ROLE_Y));
     spec->access[ROLE_DY] = access_of(plan, buffers, ROLE_DY, role_bytes(spec, ROLE_DY));
     spec->access[ROLE_DX] = access_of(plan, buffers, ROLE_DX, role_bytes(spec, ROLE_DX));
+    if (spec->type[ROLE_DSUM] != DTYPE_NONE) {
+        spec->access[ROLE_DSUM] = access_of(plan, buffers, ROLE_DSUM, role_bytes(spec, ROLE_DSUM));
+        spec->access[ROLE_DRESIDUAL] = access_of(plan, buffers, ROLE_DX, images_out_bytes(spec));
+    }
     if (variant == GROUPS_IN_TILES)
         c->out_lies_as_x =
             images_lie_as_x(plan, buffers, images_of(plan), is_backward(spec) ? ROLE_DX : ROLE_Y);
@@ -273,12 +291,14 @@ static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[R
             .images = images_of(plan),
             .x_image = plan->stride[ROLE_X] * role_bytes(spec, ROLE_X),
             .dy_image = plan->stride[ROLE_DY] * role_bytes(spec, ROLE_DY),
-            .out_image = is_backward(spec) ? plan->stride[ROLE_DX] * role_bytes(spec, ROLE_DX)
-                                           : plan->stride[ROLE_Y] * role_bytes(spec, ROLE_Y),
+            .out_image =
+                plan->stride[is_backward(spec) ? ROLE_DX : ROLE_Y] * images_out_bytes(spec),
             .mean_stride = plan->stride[ROLE_MEAN] * role_bytes(spec, ROLE_MEAN),
             .rstd_stride = plan->stride[ROLE_RSTD] * role_bytes(spec, ROLE_RSTD),
             .eps = plan->eps,
-            .eps_is_small = plan->eps < 1e-30};
+            .eps_is_small = plan->eps < 1e-30,
+            .dsum = buffers[ROLE_DSUM],
+            .dsum_image = plan->stride[ROLE_DSUM] * role_bytes(spec, ROLE_DSUM)};
     }
     if (plan->finish.kernel >= 0)
         cuda_finish_arguments(plan, buffers, (char *)partials, plan->partials,
@@ -291,6 +311,7 @@ static unsigned groups_threads(const cuda_spec *spec) {
 
 const cuda_family groups_family = {
     .plan_make = groups_plan_make,
+    .plan_dsum = groups_plan_dsum,
     .plan_size = groups_plan_size,
     .plan_describe = groups_plan_describe,
     .launch_specs = groups_launch_specs,

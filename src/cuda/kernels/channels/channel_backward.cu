@@ -217,11 +217,14 @@ __device__ __forceinline__ void set_factors(const place &p, const pixel_gradient
 /* dx of lines [begin, end) of a thread's, and what they add to dweight and dbias; `out`: of the
  * thread's first line. */
 __device__ __forceinline__ void write_gradients(const place &p, const pixel_gradients &t,
-                                                const pixel_factors &f, char *out, gradients &sums,
-                                                int begin, int end) {
+                                                const pixel_factors &f, char *out, dsum_lines &dsum,
+                                                gradients &sums, int begin, int end) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         int line;
+        if constexpr (HAS_DSUM)
+            if (e >= begin && e < end && (e - begin) % DSUM_LINES == 0)
+                dsum.ask(p, e, end);
         if (e < begin || e >= end || !line_of(p, e, line))
             continue;
         const auto x = elements_of<X_TYPE>(p, X_AT, line);
@@ -248,6 +251,8 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             const float rest = multiply_add(xhat, f.slope[i], f.constant[i]);
             const float w = WEIGHTED ? w_of.at(p, i) : 1;
             v[i] = SHORT_RANGE ? multiply_add(both, w, rest) : multiply_add(dy * w, t.rstd[i], rest);
+            if constexpr (HAS_DSUM)
+                v[i] += element<DSUM_TYPE>(dsum.held[(e - begin) % DSUM_LINES].word, i);
         }
         if (LINE_CHANNELS > 1 && (WANT_DWEIGHT || WANT_DBIAS) && is_cut(p)) {
             float *cut = cut_of(p.row, line);
@@ -255,11 +260,11 @@ __device__ __forceinline__ void write_gradients(const place &p, const pixel_grad
             cut[1] += cut_bias;
         }
         if constexpr (DX_TYPE != NONE) {
-            const auto packed = pack<DX_TYPE, WIDTH>(v);
+            const auto packed = pack<WRITTEN_TYPE, WIDTH>(v);
             if constexpr (OUT_THROUGH_SHARED)
-                hold_output<DX_TYPE>(p, line, packed);
+                hold_output<WRITTEN_TYPE>(p, line, packed);
             else
-                write_output<DX_TYPE, DX_ACCESS>(p, out + next_lines<DX_TYPE>(e), packed);
+                write_output<WRITTEN_TYPE, WRITTEN_ACCESS>(p, out + next_lines<WRITTEN_TYPE>(e), packed);
         }
     }
 }
@@ -272,6 +277,8 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
                                               i64 next) {
     pixel_gradients t;
     pixel_factors f;
+    if constexpr (HAS_DSUM)
+        prefetch_dsum(args, p);
     sum_gradients<0>(args, p, t);
     if (p.has) {
         if (SHORT_RANGE)
@@ -285,15 +292,16 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     merge_gradients(args, p);
     if (p.has)
         set_factors(p, t, f);
-    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(DX_TYPE) +
-                in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(DX_TYPE));
+    char *out = (char *)args.out + p.image * args.out_image + element_of_tile(p) * bytes_of(WRITTEN_TYPE) +
+                in_next_image(p, p.lane * WIDTH, args.out_image, PIXELS * bytes_of(WRITTEN_TYPE));
+    dsum_lines dsum(args, p);
     const bool more = ROLLING && next < args.units;
     if (more)
         set_unit(args, p, next);
 #pragma unroll
     for (int phase = 0; phase < PHASES; phase++) {
         if (p.has)
-            write_gradients(p, t, f, out + first_line<DX_TYPE>(p), sums, phase * PHASE_EACH,
+            write_gradients(p, t, f, out + first_line<WRITTEN_TYPE>(p), dsum, sums, phase * PHASE_EACH,
                             (phase + 1) * PHASE_EACH);
         if (more) {
             __syncthreads();
@@ -304,7 +312,7 @@ __device__ __forceinline__ void backward_unit(const channels_args &args, place &
     if constexpr (!ROLLING)
         __syncthreads();
     if constexpr (OUT_THROUGH_SHARED && DX_TYPE != NONE) {
-        write_held<DX_TYPE, DX_ACCESS>(p, out);
+        write_held<WRITTEN_TYPE, WRITTEN_ACCESS>(p, out);
         __syncthreads();
     }
 }

@@ -14,6 +14,8 @@ struct channels_args {
     i64 x_image, dy_image, out_image, mean_image, rstd_image; /* bytes from image to image */
     double eps;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
+    const void *dsum;
+    i64 dsum_image;
 };
 
 constexpr bool LAYER = KIND == 0;

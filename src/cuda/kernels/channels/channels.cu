@@ -28,13 +28,15 @@
  *
  * Constants: PASS KIND COLS PIXELS TILE_PIXELS DEPTH LINE_CHANNELS WIDTH LANES PLANES WARPS CLUSTER RING_SLOTS LAST
  * OUT_THROUGH_SHARED CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS
- * Y_ACCESS DX_ACCESS (alignments of the parts of an image and their rows, in bytes).
+ * Y_ACCESS DX_ACCESS DSUM_ACCESS (alignments of the parts of an image and their rows, in bytes). DSUM_TYPE not NONE:
+ * dsum joins dx (channel_dsum.cu).
  */
 #include "channel_tiles.cu"
 #include "channel_shifted.cu"
 #include "channel_copies.cu"
 #include "channel_output.cu"
 #include "channel_forward.cu"
+#include "channel_dsum.cu"
 #include "channel_backward.cu"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)

@@ -260,49 +260,7 @@ __device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluste
     }
 }
 
-/* dx of chunks [first, end) of the block's part; `dy`: in memory, for what is not kept of it. */
-template <bool IS_KEPT>
-__device__ __forceinline__ void write_segment(const row_place &r, const row_factors &f,
-                                              const channel_affine &a, int first, int end,
-                                              const char *dy, char *out) {
-    constexpr int B = WIDTH * bytes_of(DX_TYPE);
-#pragma unroll 1
-    for (int k = first + threadIdx.x % 32; k < end; k += 32 * AT_ONCE) {
-        chunks_at_once at;
-        load_chunks(r, k, end, at);
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (k + 32 * j >= end)
-                continue;
-            if constexpr (KEPT_IF_HELD && !IS_KEPT)
-                at.dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + (i64)(k + 32 * j) * DY_BYTES);
-            float v[WIDTH];
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const float d = centred(r.of, element<X_TYPE>(at.x[j].word, i));
-                const float g = element<DY_TYPE>(at.dy[j].word, i);
-                v[i] = gradient_of(r.of, f, a, d, IS_KEPT ? g : gradient_of_norm(r.of, a, d, g));
-            }
-            store_chunk<B, DX_ACCESS>(out + (i64)(k + 32 * j) * B, pack<DX_TYPE, WIDTH>(v));
-        }
-    }
-}
-
-__device__ __forceinline__ void write_segments(const row_place &r, const float *sums, const common &c,
-                                               const char *dy, char *out) {
-    constexpr int ALL = PART * SEGMENTS;
-    const row_factors f = factors_of(r.of, c);
-#pragma unroll 1
-    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
-        int channel, first, end;
-        segment_of(s, channel, first, end);
-        const channel_affine a = r.affine_of(channel);
-        if (KEPT_IF_HELD && sums[2 * ALL + s] != 0)
-            write_segment<true>(r, f, a, first, end, dy, out);
-        else
-            write_segment<KEPT>(r, f, a, first, end, dy, out);
-    }
-}
+#include "group_backward_output.cu"
 
 /* The row's sums in every thread. Each warp adds up those of few segments for itself. */
 __device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums, double *total) {
@@ -348,6 +306,11 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     const char *dy = (const char *)args.dy + image * args.dy_image + begin * bytes_of(DY_TYPE);
     fill<DY_TYPE, DY_ACCESS>(r.dy, dy);
     copy_async_commit();
+    const char *dsum = nullptr;
+    if constexpr (HAS_DSUM) {
+        dsum = (const char *)args.dsum + image * args.dsum_image + begin * bytes_of(DSUM_TYPE);
+        prefetch_run<DSUM_ACCESS>(dsum, (int)PART_ROW * bytes_of(DSUM_TYPE), threadIdx.x, THREADS);
+    }
     r.of = saved_of(args, row);
     for (int d = threadIdx.x; d < PART; d += THREADS) {
         const float w = WEIGHTED ? weight_of(args, first + d) : 1, b = BIASED ? bias_of(args, first + d) : 0;
@@ -364,8 +327,8 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
         sum_over_cluster(total, cluster, round);
     const common c = common_of(total, r.of.mean, r.of.rest, r.of.rstd);
     if constexpr (DX_TYPE != NONE)
-        write_segments(r, sums, c, dy,
-                       (char *)args.out + image * args.out_image + begin * bytes_of(DX_TYPE));
+        write_segments(r, sums, c, dy, dsum,
+                       (char *)args.out + image * args.out_image + begin * bytes_of(OUT_TYPE));
     for (int d = threadIdx.x; d < PART; d += THREADS) {
         float v[2];
         sum_of_channel<2>(sums, d, v);

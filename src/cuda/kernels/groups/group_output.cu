@@ -28,6 +28,7 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
     const int step = LAST ? PLANES : 32 * WIDTH;
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
+    const char *dsum = HAS_DSUM ? (const char *)args.dsum + p.image * args.dsum_image : nullptr;
     char *out = (char *)args.out + p.image * args.out_image;
     row_common c[ROWS];
     float w[WEIGHTS], b[WEIGHTS];
@@ -46,6 +47,7 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
          pixel += AT_ONCE * step) {
         chunk<X_BYTES> cx[AT_ONCE];
         chunk<DY_BYTES> cg[AT_ONCE];
+        chunk<DSUM_BYTES> cs[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const int at = pixel + j * step;
@@ -54,6 +56,8 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
             cx[j] = load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, at));
             if constexpr (!FORWARD)
                 cg[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + byte_of<DY_TYPE>(p.channel, at));
+            if constexpr (HAS_DSUM)
+                cs[j] = load_chunk<DSUM_BYTES, DSUM_ACCESS>(dsum + byte_of<DSUM_TYPE>(p.channel, at));
         }
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
@@ -62,10 +66,13 @@ __device__ __forceinline__ void apply_pieces(const groups_args &args, const piec
                 continue;
             float v[WIDTH];
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++)
+            for (int i = 0; i < WIDTH; i++) {
                 v[i] = output_of(element<X_TYPE>(cx[j].word, i),
                                  FORWARD ? 0 : element<DY_TYPE>(cg[j].word, i), c[SAME ? 0 : i],
                                  w[LAST ? i : 0], b[LAST ? i : 0]);
+                if constexpr (HAS_DSUM)
+                    v[i] += element<DSUM_TYPE>(cs[j].word, i);
+            }
             store_chunk<OUT_BYTES, OUT_ACCESS>(out + byte_of<OUT_TYPE>(p.channel, at),
                                                pack<OUT_TYPE, WIDTH>(v));
         }

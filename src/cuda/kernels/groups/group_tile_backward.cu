@@ -201,7 +201,11 @@ __device__ __forceinline__ void backward_tiles(const groups_args &args) {
             bring_dy(args, p);
         if constexpr (DX_TYPE != NONE) {
             char *out = (char *)done.of(args.out, args.out_image, DX_TYPE);
-            send_tile<DX_TYPE, DX_ACCESS>(out, done.x, done.bytes(DX_TYPE));
+            if constexpr (HAS_DSUM)
+                send_tile_with_dsum<OUT_ACCESS>(out, done.x, done.of(args.dsum, args.dsum_image, DSUM_TYPE),
+                                               done.bytes(DX_TYPE));
+            else
+                send_tile<DX_TYPE, DX_ACCESS>(out, done.x, done.bytes(DX_TYPE));
             __syncthreads();
         }
         if (more) {

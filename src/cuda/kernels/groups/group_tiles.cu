@@ -77,6 +77,47 @@ __device__ __forceinline__ void send_tile(char *to, u32 from, int bytes) {
                           load_from_shared<B>(from + p.end + threadIdx.x * B));
 }
 
+/* Sends a tile of f32 with what dsum has there, asked for AT_ONCE pieces at a time; `dsum`: where the tile's begins,
+ * which may lie otherwise within 16 bytes. */
+template <int ACCESS>
+__device__ __forceinline__ void send_tile_with_dsum(char *to, u32 from, const char *dsum, int bytes) {
+    constexpr int AT_ONCE = 4;
+    const pieces p = OUT_LIES_AS_X ? pieces_of<ACCESS>(to, bytes) : pieces{bytes, bytes};
+    const bool alike = (((u64)dsum ^ (u64)to) & 15) == 0;
+    const auto send = [&](int at) {
+        const float v[1] = {element<F32>(load_from_shared<4>(from + at).word, 0) +
+                            element<F32>(load_chunk<4, 4>(dsum + at).word, 0)};
+        store_chunk<4, 4>(to + at, pack<F32, 1>(v));
+    };
+#pragma unroll 1
+    for (int i = p.head + threadIdx.x * 16; i < p.end; i += AT_ONCE * THREADS * 16) {
+        chunk<16> s[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int at = i + j * THREADS * 16;
+            if (at < p.end)
+                s[j] = alike ? load_chunk<16, 16>(dsum + at) : load_chunk<16, 4>(dsum + at);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int at = i + j * THREADS * 16;
+            if (at >= p.end)
+                continue;
+            const auto made = load_from_shared<16>(from + at);
+            float v[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                v[e] = element<F32>(made.word, e) + element<F32>(s[j].word, e);
+            store_chunk<16, 16>(to + at, pack<F32, 4>(v));
+        }
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x * 4; i < p.head; i += THREADS * 4)
+        send(i);
+    if (p.end + threadIdx.x * 4 < bytes)
+        send(p.end + threadIdx.x * 4);
+}
+
 /* ---- Runs --------------------------------------------------------------------------------------- */
 
 /* The first COUNT elements of a run. */

@@ -17,6 +17,8 @@ struct groups_args {
     i64 mean_stride, rstd_stride;         /* bytes from row to row */
     double eps;
     u32 eps_is_small;
+    const void *dsum;
+    i64 dsum_image;
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -29,11 +31,15 @@ constexpr bool BIASED = (FORWARD || ACTIVE) && BIAS_TYPE != NONE;
 constexpr bool EXACT_MEAN = !FORWARD && ACTIVE && LAYER && MEAN_TYPE == F64 && !SHORT_RESULTS;
 /* The rest of a mean is taken from x, or from what its elements come to. */
 constexpr bool HAS_REST = EXACT_MEAN || (!FORWARD && LAYER && CORRECT && MEAN_IS_EXACT);
-constexpr int OUT_TYPE = FORWARD ? Y_TYPE : DX_TYPE;
-constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : DX_ACCESS;
+/* dsum, the gradient that comes by the residual stream, is added to dx before that is rounded. Until then dx is of
+ * f32, which DX_TYPE says, with the digits and the arithmetic of that; what is written is dresidual's dtype. */
+constexpr bool HAS_DSUM = !FORWARD && DSUM_TYPE != NONE;
+constexpr int OUT_TYPE = FORWARD ? Y_TYPE : HAS_DSUM ? TYPES[ROLE_DRESIDUAL] : DX_TYPE;
+constexpr int OUT_ACCESS = FORWARD ? Y_ACCESS : HAS_DSUM ? ACCESSES[ROLE_DRESIDUAL] : DX_ACCESS;
 constexpr i64 ROW = (i64)DEPTH * PIXELS;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), DY_BYTES = WIDTH * bytes_of(DY_TYPE);
 constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
+constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
 
 /* On a line of 128 bytes, whatever other shared variables a kernel has: copies of whole sectors to the middle
  * of others are slower. */

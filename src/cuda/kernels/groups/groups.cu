@@ -18,8 +18,8 @@
  *
  * Constants: VARIANT PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES
  * THREADS_PER_CHANNEL (of tiles) PLANES WARPS CLUSTER ROWS OUT_LIES_AS_X (of tiles) LAST CORRECT WEIGHT_OFFSET
- * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a row in
- * bytes).
+ * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS DSUM_ACCESS (alignments of
+ * a row in bytes). DSUM_TYPE not NONE: dx is made of f32, dsum joins it, and what is written is dresidual's dtype.
  */
 #include "group_words.cu"
 

@@ -195,7 +195,7 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
         c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
                      : 0;
     }
-    write_steps(p, next, [&](int k) {
+    const auto dx_of = [&](int k, const auto &...dsum) { /* one chunk, or none */
         if constexpr (DX_TYPE != NONE) {
             const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
             const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
@@ -207,11 +207,16 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
                 if (!KEPT)
                     g = gradient_behind(g, d, SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
                 v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
+                ((v[i] += element<DSUM_TYPE>(dsum.word, i)), ...);
             }
             store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                                pack<OUT_TYPE, WIDTH>(v));
         }
-    });
+    };
+    if constexpr (HAS_DSUM)
+        write_steps_with_dsum(args, p, next, dx_of);
+    else
+        write_steps(p, next, dx_of);
 }
 
 /* Returns the place in the strip `after` this, whose moments `s` becomes. */
@@ -219,6 +224,8 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
                                                       saved &s, i64 after, mailbox &m, u32 &round) {
     affine w;
     expect_mail(m, p, round);
+    if constexpr (HAS_DSUM)
+        prefetch_dsum(args, p);
     if (ACTIVE) /* else they are asked for while the sums are on their way */
         w = affine_of(args, p);
     sum_channels(p, s, w);

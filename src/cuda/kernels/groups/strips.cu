@@ -19,12 +19,14 @@
  * Constants: PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) TILE_CHANNELS PIECE WIDTH LANES
  * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER COOPERATING_BLOCKS LATE_HALF
  * (the later half of the blocks begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS,
- * the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a strip in bytes).
+ * the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS DSUM_ACCESS (alignments of a strip in bytes). DSUM_TYPE as in
+ * groups.cu.
  */
 #include "group_words.cu"
 #include "strip_tiles.cu"
 #include "strip_mail.cu"
 #include "strip_forward.cu"
+#include "strip_dsum.cu"
 #include "strip_backward.cu"
 
 __device__ __forceinline__ strip_place take_strip(const groups_args &args, const strip_place &p,
