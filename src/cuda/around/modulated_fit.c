@@ -35,7 +35,6 @@ void modulated_fit_registers(cuda_plan *plan) {
     if (c->threads_per_row == 32 && is_roomy && bytes <= 2 &&
         spec->activation == PLANISH_IDENTITY) {
         c->ring_slots = 0;
-        c->early = EARLY_TO_L1;
         spec->min_blocks = t->threads / (32 * c->warps);
     }
 }

@@ -23,7 +23,7 @@ struct modulated_args {
 
 /* Rows of a warp, and those of two chunks a thread, have as many blocks as registers allow to the last. */
 constexpr bool HAS_ROOM = THREADS_PER_ROW < 32 || (THREADS_PER_ROW > 32 && CHUNKS_PER_THREAD > 2);
-constexpr bool BRINGS = EARLY != EARLY_IN_REGISTERS && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 1 && (HAS_ROOM || EARLY) &&
+constexpr bool BRINGS = !EARLY && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 1 && HAS_ROOM &&
                         (WEIGHT_TYPE == NONE || WEIGHT_ACCESS >= 4) && (BIAS_TYPE == NONE || BIAS_ACCESS >= 4);
 
 /* Bytes of a sample's row. */
