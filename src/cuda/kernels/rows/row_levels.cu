@@ -12,6 +12,10 @@
  *
  * SLICED: the rows are those of one slice, which has weights of its own, such as a head. blockIdx.x is the
  * slice, and blockIdx.y what blockIdx.x is else.
+ *
+ * PAIRED, a macro of forward_pair.cu and backward_pair.cu: a launch has the blocks of two sets of rows along
+ * blockIdx.x, each set's behind those before it, slice by slice: block b of a set is block b / slices of
+ * slice b % slices.
  */
 constexpr bool LEVELLED = LEVELS > 1;
 
@@ -95,5 +99,25 @@ template <bool CUT, typename arguments> __device__ __forceinline__ decltype(auto
         return (all);
 }
 
-/* The number of this block among those that share the rows. */
-__device__ __forceinline__ u32 row_block() { return SLICED ? blockIdx.y : blockIdx.x; }
+#if PAIRED
+/* Where a set's blocks are in the launch. */
+struct pair_place {
+    u32 first_block, slices;
+};
+
+template <typename arguments> __device__ __forceinline__ u32 block_of_set(const arguments &args) {
+    return blockIdx.x - args.place.first_block;
+}
+template <typename arguments> __device__ __forceinline__ u32 row_slice(const arguments &args) {
+    return block_of_set(args) % args.place.slices;
+}
+template <typename arguments> __device__ __forceinline__ u32 row_block(const arguments &args) {
+    return SLICED ? block_of_set(args) / args.place.slices : block_of_set(args);
+}
+#else
+/* The slice of this block's rows, and the block's number among those that share them. */
+template <typename arguments> __device__ __forceinline__ u32 row_slice(const arguments &) { return blockIdx.x; }
+template <typename arguments> __device__ __forceinline__ u32 row_block(const arguments &) {
+    return SLICED ? blockIdx.y : blockIdx.x;
+}
+#endif
