@@ -615,8 +615,8 @@ PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size
  * for each, bit for bit, whatever the other is. On a GPU one launch does for both, and one more
  * adds up the sums for their dweight and dbias, where
  *
- *   - both are rows that a kernel reads once, each in one block (planish_plan_describe: "cuda
- * rows", cluster 1, group 1),
+ *   - both are short rows that the lanes of a warp share evenly, such as those of 64, 96, 128 or
+ * 256 columns, and
  *   - they have the same number of columns, dtypes and tensors, alignments up to 16 bytes, and as
  *     many axes that no single stride leads through.
  *

@@ -244,15 +244,12 @@ def pair_cases() -> Iterator[PairCase]:
         yield PairCase(batch=1, tokens=1, heads=(32, 8), **more)  # decoding
         yield PairCase(batch=3, tokens=1, heads=(32, 8), own=True, **more)
         yield PairCase(tokens=150, heads=(5, 2), multiprocessors=2, cols=96, **more)
-        yield PairCase(cols=77, tokens=31, heads=(3, 2), **more)  # tiles
-        yield PairCase(cols=33, tokens=60, heads=(3, 2), own=True, **more)
-        yield PairCase(cols=385, tokens=31, heads=(2, 2), kind=LAYER, **more)  # runs of words
-        yield PairCase(cols=385, tokens=31, heads=(2, 3), layout="dense", own=True, **more)
-        yield PairCase(cols=1024, heads=(3, 1), layout="dense", **more)
-        yield PairCase(cols=1536, heads=(3, 2), x="f32", kind=LAYER, tokens=5, **more)
-        # Backwards a cluster of blocks shares each of these rows.
-        long = PairCase(cols=4096, heads=(2, 1), layout="dense", tokens=3, **more)
-        yield dataclasses.replace(long, together=not backward)
+        yield PairCase(cols=512, heads=(3, 2), tokens=30, **more)
+        apart = {"together": False, **more}
+        yield PairCase(cols=77, tokens=31, heads=(3, 2), **apart)  # tiles
+        yield PairCase(cols=72, tokens=31, heads=(3, 2), **apart)  # nine chunks for four lanes
+        yield PairCase(cols=1536, heads=(3, 2), x="f32", kind=LAYER, tokens=5, **apart)
+        yield PairCase(cols=4096, heads=(2, 1), layout="dense", tokens=3, **apart)
         yield PairCase(activation=SILU, kind=LAYER, bias=True, **more)
         yield PairCase(arch=80, own=True, tokens=21, **more)
         # One head of keys lies one stride apart, and its queries do not.

@@ -18,11 +18,18 @@ static int64_t all_rows(const cuda_plan *plan) {
     return plan->rows * rows_slices(plan);
 }
 
-/* Whether a plan is one of rows in one read by blocks that do not wait for each other. */
+/*
+ * Whether a plan is one of short rows, which lanes of a warp share evenly, in one read by blocks
+ * that do not wait for each other. Tiles and rows whose lanes have unlike numbers of chunks have no
+ * registers to spare: for two sets they would spill. Longer rows have blocks enough.
+ */
 static bool may_pair(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
+    const rows_constants *c = &spec->rows;
     return (spec->kernel == CUDA_FORWARD || spec->kernel == CUDA_BACKWARD) && spec->cluster == 1 &&
-           plan->cooperative.kernel < 0 && plan->sum.spec.kernel < 0 && !spec->rows.groups &&
+           plan->cooperative.kernel < 0 && plan->sum.spec.kernel < 0 && !c->groups &&
+           c->variant == ROWS_PLAIN && c->threads_per_row <= 32 &&
+           c->threads_per_row * c->chunks_per_thread * c->width == c->cols &&
            all_rows(plan) <= MOST_ROWS;
 }
 

@@ -81,7 +81,7 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* The rows of a block's slice. */
 __device__ __forceinline__ backward_args of_slice(const backward_args &all) {
-    const i64 slice = row_slice(all);
+    const i64 slice = ROW_SLICE(all);
     backward_args own = all;
     own.dy = (const char *)all.dy + slice * all.dy_slice;
     own.x = (const char *)all.x + slice * all.x_slice;
@@ -107,9 +107,9 @@ __device__ __forceinline__ void rows_of_block(const backward_args &all) {
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;
     t.has_last = !RAGGED || t.rank + (CHUNKS_PER_THREAD - 1) * SPREAD < CHUNKS;
     t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
-    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(row_block(args) / CLUSTER) * TEAMS + t.team;
+    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(ROW_BLOCK(args) / CLUSTER) * TEAMS + t.team;
     const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
-    const i64 block_row = COOPERATIVE ? team : (i64)(row_block(args) / CLUSTER) * TEAMS * STEP;
+    const i64 block_row = COOPERATIVE ? team : (i64)(ROW_BLOCK(args) / CLUSTER) * TEAMS * STEP;
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
         t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);

@@ -41,7 +41,7 @@ struct forward_args {
 
 /* The rows of a block's slice. */
 __device__ __forceinline__ forward_args of_slice(const forward_args &all) {
-    const i64 slice = row_slice(all);
+    const i64 slice = ROW_SLICE(all);
     forward_args own = all;
     own.x = (const char *)all.x + slice * all.x_slice;
     own.weight = (const char *)all.weight + slice * all.weight_slice;

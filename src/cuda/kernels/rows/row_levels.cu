@@ -99,25 +99,20 @@ template <bool CUT, typename arguments> __device__ __forceinline__ decltype(auto
         return (all);
 }
 
+/*
+ * Of this block: the slice of its rows, and its number among the blocks that share these. Macros, for an
+ * argument that a function does not look at changes machine code, too.
+ */
 #if PAIRED
 /* Where a set's blocks are in the launch. */
 struct pair_place {
     u32 first_block, slices;
 };
-
-template <typename arguments> __device__ __forceinline__ u32 block_of_set(const arguments &args) {
-    return blockIdx.x - args.place.first_block;
-}
-template <typename arguments> __device__ __forceinline__ u32 row_slice(const arguments &args) {
-    return block_of_set(args) % args.place.slices;
-}
-template <typename arguments> __device__ __forceinline__ u32 row_block(const arguments &args) {
-    return SLICED ? block_of_set(args) / args.place.slices : block_of_set(args);
-}
+__device__ __forceinline__ u32 block_of_set(const pair_place &place) { return blockIdx.x - place.first_block; }
+#define ROW_SLICE(args) (block_of_set((args).place) % (args).place.slices)
+#define ROW_BLOCK(args) (block_of_set((args).place) / (SLICED ? (args).place.slices : 1))
 #else
-/* The slice of this block's rows, and the block's number among those that share them. */
-template <typename arguments> __device__ __forceinline__ u32 row_slice(const arguments &) { return blockIdx.x; }
-template <typename arguments> __device__ __forceinline__ u32 row_block(const arguments &) {
-    return SLICED ? blockIdx.y : blockIdx.x;
-}
+__device__ __forceinline__ u32 row_block() { return SLICED ? blockIdx.y : blockIdx.x; }
+#define ROW_SLICE(args) blockIdx.x
+#define ROW_BLOCK(args) row_block()
 #endif
