@@ -616,7 +616,7 @@ PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size
  * adds up the sums for their dweight and dbias, where
  *
  *   - both are short rows that the lanes of a warp share evenly, such as those of 64, 96, 128 or
- * 256 columns, and
+ *     256 columns, and
  *   - they have the same number of columns, dtypes and tensors, alignments up to 16 bytes, and as
  *     many axes that no single stride leads through.
  *
