@@ -609,6 +609,59 @@ PLANISH_API int planish_plan_is_general(const planish_plan *plan);
  */
 PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size_t bytes);
 
+/* ---- Two norms at once --------------------------------------------------------------------
+ *
+ * Two problems of one operator, such as the norms of queries and keys: what planish_norm_run gives
+ * for each, bit for bit, whatever the other is. On a GPU one launch does for both, and one more
+ * adds up the sums for their dweight and dbias, where
+ *
+ *   - both are short rows that the lanes of a warp share evenly, such as those of 64, 96, 128 or
+ *     256 columns, and
+ *   - they have the same number of columns, dtypes and tensors, alignments up to 16 bytes, and as
+ *     many axes that no single stride leads through.
+ *
+ * How many rows, weights of their own and strides each has is free: 32 heads of queries and 8 of
+ * keys, slices of one packed tensor. Sums over sets of columns of different sizes, such as the
+ * gradients of a weight for each head, take a launch for each. What does not fit runs as two, and
+ * so does every pair on the CPU, and one whose common kernel can neither be compiled nor found.
+ */
+
+/*
+ * Runs one pass of `op` on `first` and on `second`. Shapes, dtypes, NULL tensors, precision,
+ * determinism and thread safety are those of planish_norm_run, of each alone; the bits of `op`
+ * stand for axes of x in both. Both are on one device. Inputs of the two may share memory, and so
+ * may outputs whose elements lie between each other's, such as the gradients of two slices of a
+ * packed tensor; but no element of an output of one may be an element of a tensor of the other,
+ * which is not looked at.
+ *
+ * exec->workspace has planish_norm_pair_workspace_bytes.
+ *
+ * Errors: those of planish_norm_run; a sentence about a tensor names it as "first.x" or "second.x".
+ * DEVICE: they are on two. Outputs are untouched unless PLANISH_OK is returned, but for faults of
+ * the driver.
+ */
+PLANISH_API planish_status planish_norm_pair_run(const planish_norm *op, planish_pass pass,
+                                                 const planish_tensors *first,
+                                                 const planish_tensors *second,
+                                                 const planish_exec *exec);
+
+/* What planish_norm_workspace_bytes is to planish_norm_run: the first's workspace up to a multiple
+ * of 256 bytes, and the second's behind it. */
+PLANISH_API planish_status planish_norm_pair_workspace_bytes(
+    const planish_norm *op, planish_pass pass, const planish_tensors *first,
+    const planish_tensors *second, size_t *bytes, const planish_exec *exec);
+
+/* The same for plans that were made before, of one device; 0 where either is NULL. */
+PLANISH_API size_t planish_plan_pair_workspace_bytes(const planish_plan *first,
+                                                     const planish_plan *second);
+
+/* planish_norm_pair_run of two plans. Errors: as planish_plan_run, and DEVICE. */
+PLANISH_API planish_status planish_plan_pair_run(const planish_plan *first,
+                                                 const planish_plan *second,
+                                                 const planish_buffers *first_buffers,
+                                                 const planish_buffers *second_buffers,
+                                                 const planish_exec *exec);
+
 /* ---- GPU kernels compiled ahead of time --------------------------------------------------- */
 
 /*

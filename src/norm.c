@@ -25,24 +25,13 @@ static planish_status make_plan(planish_plan *plan, const planish_norm *op, plan
 static planish_status run_plan(const planish_plan *plan, void *const buffers[ROLE_COUNT],
                                const planish_exec *exec) {
     const message error = message_of(exec);
-    const bool on_gpu = is_gpu(plan->problem.device);
     planish_status status = buffers_check(&plan->problem, buffers, exec->apart, error);
     if (status)
         return status;
-    if (plan->workspace_bytes) {
-        const size_t given = exec->workspace ? exec->workspace_bytes : 0;
-        if (given < plan->workspace_bytes)
-            return fail(error, PLANISH_ERROR_WORKSPACE,
-                        "exec->workspace has %zu bytes; wanted %zu or more", given,
-                        plan->workspace_bytes);
-        const unsigned alignment = on_gpu ? 256 : 64;
-        if ((uintptr_t)exec->workspace % alignment)
-            return fail(error, PLANISH_ERROR_WORKSPACE,
-                        "exec->workspace is at an address that is not a multiple of %u; wanted one "
-                        "that is",
-                        alignment);
-    }
-    if (on_gpu)
+    status = plan_check_workspace(plan->workspace_bytes, plan->problem.device, exec);
+    if (status)
+        return status;
+    if (is_gpu(plan->problem.device))
         return cuda_plan_run(&plan->cuda, buffers, exec->stream, exec->workspace, error);
     cpu_run(&plan->problem, &plan->cpu, buffers, exec);
     return PLANISH_OK;

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "sized.h"
+
 planish_status plan_make(planish_plan *plan, message error) {
     const DLDevice device = plan->problem.device;
     if (is_gpu(device)) {
@@ -16,6 +18,23 @@ planish_status plan_make(planish_plan *plan, message error) {
     const cpu_limits limits = cpu_limits_here();
     cpu_plan_make(&plan->cpu, &plan->problem, &limits);
     plan->workspace_bytes = plan->cpu.workspace_bytes;
+    return PLANISH_OK;
+}
+
+planish_status plan_check_workspace(size_t bytes, DLDevice device, const planish_exec *exec) {
+    const message error = message_of(exec);
+    const size_t given = exec->workspace ? exec->workspace_bytes : 0;
+    const unsigned alignment = is_gpu(device) ? 256 : 64;
+    if (!bytes)
+        return PLANISH_OK;
+    if (given < bytes)
+        return fail(error, PLANISH_ERROR_WORKSPACE,
+                    "exec->workspace has %zu bytes; wanted %zu or more", given, bytes);
+    if ((uintptr_t)exec->workspace % alignment)
+        return fail(error, PLANISH_ERROR_WORKSPACE,
+                    "exec->workspace is at an address that is not a multiple of %u; wanted one "
+                    "that is",
+                    alignment);
     return PLANISH_OK;
 }
 

@@ -25,4 +25,7 @@ struct planish_plan {
 /* Decides how to run plan->problem, which is made already, on its device. */
 planish_status plan_make(planish_plan *plan, message error);
 
+/* Whether exec's workspace on this device has so many bytes and is aligned; WORKSPACE if not. */
+planish_status plan_check_workspace(size_t bytes, DLDevice device, const planish_exec *exec);
+
 #endif

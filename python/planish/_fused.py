@@ -10,7 +10,7 @@ _gated.py, quantised results in _quantized.py, the modules in _fused_modules.py.
 from __future__ import annotations
 
 import torch
-from planish import _functional, _prepared, _staged, _stages
+from planish import _functional, _pairs, _prepared, _staged, _stages
 from planish._arguments import check_cast
 from planish._staged import Around
 from planish._ways import way_of
@@ -365,6 +365,11 @@ def qk_norm(
     Raises ValueError for another kind or cast, RuntimeError for shapes that do not fit,
     NotImplementedError for another dtype or device.
     """
+    tensors, options = (q, k, q_weight, k_weight), (kind, eps, weight_offset, cast)
+    key = _pairs.key_of(options, tensors) if cast == "once" else None
+    both = _pairs.known(key, tensors, eps, kind == "rms", weight_offset)
+    if both is not None:
+        return both
     if kind not in ("rms", "layer"):
         raise ValueError(f"qk_norm: kind is {kind!r}; known are 'rms' and 'layer'")
     for name, tensor in (("q", q), ("k", k)):
@@ -374,6 +379,9 @@ def qk_norm(
     _stages.check_parameter("qk_norm", "k_weight", k_weight, k)
     rms = kind == "rms"
     if cast == "once":
+        both = _pairs.norms(key, tensors, eps, rms, weight_offset)
+        if both is not None:
+            return both
         return (
             _stages.norm_last(rms, q, q_weight, None, eps, weight_offset, q.dtype),
             _stages.norm_last(rms, k, k_weight, None, eps, weight_offset, k.dtype),

@@ -51,6 +51,7 @@ _FORWARD = (
     "planish::norm_forward",
     "planish::norm_statistics",
     "planish::staged_norm",
+    "planish::norm_pair",
     "planish::quantized_norm",
 )
 

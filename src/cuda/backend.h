@@ -103,6 +103,14 @@ void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
                              void *workspace, message error);
 
+/*
+ * Queues two plans of one device, which know nothing of each other's tensors: where one launch does
+ * for both (rows/rows_pair.h) as one, else one after the other, the first's kernels first. Each has
+ * buffers and a workspace of its own, as for cuda_plan_run. The results have the same bits.
+ */
+planish_status cuda_plan_run_pair(const cuda_plan *const plans[2], void *const *const buffers[2],
+                                  void *stream, void *const workspace[2], message error);
+
 /* Compiles what cuda_plan_run would need for buffers at these addresses (only their alignment
  * counts) and keeps it on disk. Needs no GPU. */
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],

@@ -10,13 +10,15 @@
 #include "cuda/general/general.h"
 #include "cuda/groups/groups.h"
 #include "cuda/rows/rows.h"
+#include "cuda/rows/rows_pair.h"
 
 /* Made from kernels/ by embed.py. */
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
     cuda_text_general[], cuda_text_around_forward[], cuda_text_around_general[],
     cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[],
-    cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_around_sum[];
+    cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_around_sum[],
+    cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[];
 
 const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
                                                  &groups_family, NULL};
@@ -32,6 +34,14 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
                     rows_long_list, sizeof(cuda_long_args)},
     [CUDA_FINISH] = {&finish_family, "planish_finish", "finish", cuda_text_finish, finish_list,
                      sizeof(cuda_finish_args)},
+    [CUDA_FORWARD_PAIR] = {&rows_pair_family, "planish_forward_pair", "forward_pair",
+                           cuda_text_forward_pair, rows_forward_list,
+                           sizeof(cuda_forward_pair_args)},
+    [CUDA_BACKWARD_PAIR] = {&rows_pair_family, "planish_backward_pair", "backward_pair",
+                            cuda_text_backward_pair, rows_backward_list,
+                            sizeof(cuda_backward_pair_args)},
+    [CUDA_FINISH_PAIR] = {&finish_family, "planish_finish_pair", "finish_pair",
+                          cuda_text_finish_pair, finish_list, sizeof(cuda_finish_pair_args)},
     [CUDA_CHANNELS] = {&channels_family, "planish_channels", "channels", cuda_text_channels,
                        channels_list, sizeof(cuda_channels_args)},
     [CUDA_GROUPS] = {&groups_family, "planish_groups", "groups", cuda_text_groups, groups_list,

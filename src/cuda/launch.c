@@ -9,6 +9,7 @@
 #include "cuda/driver.h"
 #include "cuda/geometry.h"
 #include "cuda/jit.h"
+#include "cuda/rows/rows_pair.h"
 
 enum { MOST_DEVICES = 64 };
 
@@ -233,19 +234,84 @@ static planish_status run_held(const launch *l, void *const *buffers, void *work
     return (planish_status)result;
 }
 
+/* As one launch; false where that cannot be. */
+static bool run_as_one(const launch *l, const cuda_pair *pair, void *const workspace[2],
+                       planish_status *status) {
+    /* Set where no kernel of pairs can be had: not to look for one at every call. */
+    static atomic_bool cannot_be_had;
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const jit_function *functions[CUDA_MOST_LAUNCHES];
+    if (atomic_load_explicit(&cannot_be_had, memory_order_relaxed))
+        return false;
+    const int count = rows_pair_specs(pair, launches);
+    for (int i = 0; i < count; i++)
+        if (jit_get(l->driver, l->context, &launches[i].spec, l->plan->limits.arch, &functions[i],
+                    (message){NULL, 0})) {
+            atomic_store_explicit(&cannot_be_had, true, memory_order_relaxed);
+            return false;
+        }
+    if (!count)
+        return false;
+    rows_pair_arguments(pair, workspace, launches);
+    int result = 0;
+    for (int i = 0; i < count && !result; i++)
+        if (launches[i].blocks_x)
+            result = queue(l, &launches[i], functions[i]);
+    *status = (planish_status)result;
+    return true;
+}
+
+/* All that a plan's kernels are is at hand: a later run of it does not fail for want of them. */
+static planish_status load_all(const launch *l, void *const *buffers) {
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const jit_function *unused;
+    const int count = cuda_launch_specs(l->plan, buffers, launches);
+    planish_status status = PLANISH_OK;
+    for (int i = 0; i < count && !status; i++)
+        status = jit_get(l->driver, l->context, &launches[i].spec, l->plan->limits.arch, &unused,
+                         l->error);
+    return status;
+}
+
+static planish_status run_pair_held(const launch *l, const cuda_pair *pair,
+                                    void *const workspace[2]) {
+    planish_status status = PLANISH_OK;
+    if (run_as_one(l, pair, workspace, &status))
+        return status;
+    launch second = *l;
+    second.plan = pair->plan[1];
+    status = load_all(&second, pair->buffers[1]);
+    if (!status)
+        status = run_held(l, pair->buffers[0], workspace[0]);
+    return status ? status : run_held(&second, pair->buffers[1], workspace[1]);
+}
+
+/* `pair` NULL: l->plan alone, of these buffers. */
+static planish_status run_inside(launch *l, void *const *buffers, const cuda_pair *pair,
+                                 void *const *workspace) {
+    int pushed;
+    planish_status status = cuda_driver_get(&l->driver, l->error);
+    if (status)
+        return status;
+    status = enter(l->driver, l->plan->limits.device, &l->context, &pushed, l->error);
+    if (!status)
+        status = pair ? run_pair_held(l, pair, workspace) : run_held(l, buffers, workspace[0]);
+    if (pushed) {
+        CUcontext popped;
+        l->driver->ctx_pop(&popped);
+    }
+    return status;
+}
+
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
                              void *workspace, message error) {
     launch l = {.plan = plan, .stream = stream, .error = error};
-    int pushed;
-    planish_status status = cuda_driver_get(&l.driver, error);
-    if (status)
-        return status;
-    status = enter(l.driver, plan->limits.device, &l.context, &pushed, error);
-    if (!status)
-        status = run_held(&l, buffers, workspace);
-    if (pushed) {
-        CUcontext popped;
-        l.driver->ctx_pop(&popped);
-    }
-    return status;
+    return run_inside(&l, buffers, NULL, &workspace);
+}
+
+planish_status cuda_plan_run_pair(const cuda_plan *const plans[2], void *const *const buffers[2],
+                                  void *stream, void *const workspace[2], message error) {
+    launch l = {.plan = plans[0], .stream = stream, .error = error};
+    const cuda_pair pair = {{plans[0], plans[1]}, {buffers[0], buffers[1]}};
+    return run_inside(&l, NULL, &pair, workspace);
 }

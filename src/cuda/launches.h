@@ -79,6 +79,28 @@ typedef struct cuda_finish_args {
     int64_t count;
 } cuda_finish_args;
 
+/* Of two sets of rows, or of sums, in one launch: their arguments, and where the blocks of each
+ * begin. */
+typedef struct cuda_forward_pair_args {
+    struct {
+        cuda_forward_args rows;
+        uint32_t first_block, slices;
+    } of[2];
+} cuda_forward_pair_args;
+
+typedef struct cuda_backward_pair_args {
+    struct {
+        cuda_backward_args rows;
+        uint32_t first_block, slices;
+    } of[2];
+} cuda_backward_pair_args;
+_Static_assert(sizeof(cuda_backward_pair_args) <= 4096, "a kernel has 4 KiB of arguments");
+
+typedef struct cuda_finish_pair_args {
+    cuda_finish_args of[2];
+    uint32_t first_block; /* of the second */
+} cuda_finish_pair_args;
+
 typedef struct cuda_channels_args {
     const void *x, *weight, *bias, *dy;
     void *mean, *rstd, *out;
@@ -210,6 +232,9 @@ typedef struct cuda_launch {
         cuda_backward_args backward;
         cuda_long_args lengthy; /* of both its kernels */
         cuda_finish_args finish;
+        cuda_forward_pair_args forward_pair;
+        cuda_backward_pair_args backward_pair;
+        cuda_finish_pair_args finish_pair;
         cuda_channels_args channels;
         cuda_groups_args groups;
         cuda_general_args general;

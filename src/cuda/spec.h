@@ -16,6 +16,9 @@ typedef enum cuda_kernel {
     CUDA_SUMS,  /* of long rows */
     CUDA_APPLY, /* the same */
     CUDA_FINISH,
+    CUDA_FORWARD_PAIR, /* two of the same in one launch */
+    CUDA_BACKWARD_PAIR,
+    CUDA_FINISH_PAIR,
     CUDA_CHANNELS,
     CUDA_GROUPS,
     CUDA_STRIPS, /* of groups, in one read */

@@ -25,6 +25,8 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::staged_norm_backward",
     "planish::quantized_norm",
     "planish::norm_into",
+    "planish::norm_pair",
+    "planish::norm_pair_backward",
 };
 
 static const char *const reason_names[REASON_COUNT] = {

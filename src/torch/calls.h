@@ -29,6 +29,8 @@ typedef enum operation {
     STAGED_NORM_BACKWARD,
     QUANTIZED_NORM,
     NORM_INTO,
+    NORM_PAIR,
+    NORM_PAIR_BACKWARD,
     OPERATION_COUNT
 } operation;
 

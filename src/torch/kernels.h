@@ -60,6 +60,10 @@ void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t retur
 void staged_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void staged_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* norm_pair.c */
+void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_pair_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 /* quantized_norm.c */
 void quantized_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_into(stack_value *stack, uint64_t argument_count, uint64_t return_count);

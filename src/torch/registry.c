@@ -255,6 +255,13 @@ static const char *const schemas[] = {
     "norm_into(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
     "int[] reduce, int[] affine, float eps, bool rms, int weight_offset, Tensor(a!) out, "
     "Tensor(b!)? sum) -> ()",
+    "norm_pair(Tensor first, Tensor second, Tensor? first_weight, Tensor? second_weight, "
+    "float eps, bool rms, int weight_offset, bool save) -> (Tensor, Tensor, Tensor, Tensor, "
+    "Tensor, Tensor)",
+    "norm_pair_backward(Tensor first_dy, Tensor second_dy, Tensor first, Tensor second, "
+    "Tensor? first_mean, Tensor? second_mean, Tensor first_rstd, Tensor second_rstd, "
+    "Tensor? first_weight, Tensor? second_weight, bool rms, int weight_offset, "
+    "bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
 };
 
 enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
@@ -272,6 +279,8 @@ static planish_status define(void *context, message error) {
         {"staged_norm_backward", staged_norm_backward},
         {"quantized_norm", quantized_norm},
         {"norm_into", norm_into},
+        {"norm_pair", norm_pair},
+        {"norm_pair_backward", norm_pair_backward},
     };
     enum { KERNEL_COUNT = sizeof kernels / sizeof *kernels };
     static library_handle kernel_libraries[2][KERNEL_COUNT];

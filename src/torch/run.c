@@ -65,22 +65,51 @@ static planish_buffers buffers_of_views(const planish_tensors *views) {
     return buffers_of_roles(data);
 }
 
+typedef struct room {
+    _Alignas(WORKSPACE_ALIGNMENT) char on_stack[STACK_WORKSPACE];
+    new_tensor made;
+} room;
+
+static void free_room(room *r) {
+    free_new_tensor(&r->made);
+}
+
+#define ROOM __attribute__((cleanup(free_room))) room
+
+/* Hands exec so many bytes on the device of `like`, which are there as long as the room is. */
+static void give_workspace(room *r, const DLTensor *like, size_t bytes, planish_exec *exec) {
+    r->made.impl = NULL;
+    if (bytes > (like->device.device_type == kDLCUDA ? 0 : sizeof r->on_stack)) {
+        r->made = new_workspace(like, bytes, exec);
+    } else {
+        exec->workspace = r->on_stack;
+        exec->workspace_bytes = sizeof r->on_stack;
+    }
+}
+
 static planish_status run_plan(const planish_plan *plan, const planish_tensors *t,
                                planish_exec *exec) {
-    _Alignas(WORKSPACE_ALIGNMENT) char on_stack[STACK_WORKSPACE];
-    NEW_TENSOR workspace = {NULL};
-    size_t bytes = planish_plan_workspace_bytes(plan);
-    if (bytes > (t->x->device.device_type == kDLCUDA ? 0 : sizeof on_stack)) {
-        workspace = new_workspace(t->x, bytes, exec);
-        (void)workspace; /* freed when the scope is left */
-    } else {
-        exec->workspace = on_stack;
-        exec->workspace_bytes = sizeof on_stack;
-    }
+    ROOM r;
+    r.made.impl = NULL;
+    give_workspace(&r, t->x, planish_plan_workspace_bytes(plan), exec);
     const planish_buffers buffers = buffers_of_views(t);
     torch_error failed = 0;
     exec->parallel_context = &failed;
     const planish_status status = planish_plan_run(plan, &buffers, exec);
+    torch_check(failed);
+    return status;
+}
+
+static planish_status run_plans(const planish_plan *const plans[2],
+                                const planish_tensors *const tensors[2], planish_exec *exec) {
+    ROOM r;
+    r.made.impl = NULL;
+    give_workspace(&r, tensors[0]->x, planish_plan_pair_workspace_bytes(plans[0], plans[1]), exec);
+    const planish_buffers first = buffers_of_views(tensors[0]);
+    const planish_buffers second = buffers_of_views(tensors[1]);
+    torch_error failed = 0;
+    exec->parallel_context = &failed;
+    const planish_status status = planish_plan_pair_run(plans[0], plans[1], &first, &second, exec);
     torch_check(failed);
     return status;
 }
@@ -100,14 +129,28 @@ static bool is_left(const planish_plan *plan, const DLTensor *x, leave which) {
            planish_plan_is_general(plan);
 }
 
+/* A plan that is kept, or one that is made for this call alone, and then is *made, too. */
+static planish_status find_plan(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, const planish_plan **plan,
+                                planish_plan **made, message error) {
+    *plan = is_staged(op, tensors) ? NULL : plan_for(op, pass, tensors);
+    if (!*plan) /* with stages, or not dense */
+        *plan = exact_plan_for(op, pass, tensors);
+    if (*plan)
+        return PLANISH_OK;
+    const planish_status status =
+        planish_plan_create(op, pass, tensors, made, error.text, error.bytes);
+    *plan = *made;
+    return status;
+}
+
 /*
  * On a GPU it is queued on torch's current stream of the tensors' device, which need not be the
  * current one: libplanish enters its context by itself. Memory comes from torch's allocator for
  * that stream, so it may be freed here while the work is still queued. `apart`: torch has just made
  * the outputs.
  */
-static planish_status run(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
-                          leave which, bool apart, message error) {
+static planish_exec exec_on(DLDevice device, bool apart, message error) {
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = parallel_for,
@@ -115,22 +158,41 @@ static planish_status run(const planish_norm *op, planish_pass pass, const plani
         .message_bytes = error.bytes,
         .apart = apart,
     };
-    if (tensors->x->device.device_type == kDLCUDA)
-        torch_check(torch.get_current_cuda_stream(tensors->x->device.device_id, &exec.stream));
-    __attribute__((cleanup(free_plan))) planish_plan *made = NULL;
-    const planish_plan *plan = is_staged(op, tensors) ? NULL : plan_for(op, pass, tensors);
-    if (!plan) /* with stages, or not dense */
-        plan = exact_plan_for(op, pass, tensors);
-    if (!plan) {
-        planish_status status =
-            planish_plan_create(op, pass, tensors, &made, error.text, error.bytes);
-        if (status != PLANISH_OK)
-            return status;
-        plan = made;
-    }
+    if (device.device_type == kDLCUDA)
+        torch_check(torch.get_current_cuda_stream(device.device_id, &exec.stream));
+    return exec;
+}
+
+#define MADE_PLAN __attribute__((cleanup(free_plan))) planish_plan *
+
+static planish_status run(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
+                          leave which, bool apart, message error) {
+    planish_exec exec = exec_on(tensors->x->device, apart, error);
+    MADE_PLAN made = NULL;
+    const planish_plan *plan;
+    const planish_status status = find_plan(op, pass, tensors, &plan, &made, error);
+    if (status != PLANISH_OK)
+        return status;
     if (is_left(plan, tensors->x, which))
         return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
     return run_plan(plan, tensors, &exec);
+}
+
+planish_status run_norm_pair(const planish_norm *const ops[2], planish_pass pass,
+                             const planish_tensors *const tensors[2], bool fast, message error) {
+    planish_exec exec = exec_on(tensors[0]->x->device, true, error);
+    MADE_PLAN first = NULL;
+    MADE_PLAN second = NULL;
+    const planish_plan *plans[2];
+    planish_status status = find_plan(ops[0], pass, tensors[0], &plans[0], &first, error);
+    if (status == PLANISH_OK)
+        status = find_plan(ops[1], pass, tensors[1], &plans[1], &second, error);
+    if (status != PLANISH_OK)
+        return status;
+    for (int i = 0; i < 2; i++)
+        if (is_left(plans[i], tensors[i]->x, fast ? LEAVE_GPU : LEAVE_NONE))
+            return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
+    return run_plans(plans, tensors, &exec);
 }
 
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,

@@ -4,6 +4,8 @@
 #ifndef PLANISH_TORCH_RUN_H
 #define PLANISH_TORCH_RUN_H
 
+#include <stdbool.h>
+
 #include "../status.h"
 
 /*
@@ -12,6 +14,13 @@
  */
 planish_status run_norm(const planish_norm *op, planish_pass pass, const planish_tensors *tensors,
                         message error);
+
+/*
+ * Two of one pass, as planish_plan_pair_run has them; `fast`: UNAVAILABLE where a GPU has only the
+ * general kernel for either.
+ */
+planish_status run_norm_pair(const planish_norm *const ops[2], planish_pass pass,
+                             const planish_tensors *const tensors[2], bool fast, message error);
 
 /* The same for outputs that the caller of torch gave: that they share no memory is looked at. */
 planish_status run_norm_into(const planish_norm *op, planish_pass pass,

@@ -100,6 +100,14 @@ static void make_dense(staged *s) {
     }
 }
 
+static void throw_unless_ok(planish_status status, const char *text) {
+    if (status == PLANISH_OK)
+        return;
+    char sentence[640];
+    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
+    torch_throw(sentence);
+}
+
 void staged_run(staged *s, planish_pass pass, bool into) {
     char text[512] = "";
     const message error = {text, sizeof text};
@@ -111,11 +119,23 @@ void staged_run(staged *s, planish_pass pass, bool into) {
         make_dense(s);
         status = run_norm(&s->op, pass, &tensors, error);
     }
-    if (status == PLANISH_OK)
-        return;
-    char sentence[640];
-    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
-    torch_throw(sentence);
+    throw_unless_ok(status, text);
+}
+
+void staged_run_pair(staged *first, staged *second, planish_pass pass) {
+    char text[512] = "";
+    const message error = {text, sizeof text};
+    const planish_tensors tensors[2] = {tensors_of_roles(first->list),
+                                        tensors_of_roles(second->list)};
+    const planish_norm *const ops[2] = {&first->op, &second->op};
+    const planish_tensors *const both[2] = {&tensors[0], &tensors[1]};
+    planish_status status = run_norm_pair(ops, pass, both, true, error);
+    if (status == PLANISH_ERROR_UNAVAILABLE && first->view[ROLE_X].device.device_type == kDLCUDA) {
+        make_dense(first);
+        make_dense(second);
+        status = run_norm_pair(ops, pass, both, false, error);
+    }
+    throw_unless_ok(status, text);
 }
 
 void staged_give(staged *s, stack_value *stack, const role roles[], int count) {

@@ -50,6 +50,9 @@ void staged_make_dense(staged *s, role r, uint64_t axes, bool whole, int32_t dty
  * overlap. */
 void staged_run(staged *s, planish_pass pass, bool into);
 
+/* The same of two, by one run where that can be; the outputs are torch's own. */
+void staged_run_pair(staged *first, staged *second, planish_pass pass);
+
 /* Puts the outputs of these roles on the stack, undefined ones where there is none. */
 void staged_give(staged *s, stack_value *stack, const role roles[], int count);
 

@@ -104,18 +104,25 @@ class Library:
         self.lib = ctypes.CDLL(str(path), mode=mode)
         structs.name_fields(self.lib)
 
-    def queue(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> object:
-        """Queues a pass on the current stream; what is returned has to live until it has run: the
-        workspace, which holds NaN."""
-        given, kept = described(tensors)
+    def queue(
+        self,
+        op: structs.Norm,
+        which: int,
+        tensors: Mapping[str, torch.Tensor],
+        second: Mapping[str, torch.Tensor] | None = None,
+    ) -> object:
+        """Queues a pass on the current stream, of two problems if there is a second; what is
+        returned has to live until it has run: the workspace, which holds NaN."""
+        given = [described(t) for t in (tensors, second) if t is not None]
+        of_two = "_pair" * (second is not None)
         text = ctypes.create_string_buffer(600)
         how = Exec(ctypes.sizeof(Exec), message_bytes=len(text))
         how.message = ctypes.addressof(text)
         if self.device == "cuda":
             how.stream = torch.cuda.current_stream().cuda_stream
         size = ctypes.c_size_t()
-        problem = (ctypes.byref(op), which, ctypes.byref(given))
-        status = self.lib.planish_norm_workspace_bytes(
+        problem = (ctypes.byref(op), which, *(ctypes.byref(found) for found, _ in given))
+        status = getattr(self.lib, f"planish_norm{of_two}_workspace_bytes")(
             *problem, ctypes.byref(size), ctypes.byref(how)
         )
         work = None
@@ -125,8 +132,8 @@ class Library:
                 work = torch.full((bytes_of,), 0xFF, dtype=torch.uint8, device=self.device)
                 how.workspace = -(-work.data_ptr() // ALIGNED) * ALIGNED
                 how.workspace_bytes = size.value
-            status = self.lib.planish_norm_run(*problem, ctypes.byref(how))
-        del kept
+            status = getattr(self.lib, f"planish_norm{of_two}_run")(*problem, ctypes.byref(how))
+        del given
         if status:
             raise PlanishError(status, text.value.decode(errors="replace"))
         return work
@@ -134,6 +141,19 @@ class Library:
     def run(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Runs a pass, to its end."""
         work = self.queue(op, which, tensors)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        del work
+
+    def run_pair(
+        self,
+        op: structs.Norm,
+        which: int,
+        first: Mapping[str, torch.Tensor],
+        second: Mapping[str, torch.Tensor],
+    ) -> None:
+        """Runs a pass of two problems, to its end."""
+        work = self.queue(op, which, first, second)
         if self.device == "cuda":
             torch.cuda.synchronize()
         del work

@@ -11,7 +11,7 @@ import ctypes
 import importlib.metadata
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias")
 MOST_ROLES = 32  #: with those of the stages around a norm, which the shim's plans do not have
@@ -63,6 +63,8 @@ def load() -> ctypes.CDLL:
     lib.shim_prepare.argtypes = [p, p, text, s]
     lib.shim_code.argtypes = [p, p, i, p, s, ctypes.POINTER(s), text, s]
     lib.shim_compile.argtypes = [p, i, i, i, text, s, text, s]
+    lib.shim_pairs.argtypes = [p]
+    lib.shim_compile_pair.argtypes = [p, i, i, text, s, text, s]
     return lib
 
 
@@ -192,11 +194,20 @@ class Plan:
 
     def compile(self, arch: int, access: int = 16, number: int = 0) -> str | None:
         """The compiler's report on the plan's kernel of this number; None where there is none."""
+        return self._compile(lib().shim_compile, number, arch, access)
+
+    def pairs(self) -> bool:
+        """Whether two problems of the plan are run by one launch."""
+        return bool(lib().shim_pairs(self.handle))
+
+    def compile_pair(self, arch: int, number: int = 0) -> str | None:
+        """The same of a kernel for two problems of the plan at once."""
+        return self._compile(lib().shim_compile_pair, number, arch)
+
+    def _compile(self, function: Callable[..., int], *what: int) -> str | None:
         log = ctypes.create_string_buffer(1 << 16)
         text = ctypes.create_string_buffer(2000)
-        status = lib().shim_compile(
-            self.handle, number, arch, access, log, len(log), text, len(text)
-        )
+        status = function(self.handle, *what, log, len(log), text, len(text))
         if status == 100:
             return None
         if status:

@@ -13,6 +13,7 @@
 #include "../../src/cuda/families.h"
 #include "../../src/cuda/geometry.h"
 #include "../../src/cuda/jit.h"
+#include "../../src/cuda/rows/rows_pair.h"
 #include "../../src/cuda/rows/rows_shape.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -230,6 +231,25 @@ EXPORT int shim_code(const cuda_plan *plan, void *const *buffers, int number, vo
     return status;
 }
 
+/* A specialisation; the compiler's report goes to `log`. */
+static int compiled(const cuda_spec *spec, int arch, char *log, size_t log_bytes, char *text,
+                    size_t bytes) {
+    void *code = NULL;
+    char *report = NULL;
+    size_t code_bytes = 0;
+    planish_status status =
+        jit_compile(spec, arch, 1, &code, &code_bytes, &report, (message){text, bytes});
+    if (!status && report && log_bytes) {
+        strncpy(log, report, log_bytes - 1);
+        log[log_bytes - 1] = 0;
+    }
+    if (!status) {
+        free(code);
+        free(report);
+    }
+    return status;
+}
+
 /* Compiles the plan's kernel of this number in the order of launch, with accesses of `access`
  * bytes; the compiler's report goes to `log`. Returns a status; 100 where the plan has no such
  * kernel. */
@@ -266,18 +286,25 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
         if (rows->hold == HOLD_IN_SHARED)
             rows->hold = READ_AGAIN;
     }
-    void *code = NULL;
-    char *report = NULL;
-    size_t code_bytes = 0;
-    planish_status status =
-        jit_compile(&spec, arch, 1, &code, &code_bytes, &report, (message){text, bytes});
-    if (!status && report && log_bytes) {
-        strncpy(log, report, log_bytes - 1);
-        log[log_bytes - 1] = 0;
-    }
-    if (!status) {
-        free(code);
-        free(report);
-    }
-    return status;
+    return compiled(&spec, arch, log, log_bytes, text, bytes);
+}
+
+/* Whether two runs of the plan at once are one launch. */
+EXPORT int shim_pairs(const cuda_plan *plan) {
+    static void *const nowhere[ROLE_COUNT] = {NULL};
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const cuda_pair pair = {{plan, plan}, {nowhere, nowhere}};
+    return rows_pair_specs(&pair, launches) > 0;
+}
+
+/* The same of the kernel that two runs of the plan at once are planned with, of buffers at aligned
+ * addresses; 100 too where there is none. */
+EXPORT int shim_compile_pair(const cuda_plan *plan, int number, int arch, char *log,
+                             size_t log_bytes, char *text, size_t bytes) {
+    static void *const nowhere[ROLE_COUNT] = {NULL};
+    cuda_launch launches[CUDA_MOST_LAUNCHES];
+    const cuda_pair pair = {{plan, plan}, {nowhere, nowhere}};
+    if (number >= rows_pair_specs(&pair, launches))
+        return 100;
+    return compiled(&launches[number].spec, arch, log, log_bytes, text, bytes);
 }

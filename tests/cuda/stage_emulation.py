@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from c_api import Library, PlanishError
+from pair_cases import PairCase
 from stage_backward import BackwardCase
 from stage_forward import ForwardCase
 
@@ -23,7 +24,7 @@ sys.path.append(str(Path(__file__).parent / "emulation"))
 
 import run as emulation
 
-Case = ForwardCase | BackwardCase
+Case = ForwardCase | BackwardCase | PairCase
 
 
 class Emulation(Library):

@@ -126,8 +126,8 @@ static void share_rows(cuda_plan *plan) {
     cuda_family_of(plan)->plan_size(plan);
 }
 
-static planish_status make_plan(cuda_plan *plan, problem *p, const planish_norm *op,
-                                planish_pass pass, const planish_tensors *tensors, message error) {
+planish_status emulated_plan(cuda_plan *plan, problem *p, const planish_norm *op, planish_pass pass,
+                             const planish_tensors *tensors, message error) {
     planish_status status = problem_make(p, op, pass, tensors, error);
     if (!status)
         cuda_plan_make(plan, p, &limits);
@@ -305,22 +305,31 @@ static planish_status run_launch(const cuda_launch *l, message error) {
     return wrong ? fail(error, PLANISH_ERROR_DRIVER, "%s: %s", kernel->entry, wrong) : PLANISH_OK;
 }
 
+planish_status emulated_queue(const cuda_launch *l, message error) {
+    if (write_folder)
+        return write_unit(&l->spec) ? PLANISH_OK : PLANISH_ERROR_DRIVER;
+    return l->blocks_x ? run_launch(l, error) : PLANISH_OK;
+}
+
 static void *data_of(const DLTensor *t) {
     return t && t->data ? (char *)t->data + t->byte_offset : NULL;
 }
 
-planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
-                                const planish_tensors *tensors, const planish_exec *exec) {
-    const planish_tensors *t = tensors;
-    const message error = {exec->message, exec->message_bytes};
+void emulated_buffers(const planish_tensors *tensors, void *buffers[ROLE_COUNT]) {
     const DLTensor *list[ROLE_COUNT];
-    void *buffers[ROLE_COUNT];
-    tensors_by_role(t, list);
+    tensors_by_role(tensors, list);
     for (int r = 0; r < ROLE_COUNT; r++)
         buffers[r] = data_of(list[r]);
+}
+
+planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, const planish_exec *exec) {
+    const message error = {exec->message, exec->message_bytes};
+    void *buffers[ROLE_COUNT];
+    emulated_buffers(tensors, buffers);
     problem p;
     cuda_plan plan;
-    planish_status status = make_plan(&plan, &p, op, pass, tensors, error);
+    planish_status status = emulated_plan(&plan, &p, op, pass, tensors, error);
     if (status)
         return status;
     cuda_launch launches[CUDA_MOST_LAUNCHES];
@@ -339,10 +348,7 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
     cuda_launch_arguments(&plan, buffers, exec->workspace, held > 1 ? held - held / 8 : 1,
                           launches);
     for (int i = 0; i < count && !status; i++)
-        if (write_folder)
-            status = write_unit(&launches[i].spec) ? PLANISH_OK : PLANISH_ERROR_DRIVER;
-        else if (launches[i].blocks_x)
-            status = run_launch(&launches[i], error);
+        status = emulated_queue(&launches[i], error);
     return status;
 }
 
@@ -352,7 +358,7 @@ planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass
     problem p;
     cuda_plan plan;
     planish_status status =
-        make_plan(&plan, &p, op, pass, tensors, (message){exec->message, exec->message_bytes});
+        emulated_plan(&plan, &p, op, pass, tensors, (message){exec->message, exec->message_bytes});
     *bytes = status ? 0 : plan.workspace_bytes;
     return status;
 }

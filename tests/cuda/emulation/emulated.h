@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "cuda/backend.h"
+#include "cuda/launches.h"
 #include "device.h"
 
 /* The device that plans are made for. */
@@ -27,5 +27,12 @@ void set_device(int arch, int multiprocessors);
 
 /* Prints each kind of kernel that no launch so far was of. */
 void name_missing_variants(void);
+
+/* What the entries of the library are made of: a plan for this device, where each tensor of a run
+ * is, and a launch, which is written down or run. */
+planish_status emulated_plan(cuda_plan *plan, problem *p, const planish_norm *op, planish_pass pass,
+                             const planish_tensors *tensors, message error);
+void emulated_buffers(const planish_tensors *tensors, void *buffers[ROLE_COUNT]);
+planish_status emulated_queue(const cuda_launch *l, message error);
 
 #endif

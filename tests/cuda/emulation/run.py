@@ -18,7 +18,10 @@ from collections.abc import Sequence
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[2]
 # The emulated device, without the test's own cases.
-DEVICE = ("device", "device_clusters", "device_shared", "device_turns", "emulated", "fiber")
+DEVICE = (
+    *("device", "device_clusters", "device_shared", "device_turns"),
+    *("emulated", "emulated_pair", "fiber"),
+)
 SUPPORT = ("check", "element", "tensor", "reference", "cases", "values", "bounds")
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
 OUTSIDE = ("ahead", "cache", "driver", "jit", "key", "launch", "pack", "report")

@@ -68,12 +68,17 @@ __device__ __forceinline__ void write_partial(const team_state &t, real (*sums)[
 __device__ __forceinline__ i64 partial_row() {
     return SLICED ? (i64)blockIdx.y * gridDim.x + blockIdx.x : blockIdx.x / SHARERS;
 }
+#if PAIRED
+#define PARTIAL_ROW(args) ((i64)block_of_set((args).place))
+#else
+#define PARTIAL_ROW(args) partial_row()
+#endif
 
 /* What is left once all rows are done: the sums of this block's columns. */
 __device__ __forceinline__ void write_column_sums(const backward_args &args, const team_state &t,
                                                   real (*dweight)[WIDTH], real (*dbias)[WIDTH],
                                                   u32 block_rank) {
-    const i64 partial = partial_row() * COLS;
+    const i64 partial = PARTIAL_ROW(args) * COLS;
     if (WANT_DWEIGHT)
         write_partial<DWEIGHT_TYPE>(t, dweight, args.partial_weight + partial,
                                args.alone ? args.dweight : nullptr, block_rank);

@@ -1,5 +1,5 @@
 /*
- * A part of backward.cu and of ../around/modulated_backward.cu: the arguments of rows, what follows from the
+ * A part of backward.cu, backward_pair.cu and ../around/modulated_backward.cu: the arguments of rows, what follows from the
  * constants, and what a block does. What the constants mean is in backward.cu.
  */
 #include "row_levels.cu"
@@ -23,6 +23,9 @@ struct backward_args {
     i64 x_jump[2], dy_jump[2], dx_jump[2]; /* bytes (row_levels.cu) */
     i64 x_slice, dy_slice, dx_slice, mean_slice, rstd_slice, weight_slice, bias_slice; /* from slice to slice */
     i64 dweight_slice, dbias_slice;
+#if PAIRED
+    pair_place place; /* row_levels.cu */
+#endif
 };
 
 constexpr bool LAYER = KIND == 0;
@@ -78,7 +81,7 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 /* The rows of a block's slice. */
 __device__ __forceinline__ backward_args of_slice(const backward_args &all) {
-    const i64 slice = blockIdx.x;
+    const i64 slice = ROW_SLICE(all);
     backward_args own = all;
     own.dy = (const char *)all.dy + slice * all.dy_slice;
     own.x = (const char *)all.x + slice * all.x_slice;
@@ -104,9 +107,9 @@ __device__ __forceinline__ void rows_of_block(const backward_args &all) {
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;
     t.has_last = !RAGGED || t.rank + (CHUNKS_PER_THREAD - 1) * SPREAD < CHUNKS;
     t.ring = shared_address(dynamic_shared) + threadIdx.x * X_BYTES;
-    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(row_block() / CLUSTER) * TEAMS + t.team;
+    const i64 team = COOPERATIVE ? blockIdx.x / COOPERATING_BLOCKS : (i64)(ROW_BLOCK(args) / CLUSTER) * TEAMS + t.team;
     const i64 row = team * STEP + (WITHIN_WARP ? t.lane / WARP_LANES : 0); /* this thread's first */
-    const i64 block_row = COOPERATIVE ? team : (i64)(row_block() / CLUSTER) * TEAMS * STEP;
+    const i64 block_row = COOPERATIVE ? team : (i64)(ROW_BLOCK(args) / CLUSTER) * TEAMS * STEP;
 #pragma unroll
     for (int u = 0; u < ROWS; u++)
         t.turns[u] = t.idle ? 0 : (int)args.turns + (row + u * PER_WARP < args.rest);

@@ -290,7 +290,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     const u32 barriers = shared_address(byte_barriers);
     thread_columns columns;
     tile_place p;
-    p.first = (i64)row_block() * TILE_ROWS;
+    p.first = (i64)ROW_BLOCK(args) * TILE_ROWS;
     p.ring = shared_address(dynamic_shared);
     p.begin(args);
     if (IN_PIECES && threadIdx.x == 0)
@@ -367,7 +367,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
     if (IN_PIECES && threadIdx.x == 0)
         wait_for_copies_out();
     copy_async_wait<0>();
-    const i64 partial = partial_row() * COLS;
+    const i64 partial = PARTIAL_ROW(args) * COLS;
     if (WANT_DWEIGHT)
         write_columns<DWEIGHT_TYPE>(columns, columns.dweight, edges, 0, args.partial_weight + partial,
                                args.alone ? args.dweight : nullptr);

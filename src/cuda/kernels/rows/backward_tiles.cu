@@ -88,7 +88,7 @@ __device__ __forceinline__ void tiled_rows(const backward_args &args, team_state
     const int which = threadIdx.x / TILE_THREADS;
     const int local = threadIdx.x % TILE_THREADS / 32 * STEP + t.lane / WARP_LANES;
     tile_place p;
-    p.first = ((i64)row_block() * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
+    p.first = ((i64)ROW_BLOCK(args) * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
     p.ring = shared_address(dynamic_shared) + which * (2 * RING_SLOTS * TILE_ROOM);
     p.begin(args);
     release_stream();

@@ -161,7 +161,7 @@ __device__ __forceinline__ bool take_rows(const forward_args &args, place &p, co
 }
 
 __device__ __forceinline__ void centred_rows(const forward_args &args, place &p) {
-    i64 first = ((i64)row_block() * WARPS + p.warp) * STEP; /* of the warp */
+    i64 first = ((i64)ROW_BLOCK(args) * WARPS + p.warp) * STEP; /* of the warp */
     const i64 row = first + p.lane / WARP_LANES;
     row_places at = {(const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)p.rank * X_BYTES,
                      (char *)args.y + (LEVELLED ? 0 : row * args.y_stride) + (i64)p.rank * Y_BYTES,

@@ -4,7 +4,7 @@
 constexpr bool ADDRESS_ANEW = EARLY == EARLY_TO_L1 && WITHIN_WARP;
 
 __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
-    const i64 team = WITHIN_WARP ? (i64)row_block() * WARPS + p.warp : row_block() / CLUSTER;
+    const i64 team = WITHIN_WARP ? (i64)ROW_BLOCK(args) * WARPS + p.warp : ROW_BLOCK(args) / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
     i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */
     char *y = (char *)args.y + (LEVELLED ? 0 : row * args.y_stride) + (i64)p.rank * Y_BYTES;

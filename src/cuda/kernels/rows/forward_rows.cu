@@ -1,5 +1,5 @@
 /*
- * A part of forward.cu and of ../around/modulated_forward.cu: the arguments of rows, and what a block does with
+ * A part of forward.cu, forward_pair.cu and ../around/modulated_forward.cu: the arguments of rows, and what a block does with
  * them. What the constants mean is in forward.cu.
  */
 #include "row_levels.cu"
@@ -17,6 +17,9 @@ struct forward_args {
     row_levels levels;
     i64 x_jump[2], y_jump[2];                                     /* bytes (row_levels.cu) */
     i64 x_slice, weight_slice, bias_slice, y_slice, mean_slice, rstd_slice; /* from slice to slice */
+#if PAIRED
+    pair_place place; /* row_levels.cu */
+#endif
 };
 
 #include "forward_constants.cu"
@@ -38,7 +41,7 @@ struct forward_args {
 
 /* The rows of a block's slice. */
 __device__ __forceinline__ forward_args of_slice(const forward_args &all) {
-    const i64 slice = blockIdx.x;
+    const i64 slice = ROW_SLICE(all);
     forward_args own = all;
     own.x = (const char *)all.x + slice * all.x_slice;
     own.weight = (const char *)all.weight + slice * all.weight_slice;

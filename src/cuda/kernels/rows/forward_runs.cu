@@ -137,7 +137,7 @@ __device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p)
     __shared__ biases bias;
     const affine_runs columns = {shared_address(&weight), shared_address(&bias)};
     const u32 tile = shared_address(dynamic_shared);
-    i64 first = (i64)row_block() * TILE_ROWS;
+    i64 first = (i64)ROW_BLOCK(args) * TILE_ROWS;
     typedef tile_rows<(DENSE & 1) != 0> x_rows;
     typedef tile_rows<(DENSE & 2) != 0> y_rows;
     const char *x = (const char *)args.x + x_rows::begin(first, args.x_stride);

@@ -12,6 +12,10 @@
  *
  * SLICED: the rows are those of one slice, which has weights of its own, such as a head. blockIdx.x is the
  * slice, and blockIdx.y what blockIdx.x is else.
+ *
+ * PAIRED, a macro of forward_pair.cu and backward_pair.cu: a launch has the blocks of two sets of rows along
+ * blockIdx.x, each set's behind those before it, slice by slice: block b of a set is block b / slices of
+ * slice b % slices.
  */
 constexpr bool LEVELLED = LEVELS > 1;
 
@@ -95,5 +99,20 @@ template <bool CUT, typename arguments> __device__ __forceinline__ decltype(auto
         return (all);
 }
 
-/* The number of this block among those that share the rows. */
+/*
+ * Of this block: the slice of its rows, and its number among the blocks that share these. Macros, for an
+ * argument that a function does not look at changes machine code, too.
+ */
+#if PAIRED
+/* Where a set's blocks are in the launch. */
+struct pair_place {
+    u32 first_block, slices;
+};
+__device__ __forceinline__ u32 block_of_set(const pair_place &place) { return blockIdx.x - place.first_block; }
+#define ROW_SLICE(args) (block_of_set((args).place) % (args).place.slices)
+#define ROW_BLOCK(args) (block_of_set((args).place) / (SLICED ? (args).place.slices : 1))
+#else
 __device__ __forceinline__ u32 row_block() { return SLICED ? blockIdx.y : blockIdx.x; }
+#define ROW_SLICE(args) blockIdx.x
+#define ROW_BLOCK(args) row_block()
+#endif

@@ -98,7 +98,7 @@ __device__ __forceinline__ void tiled_rows(const forward_args &args, place &p) {
     __shared__ affine_columns columns;
     const int which = threadIdx.x / TILE_THREADS;
     const u32 tile = shared_address(dynamic_shared) + which * TILE_BYTES;
-    i64 first = ((i64)row_block() * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
+    i64 first = ((i64)ROW_BLOCK(args) * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
     typedef tile_rows<(DENSE & 1) != 0> x_rows;
     typedef tile_rows<(DENSE & 2) != 0> y_rows;
     const char *x = (const char *)args.x + x_rows::begin(first, args.x_stride);

@@ -1,0 +1,19 @@
+/*
+ * What finish.cu does, of the two sets of rows of ../rows/backward_pair.cu: the second's blocks stand behind the
+ * first's along blockIdx.x.
+ *
+ * Constants: those of finish.cu.
+ */
+#include "finish_columns.cu"
+
+struct finish_pair_args {
+    finish_args of[2];
+    u32 first_block; /* of the second */
+};
+
+extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_finish_pair(const finish_pair_args args) {
+    if (blockIdx.x < args.first_block)
+        finish_columns(args.of[0], blockIdx.x);
+    else
+        finish_columns(args.of[1], blockIdx.x - args.first_block);
+}
