@@ -49,7 +49,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-images": gpu_images,
     "gpu-silu": gpu_silu,
     "gpu-decode": gpu_decode,
-    "fused-gpu": lambda: fused("gpu-24/fused.csv"),
+    "fused-gpu": lambda: fused("gpu-24/qk.csv", "gpu-24/fused.csv"),
     "fused-heads": lambda: by_turns("gpu-23/heads.csv"),
     "fused-decode": lambda: fused("gpu-24/fused.csv", decode=True),
     "models-short": models_short,

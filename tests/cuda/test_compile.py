@@ -38,6 +38,9 @@ from stage_plans import stage_plans
 
 ARCHS = (80, 89, 90, 100, 120)
 UNAVAILABLE = 12
+#: Bytes that are spilled all the same, by architecture and case: once for a block, and with fewer
+#: threads or another text for the address they take 2 to 8% longer (docs/notebook/034).
+SPILLED = {(90, "forward 1024 f16"): 8, (90, "forward 1024 bf16"): 8}
 
 
 def same(dtype: str, direction: int, weight: str | None = None) -> dict[str, str]:
@@ -330,7 +333,7 @@ def compile_case(arch: int, index: int) -> tuple[int, list[str]]:
         registers = re.findall(r"Used (\d+) registers", report)
         if not spills or not registers:
             bad.append(f"sm_{arch} {name}: no report of registers: {report}")
-        elif any(spills) or any(stack):
+        elif max(spills + stack) > SPILLED.get((arch, name), 0):
             bad.append(
                 f"sm_{arch} {name}: spills {spills}, stack {stack}, registers {registers}; "
                 f"{plan.describe()}"

@@ -166,10 +166,6 @@ template <int BYTES, int ACCESS> void copy_async(u32 to, const void *from, bool 
     }
 }
 void prefetch_line(const char *) {} /* takes any address */
-void prefetch_bytes(const char *p, u32 bytes) {
-    if ((uintptr_t)p % 16 || bytes % 16)
-        emulation_fail("a prefetch of %u bytes at %p; wanted multiples of 16", bytes, (const void *)p);
-}
 void copy_async_commit() { emulation_copy_commit(); }
 template <int PENDING> void copy_async_wait() { emulation_copy_wait(PENDING); }
 

@@ -17,11 +17,11 @@ __device__ __forceinline__ void prefetch_dsum(const channels_args &args, const p
     constexpr int B = bytes_of(DSUM_TYPE);
     const char *from = dsum_tile(args, p);
     if constexpr (FLAT) {
-        prefetch_run<DSUM_ACCESS>(from, p.channels * PIXELS * B, threadIdx.x, THREADS);
+        prefetch_run(from, p.channels * PIXELS * B, threadIdx.x, THREADS);
     } else {
         const int bytes = least(p.pixels, PIXELS - p.first_pixel) * B;
         for (int channel = threadIdx.x; channel < p.channels; channel += THREADS)
-            prefetch_run<DSUM_ACCESS>(from + (i64)channel * (PIXELS * B), bytes);
+            prefetch_run(from + (i64)channel * (PIXELS * B), bytes);
     }
 }
 

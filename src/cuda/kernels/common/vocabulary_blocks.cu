@@ -13,25 +13,11 @@ __device__ __forceinline__ void prefetch_line(const char *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
 }
 
-/* The same of `bytes` bytes, of which 16 are a multiple as they are of the address. */
-constexpr bool HAS_BULK_PREFETCH = __CUDA_ARCH__ >= 900;
-__device__ __forceinline__ void prefetch_bytes(const char *p, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
-/* Asks for bytes that will be read to be brought to the L2, ahead of loads that wait in registers: thread `rank` of
- * `count` that do. ACCESS: what the address and the number of bytes are multiples of. */
-template <int ACCESS>
+/* Asks for the lines of bytes that will be read, ahead of loads that wait in registers: thread `rank` of `count` that
+ * do. */
 __device__ __forceinline__ void prefetch_run(const char *from, int bytes, int rank = 0, int count = 1) {
-    if constexpr (HAS_BULK_PREFETCH && ACCESS >= 16) {
-        if (rank == 0)
-            prefetch_bytes(from, (u32)bytes);
-    } else {
-        for (int at = rank * 128; at < bytes; at += count * 128)
-            prefetch_line(from + at);
-    }
+    for (int at = rank * 128; at < bytes; at += count * 128)
+        prefetch_line(from + at);
 }
 
 /* Makes a word of memory at least v, whoever else does so. */

@@ -307,10 +307,8 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     fill<DY_TYPE, DY_ACCESS>(r.dy, dy);
     copy_async_commit();
     const char *dsum = nullptr;
-    if constexpr (HAS_DSUM) {
+    if constexpr (HAS_DSUM)
         dsum = (const char *)args.dsum + image * args.dsum_image + begin * bytes_of(DSUM_TYPE);
-        prefetch_run<DSUM_ACCESS>(dsum, (int)PART_ROW * bytes_of(DSUM_TYPE), threadIdx.x, THREADS);
-    }
     r.of = saved_of(args, row);
     for (int d = threadIdx.x; d < PART; d += THREADS) {
         const float w = WEIGHTED ? weight_of(args, first + d) : 1, b = BIASED ? bias_of(args, first + d) : 0;

@@ -8,7 +8,7 @@ __device__ __forceinline__ void prefetch_dsum(const groups_args &args, const str
     const i64 first = ((i64)p.first * COLS + p.group * DEPTH) * B;
     const char *from = (const char *)args.dsum + p.image * args.dsum_image + first;
     for (int pixel = threadIdx.x; pixel < p.pixels; pixel += THREADS)
-        prefetch_run<DSUM_ACCESS>(from + (i64)pixel * COLS * B, p.groups * DEPTH * B);
+        prefetch_run(from + (i64)pixel * COLS * B, p.groups * DEPTH * B);
 }
 
 /* write_steps() of what takes a step's chunk of dsum, too: write(k, chunk). */

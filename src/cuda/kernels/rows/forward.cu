@@ -51,8 +51,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_fo
         constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
         wait_for_stream();
         bring_parameters<WEIGHTS, BIASES, ALL_THREADS>(args.weight, args.bias);
-        const forward_args own = args; /* fewer registers than from the parameters */
-        rows_of_block(own);
+        if constexpr (WITHIN_WARP) {
+            rows_of_block(args);
+        } else {
+            const forward_args own = args; /* fewer registers than from the parameters */
+            rows_of_block(own);
+        }
         copy_async_wait<0>();
     } else {
         rows_of_block(args);

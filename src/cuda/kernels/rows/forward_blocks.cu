@@ -1,8 +1,5 @@
 /* A part of forward.cu: rows in a warp, a block or a cluster. */
 
-/* The address of y takes no registers from turn to turn where rows fill them. */
-constexpr bool ADDRESS_ANEW = EARLY == EARLY_TO_L1 && WITHIN_WARP;
-
 __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
     const i64 team = WITHIN_WARP ? (i64)ROW_BLOCK(args) * WARPS + p.warp : ROW_BLOCK(args) / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
@@ -73,8 +70,6 @@ __device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
         if constexpr (LEVELLED) {
             apply(args, p, bases_of_rows<ROWS>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump), early,
                   reader, moments);
-        } else if constexpr (ADDRESS_ANEW) {
-            apply(args, p, (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES, early, reader, moments);
         } else {
             apply(args, p, y, early, reader, moments);
             y += args.y_turn;
