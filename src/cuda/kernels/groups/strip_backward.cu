@@ -176,11 +176,33 @@ __device__ __forceinline__ void write_partials(const groups_args &args, const st
     }
 }
 
+/* dx of one chunk, to which that of dsum is added, where there is one. */
+template <typename... dsum_chunk>
+__device__ __forceinline__ void write_dx(const strip_place &p, const saved &s, const affine &w, const float *a,
+                                         const float *b, const float *c, char *out, int k,
+                                         const dsum_chunk &...dsum) {
+    if constexpr (DX_TYPE != NONE) {
+        const u32 tile = shared_address(dynamic_shared);
+        const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+        const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
+        float v[WIDTH];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
+            float g = element<DY_TYPE>(dy.word, i);
+            if (!KEPT)
+                g = gradient_behind(g, d, SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
+            v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
+            ((v[i] += element<DSUM_TYPE>(dsum.word, i)), ...);
+        }
+        store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE), pack<OUT_TYPE, WIDTH>(v));
+    }
+}
+
 /* dx = rstd * (weight * dy - c1 - (xhat - delta) * c2), as dy * a + (xhat * b + c). */
 __device__ __forceinline__ void write_backward(const groups_args &args, const strip_place &p,
                                                const saved &s, const affine &w,
                                                const filling &next) {
-    const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float a[WIDTH], b[COLUMNS], c[COLUMNS];
     if (!COOPERATIVE && !p.steps)
@@ -195,28 +217,12 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
         c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
                      : 0;
     }
-    const auto dx_of = [&](int k, const auto &...dsum) { /* one chunk, or none */
-        if constexpr (DX_TYPE != NONE) {
-            const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-            const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
-            float v[WIDTH];
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-                float g = element<DY_TYPE>(dy.word, i);
-                if (!KEPT)
-                    g = gradient_behind(g, d, SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
-                v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
-                ((v[i] += element<DSUM_TYPE>(dsum.word, i)), ...);
-            }
-            store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
-                                               pack<OUT_TYPE, WIDTH>(v));
-        }
-    };
     if constexpr (HAS_DSUM)
-        write_steps_with_dsum(args, p, next, dx_of);
+        write_steps_with_dsum(args, p, next, [&](int k, const chunk<DSUM_BYTES> &dsum) {
+            write_dx(p, s, w, a, b, c, out, k, dsum);
+        });
     else
-        write_steps(p, next, dx_of);
+        write_steps(p, next, [&](int k) { write_dx(p, s, w, a, b, c, out, k); });
 }
 
 /* Returns the place in the strip `after` this, whose moments `s` becomes. */
