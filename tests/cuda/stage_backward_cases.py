@@ -242,7 +242,8 @@ TABLES = {
 def backward_cases(*tables: str) -> list[BackwardCase]:
     """Those of these tables; of none: of all but the large ones."""
     chosen = tables or ("residual", "stages", "modulated", "any", "image", "joined")
-    found = list(itertools.chain.from_iterable(TABLES[t]() for t in chosen))
+    every = itertools.chain.from_iterable(TABLES[t]() for t in chosen)
+    found = list({case.name(): case for case in every}.values())  # some are in two tables
     for i, c in enumerate(found):
         c.seed = i + 1
     return found

@@ -378,6 +378,14 @@ def test_no_load_takes_the_read_only_path() -> None:
     assert not [t.name for t in texts if read_only.search(t.read_text())]
 
 
+def test_no_lambda_is_generic() -> None:
+    """NVRTC of CUDA 13.0 refuses one as a function of the host; later ones do not."""
+    texts = sorted((Path(__file__).parents[2] / "src/cuda/kernels").rglob("*.cu"))
+    generic = re.compile(r"\[[&=]?\]\s*\([^)]*\bauto\b")
+    assert generic.search("[&](int k, const auto &...dsum) {")
+    assert not [t.name for t in texts if generic.search(t.read_text())]
+
+
 if __name__ == "__main__":
     results = compile_all(jobs("--full" in sys.argv))
     wrong = [text for _, bad in results for text in bad]
