@@ -1,6 +1,6 @@
 /*
  * Special values and sizes: NaN, infinity, rows of no variance, and empty ones. Each case is named
- * after what would be broken.
+ * after what would be broken. test_special [--share=K]
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +12,13 @@
 
 static const element types[] = {F32, F16, BF16, F64};
 enum { TYPES = 4 };
+
+/* Of the cases of poison and of constant images every so many: --share=K, for a slow build. */
+static long long share = 1, number;
+
+static bool is_chosen(void) {
+    return number++ % share == 0;
+}
 
 /* ---- Not a number, infinity, zero variance -------------------------------------------------- */
 
@@ -27,6 +34,8 @@ static void poisoned_row(planish_pass pass, part input, planish_kind kind, eleme
     case_set_types(&c, type);
     c.has &= ~(HAS(DWEIGHT) | HAS(DBIAS));
     char text[512];
+    if (!is_chosen())
+        return;
     test_case("%Lg in a row of %s leaves other rows alone: %s", poison, part_name(input),
               case_text(&c, text, sizeof text));
     bundle clean, poisoned;
@@ -73,6 +82,8 @@ static void poisoned_image(planish_pass pass, part input, image_layer layer, lay
     case_set_types(&c, type);
     part output = pass == PLANISH_BACKWARD ? DX : Y;
     char text[512];
+    if (!is_chosen())
+        return;
     test_case("%Lg in a row of %s leaves other rows alone: %s", poison, part_name(input),
               case_text(&c, text, sizeof text));
     bundle clean, poisoned;
@@ -121,6 +132,8 @@ static void constant_images(void) {
                 norm_case c = image_case(PLANISH_FORWARD, PLANISH_LAYER, layer, 2, 1200, 7, 7, 4);
                 case_set_types(&c, types[t]);
                 c.in = c.out = v % 2 ? CHANNELS_LAST : DENSE;
+                if (!is_chosen())
+                    continue;
                 test_case(
                     "a constant image of %Lg in %s gives y = bias, bit for bit (layer %d, %s)",
                     values[v], element_name(types[t]), layer, layout_name(c.in));
@@ -316,7 +329,8 @@ static void empty(void) {
             }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    share = atoll(argument(argc, argv, "share", "1"));
     poisoned_rows();
     poisoned_images();
     constant_images();

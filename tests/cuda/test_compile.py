@@ -341,11 +341,11 @@ def compile_case(arch: int, index: int) -> tuple[int, list[str]]:
 
 
 def jobs(full: bool) -> list[tuple[int, int]]:
-    """(arch, index): every case on every architecture; else every other one, on one in its turn."""
+    """(arch, index): every case on every architecture; else every third one, on one in its turn."""
     count = sum(1 for _ in plans(90))
     if full:
         return [(arch, i) for i in range(count) for arch in ARCHS]
-    return [(ARCHS[i % len(ARCHS)], i) for i in range(0, count, 2)]
+    return [(ARCHS[i % len(ARCHS)], i) for i in range(0, count, 3)]
 
 
 def compile_all(todo: list[tuple[int, int]]) -> list[tuple[int, list[str]]]:
