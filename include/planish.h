@@ -612,8 +612,8 @@ PLANISH_API int planish_plan_describe(const planish_plan *plan, char *text, size
 /* ---- Two norms at once --------------------------------------------------------------------
  *
  * Two problems of one operator, such as the norms of queries and keys: what planish_norm_run gives
- * for each, bit for bit, whatever the other is. On a GPU one launch does for both, and one more
- * adds up the sums for their dweight and dbias, where
+ * for each, bit for bit, whatever the other is. On a GPU one launch can do for both, and one more
+ * adds up the sums for their dweight and dbias. Both problems have to fit each other:
  *
  *   - both are short rows that the lanes of a warp share evenly, such as those of 64, 96, 128 or
  *     256 columns, and

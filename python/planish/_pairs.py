@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from planish import _derivatives, _ops
-from planish._ways import Way, below_autograd, is_plain, needs_graph, way_of
+from planish._ways import Way, below_autograd, is_plain, needs_graph, signature, way_of
 from torch import Tensor
 
 __all__ = ["Kept", "key_of", "known", "norms"]
@@ -239,17 +239,9 @@ _kept: set[Kept] = set()
 
 def key_of(options: tuple[Any, ...], tensors: Tensors) -> Kept | None:
     """What a call is kept under; None for one that has to go the long way."""
-    if not all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors if t is not None):
-        return None
     if not is_plain(*tensors):
         return None
-    parts: list[Any] = [options]
-    for tensor in tensors:
-        if tensor is None:
-            parts.append(None)
-        else:
-            parts += (tensor.dtype, tensor.shape, tensor.device)
-    return tuple(parts)
+    return signature(options, tensors)
 
 
 def _is_inference(tensors: Tensors) -> bool:

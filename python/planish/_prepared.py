@@ -15,7 +15,7 @@ import torch
 from planish import _staged_derivatives, _staged_ops
 from planish._staged_composite import Stages
 from planish._staged_derivatives import Saved, is_unavailable
-from planish._ways import below_autograd, is_plain
+from planish._ways import below_autograd, is_plain, signature
 from torch import Tensor
 
 __all__ = ["Call", "Known", "Tensors", "first", "key_of", "run"]
@@ -59,13 +59,7 @@ def key_of(options: Any, tensors: Tensors) -> Any:
     for tensor in tensors[:3]:
         if tensor is not None and not tensor.is_contiguous():
             return None
-    parts: list[Any] = [options]
-    for tensor in tensors:
-        if tensor is None:
-            parts.append(None)
-        else:
-            parts += (tensor.dtype, tensor.shape, tensor.device)
-    return tuple(parts)
+    return signature(options, tensors)
 
 
 def first(known: Known, call: Call) -> tuple[Tensor, Any] | None:

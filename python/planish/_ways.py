@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -77,6 +78,18 @@ def is_plain(*tensors: Tensor | None) -> bool:
         ):
             return False
     return True
+
+
+def signature(options: Any, tensors: Iterable[Tensor | None]) -> tuple[Any, ...]:
+    """What calls have in common that a look at one of them settles for all: options, and of each
+    tensor dtype, shape and device."""
+    parts: list[Any] = [options]
+    for tensor in tensors:
+        if tensor is None:
+            parts.append(None)
+        else:
+            parts += (tensor.dtype, tensor.shape, tensor.device)
+    return tuple(parts)
 
 
 def is_jit_tracing() -> bool:

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -289,6 +290,26 @@ void bundle_make(bundle *b, const norm_case *c) {
     }
     if (c->pass != PLANISH_FORWARD && c->pass != PLANISH_STATISTICS)
         fill_saved(b, &r);
+}
+
+bool bundle_has_output(const bundle *b, part p) {
+    return *tensors_field((planish_tensors *)&b->tensors, p) && part_is_output(b->test.pass, p);
+}
+
+void bundle_keep_outputs(const bundle *b, unsigned char *kept[PARTS]) {
+    for (part p = 0; p < PARTS; p++) {
+        kept[p] = NULL;
+        if (bundle_has_output(b, p)) {
+            kept[p] = malloc(b->tensor[p].memory.bytes + 1);
+            memcpy(kept[p], b->tensor[p].memory.data, b->tensor[p].memory.bytes);
+        }
+    }
+}
+
+void bundle_clear_outputs(bundle *b) {
+    for (part p = 0; p < PARTS; p++)
+        if (bundle_has_output(b, p))
+            tensor_clear(&b->tensor[p]);
 }
 
 void bundle_free(bundle *b) {

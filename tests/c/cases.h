@@ -96,6 +96,14 @@ typedef struct bundle {
 void bundle_make(bundle *b, const norm_case *c);
 void bundle_free(bundle *b);
 
+/* Whether the pass writes this tensor. */
+bool bundle_has_output(const bundle *b, part p);
+
+/* Copies of the outputs' memory, guards and gaps included, to be freed; NULL where there is none.
+ */
+void bundle_keep_outputs(const bundle *b, unsigned char *kept[PARTS]);
+void bundle_clear_outputs(bundle *b);
+
 /* The field of planish_tensors for a part. */
 const DLTensor **tensors_field(planish_tensors *t, part p);
 void **buffers_field(planish_buffers *b, part p);

@@ -12,27 +12,6 @@
 /* ---- Bits -------------------------------------------------------------------------------------
  */
 
-static bool is_output(const bundle *b, part p) {
-    return *tensors_field((planish_tensors *)&b->tensors, p) && part_is_output(b->test.pass, p);
-}
-
-/* The outputs' memory, guards and gaps included. */
-static void keep(const bundle *b, unsigned char *kept[PARTS]) {
-    for (part p = 0; p < PARTS; p++) {
-        kept[p] = NULL;
-        if (is_output(b, p)) {
-            kept[p] = malloc(b->tensor[p].memory.bytes + 1);
-            memcpy(kept[p], b->tensor[p].memory.data, b->tensor[p].memory.bytes);
-        }
-    }
-}
-
-static void clear_outputs(bundle *b) {
-    for (part p = 0; p < PARTS; p++)
-        if (is_output(b, p))
-            tensor_clear(&b->tensor[p]);
-}
-
 static void expect_kept(const bundle *b, unsigned char *const kept[PARTS], const char *which,
                         const char *how) {
     for (part p = 0; p < PARTS; p++)
@@ -83,7 +62,7 @@ static void check_pair(const norm_case *first, const norm_case *second) {
         bundle_make(&b[i], i ? second : first);
         const planish_status status = bundle_run(&b[i], NULL, text, sizeof text);
         expect(status == PLANISH_OK, "%s alone: %s", names[i], text);
-        keep(&b[i], kept[i]);
+        bundle_keep_outputs(&b[i], kept[i]);
     }
     planish_exec exec = {.struct_size = sizeof exec, .message = text, .message_bytes = sizeof text};
     size_t bytes = 0;
@@ -94,8 +73,8 @@ static void check_pair(const norm_case *first, const norm_case *second) {
     exec.workspace = bytes ? room.data : NULL;
     exec.workspace_bytes = bytes;
     for (int way = 0; way < 2; way++) {
-        clear_outputs(&b[0]);
-        clear_outputs(&b[1]);
+        bundle_clear_outputs(&b[0]);
+        bundle_clear_outputs(&b[1]);
         if (expect(ways[way].run(b, &exec) == PLANISH_OK, "%s: %s", ways[way].name, text))
             for (int i = 0; i < 2; i++)
                 expect_kept(&b[i], kept[i], names[i], ways[way].name);
@@ -221,7 +200,7 @@ static void check_errors(void) {
         bundle_make(&b[0], &q);
         bundle_make(&b[1], &k);
         for (int j = 0; j < 2; j++)
-            keep(&b[j], kept[j]);
+            bundle_keep_outputs(&b[j], kept[j]);
         planish_exec exec = {
             .struct_size = sizeof exec, .message = text, .message_bytes = sizeof text};
         planish_norm_pair_workspace_bytes(&b[0].op, PLANISH_BACKWARD, &b[0].tensors, &b[1].tensors,

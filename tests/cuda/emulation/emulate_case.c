@@ -6,27 +6,6 @@
 #include "../../c/check.h"
 #include "emulated.h"
 
-static bool is_output(const bundle *b, part p) {
-    return *tensors_field((planish_tensors *)&b->tensors, p) && part_is_output(b->test.pass, p);
-}
-
-/* The outputs' memory, guards and gaps included. */
-static void keep(const bundle *b, unsigned char *kept[PARTS]) {
-    for (part p = 0; p < PARTS; p++) {
-        kept[p] = NULL;
-        if (is_output(b, p)) {
-            kept[p] = malloc(b->tensor[p].memory.bytes + 1);
-            memcpy(kept[p], b->tensor[p].memory.data, b->tensor[p].memory.bytes);
-        }
-    }
-}
-
-static void clear_outputs(bundle *b) {
-    for (part p = 0; p < PARTS; p++)
-        if (is_output(b, p))
-            tensor_clear(&b->tensor[p]);
-}
-
 static bool run(bundle *b, schedule how) {
     char text[700] = "";
     order = how;
@@ -55,7 +34,7 @@ static void check_slice(bundle *b, unsigned char *const *kept, int64_t first, in
         part_of[p].byte_offset += (uint64_t)(first * step * element_bytes(b->tensor[p].type));
         *field = &part_of[p];
     }
-    clear_outputs(b);
+    bundle_clear_outputs(b);
     if (run(b, SHUFFLED) && !write_folder)
         for (part p = 0; p < PARTS; p++) {
             if (!kept[p] || p == DWEIGHT || p == DBIAS)
@@ -78,8 +57,9 @@ static part in_place(const bundle *b, part *input) {
     const bool backward = c->pass == PLANISH_BACKWARD || c->pass == PLANISH_BACKWARD_FROM_Y;
     const part output = backward ? DX : Y;
     *input = backward ? DY : X;
-    return !b->tensors.m2 && is_output(b, output) && c->x == c->y && c->in == c->out ? output
-                                                                                     : PARTS;
+    return !b->tensors.m2 && bundle_has_output(b, output) && c->x == c->y && c->in == c->out
+               ? output
+               : PARTS;
 }
 
 /* Runs with the result in the place of x or dy, and expects the same bits. Ends the bundle's use.
@@ -124,7 +104,7 @@ void emulate_case(norm_case c) {
     bool good = run(&b, IN_ORDER);
     if (good && !write_folder)
         bundle_check(&b);
-    keep(&b, kept);
+    bundle_keep_outputs(&b, kept);
     if (good && !write_folder && run(&b, SHUFFLED))
         for (part p = 0; p < PARTS; p++)
             if (kept[p])

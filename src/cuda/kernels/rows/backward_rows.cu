@@ -1,6 +1,6 @@
 /*
- * A part of backward.cu, backward_pair.cu and ../around/modulated_backward.cu: the arguments of rows, what follows from the
- * constants, and what a block does. What the constants mean is in backward.cu.
+ * A part of backward.cu, backward_pair.cu and ../around/modulated_backward.cu: the arguments of rows, what follows
+ * from the constants, and what a block does. What the constants mean is in backward.cu.
  */
 #include "row_levels.cu"
 

@@ -1,6 +1,6 @@
 /*
- * A part of forward.cu, forward_pair.cu and ../around/modulated_forward.cu: the arguments of rows, and what a block does with
- * them. What the constants mean is in forward.cu.
+ * A part of forward.cu, forward_pair.cu and ../around/modulated_forward.cu: the arguments of rows, and what a
+ * block does with them. What the constants mean is in forward.cu.
  */
 #include "row_levels.cu"
 
