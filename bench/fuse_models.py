@@ -1,7 +1,7 @@
 """Trains one small model of each kind as it is, with planish.replace(), and with
 planish.replace(fuse=True): losses, time of a step, peak of memory.
 
-    python3 bench/fuse_models.py                     # on the first GPU, in bf16, in two minutes
+    python3 bench/fuse_models.py                     # on the first GPU, in bf16, in four minutes
     python3 bench/fuse_models.py --tiny --steps 4    # sizes for a CPU
     python3 bench/fuse_models.py llama flux --csv FILE
 
@@ -12,19 +12,22 @@ is printed. What a package is missing for is left out, and said so.
 from __future__ import annotations
 
 import argparse
-import csv
 import gc
+import importlib.metadata
 import importlib.util
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import planish
 import torch
 from planish import zoo
+from planish.bench import machine, report
 from torch import Tensor, nn
 
 WAYS = ("torch", "replace", "fuse")
@@ -65,7 +68,7 @@ def _vit(tiny: bool) -> Callable[[str], Made]:
     def make(device: str) -> Made:
         import timm
 
-        width, side, batch = (48, 32, 2) if tiny else (1024, 224, 32)
+        width, side, batch = (48, 32, 2) if tiny else (1024, 224, 128)
         model = timm.create_model(
             "vit_base_patch16_224",
             img_size=side,
@@ -106,7 +109,7 @@ def _dit(tiny: bool) -> Callable[[str], Made]:
     def make(device: str) -> Made:
         from diffusers import DiTTransformer2DModel
 
-        heads, head, side, batch = (2, 16, 8, 2) if tiny else (16, 72, 32, 32)
+        heads, head, side, batch = (2, 16, 8, 2) if tiny else (16, 72, 32, 128)
         model = DiTTransformer2DModel(
             num_attention_heads=heads,
             attention_head_dim=head,
@@ -126,7 +129,7 @@ def _flux(tiny: bool) -> Callable[[str], Made]:
     def make(device: str) -> Made:
         from diffusers import FluxTransformer2DModel
 
-        heads, head, text, image, batch = (2, 16, 8, 16, 2) if tiny else (16, 128, 512, 1024, 4)
+        heads, head, text, image, batch = (2, 16, 8, 16, 2) if tiny else (16, 128, 512, 1024, 8)
         model = FluxTransformer2DModel(
             in_channels=64,
             num_layers=2,
@@ -180,7 +183,7 @@ def _unet(tiny: bool) -> Callable[[str], Made]:
 
 def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
     small = _decoder(64, 4, 16, 128, 2)
-    batch, length = (2, 16) if tiny else (4, 1024)
+    batch, length = (2, 16) if tiny else (16, 1024)
 
     def language(stem: str, size: dict[str, Any]) -> tuple[str, Callable[[str], Made]]:
         return "transformers", _language(stem, small if tiny else size, batch, length)
@@ -204,6 +207,22 @@ def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
         "flux": ("diffusers", _flux(tiny)),
         "unet": ("diffusers", _unet(tiny)),
     }
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the steps of a model came to; the losses' farthest relative distance from torch's."""
+
+    model: str
+    way: str
+    together: int
+    step_ms: float
+    step_ms_q1: float
+    step_ms_q3: float
+    peak_mib: float
+    first_loss: float
+    last_loss: float
+    farthest_from_torch: float
 
 
 class _Trained:
@@ -247,35 +266,47 @@ class _Trained:
         self.losses.append(float(loss))
 
 
-def _run(
-    name: str, make: Callable[[str], Made], arguments: argparse.Namespace
-) -> list[dict[str, Any]]:
+def _run(name: str, make: Callable[[str], Made], arguments: argparse.Namespace) -> list[Record]:
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[arguments.dtype]
     trained = {way: _Trained(way, make, arguments.device, dtype) for way in WAYS}
     print(f"{name}: {str(planish.replaced(trained['fuse'].model)).splitlines()[0]}", flush=True)
     for _ in range(arguments.steps):
         for way in WAYS:
             trained[way].step()
-    rows = []
+    records = []
     for way, one in trained.items():
-        milliseconds = statistics.median(one.seconds[2:] or one.seconds) * 1e3
-        first, last = one.losses[0], one.losses[-1]
-        farthest = max(
-            abs(a - b) / abs(b) for a, b in zip(one.losses, trained["torch"].losses, strict=True)
+        times = [1e3 * seconds for seconds in one.seconds[2:] or one.seconds]
+        low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
+        record = Record(
+            name,
+            way,
+            planish.replaced(one.model).places_fused if way == "fuse" else 0,
+            middle,
+            low,
+            high,
+            one.peak / 2**20,
+            one.losses[0],
+            one.losses[-1],
+            max(
+                abs(a - b) / abs(b)
+                for a, b in zip(one.losses, trained["torch"].losses, strict=True)
+            ),
         )
-        rows.append(
-            {
-                "model": name,
-                "way": way,
-                "step_ms": round(milliseconds, 3),
-                "peak_mib": round(one.peak / 2**20, 1),
-                "first_loss": round(first, 5),
-                "last_loss": round(last, 5),
-                "farthest_from_torch": f"{farthest:.1e}",
-            }
-        )
-        print("  " + "  ".join(f"{key} {value}" for key, value in list(rows[-1].items())[1:]))
-    return rows
+        records.append(record)
+        shown = report.rounded(asdict(record))
+        print("  " + "  ".join(f"{key} {value}" for key, value in list(shown.items())[1:]))
+    return records
+
+
+def _context(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    packages = "torch", "transformers", "timm", "diffusers"
+    found = [p for p in packages if importlib.util.find_spec(p) is not None]
+    settings = {"command": "bench/fuse_models.py " + " ".join(sys.argv[1:])}
+    return {
+        "machine": machine.describe(),
+        "versions": {p: importlib.metadata.version(p) for p in found},
+        "settings": {**settings, "dtype": arguments.dtype, "steps": arguments.steps},
+    }
 
 
 def main() -> int:
@@ -288,6 +319,9 @@ def main() -> int:
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     zoo.prepare()
+    # The backward of cuDNN 9.19's attention reads out of bounds for Flux on an H200, in torch 2.11
+    # without planish, too.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     warnings.simplefilter("ignore")
     where = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
     print(f"torch {torch.__version__}, {where}, {arguments.dtype}, {arguments.steps} steps")
@@ -295,21 +329,19 @@ def main() -> int:
     unknown = set(arguments.models) - set(kinds)
     if unknown:
         parser.error(f"unknown models: {', '.join(sorted(unknown))}")
-    rows: list[dict[str, Any]] = []
+    context = _context(arguments)
+    records: list[Record] = []
     for name in arguments.models or kinds:
         package, make = kinds[name]
         if importlib.util.find_spec(package) is None:
             print(f"{name}: left out, {package} is not installed")
             continue
-        rows += _run(name, make, arguments)
+        records += _run(name, make, arguments)
         gc.collect()
         if arguments.device.startswith("cuda"):
             torch.cuda.empty_cache()
-    if arguments.csv and rows:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    if arguments.csv and records:
+        report.write_csv(Path(arguments.csv), records, context)
     return 0
 
 

@@ -50,6 +50,14 @@ void stages_dx_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],
 /* The same backward to a dx that lies as a tensor with all of x's axes does, and has its dtype. */
 void stages_norm_lying_as(const problem *p, role like, problem *norm);
 
+/*
+ * Whether a modulation is all that stands around the norm, and there are no weights; the plain norm
+ * whose weights, 1 + scale and shift, are those; and its buffers.
+ */
+bool stages_modulate_alone(const problem *p);
+void stages_norm_of_modulation(const problem *p, problem *norm);
+void stages_buffers_of_modulation(void *const buffers[ROLE_COUNT], void *of_norm[ROLE_COUNT]);
+
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
  * depends on sizes. */
 planish_status stages_check(problem *p, const planish_norm *op, message error);

@@ -37,6 +37,14 @@ def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Ten
     return not x.is_cuda or x.numel() > 0  # no GPU kernel for rows of no elements
 
 
+def _parameter(module: nn.Module, name: str) -> Tensor | None:
+    """The same as the attribute, which costs the host ten times as much; what is computed
+    (parametrizations, pruning) is no parameter."""
+    held = module._parameters
+    found: Tensor | None = held[name] if name in held else getattr(module, name)
+    return found
+
+
 class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm on planish, whether planish is enabled or not.
 
@@ -51,17 +59,17 @@ class LayerNorm(nn.LayerNorm):
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
-        way = way_of(input, self.weight, self.bias)
+        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
+        way = way_of(input, weight, bias)
         if way is Way.NODE:
             return leaf(self, input)
         shape = tuple(self.normalized_shape)
-        if way is Way.TORCH or not _planish_runs(input, shape, self.weight, self.bias):
+        if way is Way.TORCH or not _planish_runs(input, shape, weight, bias):
             return nn.LayerNorm.forward(self, input)
         axes = list(range(input.dim() - len(shape), input.dim()))
-        parameters = self.weight, self.bias
         # dense, as torch's
         return _functional.by_way(
-            way, "layer_norm", input, *parameters, axes, axes, self.eps, keep=False
+            way, "layer_norm", input, weight, bias, axes, axes, self.eps, keep=False
         )
 
 
@@ -79,15 +87,16 @@ class RMSNorm(nn.RMSNorm):
         return y
 
     def _forward(self, x: Tensor) -> Tensor:
-        way = way_of(x, self.weight)
+        weight = _parameter(self, "weight")
+        way = way_of(x, weight)
         if way is Way.NODE:
             return leaf(self, x)
         shape = tuple(self.normalized_shape)
-        if way is Way.TORCH or not _planish_runs(x, shape, self.weight):
+        if way is Way.TORCH or not _planish_runs(x, shape, weight):
             return nn.RMSNorm.forward(self, x)
         eps = _norms.rms_eps(self.eps, x)
         axes = list(range(x.dim() - len(shape), x.dim()))
-        return _functional.by_way(way, "rms_norm", x, self.weight, None, axes, axes, eps, keep=True)
+        return _functional.by_way(way, "rms_norm", x, weight, None, axes, axes, eps, keep=True)
 
 
 def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:

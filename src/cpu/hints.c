@@ -32,7 +32,7 @@ static bool is_fetched(const problem *p, const cpu_tuning *row, size_t bytes) {
 traffic cpu_traffic_of(const problem *p, const cpu_limits *limits, cpu_path path) {
     const cpu_tuning *row = limits->tuning;
     const size_t count = (size_t)p->rows * (size_t)p->cols, bytes = bytes_of_elements(p);
-    const role output = has(p, ROLE_DX) ? ROLE_DX : ROLE_Y;
+    const role output = has(p, ROLE_DX) ? ROLE_DX : has(p, ROLE_Y) ? ROLE_Y : ROLE_Q;
     const bool of_y = path == PATH_ROWS && !problem_is_backward(p);
     if (of_y ? bytes > limits->stream_rows_bytes
              : count * (size_t)dtype_bytes(p->dtypes[output]) > row->stream_bytes)

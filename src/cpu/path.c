@@ -29,6 +29,22 @@ static bool kernel_dtypes(const problem *p) {
     return problem_is_double(p) == (element == DTYPE_F64);
 }
 
+bool cpu_rows_by_sample(const problem *p) {
+    /* Each sample has sums of its own: it has so many rows, or all have so few elements. */
+    enum { FEWEST_ROWS = 64, SUM_ELEMENTS = 1 << 20 };
+    const bool sums = has(p, ROLE_DWEIGHT) || has(p, ROLE_DBIAS);
+    problem alike = *p; /* with the weights of one sample */
+    for (int k = 0; k < p->kept_count; k++) {
+        if (alike.kept[k].affine && (k > 0 || p->kept_count < 2))
+            return false;
+        alike.kept[k].affine = false;
+    }
+    const int64_t samples = p->kept[0].affine ? p->kept[0].size : 1;
+    if (sums && p->rows / samples < FEWEST_ROWS && samples * p->cols > SUM_ELEMENTS)
+        return false;
+    return problem_is_rows(&alike) && kernel_dtypes(&alike);
+}
+
 /* Whether a residual and its sum, or backward a gradient that joins dx, are all that stands around
  * the norm, of x's dtype and dense: the row kernels add them as they go (cpu/common/prologue.h,
  * cpu/rows/rows_backward.h). */

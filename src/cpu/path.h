@@ -6,4 +6,8 @@
 
 cpu_path cpu_path_of(const problem *p);
 
+/* Whether it would go PATH_ROWS but that weights vary from sample to sample: along the first kept
+ * axis, not along the rows of a sample. */
+bool cpu_rows_by_sample(const problem *p);
+
 #endif

@@ -61,13 +61,13 @@ static int64_t forward_block_rows(int64_t cols) {
     return ceil_div(rows, step) * step;
 }
 
-/* `gathered_rows` of row_bytes and the sums that are wanted. */
+/* `gathered_rows` of row_bytes and the sums that are wanted, of so many elements. */
 static block_slices slices_of(const cpu_plan *plan, const problem *p, size_t real_bytes,
-                              int gathered_rows, size_t row_bytes) {
+                              int gathered_rows, size_t row_bytes, int64_t affine) {
     block_slices slices = {.gathered_bytes = (size_t)gathered_rows * row_bytes};
     if (plan->sums) {
         slices.chunk_bytes = round_up((size_t)p->cols * real_bytes);
-        slices.sum_bytes = round_up((size_t)p->affine * sizeof(double));
+        slices.sum_bytes = round_up((size_t)affine * sizeof(double));
     }
     slices.bytes =
         slices.gathered_bytes + (size_t)plan->sums * (slices.chunk_bytes + slices.sum_bytes);
@@ -76,9 +76,12 @@ static block_slices slices_of(const cpu_plan *plan, const problem *p, size_t rea
 
 static void plan_rows(cpu_plan *plan, const problem *p, size_t real_bytes) {
     rows_cut *cut = &plan->cut.rows;
-    plan->slices = slices_of(plan, p, real_bytes, 0, 0);
+    const bool samples = plan->sums && p->kept[0].affine;
+    plan->slices = slices_of(plan, p, real_bytes, 0, 0, p->cols);
     cut->block_rows = plan->sums ? gradient_block_rows(p->rows) : forward_block_rows(p->cols);
-    plan->blocks = ceil_div(p->rows, cut->block_rows);
+    cut->sample_rows = samples ? p->rows / p->kept[0].size : p->rows;
+    cut->sample_blocks = ceil_div(cut->sample_rows, cut->block_rows);
+    plan->blocks = p->rows / cut->sample_rows * cut->sample_blocks;
     plan->workspace_bytes = (size_t)plan->blocks * plan->slices.bytes;
 }
 
@@ -86,7 +89,8 @@ static void plan_strided(cpu_plan *plan, const problem *p, size_t real_bytes) {
     strided_cut *cut = &plan->cut.strided;
     cut->row_bytes = round_up((size_t)p->cols * real_bytes);
     /* x or y, dy; the result; weight, bias. */
-    plan->slices = slices_of(plan, p, real_bytes, problem_is_backward(p) ? 5 : 4, cut->row_bytes);
+    plan->slices =
+        slices_of(plan, p, real_bytes, problem_is_backward(p) ? 5 : 4, cut->row_bytes, p->affine);
     const size_t most = gathered_limit / plan->slices.bytes;
     const int64_t blocks = most > GRADIENT_BLOCKS ? GRADIENT_BLOCKS : most ? (int64_t)most : 1;
     if (plan->sums) {
@@ -127,7 +131,7 @@ static void plan_channels(cpu_plan *plan, const problem *p, size_t real_bytes) {
     cut->run_tiles = ceil_div(run, pixels);
     cut->block_tiles = ceil_div(p->rows / run * cut->run_tiles, SLOTS);
     plan->blocks = ceil_div(p->rows / run * cut->run_tiles, cut->block_tiles);
-    plan->slices = slices_of(plan, p, real_bytes, 0, 0);
+    plan->slices = slices_of(plan, p, real_bytes, 0, 0, p->affine);
     plan->workspace_bytes = (size_t)plan->blocks * plan->slices.bytes;
     const int64_t rows = 5 + tiles * (pixels + TILE_STEP);
     cut->slots = add_slots(plan, round_up((size_t)(p->cols * rows) * real_bytes));
@@ -308,6 +312,15 @@ void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
         if (of_norm == PATH_CHANNELS || path_is_groups(of_norm)) {
             plan_path(plan, &norm, limits, of_norm);
             sum_first_plan(plan, p);
+            return;
+        }
+    }
+    if (path == PATH_STAGED && stages_modulate_alone(p)) {
+        problem norm;
+        stages_norm_of_modulation(p, &norm);
+        if (cpu_rows_by_sample(&norm)) {
+            plan_path(plan, &norm, limits, PATH_ROWS);
+            plan->is_modulated = true;
             return;
         }
     }

@@ -10,6 +10,7 @@
 #include "cpu/groups/groups_job.h"
 #include "cpu/groups/groups_run.h"
 #include "cpu/openmp.h"
+#include "stages.h"
 
 static const row_kernels *kernels_of(const cpu_job *job) {
     const problem *p = job->problem;
@@ -22,17 +23,25 @@ static const row_kernels *kernels_of(const cpu_job *job) {
 /* ---- Work items of the row path ----------------------------------------------------------------
  */
 
+/* Where a block's rows begin; the last's end is the sample's. */
+static int64_t block_begin(const cpu_job *job, int64_t block) {
+    const rows_cut *cut = &job->plan->cut.rows;
+    return block / cut->sample_blocks * cut->sample_rows +
+           block % cut->sample_blocks * cut->block_rows;
+}
 static int64_t block_end(const cpu_job *job, int64_t block) {
-    const int64_t end = block * job->plan->cut.rows.block_rows, rows = job->problem->rows;
-    return end < rows ? end : rows;
+    const rows_cut *cut = &job->plan->cut.rows;
+    const int64_t end = block_begin(job, block) + cut->block_rows;
+    const int64_t of_sample = (block / cut->sample_blocks + 1) * cut->sample_rows;
+    return end < of_sample ? end : of_sample;
 }
 
 static void forward_blocks(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
     const problem *p = job->problem;
     const row_kernels *kernels = kernels_of(job);
-    const int64_t last = block_end(job, end);
-    for (int64_t row = begin * job->plan->cut.rows.block_rows; row < last;) {
+    const int64_t last = block_end(job, end - 1);
+    for (int64_t row = block_begin(job, begin); row < last;) {
         const row_run run = row_run_at(job, row, last);
         const forward_args args = {
             .hints = &job->plan->hints,
@@ -140,7 +149,7 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
                 if (!blocks_are_chunks(plan))
                     memset(space.sum[i], 0, plan->slices.sum_bytes);
             }
-        backward_block(job, block * plan->cut.rows.block_rows, block_end(job, block + 1), &space);
+        backward_block(job, block_begin(job, block), block_end(job, block), &space);
     }
 }
 
@@ -216,12 +225,17 @@ static void run_job(cpu_job *job, const planish_exec *exec) {
     if (plan->sums && path_is_groups(plan->path))
         group_sums(job);
     else if (plan->sums)
-        fork_join(job, exec, plan->parallel, (p->affine + SUM_TILE - 1) / SUM_TILE, sum_tiles);
+        fork_join(job, exec, plan->parallel, sum_tile_count(job), sum_tiles);
 }
 
 void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
              const planish_exec *exec) {
     cpu_job job = {.problem = p, .plan = plan, .workspace = exec ? exec->workspace : NULL};
+    void *of_norm[ROLE_COUNT];
+    if (plan->is_modulated) {
+        stages_buffers_of_modulation(buffers, of_norm);
+        buffers = of_norm;
+    }
     for (int r = 0; r < ROLE_COUNT; r++)
         job.data[r] = buffers[r];
     if (plan->sum.is_first) {
@@ -230,6 +244,11 @@ void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_CO
         stages_norm_of_sum(p, &norm);
         job.problem = &norm;
         sum_first_begin(&maker, &job, p, buffers);
+        run_job(&job, exec);
+    } else if (plan->is_modulated) {
+        problem norm;
+        stages_norm_of_modulation(p, &norm);
+        job.problem = &norm;
         run_job(&job, exec);
     } else {
         run_job(&job, exec);

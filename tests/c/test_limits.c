@@ -3,30 +3,10 @@
  * caches of every size, give the same bits on this one.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cases.h"
 #include "check.h"
-
-#include "buffers.h"
-#include "cpu/dispatch.h"
-#include "cpu/run.h"
-
-typedef enum caches { NEAR, AHEAD, PAST, FAR_PAST, CACHES } caches;
-
-static const char *const cache_names[] = {"near", "ahead", "beyond the cache",
-                                          "far beyond the cache"};
-
-/* A CPU of this kind in whose caches everything lies where `where` says; `row` is room for how it
- * is tuned. */
-static cpu_limits limits_of(cpu_microarchitecture kind, caches where, cpu_tuning *row) {
-    const size_t none = 0, all = (size_t)1 << 40;
-    *row = *cpu_tuning_of(kind);
-    row->near_bytes = where == NEAR ? all : none;
-    row->stream_bytes = row->stream_rows_least = row->stream_rows_most = where >= PAST ? none : all;
-    row->stream_run_bytes[0] = row->stream_run_bytes[1] = where == FAR_PAST ? none : all;
-    return cpu_limits_of(row, cpu_kernels_chosen(), 49152, none);
-}
+#include "every_cpu.h"
 
 /* What is not written is not to be what was there. */
 static void spoil_outputs(bundle *b) {
@@ -42,30 +22,13 @@ static void spoil_outputs(bundle *b) {
     }
 }
 
-static uint64_t digest_of(bundle *b, const problem *p, const cpu_plan *plan) {
-    const size_t bytes = (plan->workspace_bytes + 63) / 64 * 64;
-    planish_exec exec = {.struct_size = sizeof exec,
-                         .workspace = aligned_alloc(64, bytes + 64),
-                         .workspace_bytes = bytes};
-    void *buffers[ROLE_COUNT];
-    buffers_of(&b->tensors, buffers);
+static uint64_t digest_of(void *context, const problem *p, const cpu_plan *plan) {
+    bundle *b = context;
     spoil_outputs(b);
-    cpu_run(p, plan, buffers, &exec);
-    free(exec.workspace);
+    run_in_workspace(p, plan, &b->tensors);
     return bundle_digest(b);
 }
 
-/* Whether none of the plans before is this one, byte by byte: one that is taken for new costs time
- * alone. */
-static bool is_new(const cpu_plan plans[], int count) {
-    for (int i = 0; i < count; i++)
-        /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
-        if (!memcmp(&plans[i], &plans[count], sizeof *plans))
-            return false;
-    return true;
-}
-
-/* The first plan says what the bits are. */
 static void every_cpu(const norm_case *c) {
     char text[512], error[256] = "";
     test_case("every CPU: %s", case_text(c, text, sizeof text));
@@ -73,24 +36,8 @@ static void every_cpu(const norm_case *c) {
     problem p;
     bundle_make(&b, c);
     const message told = {error, sizeof error};
-    if (!expect(problem_make(&p, &b.op, c->pass, &b.tensors, told) == PLANISH_OK, "%s", error))
-        return;
-    cpu_plan plans[CPU_COUNT * CACHES];
-    memset(plans, 0, sizeof plans);
-    uint64_t wanted = 0;
-    int count = 0;
-    for (cpu_microarchitecture kind = CPU_GENERIC; kind < CPU_COUNT; kind++)
-        for (caches where = NEAR; where < CACHES; where++) {
-            cpu_tuning row;
-            const cpu_limits limits = limits_of(kind, where, &row);
-            cpu_plan_make(&plans[count], &p, &limits);
-            if (!is_new(plans, count))
-                continue;
-            const uint64_t digest = digest_of(&b, &p, &plans[count]);
-            wanted = count++ ? wanted : digest;
-            expect(digest == wanted, "%s, %s: other bits", row.name, cache_names[where]);
-        }
-    expect(count > 1, "all plans are one");
+    if (expect(problem_make(&p, &b.op, c->pass, &b.tensors, told) == PLANISH_OK, "%s", error))
+        expect_same_on_every_cpu(&p, digest_of, &b);
     bundle_free(&b);
 }
 

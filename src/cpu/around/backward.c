@@ -39,12 +39,14 @@ static char *data_at(const row_run *run, role of, int64_t r) {
     return run->data[of] ? run->data[of] + r * run->pitch[of] : NULL;
 }
 
-/* Dense in the compute type. */
+/* Dense in the compute type; of the results, those that do not go past the cache. */
 static unsigned direct_roles(const cpu_job *job) {
     const problem *p = job->problem;
+    const bool streams = job->plan->traffic == TRAFFIC_STREAM && !job->plan->is_double;
     const dtype real = job->plan->is_double ? DTYPE_F64 : DTYPE_F32;
     unsigned roles = 0;
-    for (unsigned rest = p->present; rest && p->reduced_count == 1; rest &= rest - 1) {
+    for (unsigned rest = streams ? p->present & ~p->outputs : p->present;
+         rest && p->reduced_count == 1; rest &= rest - 1) {
         const role r = first_role(rest);
         if (p->dtypes[r] == real && (p->reduced[0].stride[r] == 1 || p->cols == 1))
             roles |= ROLE_BIT(r);

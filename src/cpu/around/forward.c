@@ -81,7 +81,9 @@ static void round_sum(staged_block *b, const row_run *run, int64_t i, char *u) {
     char *const sum = run->data[ROLE_SUM] ? run->data[ROLE_SUM] + i * run->pitch[ROLE_SUM] : NULL;
     if (p->around.sum == DTYPE_NONE)
         return;
-    if (!sum || b->job->plan->cut.staged.general) {
+    /* From there it is read again, unless that would be slow. */
+    const bool far = b->job->plan->cut.staged.general || b->job->plan->traffic == TRAFFIC_STREAM;
+    if (!sum || far) {
         staged_round(b->job->plan, u, p->around.sum, p->cols, b->slot);
         if (sum)
             staged_scatter(b->job, ROLE_SUM, sum, u);
@@ -241,19 +243,37 @@ static void after_norm(staged_block *b, const row_run *run, int64_t i) {
 /* ---- Blocks ------------------------------------------------------------------------------------
  */
 
+/* Prefetches row `i` of every tensor that is read: one of the next batch's. */
+static void prefetch_row(const staged_block *b, const row_run *run, int64_t i) {
+    static const role read[] = {ROLE_X, ROLE_RESIDUAL, ROLE_GATE};
+    const problem *p = b->job->problem;
+    if (b->job->plan->traffic == TRAFFIC_CACHED || p->reduced_count > 1)
+        return;
+    for (size_t k = 0; k < sizeof read / sizeof *read; k++)
+        for (int64_t at = 0; has(p, read[k]) && at < p->cols * dtype_bytes(p->dtypes[read[k]]);
+             at += 64)
+            __builtin_prefetch(run->data[read[k]] + i * run->pitch[read[k]] + at, 0, 2);
+}
+
 static void forward_block(staged_block *b, int64_t first, int64_t last) {
     const cpu_job *job = b->job;
     const problem *p = job->problem;
     const int64_t most = job->plan->cut.staged.batch_rows;
     const bool made = has_prologue(p) || !(b->direct & ROLE_BIT(ROLE_X));
     for (int64_t row = first; row < last;) {
-        const row_run run = row_run_at(job, row, row + most < last ? row + most : last);
-        for (int64_t i = 0; made && i < run.rows; i++)
-            before_norm(b, &run, row, i);
+        row_run run = row_run_at(job, row, last);
+        const int64_t there = run.rows, rows = there < most ? there : most;
+        for (int64_t i = 0; i < rows; i++) {
+            if (i + most < there)
+                prefetch_row(b, &run, i + most);
+            if (made)
+                before_norm(b, &run, row, i);
+        }
+        run.rows = rows;
         norm_of_batch(b, &run, made);
-        for (int64_t i = 0; i < run.rows; i++)
+        for (int64_t i = 0; i < rows; i++)
             after_norm(b, &run, i);
-        row += run.rows;
+        row += rows;
     }
 }
 

@@ -3,27 +3,35 @@
 /* Blocks drawn at once. */
 enum { QUADS = 64 };
 
-/* The words of the `quads` blocks from `quad` on, one block behind the other. */
+/* The words of some blocks from `quad` on, one block behind the other: of `quads`, and of what
+ * fills the last vectors up. A round's words are what is low in a vector's words. */
 static void NAME(draw)(const philox *p, uint64_t quad, int quads, uint32_t *restrict words) {
-    const uint32_t low = (uint32_t)quad, high = (uint32_t)(quad >> 32);
-    const uint32_t offset_low = (uint32_t)p->offset, offset_high = (uint32_t)(p->offset >> 32);
-    const uint32_t seed_low = (uint32_t)p->seed, seed_high = (uint32_t)(p->seed >> 32);
-    for (int i = 0; i < quads; i++) {
-        uint32_t c0 = low + (uint32_t)i, c1 = high + (c0 < low), c2 = offset_low, c3 = offset_high;
-        uint32_t k0 = seed_low, k1 = seed_high;
+    enum { VECTORS = 2, STEP = VECTORS * U64V_LANES }; /* a multiplication waits for the last one */
+    const u64v factor_0 = u64v_set1(PHILOX_FACTOR_0), factor_1 = u64v_set1(PHILOX_FACTOR_1);
+    for (int i = 0; i < quads; i += STEP) {
+        u64v c0[VECTORS], c1[VECTORS], c2[VECTORS], c3[VECTORS];
+        uint32_t k0 = (uint32_t)p->seed, k1 = (uint32_t)(p->seed >> 32);
+        for (int v = 0; v < VECTORS; v++) {
+            c0[v] = u64v_from(quad + (uint64_t)(i + v * U64V_LANES));
+            c1[v] = u64v_high(c0[v]);
+            c2[v] = u64v_set1(p->offset);
+            c3[v] = u64v_set1(p->offset >> 32);
+        }
         _Pragma("GCC unroll 10") for (int round = 0; round < PHILOX_ROUNDS; round++) {
-            const uint64_t m0 = (uint64_t)PHILOX_FACTOR_0 * c0, m1 = (uint64_t)PHILOX_FACTOR_1 * c2;
-            c0 = (uint32_t)(m1 >> 32) ^ c1 ^ k0;
-            c1 = (uint32_t)m1;
-            c2 = (uint32_t)(m0 >> 32) ^ c3 ^ k1;
-            c3 = (uint32_t)m0;
+            const u64v key_0 = u64v_set1(k0), key_1 = u64v_set1(k1);
+            UNROLL for (int v = 0; v < VECTORS; v++) {
+                const u64v m0 = u64v_mul_low(c0[v], factor_0), m1 = u64v_mul_low(c2[v], factor_1);
+                c0[v] = u64v_xor3(u64v_high(m1), c1[v], key_0);
+                c1[v] = m1;
+                c2[v] = u64v_xor3(u64v_high(m0), c3[v], key_1);
+                c3[v] = m0;
+            }
             k0 += PHILOX_STEP_0;
             k1 += PHILOX_STEP_1;
         }
-        words[4 * i] = c0;
-        words[4 * i + 1] = c1;
-        words[4 * i + 2] = c2;
-        words[4 * i + 3] = c3;
+        for (int v = 0; v < VECTORS; v++)
+            u64v_store_low4(words + (i + v * U64V_LANES) * PHILOX_WORDS, c0[v], c1[v], c2[v],
+                            c3[v]);
     }
 }
 

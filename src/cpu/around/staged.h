@@ -60,7 +60,7 @@ static inline const row_kernels *staged_row_kernels(const cpu_plan *plan) {
 }
 
 /* One row of tensor r, whose first element is at `data`, to and from dense elements in the compute
- * type. */
+ * type. Results go past the cache where the plan says so. */
 void staged_gather(const cpu_job *job, role r, const char *data, void *row);
 void staged_scatter(const cpu_job *job, role r, char *data, const void *row);
 

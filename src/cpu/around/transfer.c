@@ -20,6 +20,7 @@ void staged_each_run(const problem *p, int r, staged_visit *visit, void *context
 
 typedef struct transfer {
     const cpu_plan *plan;
+    bool streams; /* dense runs go past the cache */
     char *tensor;
     dtype type;
     char *row;
@@ -33,22 +34,28 @@ static void gather_run(void *context, int64_t at, int64_t offset, int64_t stride
 }
 
 void staged_gather(const cpu_job *job, role r, const char *data, void *row) {
-    transfer t = {job->plan, (char *)data, job->problem->dtypes[r], row,
-                  staged_real_bytes(job->plan)};
+    transfer t = {
+        job->plan, false, (char *)data, job->problem->dtypes[r], row, staged_real_bytes(job->plan)};
     staged_each_run(job->problem, (int)r, gather_run, &t);
 }
 
 static void scatter_run(void *context, int64_t at, int64_t offset, int64_t stride, int64_t count) {
     const transfer *t = context;
-    stretch_scatter(t->plan, t->tensor + offset * dtype_bytes(t->type),
-                    t->row + (size_t)at * t->real_bytes, stride, t->type, count);
+    char *const to = t->tensor + offset * dtype_bytes(t->type);
+    const char *const from = t->row + (size_t)at * t->real_bytes;
+    if (t->streams && stride == 1 && (uintptr_t)to % (size_t)dtype_bytes(t->type) == 0)
+        t->plan->kernels->spans->stream[t->type](to, (const float *)(const void *)from, count);
+    else
+        stretch_scatter(t->plan, to, from, stride, t->type, count);
 }
 
 /* Of bytes, which masks and quantised elements are. */
 static void scatter_bytes(void *context, int64_t at, int64_t offset, int64_t stride,
                           int64_t count) {
     const transfer *t = context;
-    if (stride == 1)
+    if (stride == 1 && t->streams)
+        t->plan->kernels->spans->stream_bytes(t->tensor + offset, t->row + at, count);
+    else if (stride == 1)
         memcpy(t->tensor + offset, t->row + at, (size_t)count);
     else
         for (int64_t i = 0; i < count; i++)
@@ -58,8 +65,10 @@ static void scatter_bytes(void *context, int64_t at, int64_t offset, int64_t str
 void staged_scatter(const cpu_job *job, role r, char *data, const void *row) {
     const role_types types = types_of(r);
     const bool bytes = types == TYPES_BYTE || types == TYPES_QUANTISED;
-    transfer t = {job->plan, data, job->problem->dtypes[r], (char *)row,
-                  staged_real_bytes(job->plan)};
+    const bool streams = job->plan->traffic == TRAFFIC_STREAM && (bytes || !job->plan->is_double);
+    transfer t = {job->plan,   streams,
+                  data,        job->problem->dtypes[r],
+                  (char *)row, staged_real_bytes(job->plan)};
     staged_each_run(job->problem, (int)r, bytes ? scatter_bytes : scatter_run, &t);
 }
 

@@ -37,8 +37,10 @@ typedef struct thread_slots {
     size_t offset, bytes; /* of the first one; of each, 0: there are none */
 } thread_slots;
 
+/* A sample's rows have one weight and bias: all rows, or those of each index of the first kept
+ * axis. Where sums are wanted, each sample is some blocks. */
 typedef struct rows_cut {
-    int64_t block_rows;
+    int64_t block_rows, sample_rows, sample_blocks;
 } rows_cut;
 
 typedef struct strided_cut {
@@ -107,6 +109,7 @@ typedef struct cpu_plan {
     int sums;                  /* dweight and dbias: how many of them are wanted */
     block_slices slices;       /* of PATH_ROWS, PATH_STRIDED and PATH_CHANNELS */
     sum_cut sum;
+    bool is_modulated; /* path, cut and the rest are of stages_norm_of_modulation() */
     size_t workspace_bytes;
     union { /* by path; PATH_EMPTY has none */
         rows_cut rows;

@@ -334,6 +334,10 @@ typedef struct span_kernels {
     /* Dense conversions to and from f32, by the other side's dtype; none for f64. */
     void (*widen[DTYPE_F64])(float *to, const void *from, int64_t count);
     void (*narrow[DTYPE_F64])(void *to, const float *from, int64_t count);
+    /* The same past the cache, to an element's own alignment, and of bytes. Who calls it puts a
+     * fence behind the last. */
+    void (*stream[DTYPE_F64])(void *to, const float *from, int64_t count);
+    void (*stream_bytes)(void *to, const void *from, int64_t count);
     /* Adds a chunk's sums of dweight or dbias, in f32, in f64, to a block's and sets them to 0. */
     void (*flush[2])(double *sum, void *chunk, int64_t count);
 } span_kernels;

@@ -29,23 +29,41 @@ static void add_block(const cpu_job *job, int64_t block, int which, int64_t firs
         total[i] += sum[first + i];
 }
 
+/* Of PATH_ROWS a sample's blocks make its sums; else there is one, of all blocks and elements. */
+typedef struct sample_sums {
+    int64_t elements, blocks, tiles;
+} sample_sums;
+
+static sample_sums sample_sums_of(const cpu_job *job) {
+    const cpu_plan *plan = job->plan;
+    const bool rows = plan->path == PATH_ROWS;
+    const int64_t elements = rows ? job->problem->cols : job->problem->affine;
+    return (sample_sums){elements, rows ? plan->cut.rows.sample_blocks : plan->blocks,
+                         (elements + SUM_TILE - 1) / SUM_TILE};
+}
+
+int64_t sum_tile_count(const cpu_job *job) {
+    const sample_sums of = sample_sums_of(job);
+    return job->plan->blocks / of.blocks * of.tiles;
+}
+
 void sum_tiles(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
-    const cpu_plan *plan = job->plan;
-    const problem *p = job->problem;
+    const sample_sums of = sample_sums_of(job);
     const role outputs[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     double total[SUM_TILE];
     for (int64_t tile = begin; tile < end; tile++) {
-        const int64_t first = tile * SUM_TILE;
-        const int64_t count = p->affine - first < SUM_TILE ? p->affine - first : SUM_TILE;
+        const int64_t sample = tile / of.tiles, first = tile % of.tiles * SUM_TILE;
+        const int64_t count = of.elements - first < SUM_TILE ? of.elements - first : SUM_TILE;
         for (int o = 0; o < 2; o++) {
             const role output = outputs[o];
-            if (!has(p, output))
+            if (!has(job->problem, output))
                 continue;
             memset(total, 0, (size_t)count * sizeof *total);
-            for (int64_t block = 0; block < plan->blocks; block++)
-                add_block(job, block, o, first, count, total);
-            store_affine(job, output, first, count, total, plan->path == PATH_ROWS);
+            for (int64_t block = 0; block < of.blocks; block++)
+                add_block(job, sample * of.blocks + block, o, first, count, total);
+            store_affine(job, output, sample * of.elements + first, count, total,
+                         job->plan->path == PATH_ROWS && affine_is_dense(job->problem, output));
         }
     }
 }

@@ -12,8 +12,10 @@ static inline bool blocks_are_chunks(const cpu_plan *plan) {
     return plan->path == PATH_ROWS && plan->cut.rows.block_rows <= CHUNK_ROWS;
 }
 
-/* dweight and dbias from the block sums, by tiles of SUM_TILE affine elements: a planish_task. */
+/* dweight and dbias from the block sums, by tiles of SUM_TILE elements of a sample's: a
+ * planish_task, and how many there are. */
 void sum_tiles(void *job, int64_t begin, int64_t end);
+int64_t sum_tile_count(const cpu_job *job);
 
 /* y, mean, rstd, dweight and dbias of a problem without elements. */
 void fill_empty(const cpu_job *job);

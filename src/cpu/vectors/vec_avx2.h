@@ -9,6 +9,7 @@
 
 #define F32V_LANES 8
 #define F64V_LANES 4
+#define U64V_LANES 4
 
 typedef __m256 f32v;
 typedef __m256d f64v;
@@ -279,6 +280,31 @@ static inline void f64v_store_f64(double *p, f64v a) {
 }
 static inline void f64v_store_part_f64(double *p, f64v a, int n) {
     _mm256_maskstore_pd(p, first_lanes_64(n), a);
+}
+
+typedef __m256i u64v;
+
+static inline u64v u64v_set1(uint64_t a) {
+    return _mm256_set1_epi64x((int64_t)a);
+}
+static inline u64v u64v_from(uint64_t first) {
+    return _mm256_add_epi64(u64v_set1(first), _mm256_setr_epi64x(0, 2, 1, 3));
+}
+static inline u64v u64v_mul_low(u64v a, u64v b) {
+    return _mm256_mul_epu32(a, b);
+}
+static inline u64v u64v_high(u64v a) {
+    return _mm256_srli_epi64(a, 32);
+}
+static inline u64v u64v_xor3(u64v a, u64v b, u64v c) {
+    return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
+}
+static inline void u64v_store_low4(uint32_t *p, u64v a, u64v b, u64v c, u64v d) {
+    enum { ODD = 0xaa };
+    const u64v ab = _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), ODD);
+    const u64v cd = _mm256_blend_epi32(c, _mm256_slli_epi64(d, 32), ODD);
+    _mm256_storeu_si256((__m256i *)p, _mm256_unpacklo_epi64(ab, cd));
+    _mm256_storeu_si256((__m256i *)(p + 8), _mm256_unpackhi_epi64(ab, cd));
 }
 
 static inline void stream_line(void *to, const void *from) {

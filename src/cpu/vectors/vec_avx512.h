@@ -13,6 +13,7 @@
 
 #define F32V_LANES 16
 #define F64V_LANES 8
+#define U64V_LANES 8
 
 typedef __m512 f32v;
 typedef __m512d f64v;
@@ -280,6 +281,32 @@ static inline void f64v_store_f64(double *p, f64v a) {
 }
 static inline void f64v_store_part_f64(double *p, f64v a, int n) {
     _mm512_mask_storeu_pd(p, first_lanes_64(n), a);
+}
+
+typedef __m512i u64v;
+
+static inline u64v u64v_set1(uint64_t a) {
+    return _mm512_set1_epi64((int64_t)a);
+}
+static inline u64v u64v_from(uint64_t first) {
+    return _mm512_add_epi64(u64v_set1(first), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
+}
+static inline u64v u64v_mul_low(u64v a, u64v b) {
+    return _mm512_mul_epu32(a, b);
+}
+static inline u64v u64v_high(u64v a) {
+    return _mm512_srli_epi64(a, 32);
+}
+static inline u64v u64v_xor3(u64v a, u64v b, u64v c) {
+    enum { XOR3 = 0x96 };
+    return _mm512_ternarylogic_epi64(a, b, c, XOR3);
+}
+static inline void u64v_store_low4(uint32_t *p, u64v a, u64v b, u64v c, u64v d) {
+    enum { ODD = 0xaaaa };
+    const u64v ab = _mm512_mask_blend_epi32(ODD, a, _mm512_slli_epi64(b, 32));
+    const u64v cd = _mm512_mask_blend_epi32(ODD, c, _mm512_slli_epi64(d, 32));
+    _mm512_storeu_si512(p, _mm512_unpacklo_epi64(ab, cd));
+    _mm512_storeu_si512(p + 16, _mm512_unpackhi_epi64(ab, cd));
 }
 
 static inline void stream_line(void *to, const void *from) {

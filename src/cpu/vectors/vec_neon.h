@@ -9,6 +9,7 @@
 
 #define F32V_LANES 4
 #define F64V_LANES 2
+#define U64V_LANES 2
 #define F32V_BLOCK 4
 #define F64V_BLOCK 2
 
@@ -220,6 +221,29 @@ static inline void f64v_transpose(double *to, int64_t to_pitch, const double *fr
     const float64x2_t a = vld1q_f64(from), b = vld1q_f64(from + from_pitch);
     vst1q_f64(to, vzip1q_f64(a, b));
     vst1q_f64(to + to_pitch, vzip2q_f64(a, b));
+}
+
+typedef uint64x2_t u64v;
+
+static inline u64v u64v_set1(uint64_t a) {
+    return vdupq_n_u64(a);
+}
+static inline u64v u64v_from(uint64_t first) {
+    return vcombine_u64(vcreate_u64(first), vcreate_u64(first + 1));
+}
+static inline u64v u64v_mul_low(u64v a, u64v b) {
+    return vmull_u32(vmovn_u64(a), vmovn_u64(b));
+}
+static inline u64v u64v_high(u64v a) {
+    return vshrq_n_u64(a, 32);
+}
+static inline u64v u64v_xor3(u64v a, u64v b, u64v c) {
+    return veorq_u64(veorq_u64(a, b), c);
+}
+static inline void u64v_store_low4(uint32_t *p, u64v a, u64v b, u64v c, u64v d) {
+    const u64v ab = vsliq_n_u64(a, b, 32), cd = vsliq_n_u64(c, d, 32);
+    vst1q_u32(p, vreinterpretq_u32_u64(vzip1q_u64(ab, cd)));
+    vst1q_u32(p + 4, vreinterpretq_u32_u64(vzip2q_u64(ab, cd)));
 }
 
 static inline void stream_line(void *to, const void *from) {

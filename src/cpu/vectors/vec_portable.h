@@ -20,6 +20,14 @@
  *     transpose(to, to_pitch, from, from_pitch)  F32V_BLOCK or F64V_BLOCK elements each way:
  *                           to[j * to_pitch + i] = from[i * from_pitch + j]
  *
+ *     u64v, U64V_LANES      words of which the low halves count, but in high
+ *     from(a)               a, a + 1, ... in an order of its own
+ *     mul_low(a, b)         the products of the low halves, all of them
+ *     high(a)               the high halves, below
+ *     xor3(a, b, c)
+ *     store_low4(p, a, b, c, d)  the low halves of a, b, c and d one behind the other, in from's
+ * order
+ *
  * and stream_line(to, from): 64 bytes by a non-temporal store, both addresses aligned to that. Who
  * calls the kernels puts a fence behind the last (cpu/run.c).
  */
@@ -34,6 +42,7 @@
 
 #define F32V_LANES 4
 #define F64V_LANES 2
+#define U64V_LANES 1
 #define F32V_BLOCK 4
 #define F64V_BLOCK 2
 
@@ -228,6 +237,30 @@ static inline void f64v_transpose(double *to, int64_t to_pitch, const double *fr
     for (int i = 0; i < F64V_BLOCK; i++)
         for (int j = 0; j < F64V_BLOCK; j++)
             to[j * to_pitch + i] = from[i * from_pitch + j];
+}
+
+typedef uint64_t u64v;
+
+static inline u64v u64v_set1(uint64_t a) {
+    return a;
+}
+static inline u64v u64v_from(uint64_t first) {
+    return first;
+}
+static inline u64v u64v_mul_low(u64v a, u64v b) {
+    return (uint64_t)(uint32_t)a * (uint32_t)b;
+}
+static inline u64v u64v_high(u64v a) {
+    return a >> 32;
+}
+static inline u64v u64v_xor3(u64v a, u64v b, u64v c) {
+    return a ^ b ^ c;
+}
+static inline void u64v_store_low4(uint32_t *p, u64v a, u64v b, u64v c, u64v d) {
+    p[0] = (uint32_t)a;
+    p[1] = (uint32_t)b;
+    p[2] = (uint32_t)c;
+    p[3] = (uint32_t)d;
 }
 
 static inline void stream_line(void *to, const void *from) {

@@ -50,6 +50,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
         "problem_layouts",
         "roles",
         "stages",
+        "stages_modulated",
         "stages_sum",
         "status",
     )

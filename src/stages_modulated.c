@@ -1,0 +1,51 @@
+/* A norm whose modulation is all that stands around it, as a norm of other weights; see stages.h.
+ */
+#include "problem_axes.h"
+#include "stages.h"
+
+/* What becomes of the modulation's tensors. */
+static const role becomes[][2] = {{ROLE_SCALE, ROLE_WEIGHT},
+                                  {ROLE_SHIFT, ROLE_BIAS},
+                                  {ROLE_DSCALE, ROLE_DWEIGHT},
+                                  {ROLE_DSHIFT, ROLE_DBIAS}};
+enum { PAIRS = sizeof becomes / sizeof *becomes };
+
+bool stages_modulate_alone(const problem *p) {
+    unsigned others = p->present & STAGE_ROLES;
+    bool weighs = false;
+    for (int i = 0; i < PAIRS; i++) {
+        others &= ~ROLE_BIT(becomes[i][0]);
+        weighs |= has(p, becomes[i][1]);
+    }
+    return has_modulation(p) && !others && !weighs && !p->around.rounding;
+}
+
+static void move_strides(axis list[], int count, role from, role to) {
+    for (int k = 0; k < count; k++) {
+        list[k].stride[to] = list[k].stride[from];
+        list[k].affine = list[k].modulated;
+    }
+}
+
+void stages_norm_of_modulation(const problem *p, problem *norm) {
+    *norm = *p;
+    norm->weight_offset = has(p, ROLE_SCALE);
+    norm->affine = p->around.modulations;
+    for (int i = 0; i < PAIRS; i++) {
+        const role from = becomes[i][0], to = becomes[i][1];
+        move_strides(norm->kept, norm->kept_count, from, to);
+        move_strides(norm->reduced, norm->reduced_count, from, to);
+        norm->dtypes[to] = p->dtypes[from];
+        norm->reaches[to] = p->reaches[from];
+        norm->present |= has(p, from) ? ROLE_BIT(to) : 0;
+        norm->outputs |= p->outputs & ROLE_BIT(from) ? ROLE_BIT(to) : 0;
+    }
+    problem_drop_stages(norm);
+}
+
+void stages_buffers_of_modulation(void *const buffers[ROLE_COUNT], void *of_norm[ROLE_COUNT]) {
+    for (int r = 0; r < ROLE_COUNT; r++)
+        of_norm[r] = buffers[r];
+    for (int i = 0; i < PAIRS; i++)
+        of_norm[becomes[i][1]] = buffers[becomes[i][0]];
+}
