@@ -95,15 +95,21 @@ def _are_saved_badly(way: Way, *tensors: Tensor | None) -> bool:
 _GENERAL_ELEMENTS = 32768
 
 
-def _are_rows(
-    x: Tensor, others: tuple[Tensor | None, ...], reduce: list[int], affine: list[int]
-) -> bool:
-    """Whether a row's elements are neighbours in each of these, and weights vary along it: for what
-    lies otherwise the library has its general kernels alone."""
+def _over_last(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
+    """Whether the norm is over the last axes, and weights vary along them: for all else the library
+    has its general kernels alone."""
     last = list(range(x.dim() - len(reduce), x.dim()))
-    if reduce != last or affine[-len(reduce) :] != last:
-        return False
-    return all(t is None or t.stride(-1) == 1 or t.shape[-1] == 1 for t in (x, *others))
+    return reduce == last and affine[-len(reduce) :] == last
+
+
+def _are_rows(*tensors: Tensor | None) -> bool:
+    """Whether elements of the last axis are neighbours in each of these: the same."""
+    return all(t is None or t.stride(-1) == 1 or t.shape[-1] == 1 for t in tensors)
+
+
+def _as_rows(tensor: Tensor | None) -> Tensor | None:
+    """One copy, as torch's own norm makes it: of an image whose channels are seen last."""
+    return tensor if tensor is None or _are_rows(tensor) else tensor.contiguous()
 
 
 def _is_distributed(x: Tensor) -> bool:
@@ -153,9 +159,11 @@ def norm(
     if affine is None:
         affine = last_axes(x, weight if weight is not None else bias)
     has_stages = any(t is not None for t in (residual, scale, shift, gate)) or round_xhat
-    are_rows = not has_stages or _are_rows(x, (residual, gate), reduce, affine)
-    if not are_rows and x.numel() > _GENERAL_ELEMENTS:
-        return None
+    if has_stages and x.numel() > _GENERAL_ELEMENTS:
+        if not _over_last(x, reduce, affine):
+            return None
+        x = x if _are_rows(x) else x.contiguous()
+        residual, gate = _as_rows(residual), _as_rows(gate)
     if column is None:
         column = [] if column_scale is None else last_axes(x, column_scale)
     rng = None
@@ -321,8 +329,9 @@ def quantized(
     if not _asked.runs("cpu" if x.is_cpu else x.device.type, dtypes, question, False):
         return None
     axes = last_axes(x, None)
-    if not _are_rows(x, (residual,), axes, axes) and x.numel() > _GENERAL_ELEMENTS:
-        return None
+    if x.numel() > _GENERAL_ELEMENTS:
+        x = x if _are_rows(x) else x.contiguous()
+        residual = _as_rows(residual)
     arguments = (
         x,
         residual,

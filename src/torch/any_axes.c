@@ -73,9 +73,23 @@ static void make_dense(tensor_handle tensor, DLTensor *view, new_tensor *copy) {
     *view = view_input(handle_of(copy));
 }
 
+/* The same by that of a copy that lies as x does, where a copy of x would lie so, too. */
+static bool lay_as(const DLTensor *x, tensor_handle tensor, DLTensor *view, new_tensor *copy) {
+    int64_t strides[PLANISH_MAX_NDIM];
+    strides_like(x, strides);
+    if (memcmp(strides, x->strides, (size_t)x->ndim * sizeof *strides))
+        return false;
+    DLTensor laid;
+    *copy = new_strided_tensor(x, x->ndim, x->shape, strides, view_dtype(view), &laid);
+    torch_check(torch.copy(handle_of(copy), tensor, 0));
+    *view = view_input(handle_of(copy));
+    return true;
+}
+
 /*
  * Runs the pass over the views of `input` and `grad` (or NULL) that are in `tensors`. On a GPU,
- * what only the general kernel would take as it is gets dense first.
+ * what only the general kernel would take as it is is copied first: grad to lie as x does, which is
+ * how dx lies; if that is not enough, both to dense memory.
  */
 static void run(const axes *a, planish_pass pass, const planish_tensors *tensors,
                 tensor_handle input, DLTensor *x, tensor_handle grad, DLTensor *dy) {
@@ -83,7 +97,11 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
     const message error = {text, sizeof text};
     NEW_TENSOR dense_x = {NULL};
     NEW_TENSOR dense_dy = {NULL};
+    NEW_TENSOR laid_dy = {NULL};
     planish_status status = run_norm_if_fast(&a->op, pass, tensors, error);
+    if (status == PLANISH_ERROR_UNAVAILABLE && x->device.device_type == kDLCUDA && grad &&
+        !view_is_contiguous(x) && lay_as(x, grad, dy, &laid_dy))
+        status = run_norm_if_fast(&a->op, pass, tensors, error);
     if (status == PLANISH_ERROR_UNAVAILABLE && x->device.device_type == kDLCUDA) {
         make_dense(input, x, &dense_x);
         if (grad)

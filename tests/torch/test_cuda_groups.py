@@ -299,3 +299,29 @@ def test_a_pack_needs_nvrtc(tmp_path: Path) -> None:
     doctor = run("-m", "planish", "doctor", **without, PLANISH_PACK=str(out))
     assert f"pack {out}, " in doctor
     assert not list((tmp_path / "empty").glob("*.kernel"))
+
+
+@pytest.mark.parametrize("way", ["module", "add"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_channels_seen_last_leave_their_layout_behind(way: str, dtype: torch.dtype) -> None:
+    """As a U-Net's transformers have them: x is an image, what comes back is dense rows."""
+    rows = random(2, 32, 24, 24, dtype=dtype).flatten(2).transpose(1, 2)
+    norm = planish.LayerNorm(32, device=GPU, dtype=dtype)
+    residual, dy = (random(*rows.shape, dtype=dtype, seed=s) for s in (4, 5))
+    x, w, b = rows.detach().requires_grad_(), norm.weight, norm.bias
+
+    def ours() -> Tensor:
+        return norm(x) if way == "module" else planish.add_layer_norm(x, residual, w, b)[0]
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        y = ours()
+        gradients = torch.autograd.grad(y, (x, w, b), dy)
+        torch.cuda.synchronize()
+    names = [event.key for event in profile.key_averages() if "planish" in event.key]
+    assert names and not any("general" in name for name in names)
+    s = x if way == "module" else x + residual
+    native = F.layer_norm(s, (32,), w, b)
+    wanted = torch.autograd.grad(native, (x, w, b), dy)
+    tolerance = (1e-5, 1e-4) if dtype == torch.float32 else (2e-2, 2e-1)
+    for mine, theirs in zip([y, *gradients], [native, *wanted], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=tolerance[0], atol=tolerance[1])

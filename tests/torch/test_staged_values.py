@@ -280,10 +280,17 @@ def test_something_that_is_dropped_leaves_a_trace() -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_large_columns_first_go_to_the_general_kernels(large: bool) -> None:
-    x, r = (torch.randn(256, 256 if large else 64).t() for _ in range(2))
+def test_large_columns_first_are_copied_to_rows(large: bool) -> None:
+    """Smaller ones go to the general kernels as they are."""
+    x, r = (torch.randn(256, 256 if large else 64).t().requires_grad_() for _ in range(2))
     calls = Calls()
     y, total = planish.add_rms_norm(x, r)
-    assert calls.on_planish(FORWARD) == (0 if large else 1)
+    assert calls.on_planish(FORWARD) == 1
+    assert y.is_contiguous() == total.is_contiguous() == large
     assert torch.equal(total, x + r)
+    dy = torch.randn(y.shape)
+    dx, dr = torch.autograd.grad(y, (x, r), dy)
+    s = total.detach().double().requires_grad_()
+    (ds,) = torch.autograd.grad(planish.rms_norm(s, -1), s, dy.double())
+    near([dx, dr], [ds, ds], torch.float32)
     near([y], [planish.rms_norm(total.double(), -1)], torch.float32)
