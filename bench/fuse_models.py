@@ -1,17 +1,19 @@
-"""Trains one small model of each kind as it is, with planish.replace(), and with
-planish.replace(fuse=True): losses, time of a step, peak of memory.
+"""Trains one small model of each kind as it is, with planish.replace(), with
+planish.replace(fuse=True), and so while planish is enabled ("both"): losses, time of a step, peak
+of memory.
 
     python3 bench/fuse_models.py                     # on the first GPU, in bf16, in four minutes
     python3 bench/fuse_models.py --tiny --steps 4    # sizes for a CPU
     python3 bench/fuse_models.py llama flux --csv FILE
 
-The three start from the same weights and see the same batches; steps are timed by turns, the median
+All start from the same weights and see the same batches; steps are timed by turns, the median
 is printed. What a package is missing for is left out, and said so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.metadata
 import importlib.util
@@ -30,7 +32,7 @@ from planish import zoo
 from planish.bench import machine, report
 from torch import Tensor, nn
 
-WAYS = ("torch", "replace", "fuse")
+WAYS = ("torch", "replace", "fuse", "both")
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 Made = tuple[nn.Module, Callable[[nn.Module], Tensor]]
@@ -226,7 +228,7 @@ class Record:
 
 
 class _Trained:
-    """One of the three, and what its steps gave."""
+    """One of them, and what its steps gave."""
 
     def __init__(
         self, way: str, make: Callable[[str], Made], device: str, dtype: torch.dtype
@@ -239,14 +241,19 @@ class _Trained:
                 parameter.add_(torch.randn_like(parameter), alpha=0.01)
         self.model = model.to(device, dtype).train()
         if way != "torch":
-            planish.replace(self.model, fuse=way == "fuse")
+            planish.replace(self.model, fuse=way != "replace")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
         self.device = device
+        self.enables = way == "both"
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.peak = 0
 
     def step(self) -> None:
+        with planish.enabled() if self.enables else contextlib.nullcontext():
+            self._step()
+
+    def _step(self) -> None:
         cuda = self.device.startswith("cuda")
         if cuda:
             torch.cuda.synchronize()
@@ -280,7 +287,7 @@ def _run(name: str, make: Callable[[str], Made], arguments: argparse.Namespace) 
         record = Record(
             name,
             way,
-            planish.replaced(one.model).places_fused if way == "fuse" else 0,
+            planish.replaced(one.model).places_fused if way != "torch" else 0,
             middle,
             low,
             high,

@@ -14,8 +14,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torch.nn import Parameter
+
 import torch
 from planish._library import OperatorStats, library
+from torch import Tensor
 
 __all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
 
@@ -261,6 +264,20 @@ def disable() -> bool:
 def is_enabled(op: str, device: str = "cpu") -> bool:
     """Whether torch's operators of this group run on planish now, on this kind of device."""
     return (op, device) in _active
+
+
+def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
+    """Whether torch's operator of this group, as it is called now, is planish with nothing to
+    decide: modules then call it at once, for the host's time counts in small models."""
+    if not _active or type(x) is not Tensor or torch.compiler.is_compiling():
+        return False
+    for parameter in parameters:
+        if parameter is not None and (
+            parameter.dtype is not x.dtype or type(parameter) not in (Parameter, Tensor)
+        ):
+            return False
+    on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
+    return on_planish and x.is_contiguous() and not x.is_inference()
 
 
 def _state() -> tuple[set[tuple[str, str]], set[str]]:

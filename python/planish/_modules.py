@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import torch
 from planish import _functional, _norms
+from planish._enable import runs_torchs
 from planish._ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -37,7 +38,7 @@ def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Ten
     return not x.is_cuda or x.numel() > 0  # no GPU kernel for rows of no elements
 
 
-def _parameter(module: nn.Module, name: str) -> Tensor | None:
+def held_parameter(module: nn.Module, name: str) -> Tensor | None:
     """The same as the attribute, which costs the host ten times as much; what is computed
     (parametrizations, pruning) is no parameter."""
     held = module._parameters
@@ -59,7 +60,9 @@ class LayerNorm(nn.LayerNorm):
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
-        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
+        weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
+        if runs_torchs("layer_norm", input, weight, bias):
+            return torch.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
         way = way_of(input, weight, bias)
         if way is Way.NODE:
             return leaf(self, input)
@@ -87,7 +90,9 @@ class RMSNorm(nn.RMSNorm):
         return y
 
     def _forward(self, x: Tensor) -> Tensor:
-        weight = _parameter(self, "weight")
+        weight = held_parameter(self, "weight")
+        if runs_torchs("rms_norm", x, weight):
+            return torch.rms_norm(x, self.normalized_shape, weight, self.eps)
         way = way_of(x, weight)
         if way is Way.NODE:
             return leaf(self, x)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
-from support import Calls
+from support import GROUP, LAYER, RMS, Calls
 
 import planish
 import torch
@@ -127,3 +128,25 @@ def test_half_models_under_autocast_differ() -> None:
         native, ours = model(x), replaced(x)
     assert ours.dtype == native.dtype
     torch.testing.assert_close(ours, native, rtol=4e-2, atol=4e-2)
+
+
+@pytest.mark.parametrize(
+    ("make", "operator"),
+    [
+        (lambda **k: planish.LayerNorm(16, **k), LAYER),
+        (lambda **k: planish.RMSNorm(16, **k), RMS),
+        (lambda **k: planish.GroupNorm(4, 16, **k), GROUP),
+    ],
+    ids=["LayerNorm", "RMSNorm", "GroupNorm"],
+)
+def test_while_enabled_modules_are_torchs_operators(make: Any, operator: str) -> None:
+    """Of one dtype and dense: that costs the host least."""
+    x = torch.randn(2, 16, 16)
+    module, mixed = make(), make(dtype=torch.float64)
+    y = module(x)
+    calls = Calls()
+    with planish.enabled():
+        assert torch.equal(module(x), y)
+        assert calls.on_planish(operator) == 1 and calls.on_planish(FORWARD) == 0
+        mixed(x)
+        assert calls.on_planish(operator) == 1 and calls.on_planish(FORWARD) == 1
