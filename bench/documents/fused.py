@@ -98,3 +98,39 @@ def fused(*paths: str, decode: bool = False) -> str:
         return markdown(["us", "rows", *heads, "times the best peer"], body) + source(*paths)
     head = ["norm", "rows", *heads, "planish, us", "times the best peer"]
     return markdown(head, body) + source(*paths)
+
+
+def trained(path: str) -> str:
+    """Models trained four ways: time of a step, memory, and how far losses go from torch's."""
+    models: dict[str, dict[str, Row]] = {}
+    for row in rows(path):
+        models.setdefault(row["model"], {})[row["way"]] = row
+    ways = ("replace", "fuse", "both")
+    body = []
+    for name, of in models.items():
+        base = of["torch"]
+        times = [float(base["step_ms"]) / float(of[way]["step_ms"]) for way in ways]
+        memory = float(of["fuse"]["peak_mib"]) / float(base["peak_mib"])
+        apart = [f"{float(of[way]['farthest_from_torch']):.1e}" for way in ("replace", "fuse")]
+        body.append(
+            [
+                name,
+                of["fuse"]["together"],
+                f"{float(base['step_ms']):.1f}",
+                *(f"{times_faster:.2f}" for times_faster in times),
+                f"{memory:.2f}",
+                *apart,
+            ]
+        )
+    head = [
+        "model",
+        "places fused",
+        "torch, ms",
+        "replaced",
+        "fused",
+        "fused, enabled",
+        "memory, fused",
+        "losses apart, replaced",
+        "losses apart, fused",
+    ]
+    return markdown(head, body) + source(path)

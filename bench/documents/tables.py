@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .classic import profile, steps_table, text_table, ways_table
 from .cpu import accuracy, calls, cpu_groups, cpu_sweep, switch
-from .fused import by_turns, fused
+from .fused import by_turns, fused, trained
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
 
@@ -52,6 +52,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "fused-gpu": lambda: fused("gpu-24/qk.csv", "gpu-24/fused.csv"),
     "fused-heads": lambda: by_turns("gpu-23/heads.csv"),
     "fused-decode": lambda: fused("gpu-24/fused.csv", decode=True),
+    "fused-cpu": lambda: fused("zen4-5/fused.csv"),
+    "fused-cpu-decode": lambda: fused("zen4-5/fused.csv", decode=True),
+    "fused-models": lambda: trained("gpu-25/fuse-models.csv"),
     "models-short": models_short,
     "models-graph": lambda: model_table(MODELS, "items_per_s", GRAPH, ITEMS, "{:.0f}", skip="BERT"),
     "models-eager": lambda: model_table(MODELS, "items_per_s", EAGER, ITEMS, "{:.0f}"),
