@@ -25,8 +25,8 @@
  *     mul_low(a, b)         the products of the low halves, all of them
  *     high(a)               the high halves, below
  *     xor3(a, b, c)
- *     store_low4(p, a, b, c, d)  the low halves of a, b, c and d one behind the other, in from's
- * order
+ *     store_low4(p, a, b, c, d)  the low halves of a, b, c and d: the four of a place together,
+ *                           places in the order of from
  *
  * and stream_line(to, from): 64 bytes by a non-temporal store, both addresses aligned to that. Who
  * calls the kernels puts a fence behind the last (cpu/run.c).
