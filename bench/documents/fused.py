@@ -134,3 +134,27 @@ def trained(path: str) -> str:
         "losses apart, fused",
     ]
     return markdown(head, body) + source(path)
+
+
+MODELS = {
+    "llama": "Llama",
+    "qwen3": "Qwen3",
+    "gemma3": "Gemma 3",
+    "olmo2": "OLMo 2",
+    "gpt2": "GPT-2",
+    "vit": "ViT",
+    "dit": "DiT",
+    "flux": "Flux",
+}
+
+
+def trained_short(path: str) -> str:
+    """The same for some of them: speed and memory, fused, over torch's."""
+    of = {(row["model"], row["way"]): row for row in rows(path)}
+
+    def ratios(column: str, over: bool) -> list[str]:
+        pairs = [(float(of[m, "torch"][column]), float(of[m, "fuse"][column])) for m in MODELS]
+        return [f"{a / b:.2f}x" if over else f"{100 * b / a:.0f}%" for a, b in pairs]
+
+    body = [["speed", *ratios("step_ms", True)], ["memory", *ratios("peak_mib", False)]]
+    return markdown(["a training step", *MODELS.values()], body)

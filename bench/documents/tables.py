@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .classic import profile, steps_table, text_table, ways_table
 from .cpu import accuracy, calls, cpu_groups, cpu_sweep, switch
-from .fused import by_turns, fused, trained
+from .fused import by_turns, fused, trained, trained_short
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
 
@@ -55,6 +55,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fused-cpu": lambda: fused("zen4-5/fused.csv"),
     "fused-cpu-decode": lambda: fused("zen4-5/fused.csv", decode=True),
     "fused-models": lambda: trained("gpu-25/fuse-models.csv"),
+    "fused-models-short": lambda: trained_short("gpu-25/fuse-models.csv"),
     "models-short": models_short,
     "models-graph": lambda: model_table(MODELS, "items_per_s", GRAPH, ITEMS, "{:.0f}", skip="BERT"),
     "models-eager": lambda: model_table(MODELS, "items_per_s", EAGER, ITEMS, "{:.0f}"),
