@@ -109,8 +109,9 @@ static void count_row(const staged_block *b, role output, int64_t row) {
 /* ---- The stages before the norm, as they were --------------------------------------------------
  */
 
-/* What x of row `row`, the run's r-th, is multiplied by. */
-static factor_rows factors_of(staged_block *b, const row_run *run, int64_t r, int64_t row) {
+/* What x of row `row`, the run's r-th, is multiplied by; keep only where it `keeps`. */
+static factor_rows factors_of(staged_block *b, const row_run *run, int64_t r, int64_t row,
+                              bool keeps) {
     const cpu_job *job = b->job;
     const problem *p = job->problem;
     factor_rows by = {
@@ -123,7 +124,7 @@ static factor_rows factors_of(staged_block *b, const row_run *run, int64_t r, in
     if (by.has_row_scale)
         by.row_scale = rounded(
             job->plan, element_load(data_at(run, ROLE_ROW_SCALE, r), p->dtypes[ROLE_ROW_SCALE]));
-    if (p->around.dropout_p > 0) {
+    if (keeps && p->around.dropout_p > 0) {
         char *const keep = b->rows[ROW_KEEP];
         for (int64_t i = 0; i < p->cols; i++)
             if (job->plan->is_double)
@@ -141,7 +142,7 @@ static void make_s(staged_block *b, const row_run *run, int64_t r, int64_t row, 
     const cpu_job *job = b->job;
     const int64_t n = job->problem->cols;
     const stage_kernels *kernels = staged_kernels(job->plan);
-    const factor_rows by = factors_of(b, run, r, row);
+    const factor_rows by = factors_of(b, run, r, row, true);
     kernels->gate(s, by.gate, n);
     if (by.column)
         kernels->multiply(s, by.column, n);
@@ -275,13 +276,17 @@ static void before_row(staged_block *b, const row_run *run, int64_t r, int64_t r
         .dgate = place(b, ROLE_DGATE, dgate, ROW_DGATE),
         .dx = factors || is_direct(b, ROLE_DX) ? place(b, ROLE_DX, dx, ROW_DX) : NULL,
     };
+    /* Of dx alone: drawn where it is used, the same product. */
+    const bool drops = p->around.dropout_p > 0 && a.dx && !a.dcolumn && !a.dgate;
     if (factors)
-        a.by = factors_of(b, run, r, row);
+        a.by = factors_of(b, run, r, row, !drops);
     if (a.dgate)
         a.x = gather(b, ROLE_X, data_at(run, ROLE_X, r), ROW_X);
     count_row(b, ROLE_DCOLUMN_SCALE, row);
     if (factors || a.dsum || a.dx)
         kernels_of(job->plan)->before(&a);
+    if (drops)
+        staged_drop(job, &b->draw, staged_row_index(p, row), a.dx, NULL);
     bring(b, ROLE_DRESIDUAL, data_at(run, ROLE_DRESIDUAL, r), a.ds);
     bring(b, ROLE_DX, dx, a.dx ? a.dx : a.ds);
     bring(b, ROLE_DGATE, dgate, a.dgate);
