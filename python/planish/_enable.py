@@ -14,11 +14,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.nn import Parameter
-
 import torch
 from planish._library import OperatorStats, library
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
 
@@ -273,7 +271,7 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
         return False
     for parameter in parameters:
         if parameter is not None and (
-            parameter.dtype is not x.dtype or type(parameter) not in (Parameter, Tensor)
+            parameter.dtype is not x.dtype or type(parameter) not in (nn.Parameter, Tensor)
         ):
             return False
     on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta

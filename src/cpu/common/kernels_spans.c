@@ -5,18 +5,19 @@
 #include "cpu/common/spans.h"
 
 /* The C library's copy takes the processor's string instruction, which is slow for a row of a few
- * KB; compilers make that call of a plain loop. */
+ * KB; compilers make that call of a plain loop, of vector by vector, too. */
 static void copy_f32(void *to, const void *from, int64_t count) {
-    enum { STEP = 4 * F32V_LANES };
     float *out = to;
     const float *in = from;
     int64_t i = 0;
+#ifndef VEC_SMALL_TEXT
+    enum { STEP = 4 * F32V_LANES };
     for (; i + STEP <= count; i += STEP) {
         f32v v[4];
         UNROLL for (int k = 0; k < 4; k++) v[k] = f32v_load_f32(in + i + k * F32V_LANES);
-        __asm__ volatile("" ::: "memory");
         UNROLL for (int k = 0; k < 4; k++) f32v_store_f32(out + i + k * F32V_LANES, v[k]);
     }
+#endif
     memcpy(out + i, in + i, (size_t)(count - i) * sizeof *out);
 }
 static void widen_f32(float *to, const void *from, int64_t count) {
@@ -56,9 +57,12 @@ static inline int before_line(const void *to, int size, int64_t count) {
             f32v_store_##type(line + i, f32v_load_f32(from + i));                                  \
     }                                                                                              \
     STREAM_SPAN(type, element, float, narrow_span_##type)
-STREAM_FLOATS(f32, float)
 STREAM_FLOATS(f16, uint16_t)
 STREAM_FLOATS(bf16, uint16_t)
+static inline void line_f32(float *line, const float *from) {
+    memcpy(line, from, 64);
+}
+STREAM_SPAN(f32, float, float, narrow_span_f32)
 #define COPY_BYTES(to, from, count) memcpy(to, from, (size_t)(count))
 static inline void line_u8(char *line, const char *from) {
     memcpy(line, from, 64);
