@@ -37,7 +37,13 @@ static bool is_new(const cpu_plan plans[], int count) {
 }
 
 /* The first plan says what the bits are. */
-void expect_same_on_every_cpu(const problem *p, run_plan *run, void *context) {
+void expect_same_on_every_cpu(const planish_norm *op, planish_pass pass,
+                              const planish_tensors *tensors, run_plan *run, void *context) {
+    problem p;
+    char error[256] = "";
+    const message told = {error, sizeof error};
+    if (!expect(problem_make(&p, op, pass, tensors, told) == PLANISH_OK, "%s", error))
+        return;
     cpu_plan plans[CPU_COUNT * CACHES];
     memset(plans, 0, sizeof plans);
     uint64_t wanted = 0;
@@ -46,10 +52,10 @@ void expect_same_on_every_cpu(const problem *p, run_plan *run, void *context) {
         for (caches where = NEAR; where < CACHES; where++) {
             cpu_tuning row;
             const cpu_limits limits = limits_of(kind, where, &row);
-            cpu_plan_make(&plans[count], p, &limits);
+            cpu_plan_make(&plans[count], &p, &limits);
             if (!is_new(plans, count))
                 continue;
-            const uint64_t digest = run(context, p, &plans[count]);
+            const uint64_t digest = run(context, &p, &plans[count]);
             wanted = count++ ? wanted : digest;
             expect(digest == wanted, "%s, %s: other bits", row.name, cache_names[where]);
         }
