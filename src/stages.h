@@ -52,11 +52,11 @@ void stages_norm_lying_as(const problem *p, role like, problem *norm);
 
 /*
  * Whether a modulation is all that stands around the norm, and there are no weights; the plain norm
- * whose weights, 1 + scale and shift, are those; and its buffers.
+ * whose weights, 1 + scale and shift, are those; and tensors' data, moved to where it has them.
  */
 bool stages_modulate_alone(const problem *p);
 void stages_norm_of_modulation(const problem *p, problem *norm);
-void stages_buffers_of_modulation(void *const buffers[ROLE_COUNT], void *of_norm[ROLE_COUNT]);
+void stages_move_modulation(char *data[ROLE_COUNT]);
 
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
  * depends on sizes. */

@@ -43,9 +43,7 @@ void stages_norm_of_modulation(const problem *p, problem *norm) {
     problem_drop_stages(norm);
 }
 
-void stages_buffers_of_modulation(void *const buffers[ROLE_COUNT], void *of_norm[ROLE_COUNT]) {
-    for (int r = 0; r < ROLE_COUNT; r++)
-        of_norm[r] = buffers[r];
+void stages_move_modulation(char *data[ROLE_COUNT]) {
     for (int i = 0; i < PAIRS; i++)
-        of_norm[becomes[i][1]] = buffers[becomes[i][0]];
+        data[becomes[i][1]] = data[becomes[i][0]];
 }

@@ -102,14 +102,10 @@ def _over_last(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
     return reduce == last and affine[-len(reduce) :] == last
 
 
-def _are_rows(*tensors: Tensor | None) -> bool:
-    """Whether elements of the last axis are neighbours in each of these: the same."""
-    return all(t is None or t.stride(-1) == 1 or t.shape[-1] == 1 for t in tensors)
-
-
-def _as_rows(tensor: Tensor | None) -> Tensor | None:
-    """One copy, as torch's own norm makes it: of an image whose channels are seen last."""
-    return tensor if tensor is None or _are_rows(tensor) else tensor.contiguous()
+def _as_rows(tensor: Tensor) -> Tensor:
+    """With elements of the last axis as neighbours: a copy, as torch's own norm makes it, of an
+    image whose channels are seen last."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def _is_distributed(x: Tensor) -> bool:
@@ -162,8 +158,9 @@ def norm(
     if has_stages and x.numel() > _GENERAL_ELEMENTS:
         if not _over_last(x, reduce, affine):
             return None
-        x = x if _are_rows(x) else x.contiguous()
-        residual, gate = _as_rows(residual), _as_rows(gate)
+        x = _as_rows(x)
+        residual = None if residual is None else _as_rows(residual)
+        gate = None if gate is None else _as_rows(gate)
     if column is None:
         column = [] if column_scale is None else last_axes(x, column_scale)
     rng = None
@@ -330,8 +327,8 @@ def quantized(
         return None
     axes = last_axes(x, None)
     if x.numel() > _GENERAL_ELEMENTS:
-        x = x if _are_rows(x) else x.contiguous()
-        residual = _as_rows(residual)
+        x = _as_rows(x)
+        residual = None if residual is None else _as_rows(residual)
     arguments = (
         x,
         residual,

@@ -231,11 +231,6 @@ static void run_job(cpu_job *job, const planish_exec *exec) {
 void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
              const planish_exec *exec) {
     cpu_job job = {.problem = p, .plan = plan, .workspace = exec ? exec->workspace : NULL};
-    void *of_norm[ROLE_COUNT];
-    if (plan->is_modulated) {
-        stages_buffers_of_modulation(buffers, of_norm);
-        buffers = of_norm;
-    }
     for (int r = 0; r < ROLE_COUNT; r++)
         job.data[r] = buffers[r];
     if (plan->sum.is_first) {
@@ -248,6 +243,7 @@ void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_CO
     } else if (plan->is_modulated) {
         problem norm;
         stages_norm_of_modulation(p, &norm);
+        stages_move_modulation(job.data);
         job.problem = &norm;
         run_job(&job, exec);
     } else {

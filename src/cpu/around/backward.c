@@ -295,25 +295,15 @@ static void before_row(staged_block *b, const row_run *run, int64_t r, int64_t r
 /* ---- Blocks ------------------------------------------------------------------------------------
  */
 
-/* Prefetches row `r` of every tensor that is read: one of the next batch's. */
-static void prefetch_row(const staged_block *b, const row_run *run, int64_t r) {
-    static const role read[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
-    const problem *p = b->job->problem;
-    if (b->job->plan->traffic == TRAFFIC_CACHED || p->reduced_count > 1 || r >= run->rows)
-        return;
-    for (size_t k = 0; k < sizeof read / sizeof *read; k++)
-        for (int64_t at = 0; has(p, read[k]) && at < p->cols * dtype_bytes(p->dtypes[read[k]]);
-             at += 64)
-            __builtin_prefetch(data_at(run, read[k], r) + at, 0, 2);
-}
-
 static void batch(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
     const problem *p = b->job->problem;
     for (int64_t i = 0; i < rows; i++) {
         char *const s = batch_row(b, BATCH_S, i);
         if (!is_own_s(b))
             staged_gather(b->job, ROLE_X, data_at(run, ROLE_X, r + i), s);
-        prefetch_row(b, run, r + i + b->job->plan->cut.staged.batch_rows);
+        const int64_t next = r + i + b->job->plan->cut.staged.batch_rows;
+        if (next < run->rows)
+            staged_prefetch_row(b->job, run, next);
         if (gate_is_before(p))
             make_s(b, run, r + i, row + i, s);
         behind_row(b, run, r + i, row + i, i);

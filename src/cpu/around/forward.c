@@ -243,18 +243,6 @@ static void after_norm(staged_block *b, const row_run *run, int64_t i) {
 /* ---- Blocks ------------------------------------------------------------------------------------
  */
 
-/* Prefetches row `i` of every tensor that is read: one of the next batch's. */
-static void prefetch_row(const staged_block *b, const row_run *run, int64_t i) {
-    static const role read[] = {ROLE_X, ROLE_RESIDUAL, ROLE_GATE};
-    const problem *p = b->job->problem;
-    if (b->job->plan->traffic == TRAFFIC_CACHED || p->reduced_count > 1)
-        return;
-    for (size_t k = 0; k < sizeof read / sizeof *read; k++)
-        for (int64_t at = 0; has(p, read[k]) && at < p->cols * dtype_bytes(p->dtypes[read[k]]);
-             at += 64)
-            __builtin_prefetch(run->data[read[k]] + i * run->pitch[read[k]] + at, 0, 2);
-}
-
 static void forward_block(staged_block *b, int64_t first, int64_t last) {
     const cpu_job *job = b->job;
     const problem *p = job->problem;
@@ -265,7 +253,7 @@ static void forward_block(staged_block *b, int64_t first, int64_t last) {
         const int64_t there = run.rows, rows = there < most ? there : most;
         for (int64_t i = 0; i < rows; i++) {
             if (i + most < there)
-                prefetch_row(b, &run, i + most);
+                staged_prefetch_row(job, &run, i + most);
             if (made)
                 before_norm(b, &run, row, i);
         }

@@ -64,6 +64,9 @@ static inline const row_kernels *staged_row_kernels(const cpu_plan *plan) {
 void staged_gather(const cpu_job *job, role r, const char *data, void *row);
 void staged_scatter(const cpu_job *job, role r, char *data, const void *row);
 
+/* Prefetches a run's row `r` of every tensor that is read row by row, unless all is near. */
+void staged_prefetch_row(const cpu_job *job, const row_run *run, int64_t r);
+
 /* Rounds dense elements in the compute type to this dtype. `piece` holds STAGED_PIECE_BYTES. */
 enum { STAGED_PIECE = 1024, STAGED_PIECE_BYTES = STAGED_PIECE * 8 };
 void staged_round(const cpu_plan *plan, void *row, dtype to, int64_t count, void *piece);

@@ -72,6 +72,17 @@ void staged_scatter(const cpu_job *job, role r, char *data, const void *row) {
     staged_each_run(job->problem, (int)r, bytes ? scatter_bytes : scatter_run, &t);
 }
 
+void staged_prefetch_row(const cpu_job *job, const row_run *run, int64_t r) {
+    static const role read[] = {ROLE_X, ROLE_DY, ROLE_RESIDUAL, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
+    const problem *p = job->problem;
+    if (job->plan->traffic == TRAFFIC_CACHED || p->reduced_count > 1)
+        return;
+    for (size_t k = 0; k < sizeof read / sizeof *read; k++)
+        for (int64_t at = 0; has(p, read[k]) && at < p->cols * dtype_bytes(p->dtypes[read[k]]);
+             at += 64)
+            __builtin_prefetch(run->data[read[k]] + r * run->pitch[read[k]] + at, 0, 2);
+}
+
 void staged_round(const cpu_plan *plan, void *row, dtype to, int64_t count, void *piece) {
     const size_t real_bytes = staged_real_bytes(plan);
     if ((size_t)dtype_bytes(to) == real_bytes)
