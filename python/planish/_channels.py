@@ -88,10 +88,13 @@ class LayerNorm2d(nn.LayerNorm):
             y = F.layer_norm(pixels, self.normalized_shape, self.weight, self.bias, self.eps)
             y = y.permute(0, 3, 1, 2)
         else:
-            y = self._forward(input)
+            y = LayerNorm2d._forward(self, input)
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
+        last = getattr(self, "channels_last", False)
+        if not isinstance(self, LayerNorm2d):  # no more: restore() in another thread, before that
+            return type(self).forward(self, input)
         way = way_of(input, self.weight, self.bias)
         if way is Way.NODE:
             return leaf(self, input)
@@ -100,7 +103,7 @@ class LayerNorm2d(nn.LayerNorm):
             y = nn.LayerNorm.forward(self, input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, input)
         return _functional.channel_norm(
-            way, "layer_norm", input, self.weight, self.bias, self.eps, self.channels_last
+            way, "layer_norm", input, self.weight, self.bias, self.eps, last
         )
 
 
@@ -180,12 +183,15 @@ class GroupNorm(nn.GroupNorm):
                 else:
                     y = F.silu(y)
         else:
-            y = self._forward(input)
+            y = GroupNorm._forward(self, input)
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
+        activation = getattr(self, "activation", None)
+        if not isinstance(self, GroupNorm):  # no more: restore() in another thread, before that
+            return type(self).forward(self, input)
         parameters = held_parameter(self, "weight"), held_parameter(self, "bias")
-        if not self.activation and runs_torchs("group_norm", input, *parameters):
+        if not activation and runs_torchs("group_norm", input, *parameters):
             return torch.group_norm(input, self.num_groups, *parameters, self.eps)
         way = way_of(input, *parameters)
         if way is Way.NODE:
@@ -193,10 +199,8 @@ class GroupNorm(nn.GroupNorm):
         fits = input.dim() > 1 and input.shape[1] == self.num_channels
         if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
-            return _composite.activate(y, self.activation)
-        return _groups.group_by_way(
-            way, input, self.num_groups, *parameters, self.eps, self.activation
-        )
+            return _composite.activate(y, activation)
+        return _groups.group_by_way(way, input, self.num_groups, *parameters, self.eps, activation)
 
     def extra_repr(self) -> str:
         activation = f", activation={self.activation!r}" if self.activation else ""
@@ -218,7 +222,7 @@ class _InstanceNorm:
             else:
                 y = self._apply_instance_norm(input)  # type: ignore[attr-defined]
         else:
-            y = self._forward(input)
+            y = _InstanceNorm._forward(self, input)
         return y  # type: ignore[no-any-return]
 
     def _forward(self, input: Tensor) -> Tensor:
@@ -227,7 +231,7 @@ class _InstanceNorm:
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(module, input)
-        if way is Way.TORCH or not self._is_for_planish(input):
+        if way is Way.TORCH or not _InstanceNorm._is_for_planish(self, input):
             result: Tensor = nn.modules.instancenorm._InstanceNorm.forward(module, input)
             return result
         channels_axis = input.dim() - module._get_no_batch_dim()

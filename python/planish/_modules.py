@@ -56,7 +56,7 @@ class LayerNorm(nn.LayerNorm):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         else:
-            y = self._forward(input)
+            y = LayerNorm._forward(self, input)  # by its class: restore() may change self's
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class RMSNorm(nn.RMSNorm):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
         else:
-            y = self._forward(x)
+            y = RMSNorm._forward(self, x)
         return y
 
     def _forward(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import logging
 import warnings
 from typing import TypeVar
 
-from planish.replacing import families, fusion, rewritten, swapped
+from planish.replacing import families, fusion, layers, rewritten, swapped
 from planish.replacing.report import Counter, Entry, Report
 from torch import nn
 
@@ -98,7 +98,7 @@ def replaced(model: nn.Module) -> Report:
 def _report(model: nn.Module, fuse: bool) -> Report:
     counter = Counter()
     for holder, module in rewritten.holders(model) if fuse else ():
-        name = families.name_of(rewritten.original_class(holder))
+        name = families.name_of(swapped.original_class(holder))
         for place in rewritten.places_of(holder):
             counter.together(name, f"{', '.join(place.norms)}: {place}")
         for norm, why in rewritten.decide(holder, module)[1]:
@@ -121,10 +121,11 @@ def restore(model: _Module) -> _Module:
     """Takes back what :func:`replace` did, in place, and returns the model.
 
     Every module has the class and the forward that it had, and activations are where they were.
-    Parameters and what they have learned stay.
+    Parameters and what they have learned stay. Classes and hooks that other libraries put on top
+    since (torch.nn.utils.parametrize, FSDP2, accelerate) stay, over the original class; raises
+    RuntimeError, and restores nothing, where such a class cannot be made over another.
     """
-    rewritten.unfuse(model)
+    found = layers.planned(rewritten.everything(model))
     fusion.unfuse(model)
-    for module in model.modules():
-        swapped.take(module)
+    layers.take(found)
     return model

@@ -215,7 +215,8 @@ _ROOM = 4096
 
 
 def _key(form: Form, norm: Any, a: Tensor, b: Tensor) -> Any:
-    """What decides whether a call fits, but for b's shape, hooks and the way of the call."""
+    """What decides whether a call fits, but for b's shape, hooks and the way of the call. Of plain
+    calls alone: in a graph that torch.compile traces the sizes would become constants."""
     weight = parameter_of(norm, form.weight)
     held = None if weight is None else weight.dtype
     return a.shape, a.dtype, b.dtype, a.device, held, torch.is_autocast_enabled(a.device.type)
@@ -247,7 +248,7 @@ def sum_norm(
                     row = row.expand(*x.shape[:-1], 1)
                 given = _given(form, norm, dtype) if alike else None
                 if given is not None:
-                    if not chain and len(known) < _ROOM:
+                    if not chain and is_plain(a, b) and len(known) < _ROOM:
                         known[_key(form, norm, a, b)] = given
                     return _add_norm(form, norm, x, a, given, column_scale=column, row_scale=row)
                 x = x if column is None else x * column
