@@ -219,7 +219,11 @@ def _key(form: Form, norm: Any, a: Tensor, b: Tensor) -> Any:
     calls alone: in a graph that torch.compile traces the sizes would become constants."""
     weight = parameter_of(norm, form.weight)
     held = None if weight is None else weight.dtype
-    return a.shape, a.dtype, b.dtype, a.device, held, torch.is_autocast_enabled(a.device.type)
+    try:
+        casts = torch.is_autocast_enabled(a.device.type)
+    except RuntimeError:  # a device that has no autocast, as meta
+        casts = False
+    return a.shape, a.dtype, b.dtype, a.device, held, casts
 
 
 def sum_norm(

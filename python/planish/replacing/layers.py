@@ -105,21 +105,23 @@ def body_of(original: Any, **more: Any) -> dict[str, Any]:
 # ---- The original class -------------------------------------------------------------------------
 
 
+def _stands_for(cls: Any, was: Any) -> Any:
+    """The class that this one stands for, if it is planish's; ``was``: what WAS says."""
+    if "_planish_original" in cls.__dict__:
+        return cls._planish_original
+    return was if cls.__module__.partition(".")[0] == "planish" else None
+
+
 def _layer(cls: Any, was: Any) -> Any:
-    """The first class of planish in the order of these, or None; ``was``: what WAS says."""
-    for one in cls.__mro__:
-        if "_planish_original" in one.__dict__:
-            return one
-        if was is not None and one.__module__.partition(".")[0] == "planish":
-            return one
-    return None
+    """The first class of planish in the order of these, or None."""
+    return next((one for one in cls.__mro__ if _stands_for(one, was) is not None), None)
 
 
 def original_of(holder: Any) -> Any:
     """The class before planish changed it; what others put on top of planish's is not in it."""
     cls, was = type(holder), _was(holder)
     while (layer := _layer(cls, was)) is not None:
-        cls = layer.__dict__.get("_planish_original", was)
+        cls = _stands_for(layer, was)
         was = None if cls is was else was
     return cls
 
@@ -131,7 +133,7 @@ def _was(holder: Any) -> Any:
 def _without(cls: Any, was: Any, made: dict[Any, Any]) -> Any:
     """The class with planish's layers taken out from under what is on top of them."""
     while (layer := _layer(cls, was)) is not None:
-        original = layer.__dict__.get("_planish_original", was)
+        original = _stands_for(layer, was)
         cls = original if cls is layer else _rebuilt(cls, layer, original, made)
         was = None if original is was else was
     return cls
@@ -147,8 +149,6 @@ def _rebuilt(cls: Any, layer: Any, original: Any, made: dict[Any, Any]) -> Any:
     if key not in made:
         bases = (_rebuilt(base, layer, original, made) for base in cls.__bases__)
         members = dict(cls.__dict__)
-        if members.get("__slots__"):
-            raise TypeError("it has __slots__")
         for name in ("__dict__", "__weakref__", "_abc_impl"):
             members.pop(name, None)
         new = type(cls)(cls.__name__, tuple(dict.fromkeys(bases)), members)
@@ -221,10 +221,31 @@ def bound_forward(module: nn.Module) -> str:
 
 def assign(holder: Any, cls: Any) -> None:
     """Changes the class of a module, or of what is none."""
-    own = _own_forwards(holder) if isinstance(holder, nn.Module) else []
+    was = type(holder)
     holder.__class__ = cls
-    for name in own:
-        holder.__dict__[name] = types.MethodType(cls.forward, holder)
+    if not isinstance(holder, nn.Module):
+        return
+    instead = {was.forward: cls.forward}
+    for one in was.__mro__:  # under what others put on top
+        original = _stands_for(one, _was(holder))
+        if original is not None:
+            instead.setdefault(one.forward, original.forward)
+    for name in _BOUND:
+        if name in holder.__dict__:
+            holder.__dict__[name] = _rebound(holder.__dict__[name], holder, instead, [])
+
+
+def _rebound(value: Any, module: nn.Module, instead: dict[Any, Any], seen: list[Any]) -> Any:
+    """A forward bound to the module as it is now bound; what wraps one is given it."""
+    if isinstance(value, types.MethodType):
+        now = instead.get(value.__func__)
+        return value if now is None else types.MethodType(now, module)
+    seen.append(value)
+    for cell in value.__closure__ or () if isinstance(value, types.FunctionType) else ():
+        content = _content(cell)
+        if isinstance(content, types.MethodType | types.FunctionType) and content not in seen:
+            cell.cell_contents = _rebound(content, module, instead, seen)
+    return value
 
 
 def planned(holders: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -236,8 +257,6 @@ def planned(holders: Iterable[Any]) -> list[tuple[Any, Any]]:
         cls = type(holder)
         try:
             new = _without(cls, _was(holder), made)
-            if new is not cls:
-                _check_layout(cls, new)
         except Exception as error:  # whatever another library's class says to a new subclass
             raise RuntimeError(
                 f"planish.restore: {cls.__module__}.{cls.__qualname__}, made over a class of "
@@ -248,36 +267,10 @@ def planned(holders: Iterable[Any]) -> list[tuple[Any, Any]]:
     return found
 
 
-def _check_layout(cls: Any, new: Any) -> None:
-    if (cls.__basicsize__, cls.__dictoffset__) != (new.__basicsize__, new.__dictoffset__):
-        raise TypeError("its objects are laid out otherwise")
-
-
 def take(found: Iterable[tuple[Any, Any]]) -> None:
     """Takes the layers out, as planned."""
     for holder, cls in found:
-        was = getattr(type(holder), "forward", None)
         assign(holder, cls)
-        if isinstance(holder, nn.Module):
-            _rebind(holder.__dict__.get("forward"), holder, was)
         # What planish's forwards read on the instance goes after the class: they look (GroupNorm).
         for name in (WAS, "activation", "channels_last") if _was(holder) is not None else ():
             holder.__dict__.pop(name, None)
-
-
-def _rebind(wrapper: Any, module: nn.Module, was: Any) -> None:
-    """Gives what somebody wrapped around the module's forward the one that the class has now."""
-    for cell in getattr(wrapper, "__closure__", None) or ():
-        content = _content(cell)
-        if _is_bound(content, module, was):
-            cell.cell_contents = types.MethodType(type(module).forward, module)
-        elif isinstance(content, types.FunctionType) and content is not wrapper:
-            _rebind(content, module, was)
-
-
-def _is_bound(value: Any, module: nn.Module, function: Any) -> bool:
-    return (
-        isinstance(value, types.MethodType)
-        and value.__self__ is module
-        and value.__func__ is function
-    )

@@ -217,7 +217,7 @@ def prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[aro
         if key not in _found:
             from planish import _enable
 
-            with _enable.uncounted(), probe.apart():
+            with _enable.uncounted(), probe.apart(), torch.device("cpu"):
                 _found[key] = _prove(place, norms, chain)
         result: tuple[around.Pairs, str] = _found[key]
         return result
