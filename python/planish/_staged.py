@@ -71,8 +71,9 @@ def whole_offset(weight: Tensor | None, offset: float) -> tuple[Tensor | None, i
     """(weight, weight_offset) as the library has them: it adds 0 or 1."""
     if weight is None:
         return None, 0
-    if offset in (0, 1):
-        return weight, int(offset)
+    for whole in (0, 1):  # a float may be a graph's input: what it equals is a constant
+        if offset == whole:
+            return weight, whole
     return with_offset(weight, offset), 0
 
 
@@ -149,7 +150,8 @@ def norm(
     ):
         return None  # row_scale has no gradient
     dtypes = (*[None if t is None else t.dtype for t in tensors], y_dtype, sum_dtype)
-    question = rms, offset, activation, gate_before, round_xhat, dropout_p > 0, False
+    drops = True if dropout_p > 0 else False  # noqa: SIM210 (a constant in a graph, as bool() is not)
+    question = rms, offset, activation, gate_before, round_xhat, drops, False
     if not _asked.runs("cpu" if x.is_cpu else x.device.type, dtypes, question, graph):
         return None
     if affine is None:

@@ -221,7 +221,7 @@ def bound_forward(module: nn.Module) -> str:
 
 def assign(holder: Any, cls: Any) -> None:
     """Changes the class of a module, or of what is none."""
-    was = type(holder)
+    was: Any = type(holder)
     holder.__class__ = cls
     if not isinstance(holder, nn.Module):
         return
