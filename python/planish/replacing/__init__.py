@@ -5,7 +5,8 @@
     planish.restore(model)            # as it was
 
 families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
-probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms.
+probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms;
+layers.py has what all classes that stand in for others share, and takes them out again.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
 finds the places in the source, around.py and post_norms.py compute them, places.py proves it,
 rewriting.py makes the function.
