@@ -102,10 +102,10 @@ full-grid: $(DONE)/planish
 	build/release/tests/c/test_grid --full $(ARGS)
 
 demo: $(DONE)/planish $(DONE)/models
-	@$(BIN)/python -m planish.demo --out demo-out $(ARGS)
+	@$(BIN)/planish model --out demo-out $(ARGS)
 
 bench: $(DONE)/planish $(DONE)/peers
-	@$(BIN)/python -m planish.bench $(SWEEP) --out bench-out $(ARGS)
+	@$(BIN)/planish bench $(SWEEP) --out bench-out $(ARGS)
 
 wheel: $(DONE)/wheel-tools
 	@JOBS=$(JOBS) .ci/wheel build

@@ -120,10 +120,10 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
     """Where one strided and one channels-last call of each operator run: "planish", or why not.
     That a GPU has no fast kernel for a layout is no problem."""
     import torch
-    from planish import _enable
+    from planish import _counts, _enable
 
     def place(counted: str, before: dict[str, Any]) -> str:
-        now: dict[str, Any] = dict(_enable.stats()[counted])
+        now: dict[str, Any] = dict(_counts.stats()[counted])
         if now["planish"] > before["planish"]:
             return "planish"
         new = [why for why, n in now["torch"].items() if n > before["torch"].get(why, 0)]
@@ -145,7 +145,7 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
             name = f"F.{op}, {layout}"
             expected = call(op, tensor)
             with _enable.enabled(op, device):
-                before: dict[str, Any] = dict(_enable.stats()[counted])
+                before: dict[str, Any] = dict(_counts.stats()[counted])
                 result = call(op, tensor)
                 found[name] = place(counted, before)
             if result.stride() != expected.stride() or not torch.allclose(

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 import torch
-from planish import _channels, _enable, _groups
+from planish import _channels, _counts, _groups
 from planish.replacing import families, probe
 from planish.replacing.around import watched
 from torch import Tensor, nn
@@ -171,7 +171,7 @@ def _is_proven(cls: type[nn.Module], block: Any) -> bool:
     with _lock:
         if key not in _proven:
             try:
-                with _enable.uncounted(), probe.apart():
+                with _counts.uncounted(), probe.apart():
                     _proven[key] = _prove(cls, block)
             except (RuntimeError, ValueError, TypeError, AttributeError):
                 _proven[key] = False

@@ -378,8 +378,8 @@ def prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
     key = key_of(cls, module)
     with _lock:
         if key not in _proofs:
-            from planish import _enable
+            from planish import _counts
 
-            with _enable.uncounted(), apart():
+            with _counts.uncounted(), apart():
                 _proofs[key] = _prove(cls, module)
         return _proofs[key]
