@@ -200,7 +200,7 @@ class _Table:
             families="\n".join(rows),
             within=within if self.measured else "Results were not compared (`--no-check`).",
             models="\n".join(self.models),
-            left="\n".join(left) or "Nothing.",
+            left="\n".join(left) or f"Nothing, in these {len(self.models)} models on the CPU.",
         )
 
 
