@@ -10,7 +10,8 @@
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.add_rms_norm(x, residual, weight)  # what stands around a norm
-    planish.stats()                # what ran on planish, what went to torch, and why
+    print(planish.stats())         # what ran on planish, what went to torch, and why
+    planish.reset_stats()          # which then counts anew
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
     planish.apex.install()         # `from apex.normalization import FusedLayerNorm` works
     planish.hf.register()          # Transformers' use_kernels=True runs planish
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
     from planish._channels import InstanceNorm3d as InstanceNorm3d
     from planish._channels import LayerNorm2d as LayerNorm2d
     from planish._channels import RMSNorm2d as RMSNorm2d
+    from planish._counts import reset_stats as reset_stats
+    from planish._counts import stats as stats
     from planish._enable import disable as disable
     from planish._enable import enable as enable
     from planish._enable import enabled as enabled
-    from planish._enable import stats as stats
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
     from planish._functional import weight_standardize as weight_standardize
@@ -80,7 +82,8 @@ _HOMES = {
     "disable": "planish._enable",
     "enable": "planish._enable",
     "enabled": "planish._enable",
-    "stats": "planish._enable",
+    "reset_stats": "planish._counts",
+    "stats": "planish._counts",
     "group_norm": "planish._groups",
     "layer_norm": "planish._functional",
     "rms_norm": "planish._functional",
@@ -141,6 +144,7 @@ __all__ = [
     "quantized_rms_norm",
     "replace",
     "replaced",
+    "reset_stats",
     "restore",
     "rms_norm",
     "stats",

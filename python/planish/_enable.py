@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from planish._library import OperatorStats, library
+from planish._library import library
 from torch import Tensor, nn
 
-__all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
+__all__ = ["disable", "enable", "enabled", "is_enabled"]
 
 _log = logging.getLogger("planish")
 _lock = threading.RLock()
@@ -191,7 +191,8 @@ def enable(
     ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default.
     ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
     it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
-    Input that planish does not run goes to torch's own kernel and is counted, see :func:`stats`.
+    Input that planish does not run goes to torch's own kernel and is counted
+    (:func:`planish.stats`).
 
     ``autocast="keep"``: under ``torch.autocast("cuda")`` these norms take half input as it is, also
     with float parameters, and return half. By default they do what torch does: cast to float.
@@ -305,43 +306,3 @@ def enabled(
                 for op, device in groups:
                     kept = device == "cuda" and passes & set(_AUTOCAST[op])
                     enable(op, device, "keep" if kept else None)
-
-
-def stats() -> dict[str, OperatorStats]:
-    """What became of every call so far: ``{operator: {"planish": n, "torch": {reason: n}}}``.
-
-    ``rms_norm (autograd)`` counts the calls that went on to ``_fused_rms_norm``, which counts them
-    again.
-    """
-    found = library().stats()
-    for operator, gone in _uncounted.items():
-        now = found[operator]
-        now["planish"] -= gone["planish"]
-        now["unboxed"] -= gone["unboxed"]
-        left = {why: n - gone["torch"].get(why, 0) for why, n in now["torch"].items()}
-        now["torch"] = {why: n for why, n in left.items() if n}
-    return found
-
-
-#: Calls that are no one's: those inside of :func:`uncounted`.
-_uncounted: dict[str, OperatorStats] = {}
-
-
-@contextlib.contextmanager
-def uncounted() -> Iterator[None]:
-    """What runs inside is missing in :func:`stats`: probes are no calls of the user's.
-
-    The counters are the process's: calls of other threads in the meantime go missing, too.
-    """
-    before = stats()
-    try:
-        yield
-    finally:
-        for operator, now in stats().items():
-            then = before[operator]
-            gone = _uncounted.setdefault(operator, {"planish": 0, "unboxed": 0, "torch": {}})
-            gone["planish"] += now["planish"] - then["planish"]
-            gone["unboxed"] += now["unboxed"] - then["unboxed"]
-            for why, calls in now["torch"].items():
-                added = calls - then["torch"].get(why, 0)
-                gone["torch"][why] = gone["torch"].get(why, 0) + added

@@ -130,9 +130,10 @@ def add_layer_norm(
 
     ``residual`` has x's shape. ``weight``, ``bias`` and ``column_scale`` (LayerScale) have the size
     of the last axis, or the sizes of the last axes; ``row_scale`` (stochastic depth) has one value
-    for each row, x's shape without the last axis. ``keep`` is the mask of dropout: it is drawn from
-    torch's generator of the device, one ``torch.rand`` of x's shape, and off with
-    ``training=False``.
+    for each row, x's shape without the last axis. ``keep`` is the mask of dropout, 0 with the
+    probability ``dropout_p``: Philox of a seed and an offset, which are two numbers of torch's
+    generator of the device, and of the element's place in x. It is the same again after the same
+    ``torch.manual_seed``; ``training=False`` leaves dropout out.
 
     ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise, and is rounded to it once;
     y is made of the sum as it was rounded, has x's dtype unless ``out_dtype`` says otherwise, and

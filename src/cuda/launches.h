@@ -220,8 +220,7 @@ typedef struct cuda_around_back_args {
 } cuda_around_back_args;
 _Static_assert(sizeof(cuda_around_back_args) <= 4096, "a kernel has 4 KiB of arguments");
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 typedef struct cuda_launch {
     cuda_spec spec;

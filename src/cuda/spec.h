@@ -40,8 +40,9 @@ typedef enum cuda_kernel {
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
-/* ---- Constants of a family ----------------------------------------------------------------------
- * What each is, the head of its kernel's text says. */
+/* ---- Constants of a family ------------------------------------------------------------------- */
+
+/* What each is, the head of its kernel's text says. */
 
 /* Which kernel dense rows go through: those of 16 bits have others. */
 enum rows_variant {
@@ -141,8 +142,7 @@ typedef struct stages_constants {
     int32_t by_sample;      /* backward: rows that share a row of scale and shift belong together */
 } stages_constants;
 
-/* ---- The specialisation -------------------------------------------------------------------------
- */
+/* ---- The specialisation ---------------------------------------------------------------------- */
 
 typedef struct cuda_spec {
     int32_t kernel; /* a cuda_kernel */

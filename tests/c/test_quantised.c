@@ -28,8 +28,7 @@ static bool same_number(DLDataType type, unsigned char a, unsigned char b) {
     return a == b || (isnan(va) && isnan(vb));
 }
 
-/* ---- Every number of a type --------------------------------------------------------------------
- */
+/* ---- Every number of a type ------------------------------------------------------------------ */
 
 /*
  * y is made what is wanted by a modulation: x is 0, so that y = shift. As one row: every number of
@@ -90,8 +89,7 @@ static void every_number(int kind, element real_type) {
     }
 }
 
-/* ---- Scales ------------------------------------------------------------------------------------
- */
+/* ---- Scales ---------------------------------------------------------------------------------- */
 
 typedef struct scaled {
     int64_t rows, cols, block;

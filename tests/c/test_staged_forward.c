@@ -16,8 +16,7 @@
 #include "same_on_tiers.h"
 #include "staged_reference.h"
 
-/* ---- Checks of one run --------------------------------------------------------------------------
- */
+/* ---- Checks of one run ----------------------------------------------------------------------- */
 
 static void check_sum(staged_run *r, const staged_reference *f) {
     real *sum = staged_reals(r, S_SUM, f->elements, 0);
@@ -82,8 +81,7 @@ static void run_and_check(const staged_case *c, const planish_exec *exec) {
     staged_free(&r);
 }
 
-/* ---- Stages, alone and together
- * ------------------------------------------------------------------ */
+/* ---- Stages, alone and together -------------------------------------------------------------- */
 
 /* What stands around the norm, without dtypes and shapes. */
 typedef struct around {
@@ -241,8 +239,7 @@ static void aliases(void) {
         }
 }
 
-/* ---- What changes no bit
- * ------------------------------------------------------------------------- */
+/* ---- What changes no bit --------------------------------------------------------------------- */
 
 /* The bits of a run with these layouts, on so many threads. */
 static uint64_t digest_of(staged_case c, layout in, layout out, int threads) {

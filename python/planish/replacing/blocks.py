@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 import torch
-from planish import _channels, _enable, _groups
+from planish import _channels, _counts, _groups
 from planish.replacing import families, probe
 from planish.replacing.around import watched
 from planish.replacing.layers import Layer, assign, body_of
@@ -154,7 +154,7 @@ def _is_proven(cls: type[nn.Module], block: Any) -> bool:
     with _lock:
         if key not in _proven:
             try:
-                with _enable.uncounted(), probe.apart(), torch.device("cpu"):
+                with _counts.uncounted(), probe.apart(), torch.device("cpu"):
                     _proven[key] = _prove(cls, block)
             except Exception:  # whatever a forward raises
                 _proven[key] = False

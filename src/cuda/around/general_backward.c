@@ -19,8 +19,7 @@ static const role known[CUDA_AROUND_BACK_ROLES] = {
     ROLE_SHIFT,  ROLE_GATE,    ROLE_BRANCH,       ROLE_DSUM,      ROLE_DRESIDUAL,    ROLE_DSCALE,
     ROLE_DSHIFT, ROLE_DGATE,   ROLE_DCOLUMN_SCALE};
 
-/* ---- Axes -------------------------------------------------------------------------------------
- */
+/* ---- Axes ------------------------------------------------------------------------------------ */
 
 static int64_t size_of_stride(int64_t stride) {
     return stride < 0 ? -stride : stride;
@@ -74,8 +73,7 @@ static bool is_dense(const cuda_plan *plan, const cuda_spec *spec, bool outer) {
     return false;
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static bool make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
@@ -110,8 +108,7 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
                     (long long)plan->rows, (long long)plan->cols, plan->axis_count);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_launch *launches,
                 int *count) {

@@ -14,8 +14,7 @@ static int64_t size_of_stride(int64_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
-/* ---- Axes -------------------------------------------------------------------------------------
- */
+/* ---- Axes ------------------------------------------------------------------------------------ */
 
 /* The tensor whose order in memory decides. */
 static role model(const problem *p) {
@@ -62,8 +61,7 @@ static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
     return false;
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static bool is_backward(const cuda_plan *plan) {
     const int32_t pass = plan->main.pass;
@@ -139,8 +137,7 @@ static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes
                     plan->axis_count, plan->main.general.lanes);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* The specialisation of one kernel, without what it does not look at. */
 static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
