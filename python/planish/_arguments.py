@@ -22,6 +22,7 @@ __all__ = [
     "axes_of",
     "check_activation",
     "check_cast",
+    "check_floats",
     "check_optional",
     "check_parameter",
     "check_tensor",
@@ -74,6 +75,13 @@ def check_optional(function: str, **tensors: Any) -> None:
     for name, given in tensors.items():
         if given is not None:
             check_tensor(function, name, given)
+
+
+def check_floats(function: str, **tensors: Tensor | None) -> None:
+    """Raises NotImplementedError for one of whole numbers or booleans."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise NotImplementedError(f"{function}: not implemented for {name} of {tensor.dtype}")
 
 
 def number_of(function: str, name: str, given: Any) -> float:

@@ -331,6 +331,7 @@ class EvoNorm2dS0(nn.Module):
         if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
             x = x.clone()  # autograd saves no tensor that was made in inference mode
         if not _planish_runs(x):
+            _arguments.check_floats("EvoNorm2dS0", x=x)
             return self._composed(x)
         apart = _eager.split_channels(x, self.groups)
         _, squares = _norms.statistics(apart, [2, 3, 4])

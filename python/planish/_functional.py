@@ -338,5 +338,9 @@ def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:
         return _node(weight_standardize, w, eps=eps)
     check_tensor("weight_standardize", "w", w)
     if w.dim() < 2:
-        raise RuntimeError(f"weight_standardize: Expected 2 dimensions or more, but got {w.dim()}")
+        raise RuntimeError(
+            f"weight_standardize: Expected w to have 2 dimensions or more, but got {w.dim()}"
+        )
+    _check_x("weight_standardize", w, "w")
+    eps = number_of("weight_standardize", "eps", eps)
     return _norm("layer_norm", w, range(1, w.dim()), None, None, eps, None, keep=True)

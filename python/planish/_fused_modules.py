@@ -229,7 +229,7 @@ class ModulatedLayerNorm(_Norm):
     def forward(
         self,
         x: Tensor,
-        scale: Tensor,
+        scale: Tensor | None,
         shift: Tensor | None,
         residual: Tensor | None = None,
         gate: Tensor | None = None,

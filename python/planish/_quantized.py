@@ -74,10 +74,11 @@ def check(
     amax_floor: float,
     scale_bound: float | None,
     x: Tensor,
+    dtype_name: str = "dtype",
 ) -> None:
     if dtype not in LARGEST:
         known = ", ".join(str(known) for known in LARGEST)
-        raise TypeError(f"{function}: dtype is {dtype}; known are {known}")
+        raise TypeError(f"{function}: {dtype_name} is {dtype}; known are {known}")
     known_per = isinstance(per, str | int) and not isinstance(per, bool)
     if not known_per or per not in ("row", "tensor", *BLOCKS):
         raise ValueError(
