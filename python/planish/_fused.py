@@ -3,8 +3,8 @@ behind it, the norms of queries and keys.
 
 Every function here is one call of planish's kernels, in both directions (_staged.py); where these
 cannot take it, or a transform of torch's wants torch's own operators, a composition of planish's
-norm and these. The results are those of the formulas, rounded where they say so. Gates are in
-_gated.py, quantised results in _quantized.py, the modules in _fused_modules.py.
+norm and these. Gates are in _gated.py, quantised results in _quantized.py, the modules in
+_fused_modules.py.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ def _add_norm(
         _stages.check_parameter(function, name, parameter, x)
     dropout_p = _stages.check_probability(function, dropout_p)
     rows = _stages.check_row_scale(function, row_scale, x)
+    if training and dropout_p == 1:
+        x = _stages.nothing_of(x, column_scale, rows)
+        dropout_p, row_scale, column_scale, rows = 0.0, None, None, None
     _stages.check_float(function, "sum_dtype", sum_dtype)
     _stages.check_float(function, "out_dtype", out_dtype)
     check_cast(function, cast)
@@ -78,7 +81,6 @@ def _add_norm(
         y = _stages.weighted(xhat, weight, bias, weight_offset)
         return (y if out_dtype is None else y.to(out_dtype)), total
     y_dtype = out_dtype or (total_dtype if cast == "xhat" else x.dtype)
-    drops = dropout_p if training else 0.0
     fused = _staged.norm(
         way_of(x, residual, weight, bias, row_scale, column_scale),
         x,
@@ -88,7 +90,7 @@ def _add_norm(
         rms,
         weight_offset=weight_offset,
         round_xhat=rounds,
-        dropout_p=drops,
+        dropout_p=dropout_p if training else 0.0,
         y_dtype=y_dtype,
         sum_dtype=total_dtype,
         known=kept,
@@ -97,8 +99,8 @@ def _add_norm(
         return fused
     wide = _stages.compute_dtype(x.dtype, residual.dtype)
     u = _stages.scaled(x, wide, column_scale, rows)
-    if drops:
-        u, _ = _stages.drop(u.to(wide), drops)
+    if training and dropout_p:
+        u, _ = _stages.drop(u.to(wide), dropout_p)
     total = _stages.sum_with(u, residual, total_dtype)
     if rounds:
         xhat = _stages.norm_last(rms, total, None, None, eps, 0.0, total_dtype)
@@ -147,8 +149,8 @@ def add_layer_norm(
     operators for transforms of torch.func, forward mode, subclasses, a ``row_scale`` with a
     gradient, and where planish has no kernel; its mask of dropout is another.
 
-    Raises TypeError for what is no tensor or number, RuntimeError for shapes and devices that do
-    not fit, ValueError for another ``dropout_p`` or ``cast``, NotImplementedError for a dtype.
+    Raises TypeError for what is no tensor or number, RuntimeError for other shapes and devices,
+    ValueError for another ``dropout_p`` or ``cast``, NotImplementedError for another dtype.
     """
     return _add_norm(
         False,
@@ -188,8 +190,7 @@ def add_rms_norm(
 
         y = sum / sqrt(mean(sum^2) + eps) * (weight_offset + weight)
 
-    Everything else as :func:`add_layer_norm`, but that there is no bias, and ``eps`` may be None:
-    see :func:`planish.rms_norm`.
+    Everything else as :func:`add_layer_norm`, but there is no bias, and ``eps`` may be None.
     """
     return _add_norm(
         True,
@@ -240,7 +241,7 @@ def _modulated_norm(
         _stages.check_parameter(function, name, parameter, x)
     _stages.check_like_x(function, "residual", residual, x)
     if residual is None and (gate is not None or sum_dtype is not None):
-        given = "gate" if gate is not None else "sum_dtype"
+        given = "sum_dtype" if gate is None else "gate"
         raise ValueError(
             f"{function}: {given} is given without a residual; it is of the sum residual + gate * x"
         )
@@ -251,7 +252,7 @@ def _modulated_norm(
     as_given = gate, scale, shift
     gate = _stages.along_columns(gate, x, x.dim())
     scale, shift = (_stages.along_columns(t, x, 1) for t in (scale, shift))
-    same = all(a is b for a, b in zip((gate, scale, shift), as_given, strict=True))
+    same = gate is as_given[0] and scale is as_given[1] and shift is as_given[2]
     fused = _staged.norm(
         way_of(x, scale, shift, weight, bias, residual, gate),
         x,
@@ -312,9 +313,9 @@ def modulated_layer_norm(
 
     One pass over memory, and one backward; a composition as :func:`add_layer_norm` says.
 
-    Raises TypeError for what is no tensor or no number and where scale and shift are both None,
-    RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype without
-    a residual, NotImplementedError for another dtype or layout.
+    Raises TypeError for what is no tensor or number and where scale and shift are None,
+    RuntimeError for shapes and devices, ValueError for a gate or sum_dtype without a residual,
+    NotImplementedError for another dtype.
     """
     return _modulated_norm(
         False, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -338,8 +339,7 @@ def modulated_rms_norm(
 
         z = s / sqrt(mean(s^2) + eps) * (weight_offset + weight) + bias
 
-    Everything else as :func:`modulated_layer_norm`, but that ``eps`` may be None: see
-    :func:`planish.rms_norm`.
+    Everything else as :func:`modulated_layer_norm`, but that ``eps`` may be None.
     """
     return _modulated_norm(
         True, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -393,8 +393,8 @@ def qk_norm(
             _stages.norm_last(rms, k, k_weight, None, k_eps, weight_offset, k.dtype),
         )
     norm = _functional.rms_norm if rms else _functional.layer_norm
-    axes = _stages.last_axes(q, q_weight), _stages.last_axes(k, k_weight)
+    q_axes, k_axes = _stages.last_axes(q, q_weight), _stages.last_axes(k, k_weight)
     return (
-        norm(q, -1, q_weight, None, q_eps, axes[0], weight_offset=weight_offset, cast=cast),
-        norm(k, -1, k_weight, None, k_eps, axes[1], weight_offset=weight_offset, cast=cast),
+        norm(q, -1, q_weight, None, q_eps, q_axes, weight_offset=weight_offset, cast=cast),
+        norm(k, -1, k_weight, None, k_eps, k_axes, weight_offset=weight_offset, cast=cast),
     )

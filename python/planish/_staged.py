@@ -136,8 +136,8 @@ def norm(
     """(y, sum or None), or None for the composition. ``affine`` and ``column``: the axes of weight
     and bias and of column_scale, by default x's last as far as they have them. ``known``: what
     it comes to is kept for it (_prepared.py), ``split`` beside it."""
-    if (way is not Way.PLAIN and way is not Way.OPERATOR) or dropout_p >= 1:
-        return None  # dropout of everything leaves nothing to scale by
+    if way is not Way.PLAIN and way is not Way.OPERATOR:
+        return None
     residual, row_scale, column_scale, weight, bias, scale, shift, gate = around
     weight, offset = whole_offset(weight, weight_offset)
     weight, bias = _together(weight, bias)

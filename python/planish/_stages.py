@@ -25,6 +25,7 @@ __all__ = [
     "kernels_round",
     "last_axes",
     "norm_last",
+    "nothing_of",
     "rounds_xhat",
     "scaled",
     "silu",
@@ -197,6 +198,12 @@ def drop(value: Tensor, p: float) -> tuple[Tensor, Tensor]:
     keep = torch.rand_like(value, dtype=torch.float32, memory_format=like) >= p
     left = value / (1 - p) if p < 1 else value  # of what is dropped whole nothing is left
     return torch.where(keep, left, 0), keep
+
+
+def nothing_of(x: Tensor, *factors: Tensor | None) -> Tensor:
+    """What dropout of everything leaves of x and its factors: 0, and gradients of 0."""
+    u = scaled(x, compute_dtype(x.dtype), *factors)
+    return torch.where(torch.zeros_like(u, dtype=torch.bool), u, 0).to(x.dtype)
 
 
 def scaled(x: Tensor, wide: torch.dtype, *factors: Tensor | None) -> Tensor:
