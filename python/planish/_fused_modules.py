@@ -63,7 +63,7 @@ class _Norm(nn.Module):
     def _check_x(self, x: Tensor) -> None:
         """What a weight would say, where there may be none."""
         shape = self.normalized_shape
-        if not isinstance(x, Tensor) or x.shape[x.dim() - len(shape) :] != shape:
+        if not isinstance(x, Tensor) or x.shape[-len(shape) :] != shape:
             name, count = type(self).__name__, len(shape)
             check_tensor(name, "x", x)
             last = f"{shape[0]} columns" if count == 1 else f"last axes of sizes {list(shape)}"

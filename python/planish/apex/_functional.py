@@ -122,11 +122,14 @@ def fused_norm(
 ) -> Tensor:
     """LayerNorm, or RMSNorm (``rms``, without bias), over the last axes of x. Any parameter may be
     None. ``mixed``: the result has the dtype of the weight, else x's."""
-    for parameter in (weight, bias):
-        if not (isinstance(x, Tensor) and (parameter is None or isinstance(parameter, Tensor))):
-            function = "fused_rms_norm" if rms else "fused_layer_norm"
-            check_tensor(function, "input", x)
-            check_optional(function, weight=weight, bias=bias)
+    if not (
+        isinstance(x, Tensor)
+        and (weight is None or isinstance(weight, Tensor))
+        and (bias is None or isinstance(bias, Tensor))
+    ):
+        function = "fused_rms_norm" if rms else "fused_layer_norm"
+        check_tensor(function, "input", x)
+        check_optional(function, weight=weight, bias=bias)
     device = "cpu" if x.is_cpu else x.device.type
     given = normalized_shape
     shape = (given,) if isinstance(given, int) else tuple(given)
