@@ -45,6 +45,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 def _check_image(module: nn.Module, x: Tensor, channels: int) -> None:
     name = type(module).__name__
+    _arguments.check_tensor(name, "x", x)
     if x.dim() != 4:
         raise RuntimeError(f"{name}: Expected 4D input (N, C, H, W), but got {x.dim()}D input")
     if x.shape[1] != channels:
@@ -196,6 +197,8 @@ class GroupNorm(nn.GroupNorm):
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(self, input)
+        if not isinstance(input, Tensor):
+            _arguments.check_tensor("GroupNorm", "input", input)
         fits = input.dim() > 1 and input.shape[1] == self.num_channels
         if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
@@ -231,6 +234,8 @@ class _InstanceNorm:
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(module, input)
+        if not isinstance(input, Tensor):
+            _arguments.check_tensor(type(self).__name__, "input", input)
         if way is Way.TORCH or not _InstanceNorm._is_for_planish(self, input):
             result: Tensor = nn.modules.instancenorm._InstanceNorm.forward(module, input)
             return result
@@ -304,6 +309,8 @@ class EvoNorm2dS0(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
+        num_features = _arguments.size_of("EvoNorm2dS0", "num_features", num_features)
+        groups = _arguments.whole_of("EvoNorm2dS0", "groups", groups)
         if groups <= 0 or num_features % groups:
             raise ValueError(
                 f"EvoNorm2dS0: groups is {groups}; wanted a divisor of {num_features} features"
@@ -328,6 +335,7 @@ class EvoNorm2dS0(nn.Module):
         if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
             x = x.clone()  # autograd saves no tensor that was made in inference mode
         if not _planish_runs(x):
+            _arguments.check_floats("EvoNorm2dS0", x=x)
             return self._composed(x)
         apart = _eager.split_channels(x, self.groups)
         _, squares = _norms.statistics(apart, [2, 3, 4])

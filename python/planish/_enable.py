@@ -53,6 +53,13 @@ _REPLACED = {
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
 _active: set[tuple[str, str]] = set()
 
+#: What enable() asked for and disable() has not taken back: (op, device, autocast is kept).
+_Group = tuple[str, str, bool]
+_explicit: set[_Group] = set()
+
+#: What each block of enabled() that is under way asks for beside it, whichever thread is in it.
+_blocks: list[set[_Group]] = []
+
 #: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
 _autocast_passes: dict[str, Any] = {}
 
@@ -199,37 +206,52 @@ def enable(
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
     """
+    groups = _asked(ops, devices, autocast)
+    with _lock:
+        _put(groups)
+        _explicit.update(groups)
+
+
+def _asked(
+    ops: str | Iterable[str] | None, devices: str | Iterable[str] | None, autocast: str | None
+) -> set[_Group]:
+    """The arguments of enable() as groups."""
     if autocast not in (None, "keep"):
         raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
     names, places = _chosen(ops, _OPS, "ops"), _chosen_devices(devices)
-    wanted = {(op, device) for op in names for device in places}
-    keep = autocast == "keep" and "cuda" in places
-    mask = sum(_GROUPS[group] for group in wanted) | (_CUDA_MIXED if keep else 0)
-    with _lock:
-        missing = mask & ~library().enabled()
-        added = [group for group, bit in _GROUPS.items() if bit & missing]
-        if missing:
-            if any(device == "cuda" for _, device in added):
-                _check_cuda()
-            library().enable(missing)
-        if keep:
-            _let_autocast_pass(names)
-        if not added:
-            return
-        _keep_records(added)
-        for op, device in added:
-            if op == "rms_norm":
-                _tell_python_dispatcher(device)
-        _forget_resolved_kernels()
-        _active.update(added)
-        for device in places:
-            replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
-            if replaced:
-                _log.info(
-                    "torch's aten::%s now run on planish (%s)",
-                    ", aten::".join(replaced),
-                    _KEYS[device],
-                )
+    return {
+        (op, device, device == "cuda" and autocast == "keep") for op in names for device in places
+    }
+
+
+def _put(groups: set[_Group]) -> None:
+    """Puts planish under these operators, where it is not under them already."""
+    pairs, kept = _effect(groups)
+    mask = sum(_GROUPS[pair] for pair in pairs) | (_CUDA_MIXED if kept else 0)
+    missing = mask & ~library().enabled()
+    added = [group for group, bit in _GROUPS.items() if bit & missing]
+    if missing:
+        if any(device == "cuda" for _, device in added):
+            _check_cuda()
+        library().enable(missing)
+    if kept:
+        _let_autocast_pass(sorted(kept))
+    if not added:
+        return
+    _keep_records(added)
+    for op, device in added:
+        if op == "rms_norm":
+            _tell_python_dispatcher(device)
+    _forget_resolved_kernels()
+    _active.update(added)
+    for device in _DEVICES:
+        replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
+        if replaced:
+            _log.info(
+                "torch's aten::%s now run on planish (%s)",
+                ", aten::".join(replaced),
+                _KEYS[device],
+            )
 
 
 def disable() -> bool:
@@ -244,20 +266,25 @@ def disable() -> bool:
     recorded while planish was enabled must still find it.
     """
     with _lock:
-        _active.clear()
-        _give_back_autocast()
-        patience = time.monotonic() + _PATIENCE_SECONDS
-        while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
-            if time.monotonic() > patience:
-                _log.warning(
-                    "planish is off, but other threads kept its kernels from being removed"
-                )
-                break
-            time.sleep(0.001)  # lets other Python threads finish what they are in
-        for device in _DEVICES:
-            _untell_python_dispatcher(device)
-        _forget_resolved_kernels()
-        return removed
+        _explicit.clear()
+        _blocks.clear()
+        return _take_away()
+
+
+def _take_away() -> bool:
+    """Takes planish from under all of torch's operators; whether the registrations are removed."""
+    _active.clear()
+    _give_back_autocast()
+    patience = time.monotonic() + _PATIENCE_SECONDS
+    while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
+        if time.monotonic() > patience:
+            _log.warning("planish is off, but other threads kept its kernels from being removed")
+            break
+        time.sleep(0.001)  # lets other Python threads finish what they are in
+    for device in _DEVICES:
+        _untell_python_dispatcher(device)
+    _forget_resolved_kernels()
+    return removed
 
 
 def is_enabled(op: str, device: str = "cpu") -> bool:
@@ -279,10 +306,6 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
     return on_planish and x.is_contiguous() and not x.is_inference()
 
 
-def _state() -> tuple[set[tuple[str, str]], set[str]]:
-    return set(_active), set(_autocast_passes)
-
-
 @contextlib.contextmanager
 def enabled(
     ops: str | Iterable[str] | None = None,
@@ -291,18 +314,34 @@ def enabled(
 ) -> Iterator[None]:
     """:func:`enable` for a block; afterwards everything is as it was before.
 
-    This is a switch of the whole process: other threads see it too.
+    This is a switch of the whole process: other threads see it too. Where blocks overlap, of
+    several threads or one in another, planish is on for what any of them asks for, until the last
+    of these ends. :func:`enable` and :func:`disable` inside of a block outlast it: what the one
+    asks for stays, and after the other planish is off, for all blocks.
     """
+    block = _asked(ops, devices, autocast)
     with _lock:
-        before = _state()
-    enable(ops, devices, autocast)
+        _put(block)
+        _blocks.append(block)
     try:
         yield
     finally:
         with _lock:
-            if _state() != before:
-                disable()
-                groups, passes = before
-                for op, device in groups:
-                    kept = device == "cuda" and passes & set(_AUTOCAST[op])
-                    enable(op, device, "keep" if kept else None)
+            _end(block)
+
+
+def _end(block: set[_Group]) -> None:
+    """Takes away what only this block asked for."""
+    left = [other for other in _blocks if other is not block]
+    if len(left) == len(_blocks):
+        return  # disable() came in between
+    _blocks[:] = left
+    wanted = _explicit.union(*left)
+    if _effect(wanted | block) != _effect(wanted):
+        _take_away()
+        _put(wanted)
+
+
+def _effect(groups: set[_Group]) -> tuple[set[tuple[str, str]], set[str]]:
+    """The groups that run on planish, and the operators that keep dtypes under autocast."""
+    return {(op, device) for op, device, _ in groups}, {op for op, _, keep in groups if keep}

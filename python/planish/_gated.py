@@ -4,7 +4,7 @@ composed, as _fused.py has it."""
 from __future__ import annotations
 
 from planish import _prepared, _staged, _stages
-from planish._arguments import check_cast
+from planish._arguments import check_cast, eps_of, number_of, whole_of
 from planish._staged import Around
 from planish._ways import way_of
 from torch import Tensor
@@ -18,7 +18,7 @@ def _gated_norm(
     gate: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    eps: float | None,
     norm_before_gate: bool,
     group_size: int | None,
     weight_offset: float,
@@ -32,11 +32,15 @@ def _gated_norm(
         return known[0]
     function = "gated_rms_norm" if rms else "gated_layer_norm"
     _stages.check_x(function, x)
-    _stages.check_gate(function, gate, x)
+    _stages.check_like_x(function, "gate", gate, x, optional=False)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
     check_cast(function, cast)
+    eps = eps_of(function, eps, rms, x.dtype)
+    weight_offset = number_of(function, "weight_offset", weight_offset)
     columns = x.shape[-1]
+    if group_size is not None:
+        group_size = whole_of(function, "group_size", group_size)
     if group_size is not None and (group_size <= 0 or columns % group_size):
         raise ValueError(
             f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
@@ -141,7 +145,7 @@ def gated_rms_norm(
     x: Tensor,
     gate: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = 1e-5,
     *,
     norm_before_gate: bool = True,
     group_size: int | None = None,
@@ -153,7 +157,8 @@ def gated_rms_norm(
         y = norm(x) * silu(gate)       norm_before_gate=True
         y = norm(x * silu(gate))       norm_before_gate=False
 
-    with ``norm(s) = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)``. ``gate`` has x's shape.
+    with ``norm(s) = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)``. ``gate`` has x's shape;
+    ``eps`` may be None, as :func:`planish.rms_norm` has it.
     ``group_size``: the mean is over each group of so many neighbouring columns; ``weight`` has the
     size of the last axis all the same (or the sizes of the last axes).
 
@@ -166,9 +171,9 @@ def gated_rms_norm(
 
     One pass over memory, and one backward; a composition as :func:`planish.add_layer_norm` says.
 
-    Raises RuntimeError for shapes and devices that do not fit, ValueError for a group_size that
-    does not divide the columns and for another ``cast``, TypeError for a gate that is no tensor,
-    NotImplementedError for another dtype.
+    Raises TypeError for what is no tensor or no number, RuntimeError for shapes and devices that do
+    not fit, ValueError for a group_size that does not divide the columns and for another ``cast``,
+    NotImplementedError for another dtype or layout.
     """
     return _gated_norm(
         True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset, cast

@@ -23,6 +23,8 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Tensor | None) -> bool:
     """Anything else is torch's, its errors included."""
+    if x is None:
+        return False
     count, ndim, device = len(normalized_shape), x.dim(), x.device
     if not 0 < count <= ndim <= 16 or x.dtype not in _functional._DTYPES:
         return False

@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import torch
 from planish import _composite, _ops
+from planish._arguments import rms_eps as rms_eps
 from planish._eager import Axes, forward_arguments, last_strides
 from planish._eager import norm as eager_norm
 from planish._ways import Way, way_of
 from torch import Tensor
 
 __all__ = ["group_norm", "norm", "rms_eps", "statistics"]
-
-
-def rms_eps(eps: float | None, x: Tensor) -> float:
-    """eps as torch's RMS norm has it: None stands for that of the arithmetic."""
-    if eps is not None:
-        return eps
-    return torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
 
 
 def norm(

@@ -49,7 +49,13 @@ class Options:
 
 
 def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
-    if out_dtype is not None and out_dtype not in DTYPES:
+    if out_dtype is None:
+        return
+    if not isinstance(out_dtype, torch.dtype):
+        raise TypeError(
+            f"{function}: Expected out_dtype to be a torch.dtype, but got {out_dtype!r}"
+        )
+    if out_dtype not in DTYPES:
         raise NotImplementedError(f"{function}: not implemented for out_dtype of {out_dtype}")
 
 

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from planish import _derivatives, _ops
+from planish import _derivatives, _ops, _prepared
+from planish._arguments import rms_eps
 from planish._ways import Way, below_autograd, is_plain, needs_graph, signature, way_of
 from torch import Tensor
 
-__all__ = ["Kept", "key_of", "known", "norms"]
+__all__ = ["Kept", "eps_of_both", "key_of", "known", "norms"]
 
 #: first, second, first_weight, second_weight.
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
@@ -249,11 +250,23 @@ def _is_inference(tensors: Tensors) -> bool:
     return needs_graph(*tensors) and any(t is not None and t.is_inference() for t in tensors)
 
 
+def eps_of_both(first: Any, second: Any) -> float | None:
+    """eps=None of RMS norms as a number, if it is the same for both; None also for what is no
+    tensor."""
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return None
+    eps = rms_eps(None, first)
+    return eps if eps == rms_eps(None, second) else None
+
+
 def known(
-    key: Kept | None, tensors: Tensors, eps: float, rms: bool, weight_offset: float
+    key: Kept | None, tensors: Tensors, eps: float | None, rms: bool, weight_offset: float
 ) -> tuple[Tensor, Tensor] | None:
     """The norms of a call that is known by this key; None otherwise."""
-    if key is None or key not in _kept or _is_inference(tensors):
+    try:
+        if key is None or eps is None or key not in _kept or _is_inference(tensors):
+            return None
+    except TypeError:  # an option without a hash is none that the function takes
         return None
     return _plain(tensors, eps, rms, int(weight_offset))
 
@@ -287,7 +300,7 @@ def norms(
         if _is_inference(tensors):
             return None
         results = _plain(tensors, eps, rms, int(weight_offset))
-        if key is not None:
+        if key is not None and not _prepared.holds_tensors(key[0]):
             if len(_kept) >= _ROOM:
                 _kept.clear()
             _kept.add(key)

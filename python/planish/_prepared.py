@@ -18,7 +18,7 @@ from planish._staged_derivatives import Saved, is_unavailable
 from planish._ways import below_autograd, is_plain, signature
 from torch import Tensor
 
-__all__ = ["Call", "Known", "Tensors", "first", "key_of", "run"]
+__all__ = ["Call", "Known", "Tensors", "first", "holds_tensors", "key_of", "run"]
 
 #: So many combinations are kept; then it begins anew. Sequences of many lengths would fill memory.
 _ROOM = 4096
@@ -70,14 +70,22 @@ def first(known: Known, call: Call) -> tuple[Tensor, Any] | None:
         _calls.clear()
     _calls[key] = call
     results = run(key, tensors)
-    if results is None:
+    if results is None or holds_tensors(key[0]):
         _calls.pop(key, None)
     return results
 
 
+def holds_tensors(options: tuple[Any, ...]) -> bool:
+    """Whether one of the options is a number in a tensor, which may be another the next time."""
+    return any(isinstance(option, Tensor) for option in options)
+
+
 def run(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
     """(y, sum or None) of a call that is known by this key; None otherwise."""
-    call = None if key is None else _calls.get(key)
+    try:
+        call = None if key is None else _calls.get(key)
+    except TypeError:  # an option without a hash is none that the function takes
+        return None
     if call is None:
         return None
     try:

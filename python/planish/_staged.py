@@ -267,7 +267,7 @@ def norm_into(
         with below_autograd():
             _into_op(*arguments)
     except RuntimeError as error:
-        if is_unavailable(error) or "(PLANISH_ERROR_OVERLAP)" in str(error):
+        if is_unavailable(error) or " shares memory with " in str(error):
             return False  # torch's operators do as well as they can where memory is shared
         raise
     torch.autograd.graph.increment_version((out,) if total is None else (out, total))

@@ -30,7 +30,7 @@ __all__ = [
 
 def is_unavailable(error: RuntimeError) -> bool:
     """Whether it says that the library cannot run such a norm here."""
-    return "(PLANISH_ERROR_UNAVAILABLE)" in str(error)
+    return str(error).startswith("planish has no kernel for this: ")
 
 
 # ---- The forward --------------------------------------------------------------------------------

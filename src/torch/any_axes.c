@@ -17,7 +17,6 @@
  * have x's dtype, the statistics f32 (f64 where x is, or an activation follows, whose backward
  * wants the mean with all its digits), dweight and dbias the dtype of weight, or of x without one.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "calls.h"
@@ -108,11 +107,7 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
             make_dense(grad, dy, &dense_dy);
         status = run_norm(&a->op, pass, tensors, error);
     }
-    if (status == PLANISH_OK)
-        return;
-    char sentence[640];
-    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
-    torch_throw(sentence);
+    throw_unless_ok(status, text);
 }
 
 static new_tensor new_statistic(axes *a, const DLTensor *x, DLTensor *view) {

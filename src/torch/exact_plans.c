@@ -72,7 +72,8 @@ static void add_op(plan_key *key, const planish_norm *op, planish_pass pass) {
 }
 
 static void add_tensor(plan_key *key, const DLTensor *t) {
-    add(key, (uint64_t)t->dtype.code | (uint64_t)t->dtype.bits << 8 | (uint64_t)t->ndim << 16);
+    add(key, (uint64_t)t->dtype.code | (uint64_t)t->dtype.bits << 8 | (uint64_t)t->ndim << 16 |
+                 (uint64_t)t->device.device_type << 24 | (uint64_t)t->device.device_id << 32);
     for (int32_t i = 0; i < t->ndim; i++) {
         add(key, (uint64_t)t->shape[i]);
         add(key, (uint64_t)t->strides[i]);

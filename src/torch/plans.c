@@ -71,6 +71,44 @@ static bool is_channels_last(const DLTensor *view) {
     return true;
 }
 
+static bool on_same_device(const DLTensor *a, const DLTensor *b) {
+    return a->device.device_type == b->device.device_type &&
+           a->device.device_id == b->device.device_id;
+}
+
+static bool is_like(const DLTensor *view, const DLTensor *x) {
+    return !view || (on_same_device(view, x) && same_shape(view, x));
+}
+
+/* Whether a tensor has these axes of x: their sizes in order, or x's rank with 1 elsewhere. */
+static bool has_axes(const DLTensor *view, const DLTensor *x, uint64_t axes) {
+    if (!view)
+        return true;
+    if (!on_same_device(view, x))
+        return false;
+    const bool packed = view->ndim == __builtin_popcountll(axes);
+    if (!packed && view->ndim != x->ndim)
+        return false;
+    for (int32_t i = 0, next = 0; i < x->ndim; i++) {
+        const bool varies = axes >> i & 1;
+        if (packed && !varies)
+            continue;
+        if (view->shape[packed ? next++ : i] != (varies ? x->shape[i] : 1))
+            return false;
+    }
+    return true;
+}
+
+/* Whether all that callers give has the sizes and the device that go with x: a key holds those of x
+ * alone, and a plan that is found looks at no other. Gradients were made for x. */
+static bool fits(const planish_norm *op, planish_pass pass, const planish_tensors *t) {
+    const uint64_t kept = (PLANISH_AXIS(t->x->ndim) - 1) & ~op->reduce_axes;
+    return has_axes(t->weight, t->x, op->affine_axes) && has_axes(t->bias, t->x, op->affine_axes) &&
+           is_like(t->y, t->x) && is_like(t->dy, t->x) &&
+           (pass == PLANISH_FORWARD ||
+            (has_axes(t->mean, t->x, kept) && has_axes(t->rstd, t->x, kept)));
+}
+
 /* Inputs may come with any strides. dweight, dbias and, forward, the statistics were made dense. */
 static bool parameters_are_dense(planish_pass pass, const planish_tensors *t) {
     return is_dense(t->weight) && is_dense(t->bias) &&
@@ -125,7 +163,7 @@ static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
     int64_t elements = measure(key, op, x);
     key->device = x->device.device_type == kDLCUDA ? (uint64_t)x->device.device_id + 1 : 0;
     bool large = elements > small && !key->device;
-    if (elements == 0 || large || !parameters_are_dense(pass, tensors))
+    if (elements == 0 || large || !parameters_are_dense(pass, tensors) || !fits(op, pass, tensors))
         return false;
     tensors_by_role(tensors, list);
     memcpy(&key->eps_bits, &op->eps, sizeof key->eps_bits);

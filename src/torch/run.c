@@ -4,6 +4,7 @@
 
 #include "run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "../roles.h"
@@ -213,4 +214,22 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
 planish_status run_norm_into(const planish_norm *op, planish_pass pass,
                              const planish_tensors *tensors, message error) {
     return run(op, pass, tensors, LEAVE_NONE, false, error);
+}
+
+void throw_unless_ok(planish_status status, const char *text) {
+    static const char holder[] = "op->";
+    if (status == PLANISH_OK)
+        return;
+    char sentence[640];
+    int length = snprintf(sentence, sizeof sentence, "%s",
+                          status == PLANISH_ERROR_UNAVAILABLE ? "planish has no kernel for this: "
+                                                              : "planish: ");
+    while (*text && length < (int)sizeof sentence - 1) {
+        if (!strncmp(text, holder, strlen(holder)))
+            text += strlen(holder);
+        else
+            sentence[length++] = *text++;
+    }
+    sentence[length] = 0;
+    torch_throw(sentence);
 }

@@ -35,4 +35,11 @@ planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
 planish_status run_norm_if_faster(const planish_norm *op, planish_pass pass,
                                   const planish_tensors *tensors, message error);
 
+/*
+ * Throws what became of one of these, in the words of a Python function's arguments: without the
+ * struct of the C API that holds them. python/planish/_staged_derivatives.py (is_unavailable)
+ * knows UNAVAILABLE by how its sentence begins.
+ */
+void throw_unless_ok(planish_status status, const char *text);
+
 #endif

@@ -3,7 +3,6 @@
  */
 #include "staged.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "run.h"
@@ -98,14 +97,6 @@ static void make_dense(staged *s) {
         s->copies[r] = new_dense_copy(s->given[r]);
         s->view[r] = view_input(handle_of(&s->copies[r]));
     }
-}
-
-static void throw_unless_ok(planish_status status, const char *text) {
-    if (status == PLANISH_OK)
-        return;
-    char sentence[640];
-    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
-    torch_throw(sentence);
 }
 
 void staged_run(staged *s, planish_pass pass, bool into) {

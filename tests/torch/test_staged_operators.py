@@ -247,7 +247,7 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
     class Refused:
         @staticmethod
         def _op(*_: Any) -> None:
-            raise RuntimeError("planish: no kernel (PLANISH_ERROR_UNAVAILABLE)")
+            raise RuntimeError("planish has no kernel for this: none")
 
     class Operator:
         default = Refused

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import torch
 from planish import _enable
 from planish import _functional as planish_functions
+from planish._arguments import check_floats, check_optional, check_tensor
 from planish.apex import _autocast_utils, _functions, _kernels, _recovery
 from torch import Tensor
 
@@ -31,6 +32,8 @@ def _torch_norm(
     dtype: torch.dtype,
 ) -> Tensor:
     """torch's operators, which do not all take parameters of another dtype than x."""
+    function = "fused_rms_norm" if rms else "fused_layer_norm"
+    check_floats(function, input=x, weight=weight, bias=bias)
     widest = x.dtype
     for parameter in (weight, bias):
         if parameter is not None:
@@ -119,6 +122,14 @@ def fused_norm(
 ) -> Tensor:
     """LayerNorm, or RMSNorm (``rms``, without bias), over the last axes of x. Any parameter may be
     None. ``mixed``: the result has the dtype of the weight, else x's."""
+    if not (
+        isinstance(x, Tensor)
+        and (weight is None or isinstance(weight, Tensor))
+        and (bias is None or isinstance(bias, Tensor))
+    ):
+        function = "fused_rms_norm" if rms else "fused_layer_norm"
+        check_tensor(function, "input", x)
+        check_optional(function, weight=weight, bias=bias)
     device = "cpu" if x.is_cpu else x.device.type
     given = normalized_shape
     shape = (given,) if isinstance(given, int) else tuple(given)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from planish import _functional  # which defines the operators
+from planish._arguments import check_floats, check_optional, check_tensor
 from planish.apex import _recovery
 from planish.apex._recovery import as_dtype
 from torch import Tensor
@@ -61,6 +62,10 @@ def forward(
     mixed: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, and mean and rstd of each row; of an RMS norm mean has no elements."""
+    function = "rms_forward" if rms else "forward"
+    check_tensor(function, "input", x)
+    check_optional(function, weight=weight, bias=bias)
+    check_floats(function, input=x, weight=weight, bias=bias)
     shape = tuple(shape)
     check_shape(x, shape)
     dtype = result_dtype(x, weight, mixed)
@@ -87,6 +92,11 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx, dweight, dbias, each where wanted. dx has the dtype of ``x_or_y``, the others that of
     their parameter. ``smallest``: see :func:`planish.apex._recovery.recovered`."""
+    function = "rms_backward" if rms else "backward"
+    for name, given in (("dout", dy), ("input_or_output", x_or_y), ("invvar", rstd)):
+        check_tensor(function, name, given)
+    check_optional(function, mean=mean, weight=weight, bias=bias)
+    check_floats(function, dout=dy, input_or_output=x_or_y, invvar=rstd, weight=weight, bias=bias)
     shape = tuple(shape)
     check_shape(x_or_y, shape)
     rows = x_or_y.shape[: x_or_y.dim() - len(shape)]
