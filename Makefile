@@ -75,7 +75,7 @@ $(DONE)/peers: $(DONE)/torch
 $(DONE)/models: $(DONE)/torch
 	@echo "==> libraries of models: transformers, diffusers, timm"
 	$(PIP) --no-deps torchvision==0.28.0
-	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31
+	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31 peft
 	@touch $@
 
 $(DONE)/test-tools: $(DONE)/torch
