@@ -83,7 +83,7 @@ $(DONE)/models: $(DONE)/torch
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "these need Python 3.11 or newer: make distclean, then set PYTHON=..."; exit 1; }
 	$(PIP) --no-deps torchvision==0.28.0
-	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31
+	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31 peft
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || { \
 	    packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	    cp python/planish/_torchvision.py "$$packages/mend_torchvision.py" && \

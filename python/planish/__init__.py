@@ -10,6 +10,7 @@
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.add_rms_norm(x, residual, weight)  # what stands around a norm
+    planish.is_available("cuda")   # whether planish's kernels can run there
     print(planish.stats())         # what ran on planish, what went to torch, and why
     planish.reset_stats()          # which then counts anew
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from planish import compat as compat
     from planish import composer as composer
     from planish import hf as hf
+    from planish._available import is_available as is_available
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
     from planish._channels import InstanceNorm1d as InstanceNorm1d
@@ -79,6 +81,7 @@ _HOMES = {
     "InstanceNorm3d": "planish._channels",
     "LayerNorm2d": "planish._channels",
     "RMSNorm2d": "planish._channels",
+    "is_available": "planish._available",
     "disable": "planish._enable",
     "enable": "planish._enable",
     "enabled": "planish._enable",
@@ -135,6 +138,7 @@ __all__ = [
     "gated_layer_norm",
     "gated_rms_norm",
     "group_norm",
+    "is_available",
     "layer_norm",
     "load_pack",
     "modulated_layer_norm",

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "calls.h"
+#include "cpu/openmp.h"
 #include "fallback.h"
 #include "guard.h"
 #include "habits.h"
@@ -91,13 +92,28 @@ static void remove_all(void) {
         }
 }
 
+typedef struct preparation {
+    planish_status status;
+    message error;
+} preparation;
+
+static void ask_torch(void *data, int64_t begin, int64_t end) {
+    preparation *p = data;
+    (void)begin, (void)end;
+    p->status = fallback_self_test(BACKEND_CPU, 0, p->error);
+    if (p->status == PLANISH_OK)
+        ask_habits();
+}
+
+/* Torch's kernels are called without its threads: importing planish must leave a process that may
+ * be forked. */
 static planish_status prepare(message error) {
     static bool prepared;
     planish_status status = PLANISH_OK;
     if (!prepared) {
-        status = fallback_self_test(BACKEND_CPU, 0, error);
-        if (status == PLANISH_OK)
-            ask_habits();
+        preparation p = {PLANISH_OK, error};
+        openmp_alone(ask_torch, &p);
+        status = p.status;
         if (status == PLANISH_OK && pthread_atfork(NULL, NULL, calls_reset_in_flight) != 0)
             status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "pthread_atfork has no room");
         prepared = status == PLANISH_OK;
