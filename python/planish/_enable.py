@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from planish._library import OperatorStats, library
+from planish._ways import is_hooked, is_transformed, needs_graph
 from torch import Tensor, nn
 
 __all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
@@ -275,7 +276,9 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
         ):
             return False
     on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
-    return on_planish and x.is_contiguous() and not x.is_inference()
+    if not on_planish or not x.is_contiguous() or x.is_inference() or is_transformed():
+        return False
+    return not is_hooked() or not needs_graph(x, *parameters)
 
 
 def _state() -> tuple[set[tuple[str, str]], set[str]]:
