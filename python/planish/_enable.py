@@ -205,6 +205,8 @@ def enable(
     wanted = {(op, device) for op in names for device in places}
     keep = autocast == "keep" and "cuda" in places
     mask = sum(_GROUPS[group] for group in wanted) | (_CUDA_MIXED if keep else 0)
+    from planish import _recomputing
+
     with _lock:
         missing = mask & ~library().enabled()
         added = [group for group, bit in _GROUPS.items() if bit & missing]
@@ -222,6 +224,7 @@ def enable(
                 _tell_python_dispatcher(device)
         _forget_resolved_kernels()
         _active.update(added)
+        _recomputing.install()
         for device in places:
             replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
             if replaced:
@@ -281,8 +284,26 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
     return not is_hooked() or not needs_graph(x, *parameters)
 
 
-def _state() -> tuple[set[tuple[str, str]], set[str]]:
-    return set(_active), set(_autocast_passes)
+#: The groups that run on planish, and what autocast on CUDA lets pass.
+State = tuple[frozenset[tuple[str, str]], frozenset[str]]
+
+OFF: State = (frozenset(), frozenset())
+
+
+def state() -> State:
+    return frozenset(_active), frozenset(_autocast_passes)
+
+
+def go_to(wanted: State) -> None:
+    """Enables what was enabled then, and nothing else."""
+    with _lock:
+        if state() == wanted:
+            return
+        disable()
+        groups, passes = wanted
+        for op, device in groups:
+            kept = device == "cuda" and passes & set(_AUTOCAST[op])
+            enable(op, device, "keep" if kept else None)
 
 
 @contextlib.contextmanager
@@ -293,21 +314,18 @@ def enabled(
 ) -> Iterator[None]:
     """:func:`enable` for a block; afterwards everything is as it was before.
 
+    A backward outside of the block that computes a part of the forward again, for
+    ``torch.utils.checkpoint`` with ``use_reentrant=False``, does so as the forward ran.
+
     This is a switch of the whole process: other threads see it too.
     """
     with _lock:
-        before = _state()
+        before = state()
     enable(ops, devices, autocast)
     try:
         yield
     finally:
-        with _lock:
-            if _state() != before:
-                disable()
-                groups, passes = before
-                for op, device in groups:
-                    kept = device == "cuda" and passes & set(_AUTOCAST[op])
-                    enable(op, device, "keep" if kept else None)
+        go_to(before)
 
 
 def stats() -> dict[str, OperatorStats]:

@@ -108,6 +108,8 @@ def is_hooked() -> bool:
     """Whether hooks, such as those of a checkpoint, take what autograd saves: a node of torch's can
     be asked for it once only, and what is saved must not depend on whether planish is enabled, for
     the call may be repeated under another switch."""
+    if torch.compiler.is_compiling():
+        return False
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
