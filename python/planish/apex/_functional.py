@@ -139,5 +139,5 @@ def fused_norm(
             and _kernels.runs(x, weight, bias)
             and _recovery.y_is_enough(_kernels.result_dtype(x, weight, mixed), *own)
         ):
-            return _functions.norm_from_y(x, weight, bias, shape, eps, rms, mixed)
+            return _functions.norm_from_y(x, weight, bias, shape, eps, rms, mixed, own[0])
         return _eager(x, weight, bias, shape, eps, rms, mixed, device)
