@@ -101,7 +101,9 @@ class LayerNorm2d(nn.LayerNorm):
             return leaf(self, input)
         _check_image(self, input, self.normalized_shape[0])
         if way is Way.TORCH or not _planish_runs(input, self.weight, self.bias):
-            y = nn.LayerNorm.forward(self, input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            pixels, shape = input.permute(0, 2, 3, 1), self.normalized_shape
+            y = _composite.layer_norm(pixels, shape, self.weight, self.bias, self.eps)
+            y = y.permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, input)
         return _functional.channel_norm(
             way, "layer_norm", input, self.weight, self.bias, self.eps, last

@@ -172,6 +172,8 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axes
     if needs_graph(x, weight, bias):
         if x.is_inference():
             x = x.clone()  # autograd saves no tensor that was made in inference mode
+        if axes.activation and bias is not None:
+            bias = bias.clone()  # torch's activation keeps its input; the bias may be written to
         y: Tensor = _record(x, weight, bias, eps, axes)
         return y
     return _run(x, weight, bias, eps, axes)[0]

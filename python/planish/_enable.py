@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from planish import _recomputing
 from planish._library import library
+from planish._ways import is_hooked, is_transformed, needs_graph
 from torch import Tensor, nn
 
 __all__ = ["disable", "enable", "enabled", "is_enabled"]
@@ -244,6 +246,7 @@ def _put(groups: set[_Group]) -> None:
             _tell_python_dispatcher(device)
     _forget_resolved_kernels()
     _active.update(added)
+    _recomputing.install(state, go_to)
     for device in _DEVICES:
         replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
         if replaced:
@@ -303,7 +306,28 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
         ):
             return False
     on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
-    return on_planish and x.is_contiguous() and not x.is_inference()
+    if not on_planish or not x.is_contiguous() or x.is_inference() or is_transformed():
+        return False
+    return not is_hooked() or not needs_graph(x, *parameters)
+
+
+#: The groups that run on planish.
+State = frozenset[_Group]
+
+
+def state() -> State:
+    return frozenset(
+        (op, device, device == "cuda" and not _autocast_passes.isdisjoint(_AUTOCAST[op]))
+        for op, device in _active
+    )
+
+
+def go_to(wanted: State) -> None:
+    """Has these groups run on planish, and no others, whoever asked for what."""
+    with _lock:
+        if state() != wanted:
+            _take_away()
+            _put(set(wanted))
 
 
 @contextlib.contextmanager
@@ -313,6 +337,9 @@ def enabled(
     autocast: str | None = None,
 ) -> Iterator[None]:
     """:func:`enable` for a block; afterwards everything is as it was before.
+
+    A backward outside of the block that computes a part of the forward again, for
+    ``torch.utils.checkpoint`` with ``use_reentrant=False``, does so as the forward ran.
 
     This is a switch of the whole process: other threads see it too. Where blocks overlap, of
     several threads or one in another, planish is on for what any of them asks for, until the last

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _composite, _enable, _norms, _options, _prepared
+from planish import _composite, _enable, _layer_norm, _norms, _options, _prepared
 from planish._arguments import DEVICES as DEVICES
 from planish._arguments import (
     DTYPES,
@@ -140,7 +140,7 @@ def by_way(
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)
-        return torch.layer_norm(x, shape, weight, bias, eps)
+        return _layer_norm.through_torch(x, shape, weight, bias, eps)
     return _norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch.nn.functional as F
 
 import torch
-from planish import _functional, _norms
+from planish import _composite, _functional, _layer_norm, _norms
 from planish._enable import runs_torchs
 from planish._ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -64,13 +64,14 @@ class LayerNorm(nn.LayerNorm):
     def _forward(self, input: Tensor) -> Tensor:
         weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
         if runs_torchs("layer_norm", input, weight, bias):
-            return torch.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+            shape, eps = self.normalized_shape, self.eps
+            return _layer_norm.through_torch(input, shape, weight, bias, eps)
         way = way_of(input, weight, bias)
         if way is Way.NODE:
             return leaf(self, input)
         shape = tuple(self.normalized_shape)
         if way is Way.TORCH or not _planish_runs(input, shape, weight, bias):
-            return nn.LayerNorm.forward(self, input)
+            return _composite.layer_norm(input, shape, weight, bias, self.eps)
         axes = list(range(input.dim() - len(shape), input.dim()))
         # dense, as torch's
         return _functional.by_way(

@@ -7,6 +7,7 @@ autograd looks at, which costs the host little. What a caller may get wrong, _fu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,15 +80,34 @@ def _backward_fake(
     return tuple(made)
 
 
+def _saved(
+    needed: Sequence[bool], tensors: Tensors, statistics: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    """What the gradients that are needed, in the order of ``tensors``, are made of: the first two
+    of ``statistics`` are of the means, the others of rstd."""
+    learned = [needed[0] or needed[2], needed[1] or needed[3]] * 2
+    kept = [t if learns else None for t, learns in zip(tensors, learned, strict=True)]
+    return *kept[:2], *statistics, *kept[2:]
+
+
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
     first, second, first_weight, second_weight, _, rms, weight_offset, save = inputs
     _, first_mean, first_rstd, _, second_mean, second_rstd = output
-    statistics = [t for t in (first_mean, first_rstd, second_mean, second_rstd) if t is not None]
-    ctx.mark_non_differentiable(*statistics)
-    ctx.save_for_backward(
-        first, second, first_mean, second_mean, first_rstd, second_rstd, first_weight, second_weight
-    )
+    statistics = first_mean, second_mean, first_rstd, second_rstd
+    ctx.mark_non_differentiable(*(t for t in statistics if t is not None))
+    tensors = first, second, first_weight, second_weight
+    # the first argument is the dispatch keys
+    ctx.save_for_backward(*_saved(ctx.needs_input_grad[1:5], tensors, statistics))
     ctx.rms, ctx.weight_offset, ctx.saved = rms, weight_offset, save
+
+
+def _whole(
+    saved: tuple[Tensor | None, ...], first_dy: Tensor, second_dy: Tensor
+) -> tuple[Tensor | None, ...]:
+    """With what has no part in any gradient that is wanted in the places of norms that have none:
+    the operator asks for both."""
+    first, second, *rest = saved
+    return first_dy if first is None else first, second_dy if second is None else second, *rest
 
 
 def _gradients(
@@ -99,7 +119,12 @@ def _gradients(
             "planish::norm_pair: Expected save to be True where gradients are wanted"
         )
     found: tuple[Tensor | None, ...] = torch.ops.planish.norm_pair_backward(
-        first_dy, second_dy, *ctx.saved_tensors, ctx.rms, ctx.weight_offset, needed
+        first_dy,
+        second_dy,
+        *_whole(ctx.saved_tensors, first_dy, second_dy),
+        ctx.rms,
+        ctx.weight_offset,
+        needed,
     )
     return found
 
@@ -195,7 +220,7 @@ class _Pair(torch.autograd.Function):
                 *tensors, eps, rms, weight_offset, True
             )
         statistics = first_mean, second_mean, first_rstd, second_rstd
-        ctx.save_for_backward(first, second, *statistics, first_weight, second_weight)
+        ctx.save_for_backward(*_saved(ctx.needs_input_grad[:4], tensors, statistics))
         ctx.rms, ctx.weight_offset, ctx.saved = rms, weight_offset, True
         return y, second_y
 
@@ -204,9 +229,10 @@ class _Pair(torch.autograd.Function):
         first, second, first_weight, second_weight = ctx.needs_input_grad[:4]
         needed = [first, first_weight, second, second_weight]
         if not torch.is_grad_enabled() and is_plain(first_dy, second_dy):
+            saved = _whole(ctx.saved_tensors, first_dy, second_dy)
             with below_autograd():
                 dx, dweight, second_dx, second_dweight = _backward_op(
-                    first_dy, second_dy, *ctx.saved_tensors, ctx.rms, ctx.weight_offset, needed
+                    first_dy, second_dy, *saved, ctx.rms, ctx.weight_offset, needed
                 )
         else:
             dx, dweight, second_dx, second_dweight = _gradients(ctx, first_dy, second_dy, needed)
@@ -220,6 +246,10 @@ _record: Any = super(torch.autograd.Function, _Pair).apply
 
 def _plain(tensors: Tensors, eps: float, rms: bool, weight_offset: int) -> tuple[Tensor, Tensor]:
     if needs_graph(*tensors):
+        if weight_offset:  # torch would keep the sum; the weights may be written to
+            first, second, *weights = tensors
+            one, other = (None if w is None else w.clone() for w in weights)
+            tensors = first, second, one, other
         both: tuple[Tensor, Tensor] = _record(*tensors, eps, rms, weight_offset)
         return both
     with below_autograd():

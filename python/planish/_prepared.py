@@ -9,6 +9,7 @@ it, is not kept, and goes the long way each time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +46,8 @@ class Call(NamedTuple):
     graph: bool
     #: Whether it is a sum with its norm and nothing else, of parameters of one dtype.
     simple: bool = False
+    #: Whether autograd would keep what may be written to (_staged_derivatives.apart).
+    holds: bool = False
     #: The shapes of x and gate, and of weight and bias, as the kernels see them; None: their own.
     split: tuple[Any, Any] | None = None
 
@@ -94,6 +97,8 @@ def run(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
                 if tensor is not None and tensor.requires_grad:
                     if not call.graph or any(t is not None and t.is_inference() for t in tensors):
                         return None  # autograd saves no tensor that was made in inference mode
+                    if call.holds:
+                        tensors = _apart(call, tensors)
                     recorded: tuple[Tensor, Any] = _record(call, *tensors)
                     return recorded
         return _run(call, *tensors)[:2]  # type: ignore[arg-type]
@@ -101,6 +106,15 @@ def run(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
         if is_unavailable(error):
             return None
         raise
+
+
+def _apart(call: Call, tensors: Tensors) -> Tensors:
+    x, residual, gate, column, weight, bias, scale, shift = tensors
+    assert x is not None
+    x, residual, column, *parameters, gate = _staged_derivatives.apart(
+        x, residual, column, weight, bias, scale, shift, gate, call.stages
+    )
+    return x, residual, gate, column, *parameters
 
 
 def _run(
@@ -148,9 +162,12 @@ class _Staged(torch.autograd.Function):
         if call.simple:
             ctx.save_for_backward(total, mean, rstd, weight)
             return y, total
-        branch = x if column is not None and ctx.needs_input_grad[4] else None
         s = x if total is None else total
-        ctx.save_for_backward(s, mean, rstd, branch, column, weight, bias, scale, shift, gate)
+        branch = x if ctx.needs_input_grad[4] else None
+        saved = Saved(s, mean, rstd, branch, None, column, None, weight, bias, scale, shift, gate)
+        needed = _needed(ctx.needs_input_grad)
+        ctx.save_for_backward(*_staged_derivatives.kept(saved, call.stages, needed))
+        ctx.forms = _staged_derivatives.forms_of(column, weight, bias, scale, shift)
         return y, total
 
     @staticmethod
@@ -160,30 +177,36 @@ class _Staged(torch.autograd.Function):
         call: Call = ctx.call
         if call.simple:
             return _simple_backward(ctx, call, dy, dsum)
-        s, mean, rstd, branch, column, weight, bias, scale, shift, gate = ctx.saved_tensors
-        _, x, residual, gated, columns, *parameters = ctx.needs_input_grad
-        needed = (x, residual, False, columns, False, *parameters, gated)
+        saved = Saved(*ctx.saved_tensors)
+        forms, shape = ctx.forms, None
         split = call.split
-        shapes = None
         if split is not None:
-            shapes = s.shape, weight, bias
+            s, weight, bias, gate = saved.s, saved.weight, saved.bias, saved.gate
+            assert s is not None
+            shape = s.shape
             rows, sizes = split
-            s, gate = s.view(rows), None if gate is None else gate.view(rows)
+            saved = saved._replace(
+                s=s.view(rows),
+                weight=None if weight is None else weight.reshape(sizes),
+                bias=None if bias is None else bias.reshape(sizes),
+                gate=None if gate is None else gate.view(rows),
+            )
             dy = None if dy is None else dy.reshape(rows)
-            weight = None if weight is None else weight.reshape(sizes)
-            bias = None if bias is None else bias.reshape(sizes)
-        saved = Saved(s, mean, rstd, branch, None, column, None, weight, bias, scale, shift, gate)
+        needed = _needed(ctx.needs_input_grad)
         found = _staged_derivatives.gradients(
-            saved, call.stages, call.dtypes, call.y_dtype, needed, dy, dsum
+            saved, forms, call.stages, call.dtypes, call.y_dtype, needed, dy, dsum
         )
         dx, dresidual, _, dcolumn, _, dweight, dbias, dscale, dshift, dgate = found
-        if shapes is not None:
-            shape, weight, bias = shapes
+        if shape is not None:
             dx = None if dx is None else dx.reshape(shape)
             dgate = None if dgate is None else dgate.reshape(shape)
-            dweight = None if dweight is None else dweight.reshape(weight.shape)
-            dbias = None if dbias is None else dbias.reshape(bias.shape)
         return None, dx, dresidual, dgate, dcolumn, dweight, dbias, dscale, dshift
+
+
+def _needed(given: Sequence[bool]) -> tuple[bool, ...]:
+    """As _staged_derivatives.gradients has it, from ctx.needs_input_grad."""
+    _, x, residual, gate, column, *parameters = given
+    return x, residual, False, column, False, *parameters, gate
 
 
 def _simple_backward(
@@ -211,7 +234,8 @@ def _simple_backward(
         return None, dx, dx if shared else dresidual, None, None, dweight, dbias, None, None
     needed = x, residual, False, False, False, weighs, adds, False, False, False
     saved = Saved(s, mean, rstd, *(None,) * 4, weight, *(None,) * 4)
-    given = call.stages, call.dtypes, call.y_dtype, needed, dy, dsum
+    form = _staged_derivatives.forms_of(weight)[0]
+    given = (None, form, form, None, None), call.stages, call.dtypes, call.y_dtype, needed, dy, dsum
     dx, dresidual, _, _, _, dweight, dbias, *_ = _staged_derivatives.gradients(saved, *given)
     return None, dx, dresidual, None, None, dweight, dbias, None, None
 

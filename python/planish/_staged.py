@@ -16,7 +16,7 @@ import torch
 from planish import _asked, _prepared, _staged_ops
 from planish._arguments import with_offset
 from planish._staged_composite import Stages
-from planish._staged_derivatives import is_unavailable
+from planish._staged_derivatives import apart, is_unavailable
 from planish._ways import Way, below_autograd, needs_graph, way_of
 from torch import Tensor
 
@@ -199,14 +199,20 @@ def norm(
     )
     given = around.weight, around.bias, around.scale, around.shift
     same = all(a is b for a, b in zip(given, (weight, bias, scale, shift), strict=True))
+    stages = Stages(*arguments[10:14], rms, offset, activation, gate_before, dropout_p)
     if known is not None and known[0] is not None and same and way is Way.PLAIN:
-        stages = Stages(*arguments[10:14], rms, offset, activation, gate_before, dropout_p)
         dtypes = x.dtype, x.dtype if residual is None else residual.dtype
         alone = residual is not None and all(t is None for t in (column_scale, scale, shift, gate))
         alike = bias is None or (weight is not None and weight.dtype == bias.dtype)
         simple = alone and alike and not activation
-        call = _prepared.Call(arguments[10:], stages, dtypes, y_dtype, graph, simple, split)
+        holds = any(t is not None for t in (scale, shift, gate)) or bool(offset or activation)
+        call = _prepared.Call(arguments[10:], stages, dtypes, y_dtype, graph, simple, holds, split)
         return _prepared.first(known, call)
+    if graph and way is Way.PLAIN:
+        x, residual, column_scale, *rest = apart(
+            x, residual, column_scale, weight, bias, scale, shift, gate, stages
+        )
+        arguments = (x, residual, row_scale, column_scale, rng, *rest, *arguments[10:])
     results = _call(way, graph, _staged_ops.function, _forward_op, _staged_ops.FORWARD, arguments)
     return None if results is None else (results[0], results[1])
 

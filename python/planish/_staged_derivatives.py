@@ -16,12 +16,16 @@ from planish._ways import below_autograd, is_plain
 from torch import Tensor
 
 __all__ = [
+    "Form",
     "Saved",
+    "apart",
     "differentiate_backward",
     "differentiate_forward",
     "differentiate_quantized",
+    "forms_of",
     "gradients",
     "is_unavailable",
+    "kept",
     "save_backward",
     "save_forward",
     "save_quantized",
@@ -36,35 +40,114 @@ def is_unavailable(error: RuntimeError) -> bool:
 # ---- The forward --------------------------------------------------------------------------------
 
 
+def apart(
+    x: Tensor,
+    residual: Tensor | None,
+    column: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    gate: Tensor | None,
+    stages: Stages,
+) -> tuple[Any, ...]:
+    """The tensors of a call that is recorded, with copies of those that autograd would keep,
+    where torch's operators one after the other would keep what they make of them: that one of these
+    is written to before the backward must not matter. All but gate and x are small."""
+    frozen = gate is not None and not gate.requires_grad
+    gate_before = stages.gate_before
+    behind = bool(stages.activation) or (gate is not None and not gate_before)
+    reaches = x, residual, column, weight, bias, gate if gate_before else None
+    if not any(t is not None and t.requires_grad for t in reaches):
+        if weight is not None and (scale is not None or behind):  # as kept() does with s
+            weight = weight.clone()
+    elif weight is not None and stages.weight_offset:
+        weight = weight.clone()
+    if gate_before and frozen:
+        x = x.clone()
+    if gate is not None and frozen:
+        gate = gate.clone()
+    if bias is not None and (behind or scale is not None):
+        bias = bias.clone()
+    if scale is not None:
+        scale = scale.clone()
+    if shift is not None and behind:
+        shift = shift.clone()
+    return x, residual, column, weight, bias, scale, shift, gate
+
+
+def kept(saved: Saved, stages: Stages, needed: Sequence[bool]) -> Saved:
+    """What the gradients that are ``needed`` are made of, in the order of :func:`gradients`."""
+    x, residual, _, columns, _, weighs, adds, scales, _, gates = needed
+    has_z = _has_z(saved, stages)
+    if not (x or columns):  # the residual gets the norm's gradient as it is
+        saved = saved._replace(row_scale=None, rng=None)
+    if not x and not stages.gate_before:
+        saved = saved._replace(column_scale=None)
+    if not has_z:
+        saved = saved._replace(bias=None)
+    if not stages.activation and (saved.gate is None or stages.gate_before):
+        saved = saved._replace(shift=None)
+    if not (x or residual or columns or weighs or adds or (gates and stages.gate_before)):
+        # Torch would record what stands behind the norm alone, which is of no use to a shift.
+        s = saved.s.clone() if saved.s is not None and (scales or gates) else None
+        saved = saved._replace(s=s, weight=None if s is None else saved.weight)
+    return saved
+
+
+def _has_z(saved: Saved, stages: Stages) -> bool:
+    """Whether the derivative needs what the norm itself comes to."""
+    behind = saved.gate is not None and not stages.gate_before
+    return bool(stages.activation) or saved.scale is not None or behind
+
+
+class Form(NamedTuple):
+    """What a parameter's gradient has to have."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def forms_of(*parameters: Tensor | None) -> tuple[Form | None, ...]:
+    return tuple([None if t is None else Form(t.shape, t.dtype) for t in parameters])
+
+
 def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
     x, residual, row_scale, column, rng, weight, bias, scale, shift, gate, *options = inputs
     reduce, affine, column_axes, modulation, _, rms, offset, activation, before, _, p, *_ = options
     _, total, mean, rstd = output
+    assert mean is not None and rstd is not None
     ctx.mark_non_differentiable(mean, rstd)
     ctx.set_materialize_grads(False)
     s = x if total is None else total
     branch = x if ctx.needs_input_grad[4] and not before else None
-    ctx.save_for_backward(
-        s, mean, rstd, branch, row_scale, column, rng, weight, bias, scale, shift, gate
-    )
+    saved = Saved(s, mean, rstd, branch, row_scale, column, rng, weight, bias, scale, shift, gate)
     ctx.stages = Stages(reduce, affine, column_axes, modulation, rms, offset, activation, before, p)
+    # the first argument is the dispatch keys
+    ctx.save_for_backward(*kept(saved, ctx.stages, ctx.needs_input_grad[1:11]))
+    ctx.forms = forms_of(column, weight, bias, scale, shift)
     ctx.dtypes = x.dtype, x.dtype if residual is None else residual.dtype
     ctx.y_dtype = options[-2]
 
 
-def _shaped(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
+def _shaped(gradient: Tensor | None, form: Form | None) -> Tensor | None:
     """Of the parameter's shape and dtype."""
-    if gradient is None or parameter is None:
+    if gradient is None or form is None:
         return gradient
-    if gradient.shape != parameter.shape:
-        gradient = gradient.reshape(parameter.shape)
-    return gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
+    if gradient.shape != form.shape:
+        gradient = gradient.reshape(form.shape)
+    return gradient if gradient.dtype == form.dtype else gradient.to(form.dtype)
+
+
+def _stands_in(like: Tensor, form: Form | None) -> Tensor | None:
+    """For a parameter whose gradient does not depend on it: the dtype and axes are asked for."""
+    return None if form is None else like.new_zeros(form.shape, dtype=form.dtype)
 
 
 class Saved(NamedTuple):
     """What the forward kept."""
 
-    s: Tensor
+    s: Tensor | None
     mean: Tensor
     rstd: Tensor
     branch: Tensor | None
@@ -82,14 +165,14 @@ def differentiate_forward(ctx: Any, dy: Tensor | None, dsum: Tensor | None, *_: 
     if dy is None and dsum is None:
         return (None,) * 23
     saved = Saved(*ctx.saved_tensors)
-    # the first argument is the dispatch keys
     needed = ctx.needs_input_grad[1:11]
-    found = gradients(saved, ctx.stages, ctx.dtypes, ctx.y_dtype, needed, dy, dsum)
+    found = gradients(saved, ctx.forms, ctx.stages, ctx.dtypes, ctx.y_dtype, needed, dy, dsum)
     return *found, *(None,) * 13
 
 
 def gradients(
     saved: Saved,
+    forms: tuple[Form | None, ...],
     stages: Stages,
     dtypes: tuple[torch.dtype, torch.dtype],
     y_dtype: torch.dtype,
@@ -98,21 +181,32 @@ def gradients(
     dsum: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """Of x, residual, row_scale, column_scale, rng, weight, bias, scale, shift and gate, where they
-    are ``needed``; ``dtypes``: of x and residual."""
+    are ``needed``; ``forms``: of column_scale, weight, bias, scale and shift; ``dtypes``: of x and
+    residual."""
     s, mean, rstd, branch, row_scale, column, rng, weight, bias, scale, shift, gate = saved
     if needed[2]:
         raise NotImplementedError("planish::staged_norm: row_scale has no gradient")
+    if s is None:  # the shift's alone is wanted
+        assert dy is not None or dsum is not None
+        s = dy if dy is not None else dsum
+    assert s is not None
     if dy is None:
         dy = torch.zeros_like(s, dtype=y_dtype)
-    scaled = row_scale is not None or column is not None or stages.dropout_p > 0
+    column_form, weight_form, bias_form, scale_form, shift_form = forms
+    scaled = row_scale is not None or column_form is not None or stages.dropout_p > 0
     # The same numbers are written once.
     shared = needed[0] and needed[1] and not scaled and dtypes[0] == dtypes[1]
-    has_z = stages.activation or scale is not None or (gate is not None and not stages.gate_before)
+    has_z = _has_z(saved, stages)
     dshift = None
     wants_shift = needed[8]
-    if shift is not None and not has_z and (not wants_shift or shift.shape == dy.shape):
-        dshift = _shaped(dy, shift) if wants_shift else None  # y is its sum with the norm's result
+    if shift_form is not None and not has_z and (not wants_shift or shift_form.shape == dy.shape):
+        # y is its sum with the norm's result
+        dshift = _shaped(dy, shift_form) if wants_shift else None
         shift, wants_shift, stages = None, False, stages._replace(modulation=[])
+    elif shift is None and wants_shift:
+        shift = _stands_in(dy, shift_form)
+    if column is None and needed[3]:
+        column = _stands_in(dy, column_form)
     wanted = [
         needed[0],
         needed[1] and not shared,
@@ -134,7 +228,7 @@ def gradients(
         column,
         rng,
         weight,
-        bias if has_z else None,
+        bias,
         scale,
         shift,
         gate,
@@ -147,12 +241,12 @@ def gradients(
         dx,
         dx if shared else dresidual,
         None,
-        _shaped(dcolumn, column),
+        _shaped(dcolumn, column_form),
         None,
-        _shaped(dweight, weight),
-        _shaped(dbias, bias),
-        _shaped(dscale, scale),
-        dshift if summed is None else _shaped(summed, saved.shift),
+        _shaped(dweight, weight_form),
+        _shaped(dbias, bias_form),
+        _shaped(dscale, scale_form),
+        dshift if summed is None else _shaped(summed, shift_form),
         dgate,
     )
 

@@ -8,6 +8,7 @@ modules do not go through them: a custom operator costs the host tens of microse
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -106,7 +107,10 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
         y, *statistics = output
         weight, bias = (*parameters, None, None)[:2]
         enough = memory_efficient and _recovery.y_is_enough(y.dtype, weight, bias)
-        ctx.memory_efficient = enough
+        ctx.memory_efficient, ctx.own = enough, None
+        if enough:
+            ctx.own = None if weight is None else weakref.ref(weight)
+            parameters = [_recovery.copied(parameter) for parameter in parameters]
         if enough and not rms:
             statistics[0] = None  # type: ignore[call-overload]
         ctx.save_for_backward(y if enough else x, *statistics, *parameters)
@@ -114,6 +118,10 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
     def differentiate(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
         kept, *rest = ctx.saved_tensors
         statistics, parameters = rest[:given], rest[given:]
+        if ctx.memory_efficient:
+            _recovery.may_have_changed(None if ctx.own is None else ctx.own())
+            weight, bias = (*parameters, None, None)[:2]
+            statistics[-1] = _recovery.proven(statistics[-1], kept.dtype, weight, bias)
         found = bwd(dy, *statistics, kept, ctx.shape, *parameters, ctx.eps, ctx.memory_efficient)
         return *(found if affine else (found,)), None, None, None
 
