@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from planish import _ops
+from planish._call import ACTIVATIONS
 from planish._library import library
 from torch import Tensor
 
@@ -97,8 +97,8 @@ def activates(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
 
 def check_activation(function: str, activation: str | None) -> None:
     """Raises ValueError for one that is not known."""
-    if activation not in _ops.ACTIVATIONS:
-        known = ", ".join(map(repr, _ops.ACTIVATIONS))
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"{function}: activation is {activation!r}; known are {known}")
 
 

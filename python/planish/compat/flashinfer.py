@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _functional, _quantized, _staged, _stages
+from planish import _functional, _quantized, _quantized_calls, _stages
 from torch import Tensor
 
 __all__ = [
@@ -46,7 +46,7 @@ def _rms(
         _check_out(function, out, input)
         _stages.check_float(function, "out", out.dtype)
         dtype = out.dtype
-    if out is not None and _staged.norm_into(
+    if out is not None and _quantized_calls.norm_into(
         out, input, None, weight, None, eps, True, weight_offset=offset
     ):
         return out
@@ -60,7 +60,7 @@ def _add(
     _stages.check_x(function, input)
     _stages.check_like_x(function, "residual", residual, input)
     _stages.check_parameter(function, "weight", weight, input)
-    if _staged.norm_into(
+    if _quantized_calls.norm_into(
         input, input, residual, weight, None, eps, True, weight_offset=offset, total=residual
     ):
         return
@@ -144,7 +144,9 @@ def _quantize(
         _stages.check_parameter(known, name, parameter, input)
     _stages.check_like_x(known, "residual", residual, input)
     one = number.reshape(())
-    if _staged.norm_into(out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual):
+    if _quantized_calls.norm_into(
+        out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual
+    ):
         return
     given: dict[str, Any] = {
         "dtype": out.dtype,

@@ -16,8 +16,8 @@ import logging
 from typing import Any
 
 import torch
-from planish import _functional, _staged, _stages
-from planish._staged import Around
+from planish import _functional, _stage_calls, _stages
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -48,10 +48,9 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(RMS norm of the sum, the sum) with sum = x + x_residual, both in x's dtype, new tensors."""
     _check_variance_size(x, variance_size)
-    fused = _staged.norm(
+    fused = _stage_calls.norm(
         way_of(x, x_residual, weight),
-        x,
-        Around(x_residual, weight=weight),
+        Tensors(x, x_residual, weight=weight),
         [x.dim() - 1],
         epsilon,
         True,
