@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _ops
+from planish._call import ACTIVATIONS
 from planish._library import library
 from torch import Tensor
 
@@ -257,8 +257,8 @@ def activates(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
 
 def check_activation(function: str, activation: str | None) -> None:
     """Raises ValueError for one that is not known."""
-    if activation not in _ops.ACTIVATIONS:
-        known = ", ".join(map(repr, _ops.ACTIVATIONS))
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"{function}: activation is {activation!r}; known are {known}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 
 import torch
-from planish import _arguments, _composite, _eager, _functional, _groups, _norms
+from planish import _arguments, _composite, _functional, _groups, _norms
 from planish._enable import runs_torchs
 from planish._modules import held_parameter
 from planish._ways import Way, leaf, needs_graph, way_of
@@ -339,7 +339,7 @@ class EvoNorm2dS0(nn.Module):
         if not _planish_runs(x):
             _arguments.check_floats("EvoNorm2dS0", x=x)
             return self._composed(x)
-        apart = _eager.split_channels(x, self.groups)
+        apart = _norms.split_channels(x, self.groups)
         _, squares = _norms.statistics(apart, [2, 3, 4])
         return self._from_variance(x, squares / apart.shape[2:].numel())
 

@@ -317,7 +317,7 @@ State = frozenset[_Group]
 
 def state() -> State:
     return frozenset(
-        (op, device, device == "cuda" and not _autocast_passes.isdisjoint(_AUTOCAST[op]))
+        (op, device, device == "cuda" and not _autocast_passes.keys().isdisjoint(_AUTOCAST[op]))
         for op, device in _active
     )
 

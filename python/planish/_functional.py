@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _composite, _enable, _layer_norm, _norms, _options, _prepared
+from planish import _composite, _enable, _layer_norm, _norms, _options, _stage_calls
 from planish._arguments import DEVICES as DEVICES
 from planish._arguments import (
     DTYPES,
@@ -26,6 +26,7 @@ from planish._arguments import axes_of as _axes
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type
 from planish._arguments import with_offset as _with_offset
+from planish._call import Tensors
 from planish._ways import Way, is_jit_tracing, may_be_torchs, way_of
 from torch import Tensor, fx
 
@@ -60,16 +61,16 @@ def _norm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
-    kept = None
+    key = None
     dims = given_axes(function, "dims", dims)
     if affine_dims is not None:
         affine_dims = given_axes(function, "affine_dims", affine_dims)
     rounds = cast == "xhat" and getattr(x, "dtype", None) in _HALF
     if keep and (rounds or weight_offset or out_dtype is not None):
         options = function, dims, affine_dims, eps, weight_offset, cast, activation, out_dtype
-        tensors = x, None, None, None, weight, bias, None, None
-        kept = _prepared.key_of(options, tensors), tensors
-        known = _prepared.run(*kept)
+        tensors = Tensors(x, weight=weight, bias=bias)
+        key = _stage_calls.key_of(options, tensors)
+        known = _stage_calls.known(key, tensors)
         if known is not None:
             return known[0]
     way = way_of(x, weight, bias)
@@ -96,7 +97,7 @@ def _norm(
         _check(x, bias, affine, function, "bias")
     asked = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
     if asked.are_there() and keep:
-        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, asked, kept)
+        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, asked, key=key)
         if fused is not None:
             return fused
     if asked.out_dtype is not None:

@@ -1,18 +1,18 @@
 """A norm with what stands around it in a model: the sum with a residual before it, a modulation
 behind it, the norms of queries and keys.
 
-Every function here is one call of planish's kernels, in both directions (_staged.py); where these
-cannot take it, or a transform of torch's wants torch's own operators, a composition of planish's
-norm and these. Gates are in _gated.py, quantised results in _quantized.py, the modules in
-_fused_modules.py.
+Every function here is one call of planish's kernels, in both directions (_stage_calls.py); where
+these cannot take it, or a transform of torch's wants torch's own operators, a composition of
+planish's norm and these. Gates are in _gated.py, quantised results in
+_quantized.py, the modules in _fused_modules.py.
 """
 
 from __future__ import annotations
 
 import torch
-from planish import _functional, _pairs, _prepared, _staged, _stages
+from planish import _functional, _pairs, _stage_calls, _stages
 from planish._arguments import check_cast, eps_of, number_of
-from planish._staged import Around
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -44,13 +44,12 @@ def _add_norm(
     out_dtype: torch.dtype | None,
     cast: str,
 ) -> tuple[Tensor, Tensor]:
-    kept = None
+    key, tensors = None, Tensors(x, residual, row_scale, column_scale, None, weight, bias)
     number = type(dropout_p) is float or type(dropout_p) is int
     if row_scale is None and number and (not dropout_p or (not training and 0 < dropout_p <= 1)):
-        tensors = x, residual, None, column_scale, weight, bias, None, None
         options = rms, eps, sum_dtype, weight_offset, out_dtype, cast
-        kept = _prepared.key_of(options, tensors), tensors
-        known = _prepared.run(*kept)
+        key = _stage_calls.key_of(options, tensors)
+        known = _stage_calls.known(key, tensors)
         if known is not None:
             return known
     function = "add_rms_norm" if rms else "add_layer_norm"
@@ -81,10 +80,9 @@ def _add_norm(
         y = _stages.weighted(xhat, weight, bias, weight_offset)
         return (y if out_dtype is None else y.to(out_dtype)), total
     y_dtype = out_dtype or (total_dtype if cast == "xhat" else x.dtype)
-    fused = _staged.norm(
+    fused = _stage_calls.norm(
         way_of(x, residual, weight, bias, row_scale, column_scale),
-        x,
-        Around(residual, row_scale, column_scale, weight, bias),
+        tensors._replace(row_scale=rows),
         [x.dim() - 1],
         eps,
         rms,
@@ -93,7 +91,7 @@ def _add_norm(
         dropout_p=dropout_p if training else 0.0,
         y_dtype=y_dtype,
         sum_dtype=total_dtype,
-        known=kept,
+        key=key,
     )
     if fused is not None:
         return fused
@@ -134,8 +132,8 @@ def add_layer_norm(
     for each row, x's shape without the last axis. ``keep`` is the mask of dropout, 0 with the
     probability ``dropout_p``: Philox of a seed and an offset, which are two numbers of torch's
     generator of the device, and of the element's place in x. It is the same again after the same
-    ``torch.manual_seed``; ``training=False`` leaves dropout out. With a
-    probability of 1 everything is dropped, and the sum is the residual.
+    ``torch.manual_seed``; ``training=False`` leaves dropout out. With a probability of 1 everything
+    is dropped, and the sum is the residual.
 
     ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise, and is rounded to it once;
     y is made of the sum as it was rounded, has x's dtype unless ``out_dtype`` says otherwise, and
@@ -228,9 +226,9 @@ def _modulated_norm(
     sum_dtype: torch.dtype | None,
     weight_offset: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    tensors = x, residual, None, gate, weight, bias, scale, shift
-    key = _prepared.key_of((rms, eps, sum_dtype, weight_offset), tensors)
-    known = _prepared.run(key, tensors)
+    tensors = Tensors(x, residual, None, gate, None, weight, bias, scale, shift)
+    key = _stage_calls.key_of((rms, eps, sum_dtype, weight_offset), tensors)
+    known = _stage_calls.known(key, tensors)
     if known is not None:
         return known[0] if residual is None else known
     function = "modulated_rms_norm" if rms else "modulated_layer_norm"
@@ -255,18 +253,17 @@ def _modulated_norm(
     gate = _stages.along_columns(gate, x, x.dim())
     scale, shift = (_stages.along_columns(t, x, 1) for t in (scale, shift))
     same = gate is as_given[0] and scale is as_given[1] and shift is as_given[2]
-    fused = _staged.norm(
+    fused = _stage_calls.norm(
         way_of(x, scale, shift, weight, bias, residual, gate),
-        x,
-        Around(residual, None, gate, weight, bias, scale, shift),
+        tensors._replace(column_scale=gate, scale=scale, shift=shift),
         [x.dim() - 1],
         eps,
         rms,
-        column=_staged.modulation_axes(x, gate),
+        column=_stage_calls.modulation_axes(x, gate),
         weight_offset=weight_offset,
         y_dtype=x.dtype,
         sum_dtype=None if residual is None else total_dtype,
-        known=(key, tensors) if same else None,
+        key=key if same else None,
     )
     if fused is not None:
         return fused[0] if residual is None else fused

@@ -1,11 +1,13 @@
-"""A norm with a gate behind or before it, in one call of planish's kernels (_staged.py) or
+"""A norm with a gate behind or before it, in one call of planish's kernels (_stage_calls.py) or
 composed, as _fused.py has it."""
 
 from __future__ import annotations
 
-from planish import _prepared, _staged, _stages
+from typing import Any
+
+from planish import _stage_calls, _stages
 from planish._arguments import check_cast, eps_of, number_of, whole_of
-from planish._staged import Around
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -24,10 +26,10 @@ def _gated_norm(
     weight_offset: float,
     cast: str = "once",
 ) -> Tensor:
-    tensors = x, None, gate, None, weight, bias, None, None
+    tensors = Tensors(x, weight=weight, bias=bias, gate=gate)
     options = rms, eps, norm_before_gate, group_size, weight_offset, cast
-    kept = _prepared.key_of(options, tensors), tensors
-    known = _prepared.run(*kept)
+    key = _stage_calls.key_of(options, tensors)
+    known = _stage_calls.known(key, tensors)
     if known is not None:
         return known[0]
     function = "gated_rms_norm" if rms else "gated_layer_norm"
@@ -54,7 +56,7 @@ def _gated_norm(
             rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
         )
     fused = _fused_gated_norm(
-        rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset, rounds, kept
+        rms, tensors, eps, norm_before_gate, group_size, weight_offset, rounds, key
     )
     if fused is not None:
         return fused
@@ -77,44 +79,36 @@ def _gated_norm(
 
 def _fused_gated_norm(
     rms: bool,
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    tensors: Tensors,
     eps: float,
     norm_before_gate: bool,
     group_size: int | None,
     weight_offset: float,
     rounds: bool,
-    kept: _prepared.Known | None,
+    key: Any,
 ) -> Tensor | None:
     """In one call of the kernels, which see groups of columns as an axis; None: composed."""
-    way = way_of(x, gate, weight, bias)
-    shape, split = x.shape, None
+    x, weight, bias = tensors.x, tensors.weight, tensors.bias
+    split, affine, ndim = 0, None, x.dim()
     if group_size is not None and group_size < x.shape[-1]:
-        x = _stages.split_columns(x, group_size)
-        gate = _stages.split_columns(gate, group_size)
-        weight = None if weight is None else _stages.split_columns(weight, group_size)
-        bias = None if bias is None else _stages.split_columns(bias, group_size)
-        parameter = weight if weight is not None else bias
-        split = x.shape, None if parameter is None else parameter.shape
-        if weight is not None and bias is not None and weight.shape != bias.shape:
-            kept = None
-    fused = _staged.norm(
-        way,
-        x,
-        Around(weight=weight, bias=bias, gate=gate),
-        [x.dim() - 1],
+        split, ndim = -(x.shape[-1] // group_size), x.dim() + 1
+        count = max((1, *(t.dim() for t in (weight, bias) if t is not None)))
+        affine = list(range(ndim - count - 1, ndim))
+    fused = _stage_calls.norm(
+        way_of(x, tensors.gate, weight, bias),
+        tensors,
+        [ndim - 1],
         eps,
         rms,
+        affine=affine,
+        split=split,
         weight_offset=weight_offset,
         gate_before=not norm_before_gate,
         round_xhat=rounds,
         y_dtype=x.dtype,
-        known=kept,
-        split=split,
+        key=key,
     )
-    return None if fused is None else fused[0].reshape(shape)
+    return None if fused is None else fused[0]
 
 
 def _rounded(

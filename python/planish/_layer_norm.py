@@ -35,10 +35,10 @@ def _hook(eps: float) -> Callable[[_Gradients, _Gradients], _Gradients | None]:
         first = x.dim() - len(node._saved_normalized_shape)
         axes = list(range(first, x.dim()))
         with torch.no_grad():  # torch's are rounded to x's dtype
-            _, mean, rstd = _ops.forward(x, None, None, axes, axes, eps, False, False, 0)
+            _, mean, rstd = _ops.plain_forward(x, None, None, axes, axes, eps, False, dense=True)
         wanted = [gradient is not None for gradient in gradients]
-        dx, dweight, dbias = _ops.backward(
-            dy, x, mean, rstd, weight, axes, axes, False, wanted, None, 0
+        dx, dweight, dbias = _ops.plain_backward(
+            dy, x, mean, rstd, weight, axes, axes, False, wanted
         )
         if dbias is not None and bias is not None:
             dbias = dbias.to(bias.dtype)

@@ -1,8 +1,8 @@
 """Norms whose result is quantised to fp8 or int8, with the scales of it. Forward only.
 
-One call of planish's kernels (_staged.py); for the scale of a whole tensor, which has to be found
-first, and where the kernels cannot take it, a composition of planish's norm and torch's operators.
-The formulas are those of the docstrings, on every device.
+One call of planish's kernels (_quantized_calls.py); for the scale of a whole tensor, which has to
+be found first, and where the kernels cannot take it, a composition of planish's norm and torch's
+operators. The formulas are those of the docstrings, on every device.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _staged, _stages
+from planish import _quantized_calls, _stages
 from planish._arguments import check_tensor, eps_of, number_of
+from planish._derivatives import refuse as _refuse
 from planish._quantizing import LARGEST, in_columns, quantize, scale_of
-from planish._staged_derivatives import refuse as _refuse
 from planish._ways import way_of
 from torch import Tensor
 
@@ -134,7 +134,7 @@ def _fused_norm(
 ) -> tuple[Tensor, ...] | None:
     """In one call of the kernels; None where they cannot take it."""
     block = per if isinstance(per, int) else 0
-    results = _staged.quantized(
+    results = _quantized_calls.quantized(
         way_of(x, weight, bias, scale, residual),
         x,
         residual,
@@ -148,7 +148,7 @@ def _fused_norm(
         block=block,
         scale_format=scale_format,
         transposed=transposed,
-        least=_staged.float_of(_staged.float_of(amax_floor) / LARGEST[dtype]),
+        least=_quantized_calls.float_of(_quantized_calls.float_of(amax_floor) / LARGEST[dtype]),
         most=scale_bound or 0.0,
         sum_dtype=None if residual is None else sum_dtype or residual.dtype,
     )

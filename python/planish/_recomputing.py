@@ -60,7 +60,7 @@ def _setting(base: Any, state: _State, go_to: _GoTo) -> Any:
 
         def __init__(self, frame: Any, *rest: Any) -> None:
             super().__init__(frame, *rest)
-            noted = getattr(frame(), "planish_state", frozenset())
+            noted: Any = getattr(frame(), "planish_state", frozenset())
             self._planish = _switched(noted, state, go_to)
 
         def __enter__(self) -> Any:

@@ -43,8 +43,8 @@ _FORWARD = (
     "native_group_norm",
     "_fused_rms_norm",
     "planish::norm_forward",
+    "planish::norm_forward (stages)",
     "planish::norm_statistics",
-    "planish::staged_norm",
     "planish::norm_pair",
     "planish::quantized_norm",
 )

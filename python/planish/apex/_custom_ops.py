@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planish import _ops
 from planish.apex import _kernels, _recovery, fused_layer_norm_cuda
 from torch import Tensor
 
@@ -129,15 +130,6 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
     return {f"{kind}_fwd": fwd, f"{kind}_bwd": bwd}
 
 
-def _split(x: Tensor, G: int) -> Tensor:
-    """(N, C, H, W) seen as (N, G, C / G, H, W), channels last or not."""
-    return x.view(x.shape[0], G, -1, *x.shape[2:])
-
-
-def _grouped(x: Tensor, G: int, *parameters: Tensor) -> tuple[Tensor, ...]:
-    return _split(x, G), *(p.view(G, -1) for p in parameters)
-
-
 _AXES: tuple[list[int], list[int]] = [2, 3, 4], [1, 2]
 
 
@@ -174,11 +166,11 @@ def _define_group_norm() -> dict[str, Any]:
     ) -> tuple[Tensor, Tensor]:
         _check_group_norm(x, G, weight, bias, passes)
         code = _SILU if activation(act) else 0
-        grouped = _grouped(x, G, weight, bias)
-        y, mean, rstd = torch.ops.planish.norm_forward(
-            *grouped, *_AXES, float(eps), False, True, code
+        y, mean, rstd = _ops.plain_forward(
+            x, weight, bias, *_AXES, float(eps), False, activation=code, split=G
         )
-        return y.reshape(x.shape), torch.stack([mean, rstd]).flatten()
+        assert mean is not None
+        return y, torch.stack([mean, rstd]).flatten()
 
     def fprop_fake(x: Tensor, G: int, *rest: Any) -> tuple[Tensor, Tensor]:
         act = rest[3] if len(rest) > 3 else None
@@ -199,25 +191,23 @@ def _define_group_norm() -> dict[str, Any]:
         use_group_norm_v2: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         code = _SILU if activation(act) else 0
-        grouped, w, b = _grouped(x, G, weight, bias)
         mean, rstd = sums.view(2, x.shape[0], G, 1, 1, 1)
-        dx, dweight, dbias = torch.ops.planish.norm_backward(
-            _split(grad_output, G),
-            grouped,
+        dx, dweight, dbias = _ops.plain_backward(
+            grad_output,
+            x,
             mean,
             rstd,
-            w,
+            weight,
             *_AXES,
             False,
-            [True] * 3,
-            b if code else None,
-            code,
+            bias=bias if code else None,
+            activation=code,
+            split=G,
         )
-        return (
-            dx.reshape(x.shape),
-            dweight.flatten(),
-            _kernels.as_dtype(dbias.flatten(), bias.dtype),
-        )
+        assert dx is not None
+        assert dweight is not None
+        assert dbias is not None
+        return dx, dweight, _kernels.as_dtype(dbias, bias.dtype)
 
     def bprop_fake(
         grad_output: Tensor, sums: Tensor, x: Tensor, G: int, weight: Tensor, bias: Tensor, *_: Any

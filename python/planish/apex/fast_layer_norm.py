@@ -28,7 +28,8 @@ def ln_fwd(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> lis
     """y, mean, 1 / sqrt(var + eps)."""
     _check(x, gamma, "ln_fwd")
     with torch.no_grad():
-        return list(_kernels.forward(x, gamma, beta, x.shape[1:], epsilon, False, True))
+        results = _kernels.forward(x, gamma, beta, x.shape[1:], epsilon, False, True)
+    return [result for result in results if result is not None]
 
 
 def ln_bwd(

@@ -42,7 +42,7 @@ def _forward(
 ) -> list[Tensor]:
     with torch.no_grad():
         y, mean, rstd = _kernels.forward(x, weight, bias, shape, eps, rms, mixed)
-    return [y, rstd] if rms else [y, mean, rstd]
+    return [y, rstd] if mean is None else [y, mean, rstd]
 
 
 def _backward(

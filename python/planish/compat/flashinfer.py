@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _functional, _quantized, _staged, _stages
+from planish import _functional, _quantized, _quantized_calls, _stages
 from planish._arguments import check_tensor, number_of
 from torch import Tensor
 
@@ -55,7 +55,7 @@ def _rms(
         _check_out(function, out, input)
         _stages.check_float(function, "out", out.dtype)
         dtype = out.dtype
-    if out is not None and _staged.norm_into(
+    if out is not None and _quantized_calls.norm_into(
         out, input, None, weight, None, eps, True, weight_offset=offset
     ):
         return out
@@ -69,7 +69,7 @@ def _add(
     _check_input(function, input, weight)
     _stages.check_like_x(function, "residual", residual, input, optional=False)
     eps = number_of(function, "eps", eps)
-    if _staged.norm_into(
+    if _quantized_calls.norm_into(
         input, input, residual, weight, None, eps, True, weight_offset=offset, total=residual
     ):
         return
@@ -161,7 +161,9 @@ def _quantize(
     given_dtype = out.dtype, "tensor", number, "f32", False, 1e-10, None
     _quantized.check(function, *given_dtype, input, dtype_name="out's dtype")
     one = number.reshape(())
-    if _staged.norm_into(out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual):
+    if _quantized_calls.norm_into(
+        out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual
+    ):
         return
     given: dict[str, Any] = {
         "dtype": out.dtype,

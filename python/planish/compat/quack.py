@@ -120,8 +120,8 @@ def _forward(
     eps: float,
     weight_offset: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, mean and rstd of the last axis, without a graph."""
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """y, mean (None of RMS) and rstd of the last axis, without a graph."""
     wide = read if read.dtype == dtype else read.float()
     last = [read.dim() - 1]
     affine = last if weight is None else list(range(read.dim() - weight.dim(), read.dim()))
@@ -130,7 +130,7 @@ def _forward(
     shape = [size if axis in affine else 1 for axis, size in enumerate(read.shape)]
     if bias is not None and weight is not None and bias.shape != weight.shape:
         bias = bias.expand(weight.shape)  # (N,) beside (H, N); the other way there is no such case
-    y, mean, rstd = torch.ops.planish.norm_forward(
+    y, mean, rstd = _ops.plain_forward(
         wide,
         None if weight is None else weight.reshape(shape),
         None if bias is None else bias.reshape(shape),
@@ -138,7 +138,7 @@ def _forward(
         affine,
         eps,
         rms,
-        False,
+        dense=True,
     )
     return y.to(dtype), mean, rstd
 
@@ -184,11 +184,10 @@ def _backward(
     # one weight for each head where x has three axes
     affine = last if x.dim() < 3 or (weight is not None and weight.dim() == 1) else [1, 2]
     shifted = weight.float() + weight_offset if weight is not None and weight_offset else weight
-    means = mean.unsqueeze(-1) if mean is not None else rstd.new_empty(0)
-    dx, dweight, dbias = torch.ops.planish.norm_backward(
+    dx, dweight, dbias = _ops.plain_backward(
         dout,
         x.float() if wide else x,
-        means,
+        None if mean is None else mean.unsqueeze(-1),
         rstd.unsqueeze(-1),
         shifted,
         last,
@@ -196,6 +195,7 @@ def _backward(
         rms,
         [True, weight is not None, has_bias],
     )
+    assert dx is not None
     if dweight is not None and weight is not None:
         dweight = dweight.to(weight.dtype)
     if dbias is not None:
@@ -289,7 +289,7 @@ def layernorm_fwd(
     results = [y]
     if return_rstd:
         results.append(rstd.squeeze(-1))
-    if return_mean:
+    if return_mean and mean is not None:
         results.append(mean.squeeze(-1))
     return y if len(results) == 1 else tuple(results)
 

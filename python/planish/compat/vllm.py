@@ -16,9 +16,9 @@ import logging
 from typing import Any
 
 import torch
-from planish import _functional, _staged, _stages
+from planish import _functional, _stage_calls, _stages
 from planish._arguments import eps_of
-from planish._staged import Around
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -51,10 +51,9 @@ def fused_add_rms_norm(
     _check("fused_add_rms_norm", x, weight, variance_size)
     _stages.check_like_x("fused_add_rms_norm", "x_residual", x_residual, x, optional=False)
     epsilon = eps_of("fused_add_rms_norm", epsilon, True, x.dtype)
-    fused = _staged.norm(
+    fused = _stage_calls.norm(
         way_of(x, x_residual, weight),
-        x,
-        Around(x_residual, weight=weight),
+        Tensors(x, x_residual, weight=weight),
         [x.dim() - 1],
         epsilon,
         True,
