@@ -18,8 +18,9 @@ import logging
 import warnings
 from typing import TypeVar
 
-from planish.replacing import families, fusion, layers, rewritten, swapped
+from planish.replacing import families, fusion, layers, probe, rewritten, swapped
 from planish.replacing.report import Counter, Entry, Report
+from planish.replacing.whole import check_model, whole
 from torch import nn
 
 __all__ = ["Entry", "Report", "replace", "replaced", "restore"]
@@ -64,13 +65,16 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     What was taken and what was left goes to the logger ``planish`` at level INFO, and
     :func:`replaced` returns it. Warns (UserWarning) if nothing was taken.
     """
-    for module in list(model.modules()):
-        swapped.put(module)
-    if activations or fuse:
-        fusion.fuse(model)
-    if fuse:
-        rewritten.fuse(model)
-    report = _report(model, fuse)
+    check_model("replace", model)
+    probe.forget()
+    with whole(model):
+        for module in list(model.modules()):
+            swapped.put(module)
+        if activations or fuse:
+            fusion.fuse(model)
+        if fuse:
+            rewritten.fuse(model)
+        report = _report(model, fuse)
     _log.info("planish.replace(%s): %s", type(model).__name__, report)
     if not report.taken:
         warnings.warn(
@@ -93,6 +97,8 @@ def replaced(model: nn.Module) -> Report:
     counted. Where something is fused, ``together`` says what, and ``alone`` which norms of blocks
     are not, and why.
     """
+    check_model("replaced", model)
+    probe.forget()
     return _report(model, any(rewritten.places_of(one) for one, _ in rewritten.holders(model)))
 
 
@@ -126,6 +132,7 @@ def restore(model: _Module) -> _Module:
     since (torch.nn.utils.parametrize, FSDP2, accelerate) stay, over the original class; raises
     RuntimeError, and restores nothing, where such a class cannot be made over another.
     """
+    check_model("restore", model)
     found = layers.planned(rewritten.everything(model))
     fusion.unfuse(model)
     layers.take(found)

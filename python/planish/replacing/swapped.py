@@ -97,7 +97,7 @@ def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
 def form_of(module: nn.Module) -> str:
     """What planish computes for it, in words; empty for a module that planish did not change."""
     if isinstance(module, Swapped):
-        return str(module._planish_proof.form)
+        return str(module._planish_proof)
     if layers.WAS in module.__dict__ and original_class(module) is not type(module):
         return f"planish.{type(module).__name__}"
     return ""
@@ -105,7 +105,16 @@ def form_of(module: nn.Module) -> str:
 
 def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     """The class that runs it on planish and what that computes; or why there is none, empty for
-    what is no norm."""
+    what is no norm. Whatever the module's own attributes raise is a reason."""
+    try:
+        return _decide(module)
+    except Exception as error:
+        if not families.is_called_norm(module):
+            return ""
+        return f"looking at it raises {type(error).__name__}: {error}".splitlines()[0]
+
+
+def _decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     cls: Any = type(module)
     if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
         return ""
@@ -117,7 +126,8 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     if refused is not None:
         return refused
     if why or parametrized:
-        return why or "its parameters are computed (torch.nn.utils.parametrize)"
+        why = why or "its parameters are computed (torch.nn.utils.parametrize)"
+        return why if families.is_called_norm(module) else ""
     proof = prove(cls, module)
     if isinstance(proof, str):
         return proof
@@ -127,8 +137,9 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     mine = _dtypes(module)
     if mine and not mine <= {pair[1] for pair in proof.pairs}:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in mine)
-        return f"with parameters of {names} its results are not planish's within the bounds"
-    return _swapped_class(cls, proof), str(proof.form)
+        more = f" ({proof.note})" if proof.note else ""
+        return f"with parameters of {names} its results are not planish's within the bounds{more}"
+    return _swapped_class(cls, proof), str(proof)
 
 
 def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
