@@ -176,7 +176,16 @@ def _distinct(found: list[Place]) -> list[Place]:
 
 
 def decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
-    """The class that fuses, or None, and what is left apart, with reasons."""
+    """The class that fuses, or None, and what is left apart, with reasons. What the attributes of a
+    block or of what it holds raise is a reason."""
+    try:
+        return _decide(holder, module)
+    except Exception as error:
+        why = f"looking at it raises {type(error).__name__}: {error}".splitlines()[0]
+        return None, [("its norms", why)] if holder is module else []
+
+
+def _decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
     decision = _Decision(holder, module)
     if isinstance(decision.tree, str):
         return None, [("its norms", decision.tree)] if holder is module else []
