@@ -156,7 +156,9 @@ def at_edges(prober: Any, pair: Any, rank: int) -> str:
     result: torch.dtype | None = None
     new: nn.Module = prober.copy(pair[1])  # for all calls: they leave no trace, or are no norm's
     for maker in makers:
-        if result is not None:
+        if result is None:
+            inputs.spread(new)
+        else:
             inputs.large_weight(new, form, result)
         x, gate = prober.kept(maker, rank, pair[0])
         given = (x, gate) if prober.gated else (x,)

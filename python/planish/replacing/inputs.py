@@ -20,7 +20,7 @@ from planish.replacing.state import Reads, own_attributes
 from torch import Tensor, nn
 
 __all__ = ["MULTIPLES", "apart", "copied", "edges", "large_weight", "near_largest", "ordinary"]
-__all__ += ["seeded"]
+__all__ += ["seeded", "spread"]
 
 _overrides: Any = torch.overrides
 
@@ -170,6 +170,15 @@ def near_largest(
     one = 8.0 if form.gate_activation == "sigmoid" else 1.2785  # what these give
     gates = torch.full_like(rows, one)
     return _placed(form, module, rows, rank, dtype), _placed(form, module, gates, rank, dtype)
+
+
+def spread(new: nn.Module) -> None:
+    """Makes the parameters sixteen times as large, with both signs."""
+    with torch.no_grad():
+        for parameter in new.parameters(recurse=False):
+            flat = parameter.view(-1)
+            flat *= 16.0
+            flat[1::2] *= -1.0
 
 
 def large_weight(new: Any, form: Form, result: torch.dtype) -> None:

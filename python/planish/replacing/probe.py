@@ -110,7 +110,7 @@ def _first(prober: Prober) -> int | str:
                 raise
             except Exception as error:
                 why = why or _why(error)
-    return why if compared else _Passing(why)
+    return why if compared else _Passing(f"its forward raises {why}")
 
 
 def _prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
@@ -127,8 +127,10 @@ def _prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
         rank = _first(prober)
         if isinstance(rank, str):
             passing = isinstance(rank, _Passing) and (not nearest or isinstance(nearest, _Passing))
-            why = nearest or f"not a {form}: {rank}"
-            nearest = _Passing(why) if passing else str(why)
+            if passing:
+                nearest = nearest or rank
+            elif not nearest or isinstance(nearest, _Passing):
+                nearest = f"not a {form}: {rank}"
             refuted.add(mathematics)
             continue
         settled.add(mathematics)
@@ -197,10 +199,11 @@ def _whole(proof: Proof, prober: Prober) -> Proof | str:
         if why:
             failed[pair] = why
     left = frozenset(proof.pairs.difference(failed))
-    if not left:
-        return f"a {form} but for this: {failed[pairs[0]]}"
     if not failed:
         return proof
+    wide = [pair for pair in failed if not set(pair).intersection(HALF)]
+    if wide or not left:
+        return f"a {form} but for this: {failed[(wide or pairs)[0]]}"
     names = dict.fromkeys(str(pair[0]).removeprefix("torch.") for pair in failed)
     note = f"some {', '.join(names)} left to its own forward: {next(iter(failed.values()))}"
     return dataclasses.replace(proof, pairs=left, note=note)

@@ -118,6 +118,8 @@ def _decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     cls: Any = type(module)
     if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
         return ""
+    if isinstance(module, torch.jit.ScriptModule):
+        return families.why_not(module) or ""
     why = layers.bound_forward(module)
     if cls in families.TORCH:
         return why or (families.TORCH[cls], f"planish.{families.TORCH[cls].__name__}")
