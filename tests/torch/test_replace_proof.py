@@ -14,6 +14,7 @@ import pytest
 
 import planish
 import torch
+from planish import zoo
 from torch import Tensor, nn
 
 CALLS = {"count": 0}
@@ -448,3 +449,16 @@ def test_a_proof_is_kept_for_modules_with_other_settings(plain: Any, other: Any)
     planish.replace(box)
     assert type(box[0]) is not ScaleNorm
     assert type(box[1]) is ScaleNorm
+
+
+@pytest.mark.parametrize("groups", [1, 4, 32])
+@pytest.mark.parametrize("act", ["relu", "silu", "identity"])
+def test_a_group_norm_whose_squares_overflow_is_left(groups: int, act: str) -> None:
+    if zoo.missing_packages(("timm",)):
+        pytest.skip("timm not installed")
+    zoo.prepare()
+    from timm.layers import GroupNormAct
+
+    module = GroupNormAct(32, groups, act_layer=act)
+    planish.replace(module)
+    assert planish.replaced(module).modules_taken == 1, str(planish.replaced(module))

@@ -5,8 +5,10 @@
     planish.restore(model)            # as it was
 
 families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
-probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms;
-layers.py has what all classes that stand in for others share, and takes them out again.
+probe.py proves it (prober.py compares, on what inputs.py makes; edges.py and state.py see to it
+that a class does nothing else), swapped.py changes a module's class, fusion.py moves activations
+into norms; layers.py has what all classes that stand in for others share, and takes them out again;
+whole.py undoes what a call did that raises.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
 finds the places in the source, around.py and post_norms.py compute them, places.py proves it,
 rewriting.py makes the function.
@@ -38,9 +40,10 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     planish can: by what its forward does, not by its name. Such a class is taken after a probe: its
     forward and planish's, on seeded inputs, in all dtypes of input and parameters, agree in results
     and gradients, bit by bit in 16-bit types where its order of rounding is one of planish's, and
-    within the bounds of docs/guide/reproducibility.md elsewhere. What was not proven, other
-    dtypes or numbers of axes, runs the module's own forward. A class with other mathematics is
-    left alone.
+    within the bounds of docs/guide/reproducibility.md elsewhere; in training, and at the edges of
+    each dtype; and a call leaves no trace. What was not proven, other dtypes or numbers of axes,
+    runs the module's own forward. A class with other mathematics is left alone, and so is one whose
+    forward or attributes raise.
 
     ``activations=True`` moves an nn.SiLU or nn.ReLU right behind a GroupNorm into the norm, in an
     nn.Sequential, where both are attributes of a block that calls one right after the other and the
@@ -63,7 +66,9 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     libraries named are left alone: :func:`planish.enable` reaches those.
 
     What was taken and what was left goes to the logger ``planish`` at level INFO, and
-    :func:`replaced` returns it. Warns (UserWarning) if nothing was taken.
+    :func:`replaced` returns it. Warns (UserWarning) if nothing was taken. Raises TypeError for what
+    is no torch.nn.Module, or a compiled TorchScript module. Whatever is raised, the model is as it
+    was.
     """
     check_model("replace", model)
     probe.forget()
@@ -91,7 +96,8 @@ def _summary(report: Report) -> str:
 
 
 def replaced(model: nn.Module) -> Report:
-    """What of ``model`` runs on planish by :func:`replace`, what does not, and why.
+    """What of ``model`` runs on planish by :func:`replace`, what does not, and why: every norm that
+    is a module of its own, by what it computes if not by its name.
 
     It looks at the model as it is now. Modules of planish that the model was built with are not
     counted. Where something is fused, ``together`` says what, and ``alone`` which norms of blocks

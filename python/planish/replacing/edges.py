@@ -120,8 +120,9 @@ def _differs(
     multiples of one.
 
     planish's result may be the better one: where squares overflow in the original, its result is
-    not finite, or that of a row of zeros, and planish's has to be that of the smallest multiple. A
-    row of x that is not finite has a result that is not, in some of its elements or in all.
+    not finite, or that of a row of zeros, and planish's, if finite, has to be that of the smallest
+    multiple. A row of x that is not finite has a result that is not, in some of its elements or in
+    all.
     """
     if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
         return "its result has another shape or dtype"
@@ -136,7 +137,7 @@ def _differs(
     expected = torch.where(finite, theirs, ours)
     nothing = theirs[~x.flatten(1).any(1)][:1]  # of a row of zeros
     nothing = nothing if len(nothing) else torch.zeros_like(theirs[:1])
-    overflowed = (~finite.all(1) | (theirs == nothing).all(1))[:alike]
+    overflowed = ((~finite.all(1) | (theirs == nothing).all(1)) & mine.all(1))[:alike]
     if bool(overflowed.any()):
         expected[:alike] = torch.where(overflowed[:, None], theirs[0], expected[:alike])
     if bool((sound & ~(_off(ours, expected) <= limit)).any()):

@@ -146,7 +146,8 @@ def edges(
         scales += [1e-6, 0.0]
     one = len(scales)
     normal = seeded((one + 5, size), generator, torch.float64).clamp_(-4, 4)
-    normal[1:MULTIPLES] = normal[0]
+    # Beside the least of these eps is nothing, in a group of one channel, too.
+    normal[:MULTIPLES] = normal[0].sign() * normal[0].abs().clamp_min(0.25)
     gates = normal.flip(0)
     gates[1:MULTIPLES] = gates[0]
     gates[-1] *= 40.0
