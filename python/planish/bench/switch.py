@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from planish.command_lines import UsageError, at_least, check_device, seconds, words
+from planish.command_lines import UsageError, at_least, check_device, words
 
 from . import allocator, machine, report
 from .case import DTYPES
@@ -244,7 +244,7 @@ def parser() -> argparse.ArgumentParser:
         "--threads", type=_numbers, default="1,2", help="comma-separated numbers of threads"
     )
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    p.add_argument("--limit", type=seconds, default=LIMIT, help=f"by default {LIMIT}")
+    p.add_argument("--limit", type=float, default=LIMIT, help=f"by default {LIMIT}")
     p.add_argument(
         "--malloc",
         choices=("kept", "ordinary"),
