@@ -197,6 +197,13 @@ def enable(
     with float parameters, and return half. By default they do what torch does: cast to float.
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
+
+    Example:
+
+    >>> planish.enable("layer_norm", devices="cpu")
+    >>> y = torch.nn.functional.layer_norm(torch.randn(4, 64), (64,))  # runs on planish
+    >>> planish.disable()
+    True
     """
     if autocast not in (None, "keep"):
         raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
@@ -241,6 +248,12 @@ def disable() -> bool:
     Returns true if they are removed: torch's dispatch table is then what it was, except for
     ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there: a graph
     recorded while planish was enabled must still find it.
+
+    Example:
+
+    >>> planish.enable()
+    >>> planish.disable()
+    True
     """
     with _lock:
         _active.clear()
@@ -291,6 +304,13 @@ def enabled(
     """:func:`enable` for a block; afterwards everything is as it was before.
 
     This is a switch of the whole process: other threads see it too.
+
+    Takes what :func:`enable` takes, and raises what it raises.
+
+    Example:
+
+    >>> with planish.enabled():
+    ...     y = torch.nn.functional.rms_norm(torch.randn(4, 64), (64,))
     """
     with _lock:
         before = _state()
@@ -312,6 +332,14 @@ def stats() -> dict[str, OperatorStats]:
 
     ``rms_norm (autograd)`` counts the calls that went on to ``_fused_rms_norm``, which counts them
     again.
+
+    Example:
+
+    >>> before = planish.stats()["native_layer_norm"]["planish"]
+    >>> with planish.enabled():
+    ...     y = torch.nn.functional.layer_norm(torch.randn(4, 64), (64,))
+    >>> planish.stats()["native_layer_norm"]["planish"] - before
+    1
     """
     found = library().stats()
     for operator, gone in _uncounted.items():

@@ -151,6 +151,14 @@ def add_layer_norm(
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a ``dropout_p``
     outside [0, 1) and for another ``cast``, TypeError for a residual that is no tensor,
     NotImplementedError for another dtype.
+
+    Example:
+
+    >>> x, residual, weight = torch.randn(2, 5, 64), torch.randn(2, 5, 64), torch.ones(64)
+    >>> y, total = planish.add_layer_norm(x, residual, weight, torch.zeros(64))
+    >>> torch.equal(total, x + residual), torch.equal(y, planish.layer_norm(total, -1, weight))
+    (True, True)
+    >>> y, total = planish.add_layer_norm(x, residual, weight, dropout_p=0.1, training=True)
     """
     return _add_norm(
         False,
@@ -191,6 +199,13 @@ def add_rms_norm(
         y = sum / sqrt(mean(sum^2) + eps) * (weight_offset + weight)
 
     Everything else as :func:`add_layer_norm`, but that there is no bias.
+
+    Example:
+
+    >>> x, residual = torch.randn(2, 5, 64).bfloat16(), torch.randn(2, 5, 64)
+    >>> y, total = planish.add_rms_norm(x, residual, torch.ones(64), 1e-6)
+    >>> y.dtype, total.dtype
+    (torch.bfloat16, torch.float32)
     """
     return _add_norm(
         True,
@@ -311,6 +326,17 @@ def modulated_layer_norm(
     Raises RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype
     without a residual, TypeError where scale and shift are both None, NotImplementedError for
     another dtype.
+
+    Example:
+
+    >>> x, residual = torch.randn(2, 5, 64), torch.randn(2, 5, 64)
+    >>> scale, shift, gate = torch.randn(3, 2, 1, 64).unbind()
+    >>> y = planish.modulated_layer_norm(x, scale, shift)
+    >>> torch.allclose(y, planish.layer_norm(x, -1, eps=1e-6) * (1 + scale) + shift, atol=1e-5)
+    True
+    >>> y, total = planish.modulated_layer_norm(x, scale, shift, residual=residual, gate=gate)
+    >>> torch.allclose(total, residual + gate * x, atol=1e-6)
+    True
     """
     return _modulated_norm(
         False, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -335,6 +361,13 @@ def modulated_rms_norm(
         z = s / sqrt(mean(s^2) + eps) * (weight_offset + weight) + bias
 
     Everything else as :func:`modulated_layer_norm`.
+
+    Example:
+
+    >>> x, residual, weight = torch.randn(2, 5, 64), torch.randn(2, 5, 64), torch.ones(64)
+    >>> y = planish.modulated_rms_norm(x, None, residual, weight)  # OLMo 2: residual + norm(x)
+    >>> torch.allclose(y, residual + planish.rms_norm(x, -1, weight, eps=1e-6), atol=1e-5)
+    True
     """
     return _modulated_norm(
         True, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -358,12 +391,19 @@ def qk_norm(
     """Norms of queries and keys over the last axis, each with a weight of its own: ``(q, k)``.
 
     ``q`` (..., heads, D) and ``k`` (..., kv_heads, D) may be slices of a packed qkv, in any
-    strides; the results are dense. The weights have D elements, or (heads, D): a weight for each
-    head; or are None. ``kind``: "rms" or "layer". Dtypes, ``cast`` and derivatives as
-    :func:`planish.rms_norm`.
+    strides; the results are dense. ``q_weight`` and ``k_weight`` have D elements, or (heads,
+    D): a weight for each head; or are None. ``kind``: "rms" or "layer". Dtypes, ``cast`` and
+    derivatives as :func:`planish.rms_norm`.
 
     Raises ValueError for another kind or cast, RuntimeError for shapes that do not fit,
     NotImplementedError for another dtype or device.
+
+    Example:
+
+    >>> q, k, v = torch.randn(2, 5, 3, 4, 16).unbind(2)  # slices of a packed qkv
+    >>> q, k = planish.qk_norm(q, k, torch.ones(16), torch.ones(16), 1e-6)
+    >>> q.shape, q.is_contiguous()
+    (torch.Size([2, 5, 4, 16]), True)
     """
     tensors, options = (q, k, q_weight, k_weight), (kind, eps, weight_offset, cast)
     key = _pairs.key_of(options, tensors) if cast == "once" else None

@@ -62,6 +62,15 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
 
     What was taken and what was left goes to the logger ``planish`` at level INFO, and
     :func:`replaced` returns it. Warns (UserWarning) if nothing was taken.
+
+    Example:
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> model = planish.replace(model)
+    >>> model[1]
+    LayerNorm((64,), eps=1e-05, elementwise_affine=True, bias=True)
+    >>> isinstance(model[1], planish.LayerNorm)
+    True
     """
     for module in list(model.modules()):
         swapped.put(module)
@@ -91,6 +100,16 @@ def replaced(model: nn.Module) -> Report:
     It looks at the model as it is now. Modules of planish that the model was built with are not
     counted. Where something is fused, ``together`` says what, and ``alone`` which norms of blocks
     are not, and why.
+
+    Example:
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> report = planish.replaced(planish.replace(model))
+    >>> print(report)
+    1 norms on planish, 0 left alone
+      on planish     1 x torch.LayerNorm: planish.LayerNorm
+    >>> report.modules_taken, report.modules_left
+    (1, 0)
     """
     return _report(model, any(rewritten.places_of(one) for one, _ in rewritten.holders(model)))
 
@@ -122,6 +141,12 @@ def restore(model: _Module) -> _Module:
 
     Every module has the class and the forward that it had, and activations are where they were.
     Parameters and what they have learned stay.
+
+    Example:
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> type(planish.restore(planish.replace(model))[1])
+    <class 'torch.nn.modules.normalization.LayerNorm'>
     """
     rewritten.unfuse(model)
     fusion.unfuse(model)
