@@ -5,6 +5,7 @@
 #   make demo       put planish under real models, check it, time it, draw demo-out/demo.png
 #   make test       every test, C and Python (make full-grid: every case of the C tests' grid)
 #   make bench      planish beside its peers; SWEEP=table, ARGS=--quick (planish bench --help)
+#   make docs       the API reference, in build/docs; of C too where doxygen is
 #   make wheel      the wheel for every Python, in dist/; make dist: the source archive; both
 #                   without torch
 #   make clean      remove what was built (make distclean: .venv too)
@@ -28,7 +29,7 @@ SOURCES := Makefile pyproject.toml $(wildcard meson.build meson_options.txt meso
 export GOMP_SPINCOUNT ?= 10000
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test full-grid demo bench wheel dist clean distclean
+.PHONY: all test full-grid demo bench docs wheel dist clean distclean
 .DELETE_ON_ERROR:
 
 all: $(DONE)/planish
@@ -120,6 +121,19 @@ demo: $(DONE)/planish $(DONE)/models
 
 bench: $(DONE)/planish $(DONE)/peers
 	@$(BIN)/planish bench $(SWEEP) --out bench-out $(ARGS)
+
+# Warnings are errors. What is documented is the planish of this tree.
+$(DONE)/docs-tools: $(DONE)/torch
+	@echo "==> Sphinx"
+	$(PIP) sphinx
+	@touch $@
+
+docs: $(DONE)/planish $(DONE)/docs-tools
+	@mkdir -p build/docs
+	@$(BIN)/python -m sphinx -W --keep-going -q -n -b html docs/reference build/docs/python
+	@if command -v doxygen >/dev/null; then doxygen docs/reference/Doxyfile; \
+	    else echo "not made: the reference of C; apt-get install doxygen"; fi
+	@echo "build/docs/python/index.html, build/docs/c/index.html"
 
 wheel: $(DONE)/wheel-tools
 	@JOBS=$(JOBS) .ci/wheel build

@@ -174,7 +174,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    return sorted({*__all__, *_MODULES, "__doc__", "__file__"})
 
 
 _register.register_with_torch()  # last: it may import other modules of the package

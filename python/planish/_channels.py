@@ -62,12 +62,22 @@ def _laid_out_as(y: Tensor, x: Tensor) -> Tensor:
 class LayerNorm2d(nn.LayerNorm):
     """Layer norm over the channels of (N, C, H, W), without a permute.
 
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    with mean and (biased) variance over C, for each pixel; weight and bias of C elements.
     Parameters and state_dict are those of ``torch.nn.LayerNorm(num_channels)``, so also those of
     the LayerNorm2d of timm and torchvision.
 
     The result is laid out as the input. Where ``channels_last`` is set, as replace() sets it for
     modules that do the same, a GPU makes it channels last: the convolutions that follow are faster
     so.
+
+    Example:
+
+    >>> x = torch.randn(2, 96, 14, 14)
+    >>> y, pixels = planish.LayerNorm2d(96)(x), torch.nn.LayerNorm(96)(x.permute(0, 2, 3, 1))
+    >>> torch.allclose(y, pixels.permute(0, 3, 1, 2), atol=1e-5)
+    True
     """
 
     channels_last = False
@@ -84,6 +94,10 @@ class LayerNorm2d(nn.LayerNorm):
         super().__init__(num_channels, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input`` (N, C, H, W), laid out as it. f16, bf16, f32 and f64 run on
+        planish, any other dtype or device on torch. Raises RuntimeError for other than four axes
+        and for another number of channels.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             pixels = input.permute(0, 2, 3, 1)
             y = F.layer_norm(pixels, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -111,8 +125,19 @@ class LayerNorm2d(nn.LayerNorm):
 
 
 class RMSNorm2d(nn.RMSNorm):
-    """RMS norm over the channels of (N, C, H, W), without a permute; eps as torch.nn.RMSNorm has
-    it."""
+    """RMS norm over the channels of (N, C, H, W), without a permute.
+
+        y = x / sqrt(mean(x^2) + eps) * weight
+
+    with the mean over C, for each pixel; ``eps=None`` is the epsilon of x's dtype, as
+    torch.nn.RMSNorm has it. Parameters and state_dict are those of
+    ``torch.nn.RMSNorm(num_channels)``.
+
+    Example:
+
+    >>> planish.RMSNorm2d(96)(torch.randn(2, 96, 14, 14)).shape
+    torch.Size([2, 96, 14, 14])
+    """
 
     def __init__(
         self,
@@ -125,6 +150,10 @@ class RMSNorm2d(nn.RMSNorm):
         super().__init__(num_channels, eps, elementwise_affine, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` (N, C, H, W), laid out as it. f16, bf16, f32 and f64 run on planish,
+        any other dtype or device on torch. Raises RuntimeError for other than four axes and for
+        another number of channels.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             pixels = x.permute(0, 2, 3, 1)
             y = F.rms_norm(pixels, self.normalized_shape, self.weight, self.eps)
@@ -148,8 +177,23 @@ class RMSNorm2d(nn.RMSNorm):
 class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm on planish, whether planish is enabled or not.
 
-    ``activation="silu"``, ``"relu"``, ``"gelu"`` or ``"gelu_tanh"`` returns that of y, in the same
-    pass over memory: see :func:`planish.group_norm`.
+        y = f((x - mean) / sqrt(var + eps) * weight + bias)
+
+    with mean and (biased) variance over a group's channels and all axes after them; weight and bias
+    of C elements. ``activation`` is f: None, ``"silu"``, ``"relu"``, ``"gelu"`` or ``"gelu_tanh"``,
+    in the same pass over memory: see :func:`planish.group_norm`. Parameters and state_dict are
+    torch's.
+
+    Raises ValueError for another activation, and where ``num_groups`` does not divide
+    ``num_channels``.
+
+    Example:
+
+    >>> norm = planish.GroupNorm(32, 64, activation="silu")
+    >>> norm(torch.randn(2, 64, 8, 8).to(memory_format=torch.channels_last)).is_contiguous(
+    ...     memory_format=torch.channels_last
+    ... )
+    True
     """
 
     # for TorchScript
@@ -174,6 +218,9 @@ class GroupNorm(nn.GroupNorm):
         self.activation = activation
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input`` (N, C, ...), laid out as it. What planish does not run, its errors
+        included, is torch's, with the activation behind it.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
             if self.activation is not None:
@@ -220,6 +267,9 @@ class _InstanceNorm:
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input``, laid out as it; in training with running statistics these are
+        updated as torch does it.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             self._check_input_dim(input)  # type: ignore[attr-defined]
             if input.dim() == self._get_no_batch_dim():  # type: ignore[attr-defined]
@@ -277,15 +327,48 @@ def _update_running(module: Any, input: Tensor, reduce: list[int]) -> None:
 
 
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
-    """torch.nn.InstanceNorm1d on planish; in eval with running statistics on torch."""
+    """torch.nn.InstanceNorm1d on planish; in eval with running statistics on torch.
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    of x (N, C, L) or (C, L), with mean and (biased) variance over all axes behind the channels.
+    Arguments, parameters, buffers and errors are torch's.
+
+    Example:
+
+    >>> planish.InstanceNorm1d(8, affine=True)(torch.randn(2, 8, 16)).shape
+    torch.Size([2, 8, 16])
+    """
 
 
 class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
-    """torch.nn.InstanceNorm2d on planish; in eval with running statistics on torch."""
+    """torch.nn.InstanceNorm2d on planish; in eval with running statistics on torch.
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    of x (N, C, H, W) or (C, H, W), with mean and (biased) variance over all axes behind the
+    channels. Arguments, parameters, buffers and errors are torch's.
+
+    Example:
+
+    >>> planish.InstanceNorm2d(8, affine=True)(torch.randn(2, 8, 4, 4)).shape
+    torch.Size([2, 8, 4, 4])
+    """
 
 
 class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
-    """torch.nn.InstanceNorm3d on planish; in eval with running statistics on torch."""
+    """torch.nn.InstanceNorm3d on planish; in eval with running statistics on torch.
+
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    of x (N, C, D, H, W) or (C, D, H, W), with mean and (biased) variance over all axes behind the
+    channels. Arguments, parameters, buffers and errors are torch's.
+
+    Example:
+
+    >>> planish.InstanceNorm3d(8, affine=True)(torch.randn(2, 8, 2, 4, 4)).shape
+    torch.Size([2, 8, 2, 4, 4])
+    """
 
 
 class EvoNorm2dS0(nn.Module):
@@ -300,6 +383,13 @@ class EvoNorm2dS0(nn.Module):
     over x and as exact as its norms. The rest, sigmoid, products and the sum, are torch's
     operators, forward and backward, each a pass over memory (``torch.compile`` fuses them).
     Differentiable any number of times.
+
+    Raises ValueError where ``groups`` does not divide ``num_features``.
+
+    Example:
+
+    >>> planish.EvoNorm2dS0(64, groups=32)(torch.randn(2, 64, 8, 8)).shape
+    torch.Size([2, 64, 8, 8])
     """
 
     def __init__(
@@ -323,6 +413,10 @@ class EvoNorm2dS0(nn.Module):
         self.v = nn.Parameter(torch.ones(num_features, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` (N, C, H, W). f16, bf16, f32 and f64 run on planish, any other dtype or
+        device on torch. Raises RuntimeError for other than four axes and for another number of
+        channels.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = self._composed(x)
         else:

@@ -207,6 +207,13 @@ def enable(
     with float parameters, and return half. By default they do what torch does: cast to float.
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
+
+    Example:
+
+    >>> planish.enable("layer_norm", devices="cpu")
+    >>> y = torch.nn.functional.layer_norm(torch.randn(4, 64), (64,))  # runs on planish
+    >>> planish.disable()
+    True
     """
     groups = _asked(ops, devices, autocast)
     with _lock:
@@ -267,6 +274,12 @@ def disable() -> bool:
     Returns true if they are removed: torch's dispatch table is then what it was, except for
     ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there: a graph
     recorded while planish was enabled must still find it.
+
+    Example:
+
+    >>> planish.enable()
+    >>> planish.disable()
+    True
     """
     with _lock:
         _explicit.clear()
@@ -345,6 +358,11 @@ def enabled(
     several threads or one in another, planish is on for what any of them asks for, until the last
     of these ends. :func:`enable` and :func:`disable` inside of a block outlast it: what the one
     asks for stays, and after the other planish is off, for all blocks.
+
+    Example:
+
+    >>> with planish.enabled():
+    ...     y = torch.nn.functional.rms_norm(torch.randn(4, 64), (64,))
     """
     block = _asked(ops, devices, autocast)
     with _lock:

@@ -217,6 +217,18 @@ def layer_norm(
     Raises what torch raises: TypeError for what is no tensor, no axis or no number, IndexError for
     an axis out of range, RuntimeError for shapes that do not fit, NotImplementedError for another
     dtype, layout or device; and ValueError for another ``cast`` or activation.
+
+    Example:
+
+    >>> x = torch.randn(2, 96, 14, 14)
+    >>> y = planish.layer_norm(x, 1, torch.ones(96), torch.zeros(96))
+    >>> torch.allclose(y.mean(1), torch.zeros(2, 14, 14), atol=1e-5)
+    True
+    >>> planish.layer_norm(x, [2, 3], torch.ones(96), affine_dims=1).shape
+    torch.Size([2, 96, 14, 14])
+    >>> planish.layer_norm(x, 4)
+    Traceback (most recent call last):
+    IndexError: ...
     """
     if isinstance(x, fx.Proxy):
         rest = {
@@ -261,6 +273,15 @@ def rms_norm(
     ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`, but
     that ``eps`` may be None, which is what torch.nn.RMSNorm takes by default: the distance of 1 to
     the next number of the arithmetic, f64 for f64 and else f32.
+
+    Example:
+
+    >>> x, weight = torch.tensor([[3.0, 4.0]]), torch.zeros(2)
+    >>> planish.rms_norm(x, -1, eps=0.0) * 12.5**0.5
+    tensor([[3., 4.]])
+    >>> y = planish.rms_norm(x, -1, weight, weight_offset=1)  # Gemma's 1 + weight
+    >>> torch.equal(y, planish.rms_norm(x, -1))
+    True
     """
     if isinstance(x, fx.Proxy):
         rest = {
@@ -334,6 +355,12 @@ def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:
     but the first. Laid out as w; differentiable any number of times.
 
     Raises RuntimeError for fewer than two axes, NotImplementedError for another dtype or device.
+
+    Example:
+
+    >>> w = planish.weight_standardize(torch.randn(8, 4, 3, 3))
+    >>> torch.allclose(w.var((1, 2, 3), unbiased=False), torch.ones(8), atol=1e-3)
+    True
     """
     if isinstance(w, fx.Proxy):
         return _node(weight_standardize, w, eps=eps)

@@ -151,6 +151,14 @@ def add_layer_norm(
 
     Raises TypeError for what is no tensor or number, RuntimeError for other shapes and devices,
     ValueError for another ``dropout_p`` or ``cast``, NotImplementedError for another dtype.
+
+    Example:
+
+    >>> x, residual, weight = torch.randn(2, 5, 64), torch.randn(2, 5, 64), torch.ones(64)
+    >>> y, total = planish.add_layer_norm(x, residual, weight, torch.zeros(64))
+    >>> torch.equal(total, x + residual), torch.equal(y, planish.layer_norm(total, -1, weight))
+    (True, True)
+    >>> y, total = planish.add_layer_norm(x, residual, weight, dropout_p=0.1, training=True)
     """
     return _add_norm(
         False,
@@ -191,6 +199,13 @@ def add_rms_norm(
         y = sum / sqrt(mean(sum^2) + eps) * (weight_offset + weight)
 
     Everything else as :func:`add_layer_norm`, but there is no bias, and ``eps`` may be None.
+
+    Example:
+
+    >>> x, residual = torch.randn(2, 5, 64).bfloat16(), torch.randn(2, 5, 64)
+    >>> y, total = planish.add_rms_norm(x, residual, torch.ones(64), 1e-6)
+    >>> y.dtype, total.dtype
+    (torch.bfloat16, torch.float32)
     """
     return _add_norm(
         True,
@@ -315,6 +330,17 @@ def modulated_layer_norm(
     Raises TypeError for what is no tensor or number and where scale and shift are None,
     RuntimeError for shapes and devices, ValueError for a gate or sum_dtype without a residual,
     NotImplementedError for another dtype.
+
+    Example:
+
+    >>> x, residual = torch.randn(2, 5, 64), torch.randn(2, 5, 64)
+    >>> scale, shift, gate = torch.randn(3, 2, 1, 64).unbind()
+    >>> y = planish.modulated_layer_norm(x, scale, shift)
+    >>> torch.allclose(y, planish.layer_norm(x, -1, eps=1e-6) * (1 + scale) + shift, atol=1e-5)
+    True
+    >>> y, total = planish.modulated_layer_norm(x, scale, shift, residual=residual, gate=gate)
+    >>> torch.allclose(total, residual + gate * x, atol=1e-6)
+    True
     """
     return _modulated_norm(
         False, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -339,6 +365,13 @@ def modulated_rms_norm(
         z = s / sqrt(mean(s^2) + eps) * (weight_offset + weight) + bias
 
     Everything else as :func:`modulated_layer_norm`, but that ``eps`` may be None.
+
+    Example:
+
+    >>> x, residual, weight = torch.randn(2, 5, 64), torch.randn(2, 5, 64), torch.ones(64)
+    >>> y = planish.modulated_rms_norm(x, None, residual, weight)  # OLMo 2: residual + norm(x)
+    >>> torch.allclose(y, residual + planish.rms_norm(x, -1, weight, eps=1e-6), atol=1e-5)
+    True
     """
     return _modulated_norm(
         True, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -368,6 +401,13 @@ def qk_norm(
 
     Raises TypeError for what is no tensor or no number, ValueError for another kind or cast,
     RuntimeError for shapes that do not fit, NotImplementedError for another dtype or device.
+
+    Example:
+
+    >>> q, k, v = torch.randn(2, 5, 3, 4, 16).unbind(2)  # slices of a packed qkv
+    >>> q, k = planish.qk_norm(q, k, torch.ones(16), torch.ones(16), 1e-6)
+    >>> q.shape, q.is_contiguous()
+    (torch.Size([2, 5, 4, 16]), True)
     """
     number = _pairs.eps_of_both(q, k) if eps is None and kind == "rms" else eps
     tensors, options = (q, k, q_weight, k_weight), (kind, number, weight_offset, cast)

@@ -100,7 +100,18 @@ class _Norm(nn.Module):
 
 class AddLayerNorm(_Norm):
     """``forward(x, residual) -> (y, sum)``: :func:`planish.add_layer_norm`, with dropout of x in
-    training where ``dropout_p`` is not 0. Parameters and state_dict are those of nn.LayerNorm."""
+    training where ``dropout_p`` is not 0. Parameters and state_dict are those of nn.LayerNorm.
+
+    The arguments beside ``dim`` are those of the function. Raises ValueError for a ``dim`` that
+    is not positive and a ``dropout_p`` that is no probability.
+
+    Example:
+
+    >>> norm = planish.AddLayerNorm(64)
+    >>> y, total = norm(torch.randn(2, 5, 64), torch.randn(2, 5, 64))
+    >>> y.shape, total.shape
+    (torch.Size([2, 5, 64]), torch.Size([2, 5, 64]))
+    """
 
     def __init__(
         self,
@@ -127,6 +138,9 @@ class AddLayerNorm(_Norm):
         row_scale: Tensor | None = None,
         column_scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """``(y, sum)`` of ``x`` and ``residual`` (..., dim): :func:`planish.add_layer_norm` with
+        this module's parameters, which says shapes, dtypes and errors.
+        """
         weight, bias = self.weight, self.bias
         if weight is None:
             self._check_x(x)
@@ -157,7 +171,18 @@ class AddLayerNorm(_Norm):
 
 class AddRMSNorm(_Norm):
     """``forward(x, residual) -> (y, sum)``: :func:`planish.add_rms_norm`, with dropout of x in
-    training where ``dropout_p`` is not 0. Parameters and state_dict are those of nn.RMSNorm."""
+    training where ``dropout_p`` is not 0. Parameters and state_dict are those of nn.RMSNorm.
+
+    The arguments beside ``dim`` are those of the function. Raises ValueError for a ``dim`` that
+    is not positive and a ``dropout_p`` that is no probability.
+
+    Example:
+
+    >>> norm = planish.AddRMSNorm(64)
+    >>> y, total = norm(torch.randn(2, 5, 64), torch.randn(2, 5, 64))
+    >>> y.shape, total.shape
+    (torch.Size([2, 5, 64]), torch.Size([2, 5, 64]))
+    """
 
     def __init__(
         self,
@@ -182,6 +207,9 @@ class AddRMSNorm(_Norm):
         row_scale: Tensor | None = None,
         column_scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """``(y, sum)`` of ``x`` and ``residual`` (..., dim): :func:`planish.add_rms_norm` with this
+        module's parameters, which says shapes, dtypes and errors.
+        """
         weight = self.weight
         if weight is None:
             self._check_x(x)
@@ -211,7 +239,16 @@ class AddRMSNorm(_Norm):
 class ModulatedLayerNorm(_Norm):
     """``forward(x, scale, shift) -> y``, or with a residual ``-> (y, sum)``:
     :func:`planish.modulated_layer_norm`. Without parameters of its own unless
-    ``elementwise_affine``, as adaLN has it; else with those of nn.LayerNorm."""
+    ``elementwise_affine``, as adaLN has it; else with those of nn.LayerNorm.
+
+    Raises ValueError for a ``dim`` that is not positive.
+
+    Example:
+
+    >>> scale, shift = torch.randn(2, 2, 1, 64).unbind()
+    >>> planish.ModulatedLayerNorm(64)(torch.randn(2, 5, 64), scale, shift).shape
+    torch.Size([2, 5, 64])
+    """
 
     def __init__(
         self,
@@ -234,6 +271,10 @@ class ModulatedLayerNorm(_Norm):
         residual: Tensor | None = None,
         gate: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        """y, or ``(y, sum)`` with a residual, of ``x`` (..., dim):
+        :func:`planish.modulated_layer_norm` with this module's parameters, which says shapes,
+        dtypes and errors. Raises RuntimeError where x has not ``dim`` columns.
+        """
         self._check_x(x)
         weight, bias = self.weight, self.bias
         several = len(self.normalized_shape) > 1
@@ -255,7 +296,16 @@ class ModulatedLayerNorm(_Norm):
 
 class GatedRMSNorm(_Norm):
     """``forward(x, gate) -> y``: :func:`planish.gated_rms_norm`. The parameter is that of
-    nn.RMSNorm."""
+    nn.RMSNorm.
+
+    Raises ValueError for a ``dim`` that is not positive and a ``group_size`` that does not
+    divide it.
+
+    Example:
+
+    >>> planish.GatedRMSNorm(64, group_size=16)(torch.randn(2, 5, 64), torch.randn(2, 5, 64)).shape
+    torch.Size([2, 5, 64])
+    """
 
     def __init__(
         self,
@@ -279,6 +329,10 @@ class GatedRMSNorm(_Norm):
         self.norm_before_gate, self.group_size = norm_before_gate, group_size
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """y of ``x`` and ``gate`` (..., dim): :func:`planish.gated_rms_norm` with this module's
+        parameter, which says dtypes and errors. Raises RuntimeError where x has not ``dim``
+        columns.
+        """
         self._check_x(x)
         weight = self.weight
         several = len(self.normalized_shape) > 1

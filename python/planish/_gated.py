@@ -168,6 +168,15 @@ def gated_rms_norm(
     Raises TypeError for what is no tensor or no number, RuntimeError for shapes and devices that do
     not fit, ValueError for a group_size that does not divide the columns and for another ``cast``,
     NotImplementedError for another dtype or layout.
+
+    Example:
+
+    >>> x, gate = torch.randn(2, 5, 64), torch.randn(2, 5, 64)
+    >>> y = planish.gated_rms_norm(x, gate, torch.ones(64))
+    >>> torch.allclose(y, planish.rms_norm(x, -1) * torch.nn.functional.silu(gate), atol=1e-5)
+    True
+    >>> planish.gated_rms_norm(x, gate, norm_before_gate=False, group_size=16).shape  # Mamba 2
+    torch.Size([2, 5, 64])
     """
     return _gated_norm(
         True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset, cast
@@ -189,6 +198,13 @@ def gated_layer_norm(
     """Layer normalization over the last axis with a gate, as :func:`gated_rms_norm`.
 
     ``norm(s) = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias``.
+
+    Example:
+
+    >>> x, gate = torch.randn(2, 5, 64), torch.randn(2, 5, 64)
+    >>> y = planish.gated_layer_norm(x, gate, torch.ones(64), torch.zeros(64))
+    >>> torch.allclose(y, planish.layer_norm(x, -1) * torch.nn.functional.silu(gate), atol=1e-5)
+    True
     """
     return _gated_norm(
         False, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset, cast

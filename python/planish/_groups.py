@@ -74,6 +74,13 @@ def group_norm(
     Raises what torch raises: TypeError for what is no tensor or no number, RuntimeError for shapes
     that do not fit, NotImplementedError for another dtype, layout or device; and ValueError for
     another ``cast`` or activation.
+
+    Example:
+
+    >>> x = torch.randn(2, 64, 8, 8)
+    >>> y = planish.group_norm(x, 32, torch.ones(64), torch.zeros(64), activation="silu")
+    >>> torch.allclose(y, torch.nn.functional.silu(torch.group_norm(x, 32)), atol=1e-5)
+    True
     """
     if isinstance(x, fx.Proxy):
         return _node(

@@ -51,10 +51,25 @@ def held_parameter(module: nn.Module, name: str) -> Tensor | None:
 class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm on planish, whether planish is enabled or not.
 
-    Input that planish does not run (another device or dtype) goes to torch.
+        y = (x - mean) / sqrt(var + eps) * weight + bias
+
+    with mean and (biased) variance over the axes of ``normalized_shape``, which are x's last. It is
+    a subclass of torch's module: arguments, parameters and state_dict are torch's.
+
+    Example:
+
+    >>> norm = planish.LayerNorm(64)
+    >>> norm(torch.randn(2, 5, 64)).shape
+    torch.Size([2, 5, 64])
+    >>> norm.load_state_dict(torch.nn.LayerNorm(64).state_dict())
+    <All keys matched successfully>
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input`` (..., normalized_shape), dense. f16, bf16, f32 and f64, the
+        parameters' dtypes their own, run on planish, and the result has ``input``'s dtype; any
+        other input is torch's, its errors (RuntimeError) included.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         else:
@@ -82,10 +97,23 @@ class LayerNorm(nn.LayerNorm):
 class RMSNorm(nn.RMSNorm):
     """torch.nn.RMSNorm on planish, whether planish is enabled or not.
 
-    Input that planish does not run (another device or dtype) goes to torch.
+        y = x / sqrt(mean(x^2) + eps) * weight
+
+    with the mean over the axes of ``normalized_shape``, which are x's last; ``eps=None`` is the
+    epsilon of x's dtype. It is a subclass of torch's module: arguments, parameters and state_dict
+    are torch's.
+
+    Example:
+
+    >>> planish.RMSNorm(64, eps=1e-6)(torch.randn(2, 5, 64)).shape
+    torch.Size([2, 5, 64])
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` (..., normalized_shape), laid out as x. f16, bf16, f32 and f64, the
+        parameters' dtypes their own, run on planish, and the result has ``x``'s dtype; any other
+        input is torch's, its errors (RuntimeError) included.
+        """
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
         else:

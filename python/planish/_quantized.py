@@ -298,6 +298,18 @@ def quantized_rms_norm(
     what ``per``, ``scale_format``, ``scale``, ``amax_floor`` and ``scale_bound`` cannot be,
     RuntimeError for shapes and devices that do not fit. A scale that is not positive is looked for
     on the CPU only; a GPU would have to be waited for.
+
+    Example:
+
+    >>> x, weight = torch.randn(4, 64), torch.ones(64)
+    >>> q, scale = planish.quantized_rms_norm(x, weight, 1e-6)
+    >>> q.dtype, scale.shape
+    (torch.float8_e4m3fn, torch.Size([4, 1]))
+    >>> torch.allclose(q.float() * scale, planish.rms_norm(x, -1, weight, eps=1e-6), atol=0.2)
+    True
+    >>> q, scale, total = planish.quantized_rms_norm(x, weight, residual=torch.randn(4, 64), per=32)
+    >>> scale.shape
+    torch.Size([4, 2])
     """
     return _quantized_norm(
         True,
@@ -338,6 +350,12 @@ def quantized_layer_norm(
     """Layer normalization over the last axis, quantised, as :func:`quantized_rms_norm`.
 
     ``y = (s - mean) / sqrt(var + eps) * (weight_offset + weight) + bias``.
+
+    Example:
+
+    >>> q, scale = planish.quantized_layer_norm(torch.randn(4, 64), dtype=torch.int8, per="tensor")
+    >>> q.dtype, scale.shape
+    (torch.int8, torch.Size([]))
     """
     return _quantized_norm(
         False,

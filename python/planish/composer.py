@@ -44,6 +44,14 @@ def apply_fused_layernorm(
     Subclasses of torch.nn.LayerNorm are left alone, since their forward is their own; so is a model
     that itself is a LayerNorm (it could not be replaced in place: ValueError). A model without any
     gets a warning, Composer's NoEffectWarning where Composer is there.
+
+    Example:
+
+    >>> from planish.composer import apply_fused_layernorm
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> apply_fused_layernorm(model)
+    >>> isinstance(model[1], planish.LayerNorm)
+    True
     """
     del optimizers
     if type(model) is nn.LayerNorm:
@@ -80,3 +88,7 @@ def __getattr__(name: str) -> object:
         ) from error
     globals()[name] = FusedLayerNorm
     return FusedLayerNorm
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "__doc__", "__file__"})

@@ -290,6 +290,11 @@ def register(*, hub: bool = False) -> None:
 
     Registering again changes ``hub`` only. Raises ImportError where `kernels` or Transformers is
     missing or does not fit the other, RuntimeError where USE_HUB_KERNELS switches this off.
+
+    Example (with Transformers and kernels)::
+
+        planish.hf.register()
+        model = AutoModelForCausalLM.from_pretrained(name, use_kernels=True)
     """
     global _before, _on
     with _lock:
@@ -312,7 +317,12 @@ def register(*, hub: bool = False) -> None:
 
 def unregister() -> None:
     """Takes it back: both tables are what they were before register(), and models whose norms were
-    bound to planish run their own forward again. Does nothing where nothing is registered."""
+    bound to planish run their own forward again. Does nothing where nothing is registered.
+
+    Example:
+
+    >>> planish.hf.unregister()
+    """
     global _before, _on
     with _lock:
         if _before is None:
@@ -327,5 +337,15 @@ def unregister() -> None:
 
 
 def registered() -> bool:
-    """Whether register() holds."""
+    """Whether register() holds.
+
+    Example:
+
+    >>> planish.hf.registered()
+    False
+    """
     return _on
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "__doc__", "__file__"})

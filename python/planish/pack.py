@@ -74,9 +74,15 @@ _GPUS = {
 
 
 def load_pack(path: str | os.PathLike[str]) -> None:
-    """Loads a file made by ``planish pack``: from now on its kernels need no NVRTC.
+    """Loads ``path``, a file made by ``planish pack``: from now on its kernels need no NVRTC.
 
     Raises OSError if it cannot be read, is no pack, or is of another version of planish.
+
+    Example:
+
+    >>> planish.load_pack("no.pack")
+    Traceback (most recent call last):
+    OSError: planish.load_pack: ...
     """
     library().load_pack(os.fspath(path))
 

@@ -28,6 +28,7 @@ def test_the_versions_of_the_library_and_the_package_differ() -> None:
     ]
     assert ".".join(parts) == version
     assert planish.__version__ == version
+    assert found("CITATION.cff", r"^version: ([\d.]+)$") == [version]
     major, minor, patch = map(int, parts)
     assert 10000 * major + 100 * minor + patch == _library._WANTED_VERSION
     assert _library.library().version == _library._WANTED_VERSION

@@ -180,6 +180,13 @@ def install(shadow: bool = False) -> bool:
     into true.
 
     Returns whether ``apex.normalization`` is planish's now. Raises nothing; imports nothing.
+
+    Example:
+
+    >>> planish.apex.install(), planish.apex.installed()
+    (True, True)
+    >>> from apex.normalization import FusedLayerNorm
+    >>> planish.apex.uninstall()
     """
     if not any(not finder.in_front for finder in _finders):
         _add(_Finder(in_front=False))
@@ -208,7 +215,13 @@ def _add(finder: _Finder) -> None:
 
 
 def installed() -> bool:
-    """Whether ``import apex`` finds planish's now."""
+    """Whether ``import apex`` finds planish's now.
+
+    Example:
+
+    >>> planish.apex.installed()
+    False
+    """
     if not _finders:
         return False
     if "apex" in sys.modules:
@@ -218,7 +231,12 @@ def installed() -> bool:
 
 def uninstall() -> None:
     """Takes the names away again, and gives those back that stood there before. What has been
-    imported from them goes on working."""
+    imported from them goes on working.
+
+    Example:
+
+    >>> planish.apex.uninstall()  # does nothing where nothing is installed
+    """
     meta_path: list[Any] = sys.meta_path
     for finder in _finders:
         if finder in meta_path:

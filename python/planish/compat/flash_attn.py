@@ -110,6 +110,14 @@ def layer_norm_fn(
     ``out_dtype``, or is written to ``out``. The sum has the residual's dtype; without one x's, or
     float32 with ``residual_in_fp32``; it is also written to ``residual_out``. Where nothing is
     added, dropped, scaled or cast, it is x itself. Differentiable twice.
+
+    Example:
+
+    >>> from planish.compat.flash_attn import layer_norm_fn
+    >>> x, residual = torch.randn(4, 64), torch.randn(4, 64)
+    >>> y, total = layer_norm_fn(x, torch.ones(64), torch.zeros(64), residual, prenorm=True)
+    >>> torch.equal(total, x + residual)
+    True
     """
     function = "rms_norm_fn" if is_rms_norm else "layer_norm_fn"
     _check(
@@ -167,7 +175,14 @@ def rms_norm_fn(
     out: Tensor | None = None,
     residual_out: Tensor | None = None,
 ) -> Any:
-    """:func:`layer_norm_fn` with ``is_rms_norm=True``."""
+    """:func:`layer_norm_fn` with ``is_rms_norm=True``.
+
+    Example:
+
+    >>> from planish.compat.flash_attn import rms_norm_fn
+    >>> rms_norm_fn(torch.randn(4, 64), torch.ones(64), None).shape
+    torch.Size([4, 64])
+    """
     return layer_norm_fn(
         x,
         weight,
@@ -194,6 +209,12 @@ class RMSNorm(nn.Module):
     """flash-attn's RMSNorm: ``weight`` of ``hidden_size``, no bias, dropout of x before the sum.
 
     ``forward(x, residual=None, prenorm=False, residual_in_fp32=False)`` is :func:`rms_norm_fn`.
+
+    Example:
+
+    >>> from planish.compat.flash_attn import RMSNorm
+    >>> RMSNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
     """
 
     def __init__(
@@ -223,6 +244,7 @@ class RMSNorm(nn.Module):
         prenorm: bool = False,
         residual_in_fp32: bool = False,
     ) -> Any:
+        """The norm of ``x`` with this module's parameters: what :func:`rms_norm_fn` returns."""
         return rms_norm_fn(
             x,
             self.weight,
@@ -252,6 +274,13 @@ def layer_norm_linear_fn(
 
     Returns the linear layer's result, with ``prenorm`` and the sum. flash-attn makes y again in
     the backward to save memory; here it is kept for it.
+
+    Example:
+
+    >>> from planish.compat.flash_attn import layer_norm_linear_fn
+    >>> linear = torch.randn(8, 64)
+    >>> layer_norm_linear_fn(torch.randn(4, 64), torch.ones(64), None, linear, None).shape
+    torch.Size([4, 8])
     """
     function = "layer_norm_linear_fn"
     check_tensor(function, "x", x)

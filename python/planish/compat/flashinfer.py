@@ -85,7 +85,13 @@ def rmsnorm(
     out: Tensor | None = None,
     enable_pdl: bool | None = None,
 ) -> Tensor:
-    """RMS norm over the last axis times weight, in ``out`` if that is given, which is returned."""
+    """RMS norm over the last axis times weight, in ``out`` if that is given, which is returned.
+
+    Example:
+
+    >>> planish.compat.flashinfer.rmsnorm(torch.randn(4, 64), torch.ones(64)).shape
+    torch.Size([4, 64])
+    """
     return _rms("rmsnorm", input, weight, eps, out, 0.0)
 
 
@@ -97,7 +103,13 @@ def gemma_rmsnorm(
     out: Tensor | None = None,
     enable_pdl: bool | None = None,
 ) -> Tensor:
-    """:func:`rmsnorm` times (1 + weight)."""
+    """:func:`rmsnorm` times (1 + weight).
+
+    Example:
+
+    >>> planish.compat.flashinfer.gemma_rmsnorm(torch.randn(4, 64), torch.zeros(64)).shape
+    torch.Size([4, 64])
+    """
     return _rms("gemma_rmsnorm", input, weight, eps, out, 1.0)
 
 
@@ -109,7 +121,16 @@ def fused_add_rmsnorm(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """In place: residual += input, then input = RMS norm of residual times weight."""
+    """In place: residual += input, then input = RMS norm of residual times weight.
+
+    Example:
+
+    >>> x, residual = torch.randn(4, 64), torch.randn(4, 64)
+    >>> wanted = x + residual
+    >>> planish.compat.flashinfer.fused_add_rmsnorm(x, residual, torch.ones(64))
+    >>> torch.equal(residual, wanted)
+    True
+    """
     _add("fused_add_rmsnorm", input, residual, weight, eps, 0.0)
 
 
@@ -121,7 +142,13 @@ def gemma_fused_add_rmsnorm(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """:func:`fused_add_rmsnorm` times (1 + weight)."""
+    """:func:`fused_add_rmsnorm` times (1 + weight).
+
+    Example:
+
+    >>> x, residual = torch.randn(4, 64), torch.randn(4, 64)
+    >>> planish.compat.flashinfer.gemma_fused_add_rmsnorm(x, residual, torch.zeros(64))
+    """
     _add("gemma_fused_add_rmsnorm", input, residual, weight, eps, 1.0)
 
 
@@ -190,7 +217,13 @@ def rmsnorm_quant(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """out = RMS norm times weight, divided by the scale, in out's fp8 dtype."""
+    """out = RMS norm times weight, divided by the scale, in out's fp8 dtype.
+
+    Example:
+
+    >>> out = torch.empty(4, 64, dtype=torch.float8_e4m3fn)
+    >>> planish.compat.flashinfer.rmsnorm_quant(out, torch.randn(4, 64), torch.ones(64), 0.01)
+    """
     _quantize("rmsnorm_quant", out, input, None, weight, None, scale, eps)
 
 
@@ -204,14 +237,29 @@ def fused_add_rmsnorm_quant(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """residual += input in place, then :func:`rmsnorm_quant` of it; input is left as it is."""
+    """residual += input in place, then :func:`rmsnorm_quant` of it; input is left as it is.
+
+    Example:
+
+    >>> out = torch.empty(4, 64, dtype=torch.float8_e4m3fn)
+    >>> x, residual = torch.randn(4, 64), torch.randn(4, 64)
+    >>> planish.compat.flashinfer.fused_add_rmsnorm_quant(out, x, residual, torch.ones(64), 0.01)
+    """
     _quantize("fused_add_rmsnorm_quant", out, input, residual, weight, None, scale, eps, adds=True)
 
 
 @torch.no_grad()
 def layernorm(input: Tensor, gemma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
     """Layer norm over the last axis times ``gemma`` plus ``beta``, in input's dtype. In flashinfer
-    these are float32; here of any dtype."""
+    these are float32; here of any dtype.
+
+    Example:
+
+    >>> planish.compat.flashinfer.layernorm(
+    ...     torch.randn(4, 64), torch.ones(64), torch.zeros(64)
+    ... ).shape
+    torch.Size([4, 64])
+    """
     _check_input("layernorm", input, gemma, "gemma")
     check_tensor("layernorm", "beta", beta)
     _stages.check_parameter("layernorm", "beta", beta, input, "input")
@@ -228,5 +276,13 @@ def layernorm_quant(
     scale: float | Tensor,
     eps: float = 1e-6,
 ) -> None:
-    """out = :func:`layernorm` divided by the scale, in out's fp8 dtype."""
+    """out = :func:`layernorm` divided by the scale, in out's fp8 dtype.
+
+    Example:
+
+    >>> out = torch.empty(4, 64, dtype=torch.float8_e4m3fn)
+    >>> planish.compat.flashinfer.layernorm_quant(
+    ...     out, torch.randn(4, 64), torch.ones(64), torch.zeros(64), 0.01
+    ... )
+    """
     _quantize("layernorm_quant", out, input, None, gemma, beta, scale, eps, weights="gemma")

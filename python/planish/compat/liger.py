@@ -94,7 +94,13 @@ class _Weighted(nn.Module):
 
 
 class LigerRMSNorm(_Weighted):
-    """RMS norm of hidden states: :func:`liger_rms_norm`."""
+    """RMS norm of hidden states: :func:`liger_rms_norm`.
+
+    Example:
+
+    >>> planish.compat.liger.LigerRMSNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(
         self,
@@ -113,6 +119,7 @@ class LigerRMSNorm(_Weighted):
         self.row_mode = row_mode
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """The norm of ``hidden_states`` with this module's parameters: :func:`liger_rms_norm`."""
         return liger_rms_norm(
             hidden_states, self.weight, self.variance_epsilon, self.offset, self.casting_mode
         )
@@ -149,7 +156,13 @@ LigerRMSNormForQwen3Next = _preset("LigerRMSNormForQwen3Next", 1.0, "gemma", "ze
 
 
 class LigerRMSNormForGemma3(LigerRMSNorm):
-    """LigerRMSNorm: offset 1.0, 'gemma', weight of zeros; the size is called ``dim``."""
+    """LigerRMSNorm: offset 1.0, 'gemma', weight of zeros; the size is called ``dim``.
+
+    Example:
+
+    >>> planish.compat.liger.LigerRMSNormForGemma3(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(
         self,
@@ -164,7 +177,13 @@ class LigerRMSNormForGemma3(LigerRMSNorm):
 
 
 class LigerRMSNormForGemma4(LigerRMSNorm):
-    """LigerRMSNorm: no offset, 'gemma', weight of ones; none with ``with_scale=False``."""
+    """LigerRMSNorm: no offset, 'gemma', weight of ones; none with ``with_scale=False``.
+
+    Example:
+
+    >>> planish.compat.liger.LigerRMSNormForGemma4(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(
         self,
@@ -183,7 +202,13 @@ class LigerRMSNormForGemma4(LigerRMSNorm):
 
 
 class LigerFusedAddRMSNorm(_Weighted):
-    """``forward(hidden_states, residual) -> (y, sum)``: :func:`liger_fused_add_rms_norm`."""
+    """``forward(hidden_states, residual) -> (y, sum)``: :func:`liger_fused_add_rms_norm`.
+
+    Example:
+
+    >>> norm = planish.compat.liger.LigerFusedAddRMSNorm(64)
+    >>> y, total = norm(torch.randn(4, 64), torch.randn(4, 64))
+    """
 
     def __init__(
         self,
@@ -197,6 +222,9 @@ class LigerFusedAddRMSNorm(_Weighted):
         super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place)
 
     def forward(self, hidden_states: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of ``hidden_states + residual`` with this module's parameters:
+        :func:`liger_fused_add_rms_norm`.
+        """
         assert self.weight is not None
         return liger_fused_add_rms_norm(
             hidden_states,
@@ -209,7 +237,13 @@ class LigerFusedAddRMSNorm(_Weighted):
 
 
 class LigerModulatedRMSNorm(_Weighted):
-    """``forward(hidden_states, scale, shift=None)``: :func:`liger_modulated_rms_norm`."""
+    """``forward(hidden_states, scale, shift=None)``: :func:`liger_modulated_rms_norm`.
+
+    Example:
+
+    >>> planish.compat.liger.LigerModulatedRMSNorm(64)(torch.randn(4, 64), torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(
         self,
@@ -226,6 +260,9 @@ class LigerModulatedRMSNorm(_Weighted):
         )
 
     def forward(self, hidden_states: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
+        """The norm of ``hidden_states`` with this module's parameters:
+        :func:`liger_modulated_rms_norm`.
+        """
         return liger_modulated_rms_norm(
             hidden_states,
             self.weight,
@@ -238,7 +275,13 @@ class LigerModulatedRMSNorm(_Weighted):
 
 
 class LigerLayerNorm(nn.Module):
-    """Layer norm; there is always a bias: zeros, or with ``bias=True`` random numbers."""
+    """Layer norm; there is always a bias: zeros, or with ``bias=True`` random numbers.
+
+    Example:
+
+    >>> planish.compat.liger.LigerLayerNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(
         self, hidden_size: int, eps: float = 1e-6, bias: bool = False, init_fn: str = "ones"
@@ -249,6 +292,7 @@ class LigerLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.randn(hidden_size) if bias else torch.zeros(hidden_size))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """The norm of ``hidden_states`` with this module's parameters: :func:`liger_layer_norm`."""
         return liger_layer_norm(hidden_states, self.weight, self.bias, self.variance_epsilon)
 
     def extra_repr(self) -> str:
@@ -256,7 +300,13 @@ class LigerLayerNorm(nn.Module):
 
 
 class LigerGroupNorm(nn.Module):
-    """Group norm of 3 axes or more; the bias as that of :class:`LigerLayerNorm`."""
+    """Group norm of 3 axes or more; the bias as that of :class:`LigerLayerNorm`.
+
+    Example:
+
+    >>> planish.compat.liger.LigerGroupNorm(64, 8)(torch.randn(2, 64, 4)).shape
+    torch.Size([2, 64, 4])
+    """
 
     def __init__(
         self,
@@ -278,6 +328,9 @@ class LigerGroupNorm(nn.Module):
         self.bias = nn.Parameter(torch.randn(num_channels) if bias else torch.zeros(num_channels))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """The norm of ``hidden_states`` with this module's parameters: :func:`liger_group_norm`.
+        Raises AssertionError for fewer than three axes.
+        """
         check_tensor("LigerGroupNorm", "hidden_states", hidden_states)
         if hidden_states.dim() < 3:
             raise AssertionError(
@@ -297,7 +350,13 @@ class LigerGroupNorm(nn.Module):
 
 
 class LigerPolyNorm(nn.Module):
-    """:func:`liger_poly_norm` with ``weight`` (1/3, 1/3, 1/3) and ``bias`` 1."""
+    """:func:`liger_poly_norm` with ``weight`` (1/3, 1/3, 1/3) and ``bias`` 1.
+
+    Example:
+
+    >>> planish.compat.liger.LigerPolyNorm()(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(self, eps: float = 1e-6, in_place: bool = True) -> None:
         super().__init__()
@@ -306,6 +365,7 @@ class LigerPolyNorm(nn.Module):
         self.variance_epsilon, self.in_place = eps, in_place
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """The norm of ``hidden_states`` with this module's parameters: :func:`liger_poly_norm`."""
         return liger_poly_norm(hidden_states, self.weight, self.bias, self.variance_epsilon)
 
     def extra_repr(self) -> str:

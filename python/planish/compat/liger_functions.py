@@ -50,14 +50,28 @@ def liger_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """RMS norm over the last axis times (offset + W), in X's dtype."""
+    """RMS norm over the last axis times (offset + W), in X's dtype.
+
+    Example:
+
+    >>> planish.compat.liger.liger_rms_norm(torch.randn(4, 64), torch.ones(64), 1e-6).shape
+    torch.Size([4, 64])
+    """
     cast = _cast(casting_mode)
     _check_columns("liger_rms_norm", X, W)
     return rms_norm(X, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype)
 
 
 def liger_layer_norm(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:
-    """Layer norm over the last axis. ValueError for a weight of another size, as in Liger."""
+    """Layer norm over the last axis. ValueError for a weight of another size, as in Liger.
+
+    Example:
+
+    >>> planish.compat.liger.liger_layer_norm(
+    ...     torch.randn(4, 64), torch.ones(64), torch.zeros(64), 1e-6
+    ... ).shape
+    torch.Size([4, 64])
+    """
     _stages.check_x("liger_layer_norm", X, "X")
     check_tensor("liger_layer_norm", "W", W)
     check_tensor("liger_layer_norm", "B", B)
@@ -77,7 +91,14 @@ def liger_group_norm(
     num_groups: int,
     eps: float,
 ) -> Tensor:
-    """Group norm of (N, C, ...). ``num_channels`` is X's: another is an AssertionError."""
+    """Group norm of (N, C, ...). ``num_channels`` is X's: another is an AssertionError.
+
+    Example:
+
+    >>> x = torch.randn(2, 64, 4)
+    >>> planish.compat.liger.liger_group_norm(x, torch.ones(64), torch.zeros(64), 64, 8, 1e-6).shape
+    torch.Size([2, 64, 4])
+    """
     for name, tensor in (
         ("X", X),
         ("affine_scaling_weight", affine_scaling_weight),
@@ -100,7 +121,15 @@ def liger_fused_add_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """(RMS norm of S, S) with S = X + R, both in X's dtype."""
+    """(RMS norm of S, S) with S = X + R, both in X's dtype.
+
+    Example:
+
+    >>> x, residual = torch.randn(4, 64), torch.randn(4, 64)
+    >>> y, total = planish.compat.liger.liger_fused_add_rms_norm(x, residual, torch.ones(64), 1e-6)
+    >>> torch.equal(total, x + residual)
+    True
+    """
     cast = _cast(casting_mode)
     check_tensor("liger_fused_add_rms_norm", "W", W)
     _check_columns("liger_fused_add_rms_norm", X, W)
@@ -144,6 +173,13 @@ def liger_modulated_rms_norm(
     ``scale`` has rows of X's columns, whose number divides that of X's rows: each is for so many
     neighbouring rows of X, and ``shift`` has as many. With "llama" the norm's result is rounded to
     X's dtype before the modulation, which is in float.
+
+    Example:
+
+    >>> planish.compat.liger.liger_modulated_rms_norm(
+    ...     torch.randn(4, 64), torch.ones(64), torch.zeros(64)
+    ... ).shape
+    torch.Size([4, 64])
     """
     cast = _cast(casting_mode)
     _check_columns("liger_modulated_rms_norm", X, W)
@@ -170,7 +206,15 @@ def liger_poly_norm(
     X: Tensor, W: Tensor, B: Tensor, eps: float = 1e-6, in_place: bool = True
 ) -> Tensor:
     """W[0] * norm(X^3) + W[1] * norm(X^2) + W[2] * norm(X) + B, norm being RMS norm without a
-    weight over the last axis. In float, rounded once; powers, products and sums are torch's."""
+    weight over the last axis. In float, rounded once; powers, products and sums are torch's.
+
+    Example:
+
+    >>> planish.compat.liger.liger_poly_norm(
+    ...     torch.randn(4, 64), torch.ones(3) / 3, torch.ones(1)
+    ... ).shape
+    torch.Size([4, 64])
+    """
     _stages.check_x("liger_poly_norm", X, "X")
     for name, tensor in (("W", W), ("B", B)):
         check_tensor("liger_poly_norm", name, tensor)

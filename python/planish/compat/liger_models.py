@@ -122,6 +122,12 @@ def apply_planish_to(
     (rope, cross_entropy, fused_linear_cross_entropy, swiglu, ...) may be given as False; True is a
     ValueError, for planish has norms only. ValueError for a model type that Transformers does not
     have; TypeError for another argument.
+
+    Example:
+
+    >>> planish.compat.liger.apply_planish_to("no_model")
+    Traceback (most recent call last):
+    ValueError: ...
     """
     for name, value in others.items():
         if name not in _NOT_NORMS:

@@ -100,6 +100,12 @@ def rmsnorm(
     ``xhat * (weight + weight_offset) + bias`` in ``out_dtype`` (x's). ``residual_out`` is the sum
     in ``residual_dtype`` (the residual's); without a residual x, or x in ``residual_dtype``.
     Differentiable.
+
+    Example:
+
+    >>> y, total = planish.compat.quack.rmsnorm(
+    ...     torch.randn(4, 64), torch.ones(64), residual=torch.randn(4, 64), prenorm=True
+    ... )
     """
     _check_dtypes("rmsnorm", x, weight, bias, residual)
     eps = eps_of("rmsnorm", eps, True, torch.float32)
@@ -157,7 +163,16 @@ def rmsnorm_fwd(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``(out, residual_out, rstd)`` of :func:`rmsnorm`, without a graph. ``rstd`` is float32 with
     x's shape without the last axis, or None without ``store_rstd``; ``residual_out`` is x itself
-    where nothing is added or cast."""
+    where nothing is added or cast.
+
+    Example:
+
+    >>> y, total, rstd = planish.compat.quack.rmsnorm_fwd(
+    ...     torch.randn(4, 64), torch.ones(64), store_rstd=True
+    ... )
+    >>> rstd.shape
+    torch.Size([4])
+    """
     _check_dtypes("rmsnorm_fwd", x, weight, bias, residual)
     eps = eps_of("rmsnorm_fwd", eps, True, torch.float32)
     _check_sizes(x, weight=weight, bias=bias)
@@ -219,6 +234,12 @@ def rmsnorm_bwd(
     ``dresidual_out``, the gradient that reaches the sum by the residual stream, is added to dx in
     float before that is rounded. ``dresidual`` is dx itself with ``has_residual``, but for a
     ``dresidual_out`` of another dtype than x: then it is the same gradient in that dtype.
+
+    Example:
+
+    >>> x, weight = torch.randn(4, 64), torch.ones(64)
+    >>> y, total, rstd = planish.compat.quack.rmsnorm_fwd(x, weight, store_rstd=True)
+    >>> dx, dw, db, dresidual = planish.compat.quack.rmsnorm_bwd(x, weight, y, rstd)
     """
     _check_dtypes("rmsnorm_bwd", x, weight)
     for name, given in (("dout", dout), ("rstd", rstd)):
@@ -282,7 +303,16 @@ def layernorm_fwd(
     return_mean: bool = False,
 ) -> Any:
     """Layer norm of x (M, N) with float32 parameters, without a graph: out [, rstd] [, mean], the
-    statistics being float32 of M elements."""
+    statistics being float32 of M elements.
+
+    Example:
+
+    >>> y, rstd, mean = planish.compat.quack.layernorm_fwd(
+    ...     torch.randn(4, 64), torch.ones(64), return_rstd=True, return_mean=True
+    ... )
+    >>> rstd.shape
+    torch.Size([4])
+    """
     _check_layer("layernorm_fwd", x, weight, bias)
     eps = eps_of("layernorm_fwd", eps, False, torch.float32)
     y, mean, rstd = _forward(False, x, weight, bias, eps, 0.0, x.dtype)
@@ -298,7 +328,14 @@ def layernorm_fwd(
 def layernorm_bwd(
     x: Tensor, weight: Tensor, dout: Tensor, rstd: Tensor, mean: Tensor, has_bias: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """``(dx, dw, db)`` of :func:`layernorm_fwd`; db is None without ``has_bias``."""
+    """``(dx, dw, db)`` of :func:`layernorm_fwd`; db is None without ``has_bias``.
+
+    Example:
+
+    >>> x, weight = torch.randn(4, 64), torch.ones(64)
+    >>> y, rstd, mean = planish.compat.quack.layernorm_fwd(x, weight, None, 1e-6, True, True)
+    >>> dx, dw, db = planish.compat.quack.layernorm_bwd(x, weight, y, rstd, mean)
+    """
     _check_layer("layernorm_bwd", x, weight, None)
     for name, given in (("dout", dout), ("rstd", rstd), ("mean", mean)):
         check_tensor("layernorm_bwd", name, given)
@@ -310,7 +347,13 @@ def layernorm_bwd(
 
 
 class QuackRMSNorm(nn.RMSNorm):
-    """torch.nn.RMSNorm with eps 1e-6 by default, run by :func:`rmsnorm`."""
+    """torch.nn.RMSNorm with eps 1e-6 by default, run by :func:`rmsnorm`.
+
+    Example:
+
+    >>> planish.compat.quack.QuackRMSNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(
         self,
@@ -323,6 +366,7 @@ class QuackRMSNorm(nn.RMSNorm):
         super().__init__(dim, eps, elementwise_affine, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` with this module's parameters: :func:`rmsnorm`."""
         eps = 1e-6 if self.eps is None else self.eps
         y: Tensor = rmsnorm(x, self.weight, eps=eps)
         return y

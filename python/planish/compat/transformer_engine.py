@@ -141,7 +141,14 @@ class _Norm(nn.Module):
 
 class LayerNorm(_Norm):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias``, or ``* (1 + weight)`` with
-    ``zero_centered_gamma``. There is always a bias."""
+    ``zero_centered_gamma``. There is always a bias.
+
+    Example:
+
+    >>> from planish.compat.transformer_engine import LayerNorm
+    >>> LayerNorm(64, device="cpu")(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     bias: nn.Parameter
 
@@ -154,6 +161,7 @@ class LayerNorm(_Norm):
         self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` (..., normalized_shape), in x's dtype."""
         return self._run(x, False, self.bias)
 
     fwd_ln_sm_margin = _margin("forward")
@@ -163,7 +171,14 @@ class LayerNorm(_Norm):
 
 class RMSNorm(_Norm):
     """``y = x / sqrt(mean(x^2) + eps) * weight``, or ``* (1 + weight)`` with
-    ``zero_centered_gamma``."""
+    ``zero_centered_gamma``.
+
+    Example:
+
+    >>> from planish.compat.transformer_engine import RMSNorm
+    >>> RMSNorm(64, device="cpu")(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def reset_rms_norm_parameters(self) -> None:
         """Deprecated: :meth:`reset_parameters`."""
@@ -171,6 +186,7 @@ class RMSNorm(_Norm):
         self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` (..., normalized_shape), in x's dtype."""
         return self._run(x, True, None)
 
     fwd_rmsnorm_sm_margin = _margin("forward")

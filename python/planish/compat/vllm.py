@@ -34,7 +34,13 @@ def rms_norm(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> Tensor:
     """RMS norm over the last axis in x's dtype; ``variance_size`` has to be None or the last axis'
-    size (ValueError)."""
+    size (ValueError).
+
+    Example:
+
+    >>> planish.compat.vllm.rms_norm(torch.randn(4, 64), torch.ones(64), 1e-6).shape
+    torch.Size([4, 64])
+    """
     _check("rms_norm", x, weight, variance_size)
     cast = "xhat" if weight is not None and weight.dtype == x.dtype else "once"
     return _functional.rms_norm(x, -1, weight, eps=epsilon, cast=cast).to(x.dtype)
@@ -47,7 +53,14 @@ def fused_add_rms_norm(
     epsilon: float,
     variance_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(RMS norm of the sum, the sum) with sum = x + x_residual, both in x's dtype, new tensors."""
+    """(RMS norm of the sum, the sum) with sum = x + x_residual, both in x's dtype, new tensors.
+
+    Example:
+
+    >>> y, total = planish.compat.vllm.fused_add_rms_norm(
+    ...     torch.randn(4, 64), torch.randn(4, 64), torch.ones(64), 1e-6
+    ... )
+    """
     _check("fused_add_rms_norm", x, weight, variance_size)
     _stages.check_like_x("fused_add_rms_norm", "x_residual", x_residual, x, optional=False)
     epsilon = eps_of("fused_add_rms_norm", epsilon, True, x.dtype)
@@ -111,6 +124,11 @@ def register(ir: Any = None) -> bool:
     Returns whether they are registered. Where vLLM has no ``vllm.ir`` (before 0.20), or has
     operators of other schemas, that is said to the logger ``planish`` at level WARNING and vLLM
     goes on without: a plugin must not keep it from starting. A second call changes nothing.
+
+    Example:
+
+    >>> planish.compat.vllm.register(object())  # no vllm.ir, or one of another form
+    False
     """
     try:
         if ir is None:

@@ -69,6 +69,15 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     :func:`replaced` returns it. Warns (UserWarning) if nothing was taken. Raises TypeError for what
     is no torch.nn.Module, or a compiled TorchScript module. Whatever is raised, the model is as it
     was.
+
+    Example:
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> model = planish.replace(model)
+    >>> model[1]
+    LayerNorm((64,), eps=1e-05, elementwise_affine=True, bias=True)
+    >>> isinstance(model[1], planish.LayerNorm)
+    True
     """
     check_model("replace", model)
     probe.forget()
@@ -102,6 +111,16 @@ def replaced(model: nn.Module) -> Report:
     It looks at the model as it is now. Modules of planish that the model was built with are not
     counted. Where something is fused, ``together`` says what, and ``alone`` which norms of blocks
     are not, and why.
+
+    Example:
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> report = planish.replaced(planish.replace(model))
+    >>> print(report)
+    1 norms on planish, 0 left alone
+      on planish     1 x torch.LayerNorm: planish.LayerNorm
+    >>> report.modules_taken, report.modules_left
+    (1, 0)
     """
     check_model("replaced", model)
     probe.forget()
@@ -137,6 +156,12 @@ def restore(model: _Module) -> _Module:
     Parameters and what they have learned stay. Classes and hooks that other libraries put on top
     since (torch.nn.utils.parametrize, FSDP2, accelerate) stay, over the original class; raises
     RuntimeError, and restores nothing, where such a class cannot be made over another.
+
+    Example:
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    >>> type(planish.restore(planish.replace(model))[1])
+    <class 'torch.nn.modules.normalization.LayerNorm'>
     """
     check_model("restore", model)
     found = layers.planned(rewritten.everything(model))

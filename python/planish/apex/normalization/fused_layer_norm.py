@@ -198,9 +198,16 @@ class _Norm(torch.nn.Module):
 
 
 class FusedLayerNorm(_Norm):
-    """apex.normalization.FusedLayerNorm: LayerNorm whose result has x's dtype."""
+    """apex.normalization.FusedLayerNorm: LayerNorm whose result has x's dtype.
+
+    Example:
+
+    >>> planish.apex.FusedLayerNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input`` (..., normalized_shape); its dtype is what the class says."""
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         return fused_norm(
@@ -216,11 +223,18 @@ class FusedLayerNorm(_Norm):
 
 
 class FusedRMSNorm(_Norm):
-    """apex.normalization.FusedRMSNorm: RMSNorm whose result has x's dtype."""
+    """apex.normalization.FusedRMSNorm: RMSNorm whose result has x's dtype.
+
+    Example:
+
+    >>> planish.apex.FusedRMSNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     _rms = True
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input`` (..., normalized_shape); its dtype is what the class says."""
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
         return fused_norm(
@@ -245,7 +259,13 @@ def _only_affine(name: str, arguments: dict[str, Any]) -> None:
 class MixedFusedLayerNorm(FusedLayerNorm):
     """apex.normalization.MixedFusedLayerNorm: LayerNorm whose result has the parameters' dtype.
 
-    As in Apex, other keyword arguments are taken and ignored."""
+    As in Apex, other keyword arguments are taken and ignored.
+
+    Example:
+
+    >>> planish.apex.MixedFusedLayerNorm(64)(torch.randn(4, 64).half()).dtype
+    torch.float32
+    """
 
     _mixed = True
 
@@ -264,7 +284,13 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 class MixedFusedRMSNorm(FusedRMSNorm):
     """apex.normalization.MixedFusedRMSNorm: RMSNorm whose result has the weight's dtype.
 
-    As in Apex, other keyword arguments are taken and ignored."""
+    As in Apex, other keyword arguments are taken and ignored.
+
+    Example:
+
+    >>> planish.apex.MixedFusedRMSNorm(64)(torch.randn(4, 64).half()).dtype
+    torch.float32
+    """
 
     _mixed = True
 

@@ -95,6 +95,11 @@ class GroupNorm(torch.nn.Module):
 
     Raises ValueError for channels that the groups do not divide, and, unlike Apex, which leaves it
     out, for another activation.
+
+    Example:
+
+    >>> planish.apex.GroupNorm(8, 64, act="silu")(torch.randn(2, 64, 4, 4)).shape
+    torch.Size([2, 64, 4, 4])
     """
 
     SUPPORTED_CHANNELS: ClassVar[frozenset[int]] = frozenset(
@@ -197,6 +202,7 @@ class GroupNorm(torch.nn.Module):
         )
 
     def forward(self, input: Tensor) -> Tensor:
+        """The norm of ``input`` (N, C, ...), laid out as it."""
         return _group_norm(input, self.num_groups, self.weight, self.bias, self.eps, self.act)
 
     def extra_repr(self) -> str:

@@ -49,7 +49,13 @@ def _fast_layer_norm(
 
 
 class FastLayerNorm(torch.nn.Module):
-    """apex.contrib.layer_norm.FastLayerNorm: the attribute is ``epsilon``, not ``eps``."""
+    """apex.contrib.layer_norm.FastLayerNorm: the attribute is ``epsilon``, not ``eps``.
+
+    Example:
+
+    >>> planish.apex.FastLayerNorm(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
 
     def __init__(self, hidden_size: int, eps: float = 1e-5, memory_efficient: bool = False) -> None:
         super().__init__()
@@ -65,4 +71,5 @@ class FastLayerNorm(torch.nn.Module):
         init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` (..., hidden_size), in the parameters' dtype."""
         return _fast_layer_norm(x, self.weight, self.bias, self.epsilon, self.memory_efficient)
