@@ -81,7 +81,7 @@ def kept(saved: Saved, stages: Stages, needed: Sequence[bool]) -> Saved:
     x, residual, _, columns, _, weighs, adds, scales, _, gates = needed
     has_z = _has_z(saved, stages)
     if not (x or columns):  # the residual gets the norm's gradient as it is
-        saved = saved._replace(row_scale=None, rng=None)
+        saved = saved._replace(row_scale=None)
     if not x and not stages.gate_before:
         saved = saved._replace(column_scale=None)
     if not has_z:
