@@ -85,7 +85,7 @@ def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None,
         x if column is not None and needs_column and not before else None,
         row_scale if through else None,
         column if keeps_column else None,
-        rng if through else None,
+        rng,  # the kernels ask for it
         weight,
         bias if reads_bias else None,
         scale,

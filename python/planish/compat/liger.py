@@ -144,7 +144,13 @@ def _preset(
             super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
 
     Preset.__name__ = Preset.__qualname__ = name
-    Preset.__doc__ = f"LigerRMSNorm: offset {offset}, {casting_mode!r}, weight of {init_fn}."
+    Preset.__doc__ = f"""LigerRMSNorm: offset {offset}, {casting_mode!r}, weight of {init_fn}.
+
+    Example:
+
+    >>> planish.compat.liger.{name}(64)(torch.randn(4, 64)).shape
+    torch.Size([4, 64])
+    """
     return Preset
 
 
