@@ -157,11 +157,10 @@ planish_status planish_plan_create(const planish_norm *op, planish_pass pass,
         status = make_plan(&made, &g.op, pass, &g.tensors, error);
     if (status)
         return status;
-    planish_plan *kept = malloc(sizeof *kept);
+    planish_plan *const kept = plan_kept(&made);
     if (!kept)
         return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
-                    sizeof *kept);
-    *kept = made;
+                    sizeof made);
     *plan = kept;
     return PLANISH_OK;
 }

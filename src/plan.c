@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "sized.h"
 
@@ -19,6 +20,17 @@ planish_status plan_make(planish_plan *plan, message error) {
     cpu_plan_make(&plan->cpu, &plan->problem, &limits);
     plan->workspace_bytes = plan->cpu.workspace_bytes;
     return PLANISH_OK;
+}
+
+planish_plan *plan_kept(const planish_plan *plan) {
+    const size_t bytes = offsetof(planish_plan, problem) + problem_bytes(&plan->problem);
+    planish_plan *const kept = malloc(bytes);
+    if (!kept)
+        return NULL;
+    memcpy((void *)kept, (const void *)plan, bytes);
+    if (is_gpu(plan->problem.device))
+        kept->cuda.problem = &kept->problem;
+    return kept;
 }
 
 planish_status plan_check_workspace(size_t bytes, DLDevice device, const planish_exec *exec) {

@@ -14,13 +14,23 @@ static inline bool is_gpu(DLDevice device) {
 }
 
 struct planish_plan {
-    problem problem; /* its device says which of the two below there is */
     size_t workspace_bytes;
-    union {
+    union { /* the problem's device says which of the two there is */
         cpu_plan cpu;
         cuda_plan cuda;
     };
+    problem problem; /* its end, which is not in use, is left out of a plan that is kept */
 };
+
+/* A plan that is kept takes at most 4 KB where all the tensors that a pass may have come down to
+ * four axes. */
+_Static_assert(offsetof(struct planish_plan, problem.strides) +
+                       (3 + 4) * MOST_PLACES * sizeof(int64_t) <=
+                   4096,
+               "a plan has grown");
+
+/* A plan on the heap, equal to one anywhere; NULL: no memory. */
+planish_plan *plan_kept(const planish_plan *plan);
 
 /* Decides how to run plan->problem, which is made already, on its device. */
 planish_status plan_make(planish_plan *plan, message error);

@@ -271,7 +271,7 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
     };
     plan->hints = cpu_hints_of(p, limits, path, plan->traffic);
     for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
-        plan->pitch[r] = (int64_t)((uint64_t)p->kept[p->kept_count - 1].stride[r] *
+        plan->pitch[r] = (int64_t)((uint64_t)kept_stride(p, p->kept_count - 1, r) *
                                    (uint64_t)dtype_bytes(p->dtypes[r]));
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
     switch (path) {

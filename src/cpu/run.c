@@ -67,7 +67,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .sum = run.data[ROLE_SUM],
             .sum_pitch = run.pitch[ROLE_SUM],
         };
-        kernels->forward[kernel_kind(p)](&args);
+        kernels->forward[kernel_kind(p->kind, p->activation)](&args);
         row += run.rows;
     }
 }
@@ -126,7 +126,7 @@ static void backward_block(const cpu_job *job, int64_t row, int64_t end, const b
             chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
         const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
         left.rows = taken;
-        kernels->backward[kernel_kind(job->problem)](&left);
+        kernels->backward[kernel_kind(job->problem->kind, job->problem->activation)](&left);
         left.rows = rows;
         skip_rows(&left, taken);
         row += taken;

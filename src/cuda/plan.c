@@ -22,7 +22,8 @@ static bool may_be_fast(const problem *p) {
 
 /* A plan of nothing yet. */
 static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    memset(plan, 0, offsetof(cuda_plan, axis));
+    memset(plan, 0, sizeof *plan);
+    plan->problem = p;
     plan->limits = *limits;
     plan->limits.tuning = gpu_tuning_of(limits->arch);
     plan->rows = p->rows;
@@ -97,7 +98,7 @@ static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limit
     (forward ? &around_general_family : &around_general_backward_family)->plan_make(plan, p);
 }
 
-void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+static void plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     if (problem_has_stages(p)) {
         stages_plan_make(plan, p, limits);
         return;
@@ -110,6 +111,11 @@ void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits
         }
     begin(plan, p, limits);
     general_family.plan_make(plan, p);
+}
+
+void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    plan_make(plan, p, limits);
+    plan->problem = p;
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {

@@ -7,6 +7,7 @@
 #define PLANISH_CPU_CUT_H
 
 #include "cpu/common/kernels.h"
+#include "problem.h"
 
 typedef enum cpu_path {
     PATH_EMPTY, /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */

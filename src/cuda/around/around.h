@@ -24,6 +24,9 @@ bool around_is_of_columns(role r);
  * has them all. */
 bool around_is_dense(const problem *p);
 
+/* How far a tensor's rows are apart at one of two levels, in elements. */
+int64_t around_stride(const cuda_plan *plan, int level, role r);
+
 /* p * 2^32, rounded up: words below drop an element. */
 uint64_t around_dropped(double p);
 

@@ -178,21 +178,20 @@ static void set_levels(cuda_plan *plan, const problem *p) {
             level = !level;
         if (level == 1)
             a->inner_rows = p->kept[k].size;
-        a->index[level] = p->kept[k].index_step;
-        for (role r = 0; r < ROLE_COUNT; r++)
-            a->stride[level][r] = p->kept[k].stride[r];
+        a->index[level] = axis_index_step(p, &p->kept[k]);
+        a->axis[level] = k + 1;
     }
     a->samples = s->by_sample && a->inner_rows > 0 ? p->rows / a->inner_rows : 1;
     uint64_t bits = 4;
     for (int k = 0; k < p->kept_count; k++)
-        bits |= (uint64_t)p->kept[k].index_step;
+        bits |= (uint64_t)axis_index_step(p, &p->kept[k]);
     s->index_aligned = (int32_t)(bits & ~(bits - 1));
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (a->stride[0][r] || a->stride[1][r])
-            s->varies |= (int32_t)ROLE_BIT(r);
-        if (around_is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
-            s->alike |= (int32_t)ROLE_BIT(r);
+        if (around_stride(plan, 0, r) || around_stride(plan, 1, r))
+            role_words_add(&s->varies, r);
+        if (around_is_of_columns(r) && p->cols > 1 && reduced_stride(p, 0, r) == 0)
+            role_words_add(&s->alike, r);
     }
 }
 
@@ -250,8 +249,8 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         spec.access[r] = 16;
         if (spec.type[r] != DTYPE_NONE && b[r])
             spec.access[r] = common_alignment((uint64_t)(uintptr_t)b[r] |
-                                              (uint64_t)(plan->around.stride[0][r] * bytes) |
-                                              (uint64_t)(plan->around.stride[1][r] * bytes));
+                                              (uint64_t)(around_stride(plan, 0, r) * bytes) |
+                                              (uint64_t)(around_stride(plan, 1, r) * bytes));
     }
     spec.rows.ring_slots = 1;
     for (int i = 0; i < STREAMS; i++) /* asynchronous copies need 4 bytes */
@@ -329,9 +328,9 @@ static cuda_launch *add_samples(const cuda_plan *plan, void *const *b, const sum
         .scale = b[ROLE_SCALE],
         .dscale = b[ROLE_DSCALE],
         .dshift = b[ROLE_DSHIFT],
-        .scale_stride = a->stride[0][ROLE_SCALE] * role_bytes(spec, ROLE_SCALE),
-        .dscale_stride = a->stride[0][ROLE_DSCALE] * role_bytes(spec, ROLE_DSCALE),
-        .dshift_stride = a->stride[0][ROLE_DSHIFT] * role_bytes(spec, ROLE_DSHIFT),
+        .scale_stride = around_stride(plan, 0, ROLE_SCALE) * role_bytes(spec, ROLE_SCALE),
+        .dscale_stride = around_stride(plan, 0, ROLE_DSCALE) * role_bytes(spec, ROLE_DSCALE),
+        .dshift_stride = around_stride(plan, 0, ROLE_DSHIFT) * role_bytes(spec, ROLE_DSHIFT),
         .samples = a->samples,
         .parts = a->parts};
     return l + 1;
@@ -361,8 +360,8 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = role_bytes(spec, r);
         if (spec->type[r] != DTYPE_NONE && r != ROLE_Y)
-            a->tensor[r] = (cuda_around_tensor){buffers[r], around->stride[0][r] * bytes,
-                                                around->stride[1][r] * bytes};
+            a->tensor[r] = (cuda_around_tensor){buffers[r], around_stride(plan, 0, r) * bytes,
+                                                around_stride(plan, 1, r) * bytes};
     }
     launches[0].blocks_x = plan->partials * spec->cluster;
     launches[0].blocks_y = 1;

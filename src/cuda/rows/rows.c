@@ -121,9 +121,9 @@ static bool is_too_long(const cuda_plan *plan, const problem *p) {
  * to dx, which may be written as dresidual. False: there are others, or rows are not dense there.
  */
 static bool is_residual_alone(const problem *p, problem *known, int *dx_role) {
-    const unsigned taken = ROLE_BIT(ROLE_DSUM) | ROLE_BIT(ROLE_DRESIDUAL);
+    const role_set taken = ROLE_BIT(ROLE_DSUM) | ROLE_BIT(ROLE_DRESIDUAL);
     const stages *s = &p->around;
-    *known = *p;
+    problem_copy(known, p);
     *dx_role = ROLE_DX;
     if (!problem_has_stages(p))
         return true;
@@ -132,16 +132,13 @@ static bool is_residual_alone(const problem *p, problem *known, int *dx_role) {
         return false;
     const axis *row = &p->reduced[0];
     for (role r = ROLE_DSUM; r <= ROLE_DRESIDUAL; r++)
-        if (has(p, r) && p->reduced_count && row->size > 1 && row->stride[r] != 1)
+        if (has(p, r) && p->reduced_count && row->size > 1 && axis_stride(p, row, r) != 1)
             return false;
     if (has(p, ROLE_DRESIDUAL)) {
         *dx_role = ROLE_DRESIDUAL;
         known->dtypes[ROLE_DX] = p->dtypes[ROLE_DRESIDUAL];
         known->dtypes[ROLE_DRESIDUAL] = DTYPE_NONE;
-        for (int k = 0; k < p->kept_count; k++)
-            known->kept[k].stride[ROLE_DX] = p->kept[k].stride[ROLE_DRESIDUAL];
-        for (int k = 0; k < p->reduced_count; k++)
-            known->reduced[k].stride[ROLE_DX] = p->reduced[k].stride[ROLE_DRESIDUAL];
+        known->place[ROLE_DX] = p->place[ROLE_DRESIDUAL];
     }
     return true;
 }
@@ -156,7 +153,7 @@ static bool rows_plan_make(cuda_plan *plan, const problem *given) {
         return false;
     plan->dx_role = dx_role;
     for (int r = 0; r < ROLE_COUNT; r++)
-        plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
+        plan->stride[r] = p->kept_count ? kept_stride(p, 0, r) : 0;
     rows_plan(plan, p);
     return true;
 }
