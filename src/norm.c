@@ -33,7 +33,7 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
         return status;
     if (is_gpu(plan->problem.device))
         return cuda_plan_run(&plan->cuda, buffers, exec->stream, exec->workspace, error);
-    cpu_run(&plan->problem, &plan->cpu, buffers, exec);
+    cpu_run(&plan->steps, &plan->cpu, buffers, exec);
     return PLANISH_OK;
 }
 

@@ -93,7 +93,7 @@ static planish_status run_plans(const planish_plan *const plan[2], void *const *
         planish_exec own = *exec;
         own.workspace = workspace[i];
         own.workspace_bytes = plan[i]->workspace_bytes;
-        cpu_run(&plan[i]->problem, &plan[i]->cpu, buffers[i], &own);
+        cpu_run(&plan[i]->steps, &plan[i]->cpu, buffers[i], &own);
     }
     return PLANISH_OK;
 }

@@ -12,22 +12,31 @@ planish_status plan_make(planish_plan *plan, message error) {
         const planish_status status = cuda_device_limits(device.device_id, &limits, error);
         if (status)
             return status;
+        steps_of_whole(&plan->steps, &plan->problem);
         cuda_plan_make(&plan->cuda, &plan->problem, &limits);
         plan->workspace_bytes = plan->cuda.workspace_bytes;
         return PLANISH_OK;
     }
     const cpu_limits limits = cpu_limits_here();
-    cpu_plan_make(&plan->cpu, &plan->problem, &limits);
+    cpu_steps_make(&plan->steps, &plan->problem, &plan->norm);
+    cpu_plan_make(&plan->cpu, &plan->steps, &limits);
     plan->workspace_bytes = plan->cpu.workspace_bytes;
     return PLANISH_OK;
 }
 
 planish_plan *plan_kept(const planish_plan *plan) {
+    const bool norm = steps_norm(&plan->steps)->problem == &plan->norm;
     const size_t bytes = offsetof(planish_plan, problem) + problem_bytes(&plan->problem);
-    planish_plan *const kept = malloc(bytes);
+    planish_plan *const kept = malloc(bytes + (norm ? problem_bytes(&plan->norm) : 0));
     if (!kept)
         return NULL;
+    problem *const kept_norm = (problem *)(void *)((char *)kept + bytes);
     memcpy((void *)kept, (const void *)plan, bytes);
+    if (norm)
+        problem_copy(kept_norm, &plan->norm);
+    for (int i = 0; i < plan->steps.count; i++)
+        kept->steps.step[i].problem =
+            plan->steps.step[i].problem == &plan->norm ? kept_norm : &kept->problem;
     if (is_gpu(plan->problem.device))
         kept->cuda.problem = &kept->problem;
     return kept;

@@ -8,6 +8,7 @@
 #include "cpu/plan.h"
 #include "cuda/backend.h"
 #include "problem.h"
+#include "steps.h"
 
 static inline bool is_gpu(DLDevice device) {
     return device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;
@@ -19,7 +20,9 @@ struct planish_plan {
         cpu_plan cpu;
         cuda_plan cuda;
     };
+    steps steps;
     problem problem; /* its end, which is not in use, is left out of a plan that is kept */
+    problem norm;    /* a step's, where it is another: there it follows what is in use */
 };
 
 /* A plan that is kept takes at most 4 KB where all the tensors that a pass may have come down to

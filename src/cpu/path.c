@@ -106,3 +106,21 @@ cpu_path cpu_path_of(const problem *p) {
         return path_alone(p);
     return adds_residual_alone(p) ? PATH_ROWS : path_with_dsum(p);
 }
+
+/* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
+ */
+void cpu_steps_make(steps *s, const problem *p, problem *norm) {
+    const bool staged = cpu_path_of(p) == PATH_STAGED;
+    if (staged && stages_make_sum_alone(p)) {
+        steps_of_sum(s, p, norm);
+        const cpu_path path = cpu_path_of(norm);
+        if (path == PATH_CHANNELS || path_is_groups(path))
+            return;
+    }
+    if (staged && stages_modulate_alone(p)) {
+        steps_of_modulation(s, p, norm);
+        if (cpu_rows_by_sample(norm))
+            return;
+    }
+    steps_of_whole(s, p);
+}

@@ -301,30 +301,12 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
     }
 }
 
-/* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
- */
-void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
-    const cpu_path path = cpu_path_of(p);
-    if (path == PATH_STAGED && stages_make_sum_alone(p)) {
-        problem norm;
-        stages_norm_of_sum(p, &norm);
-        const cpu_path of_norm = cpu_path_of(&norm);
-        if (of_norm == PATH_CHANNELS || path_is_groups(of_norm)) {
-            plan_path(plan, &norm, limits, of_norm);
-            sum_first_plan(plan, p);
-            return;
-        }
-    }
-    if (path == PATH_STAGED && stages_modulate_alone(p)) {
-        problem norm;
-        stages_norm_of_modulation(p, &norm);
-        if (cpu_rows_by_sample(&norm)) {
-            plan_path(plan, &norm, limits, PATH_ROWS);
-            plan->is_modulated = true;
-            return;
-        }
-    }
-    plan_path(plan, p, limits, path);
+void cpu_plan_make(cpu_plan *plan, const steps *s, const cpu_limits *limits) {
+    const step *norm = steps_norm(s);
+    const bool modulated = norm->kind == STEP_MODULATED_NORM;
+    plan_path(plan, norm->problem, limits, modulated ? PATH_ROWS : cpu_path_of(norm->problem));
+    if (s->step[0].kind == STEP_MAKE_SUM)
+        sum_first_plan(plan, s->step[0].problem);
 }
 
 int cpu_plan_is_general(const cpu_plan *plan) {

@@ -32,8 +32,7 @@ static bool lies_alike(const problem *p) {
 
 void sum_first_plan(cpu_plan *plan, const problem *p) {
     const sum_place place = stages_sum_place(p);
-    plan->sum =
-        (sum_cut){.is_first = true, .offset = plan->workspace_bytes, .general = !lies_alike(p)};
+    plan->sum = (sum_cut){.offset = plan->workspace_bytes, .general = !lies_alike(p)};
     if (place == SUM_IN_WORKSPACE)
         plan->workspace_bytes +=
             ((size_t)(p->rows * p->cols) * (size_t)dtype_bytes(p->around.sum) + 63) & ~(size_t)63;

@@ -45,6 +45,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
     call(sys.executable, HERE / "host_text.py", folder, *kernels)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     common = (
+        "dtypes",
         "problem",
         "problem_axes",
         "problem_layouts",
