@@ -1,4 +1,5 @@
 #include "problem.h"
+#include "devices.h"
 #include "problem_axes.h"
 #include "stages.h"
 
@@ -62,15 +63,6 @@ static planish_status check_presence(const planish_norm *op, planish_pass pass, 
                 role_name(r));
 }
 
-static bool is_cpu(DLDeviceType type) {
-    return type == kDLCPU || type == kDLCUDAHost;
-}
-
-static bool same_device(DLDevice a, DLDevice b) {
-    return is_cpu(a.device_type) ? is_cpu(b.device_type)
-                                 : a.device_type == b.device_type && a.device_id == b.device_id;
-}
-
 /* Rank, sizes, dtype and device of one tensor by itself. */
 static planish_status check_tensor(problem *p, role r, const DLTensor *t, message error) {
     p->dtypes[r] = dtype_of(t->dtype, types_of(r));
@@ -84,10 +76,9 @@ static planish_status check_tensor(problem *p, role r, const DLTensor *t, messag
     if (t->ndim && !t->shape)
         return fail(error, PLANISH_ERROR_NULL_POINTER, "%s->shape is NULL; wanted %d sizes",
                     role_name(r), t->ndim);
-    if (!is_cpu(t->device.device_type) && t->device.device_type != kDLCUDA &&
-        t->device.device_type != kDLCUDAManaged)
+    if (device_kind_of(t->device) == DEVICE_KINDS)
         return fail(error, PLANISH_ERROR_DEVICE,
-                    "%s is on a device of type %d; wanted CPU or CUDA memory", role_name(r),
+                    "%s is on a device of type %d; wanted " DEVICES_WANTED, role_name(r),
                     (int)t->device.device_type);
     int64_t last = 0; /* the farthest element from the first, either way */
     bool empty = false;
@@ -232,7 +223,7 @@ static planish_status check_tensors(problem *p, role model, const DLTensor *cons
         const planish_status status = check_tensor(p, r, t[r], error);
         if (status)
             return status;
-        if (!same_device(t[r]->device, wanted))
+        if (!device_is_same(t[r]->device, wanted))
             return fail(error, PLANISH_ERROR_DEVICE,
                         "%s is on device %d:%d; wanted that of %s, %d:%d", role_name(r),
                         (int)t[r]->device.device_type, t[r]->device.device_id, role_name(model),

@@ -2,6 +2,8 @@
 #include "problem.h"
 
 bool problem_is_double(const problem *p) {
+    if (!memchr(p->dtypes, DTYPE_F64, sizeof p->dtypes))
+        return false;
     for (int r = 0; r < ROLE_COUNT; r++) {
         const role_axes axes = axes_of(r);
         if (p->dtypes[r] == DTYPE_F64 && axes != AXES_KEPT && axes < AXES_BLOCKS)

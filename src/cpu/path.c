@@ -110,7 +110,7 @@ cpu_path cpu_path_of(const problem *p) {
 /* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
  */
 void cpu_steps_make(steps *s, const problem *p, problem *norm) {
-    const bool staged = cpu_path_of(p) == PATH_STAGED;
+    const bool staged = problem_has_stages(p) && cpu_path_of(p) == PATH_STAGED;
     if (staged && stages_make_sum_alone(p)) {
         steps_of_sum(s, p, norm);
         const cpu_path path = cpu_path_of(norm);

@@ -270,9 +270,11 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
         .sums = problem_is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0,
     };
     plan->hints = cpu_hints_of(p, limits, path, plan->traffic);
-    for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest); /* unsigned: an empty tensor's strides may be any */
         plan->pitch[r] = (int64_t)((uint64_t)kept_stride(p, p->kept_count - 1, r) *
                                    (uint64_t)dtype_bytes(p->dtypes[r]));
+    }
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
     switch (path) {
     case PATH_EMPTY:
@@ -312,6 +314,21 @@ void cpu_plan_make(cpu_plan *plan, const steps *s, const cpu_limits *limits) {
 int cpu_plan_is_general(const cpu_plan *plan) {
     return plan->sum.general || plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
            (plan->path == PATH_STAGED && plan->cut.staged.general);
+}
+
+const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
+    if (plan->sum.general)
+        return "x and residual are not neighbours where sum, or y in its place, has neighbours";
+    if (plan->path == PATH_PLANES)
+        return "the channels of x, y, dy and dx are dense neither by channel nor by pixel in all "
+               "of "
+               "them, or they differ in dtype";
+    if (plan->path == PATH_STAGED)
+        return "the elements of a row are not neighbours in every tensor that has them all";
+    if (p->pass == PLANISH_BACKWARD_FROM_Y)
+        return "pass is PLANISH_BACKWARD_FROM_Y";
+    return "x, y, dy and dx are neither dense rows with weights along them nor images of channels, "
+           "or differ in dtype";
 }
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {

@@ -29,8 +29,10 @@ void cpu_steps_make(steps *s, const problem *p, problem *norm);
 
 void cpu_plan_make(cpu_plan *plan, const steps *s, const cpu_limits *limits);
 
-/* Whether it is right for everything and fast for nothing: rows or groups are copied first. */
+/* Whether it is right for everything and fast for nothing: rows or groups are copied first; and
+ * what in its problem is the reason. */
 int cpu_plan_is_general(const cpu_plan *plan);
+const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p);
 
 /* One line; returns its whole length. */
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes);

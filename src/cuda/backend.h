@@ -10,6 +10,7 @@
 #include "cuda/spec.h"
 #include "cuda/tuning.h"
 #include "problem.h"
+#include "text.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {
@@ -113,8 +114,9 @@ planish_status cuda_plan_run_pair(const cuda_plan *const plans[2], void *const *
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                  message error);
 
-/* Whether the general kernels run it. */
+/* Whether the general kernels run it; and why others do not, each in its own words. */
 int cuda_plan_is_general(const cuda_plan *plan);
+void cuda_why_general(const problem *p, const cuda_limits *limits, text *to);
 
 /* One line such as "cuda rows forward lanes 32 x 4 chunks of 8"; returns its whole length. */
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes);

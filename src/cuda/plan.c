@@ -52,7 +52,7 @@ static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *
     stages_norm_of_sum(p, &norm);
     for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
         begin(plan, &norm, limits);
-        if ((*f)->plan_make(plan, &norm)) {
+        if (!(*f)->plan_make(plan, &norm)) {
             if (is_of_rows(*f, &norm))
                 return false;
             around_sum_plan(plan, p);
@@ -71,7 +71,7 @@ static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits 
     stages_norm_before_dsum(p, &norm);
     for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
         begin(plan, &norm, limits);
-        if ((*f)->plan_make(plan, &norm)) {
+        if (!(*f)->plan_make(plan, &norm)) {
             if (is_of_rows(*f, &norm))
                 return false;
             if (!(*f)->plan_dsum || !(*f)->plan_dsum(plan, p))
@@ -91,7 +91,7 @@ static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limit
         for (const cuda_family *const *f = forward ? forward_families : backward_families; *f;
              f++) {
             begin(plan, p, limits);
-            if ((*f)->plan_make(plan, p))
+            if (!(*f)->plan_make(plan, p))
                 return;
         }
     begin(plan, p, limits);
@@ -106,7 +106,7 @@ static void plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limi
     if (may_be_fast(p))
         for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
             begin(plan, p, limits);
-            if ((*f)->plan_make(plan, p))
+            if (!(*f)->plan_make(plan, p))
                 return;
         }
     begin(plan, p, limits);
@@ -116,6 +116,25 @@ static void plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limi
 void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     plan_make(plan, p, limits);
     plan->problem = p;
+}
+
+void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
+    cuda_plan plan;
+    if (!may_be_fast(p)) {
+        append(to, p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD
+                       ? "rows have no elements, or more than 2^30"
+                       : "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD");
+        return;
+    }
+    const cuda_family *const *const asked = !problem_has_stages(p)       ? cuda_fast_families
+                                            : p->pass == PLANISH_FORWARD ? forward_families
+                                                                         : backward_families;
+    for (const cuda_family *const *f = asked; *f; f++) {
+        begin(&plan, p, limits);
+        const char *why = (*f)->plan_make(&plan, p);
+        if (why)
+            append(to, "%skernels of %s do not take %s", f == asked ? "" : "; ", (*f)->name, why);
+    }
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {

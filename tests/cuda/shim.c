@@ -144,6 +144,14 @@ EXPORT int shim_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return cuda_plan_describe(plan, text, bytes);
 }
 
+/* Why only the general kernels run it, as planish_norm_supports says; nothing where others do. */
+EXPORT void shim_why_general(const cuda_plan *plan, char *to, size_t bytes) {
+    text why = {to, bytes, 0};
+    to[0] = 0;
+    if (cuda_plan_is_general(plan))
+        cuda_why_general(plan->problem, &plan->limits, &why);
+}
+
 /* One line for each kernel of a run with these addresses, in the order of launch, on a device that
  * holds as many blocks at once as planned: its entry, blocks, threads, shared memory and cluster.
  * Returns the whole length. */

@@ -94,9 +94,11 @@ void around_describe(cuda_spec *spec, const problem *p) {
 /* ---- Plans ------------------------------------------------------------------------------------
  */
 
-static bool around_plan_make(cuda_plan *plan, const problem *p) {
-    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD || !around_is_dense(p))
-        return false;
+static const char *around_plan_make(cuda_plan *plan, const problem *p) {
+    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
+        return "this pass";
+    if (!around_is_dense(p))
+        return AROUND_NOT_DENSE;
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
     stages_constants *s = &spec->stages;
@@ -114,7 +116,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
                      &plan->limits);
     c->ring_slots = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
-        return false;
+        return "scales of blocks that no power of two lanes share";
     s->gate_in_shared = around_gate_can_wait(spec);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     around_set_blocks(&plan->limits, spec);
@@ -140,7 +142,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
         if (around_is_of_columns(r) && p->cols > 1 && reduced_stride(p, 0, r) == 0)
             role_words_add(&s->alike, r);
     }
-    return true;
+    return NULL;
 }
 
 static void around_plan_size(cuda_plan *plan) {
@@ -277,6 +279,7 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
 }
 
 const cuda_family around_family = {
+    .name = "rows with stages",
     .plan_make = around_plan_make,
     .plan_size = around_plan_size,
     .plan_describe = around_plan_describe,

@@ -195,13 +195,18 @@ static void set_levels(cuda_plan *plan, const problem *p) {
     }
 }
 
-static bool make(cuda_plan *plan, const problem *p) {
+static const char *make(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
     stages_constants *s = &spec->stages;
     const modulation m = modulation_of(p);
-    if (p->pass != PLANISH_BACKWARD || !around_is_dense(p) || m == BY_OTHERS ||
-        !sums_by_columns(p) || p->rows < 1)
-        return false;
+    if (p->pass != PLANISH_BACKWARD || p->rows < 1)
+        return "no rows, or this pass";
+    if (!around_is_dense(p))
+        return AROUND_NOT_DENSE;
+    if (m == BY_OTHERS)
+        return "gradients of a modulation that rows do not share by samples";
+    if (!sums_by_columns(p))
+        return "weights or a column_scale that vary from row to row, or not along all of a row";
     around_describe(spec, p);
     spec->kernel = CUDA_AROUND_BACKWARD;
     spec->real_double = problem_is_double(p);
@@ -218,14 +223,14 @@ static bool make(cuda_plan *plan, const problem *p) {
     if (shows_digits(p))
         spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
     if (!make_geometry(&plan->limits, spec, p))
-        return false;
+        return "rows so long";
     plan->around = (cuda_around){.dropout_p = p->around.dropout_p};
     set_levels(plan, p);
     size(plan);
     cuda_plan_finish(plan, p, spec->rows.cols,
                      s->by_sample ? plan->around.samples : plan->partials);
     size(plan);
-    return true;
+    return NULL;
 }
 
 static int describe(const cuda_plan *plan, char *text, size_t bytes) {
@@ -384,6 +389,7 @@ static unsigned threads(const cuda_spec *spec) {
 }
 
 const cuda_family around_backward_family = {
+    .name = "rows with stages",
     .plan_make = make,
     .plan_size = size,
     .plan_describe = describe,

@@ -18,9 +18,9 @@ static const role roles[CUDA_AROUND_ROLES - 1] = {
     ROLE_SUM, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE, ROLE_SHIFT, ROLE_GATE, ROLE_MASK,
     ROLE_Q,   ROLE_Y_SCALES};
 
-static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
+static const char *around_general_plan_make(cuda_plan *plan, const problem *p) {
     if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
-        return false;
+        return "this pass";
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
     around_describe(spec, p);
@@ -43,7 +43,7 @@ static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
                                  .scale_stride = p->around.scale_stride,
                                  .scale_least = p->around.scale_least,
                                  .scale_most = p->around.scale_most};
-    return true;
+    return NULL;
 }
 
 static void around_general_plan_size(cuda_plan *plan) {

@@ -53,12 +53,12 @@ static bool is_dense(const cuda_axes *axes, const cuda_spec *spec, bool outer) {
 /* ---- Plans ------------------------------------------------------------------------------------
  */
 
-static bool make(cuda_plan *plan, const problem *p) {
+static const char *make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
     around_back_constants *c = &spec->around_back;
     if (p->pass != PLANISH_BACKWARD)
-        return false;
+        return "this pass";
     spec->kernel = CUDA_AROUND_BACK_ROWS;
     cuda_spec_describe(spec, p);
     spec->real_double = 1;
@@ -75,7 +75,7 @@ static bool make(cuda_plan *plan, const problem *p) {
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
     c->lanes = p->cols < t->short_row || !is_dense(&axes, spec, false) ? ACROSS : 1;
     plan->workspace_bytes = (size_t)p->rows * ROW_BYTES;
-    return true;
+    return NULL;
 }
 
 static void size(cuda_plan *plan) {

@@ -151,16 +151,18 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     return true;
 }
 
-static bool make(cuda_plan *plan, const problem *p) {
+static const char *make(cuda_plan *plan, const problem *p) {
     int axes[2]; /* of samples, of their rows */
-    if (!is_modulation_alone(p) || !find_axes(p, &axes[0], &axes[1]))
-        return false;
+    if (!is_modulation_alone(p))
+        return "anything but dense rows and scale, shift or both";
+    if (!find_axes(p, &axes[0], &axes[1]))
+        return "a modulation along other axes than one of two";
     describe_problem(plan, p);
     cuda_around *a = &plan->around;
     a->samples = axes[0] == NO_AXIS ? 1 : p->kept[axes[0]].size;
     a->inner_rows = axes[1] == NO_AXIS ? 1 : p->kept[axes[1]].size;
     if (a->samples > MOST_SAMPLES)
-        return false;
+        return "so many samples";
     for (int level = 0; level < 2; level++)
         a->axis[level] = axes[level] + 1;
     if (p->pass == PLANISH_FORWARD) {
@@ -171,12 +173,12 @@ static bool make(cuda_plan *plan, const problem *p) {
         const int at_a_time = rows_at_a_time(&plan->main);
         plan->main.kernel = CUDA_MODULATED_FORWARD;
         if (a->samples > 1 && a->inner_rows < at_a_time) /* most of a block would have no row */
-            return false;
+            return "so few rows of a sample";
     } else if (!make_backward(plan, p)) {
-        return false;
+        return "rows so long";
     }
     size(plan);
-    return true;
+    return NULL;
 }
 
 static int describe(const cuda_plan *plan, char *text, size_t bytes) {
@@ -380,6 +382,7 @@ static size_t shared_bytes(const cuda_spec *spec) {
 }
 
 const cuda_family modulated_family = {
+    .name = "modulated rows",
     .plan_make = make,
     .plan_size = size,
     .plan_describe = describe,

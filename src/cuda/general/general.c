@@ -94,7 +94,7 @@ static void general_plan_size(cuda_plan *plan) {
         plan->workspace_bytes += (size_t)plan->rows * sizeof(double);
 }
 
-static bool general_plan_make(cuda_plan *plan, const problem *p) {
+static const char *general_plan_make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
     general_constants *c = &spec->general;
@@ -114,7 +114,7 @@ static bool general_plan_make(cuda_plan *plan, const problem *p) {
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
     c->lanes = p->cols < t->short_row || !is_dense(&axes, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
     general_plan_size(plan);
-    return true;
+    return NULL;
 }
 
 static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
