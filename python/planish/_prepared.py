@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from planish import _staged_derivatives, _staged_ops
+from planish._library import ERROR_UNAVAILABLE
 from planish._staged_composite import Stages
-from planish._staged_derivatives import Saved, is_unavailable
+from planish._staged_derivatives import Saved, thrown
 from planish._ways import below_autograd, is_plain, signature
 from torch import Tensor
 
@@ -89,8 +90,8 @@ def run(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
                     recorded: tuple[Tensor, Any] = _record(call, *tensors)
                     return recorded
         return _run(call, *tensors)[:2]  # type: ignore[arg-type]
-    except RuntimeError as error:
-        if is_unavailable(error):
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE):
             return None
         raise
 
@@ -195,8 +196,8 @@ def _simple_backward(
                 found = _backward_op(
                     dy, s, mean, rstd, dsum, *around, *call.stages, *call.dtypes, wanted
                 )
-        except RuntimeError as error:
-            if not is_unavailable(error):
+        except RuntimeError:
+            if not thrown(ERROR_UNAVAILABLE):
                 raise
     if found is not None:
         dx, dresidual, dweight, dbias, *_ = found

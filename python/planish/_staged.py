@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from planish import _asked, _prepared, _staged_ops
 from planish._arguments import with_offset
+from planish._library import ERROR_OVERLAP, ERROR_UNAVAILABLE
 from planish._staged_composite import Stages
-from planish._staged_derivatives import is_unavailable
+from planish._staged_derivatives import thrown
 from planish._ways import Way, below_autograd, needs_graph, way_of
 from torch import Tensor
 
@@ -219,8 +220,8 @@ def _call(
             return function.apply(None, *arguments)
         with below_autograd():
             return plain(*arguments)
-    except RuntimeError as error:
-        if is_unavailable(error):
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE):
             return None
         raise
 
@@ -264,8 +265,8 @@ def norm_into(
     try:
         with below_autograd():
             _into_op(*arguments)
-    except RuntimeError as error:
-        if is_unavailable(error) or "(PLANISH_ERROR_OVERLAP)" in str(error):
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE, ERROR_OVERLAP):
             return False  # torch's operators do as well as they can where memory is shared
         raise
     torch.autograd.graph.increment_version((out,) if total is None else (out, total))

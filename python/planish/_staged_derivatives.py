@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from planish import _staged_composite
+from planish._library import ERROR_UNAVAILABLE, library
 from planish._staged_composite import Stages
 from planish._ways import below_autograd, is_plain
 from torch import Tensor
@@ -21,16 +22,16 @@ __all__ = [
     "differentiate_forward",
     "differentiate_quantized",
     "gradients",
-    "is_unavailable",
     "save_backward",
     "save_forward",
     "save_quantized",
+    "thrown",
 ]
 
 
-def is_unavailable(error: RuntimeError) -> bool:
-    """Whether it says that the library cannot run such a norm here."""
-    return "(PLANISH_ERROR_UNAVAILABLE)" in str(error)
+def thrown(*statuses: int) -> bool:
+    """Whether the operator whose exception was just caught threw with one of these statuses."""
+    return library().take_thrown() in statuses
 
 
 # ---- The forward --------------------------------------------------------------------------------
@@ -164,8 +165,8 @@ def _run_backward(arguments: tuple[Any, ...]) -> Any:
     try:
         with below_autograd():
             return overload._op(*arguments)
-    except RuntimeError as error:
-        if not is_unavailable(error):
+    except RuntimeError:
+        if not thrown(ERROR_UNAVAILABLE):
             raise
     return _composed_backward(arguments)
 

@@ -17,7 +17,6 @@
  * have x's dtype, the statistics f32 (f64 where x is, or an activation follows, whose backward
  * wants the mean with all its digits), dweight and dbias the dtype of weight, or of x without one.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "calls.h"
@@ -25,6 +24,7 @@
 #include "run.h"
 #include "stack.h"
 #include "tensor.h"
+#include "thrown.h"
 
 typedef struct axes {
     planish_norm op;
@@ -99,20 +99,16 @@ static void run(const axes *a, planish_pass pass, const planish_tensors *tensors
     NEW_TENSOR dense_dy = {NULL};
     NEW_TENSOR laid_dy = {NULL};
     planish_status status = run_norm_if_fast(&a->op, pass, tensors, error);
-    if (status == PLANISH_ERROR_UNAVAILABLE && x->device.device_type == kDLCUDA && grad &&
-        !view_is_contiguous(x) && lay_as(x, grad, dy, &laid_dy))
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL && grad && !view_is_contiguous(x) &&
+        lay_as(x, grad, dy, &laid_dy))
         status = run_norm_if_fast(&a->op, pass, tensors, error);
-    if (status == PLANISH_ERROR_UNAVAILABLE && x->device.device_type == kDLCUDA) {
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
         make_dense(input, x, &dense_x);
         if (grad)
             make_dense(grad, dy, &dense_dy);
         status = run_norm(&a->op, pass, tensors, error);
     }
-    if (status == PLANISH_OK)
-        return;
-    char sentence[640];
-    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
-    torch_throw(sentence);
+    throw_status(status, text);
 }
 
 static new_tensor new_statistic(axes *a, const DLTensor *x, DLTensor *view) {

@@ -174,7 +174,7 @@ static planish_status run(const planish_norm *op, planish_pass pass, const plani
     if (status != PLANISH_OK)
         return status;
     if (is_left(plan, tensors->x, which))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
+        return fail(error, PLANISH_ERROR_NO_FAST_KERNEL, "no fast kernel for this layout");
     return run_plan(plan, tensors, &exec);
 }
 
@@ -191,7 +191,7 @@ planish_status run_norm_pair(const planish_norm *const ops[2], planish_pass pass
         return status;
     for (int i = 0; i < 2; i++)
         if (is_left(plans[i], tensors[i]->x, fast ? LEAVE_GPU : LEAVE_NONE))
-            return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
+            return fail(error, PLANISH_ERROR_NO_FAST_KERNEL, "no fast kernel for this layout");
     return run_plans(plans, tensors, &exec);
 }
 

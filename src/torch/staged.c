@@ -3,10 +3,10 @@
  */
 #include "staged.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "run.h"
+#include "thrown.h"
 
 void staged_free(staged *s) {
     for (int r = 0; r < ROLE_COUNT; r++) {
@@ -100,26 +100,17 @@ static void make_dense(staged *s) {
     }
 }
 
-static void throw_unless_ok(planish_status status, const char *text) {
-    if (status == PLANISH_OK)
-        return;
-    char sentence[640];
-    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
-    torch_throw(sentence);
-}
-
 void staged_run(staged *s, planish_pass pass, bool into) {
     char text[512] = "";
     const message error = {text, sizeof text};
     const planish_tensors tensors = tensors_of_roles(s->list);
     planish_status status = into ? run_norm_into(&s->op, pass, &tensors, error)
                                  : run_norm_if_fast(&s->op, pass, &tensors, error);
-    if (status == PLANISH_ERROR_UNAVAILABLE && !into &&
-        s->view[ROLE_X].device.device_type == kDLCUDA) {
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
         make_dense(s);
         status = run_norm(&s->op, pass, &tensors, error);
     }
-    throw_unless_ok(status, text);
+    throw_status(status, text);
 }
 
 void staged_run_pair(staged *first, staged *second, planish_pass pass) {
@@ -130,12 +121,12 @@ void staged_run_pair(staged *first, staged *second, planish_pass pass) {
     const planish_norm *const ops[2] = {&first->op, &second->op};
     const planish_tensors *const both[2] = {&tensors[0], &tensors[1]};
     planish_status status = run_norm_pair(ops, pass, both, true, error);
-    if (status == PLANISH_ERROR_UNAVAILABLE && first->view[ROLE_X].device.device_type == kDLCUDA) {
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
         make_dense(first);
         make_dense(second);
         status = run_norm_pair(ops, pass, both, false, error);
     }
-    throw_unless_ok(status, text);
+    throw_status(status, text);
 }
 
 void staged_give(staged *s, stack_value *stack, const role roles[], int count) {
