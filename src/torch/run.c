@@ -6,9 +6,8 @@
 
 #include <string.h>
 
+#include "../kept_plans.h"
 #include "../roles.h"
-#include "exact_plans.h"
-#include "plans.h"
 #include "stack.h"
 #include "tensor.h"
 
@@ -133,9 +132,7 @@ static bool is_left(const planish_plan *plan, const DLTensor *x, leave which) {
 static planish_status find_plan(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, const planish_plan **plan,
                                 planish_plan **made, message error) {
-    *plan = is_staged(op, tensors) ? NULL : plan_for(op, pass, tensors);
-    if (!*plan) /* with stages, or not dense */
-        *plan = exact_plan_for(op, pass, tensors);
+    *plan = kept_plan_for(op, pass, tensors);
     if (*plan)
         return PLANISH_OK;
     const planish_status status =
