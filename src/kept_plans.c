@@ -88,6 +88,34 @@ static bool is_channels_last(const DLTensor *view) {
     return true;
 }
 
+/* Whether a tensor, if it is there, has these axes of x: their sizes in order, or x's rank with 1
+ * elsewhere; and is where x is. */
+static bool has_axes(const DLTensor *view, const DLTensor *x, uint64_t axes) {
+    if (!view)
+        return true;
+    const bool packed = view->ndim == __builtin_popcountll(axes);
+    if (!device_is_same(view->device, x->device) || (!packed && view->ndim != x->ndim))
+        return false;
+    for (int32_t i = 0, next = 0; i < x->ndim; i++) {
+        const bool varies = axes >> i & 1;
+        if (packed && !varies)
+            continue;
+        if (view->shape[packed ? next++ : i] != (varies ? x->shape[i] : 1))
+            return false;
+    }
+    return true;
+}
+
+/* Whether all that callers give goes with x: a key of a form has the sizes and the device of x
+ * alone. Gradients and, forward, the statistics were made for it. */
+static bool fits(const planish_norm *op, planish_pass pass, const planish_tensors *t) {
+    const uint64_t all = PLANISH_AXIS(t->x->ndim) - 1, kept = all & ~op->reduce_axes;
+    return has_axes(t->weight, t->x, op->affine_axes) && has_axes(t->bias, t->x, op->affine_axes) &&
+           has_axes(t->y, t->x, all) && has_axes(t->dy, t->x, all) &&
+           (pass == PLANISH_FORWARD ||
+            (has_axes(t->mean, t->x, kept) && has_axes(t->rstd, t->x, kept)));
+}
+
 /* Inputs may come with any strides. dweight, dbias and, forward, the statistics were made dense. */
 static bool parameters_are_dense(planish_pass pass, const planish_tensors *t) {
     return is_dense(t->weight) && is_dense(t->bias) &&
@@ -118,7 +146,7 @@ static bool is_staged(const planish_norm *op, const DLTensor *const list[ROLE_CO
 
 static plan_form form_of(const planish_norm *op, planish_pass pass, const planish_tensors *t,
                          const DLTensor *const list[ROLE_COUNT]) {
-    if (is_staged(op, list) || !parameters_are_dense(pass, t))
+    if (is_staged(op, list) || !parameters_are_dense(pass, t) || !fits(op, pass, t))
         return FORM_ANY;
     bool rows = is_rows(op, t->x->ndim);
     if (!rows && !is_groups(op, t->x->ndim))
@@ -181,7 +209,8 @@ static void add_op(plan_key *key, const planish_norm *op, planish_pass pass) {
 }
 
 static void add_tensor(plan_key *key, const DLTensor *t) {
-    add(key, (uint64_t)t->dtype.code | (uint64_t)t->dtype.bits << 8 | (uint64_t)t->ndim << 16);
+    add(key, (uint64_t)t->dtype.code | (uint64_t)t->dtype.bits << 8 | (uint64_t)t->ndim << 16 |
+                 (uint64_t)t->device.device_type << 24 | (uint64_t)t->device.device_id << 32);
     for (int32_t i = 0; i < t->ndim; i++) {
         add(key, (uint64_t)t->shape[i]);
         add(key, (uint64_t)t->strides[i]);
