@@ -137,7 +137,8 @@ typedef enum planish_status {
     PLANISH_ERROR_OUT_OF_MEMORY = 11,
     PLANISH_ERROR_UNAVAILABLE = 12, /* a library or device this needs is not there */
     PLANISH_ERROR_DRIVER = 13,      /* a call into the GPU driver or compiler failed */
-    PLANISH_ERROR_FILE = 14 /* a file is missing, is not what was wanted, or was not written */
+    PLANISH_ERROR_FILE = 14, /* a file is missing, is not what was wanted, or was not written */
+    PLANISH_ERROR_NO_FAST_KERNEL = 15 /* only the general kernels take such a problem */
 } planish_status;
 
 /* The name of a status, such as "PLANISH_ERROR_SHAPE"; never NULL. */
@@ -602,6 +603,17 @@ PLANISH_API void planish_plan_destroy(planish_plan *plan);
 /* 1 where the plan copies elements to and fro for want of kernels made for tensors like these: any
  * axes, strides and dtypes, right but slow. 0 otherwise, and for a NULL plan. */
 PLANISH_API int planish_plan_is_general(const planish_plan *plan);
+
+/*
+ * Whether kernels made for tensors like these run the pass: planned as by planish_plan_create, and
+ * dropped again. Data is not looked at, and may be NULL. OK: they do. NO_FAST_KERNEL: the plan is
+ * one for which planish_plan_is_general is 1, and the message says what in the problem is the
+ * reason. Other errors: as planish_norm_run; UNAVAILABLE: the device's driver is not there. Nothing
+ * is allocated.
+ */
+PLANISH_API planish_status planish_norm_supports(const planish_norm *op, planish_pass pass,
+                                                 const planish_tensors *tensors, char *message,
+                                                 size_t message_bytes);
 
 /*
  * Writes one line about what the plan does, such as "rows/avx2 layer forward f32 8192x1024", closed

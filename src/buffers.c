@@ -4,10 +4,10 @@ static bool same_layout(const problem *p, role a, role b) {
     if (p->dtypes[a] != p->dtypes[b])
         return false;
     for (int i = 0; i < p->kept_count; i++)
-        if (p->kept[i].stride[a] != p->kept[i].stride[b])
+        if (kept_stride(p, i, a) != kept_stride(p, i, b))
             return false;
     for (int i = 0; i < p->reduced_count; i++)
-        if (p->reduced[i].stride[a] != p->reduced[i].stride[b])
+        if (reduced_stride(p, i, a) != reduced_stride(p, i, b))
             return false;
     return true;
 }
@@ -16,8 +16,8 @@ static bool same_layout(const problem *p, role a, role b) {
  */
 static bool side_by_side(const problem *p, role a, role b, void *const buffers[]) {
     for (int i = 0; i < p->kept_count; i++) {
-        int64_t pitch = p->kept[i].stride[a] * dtype_bytes(p->dtypes[a]);
-        if (pitch <= 0 || pitch != p->kept[i].stride[b] * dtype_bytes(p->dtypes[b]))
+        int64_t pitch = kept_stride(p, i, a) * dtype_bytes(p->dtypes[a]);
+        if (pitch <= 0 || pitch != kept_stride(p, i, b) * dtype_bytes(p->dtypes[b]))
             continue;
         const reach ra = problem_reach(p, a, i), rb = problem_reach(p, b, i);
         const int64_t apart = ((intptr_t)buffers[b] + rb.low) - ((intptr_t)buffers[a] + ra.low);
@@ -42,7 +42,7 @@ static int64_t elements_of(const problem *p, role r) {
 
 /* Whether there is data of each tensor, at an address its dtype can have. */
 static planish_status check_present(const problem *p, void *const buffers[], message error) {
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         const intptr_t address = (intptr_t)buffers[r];
         if (!address && elements_of(p, r))
@@ -60,14 +60,15 @@ static planish_status check_apart(const problem *p, void *const buffers[], messa
     struct {
         intptr_t low, high;
     } touched[ROLE_COUNT];
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        touched[r].low = (intptr_t)buffers[r] + p->reaches[r].low;
-        touched[r].high = (intptr_t)buffers[r] + p->reaches[r].high;
+        const reach of_tensor = problem_touches(p, r);
+        touched[r].low = (intptr_t)buffers[r] + of_tensor.low;
+        touched[r].high = (intptr_t)buffers[r] + of_tensor.high;
     }
-    for (unsigned out = p->present & p->outputs; out; out &= out - 1) {
+    for (role_set out = p->present & p->outputs; out; out &= out - 1) {
         const role a = first_role(out);
-        for (unsigned rest = p->present & ~ROLE_BIT(a); rest; rest &= rest - 1) {
+        for (role_set rest = p->present & ~ROLE_BIT(a); rest; rest &= rest - 1) {
             const role b = first_role(rest);
             if (touched[a].high <= touched[b].low || touched[b].high <= touched[a].low)
                 continue;

@@ -1,6 +1,5 @@
 /* The public entry points: check the arguments, make the problem, make the plan, run it. */
 #include "buffers.h"
-#include "cpu/run.h"
 #include "entries.h"
 #include "plan.h"
 #include "problem.h"
@@ -27,13 +26,8 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
     planish_status status = buffers_check(&plan->problem, buffers, exec->apart, error);
     if (status)
         return status;
-    status = plan_check_workspace(plan->workspace_bytes, plan->problem.device, exec);
-    if (status)
-        return status;
-    if (is_gpu(plan->problem.device))
-        return cuda_plan_run(&plan->cuda, buffers, exec->stream, exec->workspace, error);
-    cpu_run(&plan->problem, &plan->cpu, buffers, exec);
-    return PLANISH_OK;
+    status = plan_check_workspace(plan->workspace_bytes, plan->backend, exec);
+    return status ? status : plan_run(plan, buffers, exec);
 }
 
 /* What a caller gave, as this library's structs. */
@@ -154,13 +148,28 @@ planish_status planish_plan_create(const planish_norm *op, planish_pass pass,
         status = make_plan(&made, &g.op, pass, &g.tensors, error);
     if (status)
         return status;
-    planish_plan *kept = malloc(sizeof *kept);
+    const size_t bytes = plan_kept_bytes(&made);
+    planish_plan *const kept = malloc(bytes);
     if (!kept)
-        return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
-                    sizeof *kept);
-    *kept = made;
+        return fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a plan of %zu bytes", bytes);
+    plan_keep(kept, &made);
     *plan = kept;
     return PLANISH_OK;
+}
+
+planish_status planish_norm_supports(const planish_norm *op, planish_pass pass,
+                                     const planish_tensors *tensors, char *to, size_t bytes) {
+    const message error = {to, bytes};
+    given g;
+    planish_plan plan;
+    planish_status status = read_operator(&g, op, tensors, error);
+    if (!status)
+        status = make_plan(&plan, &g.op, pass, &g.tensors, error);
+    if (status || !plan.backend->is_general(plan.own))
+        return status;
+    text why = {to, to ? bytes : 0, 0};
+    plan.backend->why_general(plan.own, &plan.problem, &why);
+    return PLANISH_ERROR_NO_FAST_KERNEL;
 }
 
 size_t planish_plan_workspace_bytes(const planish_plan *plan) {

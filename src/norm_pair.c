@@ -1,11 +1,9 @@
 /*
  * The public entry points for two problems of one operator and pass, such as the norms of queries
  * and keys: checked and planned one by one, as by planish_norm_run, and run together. Which
- * launches of a GPU both can share is known there (cuda/rows/rows_pair.h); the CPU runs them in
- * turn.
+ * launches both can share their backend knows (cuda/rows/rows_pair.h); the CPU runs them in turn.
  */
 #include "buffers.h"
-#include "cpu/run.h"
 #include "plan.h"
 #include "problem.h"
 #include "sized.h"
@@ -57,7 +55,7 @@ static size_t pair_workspace(const planish_plan *const plan[2], size_t *second_a
 
 static planish_status check_device(const planish_plan *const plan[2], message error) {
     const DLDevice a = plan[0]->problem.device, b = plan[1]->problem.device;
-    if (is_gpu(a) == is_gpu(b) && a.device_id == b.device_id)
+    if (plan[0]->backend == plan[1]->backend && a.device_id == b.device_id)
         return PLANISH_OK;
     return fail(error, PLANISH_ERROR_DEVICE,
                 "second.x is on device %d:%d; wanted that of first.x, %d:%d", (int)b.device_type,
@@ -68,7 +66,7 @@ static planish_status check_device(const planish_plan *const plan[2], message er
 static planish_status run_plans(const planish_plan *const plan[2], void *const *const buffers[2],
                                 const planish_exec *exec) {
     const message error = message_of(exec);
-    const DLDevice device = plan[0]->problem.device;
+    const backend *backend = plan[0]->backend;
     heard h;
     for (int i = 0; i < 2; i++) {
         const planish_status status =
@@ -78,22 +76,23 @@ static planish_status run_plans(const planish_plan *const plan[2], void *const *
     }
     size_t second_at;
     const planish_status status =
-        plan_check_workspace(pair_workspace(plan, &second_at), device, exec);
+        plan_check_workspace(pair_workspace(plan, &second_at), backend, exec);
     if (status)
         return status;
     void *const workspace[2] = {
         exec->workspace, plan[1]->workspace_bytes ? (char *)exec->workspace + second_at : NULL};
-    if (is_gpu(device)) {
-        const cuda_plan *const cuda[2] = {&plan[0]->cuda, &plan[1]->cuda};
-        return cuda_plan_run_pair(cuda, buffers, exec->stream, workspace, error);
+    if (backend->run_pair) {
+        const void *const own[2] = {plan[0]->own, plan[1]->own};
+        return backend->run_pair(own, buffers, workspace, exec);
     }
-    for (int i = 0; i < 2; i++) {
+    planish_status done = PLANISH_OK;
+    for (int i = 0; i < 2 && !done; i++) {
         planish_exec own = *exec;
         own.workspace = workspace[i];
         own.workspace_bytes = plan[i]->workspace_bytes;
-        cpu_run(&plan[i]->problem, &plan[i]->cpu, buffers[i], &own);
+        done = plan_run(plan[i], buffers[i], &own);
     }
-    return PLANISH_OK;
+    return done;
 }
 
 /* ---- From tensors ---------------------------------------------------------------------------- */

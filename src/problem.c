@@ -1,4 +1,5 @@
 #include "problem.h"
+#include "devices.h"
 #include "problem_axes.h"
 #include "stages.h"
 
@@ -36,82 +37,30 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
     return PLANISH_OK;
 }
 
-static planish_status check_presence(const planish_norm *op, planish_pass pass,
-                                     const DLTensor *const t[ROLE_COUNT], message error) {
+static planish_status check_presence(const planish_norm *op, planish_pass pass, role_set present,
+                                     message error) {
     pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
     /* What the norm returned is made again for these, as for an activation. */
-    if (pass == PLANISH_BACKWARD && (t[ROLE_SCALE] || t[ROLE_GATE]))
+    if (pass == PLANISH_BACKWARD && (present & (ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_GATE))))
         roles.optional |= ROLE_BIT(ROLE_BIAS);
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!t[r] && (roles.required & ROLE_BIT(r)) && !(r == ROLE_Y && t[ROLE_Q]))
-            return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
-                        role_name(r));
-        if (!t[r] || (roles.required | roles.optional) & ROLE_BIT(r))
-            continue;
-        if (kind_lacks(op->kind, r))
-            return fail(error, PLANISH_ERROR_ARGUMENT,
-                        "%s is given; wanted NULL for this kind (%s has no %s)", role_name(r),
-                        op->kind == PLANISH_RMS ? "RMS" : "LAYER", role_name(r));
-        return fail(error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this pass",
-                    role_name(r));
-    }
-    bool any = false;
-    for (unsigned rest = roles.outputs; rest; rest &= rest - 1)
-        any |= t[first_role(rest)] != NULL;
-    if (!any)
+    const role_set instead = present & ROLE_BIT(ROLE_Q) ? ROLE_BIT(ROLE_Y) : 0; /* q of y */
+    const role_set missing = roles.required & ~present & ~instead;
+    const role_set wrong = missing | (present & ~(roles.required | roles.optional));
+    if (!wrong && (present & roles.outputs))
+        return PLANISH_OK;
+    if (!wrong)
         return fail(error, PLANISH_ERROR_NULL_POINTER,
                     "dx, dweight and dbias are all NULL; wanted at least one");
-    return PLANISH_OK;
-}
-
-/* A dtype of DLPack with what it is here, as one of some roles' types. */
-typedef struct known_dtype {
-    role_types types;
-    uint8_t code, bits;
-    dtype is;
-} known_dtype;
-
-static const known_dtype known_dtypes[] = {
-    {TYPES_REAL, kDLFloat, 32, DTYPE_F32},
-    {TYPES_REAL, kDLFloat, 16, DTYPE_F16},
-    {TYPES_REAL, kDLBfloat, 16, DTYPE_BF16},
-    {TYPES_REAL, kDLFloat, 64, DTYPE_F64},
-    {TYPES_FLOAT, kDLFloat, 32, DTYPE_F32},
-    {TYPES_BYTE, kDLUInt, 8, DTYPE_U8},
-    {TYPES_BYTE, kDLBool, 8, DTYPE_U8},
-    {TYPES_SEED, kDLUInt, 64, DTYPE_U64},
-    {TYPES_SEED, kDLInt, 64, DTYPE_U64},
-    {TYPES_QUANTISED, kDLFloat8_e4m3fn, 8, DTYPE_E4M3},
-    {TYPES_QUANTISED, kDLFloat8_e5m2, 8, DTYPE_E5M2},
-    {TYPES_QUANTISED, kDLInt, 8, DTYPE_I8},
-    {TYPES_BLOCK_SCALE, kDLFloat, 32, DTYPE_F32},
-    {TYPES_BLOCK_SCALE, kDLFloat8_e8m0fnu, 8, DTYPE_E8M0},
-};
-static const char *const type_names[] = {
-    [TYPES_REAL] = "f16, bf16, f32 or f64",
-    [TYPES_FLOAT] = "f32",
-    [TYPES_BYTE] = "u8 or bool",
-    [TYPES_SEED] = "u64 or i64",
-    [TYPES_QUANTISED] = "f8_e4m3fn, f8_e5m2 or i8",
-    [TYPES_BLOCK_SCALE] = "f32 or f8_e8m0",
-};
-
-static dtype dtype_of(DLDataType d, role_types types) {
-    for (size_t i = 0; d.lanes == 1 && i < sizeof known_dtypes / sizeof *known_dtypes; i++) {
-        const known_dtype *k = &known_dtypes[i];
-        if (k->types == types && k->code == d.code && k->bits == d.bits)
-            return k->is;
-    }
-    return DTYPE_NONE;
-}
-
-static bool is_cpu(DLDeviceType type) {
-    return type == kDLCPU || type == kDLCUDAHost;
-}
-
-static bool same_device(DLDevice a, DLDevice b) {
-    return is_cpu(a.device_type) ? is_cpu(b.device_type)
-                                 : a.device_type == b.device_type && a.device_id == b.device_id;
+    const role r = first_role(wrong);
+    if (missing & ROLE_BIT(r))
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; this pass needs it",
+                    role_name(r));
+    if (kind_lacks(op->kind, r))
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "%s is given; wanted NULL for this kind (%s has no %s)", role_name(r),
+                    op->kind == PLANISH_RMS ? "RMS" : "LAYER", role_name(r));
+    return fail(error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this pass",
+                role_name(r));
 }
 
 /* Rank, sizes, dtype and device of one tensor by itself. */
@@ -120,17 +69,16 @@ static planish_status check_tensor(problem *p, role r, const DLTensor *t, messag
     if (p->dtypes[r] == DTYPE_NONE)
         return fail(error, PLANISH_ERROR_DTYPE,
                     "%s has dtype code %d, bits %d, lanes %d; wanted %s", role_name(r),
-                    t->dtype.code, t->dtype.bits, t->dtype.lanes, type_names[types_of(r)]);
+                    t->dtype.code, t->dtype.bits, t->dtype.lanes, types_name(types_of(r)));
     if (t->ndim < 0 || t->ndim > PLANISH_MAX_NDIM)
         return fail(error, PLANISH_ERROR_SHAPE, "%s has %d axes; wanted 0 to %d", role_name(r),
                     t->ndim, PLANISH_MAX_NDIM);
     if (t->ndim && !t->shape)
         return fail(error, PLANISH_ERROR_NULL_POINTER, "%s->shape is NULL; wanted %d sizes",
                     role_name(r), t->ndim);
-    if (!is_cpu(t->device.device_type) && t->device.device_type != kDLCUDA &&
-        t->device.device_type != kDLCUDAManaged)
+    if (device_kind_of(t->device) == DEVICE_KINDS)
         return fail(error, PLANISH_ERROR_DEVICE,
-                    "%s is on a device of type %d; wanted CPU or CUDA memory", role_name(r),
+                    "%s is on a device of type %d; wanted " DEVICES_WANTED, role_name(r),
                     (int)t->device.device_type);
     int64_t last = 0; /* the farthest element from the first, either way */
     bool empty = false;
@@ -208,18 +156,17 @@ static bool overlaps_itself(const DLTensor *t, const int64_t strides[]) {
         if (t->shape[i] == 0)
             return false;
         if (t->shape[i] > 1)
-            left |= ROLE_BIT(i);
+            left |= 1u << i;
     }
     while (left) {
         int smallest = -1;
         for (int i = 0; i < t->ndim; i++)
-            if ((left & ROLE_BIT(i)) &&
-                (smallest < 0 || llabs(strides[i]) < llabs(strides[smallest])))
+            if ((left >> i & 1) && (smallest < 0 || llabs(strides[i]) < llabs(strides[smallest])))
                 smallest = i;
         if (llabs(strides[smallest]) <= extent)
             return true;
         extent += (t->shape[smallest] - 1) * llabs(strides[smallest]);
-        left &= ~ROLE_BIT(smallest);
+        left &= ~(1u << smallest);
     }
     return false;
 }
@@ -234,8 +181,8 @@ static void dense_strides(const DLTensor *t, int64_t strides[]) {
     }
 }
 
-static void widen(reach *found, const axis *a, role r) {
-    const int64_t span = (a->size - 1) * a->stride[r];
+static void widen(reach *found, const problem *p, const axis *a, role r) {
+    const int64_t span = (a->size - 1) * axis_stride(p, a, r);
     *(span < 0 ? &found->low : &found->high) += span;
 }
 
@@ -243,9 +190,9 @@ reach problem_reach(const problem *p, role r, int skip_kept) {
     reach found = {0, 1};
     for (int i = 0; i < p->kept_count; i++)
         if (i != skip_kept)
-            widen(&found, &p->kept[i], r);
+            widen(&found, p, &p->kept[i], r);
     for (int i = 0; i < p->reduced_count; i++)
-        widen(&found, &p->reduced[i], r);
+        widen(&found, p, &p->reduced[i], r);
     if (r == ROLE_RNG)
         found.high++;
     if (r == ROLE_Y_SCALES) {
@@ -256,14 +203,166 @@ reach problem_reach(const problem *p, role r, int skip_kept) {
     return (reach){found.low * bytes, found.high * bytes};
 }
 
+/* A tensor as it is held against x: its axis for each of x's, or -1, and its strides. */
+typedef struct matched {
+    int of_axis[PLANISH_MAX_NDIM];
+    int64_t strides[PLANISH_MAX_NDIM];
+} matched;
+
+/* By role_axes: which of x's axes such tensors have. */
+typedef uint64_t axes_masks[AXES_PAIR + 1];
+
+/* Every tensor by itself, and that it is on x's device. */
+static planish_status check_tensors(problem *p, role model, const DLTensor *const t[ROLE_COUNT],
+                                    message error) {
+    const DLDevice wanted = t[model]->device;
+    memset(p->dtypes, DTYPE_NONE, sizeof p->dtypes);
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        const planish_status status = check_tensor(p, r, t[r], error);
+        if (status)
+            return status;
+        if (!device_is_same(t[r]->device, wanted))
+            return fail(error, PLANISH_ERROR_DEVICE,
+                        "%s is on device %d:%d; wanted that of %s, %d:%d", role_name(r),
+                        (int)t[r]->device.device_type, t[r]->device.device_id, role_name(model),
+                        (int)wanted.device_type, wanted.device_id);
+    }
+    return PLANISH_OK;
+}
+
+static planish_status check_axes(const planish_norm *op, role model, int ndim, message error) {
+    const uint64_t all = PLANISH_AXIS(ndim) - 1;
+    if (!op->reduce_axes || (op->reduce_axes & ~all))
+        return fail(error, PLANISH_ERROR_AXES,
+                    "op->reduce_axes is 0x%llx; wanted one or more of the %d axes of %s",
+                    (unsigned long long)op->reduce_axes, ndim, role_name(model));
+    if (op->affine_axes & ~all)
+        return fail(error, PLANISH_ERROR_AXES,
+                    "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
+                    (unsigned long long)op->affine_axes, ndim, role_name(model));
+    if ((op->modulation_axes | op->column_axes) & ~all)
+        return fail(error, PLANISH_ERROR_AXES, "op->%s is 0x%llx; wanted some of the %d axes of %s",
+                    op->modulation_axes & ~all ? "modulation_axes" : "column_axes",
+                    (unsigned long long)(op->modulation_axes & ~all ? op->modulation_axes
+                                                                    : op->column_axes),
+                    ndim, role_name(model));
+    return PLANISH_OK;
+}
+
+static void set_masks(axes_masks masks, const problem *p, const planish_norm *op, int ndim) {
+    const uint64_t all = PLANISH_AXIS(ndim) - 1, kept = all & ~op->reduce_axes;
+    const uint64_t column = op->column_axes ? op->column_axes : op->affine_axes;
+    masks[AXES_FULL] = all;
+    masks[AXES_AFFINE] = p->present & AFFINE_ROLES ? op->affine_axes : 0;
+    masks[AXES_KEPT] = masks[AXES_BLOCKS] = kept;
+    masks[AXES_COLUMN] = has_column(p) ? column : 0;
+    masks[AXES_MODULATION] = has_modulation(p) ? op->modulation_axes : 0;
+    masks[AXES_ONE] = masks[AXES_PAIR] = 0;
+}
+
+static planish_status match_tensors(problem *p, const DLTensor *x,
+                                    const DLTensor *const t[ROLE_COUNT], const axes_masks masks,
+                                    matched m[ROLE_COUNT], message error) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        dense_strides(t[r], m[r].strides);
+        const planish_status status =
+            axes_of(r) >= AXES_BLOCKS
+                ? stages_match(p, r, t[r], x, masks[AXES_BLOCKS], m[r].strides, m[r].of_axis, error)
+                : match_axes(r, t[r], x, masks[axes_of(r)], m[r].of_axis, error);
+        if (status)
+            return status;
+        if ((p->outputs & ROLE_BIT(r)) && overlaps_itself(t[r], m[r].strides))
+            return fail(error, PLANISH_ERROR_STRIDES,
+                        "%s is an output and its strides make elements share memory; wanted "
+                        "strides that keep them apart",
+                        role_name(r));
+    }
+    return PLANISH_OK;
+}
+
+/* What tensors have along x's axis i. */
+static void set_row(problem *p, int64_t *row, int i, int64_t index_step,
+                    const matched m[ROLE_COUNT]) {
+    row[PLACE_OF_NONE] = 0;
+    row[PLACE_OF_INDEX] = index_step;
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        const int own = m[r].of_axis[i];
+        row[p->place[r]] = own < 0 ? 0 : m[r].strides[own];
+    }
+}
+
+/* Once all axes are there: the rows of what tensors touch. */
+static void set_reaches(problem *p) {
+    int64_t *low = &p->strides[p->stride_count], *high = low + p->places;
+    p->stride_count += 2 * p->places;
+    if (!p->rows || !p->cols) /* an empty tensor may have strides of any size */
+        return;
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        const reach found = problem_reach(p, r, -1);
+        low[p->place[r]] = found.low;
+        high[p->place[r]] = found.high;
+    }
+}
+
+static void make_axes(problem *p, const planish_norm *op, const DLTensor *x, const axes_masks masks,
+                      const matched m[ROLE_COUNT]) {
+    const uint64_t affine = masks[AXES_AFFINE], column = masks[AXES_COLUMN],
+                   modulation = masks[AXES_MODULATION];
+    /* Where nothing is dropped the steps are all 0, and no axis is kept apart for theirs. */
+    int64_t index_steps[PLANISH_MAX_NDIM] = {0};
+    int64_t index_step = p->around.dropout_p > 0;
+    for (int i = x->ndim - 1; index_step && i >= 0; i--) {
+        index_steps[i] = index_step;
+        index_step *= x->shape[i];
+    }
+    axes_begin(p);
+    p->affine = p->around.columns = p->around.modulations = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        if (affine >> i & 1)
+            p->affine *= x->shape[i];
+        if (column >> i & 1)
+            p->around.columns *= x->shape[i];
+        if (modulation >> i & 1)
+            p->around.modulations *= x->shape[i];
+        if (x->shape[i] == 1)
+            continue;
+        const axis next = {.size = x->shape[i],
+                           .at = p->stride_count,
+                           .affine = affine >> i & 1,
+                           .column = column >> i & 1,
+                           .modulated = modulation >> i & 1};
+        set_row(p, &p->strides[next.at], i, index_steps[i], m);
+        const bool reduced = op->reduce_axes >> i & 1;
+        if (axes_append(p, reduced ? p->reduced : p->kept,
+                        reduced ? &p->reduced_count : &p->kept_count, &next))
+            p->stride_count += p->places;
+    }
+    /* Both lists have at least one axis, so that nobody below needs a special case. */
+    const axis one = {.size = 1};
+    if (!p->kept_count)
+        p->kept[p->kept_count++] = one;
+    if (!p->reduced_count)
+        p->reduced[p->reduced_count++] = one;
+    p->rows = axes_size(p->kept, p->kept_count);
+    p->cols = axes_size(p->reduced, p->reduced_count);
+    set_reaches(p);
+}
+
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error) {
+    const DLTensor *t[ROLE_COUNT];
     planish_status status = check_op(op, pass, error);
     if (status)
         return status;
-    const DLTensor *t[ROLE_COUNT];
     tensors_by_role(tensors, t);
-    if ((status = check_presence(op, pass, t, error)))
+    p->present = 0;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        p->present |= (role_set)(t[r] != NULL) << r;
+    if ((status = check_presence(op, pass, p->present, error)))
         return status;
 
     const role model = t[ROLE_X] ? ROLE_X : ROLE_Y; /* every other shape is held against it */
@@ -275,112 +374,18 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     p->eps = op->eps;
     p->device = x->device;
     p->outputs = roles_of_pass(pass, op->kind, op->activation).outputs;
-    p->present = 0;
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        p->dtypes[r] = DTYPE_NONE;
-        if (!t[r])
-            continue;
-        p->present |= ROLE_BIT(r);
-        if ((status = check_tensor(p, r, t[r], error)))
-            return status;
-        if (!same_device(t[r]->device, x->device))
-            return fail(error, PLANISH_ERROR_DEVICE,
-                        "%s is on device %d:%d; wanted that of %s, %d:%d", role_name(r),
-                        (int)t[r]->device.device_type, t[r]->device.device_id, role_name(model),
-                        (int)x->device.device_type, x->device.device_id);
-    }
-
-    if ((status = stages_check(p, op, error)))
+    status = check_tensors(p, model, t, error);
+    if (!status)
+        status = stages_check(p, op, error);
+    if (!status)
+        status = check_axes(op, model, x->ndim, error);
+    if (status)
         return status;
-
-    const uint64_t all = (uint64_t)(1u << x->ndim) - 1;
-    if (!op->reduce_axes || (op->reduce_axes & ~all))
-        return fail(error, PLANISH_ERROR_AXES,
-                    "op->reduce_axes is 0x%llx; wanted one or more of the %d axes of %s",
-                    (unsigned long long)op->reduce_axes, x->ndim, role_name(model));
-    if (op->affine_axes & ~all)
-        return fail(error, PLANISH_ERROR_AXES,
-                    "op->affine_axes is 0x%llx; wanted some of the %d axes of %s",
-                    (unsigned long long)op->affine_axes, x->ndim, role_name(model));
-    if ((op->modulation_axes | op->column_axes) & ~all)
-        return fail(error, PLANISH_ERROR_AXES, "op->%s is 0x%llx; wanted some of the %d axes of %s",
-                    op->modulation_axes & ~all ? "modulation_axes" : "column_axes",
-                    (unsigned long long)(op->modulation_axes & ~all ? op->modulation_axes
-                                                                    : op->column_axes),
-                    x->ndim, role_name(model));
-    const uint64_t affine = p->present & AFFINE_ROLES ? op->affine_axes : 0;
-    const uint64_t column = has_column(p) ? op->column_axes ? op->column_axes : op->affine_axes : 0;
-    const uint64_t modulation = has_modulation(p) ? op->modulation_axes : 0;
-
-    const uint64_t masks[] = {[AXES_FULL] = all,
-                              [AXES_AFFINE] = affine,
-                              [AXES_KEPT] = all & ~op->reduce_axes,
-                              [AXES_COLUMN] = column,
-                              [AXES_MODULATION] = modulation,
-                              [AXES_BLOCKS] = all & ~op->reduce_axes,
-                              [AXES_ONE] = 0,
-                              [AXES_PAIR] = 0};
-
-    int of_axis[ROLE_COUNT][PLANISH_MAX_NDIM];
-    int64_t strides[ROLE_COUNT][PLANISH_MAX_NDIM];
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        if (!t[r])
-            continue;
-        dense_strides(t[r], strides[r]);
-        if (axes_of(r) >= AXES_BLOCKS) {
-            if ((status = stages_match(p, r, t[r], x, masks[AXES_BLOCKS], strides[r], of_axis[r],
-                                       error)))
-                return status;
-        } else if ((status = match_axes(r, t[r], x, masks[axes_of(r)], of_axis[r], error))) {
-            return status;
-        }
-        if ((p->outputs & ROLE_BIT(r)) && overlaps_itself(t[r], strides[r]))
-            return fail(error, PLANISH_ERROR_STRIDES,
-                        "%s is an output and its strides make elements share memory; wanted "
-                        "strides that keep them apart",
-                        role_name(r));
-    }
-
-    /* Where nothing is dropped the steps are all 0, and no axis is kept apart for theirs. */
-    int64_t index_steps[PLANISH_MAX_NDIM] = {0};
-    int64_t index_step = p->around.dropout_p > 0;
-    for (int i = x->ndim - 1; i >= 0; i--) {
-        index_steps[i] = index_step;
-        index_step *= x->shape[i];
-    }
-    p->kept_count = p->reduced_count = 0;
-    p->affine = p->around.columns = p->around.modulations = 1;
-    for (int i = 0; i < x->ndim; i++) {
-        if (affine >> i & 1)
-            p->affine *= x->shape[i];
-        if (column >> i & 1)
-            p->around.columns *= x->shape[i];
-        if (modulation >> i & 1)
-            p->around.modulations *= x->shape[i];
-        if (x->shape[i] == 1)
-            continue;
-        axis next = {.size = x->shape[i],
-                     .affine = affine >> i & 1,
-                     .column = column >> i & 1,
-                     .modulated = modulation >> i & 1,
-                     .index_step = index_steps[i]};
-        for (int r = 0; r < ROLE_COUNT; r++)
-            next.stride[r] = t[r] && of_axis[r][i] >= 0 ? strides[r][of_axis[r][i]] : 0;
-        if (op->reduce_axes >> i & 1)
-            axes_append(p->reduced, &p->reduced_count, &next);
-        else
-            axes_append(p->kept, &p->kept_count, &next);
-    }
-    /* Both lists have at least one axis, so that nobody below needs a special case. */
-    const axis one = {.size = 1};
-    if (!p->kept_count)
-        p->kept[p->kept_count++] = one;
-    if (!p->reduced_count)
-        p->reduced[p->reduced_count++] = one;
-    p->rows = axes_size(p->kept, p->kept_count);
-    p->cols = axes_size(p->reduced, p->reduced_count);
-    if (p->rows && p->cols) /* an empty tensor may have strides of any size */
-        for (unsigned rest = p->present; rest; rest &= rest - 1)
-            p->reaches[first_role(rest)] = problem_reach(p, first_role(rest), -1);
+    axes_masks masks;
+    matched m[ROLE_COUNT];
+    set_masks(masks, p, op, x->ndim);
+    if ((status = match_tensors(p, x, t, masks, m, error)))
+        return status;
+    make_axes(p, op, x, masks, m);
     return PLANISH_OK;
 }

@@ -7,6 +7,9 @@
  * where the strides of every tensor allow it. A tensor that does not vary along an axis has stride
  * 0 there. So LayerNorm over dense rows becomes one kept and one reduced axis with reduced
  * strides 1.
+ *
+ * Only tensors that are there have strides in it, at the end of the struct: what is in use of a
+ * problem is problem_bytes long, and problem_copy copies that.
  */
 #ifndef PLANISH_PROBLEM_H
 #define PLANISH_PROBLEM_H
@@ -18,12 +21,10 @@
 
 typedef struct axis {
     int64_t size;
-    bool affine;        /* weight, bias, dweight and dbias vary along it */
-    bool column;        /* column_scale and dcolumn_scale do */
-    bool modulated;     /* scale, shift, dscale and dshift do */
-    int64_t index_step; /* from one place to the next: elements of x in row-major order of its own
-                           axes, which dropout counts; only where something is dropped */
-    int64_t stride[ROLE_COUNT]; /* in elements */
+    int32_t at;     /* of its row in problem.strides */
+    bool affine;    /* weight, bias, dweight and dbias vary along it */
+    bool column;    /* column_scale and dcolumn_scale do */
+    bool modulated; /* scale, shift, dscale and dshift do */
 } axis;
 
 /* The bytes that a tensor touches around its first element: from `low` (0 or less) up to `high`. */
@@ -45,6 +46,10 @@ typedef struct stages {
     double scale_least, scale_most;
 } stages;
 
+/* Where a row of strides has which: always 0, the step of dropout's index, then a tensor each. */
+enum { PLACE_OF_NONE, PLACE_OF_INDEX, FIRST_PLACE, MOST_PLACES = FIRST_PLACE + MOST_PRESENT };
+_Static_assert(MOST_PLACES <= 64, "a set of places has 64 bits");
+
 typedef struct problem {
     planish_pass pass;
     planish_kind kind;
@@ -52,16 +57,47 @@ typedef struct problem {
     int weight_offset;
     double eps;
     DLDevice device;
-    unsigned present;         /* the roles that there are */
-    unsigned outputs;         /* those that the pass writes, where they are there */
-    dtype dtypes[ROLE_COUNT]; /* DTYPE_NONE: absent */
-    reach reaches[ROLE_COUNT];
+    role_set present;              /* the roles that there are */
+    role_set outputs;              /* those that the pass writes, where they are there */
+    uint8_t dtypes[ROLE_COUNT];    /* each a dtype; DTYPE_NONE: absent */
+    uint8_t place[ROLE_COUNT + 1]; /* of its strides in a row; PLACE_OF_NONE: they are 0. The last
+                                      is PLACE_OF_INDEX */
     int kept_count, reduced_count;
     axis kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
-    int64_t rows, cols; /* products of the sizes of kept and reduced */
-    int64_t affine;     /* elements of weight: the product of the sizes of the affine axes */
-    stages around;      /* read only where problem_has_stages */
+    int64_t rows, cols;       /* products of the sizes of kept and reduced */
+    int64_t affine;           /* elements of weight: the product of the sizes of the affine axes */
+    stages around;            /* read only where problem_has_stages */
+    int places, stride_count; /* of a row; in use */
+    /* Rows by place: one of zeros, that of an axis of size 1 which stands for one that is not
+     * there; one for each axis; then the lowest and the highest byte that each tensor touches. */
+    int64_t strides[(3 + PLANISH_MAX_NDIM) * MOST_PLACES];
 } problem;
+
+static inline size_t problem_bytes(const problem *p) {
+    return offsetof(problem, strides) + (size_t)p->stride_count * sizeof *p->strides;
+}
+
+static inline void problem_copy(problem *to, const problem *from) {
+    memcpy((void *)to, (const void *)from, problem_bytes(from));
+}
+
+/* How far a tensor's elements are apart along one of p's axes, in elements; ROLE_COUNT: see
+ * axis_index_step. */
+static inline int64_t axis_stride(const problem *p, const axis *a, int r) {
+    return p->strides[a->at + p->place[r]];
+}
+static inline int64_t kept_stride(const problem *p, int k, int r) {
+    return axis_stride(p, &p->kept[k], r);
+}
+static inline int64_t reduced_stride(const problem *p, int k, int r) {
+    return axis_stride(p, &p->reduced[k], r);
+}
+
+/* From one place to the next: elements of x in row-major order of its own axes, which dropout
+ * counts; 0 where nothing is dropped. */
+static inline int64_t axis_index_step(const problem *p, const axis *a) {
+    return p->strides[a->at + PLACE_OF_INDEX];
+}
 
 static inline bool has(const problem *p, role r) {
     return p->dtypes[r] != DTYPE_NONE;
@@ -74,6 +110,12 @@ static inline bool problem_has_stages(const problem *p) {
 
 /* The reach of a tensor over all axes but one of the kept ones (-1: over all). */
 reach problem_reach(const problem *p, role r, int skip_kept);
+
+/* The same over all, as problem_make found it, where there are elements. */
+static inline reach problem_touches(const problem *p, role r) {
+    const int64_t *low = &p->strides[p->stride_count - 2 * p->places], *high = low + p->places;
+    return (reach){low[p->place[r]], high[p->place[r]]};
+}
 
 /* Whether the arithmetic is f64: any tensor is. */
 bool problem_is_double(const problem *p);

@@ -2,6 +2,8 @@
 #include "problem.h"
 
 bool problem_is_double(const problem *p) {
+    if (!memchr(p->dtypes, DTYPE_F64, sizeof p->dtypes))
+        return false;
     for (int r = 0; r < ROLE_COUNT; r++) {
         const role_axes axes = axes_of(r);
         if (p->dtypes[r] == DTYPE_F64 && axes != AXES_KEPT && axes < AXES_BLOCKS)
@@ -27,7 +29,7 @@ bool problem_is_rows(const problem *p) {
     for (int r = 0; r < ROLE_COUNT; r++) {
         if (!has(p, r) || !(ROLE_BIT(r) & (FULL_ROLES | AFFINE_ROLES)))
             continue;
-        if (p->reduced[0].stride[r] != 1 && p->cols != 1)
+        if (reduced_stride(p, 0, r) != 1 && p->cols != 1)
             return false;
         if (!(ROLE_BIT(r) & AFFINE_ROLES))
             continue;
@@ -48,10 +50,10 @@ bool problem_is_channels(const problem *p) {
     for (int k = 0; k < p->kept_count; k++)
         if (p->kept[k].affine)
             return false;
-    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+    for (role_set rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        neighbours |= pixel->stride[r] == 1;
-        if (pixel->stride[r] != 1 && channel->stride[r] != 1)
+        neighbours |= axis_stride(p, pixel, r) == 1;
+        if (axis_stride(p, pixel, r) != 1 && axis_stride(p, channel, r) != 1)
             return false;
     }
     return neighbours;
@@ -66,9 +68,10 @@ bool problem_is_groups(const problem *p) {
 
 bool problem_has_dense_groups(const problem *p) {
     const axis *span = &p->reduced[p->reduced_count - 1], *channel = &p->reduced[0];
-    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+    for (role_set rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (span->stride[r] != 1 || (p->reduced_count == 2 && channel->stride[r] != span->size))
+        if (axis_stride(p, span, r) != 1 ||
+            (p->reduced_count == 2 && axis_stride(p, channel, r) != span->size))
             return false;
     }
     return true;
@@ -79,11 +82,11 @@ int64_t problem_groups_by_pixel(const problem *p) {
     const bool alone = p->reduced_count == 1; /* a channel is a group */
     const int64_t depth = alone ? 1 : channel->size;
     bool neighbours = true, one_group = !alone;
-    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
+    for (role_set rest = p->present & FULL_ROLES; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (!alone && channel->stride[r] != 1)
+        if (!alone && axis_stride(p, channel, r) != 1)
             return 0;
-        neighbours &= inner->stride[r] == depth;
+        neighbours &= axis_stride(p, inner, r) == depth;
     }
     const bool weighted = p->present & AFFINE_ROLES;
     if (neighbours && inner->size > 1 && (!weighted || inner->affine))

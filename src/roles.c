@@ -10,7 +10,7 @@ static const char *const names[ROLE_COUNT] = {EACH_ROLE(NAME, )};
 #undef NAME
 
 #define OVER(arg, role, field, axes, kinds, needed, optional, activated, written, over, types) over,
-static const unsigned over_of[ROLE_COUNT] = {EACH_ROLE(OVER, )};
+static const role_set over_of[ROLE_COUNT] = {EACH_ROLE(OVER, )};
 #undef OVER
 
 #define AXES(arg, role, field, axes, ...) AXES_##axes,
@@ -23,7 +23,7 @@ static const role_types types[ROLE_COUNT] = {EACH_ROLE(TYPES, )};
 #undef TYPES
 
 /* The roles whose set of passes has this one. */
-#define WHERE(passes, pass, role) | ((unsigned)(passes) >> (pass) & 1u) << ROLE_##role
+#define WHERE(passes, pass, role) | (role_set)((passes) >> (pass) & 1) << ROLE_##role
 #define NEEDED(pass, role, field, axes, kinds, needed, optional, activated, written, over, types)  \
     WHERE(needed, pass, role)
 #define OPTIONAL(pass, role, field, axes, kinds, needed, optional, activated, written, over,       \
@@ -35,24 +35,24 @@ static const role_types types[ROLE_COUNT] = {EACH_ROLE(TYPES, )};
 #define WRITTEN(pass, role, field, axes, kinds, needed, optional, activated, written, over, types) \
     WHERE(written, pass, role)
 #define SETS(pass)                                                                                 \
-    [pass] = {0u EACH_ROLE(NEEDED, pass), 0u EACH_ROLE(OPTIONAL, pass),                            \
-              0u EACH_ROLE(ACTIVATED, pass), 0u EACH_ROLE(WRITTEN, pass)}
+    [pass] = {0 EACH_ROLE(NEEDED, pass), 0 EACH_ROLE(OPTIONAL, pass),                              \
+              0 EACH_ROLE(ACTIVATED, pass), 0 EACH_ROLE(WRITTEN, pass)}
 
 static const struct {
-    unsigned needed, optional, activated, written;
+    role_set needed, optional, activated, written;
 } passes[] = {SETS(PLANISH_FORWARD), SETS(PLANISH_BACKWARD), SETS(PLANISH_BACKWARD_FROM_Y),
               SETS(PLANISH_STATISTICS), SETS(PLANISH_APPLY)};
 
 #define OF_RMS(arg, role, field, axes, kinds, ...)                                                 \
-    | (unsigned)((kinds##_NORMS & RMS_NORMS) != 0) << ROLE_##role
+    | (role_set)((kinds##_NORMS & RMS_NORMS) != 0) << ROLE_##role
 #define OF_LAYER(arg, role, field, axes, kinds, ...)                                               \
-    | (unsigned)((kinds##_NORMS & LAYER_NORMS) != 0) << ROLE_##role
-static const unsigned roles_of_kind[] = {[PLANISH_LAYER] = 0u EACH_ROLE(OF_LAYER, ),
-                                         [PLANISH_RMS] = 0u EACH_ROLE(OF_RMS, )};
+    | (role_set)((kinds##_NORMS & LAYER_NORMS) != 0) << ROLE_##role
+static const role_set roles_of_kind[] = {[PLANISH_LAYER] = 0 EACH_ROLE(OF_LAYER, ),
+                                         [PLANISH_RMS] = 0 EACH_ROLE(OF_RMS, )};
 
 pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation) {
-    const unsigned all = roles_of_kind[kind];
-    const unsigned more = activation != PLANISH_IDENTITY ? passes[pass].activated : 0;
+    const role_set all = roles_of_kind[kind];
+    const role_set more = activation != PLANISH_IDENTITY ? passes[pass].activated : 0;
     return (pass_roles){passes[pass].needed & all, (passes[pass].optional | more) & all,
                         passes[pass].written & all};
 }
@@ -79,10 +79,4 @@ const char *role_name(role r) {
 
 const char *planish_tensor_name(int index) {
     return index >= 0 && index < ROLE_COUNT ? names[index] : NULL;
-}
-
-const char *dtype_name(dtype d) {
-    static const char *const all[] = {"f32",     "f16",     "bf16", "f64", "none", "f8_e4m3fn",
-                                      "f8_e5m2", "f8_e8m0", "i8",   "u8",  "u64"};
-    return all[d];
 }

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "planish.h"
+#include "dtypes.h"
 
 /* Sets of passes, and of roles, are bit masks. */
 enum {
@@ -21,7 +21,8 @@ enum {
     PASS_S = 1 << PLANISH_STATISTICS,
     PASS_A = 1 << PLANISH_APPLY
 };
-#define ROLE_BIT(r) (1u << (r))
+typedef uint64_t role_set;
+#define ROLE_BIT(r) ((role_set)1 << (r))
 #define ALIAS_X ROLE_BIT(ROLE_X)
 #define ALIAS_Y ROLE_BIT(ROLE_Y)
 #define ALIAS_DY ROLE_BIT(ROLE_DY)
@@ -90,17 +91,17 @@ enum {
 #define ENUMERATOR(arg, role, ...) ROLE_##role,
 typedef enum role { EACH_ROLE(ENUMERATOR, ) ROLE_COUNT } role;
 #undef ENUMERATOR
-_Static_assert(ROLE_COUNT <= 32, "a set of roles has 32 bits");
+_Static_assert(ROLE_COUNT <= 64, "a set of roles has 64 bits");
 /* Those of the norm alone, which are the first. */
 #define NORM_ROLES (ROLE_DBIAS + 1)
-#define STAGE_ROLES (~0u << NORM_ROLES)
+#define STAGE_ROLES (~(role_set)0 << NORM_ROLES)
 
 /* The field's name. */
 const char *role_name(role r);
 
 /* The first role of a set that is not empty; a loop over a set drops it by `set &= set - 1`. */
-static inline role first_role(unsigned set) {
-    return (role)__builtin_ctz(set);
+static inline role first_role(role_set set) {
+    return (role)__builtin_ctzll(set);
 }
 
 /* By the axes they have. */
@@ -116,19 +117,29 @@ typedef enum role_axes {
 } role_axes;
 role_axes axes_of(role r);
 
-#define BIT_OF(wanted, role, field, axes, ...) | (unsigned)(AXES_##axes == (wanted)) << ROLE_##role
-enum {
-    FULL_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_FULL),
-    AFFINE_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_AFFINE),
-};
+#define BIT_OF(wanted, role, field, axes, ...) | (role_set)(AXES_##axes == (wanted)) << ROLE_##role
+static const role_set FULL_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_FULL),
+                      AFFINE_ROLES = 0 EACH_NORM_ROLE(BIT_OF, AXES_AFFINE);
 /* With those of the stages. */
-static const unsigned every_full_role = 0u EACH_ROLE(BIT_OF, AXES_FULL);
+static const role_set every_full_role = 0 EACH_ROLE(BIT_OF, AXES_FULL);
 #undef BIT_OF
 
 /* What a pass of such a norm needs, may have, and writes (planish.h, planish_pass). */
 typedef struct pass_roles {
-    unsigned required, optional, outputs;
+    role_set required, optional, outputs;
 } pass_roles;
+
+/* The most tensors that a pass has. */
+#define COUNTED(pass, role, field, axes, kinds, needed, optional, activated, ...)                  \
+    +(((needed) | (optional) | (activated)) >> (pass) & 1)
+#define TENSORS_OF(pass) (0 EACH_ROLE(COUNTED, pass))
+enum {
+    MOST_PRESENT = TENSORS_OF(PLANISH_FORWARD) > TENSORS_OF(PLANISH_BACKWARD)
+        ? TENSORS_OF(PLANISH_FORWARD)
+        : TENSORS_OF(PLANISH_BACKWARD)
+};
+#undef TENSORS_OF
+#undef COUNTED
 
 pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation);
 
@@ -173,27 +184,6 @@ static inline planish_buffers buffers_of_roles(void *const list[ROLE_COUNT]) {
 
 /* ---- Their dtypes ---------------------------------------------------------------------------- */
 
-/* Those behind NONE are of some stages' tensors alone. */
-typedef enum dtype {
-    DTYPE_F32,
-    DTYPE_F16,
-    DTYPE_BF16,
-    DTYPE_F64,
-    DTYPE_NONE,
-    DTYPE_E4M3,
-    DTYPE_E5M2,
-    DTYPE_E8M0,
-    DTYPE_I8,
-    DTYPE_U8,
-    DTYPE_U64
-} dtype;
-
-/* Bytes of one element; 0 for DTYPE_NONE. */
-static inline int dtype_bytes(dtype d) {
-    static const unsigned char bytes[] = {4, 2, 2, 8, 0, 1, 1, 1, 1, 1, 8};
-    return bytes[d];
-}
-
 /* What dtypes a role may have. */
 typedef enum role_types {
     TYPES_REAL,
@@ -205,6 +195,8 @@ typedef enum role_types {
 } role_types;
 role_types types_of(role r);
 
-const char *dtype_name(dtype d);
+/* What such a role's element is here, NONE: not one of these; and a sentence's words for them. */
+dtype dtype_of(DLDataType d, role_types types);
+const char *types_name(role_types types);
 
 #endif

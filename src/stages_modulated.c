@@ -11,7 +11,7 @@ static const role becomes[][2] = {{ROLE_SCALE, ROLE_WEIGHT},
 enum { PAIRS = sizeof becomes / sizeof *becomes };
 
 bool stages_modulate_alone(const problem *p) {
-    unsigned others = p->present & STAGE_ROLES;
+    role_set others = p->present & STAGE_ROLES;
     bool weighs = false;
     for (int i = 0; i < PAIRS; i++) {
         others &= ~ROLE_BIT(becomes[i][0]);
@@ -20,23 +20,21 @@ bool stages_modulate_alone(const problem *p) {
     return has_modulation(p) && !others && !weighs && !p->around.rounding;
 }
 
-static void move_strides(axis list[], int count, role from, role to) {
-    for (int k = 0; k < count; k++) {
-        list[k].stride[to] = list[k].stride[from];
+static void weigh_modulated(axis list[], int count) {
+    for (int k = 0; k < count; k++)
         list[k].affine = list[k].modulated;
-    }
 }
 
 void stages_norm_of_modulation(const problem *p, problem *norm) {
-    *norm = *p;
+    problem_copy(norm, p);
+    weigh_modulated(norm->kept, norm->kept_count);
+    weigh_modulated(norm->reduced, norm->reduced_count);
     norm->weight_offset = has(p, ROLE_SCALE);
     norm->affine = p->around.modulations;
     for (int i = 0; i < PAIRS; i++) {
         const role from = becomes[i][0], to = becomes[i][1];
-        move_strides(norm->kept, norm->kept_count, from, to);
-        move_strides(norm->reduced, norm->reduced_count, from, to);
+        norm->place[to] = p->place[from];
         norm->dtypes[to] = p->dtypes[from];
-        norm->reaches[to] = p->reaches[from];
         norm->present |= has(p, from) ? ROLE_BIT(to) : 0;
         norm->outputs |= p->outputs & ROLE_BIT(from) ? ROLE_BIT(to) : 0;
     }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 bool stages_make_sum_alone(const problem *p) {
-    const unsigned before = ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM) |
+    const role_set before = ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM) |
                             ROLE_BIT(ROLE_ROW_SCALE) | ROLE_BIT(ROLE_COLUMN_SCALE) |
                             ROLE_BIT(ROLE_RNG) | ROLE_BIT(ROLE_MASK);
     return p->pass == PLANISH_FORWARD && p->around.sum != DTYPE_NONE && !p->around.rounding &&
@@ -27,7 +27,7 @@ static void dense_as(const problem *p, role like, int64_t kept[], int64_t reduce
         for (unsigned rest = left; rest; rest &= rest - 1) {
             const int k = __builtin_ctz(rest);
             const axis *a = k < p->kept_count ? &p->kept[k] : &p->reduced[k - p->kept_count];
-            if (least && llabs(a->stride[like]) >= llabs(least->stride[like]))
+            if (least && llabs(axis_stride(p, a, like)) >= llabs(axis_stride(p, least, like)))
                 continue;
             least = a;
             at = k;
@@ -43,28 +43,27 @@ void stages_sum_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],
     const sum_place place = stages_sum_place(p);
     const role like = place == SUM_IN_SUM ? ROLE_SUM : ROLE_Y;
     for (int k = 0; k < p->kept_count; k++)
-        kept[k] = p->kept[k].stride[like];
+        kept[k] = kept_stride(p, k, like);
     for (int k = 0; k < p->reduced_count; k++)
-        reduced[k] = p->reduced[k].stride[like];
+        reduced[k] = reduced_stride(p, k, like);
     if (place == SUM_IN_WORKSPACE)
         dense_as(p, ROLE_Y, kept, reduced);
 }
 
-/* Where a tensor of the norm is. */
+/* Where a tensor of the norm is, which is there. */
 static void put(problem *norm, role r, dtype type, const int64_t kept[], const int64_t reduced[]) {
     norm->dtypes[r] = type;
     for (int k = 0; k < norm->kept_count; k++)
-        norm->kept[k].stride[r] = kept[k];
+        norm->strides[norm->kept[k].at + norm->place[r]] = kept[k];
     for (int k = 0; k < norm->reduced_count; k++)
-        norm->reduced[k].stride[r] = reduced[k];
+        norm->strides[norm->reduced[k].at + norm->place[r]] = reduced[k];
     problem_drop_stages(norm);
-    norm->reaches[r] = problem_reach(norm, r, -1);
 }
 
 void stages_norm_of_sum(const problem *p, problem *norm) {
     int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     stages_sum_strides(p, kept, reduced);
-    *norm = *p;
+    problem_copy(norm, p);
     put(norm, ROLE_X, p->around.sum, kept, reduced);
 }
 
@@ -81,7 +80,7 @@ void stages_dx_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],
 void stages_norm_before_dsum(const problem *p, problem *norm) {
     int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     stages_dx_strides(p, kept, reduced);
-    *norm = *p;
+    problem_copy(norm, p);
     put(norm, ROLE_DX, problem_is_double(p) ? DTYPE_F64 : DTYPE_F32, kept, reduced);
     norm->around.sum = p->dtypes[ROLE_DX];
 }
@@ -89,9 +88,9 @@ void stages_norm_before_dsum(const problem *p, problem *norm) {
 void stages_norm_lying_as(const problem *p, role like, problem *norm) {
     int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     for (int k = 0; k < p->kept_count; k++)
-        kept[k] = p->kept[k].stride[like];
+        kept[k] = kept_stride(p, k, like);
     for (int k = 0; k < p->reduced_count; k++)
-        reduced[k] = p->reduced[k].stride[like];
-    *norm = *p;
+        reduced[k] = reduced_stride(p, k, like);
+    problem_copy(norm, p);
     put(norm, ROLE_DX, p->dtypes[like], kept, reduced);
 }

@@ -30,6 +30,7 @@ const char *planish_status_name(planish_status status) {
         "PLANISH_ERROR_UNAVAILABLE",
         "PLANISH_ERROR_DRIVER",
         "PLANISH_ERROR_FILE",
+        "PLANISH_ERROR_NO_FAST_KERNEL",
     };
     if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names)
         return "unknown planish_status";

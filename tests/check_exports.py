@@ -30,6 +30,7 @@ ALLOCATION = re.compile(
 # Where memory may be asked for, by a pattern of the object's name: the reason.
 MAY_ALLOCATE = {
     r"src_norm\.c": "planish_plan_create and planish_plan_destroy",
+    r"src_kept_plans\.c": "plans that are kept for bindings",
     r"src_(cuda|torch)_.*\.c": "devices and the torch layer keep what they loaded",
 }
 # Where a file may be written.
@@ -40,6 +41,7 @@ MAY_KEEP = {
     (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
     (r"src_cpu_identify\.c", r".*"): "what the CPU is, set once",
     (r"src_cpu_openmp\.c", r".*"): "the entry points of an OpenMP runtime, set once",
+    (r"src_kept_plans\.c", r"table"): "plans that are kept for bindings",
     (
         r"src_(cuda|torch)_.*\.c",
         r".*",

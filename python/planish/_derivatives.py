@@ -15,6 +15,7 @@ import torch
 from planish import _call, _formulas
 from planish._call import Call, Tensors
 from planish._formulas import Given
+from planish._library import ERROR_UNAVAILABLE, library
 from planish._ways import below_autograd, is_plain
 from torch import Tensor
 
@@ -25,7 +26,6 @@ __all__ = [
     "differentiate_pair_backward",
     "differentiate_quantized",
     "differentiate_statistics",
-    "is_unavailable",
     "refuse",
     "save_backward",
     "save_forward",
@@ -33,15 +33,16 @@ __all__ = [
     "save_pair_backward",
     "save_quantized",
     "save_statistics",
+    "thrown",
 ]
 
 _TENSORS, _GIVEN = len(Tensors._fields), len(Given._fields)
 _FORWARD_INPUTS, _BACKWARD_INPUTS = _TENSORS + len(Call._fields), _GIVEN + 4
 
 
-def is_unavailable(error: RuntimeError) -> bool:
-    """Whether it says that the library cannot run such a norm here."""
-    return str(error).startswith("planish has no kernel for this: ")
+def thrown(*statuses: int) -> bool:
+    """Whether the operator whose exception was just caught threw with one of these statuses."""
+    return library().take_thrown() in statuses
 
 
 def _like(tensor: Tensor | None) -> tuple[torch.Size, torch.dtype] | None:
@@ -151,8 +152,8 @@ def _run_backward(given: Given, axes: int, options: int, split: int, p: float) -
     try:
         with below_autograd():
             return overload._op(*given, axes, options, split, p)
-    except RuntimeError as error:
-        if not is_unavailable(error):
+    except RuntimeError:
+        if not thrown(ERROR_UNAVAILABLE):
             raise
     return _composed_backward(given, axes, options, split, p)
 

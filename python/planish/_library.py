@@ -20,13 +20,14 @@ from typing import Any, NamedTuple, TypedDict
 
 from planish import _structs, _variables
 
-__all__ = ["Library", "OperatorStats", "Symbol", "library"]
+__all__ = ["ERROR_OVERLAP", "ERROR_UNAVAILABLE", "Library", "OperatorStats", "Symbol", "library"]
 
 #: The C API this package was written for (PLANISH_VERSION in planish.h).
 _WANTED_VERSION = 100
 _MESSAGE_BYTES = 1024
 _log = logging.getLogger("planish")
-_ERROR_UNAVAILABLE = 12  # PLANISH_ERROR_UNAVAILABLE
+#: Of planish_status, PLANISH_ERROR_OVERLAP and PLANISH_ERROR_UNAVAILABLE.
+ERROR_OVERLAP, ERROR_UNAVAILABLE = 9, 12
 _ERROR_FILE = 14  # PLANISH_ERROR_FILE
 
 
@@ -181,9 +182,15 @@ class Library:
         status = self._dll.planish_plan_create(norm, direction, tensors, plan, text, len(text))
         if status == 0:
             self._dll.planish_plan_destroy(plan)
-        elif status != _ERROR_UNAVAILABLE:
+        elif status != ERROR_UNAVAILABLE:
             raise RuntimeError(f"planish: {text.value.decode(errors='replace')}")
         return bool(status == 0)
+
+    def take_thrown(self) -> int:
+        """The status with which an operator of planish's own threw last on this thread, and is
+        forgotten; 0: none did since. What catches an operator's exception asks at once."""
+        status: int = self._dll.planish_torch_take_thrown()
+        return status
 
     def enable(self, groups: int) -> None:
         """Registers the groups of operators; raises RuntimeError where that cannot be."""

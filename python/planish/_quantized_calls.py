@@ -8,7 +8,8 @@ import struct
 
 import torch
 from planish import _asked, _call, _ops
-from planish._derivatives import is_unavailable
+from planish._derivatives import thrown
+from planish._library import ERROR_OVERLAP, ERROR_UNAVAILABLE
 from planish._stage_calls import (
     GENERAL_ELEMENTS,
     as_rows,
@@ -59,8 +60,8 @@ def norm_into(
     try:
         with below_autograd():
             _into_op(x, residual, weight, bias, y_scale, axes, options, eps, out, total)
-    except RuntimeError as error:
-        if is_unavailable(error) or " shares memory with " in str(error):
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE, ERROR_OVERLAP):
             return False  # torch's operators do as well as they can where memory is shared
         raise
     torch.autograd.graph.increment_version((out,) if total is None else (out, total))
@@ -122,8 +123,8 @@ def quantized(
         else:
             with below_autograd():
                 results = _quantized_op(*arguments)
-    except RuntimeError as error:
-        if is_unavailable(error):
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE):
             return None
         raise
     return results

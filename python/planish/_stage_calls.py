@@ -17,7 +17,8 @@ import torch
 from planish import _asked, _call, _ops
 from planish._arguments import with_offset
 from planish._call import Call, Tensors
-from planish._derivatives import is_unavailable
+from planish._derivatives import thrown
+from planish._library import ERROR_UNAVAILABLE
 from planish._ways import Way, below_autograd, is_plain, needs_graph, signature
 from torch import Tensor
 
@@ -89,8 +90,8 @@ def run_plain(tensors: Tensors, kept: _Kept) -> tuple[Tensor, Tensor | None] | N
         with below_autograd():
             y, total, _, _ = _forward_op(*tensors, *kept.alone)
             return y, total
-    except RuntimeError as error:
-        if is_unavailable(error):
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE):
             return None
         raise
 

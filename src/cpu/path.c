@@ -6,7 +6,7 @@
 /* Whether the group kernels have these dtypes: one for x, y, dy and dx; weights of any. */
 static bool group_dtypes(const problem *p) {
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
-    for (unsigned rest = p->present & FULL_ROLES; rest; rest &= rest - 1)
+    for (role_set rest = p->present & FULL_ROLES; rest; rest &= rest - 1)
         if (p->dtypes[first_role(rest)] != element)
             return false;
     return problem_is_double(p) == (element == DTYPE_F64);
@@ -33,7 +33,8 @@ bool cpu_rows_by_sample(const problem *p) {
     /* Each sample has sums of its own: it has so many rows, or all have so few elements. */
     enum { FEWEST_ROWS = 64, SUM_ELEMENTS = 1 << 20 };
     const bool sums = has(p, ROLE_DWEIGHT) || has(p, ROLE_DBIAS);
-    problem alike = *p; /* with the weights of one sample */
+    problem alike; /* with the weights of one sample */
+    problem_copy(&alike, p);
     for (int k = 0; k < p->kept_count; k++) {
         if (alike.kept[k].affine && (k > 0 || p->kept_count < 2))
             return false;
@@ -50,14 +51,14 @@ bool cpu_rows_by_sample(const problem *p) {
  * cpu/rows/rows_backward.h). */
 static bool adds_residual_alone(const problem *p) {
     const bool back = problem_is_backward(p);
-    const unsigned added =
+    const role_set added =
         back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
     if ((p->present & STAGE_ROLES) != added || p->around.rounding ||
         (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
         return false;
-    for (unsigned rest = added; rest; rest &= rest - 1) {
+    for (role_set rest = added; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (p->dtypes[r] != p->dtypes[ROLE_X] || (p->reduced[0].stride[r] != 1 && p->cols != 1))
+        if (p->dtypes[r] != p->dtypes[ROLE_X] || (reduced_stride(p, 0, r) != 1 && p->cols != 1))
             return false;
     }
     return problem_is_rows(p) && kernel_dtypes(p);
@@ -89,9 +90,9 @@ static cpu_path path_alone(const problem *p) {
 static cpu_path path_with_dsum(const problem *p) {
     bool alike = p->dtypes[ROLE_DSUM] == p->dtypes[ROLE_DX];
     for (int k = 0; k < p->kept_count; k++)
-        alike &= p->kept[k].stride[ROLE_DSUM] == p->kept[k].stride[ROLE_DX];
+        alike &= kept_stride(p, k, ROLE_DSUM) == kept_stride(p, k, ROLE_DX);
     for (int k = 0; k < p->reduced_count; k++)
-        alike &= p->reduced[k].stride[ROLE_DSUM] == p->reduced[k].stride[ROLE_DX];
+        alike &= reduced_stride(p, k, ROLE_DSUM) == reduced_stride(p, k, ROLE_DX);
     if (!stages_join_dsum_alone(p))
         return PATH_STAGED;
     const cpu_path path = path_alone(p);
@@ -104,4 +105,22 @@ cpu_path cpu_path_of(const problem *p) {
     if (!p->rows || !p->cols || !problem_has_stages(p))
         return path_alone(p);
     return adds_residual_alone(p) ? PATH_ROWS : path_with_dsum(p);
+}
+
+/* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
+ */
+void cpu_steps_make(steps *s, const problem *p, problem *norm) {
+    const bool staged = problem_has_stages(p) && cpu_path_of(p) == PATH_STAGED;
+    if (staged && stages_make_sum_alone(p)) {
+        steps_of_sum(s, p, norm);
+        const cpu_path path = cpu_path_of(norm);
+        if (path == PATH_CHANNELS || path_is_groups(path))
+            return;
+    }
+    if (staged && stages_modulate_alone(p)) {
+        steps_of_modulation(s, p, norm);
+        if (cpu_rows_by_sample(norm))
+            return;
+    }
+    steps_of_whole(s, p);
 }

@@ -267,9 +267,11 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
         .sums = problem_is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0,
     };
     plan->hints = cpu_hints_of(p, limits, path, plan->traffic);
-    for (int r = 0; r < ROLE_COUNT; r++) /* unsigned: an empty tensor's strides may be any */
-        plan->pitch[r] = (int64_t)((uint64_t)p->kept[p->kept_count - 1].stride[r] *
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
+        const role r = first_role(rest); /* unsigned: an empty tensor's strides may be any */
+        plan->pitch[r] = (int64_t)((uint64_t)kept_stride(p, p->kept_count - 1, r) *
                                    (uint64_t)dtype_bytes(p->dtypes[r]));
+    }
     const size_t real_bytes = plan->is_double ? sizeof(double) : sizeof(float);
     switch (path) {
     case PATH_EMPTY:
@@ -298,35 +300,32 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
     }
 }
 
-/* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
- */
-void cpu_plan_make(cpu_plan *plan, const problem *p, const cpu_limits *limits) {
-    const cpu_path path = cpu_path_of(p);
-    if (path == PATH_STAGED && stages_make_sum_alone(p)) {
-        problem norm;
-        stages_norm_of_sum(p, &norm);
-        const cpu_path of_norm = cpu_path_of(&norm);
-        if (of_norm == PATH_CHANNELS || path_is_groups(of_norm)) {
-            plan_path(plan, &norm, limits, of_norm);
-            sum_first_plan(plan, p);
-            return;
-        }
-    }
-    if (path == PATH_STAGED && stages_modulate_alone(p)) {
-        problem norm;
-        stages_norm_of_modulation(p, &norm);
-        if (cpu_rows_by_sample(&norm)) {
-            plan_path(plan, &norm, limits, PATH_ROWS);
-            plan->is_modulated = true;
-            return;
-        }
-    }
-    plan_path(plan, p, limits, path);
+void cpu_plan_make(cpu_plan *plan, const steps *s, const cpu_limits *limits) {
+    const step *norm = steps_norm(s);
+    const bool modulated = norm->kind == STEP_MODULATED_NORM;
+    plan_path(plan, norm->problem, limits, modulated ? PATH_ROWS : cpu_path_of(norm->problem));
+    if (s->step[0].kind == STEP_MAKE_SUM)
+        sum_first_plan(plan, s->step[0].problem);
 }
 
 int cpu_plan_is_general(const cpu_plan *plan) {
     return plan->sum.general || plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
            (plan->path == PATH_STAGED && plan->cut.staged.general);
+}
+
+const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
+    if (plan->sum.general)
+        return "x and residual are not neighbours where sum, or y in its place, has neighbours";
+    if (plan->path == PATH_PLANES)
+        return "the channels of x, y, dy and dx are dense neither by channel nor by pixel in all "
+               "of "
+               "them, or they differ in dtype";
+    if (plan->path == PATH_STAGED)
+        return "the elements of a row are not neighbours in every tensor that has them all";
+    if (p->pass == PLANISH_BACKWARD_FROM_Y)
+        return "pass is PLANISH_BACKWARD_FROM_Y";
+    return "x, y, dy and dx are neither dense rows with weights along them nor images of channels, "
+           "or differ in dtype";
 }
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {

@@ -66,7 +66,7 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .sum = run.data[ROLE_SUM],
             .sum_pitch = run.pitch[ROLE_SUM],
         };
-        kernels->forward[kernel_kind(p)](&args);
+        kernels->forward[kernel_kind(p->kind, p->activation)](&args);
         row += run.rows;
     }
 }
@@ -125,7 +125,7 @@ static void backward_block(const cpu_job *job, int64_t row, int64_t end, const b
             chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
         const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
         left.rows = taken;
-        kernels->backward[kernel_kind(job->problem)](&left);
+        kernels->backward[kernel_kind(job->problem->kind, job->problem->activation)](&left);
         left.rows = rows;
         skip_rows(&left, taken);
         row += taken;
@@ -225,25 +225,17 @@ static void run_job(cpu_job *job, const planish_exec *exec) {
         fork_join(job, exec, plan->parallel, sum_tile_count(job), sum_tiles);
 }
 
-void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
+void cpu_run(const steps *s, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
              const planish_exec *exec) {
-    cpu_job job = {.problem = p, .plan = plan, .workspace = exec ? exec->workspace : NULL};
+    const step *first = &s->step[0], *norm = steps_norm(s);
+    sum_maker maker;
+    cpu_job job = {
+        .problem = norm->problem, .plan = plan, .workspace = exec ? exec->workspace : NULL};
     for (int r = 0; r < ROLE_COUNT; r++)
         job.data[r] = buffers[r];
-    if (plan->sum.is_first) {
-        problem norm;
-        sum_maker maker;
-        stages_norm_of_sum(p, &norm);
-        job.problem = &norm;
-        sum_first_begin(&maker, &job, p, buffers);
-        run_job(&job, exec);
-    } else if (plan->is_modulated) {
-        problem norm;
-        stages_norm_of_modulation(p, &norm);
+    if (first->kind == STEP_MAKE_SUM)
+        sum_first_begin(&maker, &job, first->problem, buffers);
+    if (norm->kind == STEP_MODULATED_NORM)
         stages_move_modulation(job.data);
-        job.problem = &norm;
-        run_job(&job, exec);
-    } else {
-        run_job(&job, exec);
-    }
+    run_job(&job, exec);
 }

@@ -4,8 +4,8 @@
 
 #include "cpu/plan.h"
 
-/* Everything is checked: this cannot fail. `plan` was made of `p`. */
-void cpu_run(const problem *p, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
+/* Everything is checked: this cannot fail. `plan` was made of these steps. */
+void cpu_run(const steps *s, const cpu_plan *plan, void *const buffers[ROLE_COUNT],
              const planish_exec *exec);
 
 #endif

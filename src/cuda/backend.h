@@ -10,6 +10,7 @@
 #include "cuda/spec.h"
 #include "cuda/tuning.h"
 #include "problem.h"
+#include "text.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {
@@ -22,19 +23,11 @@ typedef struct cuda_limits {
     const gpu_tuning *tuning; /* of the arch; cuda_plan_make sets it in a plan's own limits */
 } cuda_limits;
 
-/* An axis for the general kernels. */
-typedef struct cuda_axis {
-    int64_t size;
-    bool affine, reduced, column, modulated;
-    int64_t stride[ROLE_COUNT]; /* in bytes */
-    int64_t index_step;         /* of the elements that dropout counts */
-} cuda_axis;
-
 /* What stands around the norm, of the kernels for it. Levels: the outer of two axes of rows and the
  * inner one, or the only one. */
 typedef struct cuda_around {
-    int64_t stride[2][ROLE_COUNT]; /* in elements */
-    int64_t index[2];              /* of the elements that dropout counts */
+    int axis[2];      /* of the problem's kept ones, from 1 on; 0: no such level (around_stride) */
+    int64_t index[2]; /* of the elements that dropout counts */
     int64_t inner_rows;
     int64_t block, scale_stride;
     double dropout_p, scale_least, scale_most;
@@ -47,9 +40,9 @@ typedef struct cuda_around {
 typedef struct cuda_row_places {
     int levels;      /* axes that number the rows; stride[] of the plan is that of the last */
     int64_t rows[2]; /* of the last axis, of the last two */
-    int64_t jump[2][ROLE_COUNT]; /* what a step of each other axis adds to the rows it passes */
+    int64_t jump[2][NORM_ROLES]; /* what a step of each other axis adds to the rows it passes */
     int64_t slices;              /* that have weights of their own; 0: not cut */
-    int64_t slice[ROLE_COUNT];   /* from one to the next */
+    int64_t slice[NORM_ROLES];   /* from one to the next */
 } cuda_row_places;
 
 /* What the norm reads, made by a kernel of its own before the norm's; or what its backward made,
@@ -62,11 +55,12 @@ typedef struct cuda_sum {
     size_t room; /* so many bytes at the beginning of the workspace */
     double dropout_p;
     int64_t elements;
-    struct cuda_sum_axis { /* by the result's strides, the smallest last */
-        int64_t size, index_step;
-        int64_t stride[CUDA_SUM_TENSORS]; /* in bytes */
-    } axis[PLANISH_MAX_NDIM + 2];
 } cuda_sum;
+/* What its kernel is told of an axis. */
+struct cuda_sum_axis {
+    int64_t size, index_step;
+    int64_t stride[CUDA_SUM_TENSORS]; /* in bytes */
+};
 
 typedef struct cuda_plan {
     cuda_limits limits;
@@ -84,9 +78,13 @@ typedef struct cuda_plan {
     size_t workspace_bytes;
     cuda_row_places places;
     cuda_around around;
-    /* For the general kernels alone. */
+    /* What the plan is of. Kernels that walk its axes find them there when they are launched: it
+     * has to be there as long as the plan is. */
+    const problem *problem;
+    /* Of the general kernels. */
     int axis_count;
-    cuda_axis axis[PLANISH_MAX_NDIM + 1]; /* by x's strides, the smallest last */
+    int column_lanes;        /* that take neighbouring sums of columns */
+    int64_t columns, column; /* such sums, and elements of one */
 } cuda_plan;
 
 /* Reads a device's limits, loading the driver at the first call. UNAVAILABLE: no driver; DEVICE: no
@@ -116,8 +114,9 @@ planish_status cuda_plan_run_pair(const cuda_plan *const plans[2], void *const *
 planish_status cuda_plan_prepare(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                  message error);
 
-/* Whether the general kernels run it. */
+/* Whether the general kernels run it; and why others do not, each in its own words. */
 int cuda_plan_is_general(const cuda_plan *plan);
+void cuda_why_general(const problem *p, const cuda_limits *limits, text *to);
 
 /* One line such as "cuda rows forward lanes 32 x 4 chunks of 8"; returns its whole length. */
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes);

@@ -11,9 +11,10 @@
 /* Kernels that are planned and launched by the same functions. Those of a plan are NULL for the
  * family that is only launched behind others' kernels (finish.h). All pure. */
 typedef struct cuda_family {
-    /* Completes a plan whose limits, rows, cols and eps are set, all else being 0; false: not a
-     * problem for these kernels. */
-    bool (*plan_make)(cuda_plan *plan, const problem *p);
+    const char *name; /* of those that are asked whether they take a problem */
+    /* Completes a plan whose limits, rows, cols and eps are set, all else being 0. Not a problem
+     * for these kernels: what in it they do not take; else NULL. */
+    const char *(*plan_make)(cuda_plan *plan, const problem *p);
     /* Has the kernels of such a plan, of a backward to an f32 dx of its own
      * (stages_norm_before_dsum), add dsum to that and write p's dx; false, and nothing changed,
      * where they cannot. NULL: none can. */

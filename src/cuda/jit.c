@@ -271,7 +271,7 @@ static planish_status make_and_load(const cuda_driver *driver, const cuda_spec *
     return status;
 }
 
-/* Every spec begins as zeros and has 32-bit numbers alone, so that equal ones have equal bytes. */
+/* Every spec begins as zeros and has no bytes between its numbers: equal ones have equal bytes. */
 static loaded *find(unsigned bucket, unsigned long long context, const cuda_spec *spec) {
     for (loaded *l = atomic_load_explicit(&table[bucket], memory_order_acquire); l; l = l->next)
         /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */

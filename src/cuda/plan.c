@@ -22,7 +22,8 @@ static bool may_be_fast(const problem *p) {
 
 /* A plan of nothing yet. */
 static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    memset(plan, 0, offsetof(cuda_plan, axis));
+    memset(plan, 0, sizeof *plan);
+    plan->problem = p;
     plan->limits = *limits;
     plan->limits.tuning = gpu_tuning_of(limits->arch);
     plan->rows = p->rows;
@@ -51,7 +52,7 @@ static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *
     stages_norm_of_sum(p, &norm);
     for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
         begin(plan, &norm, limits);
-        if ((*f)->plan_make(plan, &norm)) {
+        if (!(*f)->plan_make(plan, &norm)) {
             if (is_of_rows(*f, &norm))
                 return false;
             around_sum_plan(plan, p);
@@ -70,7 +71,7 @@ static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits 
     stages_norm_before_dsum(p, &norm);
     for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
         begin(plan, &norm, limits);
-        if ((*f)->plan_make(plan, &norm)) {
+        if (!(*f)->plan_make(plan, &norm)) {
             if (is_of_rows(*f, &norm))
                 return false;
             if (!(*f)->plan_dsum || !(*f)->plan_dsum(plan, p))
@@ -90,14 +91,14 @@ static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limit
         for (const cuda_family *const *f = forward ? forward_families : backward_families; *f;
              f++) {
             begin(plan, p, limits);
-            if ((*f)->plan_make(plan, p))
+            if (!(*f)->plan_make(plan, p))
                 return;
         }
     begin(plan, p, limits);
     (forward ? &around_general_family : &around_general_backward_family)->plan_make(plan, p);
 }
 
-void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+static void plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     if (problem_has_stages(p)) {
         stages_plan_make(plan, p, limits);
         return;
@@ -105,11 +106,35 @@ void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits
     if (may_be_fast(p))
         for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
             begin(plan, p, limits);
-            if ((*f)->plan_make(plan, p))
+            if (!(*f)->plan_make(plan, p))
                 return;
         }
     begin(plan, p, limits);
     general_family.plan_make(plan, p);
+}
+
+void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
+    plan_make(plan, p, limits);
+    plan->problem = p;
+}
+
+void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
+    cuda_plan plan;
+    if (!may_be_fast(p)) {
+        append(to, p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD
+                       ? "rows have no elements, or more than 2^30"
+                       : "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD");
+        return;
+    }
+    const cuda_family *const *const asked = !problem_has_stages(p)       ? cuda_fast_families
+                                            : p->pass == PLANISH_FORWARD ? forward_families
+                                                                         : backward_families;
+    for (const cuda_family *const *f = asked; *f; f++) {
+        begin(&plan, p, limits);
+        const char *why = (*f)->plan_make(&plan, p);
+        if (why)
+            append(to, "%skernels of %s do not take %s", f == asked ? "" : "; ", (*f)->name, why);
+    }
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {

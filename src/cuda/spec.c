@@ -227,6 +227,12 @@ const cuda_constant finish_list[] = {
     {NULL, 0},
 };
 
+/* Whether it is role_words, and no number. */
+static bool is_set(const cuda_constant *c) {
+    return c->offset == offsetof(cuda_spec, stages.varies) ||
+           c->offset == offsetof(cuda_spec, stages.alike);
+}
+
 /* The number of the tensor that a text names, such as "x]"; -1: none. */
 static int role_of(const char *name) {
     for (role r = 0; r < ROLE_COUNT; r++) {
@@ -237,27 +243,65 @@ static int role_of(const char *name) {
     return -1;
 }
 
-int32_t *cuda_spec_constant(cuda_spec *spec, const char *name) {
+/* Where such a constant is: one byte or four of them. NULL: there is none. */
+static char *place_of(cuda_spec *spec, const char *name, size_t *bytes) {
     const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
     static const char type[] = "TYPES[", access[] = "ACCESSES[";
     const bool is_type = !strncmp(name, type, sizeof type - 1);
+    *bytes = 1;
     if (is_type || !strncmp(name, access, sizeof access - 1)) {
         const int r = role_of(name + (is_type ? sizeof type : sizeof access) - 1);
-        return r < 0 ? NULL : is_type ? &spec->type[r] : &spec->access[r];
+        return r < 0 ? NULL : (char *)(is_type ? &spec->type[r] : &spec->access[r]);
     }
+    *bytes = sizeof(int32_t);
     for (int i = 0; i < 2; i++)
         for (const cuda_constant *c = lists[i]; c->name; c++)
-            if (!strcmp(c->name, name))
-                return (int32_t *)(void *)((char *)spec + c->offset);
+            if (!strcmp(c->name, name) && !is_set(c))
+                return (char *)spec + c->offset;
     return NULL;
 }
 
+bool cuda_spec_get(const cuda_spec *spec, const char *name, int32_t *value) {
+    cuda_spec own = *spec;
+    size_t bytes;
+    const char *const at = place_of(&own, name, &bytes);
+    if (!at)
+        return false;
+    if (bytes == 1)
+        *value = *(const uint8_t *)at;
+    else
+        memcpy(value, at, bytes);
+    return true;
+}
+
+bool cuda_spec_set(cuda_spec *spec, const char *name, int32_t value) {
+    size_t bytes;
+    char *const at = place_of(spec, name, &bytes);
+    if (!at)
+        return false;
+    if (bytes == 1)
+        *(uint8_t *)at = (uint8_t)value;
+    else
+        memcpy(at, &value, bytes);
+    return true;
+}
+
 /* An array with a number for each tensor. */
-static void append_roles(text *to, const char *name, const int32_t values[ROLE_COUNT]) {
+static void append_roles(text *to, const char *name, const uint8_t values[]) {
     append(to, "constexpr int %s[] = {", name);
     for (int r = 0; r < ROLE_COUNT; r++)
         append(to, "%s%d", r ? ", " : "", values[r]);
     append(to, "};\n");
+}
+
+static void append_constant(text *to, const cuda_constant *c, const void *at) {
+    if (is_set(c)) {
+        const role_words *set = at;
+        append(to, "constexpr unsigned long long %s = 0x%x%08xull;\n", c->name, set->word[1],
+               set->word[0]);
+    } else {
+        append(to, "constexpr int %s = %d;\n", c->name, *(const int32_t *)at);
+    }
 }
 
 size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
@@ -265,11 +309,8 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
     text to = {start, bytes, 0};
     append(&to, "#define %s %d\n", common_list[0].name, spec->real_double);
     for (int i = 0; i < 2; i++)
-        for (const cuda_constant *c = lists[i] + (i == 1); c->name; c++) {
-            int32_t value;
-            memcpy(&value, (const char *)spec + c->offset, sizeof value);
-            append(&to, "constexpr int %s = %d;\n", c->name, value);
-        }
+        for (const cuda_constant *c = lists[i] + (i == 1); c->name; c++)
+            append_constant(&to, c, (const char *)spec + c->offset);
     append(&to, "enum {");
     for (role r = 0; r < ROLE_COUNT; r++) {
         append(&to, " ROLE_");

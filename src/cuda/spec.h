@@ -130,6 +130,15 @@ typedef struct finish_constants {
     int32_t cols, lanes, rows, slices;
 } finish_constants;
 
+/* A set of roles; the lower ones are in the first word. */
+typedef struct role_words {
+    uint32_t word[2];
+} role_words;
+
+static inline void role_words_add(role_words *set, role r) {
+    set->word[r / 32] |= 1u << r % 32;
+}
+
 /* Of the kernels that know what stands around the norm, beside those of rows or the general ones.
  */
 typedef struct stages_constants {
@@ -137,7 +146,7 @@ typedef struct stages_constants {
     int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
     int32_t want_y;              /* rows: or y only stands for what it would be */
     int32_t two_levels, index_aligned, scale_block;
-    int32_t varies, alike;  /* sets of roles */
+    role_words varies, alike;
     int32_t gate_in_shared; /* forward of rows: the gate behind the norm waits there */
     int32_t by_sample;      /* backward: rows that share a row of scale and shift belong together */
 } stages_constants;
@@ -151,8 +160,9 @@ typedef struct cuda_spec {
     int32_t kind, activation, pass, weight_offset;
     int32_t correct; /* backward: the saved mean's rounding is mended */
     int32_t want_dweight, want_dbias;
-    int32_t type[ROLE_COUNT];   /* dtypes, DTYPE_NONE: absent */
-    int32_t access[ROLE_COUNT]; /* bytes that a tensor's parts are aligned to, up to 16 */
+    /* Whole words of bytes, so that there are none between the numbers. */
+    uint8_t type[(ROLE_COUNT + 3) / 4 * 4];   /* dtypes, DTYPE_NONE: absent */
+    uint8_t access[(ROLE_COUNT + 3) / 4 * 4]; /* bytes that parts are aligned to, up to 16 */
     /* How blocks are launched. */
     int32_t cluster;            /* blocks of a cluster */
     int32_t cooperating_blocks; /* blocks anywhere on the device that work together */
@@ -196,8 +206,9 @@ static inline size_t real_bytes(const cuda_spec *spec) {
 void cuda_spec_describe(cuda_spec *spec, const problem *p);
 
 /* The constant of this name in the kernel's text, such as "WARPS" or "ACCESSES[x]" (roles.h has the
- * names of tensors); NULL: it has none. */
-int32_t *cuda_spec_constant(cuda_spec *spec, const char *name);
+ * names of tensors). False: it has none, or it is a set. */
+bool cuda_spec_get(const cuda_spec *spec, const char *name, int32_t *value);
+bool cuda_spec_set(cuda_spec *spec, const char *name, int32_t value);
 
 /* Writes the prelude to `start`, closed by 0 and cut to `bytes`; returns its whole length. */
 size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes);

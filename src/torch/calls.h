@@ -89,7 +89,9 @@ static inline void count_reason(operation_counts *call, reason why) {
 
 /* Why a call goes to torch where libplanish returned this status. */
 static inline reason refusal(planish_status status) {
-    return status == PLANISH_ERROR_UNAVAILABLE ? NO_GPU_KERNEL : LIBRARY_REFUSED;
+    return status == PLANISH_ERROR_NO_FAST_KERNEL || status == PLANISH_ERROR_UNAVAILABLE
+               ? NO_GPU_KERNEL
+               : LIBRARY_REFUSED;
 }
 
 /* The words for a reason; NULL for SUPPORTED. */

@@ -54,7 +54,7 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     };
     planish_status status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
     NEW_TENSOR dense_x = {NULL};
-    if (status == PLANISH_ERROR_UNAVAILABLE && !group_is_laid_out(g, &g->x)) {
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL && !group_is_laid_out(g, &g->x)) {
         /* What torch does: a copy, then the kernel of dense tensors. */
         int64_t dense_strides[PLANISH_MAX_NDIM];
         DLTensor whole_x;
@@ -231,7 +231,7 @@ static reason backward_on_planish(group *g, tensor_handle grad_out, const DLTens
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
         planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
         COPIES copied = {.x = {NULL}};
-        if (status == PLANISH_ERROR_UNAVAILABLE && !g->flat &&
+        if (status == PLANISH_ERROR_NO_FAST_KERNEL && !g->flat &&
             see_copies(g, grad_out, whole_dy, &x, &dy, &copied))
             status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status != PLANISH_OK)

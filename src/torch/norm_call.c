@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "run.h"
+#include "thrown.h"
 
 void norm_call_free(norm_call *c) {
     for (int r = 0; r < ROLE_COUNT; r++) {
@@ -231,16 +232,15 @@ void norm_call_run(norm_call *c, planish_pass pass, bool into) {
     const planish_tensors tensors = tensors_of_roles(c->list);
     planish_status status = into ? run_norm_into(&c->op, pass, &tensors, error)
                                  : run_norm_if_fast(&c->op, pass, &tensors, error);
-    if (status == PLANISH_ERROR_UNAVAILABLE && !into &&
-        c->view[ROLE_X].device.device_type == kDLCUDA) {
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
         if (lay_gradient(c))
             status = run_norm_if_fast(&c->op, pass, &tensors, error);
-        if (status == PLANISH_ERROR_UNAVAILABLE) {
+        if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
             make_dense(c);
             status = run_norm(&c->op, pass, &tensors, error);
         }
     }
-    throw_unless_ok(status, text);
+    throw_status(status, text);
 }
 
 void norm_call_run_pair(norm_call *first, norm_call *second, planish_pass pass) {
@@ -251,12 +251,12 @@ void norm_call_run_pair(norm_call *first, norm_call *second, planish_pass pass) 
     const planish_norm *const ops[2] = {&first->op, &second->op};
     const planish_tensors *const both[2] = {&tensors[0], &tensors[1]};
     planish_status status = run_norm_pair(ops, pass, both, true, error);
-    if (status == PLANISH_ERROR_UNAVAILABLE && first->view[ROLE_X].device.device_type == kDLCUDA) {
+    if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
         make_dense(first);
         make_dense(second);
         status = run_norm_pair(ops, pass, both, false, error);
     }
-    throw_unless_ok(status, text);
+    throw_status(status, text);
 }
 
 void norm_call_give(norm_call *c, stack_value *stack, const role roles[], int count) {

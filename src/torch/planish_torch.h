@@ -77,6 +77,13 @@ PLANISH_API uint32_t planish_torch_enabled(void);
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
 
 /*
+ * The status with which an operator of planish's own threw last on this thread, which its exception
+ * says in words alone, and forgets it. OK: none threw since. Whoever catches an operator's
+ * exception asks at once.
+ */
+PLANISH_API planish_status planish_torch_take_thrown(void);
+
+/*
  * Calls torch's own CUDA norms, which planish falls back to, on one row on GPU `device`, and
  * compares with the formula. It starts CUDA in this process and waits for the GPU, which is why
  * enable does not. Errors: UNAVAILABLE (no CUDA, or they differ), DRIVER (torch raised).

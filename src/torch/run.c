@@ -4,12 +4,10 @@
 
 #include "run.h"
 
-#include <stdio.h>
 #include <string.h>
 
+#include "../kept_plans.h"
 #include "../roles.h"
-#include "exact_plans.h"
-#include "plans.h"
 #include "stack.h"
 #include "tensor.h"
 
@@ -134,9 +132,7 @@ static bool is_left(const planish_plan *plan, const DLTensor *x, leave which) {
 static planish_status find_plan(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, const planish_plan **plan,
                                 planish_plan **made, message error) {
-    *plan = is_staged(op, tensors) ? NULL : plan_for(op, pass, tensors);
-    if (!*plan) /* with stages, or not dense */
-        *plan = exact_plan_for(op, pass, tensors);
+    *plan = kept_plan_for(op, pass, tensors);
     if (*plan)
         return PLANISH_OK;
     const planish_status status =
@@ -175,7 +171,7 @@ static planish_status run(const planish_norm *op, planish_pass pass, const plani
     if (status != PLANISH_OK)
         return status;
     if (is_left(plan, tensors->x, which))
-        return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
+        return fail(error, PLANISH_ERROR_NO_FAST_KERNEL, "no fast kernel for this layout");
     return run_plan(plan, tensors, &exec);
 }
 
@@ -192,7 +188,7 @@ planish_status run_norm_pair(const planish_norm *const ops[2], planish_pass pass
         return status;
     for (int i = 0; i < 2; i++)
         if (is_left(plans[i], tensors[i]->x, fast ? LEAVE_GPU : LEAVE_NONE))
-            return fail(error, PLANISH_ERROR_UNAVAILABLE, "no fast kernel for this layout");
+            return fail(error, PLANISH_ERROR_NO_FAST_KERNEL, "no fast kernel for this layout");
     return run_plans(plans, tensors, &exec);
 }
 
@@ -214,22 +210,4 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
 planish_status run_norm_into(const planish_norm *op, planish_pass pass,
                              const planish_tensors *tensors, message error) {
     return run(op, pass, tensors, LEAVE_NONE, false, error);
-}
-
-void throw_unless_ok(planish_status status, const char *text) {
-    static const char holder[] = "op->";
-    if (status == PLANISH_OK)
-        return;
-    char sentence[640];
-    int length = snprintf(sentence, sizeof sentence, "%s",
-                          status == PLANISH_ERROR_UNAVAILABLE ? "planish has no kernel for this: "
-                                                              : "planish: ");
-    while (*text && length < (int)sizeof sentence - 1) {
-        if (!strncmp(text, holder, strlen(holder)))
-            text += strlen(holder);
-        else
-            sentence[length++] = *text++;
-    }
-    sentence[length] = 0;
-    torch_throw(sentence);
 }

@@ -16,8 +16,8 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
                         message error);
 
 /*
- * Two of one pass, as planish_plan_pair_run has them; `fast`: UNAVAILABLE where a GPU has only the
- * general kernel for either.
+ * Two of one pass, as planish_plan_pair_run has them; `fast`: NO_FAST_KERNEL where a GPU has only
+ * the general kernel for either.
  */
 planish_status run_norm_pair(const planish_norm *const ops[2], planish_pass pass,
                              const planish_tensors *const tensors[2], bool fast, message error);
@@ -26,20 +26,14 @@ planish_status run_norm_pair(const planish_norm *const ops[2], planish_pass pass
 planish_status run_norm_into(const planish_norm *op, planish_pass pass,
                              const planish_tensors *tensors, message error);
 
-/* run_norm, but UNAVAILABLE where a GPU has only the general kernel for it, which is slower than
+/* run_norm, but NO_FAST_KERNEL where a GPU has only the general kernel for it, which is slower than
  * what torch does: a copy, then its own kernel. */
 planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error);
 
-/* The same, and UNAVAILABLE also where the CPU has only the general kernel, for large tensors. */
+/* The same, and NO_FAST_KERNEL also where the CPU has only the general kernel, for large tensors.
+ */
 planish_status run_norm_if_faster(const planish_norm *op, planish_pass pass,
                                   const planish_tensors *tensors, message error);
-
-/*
- * Throws what became of one of these, in the words of a Python function's arguments: without the
- * struct of the C API that holds them. python/planish/_staged_derivatives.py (is_unavailable)
- * knows UNAVAILABLE by how its sentence begins.
- */
-void throw_unless_ok(planish_status status, const char *text);
 
 #endif

@@ -42,13 +42,6 @@ bool same_shape(const DLTensor *a, const DLTensor *b) {
     return true;
 }
 
-int64_t view_elements(const DLTensor *view) {
-    int64_t elements = 1;
-    for (int32_t i = 0; i < view->ndim; i++)
-        elements *= view->shape[i];
-    return elements;
-}
-
 /* torch's number for a device type that planish does not know becomes an extension's. */
 static DLDevice device_of(tensor_handle tensor) {
     int32_t type = 0, index = 0;

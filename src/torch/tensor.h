@@ -6,6 +6,7 @@
 #ifndef PLANISH_TORCH_TENSOR_H
 #define PLANISH_TORCH_TENSOR_H
 
+#include "../views.h"
 #include "aoti.h"
 #include "planish.h"
 
@@ -62,18 +63,6 @@ static inline bool same_device(const DLTensor *a, const DLTensor *b) {
            a->device.device_id == b->device.device_id;
 }
 bool same_shape(const DLTensor *a, const DLTensor *b);
-int64_t view_elements(const DLTensor *view);
-static inline bool view_is_contiguous(const DLTensor *view) {
-    int64_t stride = 1;
-    for (int32_t i = view->ndim - 1; i >= 0; i--) {
-        if (view->shape[i] == 0)
-            return true;
-        if (view->shape[i] != 1 && view->strides[i] != stride)
-            return false;
-        stride *= view->shape[i];
-    }
-    return true;
-}
 
 /* Dense row-major strides. As torch does, a size of 0 counts as 1. */
 static inline void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_t *strides) {

@@ -1,4 +1,4 @@
-"""A new tensor is one row of src/roles.h and its fields: the how-to is applied and tried."""
+"""A new tensor is one row of src/roles.h and its fields: the how-to is applied and tried, twice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOW_TO = ROOT / "docs/internals/add-a-fused-operation.md"
-SOURCES = ("roles.c", "problem.c", "problem_axes.c", "buffers.c", "status.c", "sized.c", "stages.c")
+SOURCES = (
+    "roles.c",
+    "dtypes.c",
+    "problem.c",
+    "problem_axes.c",
+    "buffers.c",
+    "status.c",
+    "sized.c",
+    "stages.c",
+)
+#: What the how-to calls its tensor, and a name for the one behind it.
+FIRST, SECOND = "extra", "another"
 
 PROGRAM = r"""
 #include <stdio.h>
 #include <string.h>
 
 #include "buffers.h"
+#include "plan.h" /* that it has not grown */
 #include "problem.h"
 #include "sized.h"
 
@@ -38,15 +50,16 @@ int main(void) {
     DLTensor x = tensor(data, shape), y = tensor(data + 8, shape), r = tensor(data + 16, shape),
              wrong = tensor(data + 16, other);
     planish_norm op = planish_layer_norm_op(2, 1, 1e-5);
-    planish_tensors t = {.struct_size = sizeof t, .x = &x, .y = &y, .extra = &r}, seen;
+    planish_tensors t = {.struct_size = sizeof t, .x = &x, .y = &y, .NAME = &r}, seen;
     problem p;
     void *buffers[ROLE_COUNT];
     puts(planish_tensor_name(ROLE_COUNT - 1));
     say(problem_make(&p, &op, PLANISH_FORWARD, &t, error));
-    printf("%d axes of it\n", has(&p, ROLE_EXTRA) ? p.kept_count + p.reduced_count : 0);
-    t.extra = &wrong;
+    printf("%d axes of it\n", has(&p, ROLE_COUNT - 1) ? p.kept_count + p.reduced_count : 0);
+    printf("%d from row to row\n", (int)kept_stride(&p, 0, ROLE_COUNT - 1));
+    t.NAME = &wrong;
     say(problem_make(&p, &op, PLANISH_FORWARD, &t, error));
-    t.extra = &y;
+    t.NAME = &y;
     say(problem_make(&p, &op, PLANISH_FORWARD, &t, error));
     buffers_of(&t, buffers);
     say(buffers_check(&p, buffers, false, error));
@@ -55,19 +68,20 @@ int main(void) {
     say(problem_make(&p, &op, PLANISH_STATISTICS, &t, error));
     t.struct_size = 96; /* the first release's */
     say(read_tensors(&seen, &t, error));
-    puts(seen.extra ? "an older caller has it" : "an older caller has none");
+    puts(seen.NAME ? "an older caller has it" : "an older caller has none");
     return 0;
 }
 """
 
 WANTED = """\
-extra
+NAME
 PLANISH_OK|
 2 axes of it
-PLANISH_ERROR_SHAPE|extra has size 3 on axis 1; wanted 4 (the same shape for x, y, dy and dx)
+4 from row to row
+PLANISH_ERROR_SHAPE|NAME has size 3 on axis 1; wanted 4 (the same shape for x, y, dy and dx)
 PLANISH_OK|
-PLANISH_ERROR_OVERLAP|y shares memory with extra; wanted separate memory
-PLANISH_ERROR_ARGUMENT|extra is given; wanted NULL for this pass
+PLANISH_ERROR_OVERLAP|y shares memory with NAME; wanted separate memory
+PLANISH_ERROR_ARGUMENT|NAME is given; wanted NULL for this pass
 PLANISH_OK|
 an older caller has none
 """
@@ -93,15 +107,31 @@ def apply(patch: str, folder: pathlib.Path) -> int:
     return files
 
 
+def behind(patch: str) -> str:
+    """The patch for one more tensor: what it added is there already, and comes before the new."""
+    lines = []
+    for line in patch.splitlines():
+        added = line.startswith("+") and not line.startswith("+++")
+        lines.append(" " + line[1:] if added else line)
+        if added:
+            line = line.replace(FIRST, SECOND)
+            lines.append(line.replace(FIRST.upper(), SECOND.upper()))
+    return "\n".join(lines) + "\n"
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-def test_a_role_is_a_row_and_a_declaration(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_role_is_a_row_and_a_declaration(tmp_path: pathlib.Path, times: int) -> None:
     for name in ("include", "src"):
         shutil.copytree(ROOT / name, tmp_path / name)
     patch = HOW_TO.read_text().split("```diff\n")[1].split("```")[0]
     assert 0 < apply(patch, tmp_path) <= 5
-    (tmp_path / "try.c").write_text(PROGRAM)
+    if times == 2:
+        assert 0 < apply(behind(patch), tmp_path) <= 5
+    last = FIRST if times == 1 else SECOND
+    (tmp_path / "try.c").write_text(PROGRAM.replace("NAME", last))
     sources = [str(tmp_path / "src" / name) for name in SOURCES]
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Isrc"]
     subprocess.run(["gcc", *flags, "try.c", *sources, "-lm", "-o", "try"], cwd=tmp_path, check=True)
     found = subprocess.run(["./try"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert found.stdout == WANTED
+    assert found.stdout == WANTED.replace("NAME", last)

@@ -44,6 +44,9 @@ void expect_same_on_every_cpu(const planish_norm *op, planish_pass pass,
     const message told = {error, sizeof error};
     if (!expect(problem_make(&p, op, pass, tensors, told) == PLANISH_OK, "%s", error))
         return;
+    problem norm;
+    steps steps;
+    cpu_steps_make(&steps, &p, &norm);
     cpu_plan plans[CPU_COUNT * CACHES];
     memset(plans, 0, sizeof plans);
     uint64_t wanted = 0;
@@ -52,7 +55,7 @@ void expect_same_on_every_cpu(const planish_norm *op, planish_pass pass,
         for (caches where = NEAR; where < CACHES; where++) {
             cpu_tuning row;
             const cpu_limits limits = limits_of(kind, where, &row);
-            cpu_plan_make(&plans[count], &p, &limits);
+            cpu_plan_make(&plans[count], &steps, &limits);
             if (!is_new(plans, count))
                 continue;
             const uint64_t digest = run(context, &p, &plans[count]);
@@ -69,6 +72,9 @@ void run_in_workspace(const problem *p, const cpu_plan *plan, const planish_tens
                          .workspace_bytes = bytes};
     void *buffers[ROLE_COUNT];
     buffers_of(tensors, buffers);
-    cpu_run(p, plan, buffers, &exec);
+    problem norm;
+    steps steps;
+    cpu_steps_make(&steps, p, &norm);
+    cpu_run(&steps, plan, buffers, &exec);
     free(exec.workspace);
 }

@@ -188,12 +188,14 @@ static cpu_limits limits_of(cpu_microarchitecture m) {
 /* How the case is cut, and a line for each way that some CPUs go: "name, name: what they do". */
 static void write_case(FILE *to, const shape *s, planish_pass pass) {
     char cuts[CPU_COUNT][512] = {{0}}, hints[CPU_COUNT][512] = {{0}};
-    problem p;
+    problem p, norm;
+    steps steps;
     problem_of(s, pass, &p);
+    cpu_steps_make(&steps, &p, &norm);
     for (cpu_microarchitecture m = CPU_GENERIC; m < CPU_COUNT; m++) {
         const cpu_limits limits = limits_of(m);
         cpu_plan plan;
-        cpu_plan_make(&plan, &p, &limits);
+        cpu_plan_make(&plan, &steps, &limits);
         add_description(&plan, &p, cuts[m]);
         add_cut(&plan, cuts[m]);
         add_hints(&plan, hints[m]);

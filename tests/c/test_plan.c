@@ -113,6 +113,21 @@ static void plan_buffers(void) {
 
 /* Which kernels a layer is run by: a layer that falls back on the general path is right but slow.
  */
+/* What planish_norm_supports says: OK and nothing, or a reason; of no data, too. */
+static void expect_support(bundle *b, planish_pass pass, bool general) {
+    char why[512] = "";
+    const planish_status found = planish_norm_supports(&b->op, pass, &b->tensors, why, sizeof why);
+    expect(found == (general ? PLANISH_ERROR_NO_FAST_KERNEL : PLANISH_OK), "supports: %s",
+           planish_status_name(found));
+    expect(general == (strlen(why) > 20), "supports says '%s'", why);
+    expect(planish_norm_supports(&b->op, pass, &b->tensors, NULL, 0) == found,
+           "supports: another status without room for a message");
+    expect(planish_norm_supports(&b->op, 9, &b->tensors, why, sizeof why) ==
+                   PLANISH_ERROR_ARGUMENT &&
+               strstr(why, "pass is 9"),
+           "supports says '%s' of pass 9", why);
+}
+
 static void paths(void) {
     static const struct {
         const char *name, *path;
@@ -224,6 +239,7 @@ static void paths(void) {
                 const bool general = !strcmp(line, "planes") || !strcmp(line, "strided");
                 expect(planish_plan_is_general(plan) == general, "it is general: %d", !general);
                 planish_plan_destroy(plan);
+                expect_support(&b, pass, general);
                 bundle_free(&b);
             }
 }

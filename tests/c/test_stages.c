@@ -278,6 +278,8 @@ static void plans(void) {
     expect(strstr(text, "column_scale+row_scale+dropout+residual+layer+modulation+gate+f8_e4m3fn"),
            "it is called %s", text);
     expect(!planish_plan_is_general(plan), "dense rows are called general");
+    expect(!planish_norm_supports(&r.c.op, PLANISH_FORWARD, &r.tensors, message, sizeof message),
+           "%s", message);
     planish_buffers none = {.struct_size = sizeof none};
     const planish_exec own = {
         .struct_size = sizeof own, .message = message, .message_bytes = sizeof message};
@@ -296,6 +298,10 @@ static void plans(void) {
         !planish_plan_create(&r.c.op, PLANISH_FORWARD, &r.tensors, &plan, message, sizeof message),
         "%s", message);
     expect(planish_plan_is_general(plan), "strided rows are not called general");
+    const planish_status found =
+        planish_norm_supports(&r.c.op, PLANISH_FORWARD, &r.tensors, message, sizeof message);
+    expect(found == PLANISH_ERROR_NO_FAST_KERNEL && strstr(message, "neighbours"), "%s: %s",
+           planish_status_name(found), message);
     planish_plan_destroy(plan);
     staged_free(&r);
 }

@@ -56,6 +56,7 @@ def load() -> ctypes.CDLL:
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s
     lib.shim_describe.argtypes = [p, text, s]
+    lib.shim_why_general.argtypes = [p, text, s]
     lib.shim_launches.argtypes = [p, p, text, s]
     lib.shim_get.argtypes = [p, text]
     lib.shim_set.argtypes = [p, text, i]
@@ -145,6 +146,12 @@ class Plan:
         """The plan in one line."""
         text = ctypes.create_string_buffer(300)
         lib().shim_describe(self.handle, text, len(text))
+        return text.value.decode()
+
+    def why_general(self) -> str:
+        """Why only the general kernels run it; "" where others do."""
+        text = ctypes.create_string_buffer(2000)
+        lib().shim_why_general(self.handle, text, len(text))
         return text.value.decode()
 
     def launches(self, pointers: Mapping[str, int]) -> list[str]:

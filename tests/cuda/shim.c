@@ -15,6 +15,7 @@
 #include "../../src/cuda/jit.h"
 #include "../../src/cuda/rows/rows_pair.h"
 #include "../../src/cuda/rows/rows_shape.h"
+#include "../../src/problem_axes.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -27,6 +28,12 @@ static cuda_limits limits_of(int arch) {
     return l;
 }
 
+/* A plan is there as long as its problem is. */
+typedef struct plan_and_problem {
+    cuda_plan plan; /* first: what frees it frees both */
+    problem problem;
+} plan_and_problem;
+
 /* `arch` 0: the limits of `device`. */
 static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
     cuda_limits limits;
@@ -37,10 +44,12 @@ static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
         status = cuda_device_limits(p->device.device_id, &limits, error);
     if (status)
         return status;
-    *out = malloc(sizeof **out);
-    if (!*out)
+    plan_and_problem *const made = malloc(sizeof *made);
+    if (!made)
         return PLANISH_ERROR_OUT_OF_MEMORY;
-    cuda_plan_make(*out, p, &limits);
+    problem_copy(&made->problem, p);
+    cuda_plan_make(&made->plan, &made->problem, &limits);
+    *out = &made->plan;
     return PLANISH_OK;
 }
 
@@ -53,20 +62,23 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
                  .weight_offset = weight_offset,
                  .eps = eps,
                  .device = {kDLCUDA, device},
-                 .kept_count = 1,
-                 .reduced_count = 1,
                  .rows = rows,
                  .cols = cols,
                  .affine = cols};
-    p.kept[0].size = rows;
-    p.reduced[0].size = cols;
-    p.reduced[0].affine = true;
-    for (int r = NORM_ROLES; r < ROLE_COUNT; r++)
-        p.dtypes[r] = DTYPE_NONE;
-    for (int r = 0; r < NORM_ROLES; r++) {
-        p.dtypes[r] = (dtype)dtypes[r];
-        p.kept[0].stride[r] = strides[r];
-        p.reduced[0].stride[r] = r == ROLE_MEAN || r == ROLE_RSTD || r == ROLE_M2 ? 0 : 1;
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        p.dtypes[r] = r < NORM_ROLES ? (uint8_t)dtypes[r] : DTYPE_NONE;
+        p.present |= p.dtypes[r] == DTYPE_NONE ? 0 : ROLE_BIT(r);
+    }
+    axes_begin(&p);
+    p.kept_count = p.reduced_count = 1;
+    p.kept[0] = (axis){.size = rows, .at = p.places};
+    p.reduced[0] = (axis){.size = cols, .at = 2 * p.places, .affine = true};
+    p.stride_count = 3 * p.places;
+    for (role r = 0; r < NORM_ROLES; r++) {
+        if (!has(&p, r))
+            continue;
+        p.strides[p.kept[0].at + p.place[r]] = strides[r];
+        p.strides[p.reduced[0].at + p.place[r]] = axes_of(r) != AXES_KEPT;
     }
     return plan_of(out, &p, arch, (message){text, bytes});
 }
@@ -132,6 +144,14 @@ EXPORT int shim_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return cuda_plan_describe(plan, text, bytes);
 }
 
+/* Why only the general kernels run it, as planish_norm_supports says; nothing where others do. */
+EXPORT void shim_why_general(const cuda_plan *plan, char *to, size_t bytes) {
+    text why = {to, bytes, 0};
+    to[0] = 0;
+    if (cuda_plan_is_general(plan))
+        cuda_why_general(plan->problem, &plan->limits, &why);
+}
+
 /* One line for each kernel of a run with these addresses, in the order of launch, on a device that
  * holds as many blocks at once as planned: its entry, blocks, threads, shared memory and cluster.
  * Returns the whole length. */
@@ -167,8 +187,8 @@ static cuda_spec *spec_of(cuda_plan *plan) {
 }
 /* A constant by its name in the kernel's text; -1: it has none. */
 EXPORT int shim_get(cuda_plan *plan, const char *name) {
-    const int32_t *constant = cuda_spec_constant(spec_of(plan), name);
-    return constant ? *constant : -1;
+    int32_t value;
+    return cuda_spec_get(spec_of(plan), name, &value) ? value : -1;
 }
 
 /* COOPERATING_BLOCKS 1 takes the cooperative way away; more makes one where the plan has none. */
@@ -190,16 +210,13 @@ static void set_group(cuda_plan *plan, int group) {
  * SLICES of what adds up partial sums; a bench's way to try variants. 0: the kernel has no such
  * constant. */
 EXPORT int shim_set(cuda_plan *plan, const char *name, int value) {
-    int32_t *constant = cuda_spec_constant(spec_of(plan), name);
     if (!strcmp(name, "TURNS"))
         plan->turns = value;
     else if (!strcmp(name, "SLICES"))
         plan->finish.finish.slices = value;
     else if (!strcmp(name, "COOPERATING_BLOCKS"))
         set_group(plan, value);
-    else if (constant)
-        *constant = value;
-    else
+    else if (!cuda_spec_set(spec_of(plan), name, value))
         return 0;
     cuda_family_of(plan)->plan_size(plan);
     return 1;
@@ -269,7 +286,7 @@ EXPORT int shim_compile(const cuda_plan *plan, int number, int arch, int access,
     if (!cooperative && (spec.kernel == CUDA_FORWARD || spec.kernel == CUDA_BACKWARD))
         spec = plan->main;
     for (role r = 0; r < ROLE_COUNT; r++)
-        spec.access[r] = access;
+        spec.access[r] = (uint8_t)access;
     rows_constants *rows = &spec.rows; /* of forward and backward */
     const int tiled = rows_are_tiled(&spec);
     if (spec.kernel == CUDA_BACKWARD && !cooperative && rows->hold == HOLD_IN_THREAD && !tiled &&

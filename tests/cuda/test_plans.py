@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+import gpu_shim
 import pytest
 from dsum_plans import channels_plan, groups_plan
 from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
@@ -164,6 +165,25 @@ def test_architecture_without_a_row_takes_the_one_below(arch: int, row: int) -> 
     """A device newer than the table is planned as the newest it knows."""
     for shape in golden():
         assert answer(shape, arch) == answer(shape, row), shape
+
+
+@needs_shim
+def test_a_general_plan_says_why() -> None:
+    """Every family that was asked says what it does not take, and no other plan says anything."""
+    for shape in golden():
+        for arch in (80, 90):
+            plan, _ = plan_of(shape, arch)
+            assert bool(plan.why_general()) == ("general" in plan.describe()), shape
+    types = dtypes_of(FORWARD, LAYER, "f16", False)
+    rows = Plan(FORWARD, LAYER, 8, 1024, types, arch=90)
+    assert rows.why_general() == ""
+    plan, _ = plan_of("forward layer channels f16 nchw 0 128 49", 90)
+    why = plan.why_general()
+    for family in ("rows", "channels", "rows at several strides", "groups"):
+        assert f"kernels of {family} do not take " in why
+    statistics = {role: types[role] for role in ("x", "mean")} | {"m2": "f32"}
+    plan = Plan(gpu_shim.STATISTICS, LAYER, 8, 1024, statistics, arch=90)
+    assert plan.why_general() == "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD"
 
 
 @needs_shim

@@ -3,6 +3,7 @@ falls back to torch's operators, tracing, and DTensor."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 import planish
 import torch
 from planish import _asked, _call, _ops, _stage_calls
+from planish._library import ERROR_OVERLAP, ERROR_UNAVAILABLE, library
 from torch import Tensor
 
 FORWARD = "planish::norm_forward (stages)"
@@ -264,7 +266,7 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
     class Refused:
         @staticmethod
         def _op(*_: Any) -> None:
-            raise RuntimeError("planish has no kernel for this: none")
+            raise RuntimeError("planish: no kernel")
 
     class Operator:
         default = Refused
@@ -278,10 +280,38 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
             return getattr(torch, name)
 
     monkeypatch.setattr(_derivatives, "torch", Operators())
+    with pytest.raises(RuntimeError, match="no kernel"):  # by its words it is not known
+        run(cases["dropout"])
+    monkeypatch.setattr(type(library()), "take_thrown", lambda _: ERROR_UNAVAILABLE)
     calls = Calls()
     found = [run(case) for case in cases.values()]
     assert calls.on_planish(BACKWARD) == 0
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_thrown_status_is_a_number() -> None:
+    """It is kept for whoever catches the exception, once, and for the thread that threw."""
+    rows = torch.randn(5, 8)
+    x, out = rows[:4], rows[1:]
+    library().take_thrown()
+
+    def refused(seen: list[int]) -> None:
+        with pytest.raises(RuntimeError, match="y shares memory with x"):
+            options = _call.pack_options(rms=True, save=False)
+            axes = _call.pack_axes([1], [1])
+            torch.ops.planish.norm_into(x, *[None] * 4, axes, options, 1e-5, out, None)
+        seen.append(library().take_thrown())
+
+    seen: list[int] = []
+    refused(seen)
+    assert seen == [ERROR_OVERLAP] and library().take_thrown() == 0
+    thread = threading.Thread(target=refused, args=(seen,))
+    thread.start()
+    thread.join()
+    assert seen == [ERROR_OVERLAP] * 2 and library().take_thrown() == 0
+    with pytest.raises(RuntimeError):  # not one of planish's refusals
+        torch.ops.planish.norm_into(x, *[None] * 4, [1], [1], 1e-5, True, 3.5, out, None)
+    assert library().take_thrown() == 0
 
 
 def test_transforms_see_a_kernel() -> None:

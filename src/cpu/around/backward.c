@@ -14,7 +14,7 @@
 typedef struct staged_block {
     const cpu_job *job;
     size_t row_bytes;
-    unsigned direct; /* roles whose rows are as scratch is: they are read and written in place */
+    role_set direct; /* roles whose rows are as scratch is: they are read and written in place */
     char *batch[BATCH_KINDS];
     char *rows[SCRATCH_ROWS];           /* NULL: not needed */
     const char *gathered[SCRATCH_ROWS]; /* what is in them that rows may share */
@@ -39,15 +39,15 @@ static char *data_at(const row_run *run, role of, int64_t r) {
 }
 
 /* Dense in the compute type; of the results, those that do not go past the cache. */
-static unsigned direct_roles(const cpu_job *job) {
+static role_set direct_roles(const cpu_job *job) {
     const problem *p = job->problem;
     const bool streams = job->plan->traffic == TRAFFIC_STREAM && !job->plan->is_double;
     const dtype real = job->plan->is_double ? DTYPE_F64 : DTYPE_F32;
-    unsigned roles = 0;
-    for (unsigned rest = streams ? p->present & ~p->outputs : p->present;
+    role_set roles = 0;
+    for (role_set rest = streams ? p->present & ~p->outputs : p->present;
          rest && p->reduced_count == 1; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (p->dtypes[r] == real && (p->reduced[0].stride[r] == 1 || p->cols == 1))
+        if (p->dtypes[r] == real && (reduced_stride(p, 0, r) == 1 || p->cols == 1))
             roles |= ROLE_BIT(r);
     }
     return roles;

@@ -76,12 +76,12 @@ static char *element_at(const cpu_job *job, role output, int64_t i) {
     int64_t offset = 0;
     for (int k = p->reduced_count - 1; k >= 0; k--)
         if (varies(&p->reduced[k], output)) {
-            offset += i % p->reduced[k].size * p->reduced[k].stride[output];
+            offset += i % p->reduced[k].size * reduced_stride(p, k, output);
             i /= p->reduced[k].size;
         }
     for (int k = p->kept_count - 1; k >= 0; k--)
         if (varies(&p->kept[k], output)) {
-            offset += i % p->kept[k].size * p->kept[k].stride[output];
+            offset += i % p->kept[k].size * kept_stride(p, k, output);
             i /= p->kept[k].size;
         }
     return job->data[output] + offset * dtype_bytes(p->dtypes[output]);
@@ -95,7 +95,7 @@ static bool row_is_dense(const problem *p, role output) {
         const axis *a = &p->reduced[k];
         if (!varies(a, output))
             continue;
-        dense &= a->stride[output] == span;
+        dense &= axis_stride(p, a, output) == span;
         span *= a->size;
     }
     return dense;

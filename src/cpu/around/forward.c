@@ -12,7 +12,7 @@ typedef struct staged_block {
     const stage_kernels *kernels;
     char *slot;
     philox draw;
-    unsigned direct;                 /* roles whose rows can be read and written where they are */
+    role_set direct;                 /* roles whose rows can be read and written where they are */
     const char *loaded[STAGED_ROWS]; /* what of a tensor is in each of the slot's rows */
     double largest;                  /* |y| so far */
 } staged_block;
@@ -27,16 +27,16 @@ static char *slot_row(const staged_block *b, int place) {
 }
 
 /* Roles whose rows are dense elements of the compute type; of bytes, dense ones. */
-static unsigned direct_roles(const cpu_job *job) {
+static role_set direct_roles(const cpu_job *job) {
     const problem *p = job->problem;
     const dtype real = job->plan->is_double ? DTYPE_F64 : DTYPE_F32;
-    unsigned direct = 0;
-    for (unsigned rest = p->reduced_count == 1 ? p->present : 0; rest; rest &= rest - 1) {
+    role_set direct = 0;
+    for (role_set rest = p->reduced_count == 1 ? p->present : 0; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         const role_types types = types_of(r);
         const bool fits = types == TYPES_REAL ? p->dtypes[r] == real
                                               : types == TYPES_BYTE || types == TYPES_QUANTISED;
-        if (fits && (p->reduced[0].stride[r] == 1 || p->cols == 1))
+        if (fits && (reduced_stride(p, 0, r) == 1 || p->cols == 1))
             direct |= ROLE_BIT(r);
     }
     return direct;

@@ -27,14 +27,14 @@ static bool rows_are_dense(const problem *p) {
     const axis *inner = &p->reduced[p->reduced_count - 1];
     if (p->reduced_count > 1)
         return false;
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         const role_axes axes = axes_of(r);
         const bool of_row = axes != AXES_KEPT && axes < AXES_BLOCKS;
-        if (of_row && inner->stride[r] != 1 && p->cols > 1)
+        if (of_row && axis_stride(p, inner, r) != 1 && p->cols > 1)
             return false;
     }
-    return p->around.dropout_p == 0 || inner->index_step == 1;
+    return p->around.dropout_p == 0 || axis_index_step(p, inner) == 1;
 }
 
 static int64_t batch_rows(const problem *p, size_t row_bytes) {

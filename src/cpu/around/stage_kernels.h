@@ -7,7 +7,7 @@
 #define PLANISH_CPU_STAGE_KERNELS_H
 
 #include "cpu/around/philox.h"
-#include "roles.h"
+#include "dtypes.h"
 
 /* Elements in the compute type are void; `n` of them, in place where there is a first operand
  * alone. Numbers are rounded to the compute type. */

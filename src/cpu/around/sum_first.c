@@ -23,16 +23,15 @@ static bool lies_alike(const problem *p) {
         const int64_t *strides = list ? reduced : kept;
         for (int k = 0; k < (list ? p->reduced_count : p->kept_count); k++)
             if (strides[k] == 1 && axes[k].size > 1)
-                return axes[k].stride[ROLE_X] == 1 &&
-                       (!has(p, ROLE_RESIDUAL) || axes[k].stride[ROLE_RESIDUAL] == 1);
+                return axis_stride(p, &axes[k], ROLE_X) == 1 &&
+                       (!has(p, ROLE_RESIDUAL) || axis_stride(p, &axes[k], ROLE_RESIDUAL) == 1);
     }
     return false;
 }
 
 void sum_first_plan(cpu_plan *plan, const problem *p) {
     const sum_place place = stages_sum_place(p);
-    plan->sum =
-        (sum_cut){.is_first = true, .offset = plan->workspace_bytes, .general = !lies_alike(p)};
+    plan->sum = (sum_cut){.offset = plan->workspace_bytes, .general = !lies_alike(p)};
     if (place == SUM_IN_WORKSPACE)
         plan->workspace_bytes +=
             ((size_t)(p->rows * p->cols) * (size_t)dtype_bytes(p->around.sum) + 63) & ~(size_t)63;
@@ -217,9 +216,10 @@ static void make_rows(const cpu_job *job, int64_t row, int64_t rows) {
 /* ---- The data -------------------------------------------------------------------------------- */
 
 static sum_axis axis_of(const sum_maker *m, const axis *a, int64_t s_stride) {
-    sum_axis made = {.size = a->size, .index_step = a->index_step};
+    const problem *p = m->problem;
+    sum_axis made = {.size = a->size, .index_step = axis_index_step(p, a)};
     for (int t = 0; t < SUM_S; t++)
-        made.stride[t] = m->data[t] ? a->stride[roles[t]] * dtype_bytes(m->type[t]) : 0;
+        made.stride[t] = m->data[t] ? axis_stride(p, a, roles[t]) * dtype_bytes(m->type[t]) : 0;
     made.stride[SUM_S] = s_stride * dtype_bytes(m->type[SUM_S]);
     return made;
 }

@@ -13,7 +13,7 @@
 #include "cpu/common/job.h"
 #include "stages.h"
 
-/* Completes the plan of the norm of s (stages_norm_of_sum) to one of p. */
+/* Completes the plan of the norm of s by the step that makes s, whose problem is p. */
 void sum_first_plan(cpu_plan *plan, const problem *p);
 
 enum { SUM_X, SUM_RESIDUAL, SUM_COLUMN_SCALE, SUM_ROW_SCALE, SUM_MASK, SUM_S, SUM_TENSORS };

@@ -2,19 +2,15 @@
 #include "cpu/around/staged.h"
 #include "cpu/common/stretch.h"
 
-static int64_t stride_of(const axis *a, int r) {
-    return r == ROLE_COUNT ? a->index_step : a->stride[r];
-}
-
 void staged_each_run(const problem *p, int r, staged_visit *visit, void *context) {
     const axis *inner = &p->reduced[p->reduced_count - 1];
     for (int64_t at = 0; at < p->cols; at += inner->size) {
         int64_t offset = 0, rest = at / inner->size;
         for (int k = p->reduced_count - 2; k >= 0; k--) {
-            offset += rest % p->reduced[k].size * stride_of(&p->reduced[k], r);
+            offset += rest % p->reduced[k].size * reduced_stride(p, k, r);
             rest /= p->reduced[k].size;
         }
-        visit(context, at, offset, stride_of(inner, r), inner->size);
+        visit(context, at, offset, axis_stride(p, inner, r), inner->size);
     }
 }
 
@@ -100,7 +96,7 @@ void staged_round(const cpu_plan *plan, void *row, dtype to, int64_t count, void
 int64_t staged_row_index(const problem *p, int64_t row) {
     int64_t index = 0;
     for (int k = p->kept_count - 1; k >= 0; k--) {
-        index += row % p->kept[k].size * p->kept[k].index_step;
+        index += row % p->kept[k].size * axis_index_step(p, &p->kept[k]);
         row /= p->kept[k].size;
     }
     return index;

@@ -59,7 +59,7 @@ static const char *next_of(const cpu_job *job, role r, int64_t tile, int64_t las
 
 static tile_side side_of(const problem *p, const row_run *run, role r) {
     const int bytes = dtype_bytes(p->dtypes[r]);
-    return (tile_side){run->data[r], run->pitch[r], p->reduced[0].stride[r] * bytes, p->dtypes[r]};
+    return (tile_side){run->data[r], run->pitch[r], reduced_stride(p, 0, r) * bytes, p->dtypes[r]};
 }
 
 static channel_tile tile_of(const cpu_job *job, int64_t pixels) {
@@ -95,7 +95,7 @@ static void forward_tile(const channel_thread *thread, int64_t tile, int64_t las
         .kind = p->kind,
         .activation = p->activation,
     };
-    thread->kernels->forward[kernel_kind(p)](&args);
+    thread->kernels->forward[kernel_kind(p->kind, p->activation)](&args);
 }
 
 static void backward_tile(const channel_thread *thread, int64_t tile, int64_t last,
@@ -125,7 +125,7 @@ static void backward_tile(const channel_thread *thread, int64_t tile, int64_t la
         .activation = p->activation,
         .bias = thread->bias,
     };
-    thread->kernels->backward[kernel_kind(p)](&args);
+    thread->kernels->backward[kernel_kind(p->kind, p->activation)](&args);
 }
 
 static void backward_block(const channel_thread *thread, int64_t block, int64_t tile,

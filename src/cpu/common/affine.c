@@ -6,21 +6,21 @@ char *affine_element(const cpu_job *job, role r, int64_t i) {
     int64_t offset = 0;
     for (int k = p->reduced_count - 1; k >= 0; k--)
         if (p->reduced[k].affine) {
-            offset += i % p->reduced[k].size * p->reduced[k].stride[r];
+            offset += i % p->reduced[k].size * reduced_stride(p, k, r);
             i /= p->reduced[k].size;
         }
     for (int k = p->kept_count - 1; k >= 0; k--)
         if (p->kept[k].affine) {
-            offset += i % p->kept[k].size * p->kept[k].stride[r];
+            offset += i % p->kept[k].size * kept_stride(p, k, r);
             i /= p->kept[k].size;
         }
     return job->data[r] + offset * dtype_bytes(p->dtypes[r]);
 }
 
-static bool continues(const axis *a, role r, int64_t *span) {
+static bool continues(const problem *p, const axis *a, role r, int64_t *span) {
     if (!a->affine)
         return true;
-    const bool next = a->stride[r] == *span;
+    const bool next = axis_stride(p, a, r) == *span;
     *span *= a->size;
     return next;
 }
@@ -29,9 +29,9 @@ bool affine_is_dense(const problem *p, role r) {
     int64_t span = 1;
     bool dense = true;
     for (int k = p->reduced_count - 1; k >= 0; k--)
-        dense &= continues(&p->reduced[k], r, &span);
+        dense &= continues(p, &p->reduced[k], r, &span);
     for (int k = p->kept_count - 1; k >= 0; k--)
-        dense &= continues(&p->kept[k], r, &span);
+        dense &= continues(p, &p->kept[k], r, &span);
     return dense;
 }
 

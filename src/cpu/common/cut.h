@@ -7,6 +7,7 @@
 #define PLANISH_CPU_CUT_H
 
 #include "cpu/common/kernels.h"
+#include "problem.h"
 
 typedef enum cpu_path {
     PATH_EMPTY, /* no elements: only dweight and dbias (zeros) and statistics (NaN) are written */
@@ -89,10 +90,9 @@ typedef struct staged_cut {
     bool general;                   /* elements are brought to and fro one by one */
 } staged_cut;
 
-/* What the norm reads is made first, piece by piece (cpu/around/sum_first.h). Path and cut are then
- * those of the norm alone. */
+/* How what the norm reads is made where a step makes it, piece by piece (cpu/around/sum_first.h);
+ * path, cut and the rest are those of the norm's step. */
 typedef struct sum_cut {
-    bool is_first;
     bool general;  /* elements are brought together one by one */
     size_t offset; /* of what is made, where that has no other memory */
 } sum_cut;
@@ -109,7 +109,6 @@ typedef struct cpu_plan {
     int sums;                  /* dweight and dbias: how many of them are wanted */
     block_slices slices;       /* of PATH_ROWS, PATH_STRIDED and PATH_CHANNELS */
     sum_cut sum;
-    bool is_modulated; /* path, cut and the rest are of stages_norm_of_modulation() */
     size_t workspace_bytes;
     union { /* by path; PATH_EMPTY has none */
         rows_cut rows;

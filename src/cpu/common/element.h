@@ -3,8 +3,11 @@
 #ifndef PLANISH_CPU_ELEMENT_H
 #define PLANISH_CPU_ELEMENT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "cpu/vectors/bits.h"
-#include "problem.h"
+#include "dtypes.h"
 
 static inline double element_load(const void *p, dtype type) {
     switch (type) {

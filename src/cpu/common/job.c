@@ -6,7 +6,7 @@ row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
     const axis *inner = &p->kept[p->kept_count - 1];
     row_run run = {0};
     /* A tensor without elements may have no data and any strides. */
-    unsigned roles = p->cols ? p->present : p->present & ~(unsigned)(FULL_ROLES | AFFINE_ROLES);
+    role_set roles = p->cols ? p->present : p->present & ~(FULL_ROLES | AFFINE_ROLES);
     if (p->kept_count == 1) {
         run.rows = end - row;
         for (; roles; roles &= roles - 1) {
@@ -29,7 +29,7 @@ row_run row_run_at(const cpu_job *job, int64_t row, int64_t end) {
         const int bytes = dtype_bytes(p->dtypes[r]);
         int64_t offset = 0;
         for (int k = 0; k < p->kept_count; k++)
-            offset += index[k] * p->kept[k].stride[r];
+            offset += index[k] * kept_stride(p, k, r);
         run.data[r] = job->data[r] + offset * bytes;
         run.pitch[r] = pitch[r];
     }

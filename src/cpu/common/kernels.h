@@ -7,7 +7,6 @@
 #define PLANISH_CPU_KERNELS_H
 
 #include "cpu/common/element.h"
-#include "problem.h"
 
 /* A mean, rstd or m2 for each row; data NULL: absent. Pitches are in bytes throughout. */
 typedef struct row_stat {
@@ -98,8 +97,8 @@ typedef struct cpu_hints {
 /* Kernels are told apart by planish_kind where a norm is alone; where something follows it, the
  * fused kernel is for norms of either kind. */
 enum { KINDS = 2, KIND_FUSED = KINDS, KERNEL_KINDS };
-static inline int kernel_kind(const problem *p) {
-    return p->activation == PLANISH_IDENTITY ? (int)p->kind : KIND_FUSED;
+static inline int kernel_kind(planish_kind kind, planish_activation activation) {
+    return activation == PLANISH_IDENTITY ? (int)kind : KIND_FUSED;
 }
 
 typedef struct forward_args {

@@ -20,10 +20,10 @@ static void for_each_stretch(const problem *p, role r, stretch visit, void *cont
     for (int64_t at = 0; at < p->cols; at += inner->size) {
         int64_t offset = 0, rest = at / inner->size;
         for (int k = p->reduced_count - 2; k >= 0; k--) {
-            offset += rest % p->reduced[k].size * p->reduced[k].stride[r];
+            offset += rest % p->reduced[k].size * reduced_stride(p, k, r);
             rest /= p->reduced[k].size;
         }
-        visit(context, at, offset, inner->stride[r], inner->size);
+        visit(context, at, offset, axis_stride(p, inner, r), inner->size);
     }
 }
 
@@ -133,7 +133,7 @@ static void forward_row(const strided_block *b, const row_run *run, const void *
         .kind = p->kind,
         .activation = p->activation,
     };
-    kernels_of(plan)->forward[kernel_kind(p)](&args);
+    kernels_of(plan)->forward[kernel_kind(p->kind, p->activation)](&args);
     if (args.y)
         scatter(b, run, ROLE_Y, ROW_RESULT);
 }
@@ -164,7 +164,7 @@ static void backward_row(const strided_block *b, const row_run *run, const void 
         .activation = p->activation,
         .bias = bias,
     };
-    kernels_of(plan)->backward[kernel_kind(p)](&args);
+    kernels_of(plan)->backward[kernel_kind(p->kind, p->activation)](&args);
     if (args.dx)
         scatter(b, run, ROLE_DX, ROW_RESULT);
 }

@@ -15,8 +15,8 @@ typedef struct plane_view {
 
 static plane_view view_of(const problem *p, role r, int64_t rows) {
     const axis *inner = &p->kept[p->kept_count - 1];
-    plane_view v = {group_channels(p), inner->stride[r], p->reduced[0].stride[r],
-                    p->reduced[p->reduced_count - 1].stride[r]};
+    plane_view v = {group_channels(p), axis_stride(p, inner, r), reduced_stride(p, 0, r),
+                    reduced_stride(p, p->reduced_count - 1, r)};
     if (p->reduced_count == 1) {
         v.channel = v.row;
         v.channels = rows;

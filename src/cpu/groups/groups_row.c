@@ -29,7 +29,7 @@ static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64
         .kind = p->kind,
         .activation = p->activation,
     };
-    kernels->forward[kernel_kind(p)](&args);
+    kernels->forward[kernel_kind(p->kind, p->activation)](&args);
 }
 
 static void backward_rows(const cpu_job *job, const group_kernels *kernels, int64_t row, int count,
@@ -64,7 +64,7 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
         .dweight = group_row_sums(job, 0, row),
         .dbias = group_row_sums(job, 1, row),
     };
-    kernels->backward[kernel_kind(p)](&args);
+    kernels->backward[kernel_kind(p->kind, p->activation)](&args);
 }
 
 void group_rows(const cpu_job *job, dtype element, int64_t row, int count, const row_run *run,

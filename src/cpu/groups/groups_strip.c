@@ -4,7 +4,7 @@
 
 /* Bytes from pixel to pixel. */
 static int64_t pixel_pitch(const problem *p, role r) {
-    return p->reduced[p->reduced_count - 1].stride[r] * dtype_bytes(p->dtypes[r]);
+    return reduced_stride(p, p->reduced_count - 1, r) * dtype_bytes(p->dtypes[r]);
 }
 
 void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
@@ -43,7 +43,7 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
             .dbias = group_row_sums(job, 1, row),
             .scratch = slot_data(job, &cut->slots, slot),
         };
-        kernels->strip_backward[kernel_kind(p)](&args);
+        kernels->strip_backward[kernel_kind(p->kind, p->activation)](&args);
         return;
     }
     const strip_forward_args args = {
@@ -68,5 +68,5 @@ void group_strip(const cpu_job *job, int slot, int64_t row, int64_t rows) {
         .activation = p->activation,
         .scratch = slot_data(job, &cut->slots, slot),
     };
-    kernels->strip_forward[kernel_kind(p)](&args);
+    kernels->strip_forward[kernel_kind(p->kind, p->activation)](&args);
 }

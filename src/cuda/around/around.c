@@ -44,14 +44,14 @@ static bool takes_blocks(const problem *p, const rows_constants *c) {
 bool around_is_dense(const problem *p) {
     if (p->kept_count > 2 || p->reduced_count != 1)
         return false;
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        const int64_t stride = p->reduced[0].stride[r];
+        const int64_t stride = reduced_stride(p, 0, r);
         if (p->cols > 1 && ((is_full(r) && stride != 1) ||
                             (around_is_of_columns(r) && stride != 0 && stride != 1)))
             return false;
     }
-    return p->cols == 1 || p->around.dropout_p == 0 || p->reduced[0].index_step == 1;
+    return p->cols == 1 || p->around.dropout_p == 0 || axis_index_step(p, &p->reduced[0]) == 1;
 }
 
 /* What the norm reads. */
@@ -67,8 +67,13 @@ static dtype sum_type(const problem *p) {
 static int index_alignment(const problem *p) {
     uint64_t bits = 4;
     for (int k = 0; k < p->kept_count; k++)
-        bits |= (uint64_t)p->kept[k].index_step;
+        bits |= (uint64_t)axis_index_step(p, &p->kept[k]);
     return (int)(bits & ~(bits - 1));
+}
+
+int64_t around_stride(const cuda_plan *plan, int level, role r) {
+    const int axis = plan->around.axis[level];
+    return axis ? kept_stride(plan->problem, axis - 1, r) : 0;
 }
 
 uint64_t around_dropped(double p) {
@@ -87,9 +92,11 @@ void around_describe(cuda_spec *spec, const problem *p) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-static bool around_plan_make(cuda_plan *plan, const problem *p) {
-    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD || !around_is_dense(p))
-        return false;
+static const char *around_plan_make(cuda_plan *plan, const problem *p) {
+    if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
+        return "this pass";
+    if (!around_is_dense(p))
+        return AROUND_NOT_DENSE;
     cuda_spec *spec = &plan->main;
     rows_constants *c = &spec->rows;
     stages_constants *s = &spec->stages;
@@ -107,7 +114,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
                      &plan->limits);
     c->ring_slots = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
-        return false;
+        return "scales of blocks that no power of two lanes share";
     s->gate_in_shared = around_gate_can_wait(spec);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     around_set_blocks(&plan->limits, spec);
@@ -123,18 +130,17 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
                                  .scale_most = p->around.scale_most};
     for (int k = 0; k < p->kept_count; k++) {
         const int level = k + 2 - p->kept_count; /* the inner one is 1 */
-        plan->around.index[level] = p->kept[k].index_step;
-        for (role r = 0; r < ROLE_COUNT; r++)
-            plan->around.stride[level][r] = p->kept[k].stride[r];
+        plan->around.index[level] = axis_index_step(p, &p->kept[k]);
+        plan->around.axis[level] = k + 1;
     }
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (plan->around.stride[0][r] || plan->around.stride[1][r])
-            s->varies |= (int32_t)ROLE_BIT(r == ROLE_X ? ROLE_BRANCH : r);
-        if (around_is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
-            s->alike |= (int32_t)ROLE_BIT(r);
+        if (around_stride(plan, 0, r) || around_stride(plan, 1, r))
+            role_words_add(&s->varies, r == ROLE_X ? ROLE_BRANCH : r);
+        if (around_is_of_columns(r) && p->cols > 1 && reduced_stride(p, 0, r) == 0)
+            role_words_add(&s->alike, r);
     }
-    return true;
+    return NULL;
 }
 
 static void around_plan_size(cuda_plan *plan) {
@@ -168,8 +174,8 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         spec.access[r] = 16;
         if (spec.type[r] != DTYPE_NONE && r != ROLE_X && b[outside])
             spec.access[r] = common_alignment((uint64_t)(uintptr_t)b[outside] |
-                                              (uint64_t)(plan->around.stride[0][outside] * bytes) |
-                                              (uint64_t)(plan->around.stride[1][outside] * bytes));
+                                              (uint64_t)(around_stride(plan, 0, outside) * bytes) |
+                                              (uint64_t)(around_stride(plan, 1, outside) * bytes));
     }
     spec.kernel = CUDA_FORWARD;
     forward_fit_buffers(plan, &spec);
@@ -236,8 +242,9 @@ static void around_launch_arguments(const cuda_plan *plan, void *const buffers[R
         const int64_t bytes = role_bytes(&l->spec, r);
         if (l->spec.type[r] == DTYPE_NONE || r == ROLE_X)
             continue;
-        a->tensor[r] = (cuda_around_tensor){buffers[outside], around->stride[0][outside] * bytes,
-                                            around->stride[1][outside] * bytes};
+        a->tensor[r] =
+            (cuda_around_tensor){buffers[outside], around_stride(plan, 0, outside) * bytes,
+                                 around_stride(plan, 1, outside) * bytes};
     }
     if (clears) {
         launches[0].blocks_x = launches[0].blocks_y = 1;
@@ -269,6 +276,7 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
 }
 
 const cuda_family around_family = {
+    .name = "rows with stages",
     .plan_make = around_plan_make,
     .plan_size = around_plan_size,
     .plan_describe = around_plan_describe,

@@ -23,6 +23,11 @@ bool around_is_of_columns(role r);
 /* Whether rows lie along at most two axes, and a row's elements are neighbours in every tensor that
  * has them all. */
 bool around_is_dense(const problem *p);
+#define AROUND_NOT_DENSE                                                                           \
+    "rows along three axes or more, or whose elements are not neighbours in every tensor"
+
+/* How far a tensor's rows are apart at one of two levels, in elements. */
+int64_t around_stride(const cuda_plan *plan, int level, role r);
 
 /* p * 2^32, rounded up: words below drop an element. */
 uint64_t around_dropped(double p);

@@ -175,31 +175,35 @@ static void set_levels(cuda_plan *plan, const problem *p) {
             level = !level;
         if (level == 1)
             a->inner_rows = p->kept[k].size;
-        a->index[level] = p->kept[k].index_step;
-        for (role r = 0; r < ROLE_COUNT; r++)
-            a->stride[level][r] = p->kept[k].stride[r];
+        a->index[level] = axis_index_step(p, &p->kept[k]);
+        a->axis[level] = k + 1;
     }
     a->samples = s->by_sample && a->inner_rows > 0 ? p->rows / a->inner_rows : 1;
     uint64_t bits = 4;
     for (int k = 0; k < p->kept_count; k++)
-        bits |= (uint64_t)p->kept[k].index_step;
+        bits |= (uint64_t)axis_index_step(p, &p->kept[k]);
     s->index_aligned = (int32_t)(bits & ~(bits - 1));
-    for (unsigned rest = p->present; rest; rest &= rest - 1) {
+    for (role_set rest = p->present; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (a->stride[0][r] || a->stride[1][r])
-            s->varies |= (int32_t)ROLE_BIT(r);
-        if (around_is_of_columns(r) && p->cols > 1 && p->reduced[0].stride[r] == 0)
-            s->alike |= (int32_t)ROLE_BIT(r);
+        if (around_stride(plan, 0, r) || around_stride(plan, 1, r))
+            role_words_add(&s->varies, r);
+        if (around_is_of_columns(r) && p->cols > 1 && reduced_stride(p, 0, r) == 0)
+            role_words_add(&s->alike, r);
     }
 }
 
-static bool make(cuda_plan *plan, const problem *p) {
+static const char *make(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
     stages_constants *s = &spec->stages;
     const modulation m = modulation_of(p);
-    if (p->pass != PLANISH_BACKWARD || !around_is_dense(p) || m == BY_OTHERS ||
-        !sums_by_columns(p) || p->rows < 1)
-        return false;
+    if (p->pass != PLANISH_BACKWARD || p->rows < 1)
+        return "no rows, or this pass";
+    if (!around_is_dense(p))
+        return AROUND_NOT_DENSE;
+    if (m == BY_OTHERS)
+        return "gradients of a modulation that rows do not share by samples";
+    if (!sums_by_columns(p))
+        return "weights or a column_scale that vary from row to row, or not along all of a row";
     around_describe(spec, p);
     spec->kernel = CUDA_AROUND_BACKWARD;
     spec->real_double = problem_is_double(p);
@@ -216,14 +220,14 @@ static bool make(cuda_plan *plan, const problem *p) {
     if (shows_digits(p))
         spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
     if (!make_geometry(&plan->limits, spec, p))
-        return false;
+        return "rows so long";
     plan->around = (cuda_around){.dropout_p = p->around.dropout_p};
     set_levels(plan, p);
     size(plan);
     cuda_plan_finish(plan, p, spec->rows.cols,
                      s->by_sample ? plan->around.samples : plan->partials);
     size(plan);
-    return true;
+    return NULL;
 }
 
 static int describe(const cuda_plan *plan, char *text, size_t bytes) {
@@ -246,8 +250,8 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
         spec.access[r] = 16;
         if (spec.type[r] != DTYPE_NONE && b[r])
             spec.access[r] = common_alignment((uint64_t)(uintptr_t)b[r] |
-                                              (uint64_t)(plan->around.stride[0][r] * bytes) |
-                                              (uint64_t)(plan->around.stride[1][r] * bytes));
+                                              (uint64_t)(around_stride(plan, 0, r) * bytes) |
+                                              (uint64_t)(around_stride(plan, 1, r) * bytes));
     }
     spec.rows.ring_slots = 1;
     for (int i = 0; i < STREAMS; i++) /* asynchronous copies need 4 bytes */
@@ -325,9 +329,9 @@ static cuda_launch *add_samples(const cuda_plan *plan, void *const *b, const sum
         .scale = b[ROLE_SCALE],
         .dscale = b[ROLE_DSCALE],
         .dshift = b[ROLE_DSHIFT],
-        .scale_stride = a->stride[0][ROLE_SCALE] * role_bytes(spec, ROLE_SCALE),
-        .dscale_stride = a->stride[0][ROLE_DSCALE] * role_bytes(spec, ROLE_DSCALE),
-        .dshift_stride = a->stride[0][ROLE_DSHIFT] * role_bytes(spec, ROLE_DSHIFT),
+        .scale_stride = around_stride(plan, 0, ROLE_SCALE) * role_bytes(spec, ROLE_SCALE),
+        .dscale_stride = around_stride(plan, 0, ROLE_DSCALE) * role_bytes(spec, ROLE_DSCALE),
+        .dshift_stride = around_stride(plan, 0, ROLE_DSHIFT) * role_bytes(spec, ROLE_DSHIFT),
         .samples = a->samples,
         .parts = a->parts};
     return l + 1;
@@ -357,8 +361,8 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = role_bytes(spec, r);
         if (spec->type[r] != DTYPE_NONE && r != ROLE_Y)
-            a->tensor[r] = (cuda_around_tensor){buffers[r], around->stride[0][r] * bytes,
-                                                around->stride[1][r] * bytes};
+            a->tensor[r] = (cuda_around_tensor){buffers[r], around_stride(plan, 0, r) * bytes,
+                                                around_stride(plan, 1, r) * bytes};
     }
     launches[0].blocks_x = plan->partials * spec->cluster;
     launches[0].blocks_y = 1;
@@ -381,6 +385,7 @@ static unsigned threads(const cuda_spec *spec) {
 }
 
 const cuda_family around_backward_family = {
+    .name = "rows with stages",
     .plan_make = make,
     .plan_size = size,
     .plan_describe = describe,

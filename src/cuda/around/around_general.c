@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cuda/around/around.h"
+#include "cuda/common/axes.h"
 #include "cuda/common/integers.h"
 #include "stages.h"
 
@@ -17,19 +18,9 @@ static const role roles[CUDA_AROUND_ROLES - 1] = {
     ROLE_SUM, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE, ROLE_SHIFT, ROLE_GATE, ROLE_MASK,
     ROLE_Q,   ROLE_Y_SCALES};
 
-static void append_axes(cuda_plan *plan, const axis *list, int count, bool reduced) {
-    for (int k = 0; k < count; k++) {
-        cuda_axis *a = &plan->axis[plan->axis_count++];
-        *a =
-            (cuda_axis){.size = list[k].size, .reduced = reduced, .index_step = list[k].index_step};
-        for (role r = 0; r < ROLE_COUNT; r++)
-            a->stride[r] = list[k].stride[r] * dtype_bytes((dtype)plan->main.type[r]);
-    }
-}
-
-static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
+static const char *around_general_plan_make(cuda_plan *plan, const problem *p) {
     if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
-        return false;
+        return "this pass";
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
     around_describe(spec, p);
@@ -41,10 +32,9 @@ static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
                             : p->around.sum != DTYPE_NONE ? p->around.sum
                             : spec->stages.is_double      ? DTYPE_F64
                                                           : DTYPE_F32;
-    append_axes(plan, p->kept, p->kept_count, false);
-    append_axes(plan, p->reduced, p->reduced_count, true);
+    plan->axis_count = p->kept_count + p->reduced_count;
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
-    const bool dense = p->reduced[p->reduced_count - 1].stride[ROLE_X] == 1;
+    const bool dense = reduced_stride(p, p->reduced_count - 1, ROLE_X) == 1;
     spec->general = (general_constants){.warps = WARPS};
     spec->general.lanes = p->cols < t->short_row || !dense ? ACROSS : 1;
     spec->general.slices = 32 * WARPS / spec->general.lanes;
@@ -53,7 +43,7 @@ static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
                                  .scale_stride = p->around.scale_stride,
                                  .scale_least = p->around.scale_least,
                                  .scale_most = p->around.scale_most};
-    return true;
+    return NULL;
 }
 
 static void around_general_plan_size(cuda_plan *plan) {
@@ -79,12 +69,14 @@ static int around_general_launch_specs(const cuda_plan *plan, void *const buffer
 }
 
 static void set_axes(const cuda_plan *plan, cuda_around_general_args *a) {
-    for (int k = 0; k < plan->axis_count; k++) {
-        const cuda_axis *from = &plan->axis[k];
-        a->axis[k].size = from->size;
+    cuda_axes axes;
+    cuda_axes_of(&axes, plan->problem);
+    for (int k = 0; k < axes.count; k++) {
+        const cuda_axis *from = &axes.axis[k];
+        a->axis[k].size = from->of->size;
         for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
-            a->axis[k].stride[i] = from->stride[roles[i]];
-        a->axis[k].stride[CUDA_AROUND_ROLES - 1] = from->index_step;
+            a->axis[k].stride[i] = cuda_axis_bytes(&axes, from, roles[i]);
+        a->axis[k].stride[CUDA_AROUND_ROLES - 1] = axis_index_step(plan->problem, from->of);
         *(from->reduced ? &a->inner : &a->outer) += 1;
     }
 }

@@ -21,6 +21,7 @@ static const role roles[CUDA_SUM_TENSORS] = {ROLE_X,         ROLE_RESIDUAL,     
                                              ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_MASK};
 
 typedef struct cuda_sum_axis sum_axis;
+enum { MOST_AXES = PLANISH_MAX_NDIM + 2 };
 
 /* Whose memory that is, where it is any tensor's. */
 static role role_of(const cuda_sum *sum, int t) {
@@ -67,12 +68,13 @@ typedef struct own_strides {
     const int64_t *x, *s;
 } own_strides;
 
-static sum_axis axis_of(const cuda_sum *sum, const axis *a, int k, own_strides own) {
-    sum_axis made = {.size = a->size, .index_step = a->index_step};
+static sum_axis axis_of(const cuda_sum *sum, const problem *p, const axis *a, int k,
+                        own_strides own) {
+    sum_axis made = {.size = a->size, .index_step = axis_index_step(p, a)};
     for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
         const int64_t stride = t == SUM_X && own.x   ? own.x[k]
                                : t == SUM_S && own.s ? own.s[k]
-                                                     : a->stride[role_of(sum, t)];
+                                                     : axis_stride(p, a, role_of(sum, t));
         made.stride[t] = stride * role_bytes(&sum->spec, roles[t]);
     }
     return made;
@@ -125,29 +127,46 @@ static void describe(cuda_sum *sum, const problem *p) {
     sum->dropout_p = p->around.dropout_p;
 }
 
-/* How it is cut, once the types are known. */
-static void cut(cuda_sum *sum, const problem *p, own_strides kept, own_strides reduced) {
-    cuda_spec *spec = &sum->spec;
-    sum_constants *c = &spec->sum;
+/* Its axes, by the strides of s, the smallest last; returns how many. */
+static int sum_axes(const cuda_sum *sum, const problem *p, sum_axis axes[MOST_AXES]) {
+    int64_t strides[2][PLANISH_MAX_NDIM];
+    own_strides kept = {NULL, NULL}, reduced = {NULL, NULL};
     int count = 0;
+    if (sum->is_last) {
+        stages_dx_strides(p, strides[0], strides[1]);
+        kept.x = strides[0];
+        reduced.x = strides[1];
+    } else {
+        stages_sum_strides(p, strides[0], strides[1]);
+        kept.s = strides[0];
+        reduced.s = strides[1];
+    }
     for (int k = 0; k < p->kept_count; k++) {
-        const sum_axis a = axis_of(sum, &p->kept[k], k, kept);
-        insert(sum->axis, &count, &a);
+        const sum_axis a = axis_of(sum, p, &p->kept[k], k, kept);
+        insert(axes, &count, &a);
     }
     for (int k = 0; k < p->reduced_count; k++) {
-        const sum_axis a = axis_of(sum, &p->reduced[k], k, reduced);
-        insert(sum->axis, &count, &a);
+        const sum_axis a = axis_of(sum, p, &p->reduced[k], k, reduced);
+        insert(axes, &count, &a);
     }
-    c->axes = merge(sum->axis, count);
-    const sum_axis *inner = &sum->axis[c->axes - 1];
+    return merge(axes, count);
+}
+
+/* How it is cut, once the types are known. */
+static void cut(cuda_sum *sum, const problem *p) {
+    cuda_spec *spec = &sum->spec;
+    sum_constants *c = &spec->sum;
+    sum_axis axes[MOST_AXES];
+    c->axes = sum_axes(sum, p, axes);
+    const sum_axis *inner = &axes[c->axes - 1];
     c->width = width_of(spec, inner);
     c->warps = WARPS;
     c->chunks = least(4, most(1, THREAD_BYTES / (c->width * role_bytes(spec, ROLE_X))));
     c->narrow = sum->elements < (int64_t)1 << 31;
-    spec->stages.index_aligned = index_alignment(sum->axis, c->axes, c->width);
+    spec->stages.index_aligned = index_alignment(axes, c->axes, c->width);
     for (int t = 0; t < CUDA_SUM_TENSORS; t++)
         if (is_scale(t) && inner->stride[t] == 0)
-            spec->stages.alike |= (int32_t)ROLE_BIT(roles[t]);
+            role_words_add(&spec->stages.alike, roles[t]);
 }
 
 /* The workspace begins with what the two kernels share. */
@@ -161,12 +180,10 @@ static void add_room(cuda_plan *plan, dtype type) {
 void around_sum_plan(cuda_plan *plan, const problem *p) {
     cuda_sum *sum = &plan->sum;
     const sum_place place = stages_sum_place(p);
-    int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     memset(sum, 0, sizeof *sum);
     describe(sum, p);
     sum->spec.type[ROLE_SUM] = p->around.sum;
-    stages_sum_strides(p, kept, reduced);
-    cut(sum, p, (own_strides){NULL, kept}, (own_strides){NULL, reduced});
+    cut(sum, p);
     sum->place = place == SUM_IN_SUM ? ROLE_SUM : ROLE_Y;
     if (place == SUM_IN_WORKSPACE)
         add_room(plan, p->around.sum);
@@ -174,13 +191,11 @@ void around_sum_plan(cuda_plan *plan, const problem *p) {
 
 void around_dsum_plan(cuda_plan *plan, const problem *p, dtype made) {
     cuda_sum *sum = &plan->sum;
-    int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     memset(sum, 0, sizeof *sum);
     sum->is_last = true;
     describe(sum, p);
     sum->spec.type[ROLE_X] = made;
-    stages_dx_strides(p, kept, reduced);
-    cut(sum, p, (own_strides){kept, NULL}, (own_strides){reduced, NULL});
+    cut(sum, p);
     add_room(plan, made);
 }
 
@@ -208,12 +223,14 @@ void *around_sum_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 cuda_spec around_sum_spec(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared) {
     cuda_spec spec = plan->sum.spec;
+    sum_axis axes[MOST_AXES];
+    sum_axes(&plan->sum, plan->problem, axes);
     for (role r = 0; r < ROLE_COUNT; r++)
         spec.access[r] = 16;
     for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
         uint64_t bits = (uint64_t)(uintptr_t)data_of(&plan->sum, buffers, shared, t);
         for (int k = 0; k < spec.sum.axes - 1; k++)
-            bits |= (uint64_t)plan->sum.axis[k].stride[t];
+            bits |= (uint64_t)axes[k].stride[t];
         spec.access[roles[t]] = common_alignment(bits);
     }
     return spec;
@@ -230,7 +247,7 @@ void around_sum_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT]
                          .keep_factor = 1 / (1 - sum->dropout_p)};
     for (int t = 0; t < CUDA_SUM_TENSORS; t++)
         a->data[t] = data_of(sum, buffers, shared, t);
-    memcpy(a->axis, sum->axis, sizeof a->axis);
+    sum_axes(sum, plan->problem, a->axis);
     l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * 32 * c->warps);
     l->blocks_y = 1;
 }

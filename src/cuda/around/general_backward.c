@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/around/around.h"
+#include "cuda/common/axes.h"
 #include "cuda/common/integers.h"
 
 enum {
@@ -21,66 +22,41 @@ static const role known[CUDA_AROUND_BACK_ROLES] = {
 
 /* ---- Axes ------------------------------------------------------------------------------------ */
 
-static int64_t size_of_stride(int64_t stride) {
-    return stride < 0 ? -stride : stride;
-}
-
-/* Adds axes to the plan's list, those with small strides last. */
-static void insert_axes(cuda_plan *plan, const problem *p, const axis *list, int count,
-                        bool reduced) {
-    for (int k = 0; k < count; k++) {
-        const int64_t stride = size_of_stride(list[k].stride[ROLE_X]);
-        int at = plan->axis_count++;
-        for (; at > 0 && size_of_stride(plan->axis[at - 1].stride[ROLE_X]) <
-                             stride * dtype_bytes(p->dtypes[ROLE_X]);
-             at--)
-            plan->axis[at] = plan->axis[at - 1];
-        plan->axis[at] = (cuda_axis){.size = list[k].size,
-                                     .affine = list[k].affine,
-                                     .reduced = reduced,
-                                     .column = list[k].column,
-                                     .modulated = list[k].modulated,
-                                     .index_step = list[k].index_step};
-        for (int r = 0; r < ROLE_COUNT; r++)
-            plan->axis[at].stride[r] = list[k].stride[r] * dtype_bytes(p->dtypes[r]);
-    }
-}
-
 /* Which axes are the outer ones of a kernel. */
 static bool is_outer(const cuda_axis *a, const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_BACK_ELEMENTS)
         return true;
     if (spec->kernel == CUDA_AROUND_BACK_ROWS)
         return !a->reduced;
-    return spec->around_back.target == AROUND_AFFINE   ? a->affine
-           : spec->around_back.target == AROUND_SCALED ? a->column
-                                                       : a->modulated;
+    return spec->around_back.target == AROUND_AFFINE   ? a->of->affine
+           : spec->around_back.target == AROUND_SCALED ? a->of->column
+                                                       : a->of->modulated;
 }
 
-static int64_t size_of(const cuda_plan *plan, const cuda_spec *spec, bool outer) {
+static int64_t size_of(const cuda_axes *axes, const cuda_spec *spec, bool outer) {
     int64_t size = 1;
-    for (int k = 0; k < plan->axis_count; k++)
-        if (is_outer(&plan->axis[k], spec) == outer)
-            size *= plan->axis[k].size;
+    for (int k = 0; k < axes->count; k++)
+        if (is_outer(&axes->axis[k], spec) == outer)
+            size *= axes->axis[k].of->size;
     return size;
 }
 
 /* Whether x is dense along the last of the outer or inner axes. */
-static bool is_dense(const cuda_plan *plan, const cuda_spec *spec, bool outer) {
-    for (int k = plan->axis_count - 1; k >= 0; k--)
-        if (is_outer(&plan->axis[k], spec) == outer && plan->axis[k].size > 1)
-            return plan->axis[k].stride[ROLE_X] == role_bytes(&plan->main, ROLE_X);
+static bool is_dense(const cuda_axes *axes, const cuda_spec *spec, bool outer) {
+    for (int k = axes->count - 1; k >= 0; k--)
+        if (is_outer(&axes->axis[k], spec) == outer && axes->axis[k].of->size > 1)
+            return axis_stride(axes->problem, axes->axis[k].of, ROLE_X) == 1;
     return false;
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-static bool make(cuda_plan *plan, const problem *p) {
+static const char *make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
     around_back_constants *c = &spec->around_back;
     if (p->pass != PLANISH_BACKWARD)
-        return false;
+        return "this pass";
     spec->kernel = CUDA_AROUND_BACK_ROWS;
     cuda_spec_describe(spec, p);
     spec->real_double = 1;
@@ -91,12 +67,13 @@ static bool make(cuda_plan *plan, const problem *p) {
     c->drops = p->around.dropout_p > 0;
     c->single = !problem_is_double(p);
     plan->around.dropout_p = p->around.dropout_p;
-    insert_axes(plan, p, p->kept, p->kept_count, false);
-    insert_axes(plan, p, p->reduced, p->reduced_count, true);
+    cuda_axes axes;
+    cuda_axes_by(&axes, p, ROLE_X);
+    plan->axis_count = axes.count;
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
-    c->lanes = p->cols < t->short_row || !is_dense(plan, spec, false) ? ACROSS : 1;
+    c->lanes = p->cols < t->short_row || !is_dense(&axes, spec, false) ? ACROSS : 1;
     plan->workspace_bytes = (size_t)p->rows * ROW_BYTES;
-    return true;
+    return NULL;
 }
 
 static void size(cuda_plan *plan) {
@@ -112,13 +89,15 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
 
 static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_launch *launches,
                 int *count) {
+    cuda_axes axes;
+    cuda_axes_by(&axes, plan->problem, ROLE_X);
     cuda_spec *spec = &launches[*count].spec;
     *spec = plan->main;
     spec->kernel = kernel;
     spec->around_back.target = target;
     if (kernel == CUDA_AROUND_BACK_COLUMNS)
         spec->around_back.lanes =
-            is_dense(plan, spec, true) || !is_dense(plan, spec, false) ? ACROSS : 1;
+            is_dense(&axes, spec, true) || !is_dense(&axes, spec, false) ? ACROSS : 1;
     spec->around_back.slices = 32 * WARPS / spec->around_back.lanes;
     ++*count;
 }
@@ -144,20 +123,19 @@ static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 }
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
-static int append_axes(const cuda_plan *plan, const cuda_spec *spec, bool outer,
+static int append_axes(const cuda_axes *axes, const cuda_spec *spec, bool outer,
                        cuda_around_back_args *args, int at) {
     const int first = at;
-    for (int k = 0; k < plan->axis_count; k++) {
-        const cuda_axis *a = &plan->axis[k];
+    for (int k = 0; k < axes->count; k++) {
+        const cuda_axis *a = &axes->axis[k];
         if (is_outer(a, spec) != outer)
             continue;
-        args->axis[at].size = a->size;
-        args->axis[at].index_step = a->index_step;
+        args->axis[at].size = a->of->size;
+        args->axis[at].index_step = axis_index_step(axes->problem, a->of);
         for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
-            args->axis[at].stride[r] = a->stride[known[r]];
-        int64_t span = ROW_BYTES; /* dense over the rows, in the list's order */
-        for (int i = k + 1; i < plan->axis_count; i++)
-            span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;
+            args->axis[at].stride[r] = cuda_axis_bytes(axes, a, known[r]);
+        /* dense over the rows, in the list's order */
+        const int64_t span = (int64_t)ROW_BYTES * cuda_axes_rows_behind(axes, k);
         args->axis[at++].stride[CUDA_AROUND_BACK_ROLES] = a->reduced ? 0 : span;
     }
     return at - first;
@@ -168,6 +146,8 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
                              cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     const general_tuning *t = &plan->limits.tuning->general;
     (void)resident; /* neither clusters nor blocks that wait for each other */
+    cuda_axes axes;
+    cuda_axes_by(&axes, plan->problem, ROLE_X);
     cuda_launch counted[CUDA_MOST_LAUNCHES];
     const int count = launch_specs(plan, buffers, counted);
     for (int i = 0; i < count; i++) {
@@ -182,10 +162,10 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
         a->kept = 1 / (1 - plan->around.dropout_p);
         if (spec->around_back.single)
             a->kept = (float)a->kept;
-        a->outer_size = size_of(plan, spec, true);
-        a->inner_size = size_of(plan, spec, false);
-        a->outer = append_axes(plan, spec, true, a, 0);
-        a->inner = append_axes(plan, spec, false, a, a->outer);
+        a->outer_size = size_of(&axes, spec, true);
+        a->inner_size = size_of(&axes, spec, false);
+        a->outer = append_axes(&axes, spec, true, a, 0);
+        a->inner = append_axes(&axes, spec, false, a, a->outer);
         const int at_a_time =
             spec->kernel == CUDA_AROUND_BACK_ELEMENTS ? 32 * WARPS : spec->around_back.lanes;
         launches[i].blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),

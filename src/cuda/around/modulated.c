@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/around/around.h"
 #include "cuda/around/samples.h"
 #include "cuda/common/integers.h"
 #include "cuda/rows/rows_backward.h"
@@ -20,7 +21,7 @@ enum { MOST_SAMPLES = 65535, MOST_GRID_X = 1 << 30 };
 
 /* ---- What the problem is --------------------------------------------------------------------- */
 
-static const unsigned modulation_roles =
+static const role_set modulation_roles =
     ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_SHIFT) | ROLE_BIT(ROLE_DSCALE) | ROLE_BIT(ROLE_DSHIFT);
 
 /* What a role of the rows' kernels is called outside. */
@@ -41,22 +42,22 @@ static role role_outside(role r) {
 
 /* Nothing but a norm and its modulation, over one dense reduced axis. */
 static bool is_modulation_alone(const problem *p) {
-    const unsigned rows = every_full_role | ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD);
-    const unsigned others = p->present & STAGE_ROLES & ~modulation_roles;
+    const role_set rows = every_full_role | ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD);
+    const role_set others = p->present & STAGE_ROLES & ~modulation_roles;
     const axis *row = &p->reduced[0];
     if (others || (p->present & ~(rows | modulation_roles)) || !(p->present & modulation_roles) ||
         p->around.rounding || p->around.dropout_p > 0 || p->rows < 1 || p->cols < 2 ||
         p->reduced_count != 1 || !row->modulated)
         return false;
-    for (unsigned rest = p->present & (every_full_role | modulation_roles); rest; rest &= rest - 1)
-        if (row->stride[first_role(rest)] != 1)
+    for (role_set rest = p->present & (every_full_role | modulation_roles); rest; rest &= rest - 1)
+        if (axis_stride(p, row, first_role(rest)) != 1)
             return false;
     return p->pass == PLANISH_BACKWARD || (p->pass == PLANISH_FORWARD && has(p, ROLE_Y));
 }
 
 /* Which of the kept axes is that of the samples, and which that of a sample's rows; NO_AXIS: there
  * is one sample, or one row. False: the problem has no such axes. */
-enum { NO_AXIS = -1 };
+enum { NO_AXIS = -1 }; /* and no level: cuda_around */
 static bool find_axes(const problem *p, int *of_samples, int *of_rows) {
     int modulated = 0;
     for (int k = 0; k < p->kept_count; k++)
@@ -128,7 +129,8 @@ static void describe_problem(cuda_plan *plan, const problem *p) {
 
 static bool make_backward(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
-    problem plain = *p; /* as problem_hides_rounding knows it */
+    problem plain; /* as problem_hides_rounding knows it */
+    problem_copy(&plain, p);
     plain.dtypes[ROLE_DWEIGHT] = p->dtypes[ROLE_DSCALE];
     const bool hides = problem_hides_rounding(&plain);
     spec->kernel = CUDA_BACKWARD;
@@ -147,19 +149,20 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     return true;
 }
 
-static bool make(cuda_plan *plan, const problem *p) {
+static const char *make(cuda_plan *plan, const problem *p) {
     int axes[2]; /* of samples, of their rows */
-    if (!is_modulation_alone(p) || !find_axes(p, &axes[0], &axes[1]))
-        return false;
+    if (!is_modulation_alone(p))
+        return "anything but dense rows and scale, shift or both";
+    if (!find_axes(p, &axes[0], &axes[1]))
+        return "a modulation along other axes than one of two";
     describe_problem(plan, p);
     cuda_around *a = &plan->around;
     a->samples = axes[0] == NO_AXIS ? 1 : p->kept[axes[0]].size;
     a->inner_rows = axes[1] == NO_AXIS ? 1 : p->kept[axes[1]].size;
     if (a->samples > MOST_SAMPLES)
-        return false;
+        return "so many samples";
     for (int level = 0; level < 2; level++)
-        for (role r = 0; r < ROLE_COUNT && axes[level] != NO_AXIS; r++)
-            a->stride[level][r] = p->kept[axes[level]].stride[role_outside(r)];
+        a->axis[level] = axes[level] + 1;
     if (p->pass == PLANISH_FORWARD) {
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]), plan->main.real_double,
@@ -168,12 +171,12 @@ static bool make(cuda_plan *plan, const problem *p) {
         const int at_a_time = rows_at_a_time(&plan->main);
         plan->main.kernel = CUDA_MODULATED_FORWARD;
         if (a->samples > 1 && a->inner_rows < at_a_time) /* most of a block would have no row */
-            return false;
+            return "so few rows of a sample";
     } else if (!make_backward(plan, p)) {
-        return false;
+        return "rows so long";
     }
     size(plan);
-    return true;
+    return NULL;
 }
 
 static int describe(const cuda_plan *plan, char *text, size_t bytes) {
@@ -192,7 +195,7 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
 
 /* Bytes from sample to sample (level 0), or from row to row, of a tensor by its role inside. */
 static int64_t step(const cuda_plan *plan, int level, role r) {
-    return plan->around.stride[level][r] * role_bytes(&plan->main, r);
+    return around_stride(plan, level, role_outside(r)) * role_bytes(&plan->main, r);
 }
 
 static void *buffer_of(void *const *buffers, role r) {
@@ -208,8 +211,8 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *buffers) {
     const bool tiled = rows_are_tiled(&spec);
     for (int i = 0; i < (is_forward(plan) ? 2 : 3); i++) {
         const role r = roles[i];
-        const bool dense =
-            tiled && (plan->around.inner_rows < 2 || plan->around.stride[1][r] == plan->cols);
+        const bool dense = tiled && (plan->around.inner_rows < 2 ||
+                                     around_stride(plan, 1, role_outside(r)) == plan->cols);
         spec.rows.dense |= dense << i;
         spec.access[r] =
             common_alignment((uint64_t)(uintptr_t)buffer_of(buffers, r) |
@@ -376,6 +379,7 @@ static size_t shared_bytes(const cuda_spec *spec) {
 }
 
 const cuda_family modulated_family = {
+    .name = "modulated rows",
     .plan_make = make,
     .plan_size = size,
     .plan_describe = describe,

@@ -33,10 +33,14 @@ static bool goes_through_shared(const cuda_spec *spec) {
            !c->last;
 }
 
-static bool channels_plan_make(cuda_plan *plan, const problem *p) {
+static const char *channels_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
-    if (images_lack_digits(p) || problem_is_double(p) || !images_of_channels(&v, p))
-        return false;
+    if (problem_is_double(p))
+        return "f64";
+    if (images_lack_digits(p))
+        return IMAGES_LACK_DIGITS;
+    if (!images_of_channels(&v, p))
+        return "what is no images of dense pixels, reduced over their channels";
     cuda_spec *spec = &plan->main;
     channels_constants *c = &spec->channels;
     images_describe(plan, p, &v, CUDA_CHANNELS);
@@ -44,12 +48,12 @@ static bool channels_plan_make(cuda_plan *plan, const problem *p) {
     c->pixels = (int)v.pixels;
     c->last = v.last;
     if (!channels_set_geometry(plan))
-        return false;
+        return "so many channels";
     c->out_through_shared = goes_through_shared(spec);
     if (spec->want_dweight || spec->want_dbias)
         cuda_plan_finish(plan, p, c->cols, held_at_once(plan));
     channels_plan_size(plan);
-    return true;
+    return NULL;
 }
 
 static bool channels_plan_dsum(cuda_plan *plan, const problem *p) {
@@ -175,6 +179,7 @@ static unsigned channels_threads(const cuda_spec *spec) {
 }
 
 const cuda_family channels_family = {
+    .name = "channels",
     .plan_make = channels_plan_make,
     .plan_dsum = channels_plan_dsum,
     .plan_size = channels_plan_size,

@@ -24,15 +24,15 @@ static const axis *or_one(const axis *a) {
     return a ? a : &one;
 }
 
-static bool has_stride(const axis *a, role r, int64_t stride) {
-    return a->size == 1 || a->stride[r] == stride;
+static bool has_stride(const problem *p, const axis *a, role r, int64_t stride) {
+    return a->size == 1 || axis_stride(p, a, r) == stride;
 }
 
 /* ---- Channels -------------------------------------------------------------------------------- */
 
 /* Whether a tensor's channels are dense within a pixel. */
-static bool is_channels_last(const axis *channel, const axis *pixel, role r) {
-    return has_stride(channel, r, 1) && has_stride(pixel, r, channel->size);
+static bool is_channels_last(const problem *p, const axis *channel, const axis *pixel, role r) {
+    return has_stride(p, channel, r, 1) && has_stride(p, pixel, r, channel->size);
 }
 
 bool images_of_channels(image_view *v, const problem *p) {
@@ -46,13 +46,14 @@ bool images_of_channels(image_view *v, const problem *p) {
     *v = (image_view){
         .images = image->size, .groups = 1, .depth = channel->size, .pixels = pixel->size};
     for (role r = 0; r < NORM_ROLES; r++) {
-        v->stride[r] = image->size > 1 ? image->stride[r] : 0;
+        v->stride[r] = image->size > 1 ? axis_stride(p, image, r) : 0;
         if (!has(p, r))
             continue;
-        if (is_affine(r)  ? !has_stride(channel, r, 1)
-            : !is_full(r) ? !has_stride(pixel, r, 1)
-                          : !has_stride(pixel, r, 1) || !has_stride(channel, r, pixel->size)) {
-            if (r != ROLE_Y || !is_channels_last(channel, pixel, r))
+        if (is_affine(r) ? !has_stride(p, channel, r, 1)
+            : !is_full(r)
+                ? !has_stride(p, pixel, r, 1)
+                : !has_stride(p, pixel, r, 1) || !has_stride(p, channel, r, pixel->size)) {
+            if (r != ROLE_Y || !is_channels_last(p, channel, pixel, r))
                 return false;
             v->last = true;
         }
@@ -74,17 +75,17 @@ static bool groups_lie(image_view *v, const problem *p, const group_axes *a, boo
     for (role r = 0; r < NORM_ROLES; r++) {
         if (!has(p, r))
             continue;
-        const int64_t image = a->image->size > 1 ? a->image->stride[r] : 0;
+        const int64_t image = a->image->size > 1 ? axis_stride(p, a->image, r) : 0;
         v->stride[r] = image;
         if (is_full(r)) {
-            if (!has_stride(a->pixel, r, pixel) || !has_stride(a->channel, r, channel) ||
-                !has_stride(a->group, r, channel * depth))
+            if (!has_stride(p, a->pixel, r, pixel) || !has_stride(p, a->channel, r, channel) ||
+                !has_stride(p, a->group, r, channel * depth))
                 return false;
         } else if (is_affine(r)) {
-            if (!has_stride(a->channel, r, 1) || !has_stride(a->group, r, depth))
+            if (!has_stride(p, a->channel, r, 1) || !has_stride(p, a->group, r, depth))
                 return false;
         } else { /* mean and rstd: one stride from row to row */
-            v->stride[r] = groups > 1 ? a->group->stride[r] : image;
+            v->stride[r] = groups > 1 ? axis_stride(p, a->group, r) : image;
             if (a->image->size > 1 && groups > 1 && image != groups * v->stride[r])
                 return false;
         }

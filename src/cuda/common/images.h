@@ -45,5 +45,6 @@ bool images_lie_as_x(const cuda_plan *plan, void *const *buffers, int64_t images
  * they show where the slope jumps, too.
  */
 bool images_lack_digits(const problem *p);
+#define IMAGES_LACK_DIGITS "the backward of an activation without f64 mean, whose digits show"
 
 #endif

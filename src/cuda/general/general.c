@@ -3,16 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/common/axes.h"
 #include "cuda/common/integers.h"
 
 enum {
     WARPS = 8,   /* of a block */
     ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
 };
-
-static int64_t size_of_stride(int64_t stride) {
-    return stride < 0 ? -stride : stride;
-}
 
 /* ---- Axes ------------------------------------------------------------------------------------ */
 
@@ -21,43 +18,29 @@ static role model(const problem *p) {
     return has(p, ROLE_X) ? ROLE_X : ROLE_Y;
 }
 
-/* Adds axes to the plan's list, those with small strides last. */
-static void insert_axes(cuda_plan *plan, const problem *p, const axis *list, int count,
-                        bool reduced) {
-    const role by = model(p);
-    for (int k = 0; k < count; k++) {
-        const int64_t stride = size_of_stride(list[k].stride[by] * dtype_bytes(p->dtypes[by]));
-        int at = plan->axis_count++;
-        for (; at > 0 && size_of_stride(plan->axis[at - 1].stride[by]) < stride; at--)
-            plan->axis[at] = plan->axis[at - 1];
-        plan->axis[at] =
-            (cuda_axis){.size = list[k].size, .affine = list[k].affine, .reduced = reduced};
-        for (int r = 0; r < NORM_ROLES; r++)
-            plan->axis[at].stride[r] = list[k].stride[r] * dtype_bytes(p->dtypes[r]);
-    }
+/* Those with small strides last. */
+static void sorted_axes(cuda_axes *axes, const problem *p) {
+    cuda_axes_by(axes, p, model(p));
 }
 
 /* Which axes are the outer ones of a kernel. */
 static bool is_outer(const cuda_axis *a, cuda_kernel kernel) {
-    return kernel == CUDA_GENERAL_ROWS ? !a->reduced : a->affine;
+    return kernel == CUDA_GENERAL_ROWS ? !a->reduced : a->of->affine;
 }
 
-static int64_t size_of(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
+static int64_t size_of(const cuda_axes *axes, cuda_kernel kernel, bool outer) {
     int64_t size = 1;
-    for (int k = 0; k < plan->axis_count; k++)
-        if (is_outer(&plan->axis[k], kernel) == outer)
-            size *= plan->axis[k].size;
+    for (int k = 0; k < axes->count; k++)
+        if (is_outer(&axes->axis[k], kernel) == outer)
+            size *= axes->axis[k].of->size;
     return size;
 }
 
 /* Whether x is dense along the last of the outer or inner axes. */
-static bool is_dense(const cuda_plan *plan, cuda_kernel kernel, bool outer) {
-    const cuda_spec *spec = &plan->main;
-    const role by = spec->type[ROLE_X] != DTYPE_NONE ? ROLE_X : ROLE_Y;
-    const int bytes = role_bytes(spec, by == ROLE_X ? ROLE_X : ROLE_Y);
-    for (int k = plan->axis_count - 1; k >= 0; k--)
-        if (is_outer(&plan->axis[k], kernel) == outer && plan->axis[k].size > 1)
-            return plan->axis[k].stride[by] == bytes;
+static bool is_dense(const cuda_axes *axes, cuda_kernel kernel, bool outer) {
+    for (int k = axes->count - 1; k >= 0; k--)
+        if (is_outer(&axes->axis[k], kernel) == outer && axes->axis[k].of->size > 1)
+            return axis_stride(axes->problem, axes->axis[k].of, model(axes->problem)) == 1;
     return false;
 }
 
@@ -80,9 +63,9 @@ static bool wants_delta(const cuda_plan *plan) {
            (spec->type[ROLE_DWEIGHT] != DTYPE_NONE || spec->activation != PLANISH_IDENTITY);
 }
 
-static int lanes_of_columns(const cuda_plan *plan) {
-    return is_dense(plan, CUDA_GENERAL_COLUMNS, true) ||
-                   !is_dense(plan, CUDA_GENERAL_COLUMNS, false)
+static int lanes_of_columns(const cuda_axes *axes) {
+    return is_dense(axes, CUDA_GENERAL_COLUMNS, true) ||
+                   !is_dense(axes, CUDA_GENERAL_COLUMNS, false)
                ? ACROSS
                : 1;
 }
@@ -90,12 +73,12 @@ static int lanes_of_columns(const cuda_plan *plan) {
 /* Rows of partial sums: as many as make work for the device. */
 static int64_t parts_of(const cuda_plan *plan) {
     const general_tuning *t = &plan->limits.tuning->general;
-    const int lanes = lanes_of_columns(plan);
-    const int64_t columns = ceil_div_i64(size_of(plan, CUDA_GENERAL_COLUMNS, true), lanes);
-    const int64_t added = size_of(plan, CUDA_GENERAL_COLUMNS, false);
+    const int lanes = plan->column_lanes;
+    const int64_t columns = ceil_div_i64(plan->columns, lanes);
     const int64_t wanted = ceil_div_i64((int64_t)t->partial_blocks * plan->limits.multiprocessors,
                                         columns ? columns : 1);
-    const int64_t most = ceil_div_i64(added, (int64_t)t->partial_elements * 32 * WARPS / lanes);
+    const int64_t most =
+        ceil_div_i64(plan->column, (int64_t)t->partial_elements * 32 * WARPS / lanes);
     const int64_t parts = least_i64(wanted, most);
     return parts > 0 ? parts : 1;
 }
@@ -104,13 +87,12 @@ static void general_plan_size(cuda_plan *plan) {
     if (!wants_sums(plan))
         return;
     plan->partials = parts_of(plan);
-    plan->workspace_bytes = 2 * (size_t)plan->partials *
-                            (size_t)size_of(plan, CUDA_GENERAL_COLUMNS, true) * sizeof(double);
+    plan->workspace_bytes = 2 * (size_t)plan->partials * (size_t)plan->columns * sizeof(double);
     if (wants_delta(plan))
         plan->workspace_bytes += (size_t)plan->rows * sizeof(double);
 }
 
-static bool general_plan_make(cuda_plan *plan, const problem *p) {
+static const char *general_plan_make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
     cuda_spec *spec = &plan->main;
     general_constants *c = &spec->general;
@@ -121,12 +103,16 @@ static bool general_plan_make(cuda_plan *plan, const problem *p) {
     spec->type[ROLE_M2] = p->dtypes[ROLE_M2];
     c->warps = WARPS;
     spec->cluster = 1;
-    insert_axes(plan, p, p->kept, p->kept_count, false);
-    insert_axes(plan, p, p->reduced, p->reduced_count, true);
+    cuda_axes axes;
+    sorted_axes(&axes, p);
+    plan->axis_count = axes.count;
+    plan->column_lanes = lanes_of_columns(&axes);
+    plan->columns = size_of(&axes, CUDA_GENERAL_COLUMNS, true);
+    plan->column = size_of(&axes, CUDA_GENERAL_COLUMNS, false);
     /* Decided by the axes of the row alone, so that a row's bits do not depend on the others. */
-    c->lanes = p->cols < t->short_row || !is_dense(plan, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
+    c->lanes = p->cols < t->short_row || !is_dense(&axes, CUDA_GENERAL_ROWS, false) ? ACROSS : 1;
     general_plan_size(plan);
-    return true;
+    return NULL;
 }
 
 static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
@@ -151,7 +137,7 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
         spec->type[ROLE_DWEIGHT] = spec->type[ROLE_DWEIGHT] == DTYPE_NONE
                                        ? DTYPE_NONE
                                        : DTYPE_F64; /* of the partial sums */
-        c->lanes = lanes_of_columns(plan);
+        c->lanes = plan->column_lanes;
     } else {
         spec->pass = spec->kind = spec->weight_offset = spec->activation = 0;
         for (role r = 0; r < NORM_ROLES; r++)
@@ -191,18 +177,18 @@ static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_
 }
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
-static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
+static int append_axes(const cuda_axes *axes, cuda_kernel kernel, bool outer,
                        cuda_general_args *args, int at) {
     const int first = at;
-    for (int k = 0; k < plan->axis_count; k++) {
-        const cuda_axis *a = &plan->axis[k];
+    for (int k = 0; k < axes->count; k++) {
+        const cuda_axis *a = &axes->axis[k];
         if (is_outer(a, kernel) != outer)
             continue;
-        args->axis[at].size = a->size;
-        memcpy(args->axis[at].stride, a->stride, NORM_ROLES * sizeof *a->stride);
-        int64_t span = sizeof(double); /* delta is dense over the rows, in the list's order */
-        for (int i = k + 1; i < plan->axis_count; i++)
-            span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;
+        args->axis[at].size = a->of->size;
+        for (role r = 0; r < NORM_ROLES; r++)
+            args->axis[at].stride[r] = cuda_axis_bytes(axes, a, r);
+        /* delta is dense over the rows, in the list's order */
+        const int64_t span = (int64_t)sizeof(double) * cuda_axes_rows_behind(axes, k);
         args->axis[at++].stride[CUDA_ROLE_DELTA] = a->reduced ? 0 : span;
     }
     return at - first;
@@ -224,6 +210,8 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
     (void)resident; /* neither clusters nor blocks that wait for each other */
     cuda_kernel kernels[CUDA_MOST_LAUNCHES];
     const int count = kernels_of(plan, kernels);
+    cuda_axes axes;
+    sorted_axes(&axes, plan->problem);
     double *delta = workspace;
     double *partials = wants_delta(plan) ? delta + plan->rows : delta;
     for (int i = 0; i < count; i++) {
@@ -232,12 +220,12 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
         memcpy(a->data, buffers, NORM_ROLES * sizeof *buffers);
         a->data[CUDA_ROLE_DELTA] = delta;
         a->partials = partials;
-        a->outer_size = size_of(plan, kernel, true);
-        a->inner_size = size_of(plan, kernel, false);
+        a->outer_size = size_of(&axes, kernel, true);
+        a->inner_size = size_of(&axes, kernel, false);
         a->parts = plan->partials;
         a->eps = plan->eps;
-        a->outer = append_axes(plan, kernel, true, a, 0);
-        a->inner = append_axes(plan, kernel, false, a, a->outer);
+        a->outer = append_axes(&axes, kernel, true, a, 0);
+        a->inner = append_axes(&axes, kernel, false, a, a->outer);
         set_grid(plan, &launches[i]);
     }
 }

@@ -128,11 +128,16 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
     return true;
 }
 
-static bool groups_plan_make(cuda_plan *plan, const problem *p) {
+static const char *groups_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
-    return !images_lack_digits(p) && images_of_groups(&v, p) &&
-           (tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
-            other_plan_make(plan, p, &v));
+    if (images_lack_digits(p))
+        return IMAGES_LACK_DIGITS;
+    if (!images_of_groups(&v, p))
+        return "what is no images of dense pixels or channels, reduced over groups of channels";
+    if (tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
+        other_plan_make(plan, p, &v))
+        return NULL;
+    return "groups of these dtypes";
 }
 
 /* Tiles hold dx where x was, all its digits: they add an f32 dsum to an f32 dx as that leaves. */
@@ -309,6 +314,7 @@ static unsigned groups_threads(const cuda_spec *spec) {
 }
 
 const cuda_family groups_family = {
+    .name = "groups",
     .plan_make = groups_plan_make,
     .plan_dsum = groups_plan_dsum,
     .plan_size = groups_plan_size,

@@ -121,9 +121,9 @@ static bool is_too_long(const cuda_plan *plan, const problem *p) {
  * to dx, which may be written as dresidual. False: there are others, or rows are not dense there.
  */
 static bool is_residual_alone(const problem *p, problem *known, int *dx_role) {
-    const unsigned taken = ROLE_BIT(ROLE_DSUM) | ROLE_BIT(ROLE_DRESIDUAL);
+    const role_set taken = ROLE_BIT(ROLE_DSUM) | ROLE_BIT(ROLE_DRESIDUAL);
     const stages *s = &p->around;
-    *known = *p;
+    problem_copy(known, p);
     *dx_role = ROLE_DX;
     if (!problem_has_stages(p))
         return true;
@@ -132,47 +132,52 @@ static bool is_residual_alone(const problem *p, problem *known, int *dx_role) {
         return false;
     const axis *row = &p->reduced[0];
     for (role r = ROLE_DSUM; r <= ROLE_DRESIDUAL; r++)
-        if (has(p, r) && p->reduced_count && row->size > 1 && row->stride[r] != 1)
+        if (has(p, r) && p->reduced_count && row->size > 1 && axis_stride(p, row, r) != 1)
             return false;
     if (has(p, ROLE_DRESIDUAL)) {
         *dx_role = ROLE_DRESIDUAL;
         known->dtypes[ROLE_DX] = p->dtypes[ROLE_DRESIDUAL];
         known->dtypes[ROLE_DRESIDUAL] = DTYPE_NONE;
-        for (int k = 0; k < p->kept_count; k++)
-            known->kept[k].stride[ROLE_DX] = p->kept[k].stride[ROLE_DRESIDUAL];
-        for (int k = 0; k < p->reduced_count; k++)
-            known->reduced[k].stride[ROLE_DX] = p->reduced[k].stride[ROLE_DRESIDUAL];
+        known->place[ROLE_DX] = p->place[ROLE_DRESIDUAL];
     }
     return true;
 }
 
-static bool rows_plan_make(cuda_plan *plan, const problem *given) {
+static const char *rows_plan_make(cuda_plan *plan, const problem *given) {
     problem known;
     int dx_role;
     if (!is_residual_alone(given, &known, &dx_role))
-        return false;
+        return "stages, but for one gradient of dense rows that joins dx";
     const problem *p = &known;
-    if (!is_rows(p) || is_too_long(plan, p))
-        return false;
+    if (!is_rows(p))
+        return "rows that are not dense and one stride apart with one weight";
+    if (is_too_long(plan, p))
+        return "the backward of an activation in rows so long";
     plan->dx_role = dx_role;
     for (int r = 0; r < ROLE_COUNT; r++)
-        plan->stride[r] = p->kept_count ? p->kept[0].stride[r] : 0;
+        plan->stride[r] = p->kept_count ? kept_stride(p, 0, r) : 0;
     rows_plan(plan, p);
-    return true;
+    return NULL;
 }
 
 /* Kernels of rows in one read by blocks that do not wait for each other know of levels and slices,
  * but that a cluster has no slice. */
-static bool row_levels_plan_make(cuda_plan *plan, const problem *given) {
+static const char *row_levels_plan_make(cuda_plan *plan, const problem *given) {
     problem known;
     const bool fast = given->pass == PLANISH_FORWARD || given->pass == PLANISH_BACKWARD;
-    if (!fast || !rows_levels_make(plan, given, &known) || is_too_long(plan, &known))
-        return false;
+    if (!fast || !rows_levels_make(plan, given, &known))
+        return "rows that are not dense and at most three strides apart, or weights that vary "
+               "along "
+               "several axes of them";
+    if (is_too_long(plan, &known))
+        return "the backward of an activation in rows so long";
     plan->dx_role = ROLE_DX;
     rows_plan(plan, &known);
     const cuda_spec *spec = &plan->main;
-    return plan->cooperative.kernel < 0 && spec->kernel != CUDA_APPLY &&
-           !(spec->rows.sliced && spec->cluster > 1);
+    if (plan->cooperative.kernel >= 0 || spec->kernel == CUDA_APPLY ||
+        (spec->rows.sliced && spec->cluster > 1))
+        return "such rows that are so long";
+    return NULL;
 }
 
 bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v) {
@@ -213,6 +218,7 @@ static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
 }
 
 const cuda_family rows_family = {
+    .name = "rows",
     .plan_make = rows_plan_make,
     .plan_size = rows_plan_size,
     .plan_describe = rows_plan_describe,
@@ -222,4 +228,5 @@ const cuda_family rows_family = {
     .shared_bytes = rows_shared_bytes,
 };
 
-const cuda_family row_levels_family = {.plan_make = row_levels_plan_make};
+const cuda_family row_levels_family = {.name = "rows at several strides",
+                                       .plan_make = row_levels_plan_make};

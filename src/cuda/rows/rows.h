@@ -14,8 +14,8 @@ extern const cuda_family rows_family;
  * their own (rows_levels.h). */
 extern const cuda_family row_levels_family;
 
-/* As plan_make of a family, for groups whose pixels are dense, one stride from each to the next:
- * rows that have weights of their own. */
+/* Completes a plan for groups whose pixels are dense, one stride from each to the next:
+ * rows that have weights of their own. False: these are not such. */
 bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v);
 
 #endif

@@ -15,9 +15,9 @@ enum { MOST_LEVELS = 3 };
 static bool has_dense_rows(const problem *p) {
     if (p->reduced_count != 1 || p->cols < 2 || p->rows < 1)
         return false;
-    for (unsigned rest = p->present & (FULL_ROLES | AFFINE_ROLES); rest; rest &= rest - 1) {
+    for (role_set rest = p->present & (FULL_ROLES | AFFINE_ROLES); rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (p->reduced[0].stride[r] != 1)
+        if (reduced_stride(p, 0, r) != 1)
             return false;
         if ((ROLE_BIT(r) & AFFINE_ROLES) && !p->reduced[0].affine)
             return false;
@@ -38,7 +38,7 @@ static int slice_axis(const problem *p) {
 static bool sums_follow(const problem *p, const axis *slices) {
     static const role sums[] = {ROLE_DWEIGHT, ROLE_DBIAS};
     for (int i = 0; i < 2; i++)
-        if (has(p, sums[i]) && slices->stride[sums[i]] != p->cols)
+        if (has(p, sums[i]) && axis_stride(p, slices, sums[i]) != p->cols)
             return false;
     return slices->size <= (1 << 30) / p->cols;
 }
@@ -47,9 +47,9 @@ static bool sums_follow(const problem *p, const axis *slices) {
 
 /* Whether a step along the outer axis is as one behind the last of the inner axis. */
 static bool are_one(const problem *p, const axis *outer, const axis *inner) {
-    for (unsigned rest = p->present & ~AFFINE_ROLES; rest; rest &= rest - 1) {
+    for (role_set rest = p->present & ~AFFINE_ROLES; rest; rest &= rest - 1) {
         const role r = first_role(rest);
-        if (outer->stride[r] != inner->size * inner->stride[r])
+        if (axis_stride(p, outer, r) != inner->size * axis_stride(p, inner, r))
             return false;
     }
     return true;
@@ -80,8 +80,8 @@ static bool has_plain_statistics(const problem *p, const axis *level, int count)
     static const role saved[] = {ROLE_MEAN, ROLE_RSTD};
     for (int k = 0; k + 1 < count; k++)
         for (int i = 0; i < 2; i++)
-            if (has(p, saved[i]) &&
-                level[k].stride[saved[i]] != level[k + 1].size * level[k + 1].stride[saved[i]])
+            if (has(p, saved[i]) && axis_stride(p, &level[k], saved[i]) !=
+                                        level[k + 1].size * axis_stride(p, &level[k + 1], saved[i]))
                 return false;
     return true;
 }
@@ -94,26 +94,27 @@ bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known) {
     const int count = levels_of(p, slices, level);
     if (count > MOST_LEVELS || !has_plain_statistics(p, level, count))
         return false;
-    *known = *p;
+    problem_copy(known, p);
     cuda_row_places *at = &plan->places;
     at->levels = most(1, count);
     if (slices >= 0) {
         at->slices = p->kept[slices].size;
         known->rows /= at->slices;
-        for (role r = 0; r < ROLE_COUNT; r++)
-            at->slice[r] = p->kept[slices].stride[r];
+        for (role r = 0; r < NORM_ROLES; r++)
+            at->slice[r] = kept_stride(p, slices, r);
     }
     if (count > 1 && known->rows > INT32_MAX)
         return false;
     for (role r = 0; r < ROLE_COUNT; r++)
-        plan->stride[r] = count ? level[count - 1].stride[r] : 0;
+        plan->stride[r] = count ? axis_stride(p, &level[count - 1], r) : 0;
     int64_t passed = 1; /* rows of the axes behind this one */
     for (int k = count - 1; k > 0; k--) {
         const int nth = count - 1 - k;
         passed *= level[k].size;
         at->rows[nth] = passed;
-        for (role r = 0; r < ROLE_COUNT; r++)
-            at->jump[nth][r] = level[k - 1].stride[r] - level[k].size * level[k].stride[r];
+        for (role r = 0; r < NORM_ROLES; r++)
+            at->jump[nth][r] =
+                axis_stride(p, &level[k - 1], r) - level[k].size * axis_stride(p, &level[k], r);
     }
     plan->rows = known->rows;
     known->kept_count = 1;

@@ -268,11 +268,11 @@ static struct variant {
 static void note_variant(const cuda_spec *spec) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         struct variant *v = &variants[i];
-        cuda_spec own = *spec;
+        int32_t value;
         if (v->kernel != spec->kernel)
             continue;
-        const int32_t *value = cuda_spec_constant(&own, v->constant);
-        v->seen |= value && v->least <= *value && *value <= v->most;
+        v->seen |=
+            cuda_spec_get(spec, v->constant, &value) && v->least <= value && value <= v->most;
     }
 }
 

@@ -24,7 +24,7 @@ DEVICE = (
 )
 SUPPORT = ("check", "element", "tensor", "reference", "cases", "values", "bounds")
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
-OUTSIDE = ("ahead", "cache", "driver", "jit", "key", "launch", "pack", "report")
+OUTSIDE = ("ahead", "cache", "cuda_backend", "driver", "jit", "key", "launch", "pack", "report")
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
 UNIT_SANITIZE = ["-fno-sanitize=pointer-overflow,function"]
@@ -45,6 +45,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
     call(sys.executable, HERE / "host_text.py", folder, *kernels)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     common = (
+        "dtypes",
         "problem",
         "problem_axes",
         "problem_layouts",

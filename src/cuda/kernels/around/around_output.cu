@@ -10,7 +10,7 @@ constexpr bool MODULATED = TYPES[ROLE_SCALE] != NONE || TYPES[ROLE_SHIFT] != NON
 
 /* Whether parameters of columns are other ones from row to row. */
 constexpr bool COLUMNS_VARY =
-    (u32)VARIES & (1u << ROLE_WEIGHT | 1u << ROLE_BIAS | 1u << ROLE_SCALE | 1u << ROLE_SHIFT);
+    VARIES & (1u << ROLE_WEIGHT | 1u << ROLE_BIAS | 1u << ROLE_SCALE | 1u << ROLE_SHIFT);
 
 /* Of a chunk's columns. */
 struct output_columns {

@@ -36,7 +36,7 @@ template <int ROLE>
 __device__ __forceinline__ char *address_of(const forward_args &args, const row_number &row) {
     const around_tensor &t = args.tensor[ROLE];
     char *at = (char *)t.data;
-    if ((u32)VARIES >> ROLE & 1)
+    if (VARIES >> ROLE & 1)
         at += row.inner * t.inner + (TWO_LEVELS ? row.outer * t.outer : 0);
     return at;
 }
@@ -49,7 +49,7 @@ template <int BYTES> __device__ __forceinline__ i64 part_place(const place &p, i
 /* A thread's chunk of a tensor, or of one with a single element for the row. */
 template <int ROLE> struct part {
     static constexpr int TYPE = TYPES[ROLE];
-    static constexpr bool THERE = TYPE != NONE, ONE = (u32)ALIKE >> ROLE & 1;
+    static constexpr bool THERE = TYPE != NONE, ONE = ALIKE >> ROLE & 1;
     static constexpr int BYTES = (ONE ? 1 : WIDTH) * bytes_of(TYPE);
     chunk<BYTES> c;
 

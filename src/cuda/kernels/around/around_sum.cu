@@ -76,7 +76,7 @@ __device__ __forceinline__ auto read_chunk(const sum_args &args, const place &p,
 
 /* v times a scale, of each element or one for all. */
 template <int ROLE> __device__ __forceinline__ void scale(const sum_args &args, const place &p, int t, real *v) {
-    constexpr bool ONE = (u32)ALIKE >> ROLE & 1;
+    constexpr bool ONE = ALIKE >> ROLE & 1;
     const char *from = (const char *)args.data[t] + p.at[t];
     const i64 step = args.axis[AXES - 1].stride[t];
     real by = load_element<TYPES[ROLE]>(from, 0);

@@ -1,0 +1,14 @@
+/*
+ * What planish's own operators throw where libplanish refuses: a sentence for people, and the
+ * status for whoever catches it. A C++ exception of torch's has a text alone, so the status is kept
+ * for the thread that threw (planish_torch_take_thrown).
+ */
+#ifndef PLANISH_TORCH_THROWN_H
+#define PLANISH_TORCH_THROWN_H
+
+#include "planish.h"
+
+/* Throws unless the status is OK. */
+void throw_status(planish_status status, const char *text);
+
+#endif

@@ -1,0 +1,28 @@
+/* What a DLTensor's sizes and strides say, which are both there. */
+#ifndef PLANISH_VIEWS_H
+#define PLANISH_VIEWS_H
+
+#include <stdbool.h>
+
+#include "planish.h"
+
+static inline int64_t view_elements(const DLTensor *view) {
+    int64_t elements = 1;
+    for (int32_t i = 0; i < view->ndim; i++)
+        elements *= view->shape[i];
+    return elements;
+}
+
+static inline bool view_is_contiguous(const DLTensor *view) {
+    int64_t stride = 1;
+    for (int32_t i = view->ndim - 1; i >= 0; i--) {
+        if (view->shape[i] == 0)
+            return true;
+        if (view->shape[i] != 1 && view->strides[i] != stride)
+            return false;
+        stride *= view->shape[i];
+    }
+    return true;
+}
+
+#endif
