@@ -294,11 +294,10 @@ def test_a_thrown_status_is_a_number() -> None:
     rows = torch.randn(5, 8)
     x, out = rows[:4], rows[1:]
     library().take_thrown()
+    options, axes = _call.pack_options(rms=True, save=False), _call.pack_axes([1], [1])
 
     def refused(seen: list[int]) -> None:
         with pytest.raises(RuntimeError, match="y shares memory with x"):
-            options = _call.pack_options(rms=True, save=False)
-            axes = _call.pack_axes([1], [1])
             torch.ops.planish.norm_into(x, *[None] * 4, axes, options, 1e-5, out, None)
         seen.append(library().take_thrown())
 
@@ -310,7 +309,7 @@ def test_a_thrown_status_is_a_number() -> None:
     thread.join()
     assert seen == [ERROR_OVERLAP] * 2 and library().take_thrown() == 0
     with pytest.raises(RuntimeError):  # not one of planish's refusals
-        torch.ops.planish.norm_into(x, *[None] * 4, [1], [1], 1e-5, True, 3.5, out, None)
+        torch.ops.planish.norm_into(x, *[None] * 4, axes, 3.5, 1e-5, out, None)
     assert library().take_thrown() == 0
 
 
