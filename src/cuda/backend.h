@@ -9,7 +9,10 @@
 
 #include "cuda/spec.h"
 #include "cuda/tuning.h"
+#include "cuda/words.h"
 #include "problem.h"
+
+#include "cuda/kernels/arguments/sum_args.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {
@@ -54,7 +57,6 @@ typedef struct cuda_row_places {
 
 /* What the norm reads, made by a kernel of its own before the norm's; or what its backward made,
  * with dsum, behind them (around/around_sum.h). */
-enum { CUDA_SUM_TENSORS = 6 };
 typedef struct cuda_sum {
     cuda_spec spec; /* kernel -1: none */
     bool is_last;
@@ -62,10 +64,7 @@ typedef struct cuda_sum {
     size_t room; /* so many bytes at the beginning of the workspace */
     double dropout_p;
     int64_t elements;
-    struct cuda_sum_axis { /* by the result's strides, the smallest last */
-        int64_t size, index_step;
-        int64_t stride[CUDA_SUM_TENSORS]; /* in bytes */
-    } axis[PLANISH_MAX_NDIM + 2];
+    sum_axis axis[SUM_AXES];
 } cuda_sum;
 
 typedef struct cuda_plan {

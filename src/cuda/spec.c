@@ -157,7 +157,7 @@ const cuda_constant around_backward_list[] = {
     {"WARPS", offsetof(cuda_spec, around_back.warps)},
     {"SLICES", offsetof(cuda_spec, around_back.slices)},
     {"TARGET", offsetof(cuda_spec, around_back.target)},
-    {"GATE", offsetof(cuda_spec, around_back.gate)},
+    {"GATED", offsetof(cuda_spec, around_back.gate)},
     {"DROPS", offsetof(cuda_spec, around_back.drops)},
     {"SINGLE", offsetof(cuda_spec, around_back.single)},
     {NULL, 0},

@@ -219,28 +219,28 @@ static void around_launch_arguments(const cuda_plan *plan, void *const buffers[R
         grid = least_i64(grid, 4 * rows_resident(plan, &l->spec));
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
-    cuda_around_args *a = &l->args.around;
-    *a = (cuda_around_args){.rows = plan->rows,
-                            .row_turn = grid * rows_at_a_time(&counted),
-                            .inner_rows = around->inner_rows,
-                            .index_outer = around->index[0],
-                            .index_inner = around->index[1],
-                            .scale_stride =
-                                around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
-                            .dropped = around_dropped(around->dropout_p),
-                            .eps = plan->eps,
-                            .keep_factor = 1 / (1 - around->dropout_p),
-                            .eps_rounded = (float)plan->eps,
-                            .scale_least = (float)around->scale_least,
-                            .scale_most = (float)around->scale_most,
-                            .eps_is_small = plan->eps < 1e-30};
+    around_forward_args *a = &l->args.around;
+    *a = (around_forward_args){.rows = plan->rows,
+                               .row_turn = grid * rows_at_a_time(&counted),
+                               .inner_rows = around->inner_rows,
+                               .index_outer = around->index[0],
+                               .index_inner = around->index[1],
+                               .scale_stride =
+                                   around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                               .dropped = around_dropped(around->dropout_p),
+                               .eps = plan->eps,
+                               .keep_factor = 1 / (1 - around->dropout_p),
+                               .eps_rounded = (float)plan->eps,
+                               .scale_least = (float)around->scale_least,
+                               .scale_most = (float)around->scale_most,
+                               .eps_is_small = plan->eps < 1e-30};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const role outside = role_outside(r);
         const int64_t bytes = role_bytes(&l->spec, r);
         if (l->spec.type[r] == DTYPE_NONE || r == ROLE_X)
             continue;
-        a->tensor[r] = (cuda_around_tensor){buffers[outside], around->stride[0][outside] * bytes,
-                                            around->stride[1][outside] * bytes};
+        a->tensor[r] = (around_tensor){buffers[outside], around->stride[0][outside] * bytes,
+                                       around->stride[1][outside] * bytes};
     }
     if (clears) {
         launches[0].blocks_x = launches[0].blocks_y = 1;

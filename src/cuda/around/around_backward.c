@@ -289,11 +289,11 @@ static cuda_launch *add_finish(cuda_launch *l, char *weight, char *bias, void *d
     const finish_constants *f = &l->spec.finish;
     l->blocks_x = ceil_div(f->cols, f->lanes);
     l->blocks_y = (dweight != NULL) + (dbias != NULL);
-    l->args.finish = (cuda_finish_args){.partial_weight = weight,
-                                        .partial_bias = bias,
-                                        .dweight = dweight,
-                                        .dbias = dbias,
-                                        .count = count};
+    l->args.finish = (finish_args){.partial_weight = weight,
+                                   .partial_bias = bias,
+                                   .dweight = dweight,
+                                   .dbias = dbias,
+                                   .count = count};
     return l + 1;
 }
 
@@ -319,21 +319,21 @@ static cuda_launch *add_samples(const cuda_plan *plan, void *const *b, const sum
     const cuda_spec *spec = &plan->main;
     const cuda_around *a = &plan->around;
     samples_grid(l, a->samples);
-    l->args.samples = (cuda_samples_args){
-        .partial_weight = s->weight,
-        .partial_bias = s->bias,
-        .sample_weight = wants(plan, ROLE_DWEIGHT) ? s->sample_weight : NULL,
-        .sample_bias = wants(plan, ROLE_DBIAS) ? s->sample_bias : NULL,
-        .weight = b[ROLE_WEIGHT],
-        .bias = b[ROLE_BIAS],
-        .scale = b[ROLE_SCALE],
-        .dscale = b[ROLE_DSCALE],
-        .dshift = b[ROLE_DSHIFT],
-        .scale_stride = a->stride[0][ROLE_SCALE] * role_bytes(spec, ROLE_SCALE),
-        .dscale_stride = a->stride[0][ROLE_DSCALE] * role_bytes(spec, ROLE_DSCALE),
-        .dshift_stride = a->stride[0][ROLE_DSHIFT] * role_bytes(spec, ROLE_DSHIFT),
-        .samples = a->samples,
-        .parts = a->parts};
+    l->args.samples =
+        (samples_args){.partial_weight = s->weight,
+                       .partial_bias = s->bias,
+                       .sample_weight = wants(plan, ROLE_DWEIGHT) ? s->sample_weight : NULL,
+                       .sample_bias = wants(plan, ROLE_DBIAS) ? s->sample_bias : NULL,
+                       .weight = b[ROLE_WEIGHT],
+                       .bias = b[ROLE_BIAS],
+                       .scale = b[ROLE_SCALE],
+                       .dscale = b[ROLE_DSCALE],
+                       .dshift = b[ROLE_DSHIFT],
+                       .scale_stride = a->stride[0][ROLE_SCALE] * role_bytes(spec, ROLE_SCALE),
+                       .dscale_stride = a->stride[0][ROLE_DSCALE] * role_bytes(spec, ROLE_DSCALE),
+                       .dshift_stride = a->stride[0][ROLE_DSHIFT] * role_bytes(spec, ROLE_DSHIFT),
+                       .samples = a->samples,
+                       .parts = a->parts};
     return l + 1;
 }
 
@@ -346,23 +346,22 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     const sums s = sums_in(plan, workspace);
     const double keep = 1 / (1 - around->dropout_p);
     cuda_launch *l = &launches[1];
-    cuda_around_backward_args *a = &launches[0].args.around_backward;
-    *a = (cuda_around_backward_args){.partial_weight = s.weight,
-                                     .partial_bias = s.bias,
-                                     .partial_scaled = s.scaled,
-                                     .rows =
-                                         spec->stages.by_sample ? around->inner_rows : plan->rows,
-                                     .inner_rows = around->inner_rows,
-                                     .index_outer = around->index[0],
-                                     .index_inner = around->index[1],
-                                     .dropped = around_dropped(around->dropout_p),
-                                     .keep_factor = keep,
-                                     .parts = (uint32_t)around->parts};
+    around_backward_args *a = &launches[0].args.around_backward;
+    *a = (around_backward_args){.partial_weight = s.weight,
+                                .partial_bias = s.bias,
+                                .partial_scaled = s.scaled,
+                                .rows = spec->stages.by_sample ? around->inner_rows : plan->rows,
+                                .inner_rows = around->inner_rows,
+                                .index_outer = around->index[0],
+                                .index_inner = around->index[1],
+                                .dropped = around_dropped(around->dropout_p),
+                                .keep_factor = keep,
+                                .parts = (uint32_t)around->parts};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = role_bytes(spec, r);
         if (spec->type[r] != DTYPE_NONE && r != ROLE_Y)
-            a->tensor[r] = (cuda_around_tensor){buffers[r], around->stride[0][r] * bytes,
-                                                around->stride[1][r] * bytes};
+            a->tensor[r] = (around_tensor){buffers[r], around->stride[0][r] * bytes,
+                                           around->stride[1][r] * bytes};
     }
     launches[0].blocks_x = plan->partials * spec->cluster;
     launches[0].blocks_y = 1;

@@ -12,10 +12,9 @@ enum {
 };
 
 /* As the kernel counts them. */
-static const role roles[CUDA_AROUND_ROLES - 1] = {
-    ROLE_X,   ROLE_WEIGHT,    ROLE_BIAS,         ROLE_Y,     ROLE_MEAN,  ROLE_RSTD, ROLE_RESIDUAL,
-    ROLE_SUM, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE, ROLE_SHIFT, ROLE_GATE, ROLE_MASK,
-    ROLE_Q,   ROLE_Y_SCALES};
+#define ROLE_OF(role) ROLE_##role,
+static const role roles[] = {EACH_AROUND_GENERAL_TENSOR(ROLE_OF)};
+#undef ROLE_OF
 
 static void append_axes(cuda_plan *plan, const axis *list, int count, bool reduced) {
     for (int k = 0; k < count; k++) {
@@ -78,13 +77,13 @@ static int around_general_launch_specs(const cuda_plan *plan, void *const buffer
     return count;
 }
 
-static void set_axes(const cuda_plan *plan, cuda_around_general_args *a) {
+static void set_axes(const cuda_plan *plan, around_general_args *a) {
     for (int k = 0; k < plan->axis_count; k++) {
         const cuda_axis *from = &plan->axis[k];
         a->axis[k].size = from->size;
-        for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
+        for (int i = 0; i < AROUND_GENERAL_INDEX; i++)
             a->axis[k].stride[i] = from->stride[roles[i]];
-        a->axis[k].stride[CUDA_AROUND_ROLES - 1] = from->index_step;
+        a->axis[k].stride[AROUND_GENERAL_INDEX] = from->index_step;
         *(from->reduced ? &a->inner : &a->outer) += 1;
     }
 }
@@ -97,21 +96,21 @@ static void around_general_launch_arguments(const cuda_plan *plan, void *const b
     const cuda_around *around = &plan->around;
     const int clears = launches[0].spec.kernel == CUDA_AROUND_GENERAL_CLEAR;
     cuda_launch *l = &launches[clears];
-    cuda_around_general_args *a = &l->args.around_general;
-    *a = (cuda_around_general_args){.rng = buffers[ROLE_RNG],
-                                    .y_scale = buffers[ROLE_Y_SCALE],
-                                    .amax = buffers[ROLE_AMAX],
-                                    .outer_size = plan->rows,
-                                    .inner_size = plan->cols,
-                                    .block = around->block > 0 ? around->block : 1,
-                                    .scale_stride =
-                                        around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
-                                    .dropped = around_dropped(around->dropout_p),
-                                    .eps = plan->eps,
-                                    .keep_factor = 1 / (1 - around->dropout_p),
-                                    .scale_least = (float)around->scale_least,
-                                    .scale_most = (float)around->scale_most};
-    for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
+    around_general_args *a = &l->args.around_general;
+    *a = (around_general_args){.rng = buffers[ROLE_RNG],
+                               .y_scale = buffers[ROLE_Y_SCALE],
+                               .amax = buffers[ROLE_AMAX],
+                               .outer_size = plan->rows,
+                               .inner_size = plan->cols,
+                               .block = around->block > 0 ? around->block : 1,
+                               .scale_stride =
+                                   around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                               .dropped = around_dropped(around->dropout_p),
+                               .eps = plan->eps,
+                               .keep_factor = 1 / (1 - around->dropout_p),
+                               .scale_least = (float)around->scale_least,
+                               .scale_most = (float)around->scale_most};
+    for (int i = 0; i < AROUND_GENERAL_INDEX; i++)
         a->data[i] = buffers[roles[i]];
     set_axes(plan, a);
     l->blocks_x =

@@ -13,11 +13,9 @@ enum {
 };
 
 /* The roles that these kernels know, in their order. */
-static const role known[CUDA_AROUND_BACK_ROLES] = {
-    ROLE_X,      ROLE_WEIGHT,  ROLE_BIAS,         ROLE_MEAN,      ROLE_RSTD,         ROLE_DY,
-    ROLE_DX,     ROLE_DWEIGHT, ROLE_DBIAS,        ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE,
-    ROLE_SHIFT,  ROLE_GATE,    ROLE_BRANCH,       ROLE_DSUM,      ROLE_DRESIDUAL,    ROLE_DSCALE,
-    ROLE_DSHIFT, ROLE_DGATE,   ROLE_DCOLUMN_SCALE};
+#define ROLE_OF(role) ROLE_##role,
+static const role known[] = {EACH_AROUND_GENERAL_BACKWARD_TENSOR(ROLE_OF)};
+#undef ROLE_OF
 
 /* ---- Axes -------------------------------------------------------------------------------------
  */
@@ -148,7 +146,7 @@ static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
 static int append_axes(const cuda_plan *plan, const cuda_spec *spec, bool outer,
-                       cuda_around_back_args *args, int at) {
+                       around_general_backward_args *args, int at) {
     const int first = at;
     for (int k = 0; k < plan->axis_count; k++) {
         const cuda_axis *a = &plan->axis[k];
@@ -156,12 +154,12 @@ static int append_axes(const cuda_plan *plan, const cuda_spec *spec, bool outer,
             continue;
         args->axis[at].size = a->size;
         args->axis[at].index_step = a->index_step;
-        for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
+        for (int r = 0; r < AROUND_GENERAL_ROW; r++)
             args->axis[at].stride[r] = a->stride[known[r]];
         int64_t span = ROW_BYTES; /* dense over the rows, in the list's order */
         for (int i = k + 1; i < plan->axis_count; i++)
             span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;
-        args->axis[at++].stride[CUDA_AROUND_BACK_ROLES] = a->reduced ? 0 : span;
+        args->axis[at++].stride[AROUND_GENERAL_ROW] = a->reduced ? 0 : span;
     }
     return at - first;
 }
@@ -175,11 +173,11 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     const int count = launch_specs(plan, buffers, counted);
     for (int i = 0; i < count; i++) {
         const cuda_spec *spec = &launches[i].spec;
-        cuda_around_back_args *a = &launches[i].args.around_back;
+        around_general_backward_args *a = &launches[i].args.around_back;
         memset(a, 0, sizeof *a);
-        for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
+        for (int r = 0; r < AROUND_GENERAL_ROW; r++)
             a->data[r] = buffers[known[r]];
-        a->data[CUDA_AROUND_BACK_ROLES] = workspace;
+        a->data[AROUND_GENERAL_ROW] = workspace;
         a->rng = buffers[ROLE_RNG];
         a->drop_below = around_dropped(plan->around.dropout_p);
         a->kept = 1 / (1 - plan->around.dropout_p);

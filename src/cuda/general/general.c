@@ -194,8 +194,8 @@ static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_
 }
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
-static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
-                       cuda_general_args *args, int at) {
+static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer, general_args *args,
+                       int at) {
     const int first = at;
     for (int k = 0; k < plan->axis_count; k++) {
         const cuda_axis *a = &plan->axis[k];
@@ -206,14 +206,14 @@ static int append_axes(const cuda_plan *plan, cuda_kernel kernel, bool outer,
         int64_t span = sizeof(double); /* delta is dense over the rows, in the list's order */
         for (int i = k + 1; i < plan->axis_count; i++)
             span *= plan->axis[i].reduced ? 1 : plan->axis[i].size;
-        args->axis[at++].stride[CUDA_ROLE_DELTA] = a->reduced ? 0 : span;
+        args->axis[at++].stride[GENERAL_DELTA] = a->reduced ? 0 : span;
     }
     return at - first;
 }
 
 static void set_grid(const cuda_plan *plan, cuda_launch *l) {
     const general_tuning *t = &plan->limits.tuning->general;
-    const cuda_general_args *a = &l->args.general;
+    const general_args *a = &l->args.general;
     const int at_a_time =
         l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.general.lanes;
     l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
@@ -231,9 +231,9 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
     double *partials = wants_delta(plan) ? delta + plan->rows : delta;
     for (int i = 0; i < count; i++) {
         const cuda_kernel kernel = kernels[i];
-        cuda_general_args *a = &launches[i].args.general;
+        general_args *a = &launches[i].args.general;
         memcpy(a->data, buffers, NORM_ROLES * sizeof *buffers);
-        a->data[CUDA_ROLE_DELTA] = delta;
+        a->data[GENERAL_DELTA] = delta;
         a->partials = partials;
         a->outer_size = size_of(plan, kernel, true);
         a->inner_size = size_of(plan, kernel, false);

@@ -69,7 +69,6 @@ static bool write_unit(const cuda_spec *spec) {
 typedef struct unit {
     char name[80];
     void (*entry)(const void *args);
-    size_t args_bytes;
     struct unit *next;
 } unit;
 
@@ -82,14 +81,12 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
             return u;
     snprintf(path, sizeof path, "%s/%s.so", unit_folder, name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const size_t *bytes = library ? dlsym(library, "unit_args_bytes") : NULL;
     unit *u = calloc(1, sizeof *u);
-    if (u && bytes) {
+    if (u && library) {
         memcpy(u->name, name, sizeof name);
         *(void **)&u->entry = dlsym(library, "unit_run");
-        u->args_bytes = *bytes;
     }
-    if (!u || !bytes || !u->entry) {
+    if (!u || !u->entry) {
         fail(error, PLANISH_ERROR_UNAVAILABLE, "%s", dlerror());
         free(u);
         return NULL;
@@ -284,9 +281,6 @@ static planish_status run_launch(const cuda_launch *l, message error) {
     if (!u)
         return PLANISH_ERROR_UNAVAILABLE;
     const cuda_kernel_row *kernel = cuda_kernel_of(&l->spec);
-    if (u->args_bytes != kernel->args_bytes)
-        return fail(error, PLANISH_ERROR_DRIVER, "arguments of %zu bytes: the kernel has %zu",
-                    kernel->args_bytes, u->args_bytes);
     const emulated_launch launch = {.entry = u->entry,
                                     .args = &l->args,
                                     .blocks_x = l->blocks_x,

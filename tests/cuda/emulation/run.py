@@ -41,8 +41,9 @@ def call(*command: str | pathlib.Path) -> None:
 def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
     """The library's own parts of the emulated device, and the kernels' text for the host."""
     kernels = sorted((ROOT / "src/cuda/kernels").rglob("*.cu"))
+    arguments = sorted((ROOT / "src/cuda/kernels").rglob("*.h"))
     texts = folder / "texts.c"
-    call(sys.executable, HERE / "host_text.py", folder, *kernels)
+    call(sys.executable, HERE / "host_text.py", folder, *kernels, *arguments)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     common = (
         "problem",

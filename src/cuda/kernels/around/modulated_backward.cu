@@ -8,18 +8,12 @@
  * dshift.
  */
 #include "../rows/backward_rows.cu"
-
-struct modulated_args {
-    backward_args rows; /* of the first sample; turns and rest: of each */
-    i64 x_sample, dy_sample, dx_sample, mean_sample, rstd_sample; /* bytes from sample to sample */
-    i64 weight_sample, bias_sample, dweight_sample, dbias_sample;
-    i64 partial_sample; /* numbers */
-};
+#include "../arguments/modulated_args.h"
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_modulated_backward(const modulated_args args) {
+    planish_modulated_backward(const modulated_backward_args args) {
     const i64 sample = blockIdx.y;
-    backward_args own = args.rows;
+    row_args own = args.rows;
     own.x = (const char *)own.x + sample * args.x_sample;
     own.dy = (const char *)own.dy + sample * args.dy_sample;
     own.rstd = (const char *)own.rstd + sample * args.rstd_sample;

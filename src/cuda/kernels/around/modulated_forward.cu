@@ -15,11 +15,7 @@
  * Constants: those of forward.cu, of which weight and bias stand for scale and shift.
  */
 #include "../rows/forward_rows.cu"
-
-struct modulated_args {
-    forward_args rows; /* of the first sample; rows.rows: of each */
-    i64 x_sample, y_sample, mean_sample, rstd_sample, weight_sample, bias_sample; /* bytes from sample to sample */
-};
+#include "../arguments/modulated_args.h"
 
 /* Rows of a warp, and those of two chunks a thread, have as many blocks as registers allow to the last. */
 constexpr bool HAS_ROOM = THREADS_PER_ROW < 32 || (THREADS_PER_ROW > 32 && CHUNKS_PER_THREAD > 2);
@@ -38,9 +34,9 @@ template <int BYTES> __device__ __forceinline__ void prefetch(const void *first)
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_modulated_forward(const modulated_args args) {
+    planish_modulated_forward(const modulated_forward_args args) {
     const i64 sample = blockIdx.y;
-    forward_args own = args.rows;
+    row_args own = args.rows;
     own.x = (const char *)own.x + sample * args.x_sample;
     own.y = (char *)own.y + sample * args.y_sample;
     if (WEIGHT_TYPE != NONE)

@@ -3,20 +3,9 @@
  * a tile: where it lies in shared memory, which of it a thread has, and how the blocks of a cluster tell
  * each other their parts of a pixel's sums.
  */
+#include "../arguments/channel_args.h"
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
-
-struct channels_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out;
-    float *partial_weight, *partial_bias; /* [gridDim.x / CLUSTER][COLS] */
-    i64 units, images;                    /* tiles of all images */
-    i64 x_image, dy_image, out_image, mean_image, rstd_image; /* bytes from image to image */
-    double eps;
-    u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
-    const void *dsum;
-    i64 dsum_image;
-};
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;

@@ -51,6 +51,6 @@
  */
 #include "backward_rows.cu"
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_backward(const backward_args args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_backward(const row_args args) {
     rows_of_block(args);
 }

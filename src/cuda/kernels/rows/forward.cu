@@ -45,7 +45,7 @@
  */
 #include "forward_rows.cu"
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_forward(const forward_args args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_forward(const row_args args) {
     if constexpr (EARLY == EARLY_TO_L1) {
         constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
         constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_fo
         if constexpr (WITHIN_WARP) {
             rows_of_block(args);
         } else {
-            const forward_args own = args; /* fewer registers than from the parameters */
+            const row_args own = args; /* fewer registers than from the parameters */
             rows_of_block(own);
         }
         copy_async_wait<0>();
