@@ -110,7 +110,7 @@ static bool around_plan_make(cuda_plan *plan, const problem *p) {
     c->ring_slots = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
         return false;
-    s->gate_in_shared = around_gate_can_wait(spec);
+    s->gate_in_shared = around_gate_can_wait(&plan->limits, spec);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     around_set_blocks(&plan->limits, spec);
     c->early = around_early(&plan->limits, spec);

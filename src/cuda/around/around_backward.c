@@ -15,14 +15,6 @@
 #include "cuda/common/lanes.h"
 #include "stages.h"
 
-enum {
-    MOST_LANES = 512, /* of a block */
-    MOST_TEAMS = 8,   /* of a block, by the barriers that it has */
-    FEW_WARPS = 4,    /* of a block whose rows are within warps */
-    HELD_WORDS = 72,  /* of a thread's registers for its columns */
-    RESIDENT = 512,   /* threads of a multiprocessor */
-};
-
 static const role streams[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
 enum { STREAMS = sizeof streams / sizeof *streams };
 
@@ -68,7 +60,7 @@ static bool shows_digits(const problem *p) {
  */
 
 /* Columns that a thread has registers for. */
-static int elements_of_thread(const cuda_spec *spec, const problem *p) {
+static int elements_of_thread(const stages_tuning *t, const cuda_spec *spec, const problem *p) {
     int bytes = role_bytes(spec, ROLE_WEIGHT) + role_bytes(spec, ROLE_SCALE);
     for (int i = 0; i < STREAMS; i++)
         bytes += role_bytes(spec, streams[i]);
@@ -76,7 +68,7 @@ static int elements_of_thread(const cuda_spec *spec, const problem *p) {
     int numbers = spec->want_dweight + spec->want_dbias + has(p, ROLE_DCOLUMN_SCALE);
     numbers += p->activation != PLANISH_IDENTITY || after; /* dm */
     numbers += spec->stages.gate_before;                   /* s */
-    return HELD_WORDS * 4 / (bytes + numbers * (int)real_bytes(spec));
+    return t->back_words * 4 / (bytes + numbers * (int)real_bytes(spec));
 }
 
 static size_t ring_bytes(const cuda_spec *spec) {
@@ -105,34 +97,36 @@ static size_t shared_of_teams(const cuda_spec *spec) {
 }
 
 static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const problem *p) {
+    const stages_tuning *t = &limits->tuning->stages;
     rows_constants *c = &spec->rows;
     const int x = dtype_bytes(p->dtypes[ROLE_X]), dy = dtype_bytes(p->dtypes[ROLE_DY]);
     const int bytes = most(x, dy);
     c->cols = (int)p->cols;
     c->width = chunk_width(c->cols, bytes, spec->real_double ? 2 : 8);
     const int chunks = c->cols / c->width;
-    const int elements = most(c->width, elements_of_thread(spec, p) / c->width * c->width);
+    const int elements = most(c->width, elements_of_thread(t, spec, p) / c->width * c->width);
     spec->cluster = 1;
     c->threads_per_row = lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14,
                                            &c->chunks_per_thread);
-    c->warps = c->teams = FEW_WARPS;
+    c->warps = c->teams = t->back_warps;
     if (!c->threads_per_row) {
         while (spec->cluster < limits->max_cluster &&
-               (int64_t)spec->cluster * MOST_LANES * elements < c->cols)
+               (int64_t)spec->cluster * t->back_lanes * elements < c->cols)
             spec->cluster *= 2;
-        c->threads_per_row = lanes_of_block(chunks, c->width, spec->cluster, elements, MOST_LANES,
-                                            &c->chunks_per_thread);
+        c->threads_per_row = lanes_of_block(chunks, c->width, spec->cluster, elements,
+                                            t->back_lanes, &c->chunks_per_thread);
         if (!c->threads_per_row)
             return false;
         /* One block of several teams leaves one row of sums where as many blocks would leave one
          * each. */
-        c->teams =
-            spec->cluster == 1 ? most(1, least(MOST_TEAMS, RESIDENT / c->threads_per_row)) : 1;
+        c->teams = spec->cluster == 1
+                       ? most(1, least(t->back_teams, t->back_threads / c->threads_per_row))
+                       : 1;
         while (c->teams > 1 && shared_of_teams(spec) > (size_t)limits->shared_per_block)
             c->teams /= 2;
         c->warps = c->teams * c->threads_per_row / 32;
     }
-    spec->min_blocks = most(1, RESIDENT / (32 * c->warps));
+    spec->min_blocks = most(1, t->back_threads / (32 * c->warps));
     while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
                                        (size_t)limits->shared_per_block)
         spec->min_blocks--;

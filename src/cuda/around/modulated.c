@@ -144,7 +144,7 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     if (!backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
                            dtype_bytes(p->dtypes[ROLE_DY]), spec->real_double, &plan->limits))
         return false;
-    modulated_fit_clusters(spec);
+    modulated_fit_clusters(&plan->limits, spec);
     spec->kernel = CUDA_MODULATED_BACKWARD;
     return true;
 }

@@ -8,9 +8,10 @@
 
 /* Rows over two blocks at most, of fewer teams and as many threads: a device has no room for 16
  * clusters of eight (docs/notebook/013), and 15 among eight samples leave many idle. */
-void modulated_fit_clusters(cuda_spec *spec) {
+void modulated_fit_clusters(const cuda_limits *limits, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
-    while (spec->cluster > 2 && spec->cluster % 2 == 0 && c->teams % 2 == 0) {
+    while (spec->cluster > limits->tuning->stages.modulated_cluster && spec->cluster % 2 == 0 &&
+           c->teams % 2 == 0) {
         spec->cluster /= 2;
         c->threads_per_row *= 2;
         c->teams /= 2;
@@ -24,7 +25,7 @@ void modulated_fit_clusters(cuda_spec *spec) {
 void modulated_fit_registers(cuda_plan *plan) {
     const rows_forward_tuning *t = &plan->limits.tuning->rows_forward;
     cuda_spec *spec = &plan->main;
-    const bool is_roomy = t->whole_warps && t->quarter_warps;
+    const bool is_roomy = plan->limits.tuning->stages.has_room;
     rows_constants *c = &spec->rows;
     if (spec->type[ROLE_X] != DTYPE_BF16 || c->variant != ROWS_PLAIN || c->width != 8 ||
         c->hold != HOLD_IN_REGISTERS || c->width * c->chunks_per_thread != t->elements)

@@ -7,8 +7,6 @@
 
 #include "cuda/common/integers.h"
 
-enum { WIDE_THREADS = 768 }; /* of rows of a warp whose weights are f32 in registers */
-
 /* Rows of a warp with nothing behind the norm. */
 static void warp_geometry(cuda_spec *spec, const rows_forward_tuning *t, int bytes) {
     rows_constants *c = &spec->rows;
@@ -17,7 +15,7 @@ static void warp_geometry(cuda_spec *spec, const rows_forward_tuning *t, int byt
         return;
     if (spec->kind == PLANISH_RMS && spec->type[ROLE_BIAS] == DTYPE_NONE) {
         c->early = EARLY_IN_REGISTERS;
-        threads = bytes > 2 ? WIDE_THREADS : threads;
+        threads = bytes > 2 ? t->early_threads : threads;
     } else {
         c->early = EARLY_TO_L1;
     }

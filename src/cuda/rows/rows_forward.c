@@ -18,7 +18,8 @@ enum {
  * of four chunks each do best; fewer than three warps a block do not, and from 10240 to 12288
  * columns blocks of more chunks do better than fewer of more threads. */
 static int lanes_of_short_row(const rows_forward_tuning *t, int chunks, int *vecs) {
-    int least_lanes = chunks <= 192 ? 96 : 128, lanes = most(least_lanes, in_warps(chunks, 4));
+    const int least_lanes = chunks <= t->few_chunks ? t->few_lanes : t->least_lanes;
+    int lanes = most(least_lanes, in_warps(chunks, t->lane_chunks));
     if (lanes > t->three_lanes && chunks <= t->direct_lanes * t->most_vecs)
         lanes = t->direct_lanes;
     *vecs = ceil_div(chunks, lanes);
@@ -82,9 +83,9 @@ static void tiled_geometry(const gpu_tuning *gpu, cuda_spec *spec, int chunks) {
     c->chunks_per_thread = ceil_div(chunks, lanes);
     c->warps = lanes == 32 ? 8 : lanes >= 8 || chunks * width < 20 ? 4 : 2;
     c->rows = lanes == 32 ? 2 : 1;
-    int registers = lanes > 2 ? elements + 34 : elements * 3 / 2 + 34;
-    registers += spec->type[ROLE_X] != DTYPE_BF16 ? 0 : lanes > 2 ? 5 : 11; /* its scaled sums */
-    registers += t->tiled_registers;
+    int registers = t->tiled_registers + (lanes > 2 ? elements : elements * 3 / 2);
+    if (spec->type[ROLE_X] == DTYPE_BF16)
+        registers += lanes > 2 ? t->tiled_scaled : t->tiled_few_scaled;
     spec->min_blocks = least(t->tiled_warps, gpu->lane_registers / registers) / c->warps;
 }
 
@@ -112,8 +113,8 @@ static void runs_geometry(const gpu_tuning *gpu, cuda_spec *spec, int cols, int 
     c->warps = lanes == 16 ? 4 : 8;
     c->rows = lanes == 16 ? 4 : 2;
     c->held_as_words = words > t->runs_most_words;
-    int registers = c->held_as_words ? words + 34 : 2 * words + 30;
-    registers += c->held_as_words ? t->runs_held_registers : t->runs_registers;
+    const int registers =
+        c->held_as_words ? words + t->runs_held_registers : 2 * words + t->runs_registers;
     spec->min_blocks = least(t->runs_warps, gpu->lane_registers / registers) / c->warps;
 }
 
