@@ -20,9 +20,12 @@ ROOT = HERE.parents[2]
 # The emulated device, without the test's own cases.
 DEVICE = (
     *("device", "device_clusters", "device_shared", "device_turns"),
-    *("emulated", "emulated_pair", "fiber"),
+    *("emulated", "emulated_pair", "fiber", "variants"),
 )
-SUPPORT = ("check", "element", "tensor", "reference", "cases", "values", "bounds")
+SUPPORT = (
+    *("check", "element", "tensor", "reference", "cases", "values", "bounds"),
+    *("staged_case", "staged_reference", "backward_case", "backward_reference", "staged_check"),
+)
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
 OUTSIDE = ("ahead", "cache", "driver", "jit", "key", "launch", "pack", "report")
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
