@@ -263,7 +263,8 @@ static void append_roles(text *to, const char *name, const int32_t values[ROLE_C
 size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
     const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
     text to = {start, bytes, 0};
-    append(&to, "#define %s %d\n", common_list[0].name, spec->real_double);
+    append(&to, "#define %s %d\nconstexpr int WARP = %d;\n", common_list[0].name, spec->real_double,
+           WARP);
     for (int i = 0; i < 2; i++)
         for (const cuda_constant *c = lists[i] + (i == 1); c->name; c++) {
             int32_t value;

@@ -7,7 +7,7 @@
 #include "cuda/spec.h"
 
 enum { LAYER = 1 << PLANISH_LAYER, RMS = 1 << PLANISH_RMS, ANY_KIND = LAYER | RMS };
-enum { OF_A_WARP = 32, ANY_LANES = 1 << 10 };
+enum { ANY_LANES = 1 << 10 };
 
 /* By stage, kind and length the fastest of what was timed. The first rows hold for every
  * architecture, the rest for that on which they were timed. */
@@ -21,8 +21,8 @@ static const early_rows early[] = {
      .kinds = ANY_KIND,
      .has = ROLE_BIT(ROLE_Y_SCALES),
      .lacks = ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_BIAS),
-     .least_lanes = OF_A_WARP,
-     .most_lanes = OF_A_WARP,
+     .least_lanes = WARP,
+     .most_lanes = WARP,
      .where = EARLY_IN_REGISTERS,
      .threads = 768,
      .warps = 2},
@@ -32,19 +32,19 @@ static const early_rows early[] = {
      .kinds = ANY_KIND,
      .has = ROLE_BIT(ROLE_WEIGHT),
      .lacks = ROLE_BIT(ROLE_BIAS) | ROLE_BIT(ROLE_Y_SCALES),
-     .least_lanes = OF_A_WARP + 1,
+     .least_lanes = WARP + 1,
      .most_lanes = ANY_LANES,
      .where = EARLY_IN_SHARED},
     {.of = EARLY_QUANTISED,
      .kinds = ANY_KIND,
      .has = ROLE_BIT(ROLE_WEIGHT) | ROLE_BIT(ROLE_RESIDUAL),
      .lacks = ROLE_BIT(ROLE_BIAS),
-     .least_lanes = OF_A_WARP + 1,
+     .least_lanes = WARP + 1,
      .most_lanes = ANY_LANES,
      .where = EARLY_IN_SHARED},
     {.of = EARLY_QUANTISED,
      .kinds = ANY_KIND,
-     .least_lanes = OF_A_WARP + 1,
+     .least_lanes = WARP + 1,
      .most_lanes = ANY_LANES,
      .where = EARLY_TO_L1},
     /* The rest. */
@@ -59,11 +59,7 @@ static const early_rows early[] = {
      .most_lanes = ANY_LANES,
      .where = EARLY_IN_REGISTERS,
      .threads = 768},
-    {.of = EARLY_SUM,
-     .kinds = LAYER,
-     .least_lanes = OF_A_WARP,
-     .most_lanes = OF_A_WARP,
-     .threads = 1024},
+    {.of = EARLY_SUM, .kinds = LAYER, .least_lanes = WARP, .most_lanes = WARP, .threads = 1024},
     {.of = EARLY_SUM,
      .kinds = LAYER,
      .most_lanes = ANY_LANES,
@@ -71,8 +67,8 @@ static const early_rows early[] = {
      .threads = 896},
     {.of = EARLY_SUM,
      .kinds = RMS,
-     .least_lanes = OF_A_WARP,
-     .most_lanes = OF_A_WARP,
+     .least_lanes = WARP,
+     .most_lanes = WARP,
      .where = EARLY_IN_REGISTERS,
      .threads = 1024},
 };

@@ -39,7 +39,7 @@ static bool takes_blocks(const problem *p, const rows_constants *c) {
     if (block % c->width)
         return false;
     const int64_t lanes = block / c->width;
-    return lanes <= 32 && !(lanes & (lanes - 1)) && c->threads_per_row % lanes == 0;
+    return lanes <= WARP && !(lanes & (lanes - 1)) && c->threads_per_row % lanes == 0;
 }
 
 bool around_is_dense(const problem *p) {
@@ -249,7 +249,7 @@ static void around_launch_arguments(const cuda_plan *plan, void *const buffers[R
 }
 
 static unsigned around_threads(const cuda_spec *spec) {
-    return spec->kernel == CUDA_AROUND_CLEAR ? 32u : 32u * (unsigned)spec->rows.warps;
+    return spec->kernel == CUDA_AROUND_CLEAR ? WARP : WARP * (unsigned)spec->rows.warps;
 }
 
 static size_t around_shared_bytes(const cuda_spec *spec) {
@@ -257,16 +257,17 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_CLEAR)
         return 0;
     if (c->variant == ROWS_IN_RUNS) /* a row for each team; lanes read behind the last one's end */
-        return round_up((size_t)c->warps * (size_t)(32 / c->threads_per_row) * (size_t)c->cols * 2 +
+        return round_up((size_t)c->warps * (size_t)(WARP / c->threads_per_row) * (size_t)c->cols *
+                            2 +
                         4 * (size_t)run_words(c->cols, c->threads_per_row) + 4);
     if (c->early == EARLY_IN_SHARED)
-        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->width *
+        return WARP * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->width *
                (size_t)role_bytes(spec, ROLE_WEIGHT);
     if (spec->stages.gate_in_shared)
-        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
+        return WARP * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
                (size_t)c->width * (size_t)role_bytes(spec, ROLE_GATE);
     if (c->hold == HOLD_IN_SHARED)
-        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
+        return WARP * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
                (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
     return 0;
 }

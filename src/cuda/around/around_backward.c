@@ -75,7 +75,7 @@ static size_t ring_bytes(const cuda_spec *spec) {
     size_t bytes = 0;
     for (int i = 0; i < STREAMS; i++)
         bytes += (size_t)(spec->rows.width * role_bytes(spec, streams[i]));
-    return bytes * 32 * (size_t)(spec->rows.warps * spec->rows.chunks_per_thread);
+    return bytes * WARP * (size_t)(spec->rows.warps * spec->rows.chunks_per_thread);
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {
@@ -92,7 +92,7 @@ static size_t shared_bytes(const cuda_spec *spec) {
 /* Where the warps follow from the teams, whole warps each. */
 static size_t shared_of_teams(const cuda_spec *spec) {
     cuda_spec with = *spec;
-    with.rows.warps = spec->rows.teams * spec->rows.threads_per_row / 32;
+    with.rows.warps = spec->rows.teams * spec->rows.threads_per_row / WARP;
     return shared_bytes(&with);
 }
 
@@ -124,9 +124,9 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
                        : 1;
         while (c->teams > 1 && shared_of_teams(spec) > (size_t)limits->shared_per_block)
             c->teams /= 2;
-        c->warps = c->teams * c->threads_per_row / 32;
+        c->warps = c->teams * c->threads_per_row / WARP;
     }
-    spec->min_blocks = most(1, t->back_threads / (32 * c->warps));
+    spec->min_blocks = most(1, t->back_threads / (WARP * c->warps));
     while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
                                        (size_t)limits->shared_per_block)
         spec->min_blocks--;
@@ -135,7 +135,7 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
 
 static int block_rows(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
-    return c->teams * (c->threads_per_row <= 32 ? 32 / c->threads_per_row : 1);
+    return c->teams * (c->threads_per_row <= WARP ? WARP / c->threads_per_row : 1);
 }
 
 /* ---- Plans ------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
 static unsigned threads(const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_SAMPLES)
         return samples_threads(spec);
-    return 32u * (unsigned)spec->rows.warps;
+    return WARP * (unsigned)spec->rows.warps;
 }
 
 const cuda_family around_backward_family = {

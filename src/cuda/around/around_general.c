@@ -7,8 +7,8 @@
 #include "stages.h"
 
 enum {
-    WARPS = 8,   /* of a block */
-    ACROSS = 32, /* lanes that take neighbouring rows, where they do */
+    WARPS = 8,     /* of a block */
+    ACROSS = WARP, /* lanes that take neighbouring rows, where they do */
 };
 
 /* As the kernel counts them. */
@@ -46,7 +46,7 @@ static bool around_general_plan_make(cuda_plan *plan, const problem *p) {
     const bool dense = p->reduced[p->reduced_count - 1].stride[ROLE_X] == 1;
     spec->general = (general_constants){.warps = WARPS};
     spec->general.lanes = p->cols < t->short_row || !dense ? ACROSS : 1;
-    spec->general.slices = 32 * WARPS / spec->general.lanes;
+    spec->general.slices = WARP * WARPS / spec->general.lanes;
     plan->around = (cuda_around){.dropout_p = p->around.dropout_p,
                                  .block = has(p, ROLE_Y_SCALES) ? p->around.block : p->cols,
                                  .scale_stride = p->around.scale_stride,
@@ -124,7 +124,7 @@ static void around_general_launch_arguments(const cuda_plan *plan, void *const b
 }
 
 static unsigned around_general_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->general.warps;
+    return WARP * (unsigned)spec->general.warps;
 }
 
 static size_t around_general_shared_bytes(const cuda_spec *spec) {

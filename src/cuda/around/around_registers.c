@@ -167,19 +167,19 @@ void around_set_blocks(const cuda_limits *limits, cuda_spec *spec) {
     else if (!threads && early.of == EARLY_QUANTISED)
         threads = limits->tuning->rows_forward.threads;
     if (threads) {
-        spec->min_blocks = most(1, threads / (32 * c->warps));
+        spec->min_blocks = most(1, threads / (WARP * c->warps));
         return;
     }
     if (is_short(limits, spec)) {
         c->rows = 1;
-        spec->min_blocks = t->short_threads / (32 * c->warps);
+        spec->min_blocks = t->short_threads / (WARP * c->warps);
         return;
     }
-    while (c->threads_per_row <= 32 && c->rows > 1 &&
+    while (c->threads_per_row <= WARP && c->rows > 1 &&
            registers_of(limits, spec) > t->most_registers)
         c->rows /= 2;
-    threads = 32 * limits->tuning->lane_registers / most(32, registers_of(limits, spec));
-    spec->min_blocks = most(1, least(spec->min_blocks, threads / (32 * c->warps)));
+    threads = WARP * limits->tuning->lane_registers / most(32, registers_of(limits, spec));
+    spec->min_blocks = most(1, least(spec->min_blocks, threads / (WARP * c->warps)));
 }
 
 int around_early(const cuda_limits *limits, const cuda_spec *spec) {

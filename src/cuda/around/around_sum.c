@@ -235,12 +235,12 @@ void around_sum_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT]
     for (int t = 0; t < SUM_TENSORS; t++)
         a->data[t] = data_of(sum, buffers, shared, t);
     memcpy(a->axis, sum->axis, sizeof a->axis);
-    l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * 32 * c->warps);
+    l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * WARP * c->warps);
     l->blocks_y = 1;
 }
 
 static unsigned threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->sum.warps;
+    return WARP * (unsigned)spec->sum.warps;
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {

@@ -7,8 +7,8 @@
 #include "cuda/common/integers.h"
 
 enum {
-    WARPS = 8,   /* of a block */
-    ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
+    WARPS = 8,     /* of a block */
+    ACROSS = WARP, /* lanes that take neighbouring outer indices, where they do */
     ROW_BYTES = 3 * sizeof(double),
 };
 
@@ -120,7 +120,7 @@ static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_laun
     if (kernel == CUDA_AROUND_BACK_COLUMNS)
         spec->around_back.lanes =
             is_dense(plan, spec, true) || !is_dense(plan, spec, false) ? ACROSS : 1;
-    spec->around_back.slices = 32 * WARPS / spec->around_back.lanes;
+    spec->around_back.slices = WARP * WARPS / spec->around_back.lanes;
     ++*count;
 }
 
@@ -188,7 +188,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
         a->outer = append_axes(plan, spec, true, a, 0);
         a->inner = append_axes(plan, spec, false, a, a->outer);
         const int at_a_time =
-            spec->kernel == CUDA_AROUND_BACK_ELEMENTS ? 32 * WARPS : spec->around_back.lanes;
+            spec->kernel == CUDA_AROUND_BACK_ELEMENTS ? WARP * WARPS : spec->around_back.lanes;
         launches[i].blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
                                          (int64_t)t->blocks * plan->limits.multiprocessors);
         launches[i].blocks_y = 1;
@@ -196,7 +196,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
 }
 
 static unsigned threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->around_back.warps;
+    return WARP * (unsigned)spec->around_back.warps;
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {

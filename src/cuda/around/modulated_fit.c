@@ -30,12 +30,12 @@ void modulated_fit_registers(cuda_plan *plan) {
     if (spec->type[ROLE_X] != DTYPE_BF16 || c->variant != ROWS_PLAIN || c->width != 8 ||
         c->hold != HOLD_IN_REGISTERS || c->width * c->chunks_per_thread != t->elements)
         return;
-    if (c->threads_per_row > 32 && !is_roomy && spec->min_blocks > 2)
+    if (c->threads_per_row > WARP && !is_roomy && spec->min_blocks > 2)
         spec->min_blocks = spec->min_blocks * 7 / 8;
     const int bytes = most(role_bytes(spec, ROLE_WEIGHT), role_bytes(spec, ROLE_BIAS));
-    if (c->threads_per_row == 32 && is_roomy && bytes <= 2 &&
+    if (c->threads_per_row == WARP && is_roomy && bytes <= 2 &&
         spec->activation == PLANISH_IDENTITY) {
         c->ring_slots = 0;
-        spec->min_blocks = t->threads / (32 * c->warps);
+        spec->min_blocks = t->threads / (WARP * c->warps);
     }
 }

@@ -172,7 +172,7 @@ static void channels_launch_arguments(const cuda_plan *plan, void *const buffers
 }
 
 static unsigned channels_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->channels.warps;
+    return WARP * (unsigned)spec->channels.warps;
 }
 
 const cuda_family channels_family = {

@@ -6,8 +6,8 @@
 #include "cuda/common/integers.h"
 
 enum {
-    WARPS = 8,   /* of a block */
-    ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
+    WARPS = 8,     /* of a block */
+    ACROSS = WARP, /* lanes that take neighbouring outer indices, where they do */
 };
 
 static int64_t size_of_stride(int64_t stride) {
@@ -97,7 +97,7 @@ static int64_t parts_of(const cuda_plan *plan) {
     const int64_t added = size_of(plan, CUDA_GENERAL_COLUMNS, false);
     const int64_t wanted = ceil_div_i64((int64_t)t->partial_blocks * plan->limits.multiprocessors,
                                         columns ? columns : 1);
-    const int64_t most = ceil_div_i64(added, (int64_t)t->partial_elements * 32 * WARPS / lanes);
+    const int64_t most = ceil_div_i64(added, (int64_t)t->partial_elements * WARP * WARPS / lanes);
     const int64_t parts = least_i64(wanted, most);
     return parts > 0 ? parts : 1;
 }
@@ -162,7 +162,7 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
                 spec->type[r] = DTYPE_NONE;
         c->lanes = 1;
     }
-    c->slices = 32 * WARPS / c->lanes;
+    c->slices = WARP * WARPS / c->lanes;
     return made;
 }
 
@@ -215,7 +215,7 @@ static void set_grid(const cuda_plan *plan, cuda_launch *l) {
     const general_tuning *t = &plan->limits.tuning->general;
     const general_args *a = &l->args.general;
     const int at_a_time =
-        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.general.lanes;
+        l->spec.kernel == CUDA_GENERAL_FINISH ? WARP * WARPS : l->spec.general.lanes;
     l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
                             (int64_t)t->blocks * plan->limits.multiprocessors);
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
@@ -246,7 +246,7 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
 }
 
 static unsigned general_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->general.warps;
+    return WARP * (unsigned)spec->general.warps;
 }
 
 static size_t general_shared_bytes(const cuda_spec *spec) {

@@ -306,7 +306,7 @@ static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[R
 }
 
 static unsigned groups_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->groups.warps;
+    return WARP * (unsigned)spec->groups.warps;
 }
 
 const cuda_family groups_family = {

@@ -14,7 +14,7 @@
 #include "cuda/common/integers.h"
 
 enum {
-    LANES = 32,
+    LANES = WARP,
     SECTOR = 32,
     LINE_BYTES = 128,        /* of a pixel in a strip, where a cluster holds that; else */
     BLOCK_RESERVE = 1 << 10, /* of shared memory, that a block takes beside its own */
@@ -114,7 +114,7 @@ static int cut(const strips_tuning *t, cuda_spec *spec, int tile, int cluster) {
 static int most_warps(const strips_tuning *t, const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     const bool alone = channels_together(spec) == 1, many = is_backward(spec) || alone;
-    const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && 32 % c->lanes;
+    const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && WARP % c->lanes;
     const bool again = sums_again(spec) && (uneven || !t->is_lean);
     const bool held = is_backward(spec) && alone && spec->activation != PLANISH_IDENTITY;
     const int normal = spec->activation != PLANISH_GELU   ? 0

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 }
 
 /* Before the other: what is to become a maximum. */
-extern "C" __global__ void __launch_bounds__(32) planish_around_clear(const row_args args) {
+extern "C" __global__ void __launch_bounds__(WARP) planish_around_clear(const row_args args) {
     wait_for_stream();
     release_stream();
     if (threadIdx.x == 0)

@@ -7,7 +7,7 @@
  * sweep over a row's block, in which each element is read and then written by one thread: outputs may be inputs.
  *
  * Outer axes, an index of which names a row, and inner ones, in the order in which a row's elements count.
- * LANES neighbouring threads take neighbouring rows, 1 or 32 of them, and the SLICES slices of a block
+ * LANES neighbouring threads take neighbouring rows, 1 or WARP of them, and the SLICES slices of a block
  * take every SLICES-th element.
  *
  * Constants: KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET STAGES_DOUBLE S_TYPE (what s is rounded to; NONE: it is
@@ -25,7 +25,7 @@ typedef around_general_args axes_args;
 #include "quantize.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int Q_TYPE = TYPES[ROLE_Q], SCALES_TYPE = TYPES[ROLE_Y_SCALES];
 
 template <bool WIDE> struct stage_type {

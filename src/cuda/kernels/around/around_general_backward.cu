@@ -36,7 +36,7 @@ constexpr int DGATE_TYPE = TYPES[ROLE_DGATE], DCOLUMN_SCALE_TYPE = TYPES[ROLE_DC
 #include "around_gate.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 
 /* ---- Places ----------------------------------------------------------------------------------- */
 

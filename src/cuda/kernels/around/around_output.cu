@@ -103,7 +103,7 @@ __device__ __forceinline__ float most_of_warp(float v) {
 
 /* The largest of a row, of the largest magnitude that each of its threads has. */
 __device__ __forceinline__ float most_of_row(place &p, float v) {
-    v = WARP_LANES == 32 ? most_of_warp(v) : most_over_lanes<WARP_LANES>(v, p.lane);
+    v = WARP_LANES == WARP ? most_of_warp(v) : most_over_lanes<WARP_LANES>(v, p.lane);
     if constexpr (!WITHIN_WARP && WARPS > 1) {
         entry *slots = p.slots[p.round & 1];
         if (p.lane == 0)

@@ -18,7 +18,7 @@
 #include "../arguments/modulated_args.h"
 
 /* Rows of a warp, and those of two chunks a thread, have as many blocks as registers allow to the last. */
-constexpr bool HAS_ROOM = THREADS_PER_ROW < 32 || (THREADS_PER_ROW > 32 && CHUNKS_PER_THREAD > 2);
+constexpr bool HAS_ROOM = THREADS_PER_ROW < WARP || (THREADS_PER_ROW > WARP && CHUNKS_PER_THREAD > 2);
 constexpr bool BRINGS = !EARLY && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 1 && HAS_ROOM &&
                         (WEIGHT_TYPE == NONE || WEIGHT_ACCESS >= 4) && (BIAS_TYPE == NONE || BIAS_ACCESS >= 4);
 

@@ -10,7 +10,7 @@
 constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;
 constexpr bool FLAT = TILE_PIXELS == PIXELS;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int TILES = ceil_div(PIXELS, TILE_PIXELS);
 constexpr int LINE = LINE_CHANNELS * TILE_PIXELS;   /* elements of a line */
 constexpr int LINES = DEPTH / LINE_CHANNELS; /* of a block */
@@ -349,11 +349,11 @@ struct merged_place {
           is_idle(LINE_CHANNELS > 1 && (i % LINE_CHANNELS || i >= LINE)) {}
 };
 /* Whether a warp has such a place; without rows, a thread. */
-__device__ __forceinline__ bool is_in_line(int i) { return (LINE_CHANNELS > 1 ? i / 32 * 32 : i) < LINE; }
+__device__ __forceinline__ bool is_in_line(int i) { return (LINE_CHANNELS > 1 ? i / WARP * WARP : i) < LINE; }
 
 /* What the lanes of a pixel's rows have, summed; whole warps call. */
 __device__ __forceinline__ total sum_over_rows(total v) {
-    return LINE_CHANNELS == 1 ? v : sum_over_lanes<LINE_CHANNELS>(v, threadIdx.x % 32);
+    return LINE_CHANNELS == 1 ? v : sum_over_lanes<LINE_CHANNELS>(v, threadIdx.x % WARP);
 }
 
 /* A whole image that has no ring comes in PHASES, and is summed as it comes. */

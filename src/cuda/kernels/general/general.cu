@@ -5,7 +5,7 @@
  *
  * Two lists of axes: outer ones, an index of which names a row (planish_general_rows) or an element
  * of weight (planish_general_columns, planish_general_finish), and inner ones, which are summed over.
- * LANES neighbouring threads take neighbouring outer indices, 1 or 32 of them, and the SLICES slices
+ * LANES neighbouring threads take neighbouring outer indices, 1 or WARP of them, and the SLICES slices
  * of a block take every SLICES-th inner index; so whichever list has the stride of 1 can be read in
  * one piece. Sums over the slices are a tree in shared memory: the order is fixed.
  *
@@ -33,7 +33,7 @@ enum {
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FROM_Y = PASS == 2;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 /* What stands for x: in the pass from y that is y. */
 constexpr int IN = FROM_Y ? Y : X;
 constexpr int IN_TYPE = FROM_Y ? Y_TYPE : X_TYPE;

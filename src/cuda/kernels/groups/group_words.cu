@@ -8,7 +8,7 @@
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
 constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
 constexpr bool BIASED = (FORWARD || ACTIVE) && BIAS_TYPE != NONE;

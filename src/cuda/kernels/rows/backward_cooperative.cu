@@ -96,7 +96,7 @@ __device__ __forceinline__ void row_turns(const row_args &args, team_state &t, c
             copy_async_wait<AHEAD - 1>();
             take(t, newest, o);
             thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
-            store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
+            store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / WARP]));
             newest = newest + 1 == RING_SLOTS ? 0 : newest + 1;
         }
         barrier(1, ALL_THREADS);

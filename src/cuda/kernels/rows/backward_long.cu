@@ -23,7 +23,7 @@ constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
 constexpr bool HAS_DSUM = DSUM_TYPE != NONE;
 constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int LONG_PIECE = 8192;
 constexpr int PIECES = ceil_div(COLS, LONG_PIECE);
 
@@ -53,7 +53,7 @@ __device__ __forceinline__ stored_mean mean_of(const row_long_args &args, i64 ro
 
 extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const row_long_args args) {
     __shared__ real room[3][WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int first = blockIdx.x * (LONG_PIECE / WIDTH), last = least(first + LONG_PIECE / WIDTH, CHUNKS);
     release_stream();
     wait_for_stream();
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const row_lon
         }
 #pragma unroll
         for (int j = 0; j < 3; j++) {
-            sum[j] = sum_over_lanes<32>(sum[j], lane);
+            sum[j] = sum_over_lanes<WARP>(sum[j], lane);
             if (lane == 0)
                 room[j][warp] = sum[j];
         }
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const row_lon
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const row_long_args args) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
     const int c = blockIdx.x * THREADS + threadIdx.x;
     const bool has = c < CHUNKS;
     real w[WIDTH], dweight[WIDTH], dbias[WIDTH];
@@ -126,13 +126,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const row_lo
         const real rstd =
             load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
         real sum[3] = {0, 0, 0};
-        for (int s = lane; s < PIECES; s += 32)
+        for (int s = lane; s < PIECES; s += WARP)
 #pragma unroll
             for (int j = 0; j < 3; j++)
                 sum[j] += args.sums[(row * PIECES + s) * 4 + j];
 #pragma unroll
         for (int j = 0; j < 3; j++)
-            sum[j] = sum_over_lanes<32>(sum[j], lane);
+            sum[j] = sum_over_lanes<WARP>(sum[j], lane);
         const real delta = LAYER ? rest_of_mean(saved, sum[2] * (real)(1.0 / COLS)) : 0;
         const real back = -delta * rstd;
         const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;

@@ -20,12 +20,12 @@ constexpr int SHARERS = CLUSTER * COOPERATING_BLOCKS; /* blocks of a row */
 constexpr int SPREAD = THREADS_PER_ROW * SHARERS;
 constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
 constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
-constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
-constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
-constexpr int THREADS = WARPS * 32; /* that hold rows */
-constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
-constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / 32;
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= WARP;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, WARP);
+constexpr int PER_WARP = WITHIN_WARP ? WARP / WARP_LANES : 1;
+constexpr int THREADS = WARPS * WARP; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? WARP : 0);
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / WARP;
 constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
 constexpr int TEAM_COLS = THREADS_PER_ROW * CHUNKS_PER_THREAD * WIDTH;
 constexpr bool RINGED = RING_SLOTS > 0;
@@ -78,10 +78,10 @@ __device__ __forceinline__ row_args of_slice(const row_args &all) {
 /* All that a block of the launch does; its rows and its row of partial sums begin where args say. */
 __device__ __forceinline__ void rows_of_block(const row_args &all) {
     const auto &args = own_rows<(SLICED != 0)>(all);
-    const int warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / WARP;
     const u32 block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
     team_state t;
-    t.lane = threadIdx.x % 32;
+    t.lane = threadIdx.x % WARP;
     t.team = warp / TEAM_WARPS;
     t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;

@@ -335,7 +335,7 @@ __device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t
         }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const int local = threadIdx.x / 32 * STEP + u * PER_WARP + t.lane / WARP_LANES;
+            const int local = threadIdx.x / WARP * STEP + u * PER_WARP + t.lane / WARP_LANES;
             real sum[4] = {};
             if (SUMS) {
                 const run_place x(p.x_tile(ring_slot) + local * (COLS * 2), t.rank);

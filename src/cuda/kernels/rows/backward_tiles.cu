@@ -86,7 +86,7 @@ struct tile_place {
 __device__ __forceinline__ void tiled_rows(const row_args &args, team_state &t, int turns) {
     __shared__ shared_weights weights;
     const int which = threadIdx.x / TILE_THREADS;
-    const int local = threadIdx.x % TILE_THREADS / 32 * STEP + t.lane / WARP_LANES;
+    const int local = threadIdx.x % TILE_THREADS / WARP * STEP + t.lane / WARP_LANES;
     tile_place p;
     p.first = ((i64)ROW_BLOCK(args) * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
     p.ring = shared_address(dynamic_shared) + which * (2 * RING_SLOTS * TILE_ROOM);

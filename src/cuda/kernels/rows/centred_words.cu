@@ -88,19 +88,19 @@ template <int COUNT>
 __device__ __forceinline__ void write_statistics(const row_args &args, const row_places &at,
                                                  const centred_row *rows, i64 left) {
     constexpr int ALL = COUNT * PER_WARP;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int piece = 0; piece < ALL; piece += 32) {
+    for (int piece = 0; piece < ALL; piece += WARP) {
         const int row = piece + lane;
         real mean = 0, rstd = 0;
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
             const int behind = row - u * PER_WARP; /* the first of these */
-            if (u * PER_WARP >= piece + 32 || (u + 1) * PER_WARP <= piece)
+            if (u * PER_WARP >= piece + WARP || (u + 1) * PER_WARP <= piece)
                 continue;
             const row_moments &m = rows[u].m;
-            const real a = from_lane(m.pivot + m.delta, behind * WARP_LANES & 31);
-            const real b = from_lane(m.rstd, behind * WARP_LANES & 31);
+            const real a = from_lane(m.pivot + m.delta, behind * WARP_LANES & (WARP - 1));
+            const real b = from_lane(m.rstd, behind * WARP_LANES & (WARP - 1));
             mean = behind >= 0 ? a : mean;
             rstd = behind >= 0 ? b : rstd;
         }

@@ -3,8 +3,8 @@
  * one write of y. Mapping of elements to threads depends on COLS and the dtypes alone, so a row's
  * result depends on nothing but the row. Knows nothing of strides inside a row.
  *
- * A row is cut into chunks of WIDTH elements. THREADS_PER_ROW threads share a row: up to 32, then a warp is a
- * team that takes 32 / THREADS_PER_ROW * ROWS rows at a time; or whole warps, then the block is the team and
+ * A row is cut into chunks of WIDTH elements. THREADS_PER_ROW threads share a row: up to WARP, then a warp is a
+ * team that takes WARP / THREADS_PER_ROW * ROWS rows at a time; or whole warps, then the block is the team and
  * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the THREADS_PER_ROW *
  * CLUSTER holds chunks rank, rank + THREADS_PER_ROW * CLUSTER, ...: CHUNKS_PER_THREAD of them.
  *

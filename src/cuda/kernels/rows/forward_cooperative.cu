@@ -28,15 +28,15 @@ __device__ __forceinline__ void merge_mail(const place &p, cooperative_mail &m, 
             first = from_lane(v[0], 0);
         if (there && LAYER) {
             total d = v[0] - first;
-            shift(SCALED ? d * scale : d, elements_of_block(e * 32 + p.lane), v[1], v[2]);
+            shift(SCALED ? d * scale : d, elements_of_block(e * WARP + p.lane), v[1], v[2]);
         }
         a += v[1];
         b += v[2];
     }
     pivot = (real)first;
-    b = sum_over_lanes<32>(b, p.lane);
+    b = sum_over_lanes<WARP>(b, p.lane);
     if (LAYER)
-        a = sum_over_lanes<32>(a, p.lane);
+        a = sum_over_lanes<WARP>(a, p.lane);
 }
 
 /* Merges a block's warps and sends the result to the group. */
@@ -44,7 +44,7 @@ template <bool SCALED>
 __device__ __forceinline__ void send_block(const place &p, const entry *slots, u64 *line, i64 turn,
                                            real scale) {
     real pivot;
-    total v[3], count = RAGGED ? p.warp_count : (total)(32 * CHUNKS_PER_THREAD * WIDTH);
+    total v[3], count = RAGGED ? p.warp_count : (total)(WARP * CHUNKS_PER_THREAD * WIDTH);
     merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, v[1], v[2]);
     v[0] = pivot;
     if (p.lane == 0)

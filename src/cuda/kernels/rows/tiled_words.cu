@@ -83,7 +83,7 @@ __device__ __forceinline__ void take_tile(const row_args &args, place &p,
                                           const affine_columns &columns, i64 first, u32 tile) {
 #pragma unroll 1
     for (int u = 0; u < ROWS; u++) {
-        const int local = threadIdx.x % TILE_THREADS / 32 * STEP + u * PER_WARP + p.lane / WARP_LANES;
+        const int local = threadIdx.x % TILE_THREADS / WARP * STEP + u * PER_WARP + p.lane / WARP_LANES;
         const i64 row = first + local;
         const bool there = row < args.rows;
         const char *x = begun(args, p, row);
