@@ -16,8 +16,6 @@
 #include "cuda/kernels/arguments/group_args.h"
 #include "cuda/kernels/arguments/row_args.h"
 
-#include "cuda/kernels/arguments/modulated_args.h" /* stands on rows' */
-
 enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* A kernel has 4 KiB of arguments. */
@@ -54,7 +52,6 @@ typedef struct cuda_launch {
         around_general_backward_args around_back;
         around_backward_args around_backward;
         samples_args samples;
-        modulated_forward_args modulated_forward;
         modulated_backward_args modulated_backward;
         sum_args sum;
     } args;

@@ -125,14 +125,15 @@ static void set_grid(const cuda_plan *plan, cuda_launch *l, int64_t blocks) {
     l->blocks_y = sliced ? (unsigned)blocks : 1;
 }
 
-static row_forward_args forward_args_of(const cuda_plan *plan, void *const *b, int64_t turn) {
+row_forward_args rows_forward_arguments(const cuda_plan *plan, void *const b[ROLE_COUNT],
+                                        int64_t rows, int64_t turn) {
     row_forward_args args = {.x = b[ROLE_X],
                              .weight = b[ROLE_WEIGHT],
                              .bias = b[ROLE_BIAS],
                              .y = b[ROLE_Y],
                              .mean = b[ROLE_MEAN],
                              .rstd = b[ROLE_RSTD],
-                             .rows = plan->rows,
+                             .rows = rows,
                              .x_stride = row_bytes(plan, ROLE_X),
                              .y_stride = row_bytes(plan, ROLE_Y),
                              .mean_stride = row_bytes(plan, ROLE_MEAN),
@@ -171,12 +172,12 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     grid = least_i64(grid, (spec->rows.sliced ? MOST_GRID_Y : MOST_GRID_X) / cluster);
     int64_t turn = grid * rows_at_a_time(&l->spec);
     set_grid(plan, l, grid * cluster);
-    l->args.forward = forward_args_of(plan, b, turn);
+    l->args.forward = rows_forward_arguments(plan, b, plan->rows, turn);
 }
 
-/* With room for `partials` rows of partial sums from `sums` on. */
-static row_backward_args backward_args_of(const cuda_plan *plan, void *const *b, int64_t turn,
-                                          char *sums, int64_t partials) {
+row_backward_args rows_backward_arguments(const cuda_plan *plan, void *const b[ROLE_COUNT],
+                                          int64_t rows, int64_t turn, char *sums,
+                                          int64_t partials) {
     const cuda_spec *spec = &plan->main;
     size_t bytes = (size_t)(partials * plan->cols) * real_bytes(spec);
     row_backward_args args = {.dy = b[ROLE_DY],
@@ -203,8 +204,8 @@ static row_backward_args backward_args_of(const cuda_plan *plan, void *const *b,
                               .dsum = b[ROLE_DSUM],
                               .dsum_stride = row_bytes(plan, ROLE_DSUM),
                               .dsum_turn = turn * row_bytes(plan, ROLE_DSUM),
-                              .turns = (uint32_t)(plan->rows / turn),
-                              .rest = (uint32_t)(plan->rows % turn),
+                              .turns = (uint32_t)(rows / turn),
+                              .rest = (uint32_t)(rows % turn),
                               .levels = rows_levels_arguments(plan),
                               .row_turn = turn,
                               .x_slice = slice_bytes(plan, ROLE_X),
@@ -249,7 +250,8 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
         grid = 1;
     int64_t turn = grid * rows_at_a_time(&l->spec);
     set_grid(plan, l, grid * cluster);
-    l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
+    l->args.backward =
+        rows_backward_arguments(plan, b, plan->rows, turn, workspace, plan->partials);
     finish_arguments(plan, b, workspace, most_grid, grid, l);
 }
 
@@ -298,11 +300,11 @@ static void cooperative_arguments(const cuda_plan *plan, void *const *b, char *w
     l->blocks_x = groups * l->spec.cooperating_blocks;
     l->blocks_y = 1;
     if (l->spec.kernel == CUDA_FORWARD) {
-        l->args.forward = forward_args_of(plan, b, groups);
+        l->args.forward = rows_forward_arguments(plan, b, plan->rows, groups);
         l->args.forward.mail = (void *)workspace;
     } else {
         char *sums = workspace + (size_t)groups * rows_mail_bytes(&l->spec);
-        l->args.backward = backward_args_of(plan, b, groups, sums, groups);
+        l->args.backward = rows_backward_arguments(plan, b, plan->rows, groups, sums, groups);
         l->args.backward.mail = (void *)workspace;
         finish_arguments(plan, b, sums, groups, groups, l);
     }

@@ -57,6 +57,12 @@ typedef struct row_backward_args {
     pair_place place;
 } row_backward_args;
 
+/* Of rows with a modulation alone (around/modulated_backward.cu), whose slices are the samples. */
+typedef struct modulated_backward_args {
+    row_backward_args rows; /* turns and rest: of each sample */
+    i64 partial_slice;      /* numbers */
+} modulated_backward_args;
+
 /* Of two sets of rows in one launch. */
 typedef struct row_forward_pair_args {
     row_forward_args of[2];
