@@ -7,40 +7,25 @@
  * sweep over a row's block, in which each element is read and then written by one thread: outputs may be inputs.
  *
  * Outer axes, an index of which names a row, and inner ones, in the order in which a row's elements count.
- * LANES neighbouring threads take neighbouring rows, 1 or 32 of them, and the SLICES slices of a block
+ * LANES neighbouring threads take neighbouring rows, 1 or WARP of them, and the SLICES slices of a block
  * take every SLICES-th element.
  *
  * Constants: KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET STAGES_DOUBLE S_TYPE (what s is rounded to; NONE: it is
  * not) GATE_BEFORE ROUND_XHAT DROPOUT POWER_OF_TWO, and the dtypes of every tensor. REAL_DOUBLE is 1.
  */
-enum {
-    X, WEIGHT, BIAS, Y, MEAN, RSTD, RESIDUAL, SUM, ROW_SCALE, COLUMN_SCALE, SCALE, SHIFT, GATE, MASK, Q, Y_SCALES,
-    INDEX, ROLES
-};
+#include "../arguments/around_general_args.h"
 
-struct general_axis {
-    i64 size;
-    i64 stride[ROLES]; /* bytes; of INDEX elements */
-};
-
-struct general_args {
-    void *data[ROLES];
-    void *rng, *y_scale, *amax;
-    i64 outer_size, inner_size;
-    i64 block, scale_stride; /* elements under one scale, bytes from scale to scale */
-    u64 dropped;             /* dropout's p * 2^32, rounded up */
-    double eps, keep_factor;
-    float scale_least, scale_most;
-    int outer, inner; /* axes of each list, outer ones first */
-    general_axis axis[17];
-};
+/* The tensors, as the arguments count them. */
+#define ENUMERATOR(role) role,
+enum { EACH_AROUND_GENERAL_TENSOR(ENUMERATOR) INDEX, ROLES };
+typedef around_general_args axes_args;
 
 #include "../common/fusion.cu"
 #include "philox.cu"
 #include "quantize.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int Q_TYPE = TYPES[ROLE_Q], SCALES_TYPE = TYPES[ROLE_Y_SCALES];
 
 template <bool WIDE> struct stage_type {
@@ -77,7 +62,7 @@ struct place {
     i64 at[ROLES];
 };
 
-__device__ __forceinline__ place moved(const general_args &args, place p, int first, int count, i64 index) {
+__device__ __forceinline__ place moved(const axes_args &args, place p, int first, int count, i64 index) {
     for (int k = first + count - 1; k >= first; k--) {
         i64 here = index;
         if (k > first) {
@@ -93,7 +78,7 @@ __device__ __forceinline__ place moved(const general_args &args, place p, int fi
     return p;
 }
 
-__device__ __forceinline__ place row_place(const general_args &args, i64 row) {
+__device__ __forceinline__ place row_place(const axes_args &args, i64 row) {
     place origin;
 #pragma unroll
     for (int r = 0; r < ROLES; r++)
@@ -101,14 +86,14 @@ __device__ __forceinline__ place row_place(const general_args &args, i64 row) {
     return moved(args, origin, 0, args.outer, row);
 }
 
-template <int TYPE> __device__ __forceinline__ double read(const general_args &args, const place &p, int role) {
+template <int TYPE> __device__ __forceinline__ double read(const axes_args &args, const place &p, int role) {
     if constexpr (TYPE == NONE)
         return 0;
     else
         return load_element<TYPE>((const char *)args.data[role] + p.at[role], 0);
 }
 
-template <int TYPE> __device__ __forceinline__ void write(const general_args &args, const place &p, int role, double v) {
+template <int TYPE> __device__ __forceinline__ void write(const axes_args &args, const place &p, int role, double v) {
     if constexpr (TYPE != NONE)
         store_element<TYPE>((char *)args.data[role] + p.at[role], 0, v);
 }
@@ -131,7 +116,7 @@ struct row_state {
 };
 
 /* s of an element, and whether it was kept. */
-__device__ __forceinline__ double sum_at(const general_args &args, const row_state &t, const place &p, bool &kept) {
+__device__ __forceinline__ double sum_at(const axes_args &args, const row_state &t, const place &p, bool &kept) {
     kept = true;
     if (DROPOUT)
         kept = kept_elements<1, 1>(t.key, (u64)p.at[INDEX], args.dropped);
@@ -150,7 +135,7 @@ __device__ __forceinline__ double sum_at(const general_args &args, const row_sta
 }
 
 /* y of an element whose s is known. */
-__device__ __forceinline__ double y_at(const general_args &args, const row_state &t, const place &p, double s) {
+__device__ __forceinline__ double y_at(const axes_args &args, const row_state &t, const place &p, double s) {
     const double xhat = ((s - t.pivot) - t.delta) * t.rstd;
     double w = 1, z;
     if (WEIGHT_TYPE != NONE) {
@@ -194,7 +179,7 @@ template <bool MOST> __device__ __forceinline__ double over_slices(double (*room
     return v;
 }
 
-__device__ __forceinline__ void find_moments(const general_args &args, row_state &t, double (*room)[THREADS]) {
+__device__ __forceinline__ void find_moments(const axes_args &args, row_state &t, double (*room)[THREADS]) {
     const double n = (double)args.inner_size;
     const i64 end = t.there ? args.inner_size : 0;
     bool kept;
@@ -227,7 +212,7 @@ __device__ __forceinline__ void find_moments(const general_args &args, row_state
 }
 
 /* Elements begin to end, which share a scale. */
-__device__ __forceinline__ void put_block(const general_args &args, const row_state &t, double (*room)[THREADS],
+__device__ __forceinline__ void put_block(const axes_args &args, const row_state &t, double (*room)[THREADS],
                                           i64 number, i64 begin, i64 end, float &amax) {
     bool kept;
     float scale = 1;
@@ -262,7 +247,7 @@ __device__ __forceinline__ void put_block(const general_args &args, const row_st
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(const general_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(const axes_args args) {
     __shared__ double room[1][THREADS];
     row_state t;
     float amax = 0;
@@ -293,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(con
 }
 
 /* Before the other: what is to become a maximum. */
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general_clear(const general_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general_clear(const axes_args args) {
     wait_for_stream();
     if (threadIdx.x == 0)
         store_element<F32>(args.amax, 0, 0);

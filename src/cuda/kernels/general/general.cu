@@ -5,7 +5,7 @@
  *
  * Two lists of axes: outer ones, an index of which names a row (planish_general_rows) or an element
  * of weight (planish_general_columns, planish_general_finish), and inner ones, which are summed over.
- * LANES neighbouring threads take neighbouring outer indices, 1 or 32 of them, and the SLICES slices
+ * LANES neighbouring threads take neighbouring outer indices, 1 or WARP of them, and the SLICES slices
  * of a block take every SLICES-th inner index; so whichever list has the stride of 1 can be read in
  * one piece. Sums over the slices are a tree in shared memory: the order is fixed.
  *
@@ -19,20 +19,13 @@
  * Constants: PASS KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE DY_TYPE
  * DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DWEIGHT_TYPE DBIAS_TYPE (NONE: absent). REAL_DOUBLE is 1.
  */
-enum { X, WEIGHT, BIAS, Y, MEAN, RSTD, M2, DY, DX, DWEIGHT, DBIAS, DELTA, ROLES };
+#include "../arguments/general_args.h"
 
-struct general_axis {
-    i64 size;
-    i64 stride[ROLES]; /* bytes */
-};
-
-struct general_args {
-    void *data[ROLES];
-    double *partials; /* [2][gridDim.y][outer_size]: of dweight, of dbias */
-    i64 outer_size, inner_size, parts;
-    double eps;
-    int outer, inner; /* axes of each list, outer ones first */
-    general_axis axis[17];
+/* The tensors, as the arguments count them. */
+enum {
+    X = ROLE_X, WEIGHT = ROLE_WEIGHT, BIAS = ROLE_BIAS, Y = ROLE_Y, MEAN = ROLE_MEAN, RSTD = ROLE_RSTD, M2 = ROLE_M2,
+    DY = ROLE_DY, DX = ROLE_DX, DWEIGHT = ROLE_DWEIGHT, DBIAS = ROLE_DBIAS, DELTA = GENERAL_DELTA,
+    ROLES = GENERAL_TENSORS
 };
 
 #include "../common/fusion.cu"
@@ -40,7 +33,7 @@ struct general_args {
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FROM_Y = PASS == 2;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 /* What stands for x: in the pass from y that is y. */
 constexpr int IN = FROM_Y ? Y : X;
 constexpr int IN_TYPE = FROM_Y ? Y_TYPE : X_TYPE;
