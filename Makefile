@@ -1,11 +1,12 @@
 # The front door. Everything is built and installed into .venv and build/; nothing outside this folder
-# is touched. Needs gcc, make and Python 3.11 or newer with its venv module.
+# is touched. Needs gcc, make and Python 3.10 or newer with its venv module; demo and test 3.11.
 #
 #   make            build, and leave .venv with planish installed in it
 #   make demo       put planish under real models, check it, time it, draw demo-out/demo.png
 #   make test       every test, C and Python (make full-grid: every case of the C tests' grid)
 #   make bench      planish beside its peers; SWEEP=table, ARGS=--quick (planish bench --help)
-#   make wheel      the wheel for every Python, in dist/; make dist: the source archive
+#   make wheel      the wheel for every Python, in dist/; make dist: the source archive; both
+#                   without torch
 #   make clean      remove what was built (make distclean: .venv too)
 #
 # Each step leaves a stamp in .venv/stamps and is not done again until what it depends on changes.
@@ -35,21 +36,25 @@ all: $(DONE)/planish
 
 $(DONE)/venv:
 	@command -v gcc >/dev/null || { echo "gcc is needed: apt-get install gcc"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "Python 3.10 or newer is needed; set PYTHON=..."; exit 1; }
 	@echo "==> virtual environment in .venv"
 	$(PYTHON) -m venv .venv || { echo "is Python's venv module there? apt-get install python3-venv"; exit 1; }
 	@mkdir -p $(DONE) && touch $@
 
-# torch first and alone: anything else that asks for torch would bring a build of several GB.
+# torch first and alone: anything else that asks for torch would bring another build of it. Which
+# build, pip's index decides: on x86-64 PyPI has the one for CUDA.
 $(DONE)/torch: $(DONE)/venv
-	@echo "==> $(TORCH), about 200 MB"
+	@echo "==> $(TORCH): about 200 MB for the CPU alone, several GB with CUDA, as pip's index has it"
+	@echo "    (the one for the CPU: PIP_INDEX_URL=https://download.pytorch.org/whl/cpu make)"
 	$(PIP) "$(TORCH)" numpy
 	@touch $@
 
-$(DONE)/build-tools: $(DONE)/torch
+# pip 23.1 is the first with -C, and with one option of a build given several times; Python 3.10 and
+# Debian 12's 3.11 bring an older one.
+$(DONE)/build-tools: $(DONE)/venv
 	@echo "==> build tools"
-	$(PIP) meson ninja meson-python
+	$(PIP) "pip>=23.1" "meson>=1.4" ninja meson-python
 	@touch $@
 
 # auditwheel and wheel are small and know no torch.
@@ -58,7 +63,7 @@ $(DONE)/wheel-tools: $(DONE)/build-tools
 	$(PIP) auditwheel wheel
 	@touch $@
 
-$(DONE)/planish: $(DONE)/build-tools $(SOURCES)
+$(DONE)/planish: $(DONE)/torch $(DONE)/build-tools $(SOURCES)
 	@echo "==> building and installing planish"
 	$(PIP) --no-build-isolation --no-deps --force-reinstall \
 	    -Cbuild-dir=build/release -Ccompile-args=-j$(JOBS) .
@@ -71,11 +76,20 @@ $(DONE)/peers: $(DONE)/torch
 
 # Libraries of models, for the demo and for the tests of what runs on planish in them; these
 # versions have the norms that docs/guide/coverage.md counts. torchvision without its dependencies: it
-# would replace a torch of another version.
+# would replace a torch of another version. Where it is of another build than torch, its operators are
+# missing, and a file in the environment lets it and what imports it be imported all the same.
 $(DONE)/models: $(DONE)/torch
 	@echo "==> libraries of models: transformers, diffusers, timm"
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "these need Python 3.11 or newer: make distclean, then set PYTHON=..."; exit 1; }
 	$(PIP) --no-deps torchvision==0.28.0
-	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31
+	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31 peft
+	@$(BIN)/python -c 'import torchvision' 2>/dev/null || { \
+	    packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	    cp python/planish/_torchvision.py "$$packages/mend_torchvision.py" && \
+	    echo 'import mend_torchvision; mend_torchvision.mend_when_imported()' \
+	        >"$$packages/mend_torchvision.pth"; }
+	@$(BIN)/python -c 'import timm, transformers; transformers.BertModel'
 	@touch $@
 
 $(DONE)/test-tools: $(DONE)/torch
@@ -102,10 +116,10 @@ full-grid: $(DONE)/planish
 	build/release/tests/c/test_grid --full $(ARGS)
 
 demo: $(DONE)/planish $(DONE)/models
-	@$(BIN)/python -m planish.demo --out demo-out $(ARGS)
+	@$(BIN)/planish model --out demo-out $(ARGS)
 
 bench: $(DONE)/planish $(DONE)/peers
-	@$(BIN)/python -m planish.bench $(SWEEP) --out bench-out $(ARGS)
+	@$(BIN)/planish bench $(SWEEP) --out bench-out $(ARGS)
 
 wheel: $(DONE)/wheel-tools
 	@JOBS=$(JOBS) .ci/wheel build

@@ -12,8 +12,7 @@ int planish_version(void) {
     return PLANISH_VERSION;
 }
 
-/* ---- Check, plan, run -------------------------------------------------------------------------
- */
+/* ---- Check, plan, run ------------------------------------------------------------------------ */
 
 static planish_status make_plan(planish_plan *plan, const planish_norm *op, planish_pass pass,
                                 const planish_tensors *tensors, message error) {
@@ -82,8 +81,7 @@ planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass
     return status;
 }
 
-/* ---- Named entries ----------------------------------------------------------------------------
- */
+/* ---- Named entries --------------------------------------------------------------------------- */
 
 planish_status planish_norm_forward(const planish_norm *op, const DLTensor *x,
                                     const DLTensor *weight, const DLTensor *bias, const DLTensor *y,
@@ -135,8 +133,7 @@ planish_status planish_rms_norm_backward(int32_t normalized_ndim, const DLTensor
     return planish_norm_backward(&op, dy, x, NULL, rstd, weight, dx, dweight, NULL, exec);
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 planish_status planish_plan_create(const planish_norm *op, planish_pass pass,
                                    const planish_tensors *tensors, planish_plan **plan, char *text,

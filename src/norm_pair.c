@@ -16,8 +16,7 @@ enum { SECOND_ALIGNMENT = 256 };
 
 static const char *const names[2] = {"first", "second"};
 
-/* ---- Sentences --------------------------------------------------------------------------------
- */
+/* ---- Sentences ------------------------------------------------------------------------------- */
 
 /* What one of the two has to say, until it is known which of them said it. */
 typedef struct heard {
@@ -46,8 +45,7 @@ static planish_status say_which(int which, planish_status status, const heard *h
     return fail(error, status, "%s.%s", names[which], text);
 }
 
-/* ---- Two plans --------------------------------------------------------------------------------
- */
+/* ---- Two plans ------------------------------------------------------------------------------- */
 
 static size_t pair_workspace(const planish_plan *const plan[2], size_t *second_at) {
     const size_t first = plan[0]->workspace_bytes, second = plan[1]->workspace_bytes;
@@ -97,8 +95,7 @@ static planish_status run_plans(const planish_plan *const plan[2], void *const *
     return done;
 }
 
-/* ---- From tensors -----------------------------------------------------------------------------
- */
+/* ---- From tensors ---------------------------------------------------------------------------- */
 
 typedef struct pair {
     planish_tensors tensors[2];
@@ -166,8 +163,7 @@ planish_status planish_norm_pair_workspace_bytes(const planish_norm *op, planish
     return status;
 }
 
-/* ---- From plans -------------------------------------------------------------------------------
- */
+/* ---- From plans ------------------------------------------------------------------------------ */
 
 size_t planish_plan_pair_workspace_bytes(const planish_plan *first, const planish_plan *second) {
     const planish_plan *const plans[2] = {first, second};

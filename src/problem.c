@@ -171,8 +171,7 @@ static bool overlaps_itself(const DLTensor *t, const int64_t strides[]) {
     return false;
 }
 
-/* ---- Axes -------------------------------------------------------------------------------------
- */
+/* ---- Axes ------------------------------------------------------------------------------------ */
 
 static void dense_strides(const DLTensor *t, int64_t strides[]) {
     int64_t dense = 1;

@@ -1,7 +1,8 @@
 /*
  * The tensors of a pass by their roles: what each is called, which axes it has, which passes need,
  * take and write it, and whose memory it may be. A role is one row here, and one field at the same
- * place of planish_tensors and of planish_buffers; every other list of roles is made of the rows.
+ * place of planish_tensors and of planish_buffers; the lists of all roles are made of the rows.
+ * What a kernel or a planner does with some of the roles, it lists by itself.
  */
 #ifndef PLANISH_ROLES_H
 #define PLANISH_ROLES_H
@@ -148,8 +149,7 @@ bool kind_lacks(planish_kind kind, role r);
 /* Whether an output may be the same memory as another tensor. */
 bool may_alias(role output, role other);
 
-/* ---- The callers' structs, by role ------------------------------------------------------------
- */
+/* ---- The callers' structs, by role ----------------------------------------------------------- */
 
 #define SAME_PLACE(arg, role, field, ...)                                                          \
     _Static_assert(offsetof(planish_tensors, field) ==                                             \
@@ -182,8 +182,7 @@ static inline planish_buffers buffers_of_roles(void *const list[ROLE_COUNT]) {
     return b;
 }
 
-/* ---- Their dtypes ------------------------------------------------------------------------------
- */
+/* ---- Their dtypes ---------------------------------------------------------------------------- */
 
 /* What dtypes a role may have. */
 typedef enum role_types {

@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-/* ---- The operator's fields --------------------------------------------------------------------
- */
+/* ---- The operator's fields ------------------------------------------------------------------- */
 
 static planish_status check_fields(const planish_norm *op, message error) {
     if (op->gate != PLANISH_GATE_AFTER && op->gate != PLANISH_GATE_BEFORE)
@@ -42,8 +41,7 @@ static planish_status check_fields(const planish_norm *op, message error) {
     return PLANISH_OK;
 }
 
-/* ---- Tensors that want each other -------------------------------------------------------------
- */
+/* ---- Tensors that want each other ------------------------------------------------------------ */
 
 static planish_status check_together(const problem *p, message error) {
     static const struct {
@@ -78,8 +76,7 @@ static planish_status check_dropout(const problem *p, const planish_norm *op, me
     return PLANISH_OK;
 }
 
-/* ---- Fills and checks -------------------------------------------------------------------------
- */
+/* ---- Fills and checks ------------------------------------------------------------------------ */
 
 static bool has_fields(const planish_norm *op) {
     return op->rounding || op->dropout_p > 0 || op->gate || op->scale_block || op->scale_format ||
@@ -119,8 +116,7 @@ planish_status stages_check(problem *p, const planish_norm *op, message error) {
     return status ? status : check_together(p, error);
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------------
- */
+/* ---- Sizes ----------------------------------------------------------------------------------- */
 
 static planish_status match_count(role r, const DLTensor *t, int64_t wanted, message error) {
     int64_t count = 1;

@@ -10,7 +10,9 @@
     planish.layer_norm(x, dims=1)  # what torch lacks: any axes
     planish.LayerNorm2d(96)        # channels first without a permute
     planish.add_rms_norm(x, residual, weight)  # what stands around a norm
-    planish.stats()                # what ran on planish, what went to torch, and why
+    planish.is_available("cuda")   # whether planish's kernels can run there
+    print(planish.stats())         # what ran on planish, what went to torch, and why
+    planish.reset_stats()          # which then counts anew
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
     planish.apex.install()         # `from apex.normalization import FusedLayerNorm` works
     planish.hf.register()          # Transformers' use_kernels=True runs planish
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from planish import compat as compat
     from planish import composer as composer
     from planish import hf as hf
+    from planish._available import is_available as is_available
     from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
     from planish._channels import InstanceNorm1d as InstanceNorm1d
@@ -39,10 +42,11 @@ if TYPE_CHECKING:
     from planish._channels import InstanceNorm3d as InstanceNorm3d
     from planish._channels import LayerNorm2d as LayerNorm2d
     from planish._channels import RMSNorm2d as RMSNorm2d
+    from planish._counts import reset_stats as reset_stats
+    from planish._counts import stats as stats
     from planish._enable import disable as disable
     from planish._enable import enable as enable
     from planish._enable import enabled as enabled
-    from planish._enable import stats as stats
     from planish._functional import layer_norm as layer_norm
     from planish._functional import rms_norm as rms_norm
     from planish._functional import weight_standardize as weight_standardize
@@ -77,10 +81,12 @@ _HOMES = {
     "InstanceNorm3d": "planish._channels",
     "LayerNorm2d": "planish._channels",
     "RMSNorm2d": "planish._channels",
+    "is_available": "planish._available",
     "disable": "planish._enable",
     "enable": "planish._enable",
     "enabled": "planish._enable",
-    "stats": "planish._enable",
+    "reset_stats": "planish._counts",
+    "stats": "planish._counts",
     "group_norm": "planish._groups",
     "layer_norm": "planish._functional",
     "rms_norm": "planish._functional",
@@ -132,6 +138,7 @@ __all__ = [
     "gated_layer_norm",
     "gated_rms_norm",
     "group_norm",
+    "is_available",
     "layer_norm",
     "load_pack",
     "modulated_layer_norm",
@@ -141,6 +148,7 @@ __all__ = [
     "quantized_rms_norm",
     "replace",
     "replaced",
+    "reset_stats",
     "restore",
     "rms_norm",
     "stats",

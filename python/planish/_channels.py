@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 
 import torch
-from planish import _arguments, _composite, _eager, _functional, _groups, _norms
+from planish import _arguments, _composite, _functional, _groups, _norms
 from planish._enable import runs_torchs
 from planish._modules import held_parameter
 from planish._ways import Way, leaf, needs_graph, way_of
@@ -45,6 +45,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 def _check_image(module: nn.Module, x: Tensor, channels: int) -> None:
     name = type(module).__name__
+    _arguments.check_tensor(name, "x", x)
     if x.dim() != 4:
         raise RuntimeError(f"{name}: Expected 4D input (N, C, H, W), but got {x.dim()}D input")
     if x.shape[1] != channels:
@@ -88,19 +89,24 @@ class LayerNorm2d(nn.LayerNorm):
             y = F.layer_norm(pixels, self.normalized_shape, self.weight, self.bias, self.eps)
             y = y.permute(0, 3, 1, 2)
         else:
-            y = self._forward(input)
+            y = LayerNorm2d._forward(self, input)
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
+        last = getattr(self, "channels_last", False)
+        if not isinstance(self, LayerNorm2d):  # no more: restore() in another thread, before that
+            return type(self).forward(self, input)
         way = way_of(input, self.weight, self.bias)
         if way is Way.NODE:
             return leaf(self, input)
         _check_image(self, input, self.normalized_shape[0])
         if way is Way.TORCH or not _planish_runs(input, self.weight, self.bias):
-            y = nn.LayerNorm.forward(self, input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            pixels, shape = input.permute(0, 2, 3, 1), self.normalized_shape
+            y = _composite.layer_norm(pixels, shape, self.weight, self.bias, self.eps)
+            y = y.permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, input)
         return _functional.channel_norm(
-            way, "layer_norm", input, self.weight, self.bias, self.eps, self.channels_last
+            way, "layer_norm", input, self.weight, self.bias, self.eps, last
         )
 
 
@@ -180,23 +186,26 @@ class GroupNorm(nn.GroupNorm):
                 else:
                     y = F.silu(y)
         else:
-            y = self._forward(input)
+            y = GroupNorm._forward(self, input)
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
+        activation = getattr(self, "activation", None)
+        if not isinstance(self, GroupNorm):  # no more: restore() in another thread, before that
+            return type(self).forward(self, input)
         parameters = held_parameter(self, "weight"), held_parameter(self, "bias")
-        if not self.activation and runs_torchs("group_norm", input, *parameters):
+        if not activation and runs_torchs("group_norm", input, *parameters):
             return torch.group_norm(input, self.num_groups, *parameters, self.eps)
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(self, input)
+        if not isinstance(input, Tensor):
+            _arguments.check_tensor("GroupNorm", "input", input)
         fits = input.dim() > 1 and input.shape[1] == self.num_channels
         if way is Way.TORCH or not fits or not _planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
-            return _composite.activate(y, self.activation)
-        return _groups.group_by_way(
-            way, input, self.num_groups, *parameters, self.eps, self.activation
-        )
+            return _composite.activate(y, activation)
+        return _groups.group_by_way(way, input, self.num_groups, *parameters, self.eps, activation)
 
     def extra_repr(self) -> str:
         activation = f", activation={self.activation!r}" if self.activation else ""
@@ -218,7 +227,7 @@ class _InstanceNorm:
             else:
                 y = self._apply_instance_norm(input)  # type: ignore[attr-defined]
         else:
-            y = self._forward(input)
+            y = _InstanceNorm._forward(self, input)
         return y  # type: ignore[no-any-return]
 
     def _forward(self, input: Tensor) -> Tensor:
@@ -227,7 +236,9 @@ class _InstanceNorm:
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(module, input)
-        if way is Way.TORCH or not self._is_for_planish(input):
+        if not isinstance(input, Tensor):
+            _arguments.check_tensor(type(self).__name__, "input", input)
+        if way is Way.TORCH or not _InstanceNorm._is_for_planish(self, input):
             result: Tensor = nn.modules.instancenorm._InstanceNorm.forward(module, input)
             return result
         channels_axis = input.dim() - module._get_no_batch_dim()
@@ -300,6 +311,8 @@ class EvoNorm2dS0(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
+        num_features = _arguments.size_of("EvoNorm2dS0", "num_features", num_features)
+        groups = _arguments.whole_of("EvoNorm2dS0", "groups", groups)
         if groups <= 0 or num_features % groups:
             raise ValueError(
                 f"EvoNorm2dS0: groups is {groups}; wanted a divisor of {num_features} features"
@@ -324,8 +337,9 @@ class EvoNorm2dS0(nn.Module):
         if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
             x = x.clone()  # autograd saves no tensor that was made in inference mode
         if not _planish_runs(x):
+            _arguments.check_floats("EvoNorm2dS0", x=x)
             return self._composed(x)
-        apart = _eager.split_channels(x, self.groups)
+        apart = _norms.split_channels(x, self.groups)
         _, squares = _norms.statistics(apart, [2, 3, 4])
         return self._from_variance(x, squares / apart.shape[2:].numel())
 

@@ -7,12 +7,15 @@ Where planish is enabled these functions of torch come back to planish's kernels
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 
 import torch
+from planish import _layer_norm
 from torch import Tensor
 
-__all__ = ["activate", "group_norm", "norm", "statistics"]
+__all__ = ["activate", "group_norm", "layer_norm", "norm", "statistics"]
 
 
 def _computed_in(*tensors: Tensor | None) -> torch.dtype:
@@ -58,7 +61,7 @@ def norm(
         scale = scale.reshape(shape)
     if shift is not None and shift.dim() != len(shape):
         shift = shift.reshape(shape)
-    y = F.rms_norm(rows, shape, scale, eps) if rms else F.layer_norm(rows, shape, scale, shift, eps)
+    y = F.rms_norm(rows, shape, scale, eps) if rms else layer_norm(rows, shape, scale, shift, eps)
     if not at_end:
         y = y.permute([order.index(axis) for axis in range(x.dim())])
     if not inside:
@@ -66,6 +69,16 @@ def norm(
         y = y if weight is None else y * weight.reshape(along)
         y = y if bias is None else y + bias.reshape(along)
     return y.to(x.dtype)
+
+
+def layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """torch's, over the last axes; in elementary operators where derivatives would be wrong."""
+    composes = _layer_norm.needs_composition(x, weight, bias)
+    if composes and tuple(x.shape[x.dim() - len(shape) :]) == tuple(shape):
+        return _layer_norm.composed(x, shape, weight, bias, eps)
+    return F.layer_norm(x, list(shape), weight, bias, eps)
 
 
 def group_norm(

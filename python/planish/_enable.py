@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from planish._library import OperatorStats, library
+from planish import _recomputing
+from planish._library import library
+from planish._ways import is_hooked, is_transformed, needs_graph
 from torch import Tensor, nn
 
-__all__ = ["disable", "enable", "enabled", "is_enabled", "stats"]
+__all__ = ["disable", "enable", "enabled", "is_enabled"]
 
 _log = logging.getLogger("planish")
 _lock = threading.RLock()
@@ -52,6 +54,13 @@ _REPLACED = {
 
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
 _active: set[tuple[str, str]] = set()
+
+#: What enable() asked for and disable() has not taken back: (op, device, autocast is kept).
+_Group = tuple[str, str, bool]
+_explicit: set[_Group] = set()
+
+#: What each block of enabled() that is under way asks for beside it, whichever thread is in it.
+_blocks: list[set[_Group]] = []
 
 #: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
 _autocast_passes: dict[str, Any] = {}
@@ -191,44 +200,61 @@ def enable(
     ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default.
     ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
     it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
-    Input that planish does not run goes to torch's own kernel and is counted, see :func:`stats`.
+    Input that planish does not run goes to torch's own kernel and is counted
+    (:func:`planish.stats`).
 
     ``autocast="keep"``: under ``torch.autocast("cuda")`` these norms take half input as it is, also
     with float parameters, and return half. By default they do what torch does: cast to float.
 
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
     """
+    groups = _asked(ops, devices, autocast)
+    with _lock:
+        _put(groups)
+        _explicit.update(groups)
+
+
+def _asked(
+    ops: str | Iterable[str] | None, devices: str | Iterable[str] | None, autocast: str | None
+) -> set[_Group]:
+    """The arguments of enable() as groups."""
     if autocast not in (None, "keep"):
         raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
     names, places = _chosen(ops, _OPS, "ops"), _chosen_devices(devices)
-    wanted = {(op, device) for op in names for device in places}
-    keep = autocast == "keep" and "cuda" in places
-    mask = sum(_GROUPS[group] for group in wanted) | (_CUDA_MIXED if keep else 0)
-    with _lock:
-        missing = mask & ~library().enabled()
-        added = [group for group, bit in _GROUPS.items() if bit & missing]
-        if missing:
-            if any(device == "cuda" for _, device in added):
-                _check_cuda()
-            library().enable(missing)
-        if keep:
-            _let_autocast_pass(names)
-        if not added:
-            return
-        _keep_records(added)
-        for op, device in added:
-            if op == "rms_norm":
-                _tell_python_dispatcher(device)
-        _forget_resolved_kernels()
-        _active.update(added)
-        for device in places:
-            replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
-            if replaced:
-                _log.info(
-                    "torch's aten::%s now run on planish (%s)",
-                    ", aten::".join(replaced),
-                    _KEYS[device],
-                )
+    return {
+        (op, device, device == "cuda" and autocast == "keep") for op in names for device in places
+    }
+
+
+def _put(groups: set[_Group]) -> None:
+    """Puts planish under these operators, where it is not under them already."""
+    pairs, kept = _effect(groups)
+    mask = sum(_GROUPS[pair] for pair in pairs) | (_CUDA_MIXED if kept else 0)
+    missing = mask & ~library().enabled()
+    added = [group for group, bit in _GROUPS.items() if bit & missing]
+    if missing:
+        if any(device == "cuda" for _, device in added):
+            _check_cuda()
+        library().enable(missing)
+    if kept:
+        _let_autocast_pass(sorted(kept))
+    if not added:
+        return
+    _keep_records(added)
+    for op, device in added:
+        if op == "rms_norm":
+            _tell_python_dispatcher(device)
+    _forget_resolved_kernels()
+    _active.update(added)
+    _recomputing.install(state, go_to)
+    for device in _DEVICES:
+        replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
+        if replaced:
+            _log.info(
+                "torch's aten::%s now run on planish (%s)",
+                ", aten::".join(replaced),
+                _KEYS[device],
+            )
 
 
 def disable() -> bool:
@@ -243,20 +269,25 @@ def disable() -> bool:
     recorded while planish was enabled must still find it.
     """
     with _lock:
-        _active.clear()
-        _give_back_autocast()
-        patience = time.monotonic() + _PATIENCE_SECONDS
-        while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
-            if time.monotonic() > patience:
-                _log.warning(
-                    "planish is off, but other threads kept its kernels from being removed"
-                )
-                break
-            time.sleep(0.001)  # lets other Python threads finish what they are in
-        for device in _DEVICES:
-            _untell_python_dispatcher(device)
-        _forget_resolved_kernels()
-        return removed
+        _explicit.clear()
+        _blocks.clear()
+        return _take_away()
+
+
+def _take_away() -> bool:
+    """Takes planish from under all of torch's operators; whether the registrations are removed."""
+    _active.clear()
+    _give_back_autocast()
+    patience = time.monotonic() + _PATIENCE_SECONDS
+    while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
+        if time.monotonic() > patience:
+            _log.warning("planish is off, but other threads kept its kernels from being removed")
+            break
+        time.sleep(0.001)  # lets other Python threads finish what they are in
+    for device in _DEVICES:
+        _untell_python_dispatcher(device)
+    _forget_resolved_kernels()
+    return removed
 
 
 def is_enabled(op: str, device: str = "cpu") -> bool:
@@ -275,11 +306,28 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
         ):
             return False
     on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
-    return on_planish and x.is_contiguous() and not x.is_inference()
+    if not on_planish or not x.is_contiguous() or x.is_inference() or is_transformed():
+        return False
+    return not is_hooked() or not needs_graph(x, *parameters)
 
 
-def _state() -> tuple[set[tuple[str, str]], set[str]]:
-    return set(_active), set(_autocast_passes)
+#: The groups that run on planish.
+State = frozenset[_Group]
+
+
+def state() -> State:
+    return frozenset(
+        (op, device, device == "cuda" and not _autocast_passes.keys().isdisjoint(_AUTOCAST[op]))
+        for op, device in _active
+    )
+
+
+def go_to(wanted: State) -> None:
+    """Has these groups run on planish, and no others, whoever asked for what."""
+    with _lock:
+        if state() != wanted:
+            _take_away()
+            _put(set(wanted))
 
 
 @contextlib.contextmanager
@@ -290,58 +338,37 @@ def enabled(
 ) -> Iterator[None]:
     """:func:`enable` for a block; afterwards everything is as it was before.
 
-    This is a switch of the whole process: other threads see it too.
+    A backward outside of the block that computes a part of the forward again, for
+    ``torch.utils.checkpoint`` with ``use_reentrant=False``, does so as the forward ran.
+
+    This is a switch of the whole process: other threads see it too. Where blocks overlap, of
+    several threads or one in another, planish is on for what any of them asks for, until the last
+    of these ends. :func:`enable` and :func:`disable` inside of a block outlast it: what the one
+    asks for stays, and after the other planish is off, for all blocks.
     """
+    block = _asked(ops, devices, autocast)
     with _lock:
-        before = _state()
-    enable(ops, devices, autocast)
+        _put(block)
+        _blocks.append(block)
     try:
         yield
     finally:
         with _lock:
-            if _state() != before:
-                disable()
-                groups, passes = before
-                for op, device in groups:
-                    kept = device == "cuda" and passes & set(_AUTOCAST[op])
-                    enable(op, device, "keep" if kept else None)
+            _end(block)
 
 
-def stats() -> dict[str, OperatorStats]:
-    """What became of every call so far: ``{operator: {"planish": n, "torch": {reason: n}}}``.
-
-    ``rms_norm (autograd)`` counts the calls that went on to ``_fused_rms_norm``, which counts them
-    again.
-    """
-    found = library().stats()
-    for operator, gone in _uncounted.items():
-        now = found[operator]
-        now["planish"] -= gone["planish"]
-        now["unboxed"] -= gone["unboxed"]
-        left = {why: n - gone["torch"].get(why, 0) for why, n in now["torch"].items()}
-        now["torch"] = {why: n for why, n in left.items() if n}
-    return found
+def _end(block: set[_Group]) -> None:
+    """Takes away what only this block asked for."""
+    left = [other for other in _blocks if other is not block]
+    if len(left) == len(_blocks):
+        return  # disable() came in between
+    _blocks[:] = left
+    wanted = _explicit.union(*left)
+    if _effect(wanted | block) != _effect(wanted):
+        _take_away()
+        _put(wanted)
 
 
-#: Calls that are no one's: those inside of :func:`uncounted`.
-_uncounted: dict[str, OperatorStats] = {}
-
-
-@contextlib.contextmanager
-def uncounted() -> Iterator[None]:
-    """What runs inside is missing in :func:`stats`: probes are no calls of the user's.
-
-    The counters are the process's: calls of other threads in the meantime go missing, too.
-    """
-    before = stats()
-    try:
-        yield
-    finally:
-        for operator, now in stats().items():
-            then = before[operator]
-            gone = _uncounted.setdefault(operator, {"planish": 0, "unboxed": 0, "torch": {}})
-            gone["planish"] += now["planish"] - then["planish"]
-            gone["unboxed"] += now["unboxed"] - then["unboxed"]
-            for why, calls in now["torch"].items():
-                added = calls - then["torch"].get(why, 0)
-                gone["torch"][why] = gone["torch"].get(why, 0) + added
+def _effect(groups: set[_Group]) -> tuple[set[tuple[str, str]], set[str]]:
+    """The groups that run on planish, and the operators that keep dtypes under autocast."""
+    return {(op, device) for op, device, _ in groups}, {op for op, _, keep in groups if keep}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _composite, _enable, _norms, _options, _prepared
+from planish import _composite, _enable, _layer_norm, _norms, _options, _stage_calls
 from planish._arguments import DEVICES as DEVICES
 from planish._arguments import (
     DTYPES,
@@ -15,23 +15,31 @@ from planish._arguments import (
     affine_of,
     check_activation,
     check_cast,
+    check_optional,
+    check_tensor,
+    eps_of,
+    given_axes,
+    number_of,
     rounds_xhat,
 )
 from planish._arguments import axes_of as _axes
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type
 from planish._arguments import with_offset as _with_offset
+from planish._call import Tensors
 from planish._ways import Way, is_jit_tracing, may_be_torchs, way_of
 from torch import Tensor, fx
 
 _DTYPES = DTYPES  # of other modules, too
+_HALF = (torch.float16, torch.bfloat16)
 
 __all__ = ["layer_norm", "rms_norm", "weight_standardize"]
 
 
-def _check_x(function: str, x: Tensor) -> None:
+def _check_x(function: str, x: Tensor, name: str = "x") -> None:
+    """A dtype and a device there are kernels for, of what is a tensor."""
     if x.dtype not in _DTYPES:
-        raise NotImplementedError(f"{function}: not implemented for x of {x.dtype}")
+        raise NotImplementedError(f"{function}: not implemented for {name} of {x.dtype}")
     if _device_type(x) not in DEVICES:
         raise NotImplementedError(
             f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
@@ -44,7 +52,7 @@ def _norm(
     dims: int | Iterable[int],
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    eps: float | None,
     affine_dims: int | Iterable[int] | None,
     keep: bool = False,
     weight_offset: float = 0.0,
@@ -53,36 +61,43 @@ def _norm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
-    kept = None
-    rounds = cast == "xhat" and x.dtype in (torch.float16, torch.bfloat16)
+    key = None
+    dims = given_axes(function, "dims", dims)
+    if affine_dims is not None:
+        affine_dims = given_axes(function, "affine_dims", affine_dims)
+    rounds = cast == "xhat" and getattr(x, "dtype", None) in _HALF
     if keep and (rounds or weight_offset or out_dtype is not None):
-        dims = dims if isinstance(dims, int) else tuple(dims)
-        if affine_dims is not None and not isinstance(affine_dims, int):
-            affine_dims = tuple(affine_dims)
         options = function, dims, affine_dims, eps, weight_offset, cast, activation, out_dtype
-        tensors = x, None, None, None, weight, bias, None, None
-        kept = _prepared.key_of(options, tensors), tensors
-        known = _prepared.run(*kept)
+        tensors = Tensors(x, weight=weight, bias=bias)
+        key = _stage_calls.key_of(options, tensors)
+        known = _stage_calls.known(key, tensors)
         if known is not None:
             return known[0]
+    way = way_of(x, weight, bias)
+    if way is not Way.PLAIN or x is None:
+        check_tensor(function, "x", x)
+        check_optional(function, weight=weight, bias=bias)
     _check_x(function, x)
     check_activation(function, activation)
     _options.check_out_dtype(function, out_dtype)
     check_cast(function, cast)
+    rms = function == "rms_norm"
+    if type(eps) is not float:
+        eps = eps_of(function, eps, rms, x.dtype)
+    if weight_offset:
+        weight_offset = number_of(function, "weight_offset", weight_offset)
     reduce = _axes(dims, x.dim(), f"{function}, dims")
     if not reduce:
         raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
     affine = (
         reduce if affine_dims is None else _axes(affine_dims, x.dim(), f"{function}, affine_dims")
     )
-    way = way_of(x, weight, bias)
     if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
         _check(x, weight, affine, function, "weight")
         _check(x, bias, affine, function, "bias")
     asked = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
     if asked.are_there() and keep:
-        rms = function == "rms_norm"
-        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, asked, kept)
+        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, asked, key=key)
         if fused is not None:
             return fused
     if asked.out_dtype is not None:
@@ -126,7 +141,7 @@ def by_way(
         shape = x.shape[reduce[0] :]
         if rms:
             return torch.rms_norm(x, shape, weight, eps)
-        return torch.layer_norm(x, shape, weight, bias, eps)
+        return _layer_norm.through_torch(x, shape, weight, bias, eps)
     return _norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep)
 
 
@@ -199,9 +214,9 @@ def layer_norm(
     is enabled for less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph
     records), torch's own runs on the result.
 
-    Raises what torch raises: IndexError for an axis out of range, RuntimeError for shapes that do
-    not fit, NotImplementedError for another dtype or device; and ValueError for another ``cast`` or
-    activation.
+    Raises what torch raises: TypeError for what is no tensor, no axis or no number, IndexError for
+    an axis out of range, RuntimeError for shapes that do not fit, NotImplementedError for another
+    dtype, layout or device; and ValueError for another ``cast`` or activation.
     """
     if isinstance(x, fx.Proxy):
         rest = {
@@ -233,7 +248,7 @@ def rms_norm(
     dims: int | Iterable[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = 1e-5,
     affine_dims: int | Iterable[int] | None = None,
     *,
     weight_offset: float = 0.0,
@@ -243,7 +258,9 @@ def rms_norm(
 ) -> Tensor:
     """Root-mean-square normalization over any axes.
 
-    ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`.
+    ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`, but
+    that ``eps`` may be None, which is what torch.nn.RMSNorm takes by default: the distance of 1 to
+    the next number of the arithmetic, f64 for f64 and else f32.
     """
     if isinstance(x, fx.Proxy):
         rest = {
@@ -320,6 +337,11 @@ def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:
     """
     if isinstance(w, fx.Proxy):
         return _node(weight_standardize, w, eps=eps)
+    check_tensor("weight_standardize", "w", w)
     if w.dim() < 2:
-        raise RuntimeError(f"weight_standardize: Expected 2 dimensions or more, but got {w.dim()}")
+        raise RuntimeError(
+            f"weight_standardize: Expected w to have 2 dimensions or more, but got {w.dim()}"
+        )
+    _check_x("weight_standardize", w, "w")
+    eps = number_of("weight_standardize", "eps", eps)
     return _norm("layer_norm", w, range(1, w.dim()), None, None, eps, None, keep=True)

@@ -1,18 +1,18 @@
 """A norm with what stands around it in a model: the sum with a residual before it, a modulation
 behind it, the norms of queries and keys.
 
-Every function here is one call of planish's kernels, in both directions (_staged.py); where these
-cannot take it, or a transform of torch's wants torch's own operators, a composition of planish's
-norm and these. The results are those of the formulas, rounded where they say so. Gates are in
-_gated.py, quantised results in _quantized.py, the modules in _fused_modules.py.
+Every function here is one call of planish's kernels, in both directions (_stage_calls.py); where
+these cannot take it, or a transform of torch's wants torch's own operators, a composition of
+planish's norm and these. Gates are in _gated.py, quantised results in
+_quantized.py, the modules in _fused_modules.py.
 """
 
 from __future__ import annotations
 
 import torch
-from planish import _functional, _pairs, _prepared, _staged, _stages
-from planish._arguments import check_cast
-from planish._staged import Around
+from planish import _functional, _pairs, _stage_calls, _stages
+from planish._arguments import check_cast, eps_of, number_of
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -34,7 +34,7 @@ def _add_norm(
     residual: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    eps: float | None,
     dropout_p: float,
     training: bool,
     row_scale: Tensor | None,
@@ -44,30 +44,30 @@ def _add_norm(
     out_dtype: torch.dtype | None,
     cast: str,
 ) -> tuple[Tensor, Tensor]:
-    kept = None
-    if row_scale is None and (not dropout_p or (0 < dropout_p < 1 and not training)):
-        tensors = x, residual, None, column_scale, weight, bias, None, None
+    key, tensors = None, Tensors(x, residual, row_scale, column_scale, None, weight, bias)
+    number = type(dropout_p) is float or type(dropout_p) is int
+    if row_scale is None and number and (not dropout_p or (not training and 0 < dropout_p <= 1)):
         options = rms, eps, sum_dtype, weight_offset, out_dtype, cast
-        kept = _prepared.key_of(options, tensors), tensors
-        known = _prepared.run(*kept)
+        key = _stage_calls.key_of(options, tensors)
+        known = _stage_calls.known(key, tensors)
         if known is not None:
             return known
     function = "add_rms_norm" if rms else "add_layer_norm"
     _stages.check_x(function, x)
-    if not isinstance(residual, Tensor):
-        raise TypeError(
-            f"{function}: Expected residual to be a tensor, but got {type(residual).__name__}"
-        )
-    _stages.check_like_x(function, "residual", residual, x)
+    _stages.check_like_x(function, "residual", residual, x, optional=False)
     for name, parameter in (("weight", weight), ("bias", bias), ("column_scale", column_scale)):
         _stages.check_parameter(function, name, parameter, x)
-    _stages.check_probability(function, dropout_p)
+    dropout_p = _stages.check_probability(function, dropout_p)
     rows = _stages.check_row_scale(function, row_scale, x)
-    for name, dtype in (("sum_dtype", sum_dtype), ("out_dtype", out_dtype)):
-        if dtype is not None:
-            _stages.check_float(function, name, dtype)
+    if training and dropout_p == 1:
+        x = _stages.nothing_of(x, column_scale, rows)
+        dropout_p, row_scale, column_scale, rows = 0.0, None, None, None
+    _stages.check_float(function, "sum_dtype", sum_dtype)
+    _stages.check_float(function, "out_dtype", out_dtype)
     check_cast(function, cast)
     total_dtype = sum_dtype or residual.dtype
+    eps = eps_of(function, eps, rms, total_dtype)
+    weight_offset = number_of(function, "weight_offset", weight_offset)
     rounds = cast == "xhat" and _stages.rounds_xhat(total_dtype, weight, bias)
     if rounds and not (
         x.dtype == total_dtype
@@ -80,10 +80,9 @@ def _add_norm(
         y = _stages.weighted(xhat, weight, bias, weight_offset)
         return (y if out_dtype is None else y.to(out_dtype)), total
     y_dtype = out_dtype or (total_dtype if cast == "xhat" else x.dtype)
-    fused = _staged.norm(
+    fused = _stage_calls.norm(
         way_of(x, residual, weight, bias, row_scale, column_scale),
-        x,
-        Around(residual, row_scale, column_scale, weight, bias),
+        tensors._replace(row_scale=rows),
         [x.dim() - 1],
         eps,
         rms,
@@ -92,7 +91,7 @@ def _add_norm(
         dropout_p=dropout_p if training else 0.0,
         y_dtype=y_dtype,
         sum_dtype=total_dtype,
-        known=kept,
+        key=key,
     )
     if fused is not None:
         return fused
@@ -130,9 +129,11 @@ def add_layer_norm(
 
     ``residual`` has x's shape. ``weight``, ``bias`` and ``column_scale`` (LayerScale) have the size
     of the last axis, or the sizes of the last axes; ``row_scale`` (stochastic depth) has one value
-    for each row, x's shape without the last axis. ``keep`` is the mask of dropout: it is drawn from
-    torch's generator of the device, one ``torch.rand`` of x's shape, and off with
-    ``training=False``.
+    for each row, x's shape without the last axis. ``keep`` is the mask of dropout, 0 with the
+    probability ``dropout_p``: Philox of a seed and an offset, which are two numbers of torch's
+    generator of the device, and of the element's place in x. It is the same again after the same
+    ``torch.manual_seed``; ``training=False`` leaves dropout out. With a probability of 1 everything
+    is dropped, and the sum is the residual.
 
     ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise, and is rounded to it once;
     y is made of the sum as it was rounded, has x's dtype unless ``out_dtype`` says otherwise, and
@@ -148,9 +149,8 @@ def add_layer_norm(
     operators for transforms of torch.func, forward mode, subclasses, a ``row_scale`` with a
     gradient, and where planish has no kernel; its mask of dropout is another.
 
-    Raises RuntimeError for shapes and devices that do not fit, ValueError for a ``dropout_p``
-    outside [0, 1) and for another ``cast``, TypeError for a residual that is no tensor,
-    NotImplementedError for another dtype.
+    Raises TypeError for what is no tensor or number, RuntimeError for other shapes and devices,
+    ValueError for another ``dropout_p`` or ``cast``, NotImplementedError for another dtype.
     """
     return _add_norm(
         False,
@@ -174,7 +174,7 @@ def add_rms_norm(
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = 1e-5,
     *,
     dropout_p: float = 0.0,
     training: bool = True,
@@ -190,7 +190,7 @@ def add_rms_norm(
 
         y = sum / sqrt(mean(sum^2) + eps) * (weight_offset + weight)
 
-    Everything else as :func:`add_layer_norm`, but that there is no bias.
+    Everything else as :func:`add_layer_norm`, but there is no bias, and ``eps`` may be None.
     """
     return _add_norm(
         True,
@@ -220,53 +220,57 @@ def _modulated_norm(
     shift: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    eps: float | None,
     residual: Tensor | None,
     gate: Tensor | None,
     sum_dtype: torch.dtype | None,
     weight_offset: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    tensors = x, residual, None, gate, weight, bias, scale, shift
-    kept = _prepared.key_of((rms, eps, sum_dtype, weight_offset), tensors), tensors
-    known = _prepared.run(*kept)
+    tensors = Tensors(x, residual, None, gate, None, weight, bias, scale, shift)
+    key = _stage_calls.key_of((rms, eps, sum_dtype, weight_offset), tensors)
+    known = _stage_calls.known(key, tensors)
     if known is not None:
         return known[0] if residual is None else known
     function = "modulated_rms_norm" if rms else "modulated_layer_norm"
     _stages.check_x(function, x)
-    if not isinstance(shift if scale is None else scale, Tensor):
-        given = f"{type(scale).__name__} and {type(shift).__name__}"
-        raise TypeError(f"{function}: Expected scale or shift to be a tensor, but got {given}")
+    if scale is None and shift is None:
+        raise TypeError(f"{function}: Expected scale or shift to be a tensor, but both are None")
     for name, tensor in (("scale", scale), ("shift", shift), ("gate", gate)):
         _stages.check_modulation(function, name, tensor, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
     _stages.check_like_x(function, "residual", residual, x)
     if residual is None and (gate is not None or sum_dtype is not None):
-        given = "gate" if gate is not None else "sum_dtype"
+        given = "sum_dtype" if gate is None else "gate"
         raise ValueError(
             f"{function}: {given} is given without a residual; it is of the sum residual + gate * x"
         )
-    if sum_dtype is not None:
-        _stages.check_float(function, "sum_dtype", sum_dtype)
-    fused = _staged.norm(
+    _stages.check_float(function, "sum_dtype", sum_dtype)
+    total_dtype = x.dtype if residual is None else sum_dtype or residual.dtype
+    eps = eps_of(function, eps, rms, total_dtype)
+    weight_offset = number_of(function, "weight_offset", weight_offset)
+    as_given = gate, scale, shift
+    gate = _stages.along_columns(gate, x, x.dim())
+    scale, shift = (_stages.along_columns(t, x, 1) for t in (scale, shift))
+    same = gate is as_given[0] and scale is as_given[1] and shift is as_given[2]
+    fused = _stage_calls.norm(
         way_of(x, scale, shift, weight, bias, residual, gate),
-        x,
-        Around(residual, None, gate, weight, bias, scale, shift),
+        tensors._replace(column_scale=gate, scale=scale, shift=shift),
         [x.dim() - 1],
         eps,
         rms,
-        column=_staged.modulation_axes(x, gate),
+        column=_stage_calls.modulation_axes(x, gate),
         weight_offset=weight_offset,
         y_dtype=x.dtype,
-        sum_dtype=None if residual is None else sum_dtype or residual.dtype,
-        known=kept,
+        sum_dtype=None if residual is None else total_dtype,
+        key=key if same else None,
     )
     if fused is not None:
         return fused[0] if residual is None else fused
     total = x
     if residual is not None:
         u = _stages.scaled(x, _stages.compute_dtype(x.dtype, residual.dtype), gate)
-        total = _stages.sum_with(u, residual, sum_dtype or residual.dtype)
+        total = _stages.sum_with(u, residual, total_dtype)
     wide = _stages.compute_dtype(total.dtype, x.dtype)
     z = _stages.norm_last(rms, total.to(wide), weight, bias, eps, weight_offset, wide)
     m = z if scale is None else z * (1 + scale.to(wide))
@@ -297,10 +301,10 @@ def modulated_layer_norm(
         y = z * (1 + scale) + shift
 
     ``scale``, ``shift`` and ``gate`` have x's rank, each axis x's size or 1: (B, 1, D) beside x
-    (B, S, D), or (B, S, D) itself; or the last axis alone, (D). ``scale`` or ``shift`` may be None,
-    0 then: ``scale=None`` with a shift of x's shape adds a norm's result to it (OLMo 2). ``gate``
-    may be None, which is 1. ``weight`` and ``bias`` have the size of the last axis, or the sizes of
-    the last axes.
+    (B, S, D), or (B, S, D) itself; or the last axis alone, (D) or (1). ``scale`` or ``shift`` may
+    be None, 0 then: ``scale=None`` with a shift of x's shape adds a norm's result to it (OLMo 2).
+    ``gate`` may be None, which is 1. ``weight`` and ``bias`` have the size of the last axis, or the
+    sizes of the last axes.
 
     ``sum`` has the residual's dtype unless ``sum_dtype`` says otherwise and is rounded to it once;
     the norm reads it so. Everything behind is in float (f64 for f64), and y is rounded once, to x's
@@ -308,9 +312,9 @@ def modulated_layer_norm(
 
     One pass over memory, and one backward; a composition as :func:`add_layer_norm` says.
 
-    Raises RuntimeError for shapes and devices that do not fit, ValueError for a gate or sum_dtype
-    without a residual, TypeError where scale and shift are both None, NotImplementedError for
-    another dtype.
+    Raises TypeError for what is no tensor or number and where scale and shift are None,
+    RuntimeError for shapes and devices, ValueError for a gate or sum_dtype without a residual,
+    NotImplementedError for another dtype.
     """
     return _modulated_norm(
         False, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -323,7 +327,7 @@ def modulated_rms_norm(
     shift: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-6,
+    eps: float | None = 1e-6,
     *,
     residual: Tensor | None = None,
     gate: Tensor | None = None,
@@ -334,7 +338,7 @@ def modulated_rms_norm(
 
         z = s / sqrt(mean(s^2) + eps) * (weight_offset + weight) + bias
 
-    Everything else as :func:`modulated_layer_norm`.
+    Everything else as :func:`modulated_layer_norm`, but that ``eps`` may be None.
     """
     return _modulated_norm(
         True, x, scale, shift, weight, bias, eps, residual, gate, sum_dtype, weight_offset
@@ -349,7 +353,7 @@ def qk_norm(
     k: Tensor,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
-    eps: float,
+    eps: float | None,
     *,
     kind: str = "rms",
     weight_offset: float = 0.0,
@@ -359,36 +363,37 @@ def qk_norm(
 
     ``q`` (..., heads, D) and ``k`` (..., kv_heads, D) may be slices of a packed qkv, in any
     strides; the results are dense. The weights have D elements, or (heads, D): a weight for each
-    head; or are None. ``kind``: "rms" or "layer". Dtypes, ``cast`` and derivatives as
+    head; or are None. ``kind``: "rms" or "layer". Dtypes, ``eps``, ``cast`` and derivatives as
     :func:`planish.rms_norm`.
 
-    Raises ValueError for another kind or cast, RuntimeError for shapes that do not fit,
-    NotImplementedError for another dtype or device.
+    Raises TypeError for what is no tensor or no number, ValueError for another kind or cast,
+    RuntimeError for shapes that do not fit, NotImplementedError for another dtype or device.
     """
-    tensors, options = (q, k, q_weight, k_weight), (kind, eps, weight_offset, cast)
-    key = _pairs.key_of(options, tensors) if cast == "once" else None
-    both = _pairs.known(key, tensors, eps, kind == "rms", weight_offset)
+    number = _pairs.eps_of_both(q, k) if eps is None and kind == "rms" else eps
+    tensors, options = (q, k, q_weight, k_weight), (kind, number, weight_offset, cast)
+    key = _pairs.key_of(options, tensors) if cast == "once" and number is not None else None
+    both = _pairs.known(key, tensors, number, kind == "rms", weight_offset)
     if both is not None:
         return both
+    check_cast("qk_norm", cast)
     if kind not in ("rms", "layer"):
         raise ValueError(f"qk_norm: kind is {kind!r}; known are 'rms' and 'layer'")
     for name, tensor in (("q", q), ("k", k)):
-        _stages.check_float("qk_norm", name, tensor.dtype)
-        _stages.check_x("qk_norm", tensor)
-    _stages.check_parameter("qk_norm", "q_weight", q_weight, q)
-    _stages.check_parameter("qk_norm", "k_weight", k_weight, k)
+        _stages.check_x("qk_norm", tensor, name)
+    _stages.check_parameter("qk_norm", "q_weight", q_weight, q, "q")
+    _stages.check_parameter("qk_norm", "k_weight", k_weight, k, "k")
     rms = kind == "rms"
+    q_eps, k_eps = (eps_of("qk_norm", eps, rms, tensor.dtype) for tensor in (q, k))
+    weight_offset = number_of("qk_norm", "weight_offset", weight_offset)
     if cast == "once":
-        both = _pairs.norms(key, tensors, eps, rms, weight_offset)
-        if both is not None:
-            return both
-        return (
-            _stages.norm_last(rms, q, q_weight, None, eps, weight_offset, q.dtype),
-            _stages.norm_last(rms, k, k_weight, None, eps, weight_offset, k.dtype),
+        both = _pairs.norms(key, tensors, q_eps, rms, weight_offset) if q_eps == k_eps else None
+        return both or (
+            _stages.norm_last(rms, q, q_weight, None, q_eps, weight_offset, q.dtype),
+            _stages.norm_last(rms, k, k_weight, None, k_eps, weight_offset, k.dtype),
         )
     norm = _functional.rms_norm if rms else _functional.layer_norm
-    axes = _stages.last_axes(q, q_weight), _stages.last_axes(k, k_weight)
+    q_axes, k_axes = _stages.last_axes(q, q_weight), _stages.last_axes(k, k_weight)
     return (
-        norm(q, -1, q_weight, None, eps, axes[0], weight_offset=weight_offset, cast=cast),
-        norm(k, -1, k_weight, None, eps, axes[1], weight_offset=weight_offset, cast=cast),
+        norm(q, -1, q_weight, None, q_eps, q_axes, weight_offset=weight_offset, cast=cast),
+        norm(k, -1, k_weight, None, k_eps, k_axes, weight_offset=weight_offset, cast=cast),
     )

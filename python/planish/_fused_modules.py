@@ -2,30 +2,37 @@
 gate beside it.
 
 Their parameters are those of the norm alone, under its names, so that state_dicts of LayerNorm and
-RMSNorm load. What their functions refuse is refused here, too: nothing falls back to torch.
+RMSNorm load. ``dim`` is the size of the last axis, or the sizes of the last axes as torch's modules
+take their ``normalized_shape``, over all of which the norm then is; row_scale has one value for
+each of x's other axes. eps of an RMS norm may be None, as torch has it. What their functions refuse
+is refused here, too: nothing falls back to torch.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from planish import _fused, _gated, _stages
+from planish._arguments import check_tensor, sizes_of, whole_of
 from torch import Tensor, nn
 
 __all__ = ["AddLayerNorm", "AddRMSNorm", "GatedRMSNorm", "ModulatedLayerNorm"]
 
 
 class _Norm(nn.Module):
-    """weight and bias over the last axis, or None; what one of them is initialised to."""
+    """weight and bias over the last axis, or the last axes, or None; what one of them is
+    initialised to."""
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
     def __init__(
         self,
-        dim: int,
-        eps: float,
+        dim: int | Iterable[int],
+        eps: Any,
         weight: bool,
         bias: bool,
         weight_offset: float = 0.0,
@@ -33,11 +40,11 @@ class _Norm(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if dim <= 0:
-            raise ValueError(f"{type(self).__name__}: dim is {dim}; wanted a positive size")
-        self.dim, self.eps, self.weight_offset = dim, eps, weight_offset
+        shape = sizes_of(type(self).__name__, "dim", dim)
+        self.normalized_shape, self.dim = shape, math.prod(shape)
+        self.eps, self.weight_offset = eps, weight_offset
         for name, wanted in (("weight", weight), ("bias", bias)):
-            parameter = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+            parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             self.register_parameter(name, parameter if wanted else None)
         self.reset_parameters()
 
@@ -50,7 +57,45 @@ class _Norm(nn.Module):
 
     def extra_repr(self) -> str:
         offset = f", weight_offset={self.weight_offset}" if self.weight_offset else ""
-        return f"{self.dim}, eps={self.eps}, weight={self.weight is not None}{offset}"
+        shape = self.dim if len(self.normalized_shape) == 1 else self.normalized_shape
+        return f"{shape}, eps={self.eps}, weight={self.weight is not None}{offset}"
+
+    def _check_x(self, x: Tensor) -> None:
+        """What a weight would say, where there may be none."""
+        shape = self.normalized_shape
+        if not isinstance(x, Tensor) or x.shape[-len(shape) :] != shape:
+            name, count = type(self).__name__, len(shape)
+            check_tensor(name, "x", x)
+            last = f"{shape[0]} columns" if count == 1 else f"last axes of sizes {list(shape)}"
+            raise RuntimeError(
+                f"{name}: Expected x with {last}, but got x of shape {list(x.shape)}"
+            )
+
+    def _as_rows(self, x: Tensor, **others: Tensor | None) -> tuple[Tensor, list[Any]]:
+        """x and the others with the axes of the norm as one, which are several."""
+        self._check_x(x)
+        shape, count = self.normalized_shape, len(self.normalized_shape)
+        rows: list[Any] = []
+        for name, tensor in others.items():
+            if tensor is not None:
+                check_tensor(type(self).__name__, name, tensor)
+                rest = tensor.shape[: max(tensor.dim() - count, 0)]
+                last = tensor.shape[len(rest) :]
+                pairs = zip(reversed(last), reversed(shape), strict=False)
+                if tensor.dim() == 0 or any(size not in (1, whole) for size, whole in pairs):
+                    raise RuntimeError(
+                        f"{type(self).__name__}: Expected the last axes of {name} to have the "
+                        f"sizes {list(shape)} or 1, but got {name} of shape {list(tensor.shape)}"
+                    )
+                tensor = tensor.expand(*rest, *shape).flatten(-count)
+            rows.append(tensor)
+        return x.flatten(-count), rows
+
+    def _as_given(self, result: Any) -> Any:
+        """A result, or several, with the axes of the norm apart again."""
+        if isinstance(result, tuple):
+            return tuple(self._as_given(one) for one in result)
+        return result.unflatten(-1, self.normalized_shape)
 
 
 class AddLayerNorm(_Norm):
@@ -59,7 +104,7 @@ class AddLayerNorm(_Norm):
 
     def __init__(
         self,
-        dim: int,
+        dim: int | Iterable[int],
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
@@ -70,7 +115,7 @@ class AddLayerNorm(_Norm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        _stages.check_probability("AddLayerNorm", dropout_p)
+        dropout_p = _stages.check_probability("AddLayerNorm", dropout_p)
         affine = elementwise_affine
         super().__init__(dim, eps, affine, affine and bias, weight_offset, device, dtype)
         self.dropout_p, self.sum_dtype = dropout_p, sum_dtype
@@ -82,11 +127,23 @@ class AddLayerNorm(_Norm):
         row_scale: Tensor | None = None,
         column_scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return _fused.add_layer_norm(
+        weight, bias = self.weight, self.bias
+        if weight is None:
+            self._check_x(x)
+        several = len(self.normalized_shape) > 1
+        if several:
+            x, (residual, column_scale, weight, bias) = self._as_rows(
+                x,
+                residual=residual,
+                column_scale=column_scale,
+                weight=weight,
+                bias=bias,
+            )
+        results = _fused.add_layer_norm(
             x,
             residual,
-            self.weight,
-            self.bias,
+            weight,
+            bias,
             self.eps,
             dropout_p=self.dropout_p,
             training=self.training,
@@ -95,6 +152,7 @@ class AddLayerNorm(_Norm):
             sum_dtype=self.sum_dtype,
             weight_offset=self.weight_offset,
         )
+        return self._as_given(results) if several else results
 
 
 class AddRMSNorm(_Norm):
@@ -103,8 +161,8 @@ class AddRMSNorm(_Norm):
 
     def __init__(
         self,
-        dim: int,
-        eps: float = 1e-5,
+        dim: int | Iterable[int],
+        eps: float | None = 1e-5,
         elementwise_affine: bool = True,
         *,
         dropout_p: float = 0.0,
@@ -113,7 +171,7 @@ class AddRMSNorm(_Norm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        _stages.check_probability("AddRMSNorm", dropout_p)
+        dropout_p = _stages.check_probability("AddRMSNorm", dropout_p)
         super().__init__(dim, eps, elementwise_affine, False, weight_offset, device, dtype)
         self.dropout_p, self.sum_dtype = dropout_p, sum_dtype
 
@@ -124,10 +182,21 @@ class AddRMSNorm(_Norm):
         row_scale: Tensor | None = None,
         column_scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return _fused.add_rms_norm(
+        weight = self.weight
+        if weight is None:
+            self._check_x(x)
+        several = len(self.normalized_shape) > 1
+        if several:
+            x, (residual, column_scale, weight) = self._as_rows(
+                x,
+                residual=residual,
+                column_scale=column_scale,
+                weight=weight,
+            )
+        results = _fused.add_rms_norm(
             x,
             residual,
-            self.weight,
+            weight,
             self.eps,
             dropout_p=self.dropout_p,
             training=self.training,
@@ -136,6 +205,7 @@ class AddRMSNorm(_Norm):
             sum_dtype=self.sum_dtype,
             weight_offset=self.weight_offset,
         )
+        return self._as_given(results) if several else results
 
 
 class ModulatedLayerNorm(_Norm):
@@ -145,7 +215,7 @@ class ModulatedLayerNorm(_Norm):
 
     def __init__(
         self,
-        dim: int,
+        dim: int | Iterable[int],
         eps: float = 1e-6,
         elementwise_affine: bool = False,
         bias: bool = True,
@@ -159,15 +229,28 @@ class ModulatedLayerNorm(_Norm):
     def forward(
         self,
         x: Tensor,
-        scale: Tensor,
+        scale: Tensor | None,
         shift: Tensor | None,
         residual: Tensor | None = None,
         gate: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        _check_columns(self, x)
-        return _fused.modulated_layer_norm(
-            x, scale, shift, self.weight, self.bias, self.eps, residual=residual, gate=gate
+        self._check_x(x)
+        weight, bias = self.weight, self.bias
+        several = len(self.normalized_shape) > 1
+        if several:
+            x, (scale, shift, residual, gate, weight, bias) = self._as_rows(
+                x,
+                scale=scale,
+                shift=shift,
+                residual=residual,
+                gate=gate,
+                weight=weight,
+                bias=bias,
+            )
+        result = _fused.modulated_layer_norm(
+            x, scale, shift, weight, bias, self.eps, residual=residual, gate=gate
         )
+        return self._as_given(result) if several else result
 
 
 class GatedRMSNorm(_Norm):
@@ -176,8 +259,8 @@ class GatedRMSNorm(_Norm):
 
     def __init__(
         self,
-        dim: int,
-        eps: float = 1e-5,
+        dim: int | Iterable[int],
+        eps: float | None = 1e-5,
         elementwise_affine: bool = True,
         *,
         norm_before_gate: bool = True,
@@ -186,28 +269,27 @@ class GatedRMSNorm(_Norm):
         dtype: Any = None,
     ) -> None:
         super().__init__(dim, eps, elementwise_affine, False, 0.0, device, dtype)
-        if group_size is not None and (group_size <= 0 or dim % group_size):
-            raise ValueError(
-                f"GatedRMSNorm: group_size is {group_size}; wanted a divisor of {dim} columns"
-            )
+        if group_size is not None:
+            group_size = whole_of("GatedRMSNorm", "group_size", group_size)
+            if group_size <= 0 or self.dim % group_size:
+                raise ValueError(
+                    f"GatedRMSNorm: group_size is {group_size}; wanted a divisor of {self.dim} "
+                    "columns"
+                )
         self.norm_before_gate, self.group_size = norm_before_gate, group_size
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        _check_columns(self, x)
-        return _gated.gated_rms_norm(
+        self._check_x(x)
+        weight = self.weight
+        several = len(self.normalized_shape) > 1
+        if several:
+            x, (gate, weight) = self._as_rows(x, gate=gate, weight=weight)
+        y = _gated.gated_rms_norm(
             x,
             gate,
-            self.weight,
+            weight,
             self.eps,
             norm_before_gate=self.norm_before_gate,
             group_size=self.group_size,
         )
-
-
-def _check_columns(module: _Norm, x: Tensor) -> None:
-    """What a weight would say, where there may be none."""
-    if x.dim() == 0 or x.shape[-1] != module.dim:
-        raise RuntimeError(
-            f"{type(module).__name__}: Expected x with {module.dim} columns, but got x of shape "
-            f"{list(x.shape)}"
-        )
+        return self._as_given(y) if several else y

@@ -1,11 +1,13 @@
-"""A norm with a gate behind or before it, in one call of planish's kernels (_staged.py) or
+"""A norm with a gate behind or before it, in one call of planish's kernels (_stage_calls.py) or
 composed, as _fused.py has it."""
 
 from __future__ import annotations
 
-from planish import _prepared, _staged, _stages
-from planish._arguments import check_cast
-from planish._staged import Around
+from typing import Any
+
+from planish import _stage_calls, _stages
+from planish._arguments import check_cast, eps_of, number_of, whole_of
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -18,25 +20,29 @@ def _gated_norm(
     gate: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    eps: float | None,
     norm_before_gate: bool,
     group_size: int | None,
     weight_offset: float,
     cast: str = "once",
 ) -> Tensor:
-    tensors = x, None, gate, None, weight, bias, None, None
+    tensors = Tensors(x, weight=weight, bias=bias, gate=gate)
     options = rms, eps, norm_before_gate, group_size, weight_offset, cast
-    kept = _prepared.key_of(options, tensors), tensors
-    known = _prepared.run(*kept)
+    key = _stage_calls.key_of(options, tensors)
+    known = _stage_calls.known(key, tensors)
     if known is not None:
         return known[0]
     function = "gated_rms_norm" if rms else "gated_layer_norm"
     _stages.check_x(function, x)
-    _stages.check_gate(function, gate, x)
+    _stages.check_like_x(function, "gate", gate, x, optional=False)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
     check_cast(function, cast)
+    eps = eps_of(function, eps, rms, x.dtype)
+    weight_offset = number_of(function, "weight_offset", weight_offset)
     columns = x.shape[-1]
+    if group_size is not None:
+        group_size = whole_of(function, "group_size", group_size)
     if group_size is not None and (group_size <= 0 or columns % group_size):
         raise ValueError(
             f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
@@ -50,7 +56,7 @@ def _gated_norm(
             rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
         )
     fused = _fused_gated_norm(
-        rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset, rounds, kept
+        rms, tensors, eps, norm_before_gate, group_size, weight_offset, rounds, key
     )
     if fused is not None:
         return fused
@@ -73,44 +79,36 @@ def _gated_norm(
 
 def _fused_gated_norm(
     rms: bool,
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    tensors: Tensors,
     eps: float,
     norm_before_gate: bool,
     group_size: int | None,
     weight_offset: float,
     rounds: bool,
-    kept: _prepared.Known | None,
+    key: Any,
 ) -> Tensor | None:
     """In one call of the kernels, which see groups of columns as an axis; None: composed."""
-    way = way_of(x, gate, weight, bias)
-    shape, split = x.shape, None
+    x, weight, bias = tensors.x, tensors.weight, tensors.bias
+    split, affine, ndim = 0, None, x.dim()
     if group_size is not None and group_size < x.shape[-1]:
-        x = _stages.split_columns(x, group_size)
-        gate = _stages.split_columns(gate, group_size)
-        weight = None if weight is None else _stages.split_columns(weight, group_size)
-        bias = None if bias is None else _stages.split_columns(bias, group_size)
-        parameter = weight if weight is not None else bias
-        split = x.shape, None if parameter is None else parameter.shape
-        if weight is not None and bias is not None and weight.shape != bias.shape:
-            kept = None
-    fused = _staged.norm(
-        way,
-        x,
-        Around(weight=weight, bias=bias, gate=gate),
-        [x.dim() - 1],
+        split, ndim = -(x.shape[-1] // group_size), x.dim() + 1
+        count = max((1, *(t.dim() for t in (weight, bias) if t is not None)))
+        affine = list(range(ndim - count - 1, ndim))
+    fused = _stage_calls.norm(
+        way_of(x, tensors.gate, weight, bias),
+        tensors,
+        [ndim - 1],
         eps,
         rms,
+        affine=affine,
+        split=split,
         weight_offset=weight_offset,
         gate_before=not norm_before_gate,
         round_xhat=rounds,
         y_dtype=x.dtype,
-        known=kept,
-        split=split,
+        key=key,
     )
-    return None if fused is None else fused[0].reshape(shape)
+    return None if fused is None else fused[0]
 
 
 def _rounded(
@@ -141,7 +139,7 @@ def gated_rms_norm(
     x: Tensor,
     gate: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = 1e-5,
     *,
     norm_before_gate: bool = True,
     group_size: int | None = None,
@@ -153,7 +151,8 @@ def gated_rms_norm(
         y = norm(x) * silu(gate)       norm_before_gate=True
         y = norm(x * silu(gate))       norm_before_gate=False
 
-    with ``norm(s) = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)``. ``gate`` has x's shape.
+    with ``norm(s) = s / sqrt(mean(s^2) + eps) * (weight_offset + weight)``. ``gate`` has x's shape;
+    ``eps`` may be None, as :func:`planish.rms_norm` has it.
     ``group_size``: the mean is over each group of so many neighbouring columns; ``weight`` has the
     size of the last axis all the same (or the sizes of the last axes).
 
@@ -166,9 +165,9 @@ def gated_rms_norm(
 
     One pass over memory, and one backward; a composition as :func:`planish.add_layer_norm` says.
 
-    Raises RuntimeError for shapes and devices that do not fit, ValueError for a group_size that
-    does not divide the columns and for another ``cast``, TypeError for a gate that is no tensor,
-    NotImplementedError for another dtype.
+    Raises TypeError for what is no tensor or no number, RuntimeError for shapes and devices that do
+    not fit, ValueError for a group_size that does not divide the columns and for another ``cast``,
+    NotImplementedError for another dtype or layout.
     """
     return _gated_norm(
         True, x, gate, weight, None, eps, norm_before_gate, group_size, weight_offset, cast

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 from planish import _composite, _enable, _norms, _options
-from planish._arguments import affine_of, check_activation, check_cast, rounds_xhat
+from planish._arguments import (
+    affine_of,
+    check_activation,
+    check_cast,
+    check_optional,
+    check_tensor,
+    number_of,
+    rounds_xhat,
+    whole_of,
+)
 from planish._arguments import check_parameter as _check
 from planish._arguments import device_type as _device_type
 from planish._arguments import with_offset as _with_offset
@@ -62,8 +71,9 @@ def group_norm(
 
     ``weight_offset``, ``cast`` and ``out_dtype`` as :func:`layer_norm` has them.
 
-    Raises what torch raises: RuntimeError for shapes that do not fit, NotImplementedError for
-    another dtype or device; and ValueError for another ``cast`` or activation.
+    Raises what torch raises: TypeError for what is no tensor or no number, RuntimeError for shapes
+    that do not fit, NotImplementedError for another dtype, layout or device; and ValueError for
+    another ``cast`` or activation.
     """
     if isinstance(x, fx.Proxy):
         return _node(
@@ -82,6 +92,15 @@ def group_norm(
     check_cast("group_norm", cast)
     _options.check_out_dtype("group_norm", out_dtype)
     way = way_of(x, weight, bias)
+    if way is not Way.PLAIN or x is None:
+        check_tensor("group_norm", "x", x)
+        check_optional("group_norm", weight=weight, bias=bias)
+    if type(num_groups) is not int:
+        num_groups = whole_of("group_norm", "num_groups", num_groups)
+    if type(eps) is not float:
+        eps = number_of("group_norm", "eps", eps)
+    if weight_offset:
+        weight_offset = number_of("group_norm", "weight_offset", weight_offset)
     options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
     if options.are_there():
         return _group_norm_with(options, way, x, num_groups, weight, bias, eps, cast)

@@ -1,7 +1,7 @@
 """Finds libplanish.so and talks to it through ctypes.
 
-This module knows no torch: what it loads works without it. The library is looked for beside this
-package (where the wheel puts it), then at ``$PLANISH_LIBRARY``.
+This module knows no torch: what it loads works without it. The library is ``$PLANISH_LIBRARY``,
+where that is set, or else the one beside this package, where the wheel puts it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import logging
 import os
 import platform
 import sys
@@ -17,13 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from planish import _structs
+from planish import _structs, _variables
 
 __all__ = ["ERROR_OVERLAP", "ERROR_UNAVAILABLE", "Library", "OperatorStats", "Symbol", "library"]
 
 #: The C API this package was written for (PLANISH_VERSION in planish.h).
 _WANTED_VERSION = 100
 _MESSAGE_BYTES = 1024
+_log = logging.getLogger("planish")
 #: Of planish_status, PLANISH_ERROR_OVERLAP and PLANISH_ERROR_UNAVAILABLE.
 ERROR_OVERLAP, ERROR_UNAVAILABLE = 9, 12
 _ERROR_FILE = 14  # PLANISH_ERROR_FILE
@@ -276,11 +278,15 @@ def library() -> Library:
     run on such a system."""
     if refused := refusal():
         raise ImportError(f"planish: {refused}")
-    beside = Path(__file__).with_name("libplanish.so")
-    if beside.is_file():
-        return Library(beside)
     named = os.environ.get("PLANISH_LIBRARY")
-    if named and Path(named).is_file():
-        return Library(Path(named))
-    tried = f"$PLANISH_LIBRARY ({named})" if named else "$PLANISH_LIBRARY, which is not set"
-    raise ImportError(f"planish: no libplanish.so: looked for {beside}, then for {tried}")
+    beside = Path(__file__).with_name("libplanish.so")
+    if named and not Path(named).is_file():
+        raise ImportError(f"planish: no libplanish.so: there is no file $PLANISH_LIBRARY ({named})")
+    if not named and not beside.is_file():
+        raise ImportError(
+            f"planish: no libplanish.so: looked for {beside}; $PLANISH_LIBRARY is not set"
+        )
+    found = Library(Path(named) if named else beside)
+    for sentence in _variables.misset().values():
+        _log.warning("planish: %s", sentence)
+    return found

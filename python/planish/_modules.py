@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch.nn.functional as F
 
 import torch
-from planish import _functional, _norms
+from planish import _composite, _functional, _layer_norm, _norms
 from planish._enable import runs_torchs
 from planish._ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Tensor | None) -> bool:
     """Anything else is torch's, its errors included."""
+    if x is None:
+        return False
     count, ndim, device = len(normalized_shape), x.dim(), x.device
     if not 0 < count <= ndim <= 16 or x.dtype not in _functional._DTYPES:
         return False
@@ -56,19 +58,20 @@ class LayerNorm(nn.LayerNorm):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         else:
-            y = self._forward(input)
+            y = LayerNorm._forward(self, input)  # by its class: restore() may change self's
         return y
 
     def _forward(self, input: Tensor) -> Tensor:
         weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
         if runs_torchs("layer_norm", input, weight, bias):
-            return torch.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+            shape, eps = self.normalized_shape, self.eps
+            return _layer_norm.through_torch(input, shape, weight, bias, eps)
         way = way_of(input, weight, bias)
         if way is Way.NODE:
             return leaf(self, input)
         shape = tuple(self.normalized_shape)
         if way is Way.TORCH or not _planish_runs(input, shape, weight, bias):
-            return nn.LayerNorm.forward(self, input)
+            return _composite.layer_norm(input, shape, weight, bias, self.eps)
         axes = list(range(input.dim() - len(shape), input.dim()))
         # dense, as torch's
         return _functional.by_way(
@@ -86,7 +89,7 @@ class RMSNorm(nn.RMSNorm):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             y = F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
         else:
-            y = self._forward(x)
+            y = RMSNorm._forward(self, x)
         return y
 
     def _forward(self, x: Tensor) -> Tensor:

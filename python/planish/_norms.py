@@ -3,21 +3,64 @@ for (_ways.py)."""
 
 from __future__ import annotations
 
-import torch
-from planish import _composite, _ops
-from planish._eager import Axes, forward_arguments, last_strides
-from planish._eager import norm as eager_norm
-from planish._ways import Way, way_of
+import functools
+
+from planish import _call, _composite, _ops
+from planish._arguments import rms_eps as rms_eps
+from planish._call import Call
+from planish._stage_calls import is_distributed
+from planish._ways import Way, below_autograd, needs_graph, way_of
 from torch import Tensor
 
-__all__ = ["group_norm", "norm", "rms_eps", "statistics"]
+__all__ = ["group_norm", "norm", "rms_eps", "split_channels", "statistics"]
+
+_forward_op = _ops.FORWARD._op
 
 
-def rms_eps(eps: float | None, x: Tensor) -> float:
-    """eps as torch's RMS norm has it: None stands for that of the arithmetic."""
-    if eps is not None:
-        return eps
-    return torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
+def split_channels(x: Tensor, groups: int) -> Tensor:
+    """(N, C, ...) seen as (N, groups, C / groups, ...), whatever the strides."""
+    batch, channels, *pixels = x.shape
+    return x.view(batch, groups, channels // groups, *pixels)
+
+
+def _make(
+    reduce: tuple[int, ...],
+    affine: tuple[int, ...],
+    split: int,
+    eps: float,
+    rms: bool,
+    dense: bool,
+    activation: int,
+) -> tuple[Call, Call]:
+    """What norm_forward is called with, to save for a derivative and without."""
+    options = _call.pack_options(rms=rms, dense=dense, activation=activation)
+    saving = Call(_call.pack_axes(reduce, affine), options, split, eps)
+    return saving, saving._replace(options=saving.options & ~_call.SAVE)
+
+
+_made = functools.lru_cache(maxsize=1024)(_make)
+
+
+def _run(
+    way: Way, x: Tensor, weight: Tensor | None, bias: Tensor | None, calls: tuple[Call, Call]
+) -> Tensor:
+    """By way of eager autograd, or of what traces."""
+    none, (saving, alone) = None, calls
+    y: Tensor
+    if way is Way.OPERATOR:
+        return _ops.FORWARD(  # type: ignore[no-any-return]
+            x, none, none, none, none, weight, bias, none, none, none, *saving
+        )[0]
+    if needs_graph(x, weight, bias):
+        if x.is_inference():
+            x = x.clone()  # autograd saves no tensor that was made in inference mode
+        y, _ = _ops.record_forward(
+            none, x, none, none, none, none, weight, bias, none, none, none, *saving
+        )
+        return y
+    with below_autograd():
+        y, _, _, _ = _forward_op(x, none, none, none, none, weight, bias, none, none, none, *alone)
+        return y
 
 
 def norm(
@@ -34,14 +77,13 @@ def norm(
 ) -> Tensor:
     """The general operator, by this way; axes are sorted and not negative. ``keep``: the result is
     laid out as torch.empty_like(x), else dense."""
-    code = _ops.ACTIVATIONS[activation]
-    if way is Way.PLAIN:
-        return eager_norm(x, weight, bias, eps, Axes(reduce, affine, rms, keep, activation=code))
     if way is Way.TORCH:
         y = _composite.norm(x, weight, bias, reduce, affine, eps, rms)
         return _composite.activate(y, activation)
-    fused: Tensor = _ops.forward(x, weight, bias, reduce, affine, eps, rms, keep, code)[0]
-    return fused
+    code = _call.ACTIVATIONS[activation]
+    make = _made if way is Way.PLAIN else _make  # what is traced looks into no cache
+    calls = make(tuple(reduce), tuple(affine), 0, eps, rms, not keep, code)
+    return _run(way, x, weight, bias, calls)
 
 
 def group_norm(
@@ -54,27 +96,22 @@ def group_norm(
     activation: str | None = None,
 ) -> Tensor:
     """Group norm of (N, C, ...), laid out as x; weight and bias have C elements."""
-    reduce = list(range(2, x.dim() + 1))
-    axes = Axes(reduce, [1, 2], False, True, groups, _ops.ACTIVATIONS[activation])
-    if way is Way.PLAIN:
-        return eager_norm(x, weight, bias, eps, axes)
     if way is Way.TORCH:
         return _composite.activate(_composite.group_norm(x, groups, weight, bias, eps), activation)
-    y = _ops.forward(*forward_arguments(x, weight, bias, eps, axes))[0]
-    if y.stride(1) != y.shape[2] * y.stride(2):
-        copied: Tensor = y.flatten(1, 2)
-        return copied
-    # No view: an activation in place would make autograd copy a view's gradients.
-    whole: Tensor = torch.ops.aten._unsafe_view(y, x.shape)
-    strides = last_strides(x)
-    if strides is not None and 1 in x.shape:  # fake tensors do not tell how an axis of 1 comes out
-        return whole.as_strided(x.shape, strides)
-    return whole
+    code = _call.ACTIVATIONS[activation]
+    reduce = tuple(range(2, x.dim() + 1))
+    if way is Way.OPERATOR and is_distributed(x):  # groups are an axis that may be sharded
+        w, b = (None if t is None else t.view(groups, -1) for t in (weight, bias))
+        calls = _make(reduce, (1, 2), 0, eps, False, False, code)
+        return _run(way, split_channels(x, groups), w, b, calls).flatten(1, 2)
+    make = _made if way is Way.PLAIN else _make
+    calls = make(reduce, (1, 2), groups, eps, False, False, code)
+    return _run(way, x, weight, bias, calls)
 
 
 def statistics(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
     """Mean, and sum of squares of what is left beside it, over these axes, kept with size 1."""
     if way_of(x) is Way.TORCH:
         return _composite.statistics(x, reduce)
-    mean, m2 = _ops.statistics(x, reduce)
+    mean, m2 = _ops.STATISTICS(x, _call.pack_axes(reduce))
     return mean, m2

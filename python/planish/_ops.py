@@ -1,81 +1,38 @@
-"""planish's own operators, for axes that torch's cannot express.
+"""planish's own operators under torch: the norm over any axes with the stages around it, two norms
+by one call, norms whose result is quantised or goes into a tensor that is given.
 
-C defines them and runs them on real tensors (src/torch/any_axes.c); this file adds what torch asks
-of Python: shapes for fake tensors, and derivatives (the formulas are in _derivatives.py).
-Forward-mode derivatives they have not, and say so: planish's functions go the way of torch's own
-there.
+C defines them and runs them on real tensors (src/torch/norm_operators.c, norm_pair.c and
+quantized_norm.c say what they take and return). What torch asks of Python is added here: shapes for
+fake tensors (_fakes.py), and derivatives (_derivatives.py). Forward-mode derivatives they have not,
+and say so: planish's functions go the way of torch's own there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
 
 import torch
-from planish import _derivatives
-from planish._derivatives import ACTIVATIONS
+from planish import _call, _derivatives, _fakes
 from planish._library import library
 from planish._ways import below_autograd, needs_graph
 from torch import Tensor
 
-__all__ = ["ACTIVATIONS", "autograd_kernel", "backward", "forward", "recorded", "statistics"]
-
-
-def _statistics_dtype(x: Tensor, activation: int = 0) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 or activation else torch.float32
-
-
-def _statistics_shape(x: Tensor, reduce: list[int]) -> list[int]:
-    return [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
-
-
-def _dense(x: Tensor, shape: Any, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=x.device)
-
-
-def _forward_fake(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    rms: bool,
-    keep: bool,
-    activation: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x, activation)
-    mean = _dense(x, [0] if rms else shape, dtype)
-    y = torch.empty_like(x) if keep else _dense(x, x.shape, x.dtype)
-    return y, mean, _dense(x, shape, dtype)
-
-
-def _backward_fake(
-    dy: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    rms: bool,
-    wanted: list[bool],
-    bias: Tensor | None = None,
-    activation: int = 0,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    shape = [x.shape[axis] for axis in affine]
-    dtype = x.dtype if weight is None else weight.dtype
-    return (
-        torch.empty_like(x) if wanted[0] else None,
-        _dense(x, shape, dtype) if wanted[1] else None,
-        _dense(x, shape, dtype) if wanted[2] else None,
-    )
-
-
-def _statistics_fake(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
-    shape, dtype = _statistics_shape(x, reduce), _statistics_dtype(x)
-    return _dense(x, shape, dtype), _dense(x, shape, dtype)
-
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "INTO",
+    "PAIR",
+    "PAIR_BACKWARD",
+    "QUANTIZED",
+    "STATISTICS",
+    "plain_backward",
+    "plain_forward",
+    "record_forward",
+    "record_pair",
+    "record_quantized",
+]
 
 # ---- Autograd ------------------------------------------------------------------------------------
 
@@ -96,29 +53,35 @@ _Save = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], None]
 _Differentiate = Callable[..., tuple[Any, ...]]
 
 
-def recorded(name: str, save: _Save, differentiate: _Differentiate) -> Any:
+def _recorded(
+    name: str, save: _Save, differentiate: _Differentiate, shown: Any, statistics: tuple[int, ...]
+) -> Any:
     """The torch.autograd.Function of an operator. Its first argument is the dispatch keys of the
-    call, or None for plain tensors outside of the dispatcher: the operator is then called past
-    autograd."""
+    call, or None for tensors that only eager autograd looks at: the operator is then called past
+    autograd, and the results are what ``shown`` picks. ``statistics``: results without a
+    derivative."""
     overload = getattr(torch.ops.planish, name).default
     plain = overload._op
 
-    class Recorded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, keys: Any, *arguments: Any) -> Any:
-            if keys is None:
-                with below_autograd():
-                    results = plain(*arguments)
-            else:
-                results = _below(overload, keys, arguments)
+    def forward(ctx: Any, keys: Any, *arguments: Any) -> Any:
+        if keys is None:
+            with below_autograd():
+                results = plain(*arguments)
             save(ctx, arguments, results)
-            return results
+            return results if shown is None else shown(results)
+        results = _below(overload, keys, arguments)
+        save(ctx, arguments, results)
+        if statistics:
+            found = (results[i] for i in statistics)
+            ctx.mark_non_differentiable(*(t for t in found if t is not None))
+        return results
 
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-            return None, *differentiate(ctx, *gradients)
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return None, *differentiate(ctx, *gradients)
 
-    return Recorded
+    function: Any = torch.autograd.Function
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(function)(name.title().replace("_", ""), (function,), members)
 
 
 def _below(overload: Any, keys: Any, arguments: tuple[Any, ...]) -> Any:
@@ -126,13 +89,11 @@ def _below(overload: Any, keys: Any, arguments: tuple[Any, ...]) -> Any:
         return overload.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
 
-def autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
+def _autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
     """What runs at the Autograd keys, by the operator's function."""
     overload = getattr(torch.ops.planish, name).default
-    defaults = [argument.default_value for argument in overload._schema.arguments]
 
-    def kernel(keys: Any, *given: Any) -> Any:
-        arguments = (*given, *defaults[len(given) :])  # torch drops what is the default
+    def kernel(keys: Any, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         _refuse_tangents(name, tensors)
         if needs_graph(*tensors):
@@ -142,39 +103,137 @@ def autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _define() -> Any:
-    """The library object whose life is that of the registrations."""
+#: name: fake, save, differentiate, results shown to plain calls, results without a derivative
+_OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
+    "norm_forward": (
+        _fakes.forward,
+        _derivatives.save_forward,
+        _derivatives.differentiate_forward,
+        itemgetter(0, 1),
+        (2, 3),
+    ),
+    "norm_backward": (
+        _fakes.backward,
+        _derivatives.save_backward,
+        _derivatives.differentiate_backward,
+        None,
+        (),
+    ),
+    "norm_statistics": (
+        _fakes.statistics,
+        _derivatives.save_statistics,
+        _derivatives.differentiate_statistics,
+        None,
+        (),
+    ),
+    "quantized_norm": (
+        _fakes.quantized,
+        _derivatives.save_quantized,
+        _derivatives.differentiate_quantized,
+        None,
+        (),
+    ),
+    "norm_pair": (
+        _fakes.pair,
+        _derivatives.save_pair,
+        _derivatives.differentiate_pair,
+        itemgetter(0, 3),
+        (1, 2, 4, 5),
+    ),
+    "norm_pair_backward": (
+        _fakes.pair_backward,
+        _derivatives.save_pair_backward,
+        _derivatives.differentiate_pair_backward,
+        None,
+        (),
+    ),
+}
+
+
+def _define() -> tuple[Any, dict[str, Any]]:
+    """The library object whose life is that of the registrations, and the operators' functions."""
     library().define()
     made: Any = torch.library.Library("planish", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, fake, save, differentiate in (
-        (
-            "norm_forward",
-            _forward_fake,
-            _derivatives.save_forward,
-            _derivatives.differentiate_forward,
-        ),
-        (
-            "norm_backward",
-            _backward_fake,
-            _derivatives.save_backward,
-            _derivatives.differentiate_backward,
-        ),
-        (
-            "norm_statistics",
-            _statistics_fake,
-            _derivatives.save_statistics,
-            _derivatives.differentiate_statistics,
-        ),
-    ):
+    torch.library.register_fake("planish::norm_into", _fakes.into)
+    functions: dict[str, Any] = {}
+    for name, (fake, *rest) in _OPERATORS.items():
         torch.library.register_fake(f"planish::{name}", fake)
-        kernel = autograd_kernel(name, recorded(name, save, differentiate))
-        made.impl(name, kernel, "Autograd", with_keyset=True)
-    return made
+        functions[name] = _recorded(name, *rest)
+        made.impl(name, _autograd_kernel(name, functions[name]), "Autograd", with_keyset=True)
+    return made, functions
 
 
-_registered = _define()  # at import: tracing must not come across it
+_registered, _functions = _define()  # at import: tracing must not come across it
 
 #: Through the dispatcher, traced and differentiated.
-forward = torch.ops.planish.norm_forward.default
-backward = torch.ops.planish.norm_backward.default
-statistics = torch.ops.planish.norm_statistics.default
+FORWARD = torch.ops.planish.norm_forward.default
+BACKWARD = torch.ops.planish.norm_backward.default
+STATISTICS = torch.ops.planish.norm_statistics.default
+QUANTIZED = torch.ops.planish.quantized_norm.default
+INTO = torch.ops.planish.norm_into.default
+PAIR = torch.ops.planish.norm_pair.default
+PAIR_BACKWARD = torch.ops.planish.norm_pair_backward.default
+
+
+def _record(name: str) -> Any:
+    """torch.autograd.Function.apply without what it does for the transforms of torch.func, at a
+    third of its cost: for calls where there are none."""
+    return super(torch.autograd.Function, _functions[name]).apply
+
+
+#: Recorded calls of tensors that only eager autograd looks at; the first argument is None.
+record_forward = _record("norm_forward")
+record_pair = _record("norm_pair")
+record_quantized = _record("quantized_norm")
+
+
+# ---- A norm alone, with its statistics -----------------------------------------------------------
+
+
+def plain_forward(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: Iterable[int],
+    affine: Iterable[int],
+    eps: float,
+    rms: bool,
+    *,
+    dense: bool = False,
+    activation: int = 0,
+    split: int = 0,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(y, mean, rstd) through the dispatcher; no mean of an RMS norm."""
+    options = _call.pack_options(rms=rms, dense=dense, activation=activation)
+    none = None
+    axes = _call.pack_axes(reduce, affine)
+    tensors = x, none, none, none, none, weight, bias, none, none, none
+    y, _, mean, rstd = FORWARD(*tensors, axes, options, split, eps, 0.0)
+    return y, mean, rstd
+
+
+def plain_backward(
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    weight: Tensor | None,
+    reduce: Iterable[int],
+    affine: Iterable[int],
+    rms: bool,
+    wanted: Iterable[bool] = (True, True, True),
+    *,
+    bias: Tensor | None = None,
+    activation: int = 0,
+    split: int = 0,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(dx, dweight, dbias), each where ``wanted``; ``bias`` is for an activation."""
+    dx, dweight, dbias = wanted
+    options = _call.pack_options(
+        rms=rms, activation=activation, save=False, wanted=dx | dweight << 2 | dbias << 3
+    )
+    none = None
+    axes = _call.pack_axes(reduce, affine)
+    tensors = dy, x, rstd, none if rms else mean, none, none, none, none, none, weight, bias
+    results = BACKWARD(*tensors, none, none, none, axes, options, split, 0.0)
+    return results[0], results[2], results[3]

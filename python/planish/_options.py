@@ -4,11 +4,12 @@ these take them; _functional.py has what they are otherwise."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from planish import _ops, _prepared, _staged
+from planish import _stage_calls
 from planish._arguments import DTYPES, rounds_xhat
-from planish._eager import split_channels
-from planish._staged import Around
+from planish._call import ACTIVATIONS, Tensors
 from planish._ways import Way
 from torch import Tensor
 
@@ -49,7 +50,13 @@ class Options:
 
 
 def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
-    if out_dtype is not None and out_dtype not in DTYPES:
+    if out_dtype is None:
+        return
+    if not isinstance(out_dtype, torch.dtype):
+        raise TypeError(
+            f"{function}: Expected out_dtype to be a torch.dtype, but got {out_dtype!r}"
+        )
+    if out_dtype not in DTYPES:
         raise NotImplementedError(f"{function}: not implemented for out_dtype of {out_dtype}")
 
 
@@ -68,29 +75,31 @@ def fused_norm(
     eps: float,
     rms: bool,
     options: Options,
-    kept: _prepared.Known | None = None,
+    *,
+    split: int = 0,
+    key: Any = None,
 ) -> Tensor | None:
-    """The norm with these options, laid out as x; None where the kernels cannot take it. ``kept``:
-    what the call is kept for (_prepared.py)."""
+    """The norm with these options, laid out as x; None where the kernels cannot take it. ``split``:
+    how x is seen (_call.py); ``key``: what the call is kept under (_stage_calls.py)."""
     if not options.are_kernels(weight, bias):
         return None
     if weight is not None and bias is not None and weight.shape != bias.shape:
         sizes = [x.shape[axis] for axis in affine]
         weight, bias = weight.reshape(sizes), bias.reshape(sizes)
-        kept = None
-    results = _staged.norm(
+        key = None
+    results = _stage_calls.norm(
         way,
-        x,
-        Around(weight=weight, bias=bias),
+        Tensors(x, weight=weight, bias=bias),
         reduce,
         eps,
         rms,
         affine=affine,
+        split=split,
         weight_offset=options.weight_offset,
-        activation=_ops.ACTIVATIONS[options.activation],
+        activation=ACTIVATIONS[options.activation],
         round_xhat=options.rounds,
         y_dtype=options.out_dtype or x.dtype,
-        known=kept,
+        key=key,
     )
     return None if results is None else results[0]
 
@@ -105,10 +114,5 @@ def fused_group_norm(
     options: Options,
 ) -> Tensor | None:
     """Likewise of x (N, C, ...) in groups of channels."""
-    grouped = split_channels(x, groups)
-    weight, bias = (
-        None if t is None else t.view(groups, t.shape[0] // groups) for t in (weight, bias)
-    )
-    axes = list(range(2, grouped.dim()))
-    y = fused_norm(way, grouped, weight, bias, axes, [1, 2], eps, False, options)
-    return None if y is None else y.flatten(1, 2)
+    axes = list(range(2, x.dim() + 1))
+    return fused_norm(way, x, weight, bias, axes, [1, 2], eps, False, options, split=groups)

@@ -1,228 +1,37 @@
-"""Two norms over the last axis by one call, such as those of queries and keys.
-
-C defines the operators and runs them on real tensors (src/torch/norm_pair.c says what they take and
-return); this file adds shapes for fake tensors, derivatives, and the way of tensors that only eager
-autograd looks at, which costs the host little. What a caller may get wrong, _fused.py checks.
-"""
+"""Two norms over the last axis by one call, such as those of queries and keys: planish::norm_pair
+(_ops.py). What a caller may get wrong, _fused.py checks."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from planish import _derivatives, _ops
+from planish import _call, _ops
+from planish._arguments import rms_eps
+from planish._stage_calls import holds_tensors, saves_badly
 from planish._ways import Way, below_autograd, is_plain, needs_graph, signature, way_of
 from torch import Tensor
 
-__all__ = ["Kept", "key_of", "known", "norms"]
+__all__ = ["Kept", "eps_of_both", "key_of", "known", "norms"]
 
 #: first, second, first_weight, second_weight.
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
-
-# ---- Operators -----------------------------------------------------------------------------------
-
-
-def _statistics_dtype(x: Tensor, weight: Tensor | None) -> torch.dtype:
-    """As src/torch/norm_pair.c has it."""
-    double = x.dtype == torch.float64 or (weight is not None and weight.dtype == torch.float64)
-    return torch.float64 if double else torch.float32
+_forward_op = _ops.PAIR._op
 
 
-def _forward_fake(
-    first: Tensor,
-    second: Tensor,
-    first_weight: Tensor | None,
-    second_weight: Tensor | None,
-    eps: float,
-    rms: bool,
-    weight_offset: int,
-    save: bool,
-) -> tuple[Tensor | None, ...]:
-    made: list[Tensor | None] = []
-    for x, weight in ((first, first_weight), (second, second_weight)):
-        shape, dtype = [*x.shape[:-1], 1], _statistics_dtype(x, weight)
-        mean = torch.empty(shape, dtype=dtype, device=x.device) if save and not rms else None
-        rstd = torch.empty(shape, dtype=dtype, device=x.device) if save else None
-        made += torch.empty_like(x), mean, rstd
-    return tuple(made)
+def _options(rms: bool, weight_offset: float, save: bool) -> int:
+    return _call.pack_options(rms=rms, weight_offset=int(weight_offset), save=save)
 
 
-def _backward_fake(
-    first_dy: Tensor,
-    second_dy: Tensor,
-    first: Tensor,
-    second: Tensor,
-    first_mean: Tensor | None,
-    second_mean: Tensor | None,
-    first_rstd: Tensor,
-    second_rstd: Tensor,
-    first_weight: Tensor | None,
-    second_weight: Tensor | None,
-    rms: bool,
-    weight_offset: int,
-    wanted: list[bool],
-) -> tuple[Tensor | None, ...]:
-    made: list[Tensor | None] = []
-    for x, weight, want in (
-        (first, first_weight, wanted[:2]),
-        (second, second_weight, wanted[2:]),
-    ):
-        dweight = None
-        if want[1]:
-            shape = x.shape[-1:] if weight is None else x.shape[x.dim() - weight.dim() :]
-            dtype = x.dtype if weight is None else weight.dtype
-            dweight = torch.empty(shape, dtype=dtype, device=x.device)
-        made += torch.empty_like(x) if want[0] else None, dweight
-    return tuple(made)
-
-
-def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-    first, second, first_weight, second_weight, _, rms, weight_offset, save = inputs
-    _, first_mean, first_rstd, _, second_mean, second_rstd = output
-    statistics = [t for t in (first_mean, first_rstd, second_mean, second_rstd) if t is not None]
-    ctx.mark_non_differentiable(*statistics)
-    ctx.save_for_backward(
-        first, second, first_mean, second_mean, first_rstd, second_rstd, first_weight, second_weight
-    )
-    ctx.rms, ctx.weight_offset, ctx.saved = rms, weight_offset, save
-
-
-def _gradients(
-    ctx: Any, first_dy: Tensor, second_dy: Tensor, needed: list[bool]
-) -> tuple[Tensor | None, ...]:
-    """dx and dweight of the first, then of the second, through the dispatcher."""
-    if not ctx.saved:
-        raise RuntimeError(
-            "planish::norm_pair: Expected save to be True where gradients are wanted"
-        )
-    found: tuple[Tensor | None, ...] = torch.ops.planish.norm_pair_backward(
-        first_dy, second_dy, *ctx.saved_tensors, ctx.rms, ctx.weight_offset, needed
-    )
-    return found
-
-
-def _differentiate_forward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    first_dy, _, _, second_dy, _, _ = gradients
-    first, second, first_weight, second_weight = ctx.needs_input_grad[1:5]
-    assert first_dy is not None
-    assert second_dy is not None
-    needed = [first, first_weight, second, second_weight]
-    dx, dweight, second_dx, second_dweight = _gradients(ctx, first_dy, second_dy, needed)
-    return dx, second_dx, dweight, second_dweight, None, None, None, None
-
-
-def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    first_dy, second_dy, first, second, _, _, first_rstd, second_rstd, *rest = inputs
-    first_weight, second_weight, rms, weight_offset, wanted = rest
-    ctx.save_for_backward(
-        first_dy, second_dy, first, second, first_rstd, second_rstd, first_weight, second_weight
-    )
-    ctx.set_materialize_grads(False)
-    ctx.rms, ctx.weight_offset, ctx.wanted = rms, weight_offset, wanted
-
-
-def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    """That of each norm alone: its backward's formula in torch's own operators."""
-    saved = ctx.saved_tensors
-    found: list[tuple[Any, Any, Any]] = []
-    for i in (0, 1):
-        dy, x, rstd, weight = saved[i], saved[2 + i], saved[4 + i], saved[6 + i]
-        wanted, given = ctx.wanted[2 * i : 2 * i + 2], gradients[2 * i : 2 * i + 2]
-        scale = weight
-        if weight is not None and ctx.weight_offset:
-            scale = weight.to(rstd.dtype) + ctx.weight_offset
-        affine = range(x.dim() - (1 if weight is None else weight.dim()), x.dim())
-        alone = SimpleNamespace(
-            saved_tensors=(dy, x, rstd, scale, None),
-            reduce=[x.dim() - 1],
-            affine=list(affine),
-            rms=ctx.rms,
-            wanted=[*wanted, False],
-            activation=0,
-        )
-        ddy, dx, _, _, dweight, *_ = _derivatives.differentiate_backward(alone, *given, None)
-        if dweight is not None:
-            dweight = dweight.to(weight.dtype)
-        found.append((ddy, dx, dweight))
-    (ddy, dx, dw), (second_ddy, second_dx, second_dw) = found
-    nothing = (None,) * 4
-    return ddy, second_ddy, dx, second_dx, *nothing, dw, second_dw, None, None, None
-
-
-def _register() -> Any:
-    """The library object whose life is that of the registrations."""
-    made: Any = torch.library.Library("planish", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, fake, save, differentiate in (
-        ("norm_pair", _forward_fake, _save_forward, _differentiate_forward),
-        ("norm_pair_backward", _backward_fake, _save_backward, _differentiate_backward),
-    ):
-        torch.library.register_fake(f"planish::{name}", fake)
-        kernel = _ops.autograd_kernel(name, _ops.recorded(name, save, differentiate))
-        made.impl(name, kernel, "Autograd", with_keyset=True)
-    return made
-
-
-_registered = _register()  # at import: tracing must not come across it
-
-_forward = torch.ops.planish.norm_pair.default
-_forward_op = _forward._op
-_backward_op = torch.ops.planish.norm_pair_backward.default._op
-
-
-# ---- Tensors that only eager autograd looks at ---------------------------------------------------
-
-
-class _Pair(torch.autograd.Function):
-    """The derivative of a call of plain tensors."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        first: Tensor,
-        second: Tensor,
-        first_weight: Tensor | None,
-        second_weight: Tensor | None,
-        eps: float,
-        rms: bool,
-        weight_offset: int,
-    ) -> tuple[Tensor, Tensor]:
-        tensors = first, second, first_weight, second_weight
-        with below_autograd():
-            y, first_mean, first_rstd, second_y, second_mean, second_rstd = _forward_op(
-                *tensors, eps, rms, weight_offset, True
-            )
-        statistics = first_mean, second_mean, first_rstd, second_rstd
-        ctx.save_for_backward(first, second, *statistics, first_weight, second_weight)
-        ctx.rms, ctx.weight_offset, ctx.saved = rms, weight_offset, True
-        return y, second_y
-
-    @staticmethod
-    def backward(ctx: Any, first_dy: Tensor, second_dy: Tensor) -> tuple[Any, ...]:
-        first, second, first_weight, second_weight = ctx.needs_input_grad[:4]
-        needed = [first, first_weight, second, second_weight]
-        if not torch.is_grad_enabled() and is_plain(first_dy, second_dy):
-            with below_autograd():
-                dx, dweight, second_dx, second_dweight = _backward_op(
-                    first_dy, second_dy, *ctx.saved_tensors, ctx.rms, ctx.weight_offset, needed
-                )
-        else:
-            dx, dweight, second_dx, second_dweight = _gradients(ctx, first_dy, second_dy, needed)
-        return dx, second_dx, dweight, second_dweight, None, None, None
-
-
-#: torch.autograd.Function.apply without what it does for the transforms of torch.func, at a third
-#: of its cost: there are none here.
-_record: Any = super(torch.autograd.Function, _Pair).apply
-
-
-def _plain(tensors: Tensors, eps: float, rms: bool, weight_offset: int) -> tuple[Tensor, Tensor]:
+def _plain(tensors: Tensors, eps: float, rms: bool, weight_offset: float) -> tuple[Tensor, Tensor]:
+    """By tensors that only eager autograd looks at."""
     if needs_graph(*tensors):
-        both: tuple[Tensor, Tensor] = _record(*tensors, eps, rms, weight_offset)
+        options = _options(rms, weight_offset, True)
+        both: tuple[Tensor, Tensor] = _ops.record_pair(None, *tensors, options, eps)
         return both
     with below_autograd():
-        y, _, _, second_y, _, _ = _forward_op(*tensors, eps, rms, weight_offset, False)
+        y, _, _, second_y, _, _ = _forward_op(*tensors, _options(rms, weight_offset, False), eps)
     return y, second_y
 
 
@@ -246,16 +55,28 @@ def key_of(options: tuple[Any, ...], tensors: Tensors) -> Kept | None:
 
 def _is_inference(tensors: Tensors) -> bool:
     """Autograd saves no tensor that was made in inference mode."""
-    return needs_graph(*tensors) and any(t is not None and t.is_inference() for t in tensors)
+    return needs_graph(*tensors) and saves_badly(*tensors)
+
+
+def eps_of_both(first: Any, second: Any) -> float | None:
+    """eps=None of RMS norms as a number, if it is the same for both; None also for what is no
+    tensor."""
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return None
+    eps = rms_eps(None, first)
+    return eps if eps == rms_eps(None, second) else None
 
 
 def known(
-    key: Kept | None, tensors: Tensors, eps: float, rms: bool, weight_offset: float
+    key: Kept | None, tensors: Tensors, eps: float | None, rms: bool, weight_offset: float
 ) -> tuple[Tensor, Tensor] | None:
     """The norms of a call that is known by this key; None otherwise."""
-    if key is None or key not in _kept or _is_inference(tensors):
+    try:
+        if key is None or eps is None or key not in _kept or _is_inference(tensors):
+            return None
+    except TypeError:  # an option without a hash is none that the function takes
         return None
-    return _plain(tensors, eps, rms, int(weight_offset))
+    return _plain(tensors, eps, rms, weight_offset)
 
 
 def _takes(tensors: Tensors, weight_offset: float) -> bool:
@@ -286,8 +107,8 @@ def norms(
     if way is Way.PLAIN:
         if _is_inference(tensors):
             return None
-        results = _plain(tensors, eps, rms, int(weight_offset))
-        if key is not None:
+        results = _plain(tensors, eps, rms, weight_offset)
+        if key is not None and not holds_tensors(key[0]):
             if len(_kept) >= _ROOM:
                 _kept.clear()
             _kept.add(key)
@@ -296,5 +117,6 @@ def norms(
     plain = (Tensor, torch.nn.Parameter, fakes)
     if not all(type(t) in plain for t in tensors if t is not None):
         return None  # DTensor has rules for the operators of one norm
-    y, _, _, second_y, _, _ = _forward(*tensors, eps, rms, int(weight_offset), True)
+    options = _options(rms, weight_offset, True)
+    y, _, _, second_y, _, _ = _ops.PAIR(*tensors, options, eps)
     return y, second_y

@@ -1,8 +1,8 @@
 """Norms whose result is quantised to fp8 or int8, with the scales of it. Forward only.
 
-One call of planish's kernels (_staged.py); for the scale of a whole tensor, which has to be found
-first, and where the kernels cannot take it, a composition of planish's norm and torch's operators.
-The formulas are those of the docstrings, on every device.
+One call of planish's kernels (_quantized_calls.py); for the scale of a whole tensor, which has to
+be found first, and where the kernels cannot take it, a composition of planish's norm and torch's
+operators. The formulas are those of the docstrings, on every device.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _staged, _stages
+from planish import _quantized_calls, _stages
+from planish._arguments import check_tensor, eps_of, number_of
+from planish._derivatives import refuse as _refuse
 from planish._quantizing import LARGEST, in_columns, quantize, scale_of
-from planish._staged_derivatives import refuse as _refuse
 from planish._ways import way_of
 from torch import Tensor
 
@@ -73,11 +74,13 @@ def check(
     amax_floor: float,
     scale_bound: float | None,
     x: Tensor,
+    dtype_name: str = "dtype",
 ) -> None:
     if dtype not in LARGEST:
         known = ", ".join(str(known) for known in LARGEST)
-        raise TypeError(f"{function}: dtype is {dtype}; known are {known}")
-    if per not in ("row", "tensor", *BLOCKS) or isinstance(per, bool):
+        raise TypeError(f"{function}: {dtype_name} is {dtype}; known are {known}")
+    known_per = isinstance(per, str | int) and not isinstance(per, bool)
+    if not known_per or per not in ("row", "tensor", *BLOCKS):
         raise ValueError(
             f"{function}: per is {per!r}; known are 'row', 'tensor' and blocks of 128, 64 or 32 "
             "columns"
@@ -88,19 +91,15 @@ def check(
     if per not in BLOCKS and (scale_format != "f32" or transposed_scales):
         found = f"scale_format={scale_format!r}" if scale_format != "f32" else "transposed_scales"
         raise ValueError(f"{function}: {found} is for scales per block, but per is {per!r}")
-    if not amax_floor > 0:
+    if not number_of(function, "amax_floor", amax_floor) > 0:
         raise ValueError(f"{function}: amax_floor is {amax_floor}; wanted a positive number")
-    if scale_bound is not None and not scale_bound > 0:
+    if scale_bound is not None and not number_of(function, "scale_bound", scale_bound) > 0:
         raise ValueError(f"{function}: scale_bound is {scale_bound}; wanted a positive number")
     if scale_bound is not None and (per != "row" or scale is not None):
         raise ValueError(f"{function}: scale_bound is for scales per row that are found")
     if scale is None:
         return
-    if not isinstance(scale, Tensor):
-        raise TypeError(
-            f"{function}: Expected scale to be a tensor of one float32, but got "
-            f"{type(scale).__name__}"
-        )
+    check_tensor(function, "scale", scale)
     if per != "tensor":
         raise ValueError(
             f"{function}: a static scale is one for the whole tensor (per='tensor'), but per is "
@@ -135,7 +134,7 @@ def _fused_norm(
 ) -> tuple[Tensor, ...] | None:
     """In one call of the kernels; None where they cannot take it."""
     block = per if isinstance(per, int) else 0
-    results = _staged.quantized(
+    results = _quantized_calls.quantized(
         way_of(x, weight, bias, scale, residual),
         x,
         residual,
@@ -149,7 +148,7 @@ def _fused_norm(
         block=block,
         scale_format=scale_format,
         transposed=transposed,
-        least=_staged.float_of(_staged.float_of(amax_floor) / LARGEST[dtype]),
+        least=_quantized_calls.float_of(_quantized_calls.float_of(amax_floor) / LARGEST[dtype]),
         most=scale_bound or 0.0,
         sum_dtype=None if residual is None else sum_dtype or residual.dtype,
     )
@@ -174,9 +173,9 @@ def _quantized_norm(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
+    eps: float | None,
     dtype: torch.dtype,
-    per: str | int,
+    per: str | int | None,
     scale: Tensor | None,
     residual: Tensor | None,
     scale_format: str,
@@ -188,8 +187,10 @@ def _quantized_norm(
 ) -> tuple[Tensor, ...]:
     function = "quantized_rms_norm" if rms else "quantized_layer_norm"
     _stages.check_x(function, x)
-    if per == "row" and scale is not None:
-        per = "tensor"
+    if per is None:
+        per = "row" if scale is None else "tensor"
+    eps = eps_of(function, eps, rms, x.dtype)
+    weight_offset = number_of(function, "weight_offset", weight_offset)
     check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         _stages.check_parameter(function, name, parameter, x)
@@ -244,10 +245,10 @@ def _quantized_norm(
 def quantized_rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = 1e-5,
     *,
     dtype: torch.dtype = torch.float8_e4m3fn,
-    per: str | int = "row",
+    per: str | int | None = None,
     scale: Tensor | None = None,
     residual: Tensor | None = None,
     scale_format: str = "f32",
@@ -267,7 +268,8 @@ def quantized_rms_norm(
     ``dtype``: torch.float8_e4m3fn (largest 448), torch.float8_e5m2 (57344) or torch.int8 (127). NaN
     stays, and is 0 in int8; amax passes over it. y is not rounded before the division.
 
-    ``per``: what has a scale of its own, in f32.
+    ``per``: what has a scale of its own, in f32; by default a row, or the tensor if there is a
+    ``scale``.
 
     ======== ================================================================
     "row"    scale (..., 1)
@@ -290,10 +292,12 @@ def quantized_rms_norm(
     without a scale, for transforms of torch.func, forward mode and subclasses, for compiled graphs
     with a gradient, and where planish has no kernel.
 
-    Raises TypeError for another ``dtype``, ValueError for what ``per``, ``scale_format``,
-    ``scale``, ``amax_floor`` and ``scale_bound`` cannot be, RuntimeError for shapes and devices
-    that do not fit. A scale that is not positive is looked for on the CPU only; a GPU would have to
-    be waited for.
+    ``eps`` may be None: see :func:`planish.rms_norm`.
+
+    Raises TypeError for another ``dtype`` and for what is no tensor or no number, ValueError for
+    what ``per``, ``scale_format``, ``scale``, ``amax_floor`` and ``scale_bound`` cannot be,
+    RuntimeError for shapes and devices that do not fit. A scale that is not positive is looked for
+    on the CPU only; a GPU would have to be waited for.
     """
     return _quantized_norm(
         True,
@@ -321,7 +325,7 @@ def quantized_layer_norm(
     eps: float = 1e-5,
     *,
     dtype: torch.dtype = torch.float8_e4m3fn,
-    per: str | int = "row",
+    per: str | int | None = None,
     scale: Tensor | None = None,
     residual: Tensor | None = None,
     scale_format: str = "f32",

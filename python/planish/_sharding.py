@@ -1,126 +1,158 @@
 """Sharding rules of planish's operators for DTensor.
 
 Rows are free: an axis along which nothing is summed and no parameter varies may be sharded. The
-gradients of weight and bias are then partial sums. Where a normalised axis is sharded, DTensor
-gathers it first.
+gradients of what varies along fewer axes are then partial sums. Where a normalised axis is sharded,
+DTensor gathers it first.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
-from planish import _ops, _staged_sharding
+from planish import _call, _ops
+from planish._call import GRADIENTS, Tensors
+from planish._formulas import Given
 
 __all__ = ["register"]
 
+#: Which of the sets of axes a tensor has; "x": all of x's, "row": those that are not reduced.
+_SETS = {
+    "row_scale": "row",
+    "column_scale": "column",
+    "rng": "none",
+    "weight": "affine",
+    "bias": "affine",
+    "scale": "modulation",
+    "shift": "modulation",
+    "rstd": "row",
+    "mean": "row",
+    "y_scale": "none",
+}
+_PLACES = ("affine", "column", "modulation")  # of the packed sets, from 1 on
 
-def _free_axes(ndim: int, reduce: list[int]) -> list[int]:
-    return [axis for axis in range(ndim) if axis not in reduce]
+
+class _Place:
+    """Where tensors lie if x is sharded along one axis; None: everything is replicated."""
+
+    def __init__(self, axis: int | None, ndim: int, axes: int, split: int) -> None:
+        self.axis, self.at, self.seen_ndim = axis, axis, ndim + (split != 0)
+        if axis is not None and split and axis > _call.split_place(ndim, split)[0]:
+            self.at = axis + 1
+        reduce = _call.axes_of(axes, 0)
+        self.axes = {name: _call.axes_of(axes, i + 1) for i, name in enumerate(_PLACES)}
+        self.axes["row"] = [one for one in range(self.seen_ndim) if one not in reduce]
+        self.axes["none"] = []
+
+    def of(self, name: str, tensor: Any) -> Any:
+        """Of an argument, by the form that it has."""
+        from torch.distributed.tensor import Replicate, Shard
+
+        if tensor is None:
+            return None
+        kind = _SETS.get(name, "x")
+        if self.axis is None or self.at is None:
+            return Replicate()
+        if kind == "x":
+            return Shard(self.axis)
+        if self.at not in self.axes[kind]:
+            return Replicate()
+        whole = len(tensor.shape) == self.seen_ndim
+        return Shard(self.at if whole else self.axes[kind].index(self.at))
+
+    def gradient(self, name: str) -> Any:
+        """Of a gradient, which has its own axes alone."""
+        from torch.distributed.tensor import Partial, Replicate, Shard
+
+        kind = _SETS.get(name, "x")
+        if self.axis is None or self.at is None:
+            return Replicate()
+        if kind == "x":
+            return Shard(self.axis)
+        own = self.axes[kind]
+        return Shard(own.index(self.at)) if self.at in own else Partial()
+
+    def full(self) -> Any:
+        """Of a result with x's axes."""
+        from torch.distributed.tensor import Replicate, Shard
+
+        return Replicate() if self.axis is None else Shard(self.axis)
+
+    def row(self) -> Any:
+        """Of a statistic, with the rank that x is seen with."""
+        from torch.distributed.tensor import Replicate, Shard
+
+        return Replicate() if self.at is None else Shard(self.at)
 
 
-def _place(axis: int, affine: list[int]) -> tuple[Any, Any]:
-    """Of a parameter and of its gradient, where x is sharded along this axis."""
-    from torch.distributed.tensor import Partial, Replicate, Shard
+def _places(ndim: int, axes: int, split: int = 0) -> Iterator[_Place]:
+    yield _Place(None, ndim, axes, split)
+    reduce = _call.axes_of(axes, 0)
+    taken = _call.split_place(ndim, split)[0] if split else None
+    for axis in range(ndim):
+        place = _Place(axis, ndim, axes, split)
+        if axis != taken and place.at not in reduce:
+            yield place
 
-    if axis in affine:
-        return Shard(affine.index(axis)), Shard(affine.index(axis))
-    return Replicate(), Partial()
+
+def _given(place: _Place, names: tuple[str, ...], tensors: tuple[Any, ...]) -> list[Any]:
+    return [place.of(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
 
 
-def _forward_rule(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    rms: bool,
-    keep: bool,
-    activation: int = 0,
-) -> list[Any]:
-    from torch.distributed.tensor import Replicate, Shard
-
-    rest = (None,) * 6
-    mean: Any
-    parameter: Any
-    replicated = (
-        [Replicate()] * 3,
-        [
-            Replicate(),
-            None if weight is None else Replicate(),
-            None if bias is None else Replicate(),
-            *rest,
-        ],
-    )
-    rules: list[Any] = [replicated]
-    for axis in _free_axes(len(x.shape), reduce):
-        parameter, _ = _place(axis, affine)
-        whole = weight is not None and len(weight.shape) != len(affine)
-        if whole and axis in affine:
-            parameter = Shard(axis)
-        mean = Replicate() if rms else Shard(axis)
-        rules.append(
-            (
-                [Shard(axis), mean, Shard(axis)],
-                [
-                    Shard(axis),
-                    None if weight is None else parameter,
-                    None if bias is None else parameter,
-                    *rest,
-                ],
-            )
-        )
+def _forward_rule(*arguments: Any) -> list[Any]:
+    count = len(Tensors._fields)
+    tensors, (axes, options, split, *rest) = arguments[:count], arguments[count:]
+    rules = []
+    for place in _places(len(tensors[0].shape), axes, split):
+        save, row = options & _call.SAVE, place.row()
+        results = [
+            place.full(),
+            None if _call.sum_dtype_in(options) is None else place.full(),
+            row if save and not options & _call.RMS else None,
+            row if save else None,
+        ]
+        given = _given(place, Tensors._fields, tensors)
+        rules.append((results, [*given, *(None,) * (3 + len(rest))]))
     return rules
 
 
-def _backward_rule(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    weight: Any,
-    reduce: list[int],
-    affine: list[int],
-    rms: bool,
-    wanted: list[bool],
-    bias: Any = None,
-    activation: int = 0,
-) -> list[Any]:
-    from torch.distributed.tensor import Replicate, Shard
-
-    def rule(full: Any, parameter: Any, gradient: Any, average: Any) -> Any:
-        return (
-            [
-                full if wanted[0] else None,
-                gradient if wanted[1] else None,
-                gradient if wanted[2] else None,
-            ],
-            [
-                full,
-                full,
-                average,
-                full,
-                None if weight is None else parameter,
-                *(None,) * 4,
-                None if bias is None else parameter,
-                None,
-            ],
-        )
-
-    rules = [rule(Replicate(), Replicate(), Replicate(), Replicate())]
-    for axis in _free_axes(len(x.shape), reduce):
-        parameter, gradient = _place(axis, affine)
-        rules.append(rule(Shard(axis), parameter, gradient, Replicate() if rms else Shard(axis)))
+def _backward_rule(*arguments: Any) -> list[Any]:
+    count = len(Given._fields)
+    tensors, (axes, options, split, *rest) = arguments[:count], arguments[count:]
+    wanted = _call.wanted_in(options)
+    rules = []
+    for place in _places(len(tensors[1].shape), axes, split):
+        results = [
+            place.gradient(name) if want else None
+            for name, want in zip(GRADIENTS, wanted, strict=True)
+        ]
+        given = _given(place, Given._fields, tensors)
+        rules.append((results, [*given, *(None,) * (3 + len(rest))]))
     return rules
 
 
-def _statistics_rule(x: Any, reduce: list[int]) -> list[Any]:
-    from torch.distributed.tensor import Replicate, Shard
+def _statistics_rule(x: Any, axes: int) -> list[Any]:
+    return [([place.row()] * 2, [place.full(), None]) for place in _places(len(x.shape), axes)]
 
-    rules: list[Any] = [([Replicate()] * 2, [Replicate(), None])]
-    for axis in _free_axes(len(x.shape), reduce):
-        rules.append(([Shard(axis)] * 2, [Shard(axis), None]))
+
+_QUANTIZED = ("x", "residual", "weight", "bias", "y_scale")
+
+
+def _quantized_rule(*arguments: Any) -> list[Any]:
+    from torch.distributed.tensor import Shard
+
+    tensors, (axes, options, _, block, *rest) = arguments[:5], arguments[5:]
+    rules = []
+    for place in _places(len(tensors[0].shape), axes):
+        if options & _call.TRANSPOSED and place.axis is not None:
+            continue  # rows are padded there
+        scales = None if tensors[4] is not None else place.row()
+        if scales is not None and block and place.at is not None:
+            scales = Shard(place.axes["row"].index(place.at))
+        total = None if _call.sum_dtype_in(options) is None else place.full()
+        given = _given(place, _QUANTIZED, tensors)
+        rules.append(([place.full(), scales, total], [*given, *(None,) * (4 + len(rest))]))
     return rules
 
 
@@ -131,8 +163,8 @@ def register() -> bool:
         from torch.distributed.tensor.experimental import register_sharding
     except ImportError:
         return False
-    register_sharding(_ops.forward)(_forward_rule)
-    register_sharding(_ops.backward)(_backward_rule)
-    register_sharding(_ops.statistics)(_statistics_rule)
-    _staged_sharding.register(register_sharding)
+    register_sharding(_ops.FORWARD)(_forward_rule)
+    register_sharding(_ops.BACKWARD)(_backward_rule)
+    register_sharding(_ops.STATISTICS)(_statistics_rule)
+    register_sharding(_ops.QUANTIZED)(_quantized_rule)
     return True

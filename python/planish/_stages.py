@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import torch
 from planish import _functional
-from planish._arguments import with_offset
+from planish._arguments import check_tensor, number_of, with_offset
 from torch import Tensor
 
 __all__ = [
+    "along_columns",
     "check_float",
-    "check_gate",
     "check_like_x",
     "check_modulation",
     "check_parameter",
@@ -25,6 +25,7 @@ __all__ = [
     "kernels_round",
     "last_axes",
     "norm_last",
+    "nothing_of",
     "rounds_xhat",
     "scaled",
     "silu",
@@ -45,7 +46,11 @@ def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
 # ---- Checks -------------------------------------------------------------------------------------
 
 
-def check_float(function: str, name: str, dtype: torch.dtype) -> None:
+def check_float(function: str, name: str, dtype: torch.dtype | None) -> None:
+    if dtype is None:
+        return
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{function}: Expected {name} to be a torch.dtype, but got {dtype!r}")
     if dtype not in _FLOATS:
         raise NotImplementedError(
             f"{function}: not implemented for {name} of {dtype}; wanted float16, bfloat16, float32 "
@@ -53,13 +58,14 @@ def check_float(function: str, name: str, dtype: torch.dtype) -> None:
         )
 
 
-def check_x(function: str, x: Tensor) -> None:
+def check_x(function: str, x: Tensor, name: str = "x") -> None:
     """A dtype and a device there are kernels for, and an axis to normalise over."""
-    _functional._check_x(function, x)
+    check_tensor(function, name, x)
+    _functional._check_x(function, x, name)
     if x.dim() == 0:
         raise RuntimeError(
-            f"{function}: Expected x to have at least 1 dimension, but got a scalar; the norm is "
-            "over the last one"
+            f"{function}: Expected {name} to have at least 1 dimension, but got a scalar; the norm "
+            "is over the last one"
         )
 
 
@@ -71,10 +77,14 @@ def _check_place(function: str, name: str, tensor: Tensor, x: Tensor) -> None:
         )
 
 
-def check_like_x(function: str, name: str, tensor: Tensor | None, x: Tensor) -> None:
+def check_like_x(
+    function: str, name: str, tensor: Tensor | None, x: Tensor, optional: bool = True
+) -> None:
     """A tensor with a value for each element of x, its dtype its own."""
-    if tensor is None:
+    if tensor is None and optional:
         return
+    check_tensor(function, name, tensor)
+    assert tensor is not None
     if tensor.shape != x.shape:
         raise RuntimeError(
             f"{function}: Expected {name} to have x's shape {list(x.shape)}, but got {name} of "
@@ -83,15 +93,18 @@ def check_like_x(function: str, name: str, tensor: Tensor | None, x: Tensor) -> 
     _check_place(function, name, tensor, x)
 
 
-def check_parameter(function: str, name: str, parameter: Tensor | None, x: Tensor) -> None:
+def check_parameter(
+    function: str, name: str, parameter: Tensor | None, x: Tensor, x_name: str = "x"
+) -> None:
     """weight, bias or column_scale: the sizes of x's last axes, one or more of them."""
     if parameter is None:
         return
+    check_tensor(function, name, parameter)
     count = parameter.dim()
     if not 1 <= count <= x.dim() or parameter.shape != x.shape[x.dim() - count :]:
         raise RuntimeError(
-            f"{function}: Expected {name} to have the size of x's last axis or the sizes of its "
-            f"last axes, x being of shape {list(x.shape)}, but got {name} of shape "
+            f"{function}: Expected {name} to have the size of {x_name}'s last axis or the sizes of "
+            f"its last axes, {x_name} being of shape {list(x.shape)}, but got {name} of shape "
             f"{list(parameter.shape)}"
         )
     _check_place(function, name, parameter, x)
@@ -101,6 +114,7 @@ def check_row_scale(function: str, row_scale: Tensor | None, x: Tensor) -> Tenso
     """One value for each row, with a last axis of size 1 in the result."""
     if row_scale is None:
         return None
+    check_tensor(function, "row_scale", row_scale)
     rows = x.shape[:-1]
     if row_scale.shape not in (rows, (*rows, 1)):
         raise RuntimeError(
@@ -119,6 +133,7 @@ def check_modulation(function: str, name: str, tensor: Tensor | None, x: Tensor)
     """
     if tensor is None:
         return
+    check_tensor(function, name, tensor)
     if tensor.dim() not in (1, x.dim()):
         raise RuntimeError(
             f"{function}: Expected {name} to have 1 axis or the {x.dim()} axes of x, but got "
@@ -134,17 +149,12 @@ def check_modulation(function: str, name: str, tensor: Tensor | None, x: Tensor)
     _check_place(function, name, tensor, x)
 
 
-def check_gate(function: str, gate: Tensor, x: Tensor) -> None:
-    if not isinstance(gate, Tensor):
-        raise TypeError(f"{function}: Expected gate to be a tensor, but got {type(gate).__name__}")
-    check_like_x(function, "gate", gate, x)
-
-
-def check_probability(function: str, p: float) -> None:
-    if not 0 <= p < 1:
-        raise ValueError(
-            f"{function}: dropout_p is {p}; wanted a probability of at least 0 and below 1"
-        )
+def check_probability(function: str, p: float) -> float:
+    """As torch.nn.Dropout takes it: with 1 everything is dropped."""
+    p = number_of(function, "dropout_p", p)
+    if not 0 <= p <= 1:
+        raise ValueError(f"{function}: dropout_p is {p}; wanted a probability, from 0 to 1")
+    return p
 
 
 # ---- Orders of rounding --------------------------------------------------------------------------
@@ -186,7 +196,14 @@ def drop(value: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """(value * keep / (1 - p), keep), the mask drawn from torch's generator of the device."""
     like = torch.contiguous_format
     keep = torch.rand_like(value, dtype=torch.float32, memory_format=like) >= p
-    return torch.where(keep, value / (1 - p), 0), keep
+    left = value / (1 - p) if p < 1 else value  # of what is dropped whole nothing is left
+    return torch.where(keep, left, 0), keep
+
+
+def nothing_of(x: Tensor, *factors: Tensor | None) -> Tensor:
+    """What dropout of everything leaves of x and its factors: 0, and gradients of 0."""
+    u = scaled(x, compute_dtype(x.dtype), *factors)
+    return torch.where(torch.zeros_like(u, dtype=torch.bool), u, 0).to(x.dtype)
 
 
 def scaled(x: Tensor, wide: torch.dtype, *factors: Tensor | None) -> Tensor:
@@ -195,6 +212,14 @@ def scaled(x: Tensor, wide: torch.dtype, *factors: Tensor | None) -> Tensor:
         if factor is not None:
             x = x.to(wide) * factor.to(wide)
     return x
+
+
+def along_columns(tensor: Tensor | None, x: Tensor, most_axes: int) -> Tensor | None:
+    """A modulation of one element, and of so many axes at most, as one that varies along the
+    columns; in the compute type, in which the columns of its gradient are then added up."""
+    if tensor is None or tensor.numel() != 1 or tensor.dim() > most_axes:
+        return tensor
+    return tensor.to(compute_dtype(x.dtype, tensor.dtype)).reshape(1).expand(x.shape[-1])
 
 
 def split_columns(tensor: Tensor, size: int) -> Tensor:

@@ -18,8 +18,10 @@ from torch import Tensor, fx
 __all__ = [
     "Way",
     "below_autograd",
+    "is_hooked",
     "is_jit_tracing",
     "is_plain",
+    "is_transformed",
     "leaf",
     "may_be_torchs",
     "needs_graph",
@@ -102,6 +104,23 @@ def needs_graph(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def is_hooked() -> bool:
+    """Whether hooks, such as those of a checkpoint, take what autograd saves: a node of torch's can
+    be asked for it once only, and what is saved must not depend on whether planish is enabled, for
+    the call may be repeated under another switch."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func or forward mode is at work."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def _is_transformed() -> bool:
     """Whether a transform of torch.func is at work, also inside of what torch.compile traces."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -121,10 +140,11 @@ def way_of(*tensors: Tensor | None) -> Way:
         return Way.PLAIN
     if any(isinstance(tensor, fx.Proxy) for tensor in tensors):
         return Way.NODE
-    transformed = (
-        _is_transformed() or is_jit_tracing() or torch.autograd.forward_ad._current_level >= 0
-    )
-    if transformed or not all(_is_known(tensor) for tensor in tensors if tensor is not None):
+    if (
+        is_transformed()
+        or is_jit_tracing()
+        or not all(_is_known(tensor) for tensor in tensors if tensor is not None)
+    ):
         return Way.TORCH
     return Way.OPERATOR
 
@@ -146,11 +166,12 @@ def _is_known(tensor: Tensor) -> bool:
 def may_be_torchs(way: Way, x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether torch's own operator, if planish is under it, is as good as planish's: not where a
     compiler takes it apart, nor for DTensor, nor where it would have to save a tensor that was made
-    in inference mode."""
+    in inference mode or that hooks take."""
     eager = way is Way.PLAIN or (way is Way.OPERATOR and not torch.compiler.is_compiling())
-    return (
-        eager and type(x) in _PLAIN_TYPES and not (x.is_inference() and needs_graph(x, *parameters))
-    )
+    if not eager or type(x) not in _PLAIN_TYPES:
+        return False
+    saves_badly = x.is_inference() or is_hooked()
+    return not (saves_badly and needs_graph(x, *parameters))
 
 
 def leaf(module: torch.nn.Module, *inputs: Any) -> Tensor:

@@ -1,17 +1,18 @@
 """The planish command: doctor, bench, check, model, coverage, try, run, cache, pack.
 
 Each sub-command is a module of its own, imported when it is asked for: ``planish doctor`` must work
-where the others' needs are not installed.
+where the others' needs are not installed. Their options are in command_lines.py, or where nothing
+beside the library is needed in the module itself.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 
 import planish
+from planish import command_lines
 
 __all__ = ["main"]
 
@@ -25,17 +26,56 @@ _COMMANDS = {
     "run": ("planish.run", "run an unchanged Python program with planish under torch"),
     "coverage": ("planish.coverage", "which norms of a model run on planish, and why others not"),
     "try": ("planish.trial", "your model before and after: what a step gains, in a minute"),
-    "model": ("planish.model", "put planish under a real model, check it and time it"),
+    "model": ("planish.demo", "put planish under a real model, check it and time it"),
+}
+
+#: What a missing package is called, and how one gets it.
+_PACKAGES = {
+    "torch": "PyTorch 2.10 or newer, and there is none: pip install torch",
+    "numpy": "NumPy, and there is none: pip install numpy",
+}
+
+
+#: What a command needs whatever it is asked to do. NumPy first: torch warns where it is missing.
+_NEEDS = {
+    "bench": ("numpy", "torch"),
+    "check": ("numpy", "torch"),
+    "model": ("numpy", "torch"),
+    "coverage": ("torch",),
+    "try": ("torch",),
 }
 
 
 def _usage() -> str:
     lines = ["usage: planish <command> [options]", "", "commands:"]
-    for name, (module, text) in _COMMANDS.items():
-        if importlib.util.find_spec(module) is not None:
-            lines.append(f"  {name:8}  {text}")
+    lines += [f"  {name:8}  {text}" for name, (_, text) in _COMMANDS.items()]
     lines += ["", "planish <command> --help tells a command's options.", "planish --version"]
     return "\n".join(lines)
+
+
+def _lacking(error: ImportError) -> str:
+    """What is not there, in one sentence; an import that fails inside of planish is no such."""
+    package = (error.name or "").partition(".")[0]
+    if package == "planish":
+        raise error
+    if isinstance(error, ModuleNotFoundError) and package:
+        return f"needs {_PACKAGES.get(package, f'{package}, and it is not installed')}"
+    return str(error).removeprefix("planish: ")
+
+
+def _run(command: str, rest: list[str]) -> int:
+    try:
+        if command_lines.is_here(command, rest):
+            command_lines.parse(command, rest)  # before torch is asked for
+        for package in _NEEDS.get(command, ()):
+            importlib.import_module(package)
+        return int(importlib.import_module(_COMMANDS[command][0]).main(rest) or 0)
+    except command_lines.UsageError as error:
+        print(f"planish {command}: {error}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        print(f"planish {command}: {_lacking(error)}", file=sys.stderr)
+        return 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,9 +91,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in _COMMANDS:
         print(f"planish: no command {command!r}\n\n{_usage()}", file=sys.stderr)
         return 2
-    module_name = _COMMANDS[command][0]
-    if importlib.util.find_spec(module_name) is None:
-        print(f"planish: {command} is not part of this installation", file=sys.stderr)
-        return 2
-    status = importlib.import_module(module_name).main(rest)
-    return int(status or 0)
+    return _run(command, rest)

@@ -1,15 +1,10 @@
 """planish coverage: which norms of a model run on planish, which do not, and why.
 
-planish coverage llama                a tiny model of planish's own list
-planish coverage resnet50_gn          a model of timm
-planish coverage opt                  a model type of Transformers, cut to two layers
-planish coverage mine:make            make() of mine.py returns (model, arguments of its forward)
-planish coverage --all --out FILE     every tiny model, as docs/guide/coverage.md has them
+Its options are in command_lines.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import functools
@@ -19,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from planish import distance, reach, zoo
+from planish import command_lines, distance, reach, zoo
+from planish.command_lines import UsageError
 from planish.zoo import named
 
 __all__ = ["by_modes", "main", "report"]
@@ -59,9 +55,19 @@ def norms_take(found: reach.Reach, step: str) -> str:
     return f"norms take {share} of {step}"
 
 
+def not_planishs(found: reach.Reach) -> list[str]:
+    """A line for each class of norms that planish has not."""
+    return [
+        f"  not counted: {count} x {one}: planish has no such norm, it stays torch's"
+        for one, count in found.foreign.items()
+    ]
+
+
 def report(name: str, found: dict[str, reach.Reach]) -> str:
     """The table of one model."""
     both = found["both"]
+    if not both.calls:
+        return "\n".join([f"{name}: no norm of planish's kinds in a forward", *not_planishs(both)])
     names = sorted(both.classes, key=lambda one: -both.classes[one].calls)
     width = max([len(one) for one in names] + [10])
     lines = [f"{name}: {both.calls} norm calls in a forward"]
@@ -84,7 +90,7 @@ def report(name: str, found: dict[str, reach.Reach]) -> str:
         for one, calls in found[mode].classes.items():
             for why, count in calls.elsewhere.items():
                 lines.append(f"  not with {mode}: {count} x {one}: {why}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *not_planishs(both)])
 
 
 # ---- All of them --------------------------------------------------------------------------------
@@ -194,13 +200,15 @@ class _Table:
             families="\n".join(rows),
             within=within if self.measured else "Results were not compared (`--no-check`).",
             models="\n".join(self.models),
-            left="\n".join(left) or "Nothing.",
+            left="\n".join(left) or f"Nothing, in these {len(self.models)} models on the CPU.",
         )
 
 
 def _all(family: str | None, out: Path | None, check: bool) -> int:
     table = _Table()
     zoo.prepare()
+    if family and not any(family in entry.family for entry in zoo.entries().values()):
+        raise UsageError(f"--family {family}: no family; known are {', '.join(zoo.FAMILIES)}")
     for entry in zoo.entries().values():
         if family and family not in entry.family:
             continue
@@ -223,29 +231,11 @@ def _all(family: str | None, out: Path | None, check: bool) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; 1 where --all found results out of bounds, 2 for an unknown model."""
-    parser = argparse.ArgumentParser(
-        prog="planish coverage",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", nargs="?", help="a name, or module:function")
-    parser.add_argument("--dtype", choices=DTYPES, default="f32")
-    parser.add_argument("--activations", action="store_true", help="replace(activations=True)")
-    parser.add_argument("--all", action="store_true", help="every tiny model")
-    parser.add_argument("--family", help="with --all: only families that have this in their name")
-    parser.add_argument("--out", type=Path, help="with --all: the file to write")
-    parser.add_argument("--no-check", action="store_true", help="with --all: no results compared")
-    arguments = parser.parse_args(argv)
+    """Runs the command; 1 where --all found results out of bounds."""
+    arguments = command_lines.parse("coverage", argv)
     if arguments.all:
         return _all(arguments.family, arguments.out, not arguments.no_check)
-    if arguments.model is None:
-        parser.error("which model? or --all")
-    try:
-        make = named.resolve(arguments.model, DTYPES[arguments.dtype])
-        found = by_modes(make, arguments.activations, rounds=ROUNDS)
-    except named.UnknownModel as error:
-        print(f"planish coverage: {error}", file=sys.stderr)
-        return 2
+    make = named.resolve(arguments.model, DTYPES[arguments.dtype])
+    found = by_modes(make, arguments.activations, rounds=ROUNDS)
     print(report(arguments.model, found))
     return 0

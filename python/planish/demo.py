@@ -1,15 +1,16 @@
-"""The demo: puts planish under real models, checks every norm against f64, times before and after.
+"""`planish model`, the demo: puts planish under real models, checks every norm against f64, times
+before and after.
 
-`make demo` runs it. It prints a table for each model, writes demo-out/demo.png, and ends with
-status 1 if a result is out of bounds or planish did not run. It is done within three minutes: what
-a busy machine leaves no time to measure is left out and named (demo_time.py).
+`make demo` runs it; its options are in command_lines.py. It prints a table for each model, writes
+demo-out/demo.png, and ends with status 1 if a result is out of bounds or planish did not run. It is
+done within three minutes: what a busy machine leaves no time to measure is left out and named
+(demo_time.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,10 @@ from typing import Any
 
 import planish
 import torch
+from planish import command_lines
 from planish._library import library
+from planish._torchvision import mend_torchvision
+from planish.command_lines import UsageError, check_device, words
 
 from .bench import gpu
 from .bench.accuracy import compare
@@ -36,7 +40,7 @@ from .bench.timing import (
 )
 from .demo_picture import AFTER, BEFORE, NormReport, StepReport, draw
 from .demo_screen import BOUND_ULP, KERNELS, Screen, print_norms, print_stats, print_steps
-from .demo_time import MODEL_SECONDS, NORMS_SHARE, SECONDS, Budget
+from .demo_time import MODEL_SECONDS, NORMS_SHARE, Budget
 from .models import NormCall, Workload, bert_base, collect_norms, convnext
 
 NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=1.5, patience=2.0)
@@ -216,24 +220,32 @@ def broken_bounds(reports: Sequence[NormReport]) -> list[str]:
     ]
 
 
+#: Of whose library each model is.
+_LIBRARIES = {"bert": "transformers", "bert-large": "transformers", "convnext": "timm"}
+
+
+def _models(arguments: argparse.Namespace) -> list[str]:
+    """The models asked for, and the device filled in; UsageError where there is no such thing."""
+    arguments.device = arguments.device or default_device()
+    check_device(arguments.device)
+    usual = "bert-large,convnext" if arguments.device == "cuda" else "bert,convnext"
+    names = words(arguments.models or usual, list(_LIBRARIES), "--models")
+    mend_torchvision()
+    for key in names:
+        importlib.import_module(_LIBRARIES[key])  # the command says what is missing
+    if "convnext" in names:
+        import timm
+
+        known = timm.list_models("convnext*")
+        if arguments.variant not in known:
+            raise UsageError(f"--variant: {arguments.variant!r} is none of {', '.join(known)}")
+    return names
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the demo."""
-    parser = argparse.ArgumentParser(prog="planish demo", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo-out"))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=default_device())
-    parser.add_argument("--dtype", choices=DTYPES, help="by default f32, on a GPU bf16")
-    parser.add_argument(
-        "--models",
-        help="comma-separated: bert, bert-large, convnext; by default bert,convnext, on a GPU "
-        "bert-large,convnext",
-    )
-    parser.add_argument("--variant", default="convnext_base", help="which of timm's ConvNeXts")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="after which nothing more is timed"
-    )
-    parser.add_argument("--small", action="store_true", help="small inputs: a look in seconds")
-    arguments = parser.parse_args(argv)
+    arguments = command_lines.parse("model", argv)
+    names = _models(arguments)
     torch.set_num_threads(arguments.threads)
     gpu = arguments.device == "cuda"
     dtype = arguments.dtype or ("bf16" if gpu else "f32")
@@ -241,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen = Screen()
     budget = Budget(arguments.seconds)
     about = describe()
-    screen.say(screen.paint("planish demo", "1"))
+    screen.say(screen.paint("planish model", "1"))
     screen.say(
         f"  {about['cpu']} ({', '.join(about['isa'])}), {about['threads']} threads, "
         f"torch {torch.__version__}, load {about['load_1m_5m_15m'][0]}"
@@ -257,11 +269,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     norms: dict[str, list[NormReport]] = {}
     steps: list[StepReport] = []
-    models = arguments.models or ("bert-large,convnext" if gpu else "bert,convnext")
-    names = models.split(",")
-    for key in names:
-        if key not in makers:
-            parser.error(f"--models: {key!r} is none of {', '.join(makers)}")
     for number, key in enumerate(names):
         screen.say()
         if budget.left() < MODEL_SECONDS:
@@ -324,7 +331,3 @@ def conclude(
     elif not ran:
         screen.say(screen.paint("  planish ran no norm: everything went to torch", "31;1"))
     return 1 if broken or not count or not ran else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -48,18 +48,19 @@ class Screen:
         return done
 
     def times(self, samples: dict[str, Sample]) -> str:
-        """How many times as fast, or that it is noise; green above 1.02, red under 0.98."""
+        """How many times as fast, or that it is noise, or that there is no difference; green above
+        1.02, red under 0.98."""
         found = ratio(samples[BEFORE], samples[AFTER])
         code = "32" if found.value > 1.02 else ("31" if found.value < 0.98 else "0")
-        return self.paint(f"{found!s:>9}", "2" if found.noisy else code)
+        return self.paint(f"{found!s:>13}", "2" if found.noisy or found.even else code)
 
 
 def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
     """The table of norms."""
-    times = f"{'torch':>10}{'planish':>11}{'':>10}"
+    times = f"{'torch':>10}{'planish':>11}{'':>14}"
     errors = "".join(f"{key:>15}" for key in OUTPUTS)
-    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>10}"
-    head += f" |{'backward, us':>21}{'':>10} |{'largest error in ULP, torch / planish':>60}"
+    head = f"  {'norm':24}{'dtype':>6}{'calls':>6} |{'forward, us':>21}{'':>14}"
+    head += f" |{'backward, us':>21}{'':>14} |{'largest error in ULP, torch / planish':>60}"
     screen.say(screen.paint(head, "1"))
     screen.say(f"  {'':36} |{times} |{times} |{errors}")
     for report in reports:
@@ -72,7 +73,7 @@ def print_norms(screen: Screen, reports: Sequence[NormReport]) -> None:
                 )
                 line += f" |{before:>10}{after:>11} {screen.times(samples)}"
             else:
-                line += f" |{'-':>10}{'-':>11}{'':>10}"
+                line += f" |{'-':>10}{'-':>11}{'':>14}"
         line += " |"
         for key in OUTPUTS:
             old, new = report.ulp[BEFORE].get(key), report.ulp[AFTER].get(key)
@@ -101,12 +102,8 @@ def print_steps(screen: Screen, reports: Sequence[StepReport]) -> None:
 
 def print_stats(screen: Screen) -> bool:
     """What planish.stats() counted; whether planish ran any norm."""
-    ran = False
-    for operator, counts in planish.stats().items():
-        handed_on = sum(counts["torch"].values())
-        if not counts["planish"] and not handed_on:
-            continue
-        ran = ran or counts["planish"] > 0
-        reasons = "".join(f"; to torch {n}: {reason}" for reason, n in counts["torch"].items())
-        screen.say(f"  planish.stats(): {operator}: {counts['planish']} calls on planish{reasons}")
-    return ran
+    found = planish.stats()
+    screen.say("  planish.stats():")
+    for line in str(found).splitlines():
+        screen.say(f"    {line}")
+    return any(counts["planish"] for counts in found.values())

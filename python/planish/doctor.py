@@ -8,18 +8,28 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import os
 import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import planish
+from planish import _variables
 from planish._library import library
 
 __all__ = ["main", "report"]
 
 
 def report() -> dict[str, Any]:
-    """Everything doctor prints, as data; ``problems`` lists what keeps planish from working."""
+    """Everything doctor prints, as data; ``problems`` lists what keeps planish from working, and
+    the variables that mean nothing."""
+    result = _found()
+    result["variables"] = _variables.set_here()
+    result["problems"] += _variables.misset().values()
+    return result
+
+
+def _found() -> dict[str, Any]:
     problems: list[str] = []
     result: dict[str, Any] = {
         "planish": planish.__version__,
@@ -70,6 +80,11 @@ def _gpu_problems(gpu: dict[str, Any]) -> list[str]:
     pack is loaded."""
     packs = gpu["packs"]
     found = [packs["problem"]] if "problem" in packs else []
+    if gpu["cache"] is None and os.environ.get("PLANISH_CACHE_DIR"):
+        found.append(
+            f"PLANISH_CACHE_DIR={os.environ['PLANISH_CACHE_DIR']} means nothing: no folder that "
+            "this user alone can write to can be made there"
+        )
     if not gpu["devices"]:
         return found
     found += [device["problem"] for device in gpu["devices"] if "problem" in device]
@@ -120,10 +135,10 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
     """Where one strided and one channels-last call of each operator run: "planish", or why not.
     That a GPU has no fast kernel for a layout is no problem."""
     import torch
-    from planish import _enable
+    from planish import _counts, _enable
 
     def place(counted: str, before: dict[str, Any]) -> str:
-        now: dict[str, Any] = dict(_enable.stats()[counted])
+        now: dict[str, Any] = dict(_counts.stats()[counted])
         if now["planish"] > before["planish"]:
             return "planish"
         new = [why for why, n in now["torch"].items() if n > before["torch"].get(why, 0)]
@@ -145,7 +160,7 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
             name = f"F.{op}, {layout}"
             expected = call(op, tensor)
             with _enable.enabled(op, device):
-                before: dict[str, Any] = dict(_enable.stats()[counted])
+                before: dict[str, Any] = dict(_counts.stats()[counted])
                 result = call(op, tensor)
                 found[name] = place(counted, before)
             if result.stride() != expected.stride() or not torch.allclose(
@@ -214,6 +229,9 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
                 state = "found  " if symbol["found"] else "MISSING"
                 need = "" if symbol["found"] or symbol["required"] else " (can do without)"
                 print(f"          {state} {symbol['name']}: {symbol['use']}{need}")
+    for name, value in result["variables"].items():
+        known = "" if _variables.is_known(name) else ": planish has no such variable"
+        print(f"variable  {name}={value}{known}")
     for name, owner in result.get("operators", {}).items():
         print(f"override  aten::{name} on CPU -> {owner}")
     for name, owner in result.get("cuda_operators", {}).items():

@@ -5,8 +5,9 @@ RMSNormZeroCentered, some 140 classes. That package looks in a table, by layer, 
 what to bind as their ``forward``. register() puts planish into that table, for the CPU and CUDA.
 Nothing is fetched from the Hub.
 
-What is not done here: nn.LayerNorm and nn.GroupNorm in these models are torch's operators, see
-planish.enable(); classes that Transformers does not mark (T5's, Gemma's), see planish.replace().
+Classes that Transformers does not mark (T5's, Gemma's) are marked here, when a model is bound that
+has them (hf_marks.py). What is not done here: nn.LayerNorm and nn.GroupNorm in these models are
+torch's operators, see planish.enable().
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from planish import _functional
+from planish import _functional, hf_marks
 from torch import Tensor, nn
 
 __all__ = ["LAYERS", "register", "registered", "unregister"]
@@ -38,9 +39,13 @@ _on = False
 _EPSILONS = {"variance_epsilon": 0.25, "eps": 2.0}  # far apart: which of them a class reads shows
 
 #: Where a class rounds to x's dtype, what is added to its weight, and where it has its eps. "xhat":
-#: before the weight; "once": at the end.
+#: before the weight; "once": at the end; "alike": as "xhat" where x and weight have one dtype, and
+#: otherwise in a way of its own (T5's rounds to the weight's dtype).
 _WAYS = [
-    (cast, offset, name) for cast in ("xhat", "once") for offset in (0.0, 1.0) for name in _EPSILONS
+    (cast, offset, name)
+    for cast in ("xhat", "once", "alike")
+    for offset in (0.0, 1.0)
+    for name in _EPSILONS
 ]
 _WAY_DTYPES = [
     (torch.bfloat16, torch.bfloat16),
@@ -56,7 +61,7 @@ def _plainly(x: Tensor, weight: Tensor, eps: float, cast: str, offset: float) ->
     wide = x.float()
     xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     scale = weight.float() + offset if offset else weight
-    return scale * xhat.to(x.dtype) if cast == "xhat" else scale * xhat
+    return scale * xhat if cast == "once" else scale * xhat.to(x.dtype)
 
 
 def _probe(x_dtype: torch.dtype, weight_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,6 +86,8 @@ def _made(cls: type[nn.Module], weight: Tensor) -> nn.Module:
 def _computes(cls: type[nn.Module], way: tuple[str, float, str], gated: bool) -> bool:
     cast, offset, name = way
     for x_dtype, weight_dtype in _WAY_DTYPES:
+        if cast == "alike" and x_dtype != weight_dtype:
+            continue
         x, weight, gate = _probe(x_dtype, weight_dtype)
         forward: Callable[..., Any] = cls.forward
         found = forward(_made(cls, weight), x, gate) if gated else forward(_made(cls, weight), x)
@@ -136,8 +143,18 @@ def _runs(x: Tensor, weight: Any) -> bool:
     )
 
 
+def _way_here(module: Any, x: Tensor, gated: bool) -> int:
+    """The way of the module's class, for this x; -1: its own forward runs."""
+    if not _runs(x, module.weight):
+        return -1
+    way = _way_of(type(module), gated)
+    alike = way >= 0 and _WAYS[way][0] == "alike"
+    return -1 if alike and x.dtype != module.weight.dtype else way
+
+
 def _norm(module: Any, x: Tensor, way: int) -> Tensor:
     cast, offset, name = _WAYS[way]
+    cast = "xhat" if cast == "alike" else cast
     eps: float = getattr(module, name)
     return _functional.rms_norm(x, -1, module.weight, eps=eps, weight_offset=offset, cast=cast)
 
@@ -150,7 +167,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         cls: Any = type(self)
-        way = _way_of(cls, False) if _runs(hidden_states, self.weight) else -1
+        way = _way_here(self, hidden_states, False)
         if way < 0:
             own: Tensor = cls.forward(self, hidden_states)
             return own
@@ -165,7 +182,7 @@ class RMSNormZeroCentered(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         cls: Any = type(self)
-        way = _way_of(cls, False) if _runs(x, self.weight) else -1
+        way = _way_here(self, x, False)
         if way < 0:
             own: Tensor = cls.forward(self, x)
             return own
@@ -180,8 +197,7 @@ class RMSNormGated(nn.Module):
 
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
         cls: Any = type(self)
-        runs = gate is not None and _runs(hidden_states, self.weight)
-        way = _way_of(cls, True) if runs else -1
+        way = -1 if gate is None else _way_here(self, hidden_states, True)
         if way < 0 or gate is None:
             own: Tensor = cls.forward(self, hidden_states, gate)
             return own
@@ -261,7 +277,8 @@ def _tables() -> tuple[Any, dict[str, Any], dict[str, Any]]:
 def register(*, hub: bool = False) -> None:
     """From now on ``use_kernels=True`` of Transformers' models, and ``kernels.kernelize``, bind
     planish's norms: RMSNorm, RMSNormGated and RMSNormZeroCentered, on the CPU and on CUDA, for
-    inference, training and both with torch.compile.
+    inference, training and both with torch.compile; by ``use_kernels=True`` also norms that
+    Transformers does not mark, such as Gemma's and T5's.
 
     Each computes what the class computes that it stands in for, rounding where that rounds; what
     planish does not run (f64, a DTensor, another device), and a class whose order of rounding it
@@ -289,6 +306,7 @@ def register(*, hub: bool = False) -> None:
             here = {mode: _Here(name) for mode in modes}
             table.setdefault(name, {}).update({"cpu": here, "cuda": here})
         kernels.register_kernel_mapping({name: table[name] for name in LAYERS})
+        hf_marks.begin(lambda cls: _way_of(cls, False) >= 0)
         _on = True
 
 
@@ -300,6 +318,7 @@ def unregister() -> None:
         if _before is None:
             return
         _on = False
+        hf_marks.end()
         _, table, current = _tables()
         for now, before in zip((table, current), _before, strict=True):
             now.clear()

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from planish._ahead import Gpu, Problem, compile_norms, kernel_files
 from planish._library import library
+from planish.command_lines import UsageError, at_least
 
 __all__ = ["load_pack", "main"]
 
@@ -124,13 +125,13 @@ def _from_cache() -> dict[str, bytes]:
 def _named_gpu(name: str) -> Gpu:
     by_name = {known.lower(): numbers for known, numbers in _GPUS.items()}
     if name.lower() not in by_name:
-        raise Problem(f"--gpu {name}; known are {', '.join(_GPUS)}")
+        raise UsageError(f"--gpu {name}; known are {', '.join(_GPUS)}")
     return _gpu(*by_name[name.lower()])
 
 
 def _gpu(arch: int, multiprocessors: int, shared: int | None = None, cluster: int = 0) -> Gpu:
     if arch not in _LIMITS and not (shared and cluster):
-        raise Problem(
+        raise UsageError(
             f"--arch {arch}; known are {', '.join(map(str, _LIMITS))}; another needs "
             "--shared-bytes and --max-cluster"
         )
@@ -148,10 +149,10 @@ def gpus_here() -> list[Gpu]:
     return list(dict.fromkeys(found))
 
 
-def _gpus(options: argparse.Namespace) -> list[Gpu]:
+def _named_gpus(options: argparse.Namespace) -> list[Gpu]:
     found = [_named_gpu(name) for name in options.gpu]
     if (options.arch is None) != (options.multiprocessors is None):
-        raise Problem("--arch and --multiprocessors go together")
+        raise UsageError("--arch and --multiprocessors go together")
     if options.arch is not None:
         found.append(
             _gpu(
@@ -161,9 +162,6 @@ def _gpus(options: argparse.Namespace) -> list[Gpu]:
                 options.max_cluster or 0,
             )
         )
-    found = found or gpus_here()
-    if not found:
-        raise Problem("there is no GPU here: name one by --gpu or by --arch and --multiprocessors")
     return found
 
 
@@ -172,8 +170,12 @@ def _pack(options: argparse.Namespace) -> int:
     if not out.absolute().parent.is_dir():
         raise Problem(f"{out.absolute().parent} is no folder")
     files: dict[str, bytes] = {}
+    gpus = _named_gpus(options)
     if options.norms:
-        files |= compile_norms(Path(options.norms), _gpus(options), options.jobs)
+        gpus = gpus or gpus_here()
+        if not gpus:
+            raise UsageError("no GPU is here: name one by --gpu or by --arch and --multiprocessors")
+        files |= compile_norms(Path(options.norms), gpus, options.jobs)
         if len(_chosen(files)) < len(files):
             raise Problem(
                 "this NVRTC does not know every architecture asked for: it made PTX, which a pack "
@@ -204,12 +206,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--gpu", action="append", default=[], metavar="NAME", help=f"one of {', '.join(_GPUS)}"
     )
-    parser.add_argument("--arch", type=int, help="compute capability of a GPU, 90 for 9.0")
-    parser.add_argument("--multiprocessors", type=int, help="how many it has")
-    parser.add_argument("--shared-bytes", type=int, help="shared memory a block may have")
-    parser.add_argument("--max-cluster", type=int, help="blocks in a cluster; 1: no clusters")
+    parser.add_argument("--arch", type=at_least(1), help="compute capability of a GPU, 90 for 9.0")
+    parser.add_argument("--multiprocessors", type=at_least(1), help="how many it has")
+    parser.add_argument("--shared-bytes", type=at_least(1), help="shared memory a block may have")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile"
+        "--max-cluster", type=at_least(1), help="blocks in a cluster; 1: no clusters"
+    )
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="processes that compile"
     )
     return parser.parse_args(argv)
 

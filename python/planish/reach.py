@@ -22,22 +22,16 @@ from torch.overrides import TorchFunctionMode
 import planish
 import torch
 from planish.bench.timing import LEAST_ON_CORE, NOISE_LIMIT, TOO_NOISY, median_interval
+from planish.command_lines import MODES
 from planish.replacing import families, swapped
 from torch import nn
 
 __all__ = ["MODES", "Calls", "Reach", "apply", "look"]
 
-#: What is done to a model before its norms are counted.
-MODES = ("enable", "replace", "both")
-
-_NOT_COUNTED = (
-    "BatchNorm",
-    "WeightNorm",
-    "LpNorm",
-    "GlobalResponseNorm",
-    "NoNorm",
-    "LocalResponseNorm",
-)
+#: Norms that planish has not; their calls are counted apart.
+_FOREIGN = ("BatchNorm", "LpNorm", "GlobalResponseNorm", "LocalResponseNorm")
+#: And what is none, for all its name.
+_NOT_COUNTED = (*_FOREIGN, "WeightNorm", "NoNorm")
 _FUNCTIONS: dict[Any, str] = {
     getattr(place, name): f"{word}.{name}"
     for place, word in ((functional, "F"), (torch, "torch"))
@@ -49,8 +43,8 @@ _FORWARD = (
     "native_group_norm",
     "_fused_rms_norm",
     "planish::norm_forward",
+    "planish::norm_forward (stages)",
     "planish::norm_statistics",
-    "planish::staged_norm",
     "planish::norm_pair",
     "planish::quantized_norm",
 )
@@ -113,6 +107,8 @@ class Reach:
     classes: dict[str, Calls]
     step_seconds: float
     rounds: list[Round] = dataclasses.field(default_factory=list)
+    #: Class -> calls of norms that planish has not, such as BatchNorm: in no other figure.
+    foreign: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     @property
     def calls(self) -> int:
@@ -164,6 +160,15 @@ def _is_called_norm(cls: type[nn.Module]) -> bool:
     return "norm" in name.lower() or "StdConv" in name
 
 
+def _is_foreign(module: nn.Module) -> bool:
+    """Whether it is one of the norms that planish has not, and not made of another such."""
+
+    def named(one: nn.Module) -> bool:
+        return any(word in type(one).__qualname__.rpartition(".")[2] for word in _FOREIGN)
+
+    return named(module) and not any(map(named, module.children()))
+
+
 def _is_norm(module: nn.Module) -> bool:
     if not _is_called_norm(swapped.original_class(module)):
         return False
@@ -207,6 +212,7 @@ class _Observer:
         self.model = model
         self.found: dict[str, Calls] = {}
         self.reasons: dict[int, str] = {}
+        self.foreign: collections.Counter[str] = collections.Counter()
         self.depth = 0
         self.cuda = any(p.is_cuda for p in model.parameters())
         # One thread's seconds on a core: whoever else wants the core does not count.
@@ -254,18 +260,30 @@ class _Observer:
         """Each norm's forward is an attribute of its module meanwhile."""
         wrapped: list[nn.Module] = []
         for module in self.model.modules():
-            if not _is_norm(module) or "forward" in module.__dict__:
+            if "forward" in module.__dict__ or not (_is_norm(module) or _is_foreign(module)):
                 continue
             name = families.name_of(swapped.original_class(module))
+            wrapped.append(module)
+            if not _is_norm(module):
+                module.__dict__["forward"] = self.counter(name, module.forward)
+                continue
             self.reasons[id(module)] = self.why(module)
             module.__dict__["forward"] = self.wrapper(module, name, module.forward)
-            wrapped.append(module)
         try:
             with _Watch(self.note, lambda: self.depth > 0):
                 yield
         finally:
             for module in wrapped:
                 del module.__dict__["forward"]
+
+    def counter(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Only counts."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.foreign[name] += 1
+            return forward(*args, **kwargs)
+
+        return watched
 
     def wrapper(
         self, module: nn.Module, name: str, forward: Callable[..., Any]
@@ -294,7 +312,7 @@ def look(model: nn.Module, step: Callable[[], Any], rounds: int = 1) -> Reach:
         waits = observer.cuda or observer.now is time.process_time or seconds <= 0
         every.append(Round(seconds, classes, 1.0 if waits else had_core / seconds))
         if best is None or observer_seconds(observer) < best.seconds:
-            best = Reach(observer.found, seconds, every)
+            best = Reach(observer.found, seconds, every, observer.foreign)
     return best
 
 

@@ -1,11 +1,6 @@
 """planish try: your model before and after, and what a step gains.
 
-    planish try mine:make       make() of mine.py returns (model, arguments of its forward)
-    planish try bert            or a name that `planish coverage` knows
-
-The forward and the training step (without an optimizer) run by turns, with planish under the model
-(planish.replace() and planish.enable()) and without, for about a minute. Beside the times: what ran
-on planish, what did not and why, and how far the results moved.
+Its options are in command_lines.py.
 """
 
 from __future__ import annotations
@@ -13,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
 import sys
 import time
 import warnings
@@ -22,7 +16,7 @@ from typing import Any
 
 import planish
 import torch
-from planish import coverage, distance, reach, zoo
+from planish import command_lines, coverage, distance, reach, zoo
 from planish.bench import timing
 from planish.zoo import named
 from torch import nn
@@ -30,6 +24,13 @@ from torch import nn
 __all__ = ["main"]
 
 BEFORE, AFTER = "without", "planish"
+
+
+def _doing(what: str) -> None:
+    """Tells on stderr what goes on; stdout has the result alone."""
+    print(f"planish try: {what} ...", file=sys.stderr, flush=True)
+
+
 _PATIENCE = 2.0
 _EFFORT = timing.Effort(trials=15, trial_seconds=0.05, patience=_PATIENCE)
 
@@ -104,6 +105,7 @@ def _time(
         (1, "training step", subject.training_step),
     ):
         left = max(end - clock(), 0.0) / share
+        _doing(f"timing the {title} by turns, for up to {left:.0f} s")
         try:
             samples = timing.interleave(
                 {name: subject.timed(name, step) for name in (BEFORE, AFTER)},
@@ -145,12 +147,14 @@ def _moved(subject: _Subject) -> str:
 
 def _run(arguments: argparse.Namespace) -> None:
     dtype = coverage.DTYPES[arguments.dtype]
+    _doing("building the model")
     model, inputs = named.resolve(arguments.model, dtype)()
     model = model.to(arguments.device)
     inputs = zoo.mapped(inputs, lambda tensor: tensor.to(arguments.device))
     cuda = arguments.device.startswith("cuda")
     subject = _Subject(model, inputs, arguments.mode, arguments.activations, cuda, arguments.fuse)
     print(f"{arguments.model}, {arguments.dtype}, {arguments.device}", flush=True)
+    _doing("counting its norm calls")
     with subject.under(AFTER), torch.no_grad():
         if arguments.mode != "enable":
             print(f"  {planish.replaced(model)}".replace("\n", "\n  "))
@@ -163,31 +167,18 @@ def _run(arguments: argparse.Namespace) -> None:
     for one, calls in found.classes.items():
         for why, count in calls.elsewhere.items():
             print(f"  not on planish: {count} x {one}: {why}")
+    for line in coverage.not_planishs(found):
+        print(line)
+    _doing("comparing its results")
     print(_moved(subject), flush=True)
     for line in _time(subject, arguments.seconds):
         print(line, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; 2 for a model that is not known."""
-    parser = argparse.ArgumentParser(
-        prog="planish try",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", help="module:function, or a name")
-    parser.add_argument("--dtype", choices=coverage.DTYPES, default="f32")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1")
-    parser.add_argument("--mode", choices=reach.MODES, default="both")
-    parser.add_argument("--activations", action="store_true", help="replace(activations=True)")
-    parser.add_argument("--fuse", action="store_true", help="replace(fuse=True)")
-    parser.add_argument("--seconds", type=float, default=50.0, help="to measure for")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    arguments = parser.parse_args(argv)
+    """Runs the command."""
+    arguments = command_lines.parse("try", argv)
+    command_lines.check_device(arguments.device)
     torch.set_num_threads(arguments.threads)
-    try:
-        _run(arguments)
-    except named.UnknownModel as error:
-        print(f"planish try: {error}", file=sys.stderr)
-        return 2
+    _run(arguments)
     return 0

@@ -11,6 +11,10 @@ void openmp_for(int64_t count, planish_task task, void *task_data) {
     task(task_data, 0, count);
 }
 
+void openmp_alone(planish_task task, void *task_data) {
+    task(task_data, 0, 1);
+}
+
 #else
 
 #include <dlfcn.h>
@@ -25,6 +29,8 @@ static struct {
     void (*parallel)(void (*member)(void *), void *data, unsigned threads, unsigned flags);
     int (*thread_count)(void);
     int (*thread_index)(void);
+    int (*most_threads)(void); /* of the calling thread's regions; may be NULL */
+    void (*set_most_threads)(int);
 } openmp = {.once = PTHREAD_ONCE_INIT};
 
 /* dlsym's result in a pointer to a function, which C has no conversion for. */
@@ -38,6 +44,9 @@ static bool find(void *library, const char *name, void *function) {
  * open: its threads may run until the process ends. */
 static bool take(const char *path, int flags) {
     void *const library = dlopen(path, RTLD_LAZY | flags);
+    if (library && !(find(library, "omp_get_max_threads", &openmp.most_threads) &&
+                     find(library, "omp_set_num_threads", &openmp.set_most_threads)))
+        openmp.most_threads = NULL;
     return library && find(library, "omp_get_num_threads", &openmp.thread_count) &&
            find(library, "omp_get_thread_num", &openmp.thread_index) &&
            find(library, "GOMP_parallel", &openmp.parallel);
@@ -99,6 +108,16 @@ void openmp_for(int64_t count, planish_task task, void *task_data) {
     }
     shared_work work = {count, task, task_data};
     openmp.parallel(member, &work, 0, 0);
+}
+
+void openmp_alone(planish_task task, void *task_data) {
+    pthread_once(&openmp.once, load);
+    const int threads = openmp.most_threads ? openmp.most_threads() : 0;
+    if (threads)
+        openmp.set_most_threads(1);
+    task(task_data, 0, 1);
+    if (threads)
+        openmp.set_most_threads(threads);
 }
 
 #endif

@@ -16,4 +16,11 @@
  */
 void openmp_for(int64_t count, planish_task task, void *task_data);
 
+/*
+ * Runs task once, on the calling thread, whose parallel regions have one thread meanwhile, also in
+ * other libraries of the same runtime: no threads are started. GNU's runtime does not survive a
+ * fork once it has some.
+ */
+void openmp_alone(planish_task task, void *task_data);
+
 #endif

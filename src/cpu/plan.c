@@ -40,8 +40,7 @@ static size_t round_up(size_t bytes) {
     return (bytes + 63) & ~(size_t)63;
 }
 
-/* ---- Rows -------------------------------------------------------------------------------------
- */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* Blocks of rows for the sums of dweight and dbias: a function of the rows alone, so that the bits
  * are too. */
@@ -137,8 +136,7 @@ static void plan_channels(cpu_plan *plan, const problem *p, size_t real_bytes) {
     cut->slots = add_slots(plan, round_up((size_t)(p->cols * rows) * real_bytes));
 }
 
-/* ---- Groups -----------------------------------------------------------------------------------
- */
+/* ---- Groups ---------------------------------------------------------------------------------- */
 
 /* Whether it pays to keep what the gradient of an activation is made to be, for it is wanted twice.
  */
@@ -253,8 +251,7 @@ static void plan_planes(cpu_plan *plan, const problem *p, size_t real_bytes) {
     plan_tiles(plan, p, run, rows, rows, row_bytes);
 }
 
-/* ---- The plan ---------------------------------------------------------------------------------
- */
+/* ---- The plan -------------------------------------------------------------------------------- */
 
 static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits, cpu_path path) {
     const cpu_tuning *row = limits->tuning;

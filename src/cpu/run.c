@@ -20,8 +20,7 @@ static const row_kernels *kernels_of(const cpu_job *job) {
     return &job->plan->kernels->of[element].rows[same ? WEIGHT_SAME : WEIGHT_F32];
 }
 
-/* ---- Work items of the row path ----------------------------------------------------------------
- */
+/* ---- Work items of the row path -------------------------------------------------------------- */
 
 /* Where a block's rows begin; the last's end is the sample's. */
 static int64_t block_begin(const cpu_job *job, int64_t block) {
@@ -153,8 +152,7 @@ static void backward_blocks(void *data, int64_t begin, int64_t end) {
     }
 }
 
-/* ---- Work items of any path --------------------------------------------------------------------
- */
+/* ---- Work items of any path ------------------------------------------------------------------ */
 
 static void blocks_of_path(void *data, int64_t begin, int64_t end) {
     const cpu_job *job = data;
@@ -189,8 +187,7 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
 #endif
 }
 
-/* ---- The run ------------------------------------------------------------------------------------
- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static void fork_join(const cpu_job *job, const planish_exec *exec, bool parallel, int64_t count,
                       planish_task task) {

@@ -1,6 +1,7 @@
 /*
  * What was measured of each CPU, as data: a row of numbers for each microarchitecture, with why
- * each is what it is beside it (tuning.c). Nothing else of the library asks which CPU it runs on.
+ * each is what it is beside it (tuning.c). Nothing else under src/cpu asks which CPU it runs on;
+ * src/torch/group_faster.c does, which has rows of its own of where torch's group norm is faster.
  * No result depends on a row, only speed: what sums are cut by is in cpu/plan.c.
  *
  * A row is of a CPU and not of an instruction set: PLANISH_CPU_TIER, which caps the latter, leaves

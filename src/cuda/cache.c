@@ -53,8 +53,7 @@ bool cache_folder(char *path, size_t bytes) {
            !(at.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* ---- Entries ----------------------------------------------------------------------------------
- */
+/* ---- Entries --------------------------------------------------------------------------------- */
 
 static const char compiler_line[] = "nvrtc ";
 
@@ -132,8 +131,7 @@ char *cache_file(const char *path, size_t *bytes) {
     return data;
 }
 
-/* ---- The folder -------------------------------------------------------------------------------
- */
+/* ---- The folder ------------------------------------------------------------------------------ */
 
 /* Files of one key begin alike, whatever their compiler. */
 static void entry_name(const char *key, char *name, size_t bytes) {

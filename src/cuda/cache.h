@@ -33,8 +33,7 @@ bool cache_write(const char *key, const char *compiler, const void *code, size_t
 /* Writes the folder's path; false if there is none to use. */
 bool cache_folder(char *path, size_t bytes);
 
-/* ---- Entries, wherever they are --------------------------------------------------------------
- */
+/* ---- Entries, wherever they are -------------------------------------------------------------- */
 
 #define CACHE_MAGIC "planish1"
 enum { CACHE_MAGIC_BYTES = 8 };

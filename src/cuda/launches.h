@@ -29,8 +29,7 @@ _Static_assert(GENERAL_AXES == PLANISH_MAX_NDIM + 1 &&
                    AROUND_GENERAL_AXES == PLANISH_MAX_NDIM + 1 && SUM_AXES == PLANISH_MAX_NDIM + 2,
                "the arguments have room for the axes of another rank");
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 typedef struct cuda_launch {
     cuda_spec spec;

@@ -14,8 +14,7 @@ enum { MAGIC_BYTES = sizeof PACK_MAGIC - 1 };
 static _Atomic(const pack *) packs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for writers */
 
-/* ---- Reading a file ---------------------------------------------------------------------------
- */
+/* ---- Reading a file -------------------------------------------------------------------------- */
 
 static void free_pack(pack *p) {
     free(p->entries);
@@ -94,8 +93,7 @@ static planish_status read_pack(const char *path, pack **out, message error) {
     return status;
 }
 
-/* ---- The packs of this process ----------------------------------------------------------------
- */
+/* ---- The packs of this process --------------------------------------------------------------- */
 
 static bool is_loaded(const pack *p) {
     for (const pack *q = atomic_load_explicit(&packs, memory_order_relaxed); q; q = q->next)

@@ -43,8 +43,9 @@ typedef enum cuda_kernel {
 /* Lanes of a warp: for planners, and for the kernels, whose preludes say it. */
 enum { WARP = 32 };
 
-/* ---- Constants of a family ----------------------------------------------------------------------
- * What each is, the head of its kernel's text says. */
+/* ---- Constants of a family ------------------------------------------------------------------- */
+
+/* What each is, the head of its kernel's text says. */
 
 /* Which kernel dense rows go through: those of 16 bits have others. */
 enum rows_variant {
@@ -153,8 +154,7 @@ typedef struct stages_constants {
     int32_t by_sample;      /* backward: rows that share a row of scale and shift belong together */
 } stages_constants;
 
-/* ---- The specialisation -------------------------------------------------------------------------
- */
+/* ---- The specialisation ---------------------------------------------------------------------- */
 
 typedef struct cuda_spec {
     int32_t kernel; /* a cuda_kernel */

@@ -51,14 +51,10 @@ void fused_rms_norm_backward_cuda(stack_value *stack, uint64_t argument_count,
 void rms_norm_inference_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
-/* any_axes.c */
+/* norm_operators.c */
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
-
-/* staged_norm.c */
-void staged_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
-void staged_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
 /* norm_pair.c */
 void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_count);

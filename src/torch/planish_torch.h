@@ -71,9 +71,8 @@ PLANISH_API uint32_t planish_torch_enabled(void);
 
 /*
  * Defines the operators of planish's own namespace (planish::norm_forward, norm_backward and
- * norm_statistics, for any axes; staged_norm, staged_norm_backward, quantized_norm and norm_into,
- * for the stages around a norm; norm_pair and norm_pair_backward, for two norms at once) once per
- * process; later calls do nothing. Errors: as planish_torch_enable.
+ * norm_statistics; quantized_norm and norm_into; norm_pair and norm_pair_backward, for two norms at
+ * once) once per process; later calls do nothing. Errors: as planish_torch_enable.
  */
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
 

@@ -8,9 +8,11 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <string.h>
 #include <time.h>
 
 #include "calls.h"
+#include "cpu/openmp.h"
 #include "fallback.h"
 #include "guard.h"
 #include "habits.h"
@@ -91,13 +93,28 @@ static void remove_all(void) {
         }
 }
 
+typedef struct preparation {
+    planish_status status;
+    message error;
+} preparation;
+
+static void ask_torch(void *data, int64_t begin, int64_t end) {
+    preparation *p = data;
+    (void)begin, (void)end;
+    p->status = fallback_self_test(BACKEND_CPU, 0, p->error);
+    if (p->status == PLANISH_OK)
+        ask_habits();
+}
+
+/* Torch's kernels are called without its threads: importing planish must leave a process that may
+ * be forked. */
 static planish_status prepare(message error) {
     static bool prepared;
     planish_status status = PLANISH_OK;
     if (!prepared) {
-        status = fallback_self_test(BACKEND_CPU, 0, error);
-        if (status == PLANISH_OK)
-            ask_habits();
+        preparation p = {PLANISH_OK, error};
+        openmp_alone(ask_torch, &p);
+        status = p.status;
         if (status == PLANISH_OK && pthread_atfork(NULL, NULL, calls_reset_in_flight) != 0)
             status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY, "pthread_atfork has no room");
         prepared = status == PLANISH_OK;
@@ -230,60 +247,53 @@ planish_status planish_torch_check_cuda(int device, char *text, size_t bytes) {
     return status == PLANISH_OK ? guarded(check_cuda, &device, error) : status;
 }
 
-static const char *const schemas[] = {
-    "norm_forward(Tensor x, Tensor? weight, Tensor? bias, int[] reduce, int[] affine, "
-    "float eps, bool rms, bool keep, int activation=0) -> (Tensor, Tensor, Tensor)",
-    "norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, "
-    "int[] reduce, int[] affine, bool rms, bool[3] wanted, Tensor? bias=None, "
-    "int activation=0) -> (Tensor, Tensor, Tensor)",
-    "norm_statistics(Tensor x, int[] reduce) -> (Tensor, Tensor)",
-    "staged_norm(Tensor x, Tensor? residual, Tensor? row_scale, Tensor? column_scale, "
-    "Tensor? rng, Tensor? weight, Tensor? bias, Tensor? scale, Tensor? shift, Tensor? gate, "
-    "int[] reduce, int[] affine, int[] column, int[] modulation, float eps, bool rms, "
-    "int weight_offset, int activation, bool gate_before, bool round_xhat, float dropout_p, "
-    "ScalarType y_dtype, ScalarType? sum_dtype) -> (Tensor, Tensor, Tensor, Tensor)",
-    "staged_norm_backward(Tensor dy, Tensor s, Tensor mean, Tensor rstd, Tensor? dsum, "
-    "Tensor? branch, Tensor? row_scale, Tensor? column_scale, Tensor? rng, Tensor? weight, "
-    "Tensor? bias, Tensor? scale, Tensor? shift, Tensor? gate, int[] reduce, int[] affine, "
-    "int[] column, int[] modulation, bool rms, int weight_offset, int activation, "
-    "bool gate_before, float dropout_p, ScalarType dx_dtype, ScalarType dresidual_dtype, "
-    "bool[8] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    "quantized_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
-    "int[] reduce, int[] affine, float eps, bool rms, int weight_offset, ScalarType q_dtype, "
-    "int block, bool power_of_two, bool as_bytes, bool transposed, float least, float most, "
-    "ScalarType? sum_dtype) -> (Tensor, Tensor, Tensor)",
-    "norm_into(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
-    "int[] reduce, int[] affine, float eps, bool rms, int weight_offset, Tensor(a!) out, "
-    "Tensor(b!)? sum) -> ()",
-    "norm_pair(Tensor first, Tensor second, Tensor? first_weight, Tensor? second_weight, "
-    "float eps, bool rms, int weight_offset, bool save) -> (Tensor, Tensor, Tensor, Tensor, "
-    "Tensor, Tensor)",
-    "norm_pair_backward(Tensor first_dy, Tensor second_dy, Tensor first, Tensor second, "
-    "Tensor? first_mean, Tensor? second_mean, Tensor first_rstd, Tensor second_rstd, "
-    "Tensor? first_weight, Tensor? second_weight, bool rms, int weight_offset, "
-    "bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+#define TENSORS_OF_STAGES                                                                          \
+    "Tensor? row_scale, Tensor? column_scale, Tensor? rng, Tensor? weight, Tensor? bias, "         \
+    "Tensor? scale, Tensor? shift, Tensor? gate, int axes, int options, int split, "
+
+static const struct {
+    const char *schema;
+    boxed_kernel kernel;
+} operators[] = {
+    {"norm_forward(Tensor x, Tensor? residual, " TENSORS_OF_STAGES
+     "float eps, float dropout_p) -> (Tensor, Tensor, Tensor, Tensor)",
+     norm_forward},
+    {"norm_backward(Tensor dy, Tensor s, Tensor rstd, Tensor? mean, Tensor? dsum, Tensor? "
+     "branch, " TENSORS_OF_STAGES
+     "float dropout_p) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+     "Tensor, Tensor)",
+     norm_backward},
+    {"norm_statistics(Tensor x, int axes) -> (Tensor, Tensor)", norm_statistics},
+    {"quantized_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
+     "int axes, int options, float eps, int block, float least, float most) -> (Tensor, Tensor, "
+     "Tensor)",
+     quantized_norm},
+    {"norm_into(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
+     "int axes, int options, float eps, Tensor(a!) out, Tensor(b!)? sum) -> ()",
+     norm_into},
+    {"norm_pair(Tensor first, Tensor second, Tensor? first_weight, Tensor? second_weight, "
+     "int options, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     norm_pair},
+    {"norm_pair_backward(Tensor first_dy, Tensor second_dy, Tensor first, Tensor second, "
+     "Tensor? first_mean, Tensor? second_mean, Tensor first_rstd, Tensor second_rstd, "
+     "Tensor? first_weight, Tensor? second_weight, int options) -> (Tensor, Tensor, Tensor, "
+     "Tensor)",
+     norm_pair_backward},
 };
 
-enum { SCHEMA_COUNT = sizeof schemas / sizeof *schemas };
+enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };
+
+/* The name of an operator, which its schema begins with. */
+static const char *name_in(const char *schema, char name[NAME_ROOM]) {
+    size_t length = strcspn(schema, "(");
+    memcpy(name, schema, length);
+    name[length] = 0;
+    return name;
+}
 
 static planish_status define(void *context, message error) {
     static const char *const keys[] = {"CPU", "CUDA"};
-    static const struct {
-        const char *name;
-        boxed_kernel kernel;
-    } kernels[] = {
-        {"norm_forward", norm_forward},
-        {"norm_backward", norm_backward},
-        {"norm_statistics", norm_statistics},
-        {"staged_norm", staged_norm},
-        {"staged_norm_backward", staged_norm_backward},
-        {"quantized_norm", quantized_norm},
-        {"norm_into", norm_into},
-        {"norm_pair", norm_pair},
-        {"norm_pair_backward", norm_pair_backward},
-    };
-    enum { KERNEL_COUNT = sizeof kernels / sizeof *kernels };
-    static library_handle kernel_libraries[2][KERNEL_COUNT];
+    static library_handle kernel_libraries[2][OPERATOR_COUNT];
     (void)context;
     planish_status status = prepare(error);
     if (status != PLANISH_OK || planish_library)
@@ -292,15 +302,16 @@ static planish_status define(void *context, message error) {
     if (torch.library_init_fragment("planish", "planish", 0, &made) != 0)
         return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
                     torch_last_words());
-    for (int i = 0; i < SCHEMA_COUNT && status == PLANISH_OK; i++)
-        if (torch.library_define(made, schemas[i]) != 0)
+    for (int i = 0; i < OPERATOR_COUNT && status == PLANISH_OK; i++)
+        if (torch.library_define(made, operators[i].schema) != 0)
             status = fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s",
-                          schemas[i], torch_last_words());
+                          operators[i].schema, torch_last_words());
     int key_count = torch_has_cuda((message){0}) == PLANISH_OK ? 2 : 1;
+    char name[NAME_ROOM];
     for (int i = 0; i < key_count; i++)
-        for (int k = 0; k < KERNEL_COUNT && status == PLANISH_OK; k++)
-            status = implement("planish", keys[i], kernels[k].name, kernels[k].kernel,
-                               &kernel_libraries[i][k], error);
+        for (int k = 0; k < OPERATOR_COUNT && status == PLANISH_OK; k++)
+            status = implement("planish", keys[i], name_in(operators[k].schema, name),
+                               operators[k].kernel, &kernel_libraries[i][k], error);
     if (status != PLANISH_OK) {
         torch.library_delete(made);
         return status;

@@ -169,8 +169,7 @@ void fused_rms_norm_forward_cuda(stack_value *stack, uint64_t argument_count,
     fused_forward(BACKEND_CUDA, stack);
 }
 
-/* ---- aten::rms_norm ---------------------------------------------------------------------------
- */
+/* ---- aten::rms_norm -------------------------------------------------------------------------- */
 
 static void inference(backend whose, stack_value *stack) {
     INSIDE call = call_enter(RMS_NORM, BOXED);
@@ -257,8 +256,7 @@ void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_
     autograd(BACKEND_CUDA, stack);
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------
- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* dx, or dweight where it has dx's shape: dense, or with `like` laid out as torch.empty_like of
  * that. */

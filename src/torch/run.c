@@ -4,6 +4,7 @@
 
 #include "run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "../kept_plans.h"

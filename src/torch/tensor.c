@@ -18,18 +18,6 @@ static DLDataType dtype_from_torch(int32_t dtype) {
     return (DLDataType){kDLOpaqueHandle, 0, 1};
 }
 
-uint64_t read_axes(list_handle list, int32_t ndim) {
-    int64_t numbers[LIST_ROOM];
-    size_t count = read_list(list, numbers, LIST_ROOM);
-    uint64_t set = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (numbers[i] < 0 || numbers[i] >= ndim)
-            torch_throw("planish: an axis is out of range");
-        set |= PLANISH_AXIS(numbers[i]);
-    }
-    return set;
-}
-
 int32_t view_dtype(const DLTensor *view) {
     if (view->dtype.code == kDLBfloat)
         return torch.bf16;

@@ -38,9 +38,6 @@ static inline returned_tensors give_tensors(new_tensor *first, new_tensor *secon
     return (returned_tensors){{give_tensor(third), give_tensor(second), give_tensor(first)}};
 }
 
-/* A list of axes of a tensor with so many as a set of them; throws where one is out of range. */
-uint64_t read_axes(list_handle list, int32_t ndim);
-
 /* Describes `tensor`, to be read only. A dtype that planish does not know gets 0 bits. */
 DLTensor view_input(tensor_handle tensor);
 

@@ -1,17 +1,28 @@
 #include "thrown.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "aoti.h"
 #include "planish_torch.h"
 
 static _Thread_local planish_status thrown = PLANISH_OK;
 
-void throw_status(planish_status status, const char *text) {
+void throw_unless_ok(planish_status status, const char *text) {
+    static const char holder[] = "op->";
     if (status == PLANISH_OK)
         return;
     char sentence[640];
-    snprintf(sentence, sizeof sentence, "planish: %s (%s)", text, planish_status_name(status));
+    int length = snprintf(sentence, sizeof sentence, "%s",
+                          status == PLANISH_ERROR_UNAVAILABLE ? "planish has no kernel for this: "
+                                                              : "planish: ");
+    while (*text && length < (int)sizeof sentence - 1) {
+        if (!strncmp(text, holder, strlen(holder)))
+            text += strlen(holder);
+        else
+            sentence[length++] = *text++;
+    }
+    sentence[length] = 0;
     thrown = status;
     torch_throw(sentence);
 }

@@ -99,8 +99,7 @@ static bool put(const char *name, const char *key_name, boxed_kernel boxed, any_
     return true;
 }
 
-/* ---- One call at a key that nobody uses -------------------------------------------------------
- */
+/* ---- One call at a key that nobody uses ------------------------------------------------------ */
 
 static const double probe_eps = 0.375;
 

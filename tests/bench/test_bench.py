@@ -15,6 +15,7 @@ from planish.bench.measure import Result, measure
 from planish.bench.providers.pytorch import Eager
 from planish.bench.sweeps import SWEEPS, Sweep, cases_of, fit
 from planish.bench.timing import Effort
+from planish.command_lines import UsageError
 
 NAMES = "copy,add,unfused,onednn,planish"
 
@@ -104,7 +105,7 @@ def test_missing_peers_are_named_with_their_reason(tmp_path, monkeypatch, capsys
 
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path):
     for option in ("--dtype", "--providers", "--kind", "--direction"):
-        with pytest.raises(SystemExit, match="is none of"):
+        with pytest.raises(UsageError, match="is none of"):
             run(parse(["rows", option, "nonsense", "--out", str(tmp_path)]))
 
 
@@ -134,7 +135,7 @@ def test_command_runs_in_a_process_that_keeps_its_pages(monkeypatch):
 
 
 def test_cpu_clock_is_for_one_thread():
-    with pytest.raises(SystemExit, match="--threads 1"):
+    with pytest.raises(UsageError, match="--threads 1"):
         main(["rows", "--clock", "cpu", "--threads", "2"])
 
 
@@ -212,7 +213,7 @@ def test_another_build_is_measured_beside_this_one_at_the_shapes_given(tmp_path,
 
 @pytest.mark.parametrize("text", ["4096", "3x", "0x4", "axb", "1x2x3"])
 def test_shapes_that_are_none_are_named(text, tmp_path):
-    with pytest.raises(SystemExit, match=text):
+    with pytest.raises(UsageError, match=text):
         run(parse(["rows", "--shapes", text, "--providers", "planish", "--out", str(tmp_path)]))
 
 

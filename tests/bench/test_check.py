@@ -285,8 +285,8 @@ def test_exit_status_of_the_command(capsys):
     printed = capsys.readouterr().out
     assert "2 runs, 0 wrong" in printed
     assert re.search(r"^groups +silu layer backward +f32 +portable", printed, re.M)
-    assert main(["nothing-of-that-name"]) == 2
-    assert "no 'nothing-of-that-name'" in capsys.readouterr().err
+    with pytest.raises(command.UsageError, match="no 'nothing-of-that-name'"):
+        main(["nothing-of-that-name"])
 
 
 def test_a_figure_comes_with_its_share_of_the_ceiling(capsys):
@@ -308,12 +308,11 @@ def test_list_names_everything_and_runs_nothing(capsys, monkeypatch):
 
 def test_without_a_gpu_it_says_so(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["--cuda"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err == (
-        "planish check --cuda: there is no NVIDIA GPU that this torch can use\n"
-    )
-    assert captured.out == ""
+    with pytest.raises(command.UsageError) as refused:
+        main(["--cuda"])
+    assert str(refused.value) == "--cuda: there is no NVIDIA GPU that this torch can use"
+
+    assert capsys.readouterr().out == ""
 
 
 def test_a_gpu_without_clusters_leaves_their_cases_out(monkeypatch, capsys):

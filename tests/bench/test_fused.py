@@ -16,6 +16,7 @@ import torch
 from planish.bench import allocator, main
 from planish.bench.fused import command, reference, ways, works
 from planish.bench.timing import Effort
+from planish.command_lines import UsageError
 
 HERE = Path(__file__).resolve()
 TINY = Effort(trials=3, trial_seconds=0.0, case_seconds=0.5, patience=1.0)
@@ -95,7 +96,7 @@ def test_what_does_not_fit_into_the_time_is_named(tmp_path, capsys):
     arguments = ["--quick", "--threads", "1", "--seconds", "1e-9", "--out", str(tmp_path)]
     assert main(["fused", *arguments, "--only", "qk"]) == 1  # nothing was measured
     assert "out of time, not measured: qk RMSNorm forward" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="'none' is none of add,"):
+    with pytest.raises(UsageError, match="'none' is none of add,"):
         main(["fused", *arguments, "--only", "none"])
 
 

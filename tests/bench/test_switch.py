@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from planish.bench import switch
 from planish.bench.switch_shapes import QUICK, Norm, norms
 from planish.bench.timing import TOO_NOISY, Effort, Ratio, Sample
+from planish.command_lines import UsageError
 
 SHORT = Effort(trials=3, trial_seconds=0.0, case_seconds=0.2, patience=1.0)
 
@@ -120,5 +121,5 @@ def test_what_is_slower_by_chance_is_measured_again(monkeypatch):
 
 
 def test_nothing_chosen_is_said():
-    with pytest.raises(SystemExit, match="no shape"):
+    with pytest.raises(UsageError, match="no shape"):
         switch.main(["--only", "nothing like it", "--malloc", "ordinary"])

@@ -5,8 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- What the stages do to one number -----------------------------------------------------------
- */
+/* ---- What the stages do to one number -------------------------------------------------------- */
 
 static real sigmoid(real g) {
     return 1 / (1 + expl(-g));
@@ -67,8 +66,7 @@ static bool kept(const backward_case *c, uint64_t index) {
     return (double)word[index % 4] >= c->op.dropout_p * 0x1p32;
 }
 
-/* ---- Where each element finds what is not its own
- * ------------------------------------------------ */
+/* ---- Where each element finds what is not its own -------------------------------------------- */
 
 typedef struct places {
     geometry by[STAGE_PARTS]; /* of the parts that have not all axes: channel */
@@ -137,8 +135,7 @@ void backward_sum(const backward_case *c, const backward_numbers *n, real *s) {
     places_free(&p);
 }
 
-/* ---- The objective
- * ------------------------------------------------------------------------------- */
+/* ---- The objective --------------------------------------------------------------------------- */
 
 real backward_objective(const backward_case *c, const backward_numbers *n) {
     places p = places_of(c);
@@ -164,8 +161,7 @@ real backward_objective(const backward_case *c, const backward_numbers *n) {
     return total;
 }
 
-/* ---- The gradients
- * ------------------------------------------------------------------------------- */
+/* ---- The gradients --------------------------------------------------------------------------- */
 
 static real *zeros(int64_t count) {
     return calloc((size_t)count + 1, sizeof(real));

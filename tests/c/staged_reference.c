@@ -4,8 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- Arithmetic of the compute type ------------------------------------------------------------
- */
+/* ---- Arithmetic of the compute type ---------------------------------------------------------- */
 
 static real rounded(bool is_double, real value) {
     return is_double ? (real)(double)value : (real)(float)(double)value;
@@ -37,8 +36,7 @@ static real activated(planish_activation f, real m) {
     }
 }
 
-/* ---- Dropout, word by word ----------------------------------------------------------------------
- */
+/* ---- Dropout, word by word ------------------------------------------------------------------- */
 
 static uint32_t philox_word(const uint64_t rng[2], uint64_t index) {
     uint32_t c[4] = {(uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), (uint32_t)rng[1],
@@ -56,8 +54,7 @@ static uint32_t philox_word(const uint64_t rng[2], uint64_t index) {
     return c[index % 4];
 }
 
-/* ---- The reference -----------------------------------------------------------------------------
- */
+/* ---- The reference --------------------------------------------------------------------------- */
 
 static bool any_double(const staged_case *c) {
     static const stage_part of_params[] = {S_WEIGHT, S_BIAS,  S_COLUMN_SCALE,
@@ -206,8 +203,7 @@ void staged_reference_free(staged_reference *f) {
     free(f->s), free(f->y), free(f->bound), free(f->mask);
 }
 
-/* ---- Quantised numbers --------------------------------------------------------------------------
- */
+/* ---- Quantised numbers ----------------------------------------------------------------------- */
 
 real quantised_largest(DLDataType type) {
     return type.code == kDLFloat8_e4m3fn ? 448 : type.code == kDLFloat8_e5m2 ? 57344 : 127;

@@ -65,8 +65,7 @@ static uint64_t bits(uint64_t has, stage_part p) {
     return has & PART(p);
 }
 
-/* ---- Forward -----------------------------------------------------------------------------------
- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 static void forwards(void) {
     int turn = 0;
@@ -108,8 +107,7 @@ static void forwards(void) {
                 }
 }
 
-/* ---- Backward ----------------------------------------------------------------------------------
- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* dweight and dbias of the plain backward. */
 static void same_sums(backward_run *fused, backward_case plain) {

@@ -19,8 +19,7 @@
 
 #include "golden_shapes.h"
 
-/* ---- Their problems ---------------------------------------------------------------------------
- */
+/* ---- Their problems -------------------------------------------------------------------------- */
 
 /* A tensor without data, which no plan looks at. */
 typedef struct blank {
@@ -95,8 +94,7 @@ static void problem_of(const shape *s, planish_pass pass, problem *p) {
     expect(problem_make(p, &op, pass, &t, (message){text, sizeof text}) == PLANISH_OK, "%s", text);
 }
 
-/* ---- What is written of a plan ----------------------------------------------------------------
- */
+/* ---- What is written of a plan --------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void add(char line[512], const char *format, ...) {
     const size_t length = strlen(line);
@@ -227,8 +225,7 @@ static void write_case(FILE *to, const shape *s, planish_pass pass) {
     }
 }
 
-/* ---- Against the file -------------------------------------------------------------------------
- */
+/* ---- Against the file ------------------------------------------------------------------------ */
 
 static char *read_all(FILE *from) {
     fseek(from, 0, SEEK_END);

@@ -9,8 +9,7 @@
 #include "cases.h"
 #include "check.h"
 
-/* ---- Bits -------------------------------------------------------------------------------------
- */
+/* ---- Bits ------------------------------------------------------------------------------------ */
 
 static void expect_kept(const bundle *b, unsigned char *const kept[PARTS], const char *which,
                         const char *how) {
@@ -132,8 +131,7 @@ static void check_bits(void) {
     check_pair(&second, &first);
 }
 
-/* ---- Errors -----------------------------------------------------------------------------------
- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 typedef void (*edit)(bundle b[2], planish_exec *exec);
 

@@ -15,8 +15,7 @@ static const DLDataType kinds[] = {
     {kDLFloat8_e4m3fn, 8, 1}, {kDLFloat8_e5m2, 8, 1}, {kDLInt, 8, 1}};
 static const char *const kind_names[] = {"e4m3fn", "e5m2", "i8"};
 
-/* ---- Every number of a type --------------------------------------------------------------------
- */
+/* ---- Every number of a type ------------------------------------------------------------------ */
 
 /*
  * y is made what is wanted by a modulation: x is 0, so that y = shift. As one row: every number of
@@ -77,8 +76,7 @@ static void every_number(int kind, element real_type) {
     }
 }
 
-/* ---- Scales ------------------------------------------------------------------------------------
- */
+/* ---- Scales ---------------------------------------------------------------------------------- */
 
 typedef struct scaled {
     int64_t rows, cols, block;

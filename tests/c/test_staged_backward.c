@@ -21,8 +21,7 @@
 static int share = 12; /* one case of so many; 1: all */
 static int share_of_aliases = 1;
 
-/* ---- One run against the formulas ---------------------------------------------------------------
- */
+/* ---- One run against the formulas ------------------------------------------------------------ */
 
 static void run_and_check(const backward_case *c, const planish_exec *exec) {
     backward_run r;
@@ -36,8 +35,7 @@ static void run_and_check(const backward_case *c, const planish_exec *exec) {
     backward_free(&r);
 }
 
-/* ---- Stages, alone and together
- * ------------------------------------------------------------------ */
+/* ---- Stages, alone and together -------------------------------------------------------------- */
 
 typedef struct around {
     const char *name;
@@ -188,8 +186,7 @@ static void stages_and_shapes(void) {
             }
 }
 
-/* ---- The formulas against differences
- * ------------------------------------------------------------ */
+/* ---- The formulas against differences -------------------------------------------------------- */
 
 /* An input, and the output that is the gradient of it. */
 static const stage_part gradients[][2] = {
@@ -252,8 +249,7 @@ static void differences(void) {
             }
 }
 
-/* ---- What changes no bit
- * ------------------------------------------------------------------------- */
+/* ---- What changes no bit --------------------------------------------------------------------- */
 
 static uint64_t digest_of(const backward_case *c, int threads) {
     backward_run r;

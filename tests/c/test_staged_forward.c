@@ -31,8 +31,7 @@ static void run_and_check(const staged_case *c, const planish_exec *exec) {
     staged_free(&r);
 }
 
-/* ---- Stages, alone and together
- * ------------------------------------------------------------------ */
+/* ---- Stages, alone and together -------------------------------------------------------------- */
 
 /* What stands around the norm, without dtypes and shapes. */
 typedef struct around {
@@ -190,8 +189,7 @@ static void aliases(void) {
         }
 }
 
-/* ---- What changes no bit
- * ------------------------------------------------------------------------- */
+/* ---- What changes no bit --------------------------------------------------------------------- */
 
 /* The bits of a run with these layouts, on so many threads. */
 static uint64_t digest_of(staged_case c, layout in, layout out, int threads) {

@@ -165,8 +165,7 @@ static const struct { const char *name; edit edit; planish_status status; const 
 
 /* clang-format on */
 
-/* ---- Running it ---------------------------------------------------------------------------------
- */
+/* ---- Running it ------------------------------------------------------------------------------ */
 
 /* Everything that forward can have at once; gates behind the norm. */
 static staged_case everything(void) {

@@ -169,15 +169,10 @@ def test_wrong_orders_are_not_told(machine: Machine, compiled: list[str]) -> Non
     out = machine.folder / "wrong.pack"
     out.write_text("as it was")
     gpu = ["--gpu", "H100"]
-    orders: list[tuple[list[str], str]] = [
-        (["--norms", machine.folder.as_posix(), *gpu], "Is a directory"),
-        (["--norms", machine.norms(HALF), "--gpu", "H1000"], "known are A100"),
-        (["--norms", machine.norms(HALF), "--arch", "90"], "go together"),
-        (["--norms", machine.norms(HALF), "--arch", "75", "--multiprocessors", "9"], "known are"),
-    ]
-    for arguments, words in orders:
-        done = machine.pack(str(out), *arguments)
-        assert (done.returncode, words in done.stderr) == (1, True), (words, done.stderr)
+    done = machine.pack(str(out), "--norms", machine.folder.as_posix(), *gpu)
+    assert (done.returncode, "Is a directory" in done.stderr) == (1, True), done.stderr
+    done = machine.pack(str(out), "--norms", machine.norms(HALF), "--gpu", "H1000")
+    assert (done.returncode, "known are A100" in done.stderr) == (2, True), done.stderr
     items: list[tuple[object, str]] = [
         ({}, "wanted either cols or shape"),
         ({"cols": 0}, "cols has 0; wanted whole numbers from 1"),

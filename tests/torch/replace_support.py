@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 #: Of planish's own norms, by stages (an offset, an order of rounding) or not.
-FORWARD = ("planish::norm_forward", "planish::staged_norm")
+FORWARD = ("planish::norm_forward", "planish::norm_forward (stages)")
 
 
 class Llama(nn.Module):

@@ -14,6 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
+from planish import _call, _ops
 from torch import Tensor
 
 FORWARD, BACKWARD = "planish::norm_forward", "planish::norm_backward"
@@ -138,7 +139,7 @@ def test_second_gradients_of_standardized_weights_are_wrong() -> None:
 @pytest.mark.parametrize("reduce", [[0], [1], [1, 2], [0, 2]], ids=str)
 def test_statistics_or_their_derivatives_are_wrong(reduce: list[int]) -> None:
     def run(x: Tensor) -> list[Tensor]:
-        return list(torch.ops.planish.norm_statistics(x, reduce))
+        return list(torch.ops.planish.norm_statistics(x, _call.pack_axes(reduce)))
 
     planish.layer_norm(X, 0)  # defines the operators
     for x in (X, X.permute(2, 0, 1), X.to(torch.bfloat16)):
@@ -153,7 +154,7 @@ def test_statistics_or_their_derivatives_are_wrong(reduce: list[int]) -> None:
     assert gradgradcheck(run, [leaf])
     torch.library.opcheck(
         torch.ops.planish.norm_statistics,
-        (X, reduce),
+        (X, _call.pack_axes(reduce)),
         test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
     )
 
@@ -182,15 +183,14 @@ def test_results_are_laid_out_other_than_the_fake_ones(
         wide.permute(inverse)[: shape[0], : shape[1], : shape[2], : shape[3]],
         dense.permute(inverse)[:1].expand(shape),
     ):
-        y, mean, rstd = torch.ops.planish.norm_forward(x, None, None, [1], [1], 1e-5, False, True)
-        given = (x, mean, rstd, None, [1], [1], False, [True, False, False])
-        dx = torch.ops.planish.norm_backward(x, *given)[0]
+        axes = [1], [1]
+        y, mean, rstd = _ops.plain_forward(x, None, None, *axes, 1e-5, False)
+        given = (None, *axes, False, [True, False, False])
+        dx = _ops.plain_backward(x, x, mean, rstd, *given)[0]
         with FakeTensorMode() as mode:
             fake_x, *fakes = (mode.from_tensor(t) for t in (x, mean, rstd))
-            fake = torch.ops.planish.norm_forward(fake_x, None, None, [1], [1], 1e-5, False, True)[
-                0
-            ]
-            fake_dx = torch.ops.planish.norm_backward(fake_x, fake_x, *fakes, *given[3:])[0]
+            fake = _ops.plain_forward(fake_x, None, None, *axes, 1e-5, False)[0]
+            fake_dx = _ops.plain_backward(fake_x, fake_x, *fakes, *given)[0]
         assert y.stride() == dx.stride() == torch.empty_like(x).stride()
         if x.numel():  # torch's own fake tensors differ where a stride is never stepped
             assert is_laid_out_as(fake, y)

@@ -263,13 +263,11 @@ def test_gradients_of_sharded_rows_are_no_partial_sums(mesh: object) -> None:
     assert _sharding.register()
     rows = distribute_tensor(torch.randn(6, 8), mesh, [Shard(0)])
     weight = distribute_tensor(torch.randn(8), mesh, [Replicate()])
-    y, mean, rstd = _ops.forward(rows, weight, None, [1], [1], 1e-5, False, True)
+    y, mean, rstd = _ops.plain_forward(rows, weight, None, [1], [1], 1e-5, False)
     assert [t.placements for t in (y, mean, rstd)] == [(Shard(0),)] * 3
-    dx, dweight, dbias = _ops.backward(
-        rows, rows, mean, rstd, weight, [1], [1], False, [True, True, True]
-    )
+    dx, dweight, dbias = _ops.plain_backward(rows, rows, mean, rstd, weight, [1], [1], False)
     assert dx.placements == (Shard(0),)
     assert dweight.placements == dbias.placements == (Partial(),)
     columns = distribute_tensor(torch.randn(6, 8), mesh, [Shard(1)])
-    y, _, _ = _ops.forward(columns, weight, None, [1], [1], 1e-5, False, True)
+    y, _, _ = _ops.plain_forward(columns, weight, None, [1], [1], 1e-5, False)
     assert y.placements == (Replicate(),)

@@ -268,38 +268,47 @@ x, row = torch.randn(2, 3, 4), torch.zeros(2, 3, 1)
 forward, backward, statistics = (
     getattr(torch.ops.planish, "norm_" + name) for name in ("forward", "backward", "statistics"))
 
-def forward_of(x=x, weight=None, bias=None, reduce=(2,), affine=(2,), eps=1e-5, activation=0):
-    return forward(x, weight, bias, reduce, affine, eps, False, False, activation)
+def forward_of(x=x, weight=None, bias=None, reduce=4, affine=4, eps=1e-5, options=0, split=0):
+    none = [None] * 4
+    axes = reduce | affine << 16
+    return forward(x, *none, weight, bias, *none[1:], axes, options, split, eps, 0.0)
 
-def backward_of(dy=x, x=x, mean=row, rstd=row, weight=None, reduce=(2,), affine=(2,), activation=0,
-                wanted=(True, False, False)):
-    return backward(dy, x, mean, rstd, weight, reduce, affine, False, wanted, None, activation)
+def backward_of(dy=x, x=x, mean=row, rstd=row, weight=None, reduce=4, affine=4, options=1 << 16,
+                split=0):
+    none = [None] * 5
+    axes = reduce | affine << 16
+    return backward(dy, x, rstd, mean, *none, weight, *none[1:], axes, options, split, 0.0)
 
 tensors = {
     "no axes": torch.tensor(1.0), "too few axes": torch.ones(4), "int": x.int(), "bool": x > 0,
     "complex": torch.ones(2, 3, 4, dtype=torch.cfloat), "sparse": torch.eye(3).to_sparse(),
     "17 axes": torch.ones([1] * 17),
 }
-lists = {"out of range": [3], "negative": [-1], "long": [0] * 65, "very long": [0] * 10**5,
-         "large": [2**62], "small": [-2**63]}
+sets = {"out of range": 8, "none of them": 0, "many": 2**16 - 1}
 wrong = {}
 for name, t in tensors.items():
     for role in ("x", "weight", "bias")[: 1 if name == "too few axes" else 3]:
         wrong[f"forward {role} {name}"] = lambda role=role, t=t: forward_of(**{role: t})
     for role in ("dy", "x", "mean", "rstd", "weight")[: 4 if name == "too few axes" else 5]:
         wrong[f"backward {role} {name}"] = lambda role=role, t=t: backward_of(**{role: t})
-    wrong[f"statistics {name}"] = lambda t=t: statistics(t, [2])
-for name, axes in lists.items():
-    for role in ("reduce", "affine"):
+    wrong[f"statistics {name}"] = lambda t=t: statistics(t, 4)
+for name, axes in sets.items():
+    for role in ("reduce", "affine") if axes else ("reduce",):
         wrong[f"forward {role} {name}"] = lambda r=role, a=axes: forward_of(**{r: a})
         wrong[f"backward {role} {name}"] = lambda r=role, a=axes: backward_of(**{r: a})
     wrong[f"statistics {name}"] = lambda a=axes: statistics(x, a)
-for number in (-1, 5, 2**31, 2**32, 2**40):
-    wrong[f"forward activation {number}"] = lambda n=number: forward_of(activation=n)
-    wrong[f"backward activation {number}"] = lambda n=number: backward_of(activation=n)
+wrong["forward axes beyond all"] = lambda: forward(
+    x, *[None] * 9, 4 | -(2**63), 0, 0, 1e-5, 0.0)
+for name, options in {"activation 5": 5 << 8, "activation 15": 15 << 8, "offset": 2 << 12,
+                      "no dtype": 100 << 24, "int8": 2 << 24, "int64": 5 << 24}.items():
+    wrong[f"forward {name}"] = lambda o=options: forward_of(options=o)
+    if "act" in name or "offset" in name:
+        wrong[f"backward {name}"] = lambda o=options: backward_of(options=o | 1 << 16)
+for split in (-3, 2, 5, 2**40, -2**63, 2**63 - 1):
+    wrong[f"forward split {split}"] = lambda s=split: forward_of(split=s)
+    wrong[f"backward split {split}"] = lambda s=split: backward_of(split=s)
 wrong["forward eps"] = lambda: forward_of(eps=float("nan"))
-wrong["backward wanted"] = lambda: backward_of(wanted=[True] * 9)
-wrong["no reduce"] = lambda: forward_of(reduce=[])
+wrong["backward wanted"] = lambda: backward_of(options=255 << 16)
 planish.enable()
 wrong["no groups"] = lambda: torch.ops.aten.native_group_norm(x, None, None, 2, 3, 4, 0, 1e-5)
 wrong["no groups backward"] = lambda: torch.ops.aten.native_group_norm_backward(
@@ -345,7 +354,7 @@ def numbers(*values):
     return handle
 
 def failed(name, *stack):
-    values = (ctypes.c_uint64 * max(len(stack), 3))(*stack)
+    values = (ctypes.c_uint64 * max(len(stack), 8))(*stack)
     version = ctypes.c_uint64(2 << 56 | 10 << 48)
     return libtorch.torch_call_dispatcher(name.encode(), b"", values, version)
 
@@ -355,7 +364,7 @@ def row(makes):
 
 calls = {
     "planish::norm_backward": lambda dy, x, mean, rstd: (
-        dy, x, mean, rstd, 0, numbers(1), numbers(1), 0, numbers(1, 0, 0), 0, 0),
+        dy, x, rstd, *[0] * 11, 2 | 2 << 16, 1 | 1 << 16, 0, 0),
     "aten::native_layer_norm_backward": lambda dy, x, mean, rstd: (
         dy, x, numbers(3), mean, rstd, 0, 0, numbers(1, 0, 0)),
     "aten::native_group_norm_backward": lambda dy, x, mean, rstd: (
@@ -364,11 +373,11 @@ calls = {
 planish.enable()
 for name, arguments in calls.items():
     assert not failed(name, *arguments(*row([tensor] * 4)))
-    for place in range(4):
+    for place in (0, 1, 3) if "planish" in name else range(4):
         makes = [undefined if i == place else tensor for i in range(4)]
         assert failed(name, *arguments(*row(makes))), (name, place)
-assert failed("planish::norm_statistics", undefined(), numbers(1))
-assert failed("planish::norm_forward", undefined(), 0, 0, numbers(1), numbers(1), 0, 0, 0, 0)
+assert failed("planish::norm_statistics", undefined(), 2)
+assert failed("planish::norm_forward", undefined(), *[0] * 9, 2, 0, 0, 0, 0)
 """
 
 

@@ -276,8 +276,8 @@ def test_a_function_breaks_a_graph(name: str) -> None:
 
 X = torch.randn(2, 3, 8)
 WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
-    ("p of 1", lambda: planish.add_rms_norm(X, X, dropout_p=1.0), ValueError,
-     r"add_rms_norm: dropout_p is 1.0; wanted a probability of at least 0 and below 1"),
+    ("p above 1", lambda: planish.add_rms_norm(X, X, dropout_p=1.5), ValueError,
+     r"add_rms_norm: dropout_p is 1.5; wanted a probability, from 0 to 1"),
     ("p of nan", lambda: planish.add_layer_norm(X, X, dropout_p=float("nan")), ValueError,
      "dropout_p is nan"),
     ("p below 0", lambda: planish.AddRMSNorm(8, dropout_p=-0.1), ValueError, "dropout_p is -0.1"),

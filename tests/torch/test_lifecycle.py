@@ -223,6 +223,27 @@ def test_a_child_process_cannot_run_or_disable() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("first", ["import planish, torch", "import torch, planish"])
+@pytest.mark.parametrize("then", ["", "planish.enable()"])
+def test_importing_or_enabling_leaves_a_process_that_cannot_fork(first: str, then: str) -> None:
+    """A process in which threads of GNU's OpenMP have run hangs in its child's first region."""
+    program = f"""
+{first}
+import os, signal, sys
+{then}
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    torch.set_num_threads(2)
+    y = planish.layer_norm(torch.randn(512, 4096), -1) + torch.randn(512, 4096)
+    os._exit(0 if torch.isfinite(y).all() and torch.get_num_threads() == 2 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run_python(program)
+    assert done.returncode == 0, done.stderr
+
+
 def test_exit_while_enabled_crashes_or_enabling_prints() -> None:
     program = """
 import torch, planish, torch.nn.functional as F

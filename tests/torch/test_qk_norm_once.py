@@ -9,7 +9,7 @@ import pytest
 
 import planish
 import torch
-from planish import _pairs, _stages
+from planish import _call, _ops, _pairs, _stages
 from torch import Tensor
 
 EPS = 1e-6
@@ -137,22 +137,17 @@ def test_derivatives_of_both_orders(kind: str, offset: float) -> None:
 def test_the_operators_keep_torchs_rules(rms: bool) -> None:
     qkv, (q_weight, k_weight) = packed(torch.float64, 8), weights(torch.float64, True, 8)
     q, k = parts(qkv)
-    arguments = q, k, q_weight, k_weight, EPS, rms, 0
-    for save in (True, False):
-        given = (
-            (*arguments, save)
-            if save
-            else (*(t.detach() for t in arguments[:4]), EPS, rms, 0, save)
-        )
-        torch.library.opcheck(torch.ops.planish.norm_pair.default, given)
-    results = torch.ops.planish.norm_pair(*arguments, True)
+    tensors = q, k, q_weight, k_weight
+    saving, alone = (_call.pack_options(rms=rms, save=save) for save in (True, False))
+    torch.library.opcheck(_ops.PAIR, (*tensors, saving, EPS))
+    torch.library.opcheck(_ops.PAIR, (*(t.detach() for t in tensors), alone, EPS))
+    results = _ops.PAIR(*tensors, saving, EPS)
     _, mean, rstd, _, second_mean, second_rstd = (t if t is None else t.detach() for t in results)
     gradients = torch.randn_like(q).requires_grad_(), torch.randn_like(k).requires_grad_()
-    for wanted in ([True] * 4, [True, False, False, True], [False, False, True, False]):
+    for wanted in (0b1111, 0b1001, 0b0100):
         given = (*gradients, q, k, mean, second_mean, rstd, second_rstd, q_weight, k_weight)
-        torch.library.opcheck(
-            torch.ops.planish.norm_pair_backward.default, (*given, rms, 0, wanted)
-        )
+        options = _call.pack_options(rms=rms, save=False, wanted=wanted)
+        torch.library.opcheck(_ops.PAIR_BACKWARD, (*given, options))
 
 
 def test_compiled_it_is_one_operator() -> None:
@@ -243,11 +238,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="cast"):
         planish.qk_norm(q, k, None, None, EPS, cast="never")
     with pytest.raises(RuntimeError, match="weight"):
-        torch.ops.planish.norm_pair(q, k, torch.randn(32), None, EPS, True, 0, False)
-    with pytest.raises(RuntimeError, match="wanted"):
-        rstd = torch.ones(2, 3, 8, 1), torch.ones(2, 3, 2, 1)
-        given = (q, k, q, k, None, None, *rstd, None, None, True, 0)
-        torch.ops.planish.norm_pair_backward(*given, [True])
+        _ops.PAIR(q, k, torch.randn(32), None, _call.pack_options(rms=True), EPS)
 
 
 def test_many_shapes_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,16 @@ def test_the_versions_of_the_library_and_the_package_differ() -> None:
     assert found("pyproject.toml", r"^dynamic = \[(\"version\")\]")
 
 
+def test_the_least_versions_of_the_tools_are_not_told() -> None:
+    (meson,) = found("meson.build", r"^  meson_version: '>=([\d.]+)',$")
+    (python,) = found("pyproject.toml", r'^requires-python = ">=([\d.]+)"$')
+    assert found("pyproject.toml", r'"meson>=([\d.]+)"') == [meson]
+    assert found("Makefile", r'"meson>=([\d.]+)"') == [meson]
+    assert found("Makefile", r"Python ([\d.]+) or newer is needed") == [python]
+    assert found("docs/guide/install.md", r"meson ([\d.]+) or newer") == [meson]
+    assert found("docs/guide/install.md", r"make, Python ([\d.]+) or newer") == [python]
+
+
 def test_this_system_is_refused() -> None:
     assert _library.refusal() == ""
 

@@ -217,10 +217,11 @@ def test_other_mathematics_is_taken_or_left_unsaid(cls: type[Llama]) -> None:
     assert entry.what
 
 
-def test_a_class_that_is_called_no_norm_is_taken() -> None:
-    with pytest.warns(UserWarning, match="no norms that are modules"):
-        module = planish.replace(Llama(32))
-    assert type(module) is Llama
+def test_a_class_that_is_called_no_norm_is_left_though_it_is_one() -> None:
+    module = planish.replace(Llama(32))
+    assert [entry.what for entry in planish.replaced(module).taken] == [
+        "RMS norm, order of rounding 'xhat'"
+    ]
 
 
 def test_what_was_not_proven_does_not_run_the_modules_own_forward() -> None:

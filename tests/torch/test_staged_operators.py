@@ -15,11 +15,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import planish
 import torch
-from planish import _asked, _prepared, _staged_ops
+from planish import _asked, _call, _ops, _quantized_calls, _stage_calls
 from planish._library import ERROR_OVERLAP, ERROR_UNAVAILABLE, library
 from torch import Tensor
 
-FORWARD, BACKWARD = "planish::staged_norm", "planish::staged_norm_backward"
+FORWARD = "planish::norm_forward (stages)"
+BACKWARD = "planish::norm_backward (stages)"
 QUANTIZED, INTO = "planish::quantized_norm", "planish::norm_into"
 
 
@@ -41,9 +42,15 @@ def arguments(dtype: torch.dtype, **around: Any) -> tuple[Any, ...]:
     column = [2] if around.get("column_scale") is not None else []
     modulation = [0, 2] if around.get("scale") is not None else []
     sums = around.get("sum_dtype")
-    rest = around.get("activation", 0), around.get("gate_before", False), False, p, dtype, sums
-    x = leaf(2, 3, 8, dtype=dtype)
-    return x, *given, [2], [2], column, modulation, 1e-5, rms, 1, *rest
+    options = {
+        "activation": around.get("activation", 0),
+        "gate_before": around.get("gate_before", False),
+        "weight_offset": 1,
+        "dtype": dtype,
+        "sum_dtype": sums,
+    }
+    call = _call.make_call([2], [2], column, modulation, eps=1e-5, dropout_p=p, rms=rms, **options)
+    return leaf(2, 3, 8, dtype=dtype), *given, *call
 
 
 def stages(dtype: torch.dtype) -> dict[str, tuple[Any, ...]]:
@@ -72,9 +79,10 @@ def stages(dtype: torch.dtype) -> dict[str, tuple[Any, ...]]:
 @pytest.mark.parametrize("name", stages(torch.float32))
 def test_operators_fail_opcheck(name: str, dtype: torch.dtype) -> None:
     given = stages(dtype)[name]
-    torch.library.opcheck(_staged_ops.FORWARD, given)
-    y, total, mean, rstd = _staged_ops.FORWARD(*given)
+    torch.library.opcheck(_ops.FORWARD, given)
+    y, total, mean, rstd = _ops.FORWARD(*given)
     x, residual, row_scale, column, rng, weight, bias, scale, shift, gate = given[:10]
+    call = _call.Call(*given[10:])
     s = x if total is None else total
     bias = bias if scale is not None or gate is not None else None
     wanted = [
@@ -88,29 +96,38 @@ def test_operators_fail_opcheck(name: str, dtype: torch.dtype) -> None:
         gate is not None,
     ]
     back = (
-        *(torch.randn_like(y).requires_grad_(), s.detach().requires_grad_(), mean, rstd),
+        *(torch.randn_like(y).requires_grad_(), s.detach().requires_grad_(), rstd, mean),
         *(None if total is None else torch.randn_like(total), x if column is not None else None),
         *(row_scale, column, rng, weight, bias, scale, shift, gate),
-        *(*given[10:14], *given[15:19], given[20], x.dtype, x.dtype, wanted),
+        call.axes,
+        _call.backward_options(
+            call.options, sum(w << i for i, w in enumerate(wanted)), dtype, dtype
+        ),
+        *(call.split, call.dropout_p),
     )
-    torch.library.opcheck(_staged_ops.BACKWARD, back)
+    torch.library.opcheck(_ops.BACKWARD, back)
 
 
 @pytest.mark.parametrize("block", [0, 4])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_the_quantised_operator_fails_opcheck(block: int, transposed: bool) -> None:
     x, w = torch.randn(2, 4, 8), torch.randn(8)  # eight rows: transposed scales without padding
-    options = block, False, False, transposed and block > 0, 0.0, 0.0
+    more = _call.TRANSPOSED if transposed and block else 0
+    axes, rest = _call.pack_axes([2], [2]), (1e-5, block, 0.0, 0.0)
     for scale, sums in ((None, None), (torch.tensor(0.5), torch.float32)):
         residual = None if sums is None else torch.randn(2, 4, 8)
-        given = x, residual, w, None, scale, [2], [2], 1e-5, True, 0, torch.int8, *options, sums
-        torch.library.opcheck(_staged_ops.QUANTIZED, given)
+        options = _call.pack_options(
+            rms=True, save=False, dtype=torch.int8, sum_dtype=sums, more=more
+        )
+        given = x, residual, w, None, scale, axes, options, *rest
+        torch.library.opcheck(_ops.QUANTIZED, given)
 
 
 def test_the_operator_in_place_fails_opcheck() -> None:
     x, w = torch.randn(3, 8), torch.randn(8)
-    given = (x, torch.randn(3, 8), w, None, None, [1], [1], 1e-5, True, 0)
-    torch.library.opcheck(_staged_ops.INTO, (*given, torch.empty(3, 8), torch.empty(3, 8)))
+    options = _call.pack_options(rms=True, save=False)
+    given = (x, torch.randn(3, 8), w, None, None, _call.pack_axes([1], [1]), options, 1e-5)
+    torch.library.opcheck(_ops.INTO, (*given, torch.empty(3, 8), torch.empty(3, 8)))
 
 
 # ---- Derivatives --------------------------------------------------------------------------------
@@ -221,7 +238,7 @@ def test_what_the_library_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch
     x, r = leaf(4, 8), leaf(4, 8)
     wanted = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
     monkeypatch.setattr(_asked, "_known", {})
-    monkeypatch.setattr(_prepared, "_calls", {})
+    monkeypatch.setattr(_stage_calls, "_calls", {})
     monkeypatch.setattr(_asked, "_ask", lambda *_: False)
     calls = Calls()
     found = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
@@ -236,7 +253,7 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
         name: DERIVED[name] for name in ("dropout", "gate and residual", "groups, gate before")
     }
     leaves = leaf(2, 3, 6), leaf(2, 3, 6), leaf(6), leaf(2, 1, 6)
-    from planish import _staged_derivatives
+    from planish import _derivatives
 
     def run(case: Callable[..., Any]) -> Any:
         ys = case(*leaves)
@@ -257,13 +274,12 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
     class Operators:
         class ops:
             class planish:
-                staged_norm_backward = Operator
+                norm_backward = Operator
 
         def __getattr__(self, name: str) -> Any:
             return getattr(torch, name)
 
-    monkeypatch.setattr(_staged_derivatives, "torch", Operators())
-    monkeypatch.setattr(_prepared, "_backward_op", Refused._op)
+    monkeypatch.setattr(_derivatives, "torch", Operators())
     with pytest.raises(RuntimeError, match="no kernel"):  # by its words it is not known
         run(cases["dropout"])
     monkeypatch.setattr(type(library()), "take_thrown", lambda _: ERROR_UNAVAILABLE)
@@ -277,11 +293,12 @@ def test_a_thrown_status_is_a_number() -> None:
     """It is kept for whoever catches the exception, once, and for the thread that threw."""
     rows = torch.randn(5, 8)
     x, out = rows[:4], rows[1:]
+    call = _quantized_calls._last(x, None), _call.pack_options(rms=True, save=False)
     library().take_thrown()
 
     def refused(seen: list[int]) -> None:
         with pytest.raises(RuntimeError, match="y shares memory with x"):
-            torch.ops.planish.norm_into(x, *[None] * 4, [1], [1], 1e-5, True, 0, out, None)
+            torch.ops.planish.norm_into(x, *[None] * 4, *call, 1e-5, out, None)
         seen.append(library().take_thrown())
 
     seen: list[int] = []
@@ -292,7 +309,7 @@ def test_a_thrown_status_is_a_number() -> None:
     thread.join()
     assert seen == [ERROR_OVERLAP] * 2 and library().take_thrown() == 0
     with pytest.raises(RuntimeError):  # not one of planish's refusals
-        torch.ops.planish.norm_into(x, *[None] * 4, [1], [1], 1e-5, True, 3.5, out, None)
+        torch.ops.planish.norm_into(x, *[None] * 4, *call, "eps", out, None)
     assert library().take_thrown() == 0
 
 
@@ -323,8 +340,8 @@ def test_the_operators_alone_have_silent_tangents() -> None:
     given = stages(torch.float64)["residual"]
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(given[0].detach(), torch.randn(2, 3, 8).double())
-        with pytest.raises(NotImplementedError, match=r"staged_norm.*forward-mode"):
-            _staged_ops.FORWARD(dual, *given[1:])
+        with pytest.raises(NotImplementedError, match=r"norm_forward.*forward-mode"):
+            _ops.FORWARD(dual, *given[1:])
 
 
 @pytest.mark.parametrize("name", DERIVED)
@@ -340,7 +357,7 @@ def test_a_compiled_function_is_another(name: str) -> None:
 
     torch._dynamo.reset()
     torch.compile(DERIVED[name], backend=backend, fullgraph=True)(*leaves)
-    assert targets.count("planish.staged_norm.default") == 1, targets
+    assert targets.count("planish.norm_forward.default") == 1, targets
     results = []
     for run in (DERIVED[name], torch.compile(DERIVED[name], backend="aot_eager", fullgraph=True)):
         ys = run(*leaves)
@@ -376,7 +393,7 @@ def mesh() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", [name for name in DERIVED if not name.startswith("groups")])
+@pytest.mark.parametrize("name", DERIVED)
 def test_distributed_tensors_raise_or_are_wrong(mesh: Any, name: str) -> None:
     leaves = [leaf(*s, dtype=torch.float32) for s in ((2, 3, 6), (2, 3, 6), (6,), (2, 1, 6))]
     kinds = [Shard(0), Shard(0), Replicate(), Shard(0)]

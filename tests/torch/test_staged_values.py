@@ -13,10 +13,11 @@ from support import FLOATS, Calls
 
 import planish
 import torch
-from planish import _pairs, _prepared, _staged, _staged_composite
+from planish import _formulas, _pairs, _quantized_calls, _stage_calls
 from torch import Tensor
 
-FORWARD, BACKWARD = "planish::staged_norm", "planish::staged_norm_backward"
+FORWARD = "planish::norm_forward (stages)"
+BACKWARD = "planish::norm_backward (stages)"
 #: Of queries and keys.
 PAIR, PAIR_BACKWARD = "planish::norm_pair", "planish::norm_pair_backward"
 HALVES = [torch.bfloat16, torch.float16]
@@ -26,12 +27,12 @@ HALVES = [torch.bfloat16, torch.float16]
 def composed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within it every function is the composition that it is without kernels."""
     with monkeypatch.context() as patch:
-        for name in ("norm", "quantized"):
-            patch.setattr(_staged, name, lambda *_, **__: None)
-        patch.setattr(_prepared, "run", lambda *_: None)
+        for name in ("norm", "known"):
+            patch.setattr(_stage_calls, name, lambda *_, **__: None)
+        patch.setattr(_quantized_calls, "quantized", lambda *_, **__: None)
         for name in ("known", "norms"):
             patch.setattr(_pairs, name, lambda *_: None)
-        patch.setattr(_staged, "norm_into", lambda *_, **__: False)
+        patch.setattr(_quantized_calls, "norm_into", lambda *_, **__: False)
         yield
 
 
@@ -242,7 +243,7 @@ def test_philox_is_not_the_one_of_its_paper() -> None:
             low, high = 0, 2**32
             while high - low > 1:  # the word, by the probabilities at which it is kept
                 middle = (low + high) // 2
-                kept = bool(_staged_composite.keep_of(rng, (4,), middle / 2**32)[place])
+                kept = bool(_formulas.keep_of(rng, (4,), middle / 2**32)[place])
                 low, high = (middle, high) if kept else (low, middle)
             words.append(low)
         return words
@@ -260,7 +261,7 @@ def test_a_mask_is_not_philox_of_seed_offset_and_place(shape: tuple[int, ...], p
     torch.manual_seed(11)
     total = planish.add_layer_norm(x, zeros, dropout_p=p)[1]
     assert torch.equal(torch.get_rng_state(), state)
-    keep = _staged_composite.keep_of(rng, shape, p)
+    keep = _formulas.keep_of(rng, shape, p)
     assert torch.equal(total != 0, keep)
     assert torch.equal(total, keep * torch.tensor(1 / (1 - p)).float())
     (dx,) = torch.autograd.grad(total.sum(), x)

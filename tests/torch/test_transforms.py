@@ -17,7 +17,7 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 import planish
 import torch
-from planish import _enable, _ops
+from planish import _ops
 from torch import Tensor, nn
 
 Function = Callable[[Tensor], Tensor]
@@ -122,14 +122,6 @@ CASES: dict[str, tuple[Function, Function, tuple[int, ...]]] = {
 }
 
 
-#: While enabled these are torch's layer_norm.
-THROUGH_TORCH = ("layer_norm, last axis", "weight_standardize", "LayerNorm")
-
-
-def _ops_enabled() -> bool:
-    return _enable.is_enabled("layer_norm")
-
-
 @pytest.fixture(params=[False, True], ids=["off", "enabled"], autouse=True)
 def _switch(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param:
@@ -195,8 +187,6 @@ def test_vmap_raises_or_is_wrong(name: str, in_dims: int) -> None:
 def test_derivatives_of_third_order_are_wrong(name: str) -> None:
     f, reference, shape = CASES[name]
     constants = inputs(shape, 4)
-    if name in THROUGH_TORCH and _ops_enabled():
-        pytest.skip("torch's own operator, whose third derivative takes mean and rstd as constants")
 
     def derivatives(g: Function) -> list[Tensor]:
         x = constants[0].clone().requires_grad_()

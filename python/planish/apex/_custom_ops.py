@@ -8,10 +8,12 @@ modules do not go through them: a custom operator costs the host tens of microse
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from planish import _ops
 from planish.apex import _kernels, _recovery, fused_layer_norm_cuda
 from torch import Tensor
 
@@ -106,7 +108,10 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
         y, *statistics = output
         weight, bias = (*parameters, None, None)[:2]
         enough = memory_efficient and _recovery.y_is_enough(y.dtype, weight, bias)
-        ctx.memory_efficient = enough
+        ctx.memory_efficient, ctx.own = enough, None
+        if enough:
+            ctx.own = None if weight is None else weakref.ref(weight)
+            parameters = [_recovery.copied(parameter) for parameter in parameters]
         if enough and not rms:
             statistics[0] = None  # type: ignore[call-overload]
         ctx.save_for_backward(y if enough else x, *statistics, *parameters)
@@ -114,20 +119,15 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
     def differentiate(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
         kept, *rest = ctx.saved_tensors
         statistics, parameters = rest[:given], rest[given:]
+        if ctx.memory_efficient:
+            _recovery.may_have_changed(None if ctx.own is None else ctx.own())
+            weight, bias = (*parameters, None, None)[:2]
+            statistics[-1] = _recovery.proven(statistics[-1], kept.dtype, weight, bias)
         found = bwd(dy, *statistics, kept, ctx.shape, *parameters, ctx.eps, ctx.memory_efficient)
         return *(found if affine else (found,)), None, None, None
 
     fwd.register_autograd(differentiate, setup_context=keep)
     return {f"{kind}_fwd": fwd, f"{kind}_bwd": bwd}
-
-
-def _split(x: Tensor, G: int) -> Tensor:
-    """(N, C, H, W) seen as (N, G, C / G, H, W), channels last or not."""
-    return x.view(x.shape[0], G, -1, *x.shape[2:])
-
-
-def _grouped(x: Tensor, G: int, *parameters: Tensor) -> tuple[Tensor, ...]:
-    return _split(x, G), *(p.view(G, -1) for p in parameters)
 
 
 _AXES: tuple[list[int], list[int]] = [2, 3, 4], [1, 2]
@@ -166,11 +166,11 @@ def _define_group_norm() -> dict[str, Any]:
     ) -> tuple[Tensor, Tensor]:
         _check_group_norm(x, G, weight, bias, passes)
         code = _SILU if activation(act) else 0
-        grouped = _grouped(x, G, weight, bias)
-        y, mean, rstd = torch.ops.planish.norm_forward(
-            *grouped, *_AXES, float(eps), False, True, code
+        y, mean, rstd = _ops.plain_forward(
+            x, weight, bias, *_AXES, float(eps), False, activation=code, split=G
         )
-        return y.reshape(x.shape), torch.stack([mean, rstd]).flatten()
+        assert mean is not None
+        return y, torch.stack([mean, rstd]).flatten()
 
     def fprop_fake(x: Tensor, G: int, *rest: Any) -> tuple[Tensor, Tensor]:
         act = rest[3] if len(rest) > 3 else None
@@ -191,25 +191,23 @@ def _define_group_norm() -> dict[str, Any]:
         use_group_norm_v2: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         code = _SILU if activation(act) else 0
-        grouped, w, b = _grouped(x, G, weight, bias)
         mean, rstd = sums.view(2, x.shape[0], G, 1, 1, 1)
-        dx, dweight, dbias = torch.ops.planish.norm_backward(
-            _split(grad_output, G),
-            grouped,
+        dx, dweight, dbias = _ops.plain_backward(
+            grad_output,
+            x,
             mean,
             rstd,
-            w,
+            weight,
             *_AXES,
             False,
-            [True] * 3,
-            b if code else None,
-            code,
+            bias=bias if code else None,
+            activation=code,
+            split=G,
         )
-        return (
-            dx.reshape(x.shape),
-            dweight.flatten(),
-            _kernels.as_dtype(dbias.flatten(), bias.dtype),
-        )
+        assert dx is not None
+        assert dweight is not None
+        assert dbias is not None
+        return dx, dweight, _kernels.as_dtype(dbias, bias.dtype)
 
     def bprop_fake(
         grad_output: Tensor, sums: Tensor, x: Tensor, G: int, weight: Tensor, bias: Tensor, *_: Any

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 
 import torch
-from planish import _enable
+from planish import _enable, _layer_norm
 from planish import _functional as planish_functions
+from planish._arguments import check_floats, check_optional, check_tensor
+from planish._ways import is_hooked, needs_graph
 from planish.apex import _autocast_utils, _functions, _kernels, _recovery
 from torch import Tensor
 
@@ -31,6 +33,8 @@ def _torch_norm(
     dtype: torch.dtype,
 ) -> Tensor:
     """torch's operators, which do not all take parameters of another dtype than x."""
+    function = "fused_rms_norm" if rms else "fused_layer_norm"
+    check_floats(function, input=x, weight=weight, bias=bias)
     widest = x.dtype
     for parameter in (weight, bias):
         if parameter is not None:
@@ -98,12 +102,13 @@ def _eager(
     device: str,
 ) -> Tensor:
     """Without memory_efficient and autocast."""
-    if all(p is None or p.dtype == x.dtype for p in (weight, bias)):
+    hooked = is_hooked() and needs_graph(x, weight, bias)
+    if not hooked and all(p is None or p.dtype == x.dtype for p in (weight, bias)):
         # torch's operators, where they run on planish, without what is checked on the way there
         if rms and _enable.is_enabled("rms_norm", device):
             return torch.rms_norm(x, shape, weight, eps)
         if not rms and _enable.is_enabled("layer_norm", device):
-            return torch.layer_norm(x, shape, weight, bias, eps)
+            return _layer_norm.through_torch(x, shape, weight, bias, eps)
     return _norm(x, weight, bias, shape, eps, rms, mixed)
 
 
@@ -119,6 +124,14 @@ def fused_norm(
 ) -> Tensor:
     """LayerNorm, or RMSNorm (``rms``, without bias), over the last axes of x. Any parameter may be
     None. ``mixed``: the result has the dtype of the weight, else x's."""
+    if not (
+        isinstance(x, Tensor)
+        and (weight is None or isinstance(weight, Tensor))
+        and (bias is None or isinstance(bias, Tensor))
+    ):
+        function = "fused_rms_norm" if rms else "fused_layer_norm"
+        check_tensor(function, "input", x)
+        check_optional(function, weight=weight, bias=bias)
     device = "cpu" if x.is_cpu else x.device.type
     given = normalized_shape
     shape = (given,) if isinstance(given, int) else tuple(given)
@@ -137,5 +150,5 @@ def fused_norm(
             and _kernels.runs(x, weight, bias)
             and _recovery.y_is_enough(_kernels.result_dtype(x, weight, mixed), *own)
         ):
-            return _functions.norm_from_y(x, weight, bias, shape, eps, rms, mixed)
+            return _functions.norm_from_y(x, weight, bias, shape, eps, rms, mixed, own[0])
         return _eager(x, weight, bias, shape, eps, rms, mixed, device)

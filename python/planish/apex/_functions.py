@@ -8,6 +8,7 @@ derivatives and says so. Without it the backward may be differentiated once more
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,22 +46,36 @@ def _forward(
     memory_efficient: bool,
     rms: bool,
     mixed: bool = False,
-    enough: bool = False,
+    own: Any = None,
 ) -> Tensor:
-    """``enough``: that y is is known already."""
+    """``own``: a reference to the weight by which y is known to be enough already."""
     with _below_autograd():
         y, mean, rstd = _kernels.forward(x, weight, bias, shape, eps, rms, mixed)
+    enough = own is not None
     if memory_efficient and not enough and any(ctx.needs_input_grad):
         enough = _recovery.y_is_enough(y.dtype, weight, bias)
-    ctx.from_y = enough
-    kept = y if ctx.from_y else x
+        own = _reference(weight)
+    ctx.from_y, ctx.own = enough, own
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    kept = x
+    if enough:
+        kept, weight, bias = y, _recovery.copied(weight), _recovery.copied(bias)
+    else:
+        bias = None  # of no use to the backward
     ctx.save_for_backward(kept, weight, bias, None if ctx.from_y or rms else mean, rstd)
     ctx.shape, ctx.rms, ctx.dtype = tuple(shape), rms, x.dtype
     return y
 
 
+def _reference(weight: Tensor | None) -> Any:
+    return (lambda: None) if weight is None else weakref.ref(weight)
+
+
 def _backward(ctx: Any, dy: Tensor, needed: Sequence[bool]) -> Gradients:
     kept, weight, bias, mean, rstd = ctx.saved_tensors
+    if ctx.from_y:
+        _recovery.may_have_changed(ctx.own())
+        rstd = _recovery.proven(rstd, kept.dtype, weight, bias)
     arguments = dy, kept, mean, rstd, weight, bias, ctx.shape, ctx.rms, ctx.from_y, needed
     if not torch.is_grad_enabled():
         with _below_autograd():
@@ -72,6 +87,8 @@ def _backward(ctx: Any, dy: Tensor, needed: Sequence[bool]) -> Gradients:
         )
     else:
         dx, dweight, dbias = _kernels.backward(*arguments)
+    if dbias is not None and ctx.bias_dtype is not None:
+        dbias = _kernels.as_dtype(dbias, ctx.bias_dtype)
     return None if dx is None else _kernels.as_dtype(dx, ctx.dtype), dweight, dbias
 
 
@@ -199,12 +216,13 @@ class _FromY(torch.autograd.Function):
         eps: float,
         rms: bool,
         mixed: bool,
+        own: Any,
     ) -> Tensor:
-        return _forward(ctx, x, weight, bias, shape, eps, True, rms, mixed, enough=True)
+        return _forward(ctx, x, weight, bias, shape, eps, True, rms, mixed, own)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        return *_backward(ctx, grad_output, ctx.needs_input_grad[:3]), *(None,) * 4
+        return *_backward(ctx, grad_output, ctx.needs_input_grad[:3]), *(None,) * 5
 
 
 def norm_from_y(
@@ -215,9 +233,11 @@ def norm_from_y(
     eps: float,
     rms: bool,
     mixed: bool,
+    own: Tensor | None,
 ) -> Tensor:
-    """The norm whose backward is done from y alone."""
+    """The norm whose backward is done from y alone; ``own``: the parameter that ``weight`` is, or
+    was cast from."""
     y: Tensor = _FromY.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, shape, eps, rms, mixed
+        x, weight, bias, shape, eps, rms, mixed, _reference(own)
     )
     return y

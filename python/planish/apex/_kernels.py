@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 import torch
-from planish import _functional  # which defines the operators
+from planish import _functional, _ops
+from planish._arguments import check_floats, check_optional, check_tensor
 from planish.apex import _recovery
 from planish.apex._recovery import as_dtype
 from torch import Tensor
@@ -59,17 +60,19 @@ def forward(
     eps: float,
     rms: bool,
     mixed: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, and mean and rstd of each row; of an RMS norm mean has no elements."""
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """y, and mean and rstd of each row; an RMS norm has no mean."""
+    function = "rms_forward" if rms else "forward"
+    check_tensor(function, "input", x)
+    check_optional(function, weight=weight, bias=bias)
+    check_floats(function, input=x, weight=weight, bias=bias)
     shape = tuple(shape)
     check_shape(x, shape)
     dtype = result_dtype(x, weight, mixed)
     axes = list(range(x.dim() - len(shape), x.dim()))
     wide = as_dtype(x, torch.promote_types(x.dtype, dtype))
-    y, mean, rstd = torch.ops.planish.norm_forward(
-        wide, weight, bias, axes, axes, float(eps), rms, False
-    )
-    return as_dtype(y, dtype), mean.flatten(), rstd.flatten()
+    y, mean, rstd = _ops.plain_forward(wide, weight, bias, axes, axes, float(eps), rms, dense=True)
+    return as_dtype(y, dtype), None if mean is None else mean.flatten(), rstd.flatten()
 
 
 def backward(
@@ -87,6 +90,11 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx, dweight, dbias, each where wanted. dx has the dtype of ``x_or_y``, the others that of
     their parameter. ``smallest``: see :func:`planish.apex._recovery.recovered`."""
+    function = "rms_backward" if rms else "backward"
+    for name, given in (("dout", dy), ("input_or_output", x_or_y), ("invvar", rstd)):
+        check_tensor(function, name, given)
+    check_optional(function, mean=mean, weight=weight, bias=bias)
+    check_floats(function, dout=dy, input_or_output=x_or_y, invvar=rstd, weight=weight, bias=bias)
     shape = tuple(shape)
     check_shape(x_or_y, shape)
     rows = x_or_y.shape[: x_or_y.dim() - len(shape)]
@@ -103,9 +111,7 @@ def backward(
         mean = torch.zeros_like(rstd)
     elif mean is not None and not rms:
         mean = mean.view(kept)
-    if rms:
-        mean = rstd.new_empty(0)
-    dx, dweight, dbias = torch.ops.planish.norm_backward(
+    dx, dweight, dbias = _ops.plain_backward(
         dy, x, mean, rstd, weight, axes, axes, rms, list(wanted)
     )
     if dx is not None:

@@ -9,8 +9,16 @@ y was rounded to its dtype, so xhat comes back with an error of about
 where unit is the distance of the smallest numbers. The first part is the rounding that
 every norm's result has. The second grows without bound as a weight gets small beside its bias, and
 where a weight is 0 nothing of x is left in y. Apex divides by max(|weight|, eps) there, and its
-gradients are wrong. Here y is kept only where that second part is at most 1/4 for every weight, and
-x otherwise.
+gradients are wrong. Here y is kept only where that second part is at most ``_digits_lost`` times
+eps for every weight, and x otherwise.
+
+Weights change, and not all that change them tell torch (Megatron and DeepSpeed write through
+``.data``). So the weights of the forward are copied for the backward, beside y they are small, and
+whether they are large enough is looked at in every forward on the CPU. On a GPU the host would have
+to wait for that in every call: it is looked at again after what may have changed a weight, a write
+that torch counts or a backward. Should a weight have been written in secret between two forwards
+without a backward between them, the device finds that in the backward, from the copies, and the
+gradients are NaN rather than wrong.
 """
 
 from __future__ import annotations
@@ -22,10 +30,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 import torch
 from torch import Tensor
 
-__all__ = ["as_dtype", "recovered", "y_is_enough"]
-
-#: The largest error of xhat beyond that of y's own rounding.
-_LARGEST_ERROR = 0.25
+__all__ = ["as_dtype", "copied", "may_have_changed", "proven", "recovered", "y_is_enough"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -38,8 +43,14 @@ class _Answer(NamedTuple):
     enough: bool
 
 
-#: By weight. It is looked at again when a parameter was written.
+#: By weight, on devices that have to be waited for.
 _answers: Any = WeakIdKeyDictionary()
+
+
+def _digits_lost(dtype: torch.dtype) -> int:
+    """So many times larger than that of y's own rounding may the error of xhat be: of a half four
+    bits are given, of the others eleven."""
+    return 16 if dtype in (torch.float16, torch.bfloat16) else 2048
 
 
 def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -58,16 +69,19 @@ def _is_enough(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> Tenso
     info = torch.finfo(dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     unit = max(info.tiny * info.eps, torch.finfo(wide).tiny)
-    lost = Tensor.new_full(weight, (), unit, dtype=wide)
-    if bias is not None:
-        lost = lost + as_dtype(bias, wide).abs() * info.eps
-    enough: Tensor = (as_dtype(weight, wide).abs() * _LARGEST_ERROR >= lost).all()
-    return enough
+    room = as_dtype(weight, wide).abs() * (_digits_lost(dtype) * info.eps)
+    if bias is None:
+        return (room >= unit).all()
+    return (room >= as_dtype(bias, wide).abs() * info.eps + unit).all()
+
+
+def _has_to_be_waited_for(weight: Tensor) -> bool:
+    return not weight.is_cpu
 
 
 def _look_again(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> bool:
-    """Answers for this weight and for all others of its device that were written since: after an
-    optimizer's step the host waits for the device once, not once for each norm."""
+    """Answers for this weight and for all others of its device that may have changed since: after
+    an optimizer's step the host waits for the device once, not once for each norm."""
     due = [(weight, bias, dtype)]
     for other, answer in list(_answers.items()):
         stale = other.device == weight.device and other is not weight
@@ -83,14 +97,17 @@ def _look_again(dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> bool
 
 def y_is_enough(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether x can be had from y of this dtype, see above. On a GPU this waits for the weights,
-    once after each time that they were written; a CUDA graph, which may not wait and in which they
-    may change later, keeps x."""
+    once after each backward and each time that they were written; a CUDA graph, which may not wait
+    and in which they may change later, keeps x."""
     if torch.compiler.is_compiling():
         return False  # it decides what is kept
     if weight is None:
         return bias is None
     if type(weight) not in _PLAIN or weight.is_meta or torch._C._len_torch_dispatch_stack():
         return False  # there may be no numbers to look at
+    if not _has_to_be_waited_for(weight):
+        with torch.no_grad():
+            return bool(_is_enough(dtype, weight, bias))
     if weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     answer: _Answer | None = _answers.get(weight)
@@ -98,6 +115,25 @@ def y_is_enough(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) 
         known = answer.stamp == _stamp(weight, bias)
         return answer.enough if known else _look_again(dtype, weight, bias)
     return _look_again(dtype, weight, bias)
+
+
+def may_have_changed(weight: Tensor | None) -> None:
+    """After a backward a step may follow that writes to the weight in secret."""
+    if weight is not None and (answer := _answers.get(weight)) is not None:
+        _answers[weight] = answer._replace(stamp=())
+
+
+def copied(parameter: Tensor | None) -> Tensor | None:
+    """As it is in the forward, for the backward."""
+    return None if parameter is None else parameter.detach().clone()
+
+
+def proven(rstd: Tensor, dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """rstd, of which gradients are made; NaN on a device where y of the forward's weights turns out
+    not to be enough. The host does not wait for that."""
+    if weight is None or not _has_to_be_waited_for(weight):
+        return rstd
+    return torch.where(_is_enough(dtype, weight, bias), rstd, torch.nan)
 
 
 def recovered(

@@ -7,6 +7,7 @@ They have no derivatives of their own. y has gamma's dtype.
 from __future__ import annotations
 
 import torch
+from planish._arguments import check_tensor
 from planish.apex import _kernels
 from torch import Tensor
 
@@ -14,6 +15,8 @@ __all__ = ["ln_bwd", "ln_fwd"]
 
 
 def _check(x: Tensor, gamma: Tensor, function: str) -> None:
+    check_tensor(function, "x", x)
+    check_tensor(function, "gamma", gamma)
     if x.dim() != 2 or x.shape[1] != gamma.numel():
         raise RuntimeError(
             f"{function}: Expected x of two axes with {gamma.numel()} columns, one for each "
@@ -21,11 +24,12 @@ def _check(x: Tensor, gamma: Tensor, function: str) -> None:
         )
 
 
-def ln_fwd(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> list[Tensor]:
+def ln_fwd(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> list[Tensor]:
     """y, mean, 1 / sqrt(var + eps)."""
     _check(x, gamma, "ln_fwd")
     with torch.no_grad():
-        return list(_kernels.forward(x, gamma, beta, x.shape[1:], epsilon, False, True))
+        results = _kernels.forward(x, gamma, beta, x.shape[1:], epsilon, False, True)
+    return [result for result in results if result is not None]
 
 
 def ln_bwd(

@@ -42,7 +42,7 @@ def _forward(
 ) -> list[Tensor]:
     with torch.no_grad():
         y, mean, rstd = _kernels.forward(x, weight, bias, shape, eps, rms, mixed)
-    return [y, rstd] if rms else [y, mean, rstd]
+    return [y, rstd] if mean is None else [y, mean, rstd]
 
 
 def _backward(
@@ -71,14 +71,22 @@ def forward(input: Tensor, normalized_shape: Shape, epsilon: float) -> list[Tens
 
 
 def forward_affine(
-    input: Tensor, normalized_shape: Shape, gamma: Tensor, beta: Tensor, epsilon: float
+    input: Tensor,
+    normalized_shape: Shape,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    epsilon: float,
 ) -> list[Tensor]:
     """y in x's dtype, mean, rstd."""
     return _forward(input, normalized_shape, gamma, beta, epsilon, False, False)
 
 
 def forward_affine_mixed_dtypes(
-    input: Tensor, normalized_shape: Shape, gamma: Tensor, beta: Tensor, epsilon: float
+    input: Tensor,
+    normalized_shape: Shape,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    epsilon: float,
 ) -> list[Tensor]:
     """y in gamma's dtype, mean, rstd."""
     return _forward(input, normalized_shape, gamma, beta, epsilon, False, True)
@@ -140,14 +148,14 @@ def rms_forward(input: Tensor, normalized_shape: Shape, epsilon: float) -> list[
 
 
 def rms_forward_affine(
-    input: Tensor, normalized_shape: Shape, gamma: Tensor, epsilon: float
+    input: Tensor, normalized_shape: Shape, gamma: Tensor | None, epsilon: float
 ) -> list[Tensor]:
     """y in x's dtype, rstd."""
     return _forward(input, normalized_shape, gamma, None, epsilon, True, False)
 
 
 def rms_forward_affine_mixed_dtypes(
-    input: Tensor, normalized_shape: Shape, gamma: Tensor, epsilon: float
+    input: Tensor, normalized_shape: Shape, gamma: Tensor | None, epsilon: float
 ) -> list[Tensor]:
     """y in gamma's dtype, rstd."""
     return _forward(input, normalized_shape, gamma, None, epsilon, True, True)

@@ -2,6 +2,6 @@
 
 import sys
 
-from . import main
+from planish.cli import main
 
-sys.exit(main())
+sys.exit(main(["bench", *sys.argv[1:]]))

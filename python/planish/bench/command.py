@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planish import command_lines
+from planish.command_lines import PROGRAMS, UsageError, words
 
 from . import allocator, machine, plots, report
 from .accuracy import compare
@@ -24,20 +25,10 @@ from .providers.planish_c import PlanishBefore
 from .providers.processes import Workers
 from .providers.textbook import textbook_providers
 from .sweeps import SWEEPS, accuracy_cases, cases_of
-from .timing import CLOCK_VARIABLE, CLOCKS, QUICK, THOROUGH, Effort, clock_name
+from .timing import CLOCK_VARIABLE, QUICK, THOROUGH, Effort, clock_name
 
 # Compiles anew for each shape, or computes nothing that is not in the row beside it.
 SLOW_TO_PREPARE = ("torch-compile",)
-
-#: Benches with options of their own: the module here, and what it does.
-PROGRAMS = {
-    "switch": ("switch", "torch without and with planish.enable(): no norm may get slower"),
-    "apex": ("apex", "2048 x 128 to 1024 and 64 x 16 x 224 x 224, by module: torch, Apex, planish"),
-    "unfused": ("unfused", "the formula of before 2019 beside the fused, with its profile"),
-    "fused": ("fused", "norms with a residual, dropout, modulation, gate or fp8 around them"),
-    "norms": ("norms", "ConvNeXt and ResNet with six norms over their channels"),
-    "bert": ("bert", "training of BERT with each LayerNorm"),
-}
 
 
 @dataclass(frozen=True)
@@ -58,75 +49,18 @@ class Accuracy:
     ulp_p9999: float
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    p = argparse.ArgumentParser(
-        prog="planish bench",
-        description="Measures planish beside its peers, by turns, each result checked first.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="sweeps:\n"
-        + "".join(f"  {s.name:10}{s.what}\n" for s in SWEEPS.values())
-        + "  model     whole models: BERT, ConvNeXt, on a GPU ResNets; forward and training steps\n"
-        + "  accuracy  errors in ULP of every provider, by mean / std and by scale\n"
-        + "  all       every one of these\n\n"
-        + "with options of their own (planish bench NAME --help):\n"
-        + "".join(f"  {name:10}{what}\n" for name, (_, what) in PROGRAMS.items()),
-    )
-    p.add_argument(
-        "sweep", nargs="?", default="rows", choices=[*SWEEPS, "model", "accuracy", "all"]
-    )
-    p.add_argument("--quick", action="store_true", help="fewer shapes and trials: under a minute")
-    p.add_argument("--providers", help="comma-separated names; see --list")
-    p.add_argument(
-        "--before", metavar="LIBRARY", help="another libplanish.so, to be measured beside this one"
-    )
-    p.add_argument(
-        "--shapes", metavar="MxN,...", help="rows x columns in place of the sweep's own shapes"
-    )
-    p.add_argument("--dtype", help="comma-separated: f16, bf16, f32, f64")
-    p.add_argument("--kind", default="layer", help="comma-separated: layer, rms")
-    p.add_argument("--direction", default="forward,backward", help="comma-separated")
-    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    p.add_argument(
-        "--processes", type=int, default=0, help="cuda: compile ahead in so many processes"
-    )
-    p.add_argument("--only", default="", help="model: those whose name has one of these words")
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    p.add_argument(
-        "--scale", type=float, default=0.3, help="share of the free memory to use (default 0.3)"
-    )
-    p.add_argument("--out", type=Path, default=Path("bench-out"), help="folder for the files")
-    p.add_argument(
-        "--clock",
-        choices=list(CLOCKS),
-        default="wall",
-        help="cpu: seconds on a core, for a machine with other work; one thread only",
-    )
-    p.add_argument(
-        "--markdown", type=Path, metavar="JSON", help="print the tables of a run's file and stop"
-    )
-    p.add_argument("--list", action="store_true", help="name the providers and stop")
-    return p
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
+def parse(given: Sequence[str]) -> argparse.Namespace:
     """The options that the words give, and the words."""
-    return parser().parse_args(words, argparse.Namespace(words=list(words)))
-
-
-def _words(text: str | None, allowed: Sequence[str], option: str) -> list[str]:
-    words = [word for word in (text or "").split(",") if word]
-    for word in words:
-        if word not in allowed:
-            raise SystemExit(f"planish bench: {option}: {word!r} is none of {', '.join(allowed)}")
-    return words
+    found = command_lines.parse("bench", given)
+    found.words = list(given)
+    return found
 
 
 def choose(providers: Sequence[Provider], names: str | None, quick: bool) -> list[Provider]:
     """The providers asked for; all of them by default, but for those that take long to prepare
     where it must be quick."""
     if names:
-        wanted = _words(names, [p.name for p in providers], "--providers")
+        wanted = words(names, [p.name for p in providers], "--providers")
         return [p for p in providers if p.name in wanted]
     return [p for p in providers if not (quick and p.name in SLOW_TO_PREPARE)]
 
@@ -139,7 +73,7 @@ def shapes_of(text: str) -> list[tuple[int, int]]:
             return [(rows, cols) for rows, cols in pairs]
     except ValueError:
         pass
-    raise SystemExit(f"planish bench: --shapes: {text!r} is not like 4096x1024,16x8192")
+    raise UsageError(f"--shapes: {text!r} is not like 4096x1024,16x8192")
 
 
 def print_missing(providers: Sequence[Provider]) -> dict[str, str]:
@@ -220,9 +154,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Provider]) -> int:
     """Runs one sweep and writes its files."""
-    kinds: list[Any] = _words(arguments.kind, ["layer", "rms"], "--kind")
-    directions: list[Any] = _words(arguments.direction, ["forward", "backward"], "--direction")
-    dtypes = _words(arguments.dtype, list(DTYPE_BYTES), "--dtype")
+    kinds: list[Any] = words(arguments.kind, ["layer", "rms"], "--kind")
+    directions: list[Any] = words(arguments.direction, ["forward", "backward"], "--direction")
+    dtypes = words(arguments.dtype, list(DTYPE_BYTES), "--dtype")
     begin = time.perf_counter()
     context: dict[str, Any] = {
         "machine": machine.describe(),
@@ -293,18 +227,27 @@ def run_sweep(name: str, arguments: argparse.Namespace, providers: Sequence[Prov
     return int(any(getattr(r, "status", "ok") == "wrong" for r in records))
 
 
+def _tables_of(path: Path) -> str:
+    try:
+        return report.markdown(path)
+    except OSError as error:
+        raise UsageError(f"--markdown {path}: {error.strerror}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"--markdown {path}: this is no JSON that a sweep wrote") from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the bench in a process of its own, whose malloc keeps its pages (allocator.py)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in PROGRAMS:
-        module = importlib.import_module(f".{PROGRAMS[words[0]][0]}", __package__)
-        return int(module.main(words[1:]))
-    arguments = parse(words)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and given[0] in PROGRAMS:
+        module = importlib.import_module(f".{PROGRAMS[given[0]][0]}", __package__)
+        return int(module.main(given[1:]))
+    arguments = parse(given)
     if arguments.markdown:
-        print(report.markdown(arguments.markdown))
+        print(_tables_of(arguments.markdown))
         return 0
     if arguments.clock == "cpu" and arguments.threads != 1:
-        raise SystemExit("planish bench: --clock cpu counts all threads' seconds: use --threads 1")
+        raise UsageError("--clock cpu counts all threads' seconds: use --threads 1")
     if allocator.keeps_pages() or arguments.device == "cuda":
         return run(arguments)
     clock = {CLOCK_VARIABLE: arguments.clock}

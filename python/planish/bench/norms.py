@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from planish.command_lines import words
 from torch import Tensor, nn
 
 from ..models import Workload, convnext, resnet50
@@ -159,13 +160,13 @@ def ways_of(make: Callable[[], Workload], chosen: Sequence[str]) -> dict[str, Wa
 
 def run(arguments: argparse.Namespace) -> list[StepRow]:
     """Both models."""
-    chosen = [name for name in NORMS if not arguments.norms or name in arguments.norms.split(",")]
-    if not chosen:
-        raise SystemExit(f"planish bench norms: --norms: known are {', '.join(NORMS)}")
+    chosen = words(arguments.norms, list(NORMS), "--norms") or list(NORMS)
     effort = Effort(7, 0.3, 15.0 if arguments.quick else 60.0, patience=2.0)
     rows: list[StepRow] = []
-    for name, make in makers(arguments).items():
-        if arguments.models and name not in arguments.models.split(","):
+    known = makers(arguments)
+    models = words(arguments.models, list(known), "--models")
+    for name, make in known.items():
+        if models and name not in models:
             continue
         try:
             ways = ways_of(make, chosen)
@@ -178,7 +179,7 @@ def run(arguments: argparse.Namespace) -> list[StepRow]:
     return rows
 
 
-def main(words: Sequence[str]) -> int:
+def main(given: Sequence[str]) -> int:
     """Runs the bench."""
     p = parser("norms", __doc__)
     p.add_argument("--dtype", choices=DTYPES, default="f32")
@@ -186,4 +187,4 @@ def main(words: Sequence[str]) -> int:
     p.add_argument("--layout", choices=("nchw", "nhwc"), default="nchw")
     p.add_argument("--models", default="", help="convnext,resnet")
     p.add_argument("--norms", default="", help=", ".join(NORMS))
-    return launch("norms", words, p.parse_args(words), run)
+    return launch("norms", given, p.parse_args(given), run)

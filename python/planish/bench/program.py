@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planish.command_lines import at_least, check_device
 
 from . import allocator, machine, report
 from .gpu import queued
@@ -26,7 +27,7 @@ def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog=f"planish bench {name}", description=doc)
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     p.add_argument("--quick", action="store_true", help="smaller and fewer: a look in seconds")
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    p.add_argument("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)))
     p.add_argument("--out", type=Path, default=Path("bench-out"), help="folder for the files")
     return p
 
@@ -41,7 +42,7 @@ def launch(
     returns to NAME.csv. 0, or 1 where there are none."""
     if arguments.device == "cpu" and not allocator.keeps_pages():
         return allocator.run_kept([name, *words], arguments.threads)
-    check_device(name, arguments.device)
+    check_device(arguments.device)
     begin = time.perf_counter()
     torch.set_num_threads(arguments.threads)
     about = machine.describe()
@@ -64,12 +65,6 @@ def launch(
     report.write_csv(path, records, context)
     print(f"\n{time.perf_counter() - begin:.0f} s; wrote {path}")
     return int(not records)
-
-
-def check_device(name: str, device: str) -> None:
-    """Ends the command where there is no such device."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit(f"planish bench {name}: --device cuda: torch finds no GPU that it can use")
 
 
 def clock_of(device: str, warm: bool = True) -> Callable[[Callable[[], object]], Timed]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from .case import DTYPE_BYTES, Case, Direction, Kind
+if TYPE_CHECKING:  # case.py imports torch: the names of the sweeps are known without it
+    from .case import Case, Direction, Kind
 
 # Tensors of x's size that are alive at once while a case is measured, over all providers.
 LIVE_TENSORS = 24
@@ -111,6 +112,8 @@ SWEEPS: dict[str, Sweep] = {
 def fit(rows: int, cols: int, dtype: str, budget_bytes: float) -> int:
     """The most rows, halved from ``rows`` as often as needed, whose measurement stays within the
     budget of memory; at least 1."""
+    from .case import DTYPE_BYTES
+
     while rows > 1 and rows * cols * DTYPE_BYTES[dtype] * LIVE_TENSORS > budget_bytes:
         rows //= 2
     return rows
@@ -127,6 +130,8 @@ def cases_of(
     device: str = "cpu",
 ) -> list[list[Case]]:
     """The cases of a sweep, grouped as its tables are: by kind, dtype and direction."""
+    from .case import Case
+
     gpu = device != "cpu"
     shapes = sweep.quick if quick else [*sweep.shapes, *(sweep.gpu_shapes if gpu else ())]
     usual = sweep.gpu_dtypes if gpu else sweep.dtypes
@@ -163,6 +168,8 @@ def accuracy_cases(
 ) -> list[Case]:
     """By mean / std, and (f32, eps 0) by scale. RMSNorm has no mean to cancel, so it has scales
     only."""
+    from .case import Case
+
     rows, cols = (64, 1024) if quick else (256, 4096)
     ratios = RATIOS[::2] + RATIOS[-1:] if quick else RATIOS
     scales = SCALES[::3] if quick else SCALES

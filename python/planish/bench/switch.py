@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planish.command_lines import UsageError, at_least, check_device, seconds, words
 
 from . import allocator, machine, report
 from .case import DTYPES
 from .gpu import queued
-from .program import check_device
 from .providers.planish_torch import enabled, switched_off
 from .switch_shapes import QUICK, Norm, norms
 from .timing import TOO_NOISY, Effort, Ratio, Sample, Timed, interleave, loop, ratio
@@ -225,6 +225,13 @@ def measure_cell(
 # ---- The command --------------------------------------------------------------------------------
 
 
+LAYOUTS = ("rows", "nchw", "nhwc")
+
+
+def _numbers(text: str) -> list[int]:
+    return [at_least(1)(word) for word in text.split(",")]
+
+
 def parser() -> argparse.ArgumentParser:
     """The options."""
     p = argparse.ArgumentParser(prog="planish bench switch", description=__doc__)
@@ -233,9 +240,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", default="f32,bf16")
     p.add_argument("--direction", default="forward,backward")
     p.add_argument("--layout", default="rows,nchw,nhwc", help="nhwc: channels last")
-    p.add_argument("--threads", default="1,2", help="comma-separated numbers of threads")
+    p.add_argument(
+        "--threads", type=_numbers, default="1,2", help="comma-separated numbers of threads"
+    )
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    p.add_argument("--limit", type=float, default=LIMIT, help=f"by default {LIMIT}")
+    p.add_argument("--limit", type=seconds, default=LIMIT, help=f"by default {LIMIT}")
     p.add_argument(
         "--malloc",
         choices=("kept", "ordinary"),
@@ -248,17 +257,17 @@ def parser() -> argparse.ArgumentParser:
 
 def chosen(arguments: argparse.Namespace) -> list[Norm]:
     """The norms asked for."""
-    words = [word for word in arguments.only.split(",") if word]
-    layouts = arguments.layout.split(",")
+    only = [word for word in arguments.only.split(",") if word]
+    layouts = words(arguments.layout, LAYOUTS, "--layout")
     found = [
         norm
         for norm in norms()
         if norm.layout in layouts
         and (not arguments.quick or norm.label in QUICK)
-        and (not words or any(w in f"{norm.kind} {norm.model} {norm.label}" for w in words))
+        and (not only or any(w in f"{norm.kind} {norm.model} {norm.label}" for w in only))
     ]
     if not found:
-        raise SystemExit("planish bench switch: --only and --layout leave no shape")
+        raise UsageError("--only and --layout leave no shape")
     return list(dict.fromkeys(found))
 
 
@@ -286,20 +295,18 @@ def summary(cells: Sequence[Cell], limit: float) -> list[str]:
     return lines
 
 
-def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Measures; 1 where a cell is slower or wrong."""
     begin = time.perf_counter()
-    check_device("switch", arguments.device)
-    numbers = [int(number) for number in arguments.threads.split(",")]
-    for dtype in arguments.dtype.split(","):
-        if dtype not in DTYPES:
-            raise SystemExit(f"planish bench switch: --dtype: {dtype!r} is none of {list(DTYPES)}")
+    check_device(arguments.device)
+    dtypes = words(arguments.dtype, list(DTYPES), "--dtype")
+    directions = words(arguments.direction, ["forward", "backward"], "--direction")
     todo = [
         (norm, dtype, direction, threads)
         for norm in chosen(arguments)
-        for dtype in arguments.dtype.split(",")
-        for direction in arguments.direction.split(",")
-        for threads in numbers
+        for dtype in dtypes
+        for direction in directions
+        for threads in arguments.threads
     ]
     about = machine.describe()
     print(f"{about['cpu']}, load {about['load_1m_5m_15m'][0]}; {len(todo)} cells")
@@ -320,7 +327,7 @@ def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     context: dict[str, Any] = {
         "machine": {**about, "load_at_end": machine.describe()["load_1m_5m_15m"]},
         "settings": {
-            "command": " ".join(["planish", "bench", "switch", *words]),
+            "command": " ".join(["planish", "bench", "switch", *given]),
             "torch": torch.__version__,
             "malloc": arguments.malloc,
             "seconds": round(time.perf_counter() - begin, 1),
@@ -332,10 +339,9 @@ def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     return int(any(cell.verdict in ("slower", "wrong") for cell in cells))
 
 
-def main(words: Sequence[str]) -> int:
+def main(given: Sequence[str]) -> int:
     """Runs the sweep in a process whose malloc is as asked for."""
-    arguments = parser().parse_args(words)
+    arguments = parser().parse_args(given)
     if arguments.malloc == "kept" and arguments.device == "cpu" and not allocator.keeps_pages():
-        most = max(int(number) for number in arguments.threads.split(","))
-        return allocator.run_kept(["switch", *words], most)
-    return run(arguments, words)
+        return allocator.run_kept(["switch", *given], max(arguments.threads))
+    return run(arguments, given)

@@ -24,6 +24,7 @@ NOISE_LIMIT = 1.25
 #: what a spread does not: an operator of two threads waits for the other one's core each time.
 LEAST_ON_CORE = 0.7
 TOO_NOISY = "too noisy"
+NO_DIFFERENCE = "no difference"
 
 
 class Seconds(float):
@@ -97,20 +98,29 @@ class Sample:
 @dataclass(frozen=True)
 class Ratio:
     """How many times as long ``before`` takes as ``after``: the median over the rounds, in which
-    both ran shortly after each other, and the interval that it lies in."""
+    both ran shortly after each other, and the interval that it lies in. ``contrary``: the medians
+    of all trials say the opposite of ``value``."""
 
     value: float
     low: float
     high: float
     starved: bool = False
+    contrary: bool = False
 
     @property
     def noisy(self) -> bool:
         """Whether the rounds leave open what it is."""
         return self.starved or _factor((self.low, self.high)) > NOISE_LIMIT
 
+    @property
+    def even(self) -> bool:
+        """Whether none of the two is known to be the faster: the interval holds 1."""
+        return self.low <= 1 <= self.high or self.contrary
+
     def __str__(self) -> str:
-        return TOO_NOISY if self.noisy else f"{self.value:.2f}x"
+        if self.noisy:
+            return TOO_NOISY
+        return NO_DIFFERENCE if self.even else f"{self.value:.2f}x"
 
 
 def ratio(before: Sample, after: Sample) -> Ratio:
@@ -119,7 +129,9 @@ def ratio(before: Sample, after: Sample) -> Ratio:
     if not rounds:
         return Ratio(math.nan, 0.0, math.inf)
     starved = before.starved or after.starved
-    return Ratio(statistics.median(rounds), *median_interval(rounds), starved)
+    value = statistics.median(rounds)
+    contrary = (value - 1) * (before.median - after.median) < 0
+    return Ratio(value, *median_interval(rounds), starved, contrary)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 import torch
+from planish import command_lines
 from planish.bench.timing import TOO_NOISY
+from planish.command_lines import UsageError
 
 from . import cpu_table, cuda, cuda_table
 from .case import DTYPES, Case
@@ -16,8 +18,6 @@ from .engine import TIERS, cpu_engines
 from .exact import LONG_DOUBLE
 from .runner import Budget, Engines, Outcome, Timer, run, time_on_cpu
 
-#: Seconds for all cases: of the timing what is left beside the checks.
-SECONDS = 50.0
 _HEAD = (
     f"{'kernel':11}{'variant':32}{'dtype':6}{'on':11}{'shape':>16}  {'worst error':18}"
     f"{'GB/s':>9}  {'of ceiling':>10}"
@@ -29,10 +29,6 @@ worst error: of the output that is nearest to its bound, in ULP of the largest m
 _NOTE_OF_TIMES = """\
 GB/s: every tensor once. Ceiling: a copy of as many bytes, where two tensors are read an add.
 """
-
-
-class UsageError(ValueError):
-    """The command line makes no sense; the text says why."""
 
 
 def chosen(
@@ -177,8 +173,7 @@ def _on_cuda(arguments: argparse.Namespace) -> int:
         print(listing(found, names))
         return 0
     if missing := cuda.missing(timed=not arguments.no_time):
-        print(f"planish check --cuda: {missing}", file=sys.stderr)
-        return 2
+        raise UsageError(f"--cuda: {missing}")
     found = cuda.here(found)
     cuda.prepare(found)
     budget = None if arguments.no_time else Budget(arguments.seconds)
@@ -186,27 +181,6 @@ def _on_cuda(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; 0: all is right, 1: something is wrong, 2: it makes no sense here."""
-    parser = argparse.ArgumentParser(
-        prog="planish check",
-        description="Runs kernels against a reference in double, then times them beside a copy.",
-        epilog="planish check rows bf16 avx2    names of one sort are alternatives, of several all "
-        "have to fit; none: everything",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--cpu", action="store_true", help="the kernels of the CPU, on one core (default)"
-    )
-    where.add_argument("--cuda", action="store_true", help="the kernels of the GPU")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="kernel, variant, dtype or tier")
-    parser.add_argument("--list", action="store_true", help="only list the names")
-    parser.add_argument("--no-time", action="store_true", help="only check the results")
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="after which nothing more is timed"
-    )
-    arguments = parser.parse_args(argv)
-    try:
-        return _on_cuda(arguments) if arguments.cuda else _on_cpu(arguments)
-    except UsageError as error:
-        print(f"planish check: {error}", file=sys.stderr)
-        return 2
+    """Runs the command; 0: all is right, 1: something is wrong."""
+    arguments = command_lines.parse("check", argv)
+    return _on_cuda(arguments) if arguments.cuda else _on_cpu(arguments)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from planish import _stages
+from planish._arguments import check_optional, check_tensor, eps_of
 from torch import Tensor, nn
 
 __all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]
@@ -36,6 +37,10 @@ def _check(
     dropout_p: float,
 ) -> None:
     _stages.check_x(function, x)
+    check_optional(function, **like_x, **columns, rowscale=rowscale)
+    check_tensor(function, "weight", columns["weight"])
+    for name, tensor in (*like_x.items(), *columns.items(), ("rowscale", rowscale)):
+        _stages.check_float(function, name, None if tensor is None else tensor.dtype)
     for name, tensor in like_x.items():
         if tensor is not None:
             _expect(
@@ -115,6 +120,7 @@ def layer_norm_fn(
         rowscale,
         dropout_p,
     )
+    _stages.check_float(function, "out_dtype", out_dtype)
     wide = _stages.compute_dtype(x.dtype, x.dtype if residual is None else residual.dtype)
     rows = None if rowscale is None else rowscale.reshape(*x.shape[:-1], 1)
     u = _stages.scaled(x, wide, rows)
@@ -129,6 +135,7 @@ def layer_norm_fn(
     without = torch.float32 if residual_in_fp32 else x.dtype
     total = _stages.sum_with(u, residual, without if residual is None else residual.dtype)
     dtype = (out_dtype or x.dtype) if out is None else out.dtype
+    eps = eps_of(function, eps, is_rms_norm, total.dtype)
     offset = 1.0 if zero_centered_weight else 0.0
     results = [_stages.norm_last(is_rms_norm, total, weight, bias, eps, offset, dtype)]
     if weight1 is not None:
@@ -246,6 +253,25 @@ def layer_norm_linear_fn(
     Returns the linear layer's result, with ``prenorm`` and the sum. flash-attn makes y again in
     the backward to save memory; here it is kept for it.
     """
+    function = "layer_norm_linear_fn"
+    check_tensor(function, "x", x)
+    check_tensor(function, "linear_weight", linear_weight)
+    check_optional(function, linear_bias=linear_bias)
+    _expect(
+        linear_weight.dim() == 2 and linear_weight.shape[-1:] == x.shape[-1:],
+        function,
+        f"Expected linear_weight of two axes with {list(x.shape[-1:])} columns, like x, but got "
+        f"{list(linear_weight.shape)}",
+    )
+    _stages.check_float(function, "linear_weight", linear_weight.dtype)
+    if linear_bias is not None:
+        _stages.check_float(function, "linear_bias", linear_bias.dtype)
+        _expect(
+            linear_bias.shape == linear_weight.shape[:1],
+            function,
+            f"Expected linear_bias of shape {list(linear_weight.shape[:1])}, but got "
+            f"{list(linear_bias.shape)}",
+        )
     kind = x.device.type
     auto = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     y, *rest = layer_norm_fn(

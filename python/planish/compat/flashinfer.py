@@ -4,8 +4,9 @@ planish, for inference: results are written to the tensors that are given for th
 Signatures and what is in place are flashinfer's. They run on the CPU, too, for any number of axes;
 ``enable_pdl`` is taken and has no effect. The differences: the norm reads the sum as it was rounded
 to the residual's dtype, and quantised values are ``y / scale`` to the nearest, saturating. Nothing
-is differentiable. RuntimeError for shapes and devices that do not fit, TypeError for a dtype of
-``out`` that is not fp8 (int8 is taken, too), ValueError for a scale that is not positive.
+is differentiable. TypeError for what is no tensor and for a dtype of ``out`` that is not fp8 (int8
+is taken, too), RuntimeError for shapes and devices that do not fit, ValueError for a scale that is
+not positive.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _functional, _quantized, _staged, _stages
+from planish import _functional, _quantized, _quantized_calls, _stages
+from planish._arguments import check_tensor, number_of
 from torch import Tensor
 
 __all__ = [
@@ -28,7 +30,14 @@ __all__ = [
 ]
 
 
+def _check_input(function: str, input: Tensor, weight: Tensor, name: str = "weight") -> None:
+    _stages.check_x(function, input, "input")
+    check_tensor(function, name, weight)
+    _stages.check_parameter(function, name, weight, input, "input")
+
+
 def _check_out(function: str, out: Tensor, input: Tensor) -> None:
+    check_tensor(function, "out", out)
     if out.shape != input.shape or out.device != input.device:
         raise RuntimeError(
             f"{function}: Expected out of shape {list(input.shape)} on {input.device}, like input, "
@@ -39,14 +48,14 @@ def _check_out(function: str, out: Tensor, input: Tensor) -> None:
 def _rms(
     function: str, input: Tensor, weight: Tensor, eps: float, out: Tensor | None, offset: float
 ) -> Tensor:
-    _stages.check_x(function, input)
-    _stages.check_parameter(function, "weight", weight, input)
+    _check_input(function, input, weight)
+    eps = number_of(function, "eps", eps)
     dtype = input.dtype
     if out is not None:
         _check_out(function, out, input)
         _stages.check_float(function, "out", out.dtype)
         dtype = out.dtype
-    if out is not None and _staged.norm_into(
+    if out is not None and _quantized_calls.norm_into(
         out, input, None, weight, None, eps, True, weight_offset=offset
     ):
         return out
@@ -57,10 +66,10 @@ def _rms(
 def _add(
     function: str, input: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float
 ) -> None:
-    _stages.check_x(function, input)
-    _stages.check_like_x(function, "residual", residual, input)
-    _stages.check_parameter(function, "weight", weight, input)
-    if _staged.norm_into(
+    _check_input(function, input, weight)
+    _stages.check_like_x(function, "residual", residual, input, optional=False)
+    eps = number_of(function, "eps", eps)
+    if _quantized_calls.norm_into(
         input, input, residual, weight, None, eps, True, weight_offset=offset, total=residual
     ):
         return
@@ -116,10 +125,12 @@ def gemma_fused_add_rmsnorm(
     _add("gemma_fused_add_rmsnorm", input, residual, weight, eps, 1.0)
 
 
-def _scale(scale: float | Tensor, input: Tensor) -> Tensor:
+def _scale(function: str, scale: float | Tensor, input: Tensor) -> Tensor:
     """One float32, as flashinfer takes it: a number, or a tensor of one element."""
     if isinstance(scale, Tensor):
+        check_tensor(function, "scale", scale)
         return scale.to(torch.float32).reshape(-1)
+    scale = number_of(function, "scale", scale)
     return torch.tensor([scale], dtype=torch.float32, device=input.device)
 
 
@@ -132,19 +143,27 @@ def _quantize(
     bias: Tensor | None,
     scale: float | Tensor,
     eps: float,
+    adds: bool = False,
+    weights: str = "weight",
 ) -> None:
-    """out = the norm of input, or of residual += input, divided by the scale."""
+    """out = the norm of input, or with ``adds`` of residual += input, divided by the scale; with
+    weights called "gemma" that is a layer norm, which has a bias."""
+    rms = weights == "weight"
+    _check_input(function, input, weight, weights)
     _check_out(function, out, input)
-    rms = bias is None
-    known = "quantized_rms_norm" if rms else "quantized_layer_norm"
-    number = _scale(scale, input)
-    _stages.check_x(known, input)
-    _quantized.check(known, out.dtype, "tensor", number, "f32", False, 1e-10, None, input)
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        _stages.check_parameter(known, name, parameter, input)
-    _stages.check_like_x(known, "residual", residual, input)
+    if not rms:
+        check_tensor(function, "beta", bias)
+    _stages.check_parameter(function, "beta", bias, input, "input")
+    if adds:
+        _stages.check_like_x(function, "residual", residual, input, optional=False)
+    eps = number_of(function, "eps", eps)
+    number = _scale(function, scale, input)
+    given_dtype = out.dtype, "tensor", number, "f32", False, 1e-10, None
+    _quantized.check(function, *given_dtype, input, dtype_name="out's dtype")
     one = number.reshape(())
-    if _staged.norm_into(out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual):
+    if _quantized_calls.norm_into(
+        out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual
+    ):
         return
     given: dict[str, Any] = {
         "dtype": out.dtype,
@@ -186,13 +205,17 @@ def fused_add_rmsnorm_quant(
     enable_pdl: bool | None = None,
 ) -> None:
     """residual += input in place, then :func:`rmsnorm_quant` of it; input is left as it is."""
-    _quantize("fused_add_rmsnorm_quant", out, input, residual, weight, None, scale, eps)
+    _quantize("fused_add_rmsnorm_quant", out, input, residual, weight, None, scale, eps, adds=True)
 
 
 @torch.no_grad()
 def layernorm(input: Tensor, gemma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
     """Layer norm over the last axis times ``gemma`` plus ``beta``, in input's dtype. In flashinfer
     these are float32; here of any dtype."""
+    _check_input("layernorm", input, gemma, "gemma")
+    check_tensor("layernorm", "beta", beta)
+    _stages.check_parameter("layernorm", "beta", beta, input, "input")
+    eps = number_of("layernorm", "eps", eps)
     return _functional.layer_norm(input, -1, gemma, beta, eps)
 
 
@@ -206,4 +229,4 @@ def layernorm_quant(
     eps: float = 1e-6,
 ) -> None:
     """out = :func:`layernorm` divided by the scale, in out's fp8 dtype."""
-    _quantize("layernorm_quant", out, input, None, gemma, beta, scale, eps)
+    _quantize("layernorm_quant", out, input, None, gemma, beta, scale, eps, weights="gemma")

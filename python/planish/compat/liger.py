@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from planish._arguments import check_tensor
 from planish.compat.liger_functions import (
     liger_fused_add_rms_norm,
     liger_group_norm,
@@ -277,6 +278,7 @@ class LigerGroupNorm(nn.Module):
         self.bias = nn.Parameter(torch.randn(num_channels) if bias else torch.zeros(num_channels))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        check_tensor("LigerGroupNorm", "hidden_states", hidden_states)
         if hidden_states.dim() < 3:
             raise AssertionError(
                 f"Input must have at least 3 dimensions, got {hidden_states.dim()}"

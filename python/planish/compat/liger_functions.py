@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planish import _fused, _stages
+from planish._arguments import check_optional, check_tensor
 from planish._functional import layer_norm, rms_norm
 from planish._groups import group_norm
 from torch import Tensor
@@ -21,14 +22,16 @@ _CASTS = {"llama": "xhat", "gemma": "once", "none": "once", 0: "xhat", 1: "once"
 
 
 def _cast(casting_mode: str | int) -> str:
-    if casting_mode not in _CASTS:
+    if not isinstance(casting_mode, str | int) or casting_mode not in _CASTS:
         raise AssertionError(
             f"Invalid casting mode: {casting_mode}; known are 'llama', 'gemma' and 'none'"
         )
     return _CASTS[casting_mode]
 
 
-def _check_columns(X: Tensor, W: Tensor | None) -> None:
+def _check_columns(function: str, X: Tensor, W: Tensor | None) -> None:
+    _stages.check_x(function, X, "X")
+    check_optional(function, W=W)
     if W is not None and X.shape[-1:] != W.shape:
         raise AssertionError(
             f"Incompatible hidden size: X has {X.shape[-1]} columns, the weight is of shape "
@@ -49,12 +52,15 @@ def liger_rms_norm(
 ) -> Tensor:
     """RMS norm over the last axis times (offset + W), in X's dtype."""
     cast = _cast(casting_mode)
-    _check_columns(X, W)
+    _check_columns("liger_rms_norm", X, W)
     return rms_norm(X, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype)
 
 
 def liger_layer_norm(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:
     """Layer norm over the last axis. ValueError for a weight of another size, as in Liger."""
+    _stages.check_x("liger_layer_norm", X, "X")
+    check_tensor("liger_layer_norm", "W", W)
+    check_tensor("liger_layer_norm", "B", B)
     if X.shape[-1:] != W.shape:
         raise ValueError(
             f"Incompatible dimensions: input feature size (X.shape[-1]={X.shape[-1]}) must match "
@@ -72,7 +78,13 @@ def liger_group_norm(
     eps: float,
 ) -> Tensor:
     """Group norm of (N, C, ...). ``num_channels`` is X's: another is an AssertionError."""
-    if X.shape[1] != num_channels:
+    for name, tensor in (
+        ("X", X),
+        ("affine_scaling_weight", affine_scaling_weight),
+        ("affine_shifting_bias", affine_shifting_bias),
+    ):
+        check_tensor("liger_group_norm", name, tensor)
+    if X.dim() > 1 and X.shape[1] != num_channels:
         raise AssertionError(
             f"Input tensor must have {num_channels} channels, but got {X.shape[1]}"
         )
@@ -90,11 +102,11 @@ def liger_fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(RMS norm of S, S) with S = X + R, both in X's dtype."""
     cast = _cast(casting_mode)
-    _check_columns(X, W)
+    check_tensor("liger_fused_add_rms_norm", "W", W)
+    _check_columns("liger_fused_add_rms_norm", X, W)
+    _stages.check_like_x("liger_fused_add_rms_norm", "R", R, X, optional=False)
     if cast == "once":
         return _fused.add_rms_norm(X, R, W, eps, sum_dtype=X.dtype, weight_offset=offset)
-    _stages.check_x("liger_fused_add_rms_norm", X)
-    _stages.check_like_x("liger_fused_add_rms_norm", "R", R, X)
     S = _stages.sum_with(X, R, X.dtype)
     return rms_norm(S, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype), S
 
@@ -102,6 +114,8 @@ def liger_fused_add_rms_norm(
 def _modulation(name: str, tensor: Tensor, X: Tensor) -> Tensor:
     """(rows, columns) as Liger takes them, N / rows neighbouring rows of X to each, with X's rank
     of axes or as (rows, 1, columns) beside X seen as (rows, N / rows, columns)."""
+    check_tensor("liger_modulated_rms_norm", name, tensor)
+    _stages.check_float("liger_modulated_rms_norm", name, tensor.dtype)
     columns = X.shape[-1]
     if not columns or tensor.numel() % columns or not tensor.numel():
         raise AssertionError(
@@ -132,7 +146,7 @@ def liger_modulated_rms_norm(
     X's dtype before the modulation, which is in float.
     """
     cast = _cast(casting_mode)
-    _check_columns(X, W)
+    _check_columns("liger_modulated_rms_norm", X, W)
     rows = _modulation("scale", scale, X)
     shifts = None if shift is None else _modulation("shift", shift, X)
     if shifts is not None and shifts.shape != rows.shape:
@@ -157,6 +171,10 @@ def liger_poly_norm(
 ) -> Tensor:
     """W[0] * norm(X^3) + W[1] * norm(X^2) + W[2] * norm(X) + B, norm being RMS norm without a
     weight over the last axis. In float, rounded once; powers, products and sums are torch's."""
+    _stages.check_x("liger_poly_norm", X, "X")
+    for name, tensor in (("W", W), ("B", B)):
+        check_tensor("liger_poly_norm", name, tensor)
+        _stages.check_float("liger_poly_norm", name, tensor.dtype)
     if W.shape != (3,):
         raise AssertionError(f"Weight tensor must have shape (3,), but got {list(W.shape)}")
     if B.numel() != 1:

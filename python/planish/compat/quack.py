@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from planish import _ops, _stages
+from planish._arguments import check_floats, check_optional, check_tensor, eps_of
 from torch import Tensor, nn
 
 __all__ = [
@@ -33,12 +34,25 @@ def _expect(holds: bool, sentence: str) -> None:
         raise AssertionError(sentence)
 
 
-def _check_dtypes(x: Tensor, weight: Tensor | None, residual: Tensor | None = None) -> None:
+def _check_dtypes(
+    function: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> None:
+    check_tensor(function, "x", x)
+    check_optional(function, weight=weight, bias=bias, residual=residual)
     _expect(x.dtype in _DTYPES, f"Unsupported dtype: x is of {x.dtype}")
     _expect(
         weight is None or weight.dtype in _DTYPES,
         "Weight must be float32, float16 or bfloat16"
         + (f", but is {weight.dtype}" if weight is not None else ""),
+    )
+    _expect(
+        bias is None or bias.dtype in _DTYPES,
+        "Bias must be float32, float16 or bfloat16"
+        + (f", but is {bias.dtype}" if bias is not None else ""),
     )
     _expect(
         residual is None or residual.dtype in _DTYPES,
@@ -87,7 +101,8 @@ def rmsnorm(
     in ``residual_dtype`` (the residual's); without a residual x, or x in ``residual_dtype``.
     Differentiable.
     """
-    _check_dtypes(x, weight, residual)
+    _check_dtypes("rmsnorm", x, weight, bias, residual)
+    eps = eps_of("rmsnorm", eps, True, torch.float32)
     _check_sizes(x, weight=weight, bias=bias)
     _expect(weight is not None or not weight_offset, "weight_offset requires a weight")
     total = _sum(x, residual, residual_dtype)
@@ -105,8 +120,8 @@ def _forward(
     eps: float,
     weight_offset: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, mean and rstd of the last axis, without a graph."""
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """y, mean (None of RMS) and rstd of the last axis, without a graph."""
     wide = read if read.dtype == dtype else read.float()
     last = [read.dim() - 1]
     affine = last if weight is None else list(range(read.dim() - weight.dim(), read.dim()))
@@ -115,7 +130,7 @@ def _forward(
     shape = [size if axis in affine else 1 for axis, size in enumerate(read.shape)]
     if bias is not None and weight is not None and bias.shape != weight.shape:
         bias = bias.expand(weight.shape)  # (N,) beside (H, N); the other way there is no such case
-    y, mean, rstd = torch.ops.planish.norm_forward(
+    y, mean, rstd = _ops.plain_forward(
         wide,
         None if weight is None else weight.reshape(shape),
         None if bias is None else bias.reshape(shape),
@@ -123,7 +138,7 @@ def _forward(
         affine,
         eps,
         rms,
-        False,
+        dense=True,
     )
     return y.to(dtype), mean, rstd
 
@@ -143,7 +158,8 @@ def rmsnorm_fwd(
     """``(out, residual_out, rstd)`` of :func:`rmsnorm`, without a graph. ``rstd`` is float32 with
     x's shape without the last axis, or None without ``store_rstd``; ``residual_out`` is x itself
     where nothing is added or cast."""
-    _check_dtypes(x, weight, residual)
+    _check_dtypes("rmsnorm_fwd", x, weight, bias, residual)
+    eps = eps_of("rmsnorm_fwd", eps, True, torch.float32)
     _check_sizes(x, weight=weight, bias=bias)
     _expect(weight is not None or not weight_offset, "weight_offset requires a weight")
     total = _sum(x, residual, residual_dtype)
@@ -168,11 +184,10 @@ def _backward(
     # one weight for each head where x has three axes
     affine = last if x.dim() < 3 or (weight is not None and weight.dim() == 1) else [1, 2]
     shifted = weight.float() + weight_offset if weight is not None and weight_offset else weight
-    means = mean.unsqueeze(-1) if mean is not None else rstd.new_empty(0)
-    dx, dweight, dbias = torch.ops.planish.norm_backward(
+    dx, dweight, dbias = _ops.plain_backward(
         dout,
         x.float() if wide else x,
-        means,
+        None if mean is None else mean.unsqueeze(-1),
         rstd.unsqueeze(-1),
         shifted,
         last,
@@ -180,6 +195,7 @@ def _backward(
         rms,
         [True, weight is not None, has_bias],
     )
+    assert dx is not None
     if dweight is not None and weight is not None:
         dweight = dweight.to(weight.dtype)
     if dbias is not None:
@@ -204,7 +220,12 @@ def rmsnorm_bwd(
     float before that is rounded. ``dresidual`` is dx itself with ``has_residual``, but for a
     ``dresidual_out`` of another dtype than x: then it is the same gradient in that dtype.
     """
-    _check_dtypes(x, weight)
+    _check_dtypes("rmsnorm_bwd", x, weight)
+    for name, given in (("dout", dout), ("rstd", rstd)):
+        check_tensor("rmsnorm_bwd", name, given)
+    check_optional("rmsnorm_bwd", dresidual_out=dresidual_out)
+    check_floats("rmsnorm_bwd", rstd=rstd, dresidual_out=dresidual_out)
+    _check_statistics("rmsnorm_bwd", x, dout, rstd=rstd)
     _expect(x.dim() in (2, 3), f"Input must be 2D or 3D, but is {x.dim()}D")
     _expect(
         dresidual_out is None or dresidual_out.shape == x.shape,
@@ -226,7 +247,21 @@ def rmsnorm_bwd(
     return dx, dweight, dbias, dresidual
 
 
-def _check_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def _check_statistics(function: str, x: Tensor, dout: Tensor, **statistics: Tensor) -> None:
+    """What the backward is given: dout like x, and one number for each row."""
+    _stages.check_like_x(function, "dout", dout, x, optional=False)
+    for name, given in statistics.items():
+        if given.shape != x.shape[:-1]:
+            raise ValueError(
+                f"Mismatched {name}.shape {list(given.shape)}: wanted {list(x.shape[:-1])}, one "
+                "number for each row of x"
+            )
+
+
+def _check_layer(function: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    check_tensor(function, "x", x)
+    check_tensor(function, "weight", weight)
+    check_optional(function, bias=bias)
     _expect(x.dim() == 2, f"Input must be 2D, but is {x.dim()}D")
     _expect(weight.dim() == 1, f"Weight must be 1D, but is {weight.dim()}D")
     _expect(x.dtype in _DTYPES, f"Unsupported dtype: x is of {x.dtype}")
@@ -248,12 +283,13 @@ def layernorm_fwd(
 ) -> Any:
     """Layer norm of x (M, N) with float32 parameters, without a graph: out [, rstd] [, mean], the
     statistics being float32 of M elements."""
-    _check_layer(x, weight, bias)
+    _check_layer("layernorm_fwd", x, weight, bias)
+    eps = eps_of("layernorm_fwd", eps, False, torch.float32)
     y, mean, rstd = _forward(False, x, weight, bias, eps, 0.0, x.dtype)
     results = [y]
     if return_rstd:
         results.append(rstd.squeeze(-1))
-    if return_mean:
+    if return_mean and mean is not None:
         results.append(mean.squeeze(-1))
     return y if len(results) == 1 else tuple(results)
 
@@ -263,9 +299,11 @@ def layernorm_bwd(
     x: Tensor, weight: Tensor, dout: Tensor, rstd: Tensor, mean: Tensor, has_bias: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``(dx, dw, db)`` of :func:`layernorm_fwd`; db is None without ``has_bias``."""
-    _expect(x.dim() == 2, f"Input must be 2D, but is {x.dim()}D")
-    _expect(weight.dim() == 1, f"Weight must be 1D, but is {weight.dim()}D")
-    _check_sizes(x, weight=weight)
+    _check_layer("layernorm_bwd", x, weight, None)
+    for name, given in (("dout", dout), ("rstd", rstd), ("mean", mean)):
+        check_tensor("layernorm_bwd", name, given)
+    check_floats("layernorm_bwd", rstd=rstd, mean=mean)
+    _check_statistics("layernorm_bwd", x, dout, rstd=rstd, mean=mean)
     dx, dweight, dbias = _backward(False, x, weight, dout, mean, rstd, has_bias, 0.0, False)
     assert dweight is not None
     return dx, dweight, dbias

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from planish import _functional
+from planish._arguments import check_floats, check_tensor, number_of, sizes_of
 from torch import Tensor, nn
 
 __all__ = ["LayerNorm", "RMSNorm"]
@@ -80,8 +81,9 @@ class _Norm(nn.Module):
             )
             shape = hidden_size
         assert shape is not None
-        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.eps, self.zero_centered_gamma = float(eps), zero_centered_gamma
+        self.normalized_shape = sizes_of(type(self).__name__, "normalized_shape", shape)
+        self.eps = number_of(type(self).__name__, "eps", eps)
+        self.zero_centered_gamma = zero_centered_gamma
         self.sequence_parallel = sequence_parallel
         self._sm_margins = _margins(sm_margin)
         dtype = params_dtype if dtype is None else dtype
@@ -111,6 +113,8 @@ class _Norm(nn.Module):
 
     def _run(self, x: Tensor, rms: bool, bias: Tensor | None) -> Tensor:
         shape, count = self.normalized_shape, len(self.normalized_shape)
+        check_tensor(type(self).__name__, "x", x)
+        check_floats(type(self).__name__, x=x)
         if x.dim() < count or x.shape[x.dim() - count :] != shape:
             raise ValueError(
                 f"{type(self).__name__}: Expected input whose last axes are {list(shape)}, like "

@@ -16,8 +16,9 @@ import logging
 from typing import Any
 
 import torch
-from planish import _functional, _staged, _stages
-from planish._staged import Around
+from planish import _functional, _stage_calls, _stages
+from planish._arguments import eps_of
+from planish._call import Tensors
 from planish._ways import way_of
 from torch import Tensor
 
@@ -34,7 +35,7 @@ def rms_norm(
 ) -> Tensor:
     """RMS norm over the last axis in x's dtype; ``variance_size`` has to be None or the last axis'
     size (ValueError)."""
-    _check_variance_size(x, variance_size)
+    _check("rms_norm", x, weight, variance_size)
     cast = "xhat" if weight is not None and weight.dtype == x.dtype else "once"
     return _functional.rms_norm(x, -1, weight, eps=epsilon, cast=cast).to(x.dtype)
 
@@ -47,11 +48,12 @@ def fused_add_rms_norm(
     variance_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(RMS norm of the sum, the sum) with sum = x + x_residual, both in x's dtype, new tensors."""
-    _check_variance_size(x, variance_size)
-    fused = _staged.norm(
+    _check("fused_add_rms_norm", x, weight, variance_size)
+    _stages.check_like_x("fused_add_rms_norm", "x_residual", x_residual, x, optional=False)
+    epsilon = eps_of("fused_add_rms_norm", epsilon, True, x.dtype)
+    fused = _stage_calls.norm(
         way_of(x, x_residual, weight),
-        x,
-        Around(x_residual, weight=weight),
+        Tensors(x, x_residual, weight=weight),
         [x.dim() - 1],
         epsilon,
         True,
@@ -65,10 +67,12 @@ def fused_add_rms_norm(
     return rms_norm(total, weight, epsilon, variance_size), total
 
 
-def _check_variance_size(x: Tensor, variance_size: int | None) -> None:
+def _check(function: str, x: Tensor, weight: Tensor | None, variance_size: int | None) -> None:
+    _stages.check_x(function, x)
+    _stages.check_parameter(function, "weight", weight, x)
     if variance_size is not None and variance_size != x.shape[-1]:
         raise ValueError(
-            f"rms_norm: variance_size is {variance_size}; planish takes the variance over all "
+            f"{function}: variance_size is {variance_size}; planish takes the variance over all "
             f"{x.shape[-1]} columns only"
         )
 

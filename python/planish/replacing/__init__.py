@@ -5,7 +5,8 @@
     planish.restore(model)            # as it was
 
 families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
-probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms.
+probe.py proves it, swapped.py changes a module's class, fusion.py moves activations into norms;
+layers.py has what all classes that stand in for others share, and takes them out again.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
 finds the places in the source, around.py and post_norms.py compute them, places.py proves it,
 rewriting.py makes the function.
@@ -17,8 +18,9 @@ import logging
 import warnings
 from typing import TypeVar
 
-from planish.replacing import families, fusion, rewritten, swapped
+from planish.replacing import families, fusion, layers, probe, rewritten, swapped
 from planish.replacing.report import Counter, Entry, Report
+from planish.replacing.whole import check_model, whole
 from torch import nn
 
 __all__ = ["Entry", "Report", "replace", "replaced", "restore"]
@@ -63,13 +65,16 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     What was taken and what was left goes to the logger ``planish`` at level INFO, and
     :func:`replaced` returns it. Warns (UserWarning) if nothing was taken.
     """
-    for module in list(model.modules()):
-        swapped.put(module)
-    if activations or fuse:
-        fusion.fuse(model)
-    if fuse:
-        rewritten.fuse(model)
-    report = _report(model, fuse)
+    check_model("replace", model)
+    probe.forget()
+    with whole(model):
+        for module in list(model.modules()):
+            swapped.put(module)
+        if activations or fuse:
+            fusion.fuse(model)
+        if fuse:
+            rewritten.fuse(model)
+        report = _report(model, fuse)
     _log.info("planish.replace(%s): %s", type(model).__name__, report)
     if not report.taken:
         warnings.warn(
@@ -92,13 +97,15 @@ def replaced(model: nn.Module) -> Report:
     counted. Where something is fused, ``together`` says what, and ``alone`` which norms of blocks
     are not, and why.
     """
+    check_model("replaced", model)
+    probe.forget()
     return _report(model, any(rewritten.places_of(one) for one, _ in rewritten.holders(model)))
 
 
 def _report(model: nn.Module, fuse: bool) -> Report:
     counter = Counter()
     for holder, module in rewritten.holders(model) if fuse else ():
-        name = families.name_of(rewritten.original_class(holder))
+        name = families.name_of(swapped.original_class(holder))
         for place in rewritten.places_of(holder):
             counter.together(name, f"{', '.join(place.norms)}: {place}")
         for norm, why in rewritten.decide(holder, module)[1]:
@@ -121,10 +128,12 @@ def restore(model: _Module) -> _Module:
     """Takes back what :func:`replace` did, in place, and returns the model.
 
     Every module has the class and the forward that it had, and activations are where they were.
-    Parameters and what they have learned stay.
+    Parameters and what they have learned stay. Classes and hooks that other libraries put on top
+    since (torch.nn.utils.parametrize, FSDP2, accelerate) stay, over the original class; raises
+    RuntimeError, and restores nothing, where such a class cannot be made over another.
     """
-    rewritten.unfuse(model)
+    check_model("restore", model)
+    found = layers.planned(rewritten.everything(model))
     fusion.unfuse(model)
-    for module in model.modules():
-        swapped.take(module)
+    layers.take(found)
     return model

@@ -48,6 +48,8 @@ def watched(module: nn.Module) -> bool:
         or "forward" in module.__dict__
         or torch_module._global_forward_hooks
         or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
     )
 
 
@@ -96,6 +98,11 @@ def _rounding(
     return False, dtype
 
 
+def _casts(device: torch.device) -> bool:
+    """Whether autocast is on. Of meta, which has none, torch raises."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
 def _fits(
     cls: type[nn.Module],
     pairs: Pairs,
@@ -123,7 +130,7 @@ def _fits(
         device.type in _functional.DEVICES
         and x.numel() > 0
         and last[0] > 0
-        and (dtype == torch.float32 or not torch.is_autocast_enabled(device.type))
+        and (dtype == torch.float32 or not _casts(device))
         and way_of(*tensors, weight, bias) in (Way.PLAIN, Way.OPERATOR)
     )
 
@@ -215,10 +222,11 @@ _ROOM = 4096
 
 
 def _key(form: Form, norm: Any, a: Tensor, b: Tensor) -> Any:
-    """What decides whether a call fits, but for b's shape, hooks and the way of the call."""
+    """What decides whether a call fits, but for b's shape, hooks and the way of the call. Of plain
+    calls alone: in a graph that torch.compile traces the sizes would become constants."""
     weight = parameter_of(norm, form.weight)
     held = None if weight is None else weight.dtype
-    return a.shape, a.dtype, b.dtype, a.device, held, torch.is_autocast_enabled(a.device.type)
+    return a.shape, a.dtype, b.dtype, a.device, held, _casts(a.device)
 
 
 def sum_norm(
@@ -247,7 +255,7 @@ def sum_norm(
                     row = row.expand(*x.shape[:-1], 1)
                 given = _given(form, norm, dtype) if alike else None
                 if given is not None:
-                    if not chain and len(known) < _ROOM:
+                    if not chain and is_plain(a, b) and len(known) < _ROOM:
                         known[_key(form, norm, a, b)] = given
                     return _add_norm(form, norm, x, a, given, column_scale=column, row_scale=row)
                 x = x if column is None else x * column

@@ -12,12 +12,13 @@ import threading
 from typing import Any
 
 import torch
-from planish import _channels, _enable, _groups
+from planish import _channels, _counts, _groups
 from planish.replacing import families, probe
 from planish.replacing.around import watched
+from planish.replacing.layers import Layer, assign, body_of
 from torch import Tensor, nn
 
-__all__ = ["count", "put", "take"]
+__all__ = ["count", "put"]
 
 _NAMES = {("diffusers.models.resnet", "ResnetBlock2D")}
 
@@ -31,7 +32,7 @@ def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
     if (
         activation is not None
         and type(norm) is _channels.GroupNorm
-        and norm.activation is None
+        and getattr(norm, "activation", "") is None  # "": restored by another thread
         and x.dim() > 1
         and x.shape[1] == norm.num_channels
         and _channels._planish_runs(x, norm.weight, norm.bias)
@@ -81,41 +82,23 @@ def _forward(block: Any, x: Tensor, temb: Tensor | None) -> Tensor:
     return y
 
 
-class _Fused:
-    """Before the original class in the order of classes."""
+class _Fused(Layer):
+    """What the classes made here share."""
 
-    _planish_block: type[nn.Module]
-
-    def forward(self, input_tensor: Tensor, temb: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As the original's."""
-        if args or kwargs:
-            return super().forward(input_tensor, temb, *args, **kwargs)  # type: ignore[misc]
-        return _forward(self, input_tensor, temb)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _load, (self._planish_block,), dict(self.__dict__)
+    @staticmethod
+    def _planish_again(holder: Any) -> None:
+        put(holder)
 
 
 @functools.cache
 def _fused_class(original: Any) -> type[nn.Module]:
-    names = ("__module__", "__qualname__", "__doc__")
-    body = {name: getattr(original, name) for name in names}
-    return type(original.__name__, (_Fused, original), {**body, "_planish_block": original})
+    def forward(self: Any, input_tensor: Tensor, temb: Any = None, *args: Any, **kw: Any) -> Any:
+        """As the original's."""
+        if args or kw:
+            return original.forward(self, input_tensor, temb, *args, **kw)
+        return _forward(self, input_tensor, temb)
 
-
-def _load(original: Any) -> nn.Module:
-    cls = _loading(original)
-    return cls.__new__(cls)
-
-
-@functools.cache
-def _loading(original: Any) -> type[nn.Module]:
-    def __setstate__(self: Any, state: Any) -> None:
-        self.__class__ = original
-        self.__setstate__(state)
-        put(self)
-
-    return type(original.__name__, (original,), {"__setstate__": __setstate__})
+    return type(original.__name__, (_Fused, original), body_of(original, forward=forward))
 
 
 _SETTINGS = ("time_embedding_norm", "up", "down", "skip_time_act", "output_scale_factor")
@@ -143,7 +126,7 @@ def _small(cls: type[nn.Module], block: Any) -> nn.Module:
 
 def _prove(cls: type[nn.Module], block: Any) -> bool:
     generator = torch.Generator().manual_seed(2)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    with torch.random.fork_rng(devices=[]):
         small = _small(cls, block)
     x, temb = (torch.randn(s, generator=generator).double() for s in ((2, 8, 6, 4), (2, 6)))
     results = []
@@ -171,9 +154,9 @@ def _is_proven(cls: type[nn.Module], block: Any) -> bool:
     with _lock:
         if key not in _proven:
             try:
-                with _enable.uncounted(), probe.apart():
+                with _counts.uncounted(), probe.apart(), torch.device("cpu"):
                     _proven[key] = _prove(cls, block)
-            except (RuntimeError, ValueError, TypeError, AttributeError):
+            except Exception:  # whatever a forward raises
                 _proven[key] = False
         return _proven[key]
 
@@ -189,14 +172,7 @@ def put(module: Any) -> None:
         and any(type(module._modules.get(f"norm{i}")) is _channels.GroupNorm for i in (1, 2))
         and _is_proven(cls, module)
     ):
-        module.__class__ = _fused_class(cls)
-
-
-def take(module: Any) -> None:
-    """Gives it back its own."""
-    original: Any = getattr(module, "_planish_block", None)
-    if original is not None:
-        module.__class__ = original
+        assign(module, _fused_class(cls))
 
 
 def count(module: Any) -> int:

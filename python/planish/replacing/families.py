@@ -8,13 +8,18 @@ name.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
+import types
 from collections.abc import Iterator
 from typing import Any
 
+from torch.nn.parameter import is_lazy
+
 import torch
 from planish import _channels, _modules
+from planish.replacing import state
 from planish.replacing.forms import Form
 from torch import Tensor, nn
 
@@ -23,7 +28,9 @@ __all__ = [
     "DIRECT",
     "TORCH",
     "Signature",
+    "class_name",
     "forms",
+    "is_called_norm",
     "name_of",
     "no_forms",
     "signature",
@@ -63,12 +70,21 @@ _LIBRARIES = (
     *("timm", "torchvision"),
 )
 
-_TORCH_BASES = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+_INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_TORCH_BASES = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE)
+
+_BATCH = "statistics over the batch: planish has no kernel for it"
+#: Norms of torch that planish has not, under whatever name a subclass has.
+_TORCH_OTHERS: tuple[tuple[type[nn.Module], str], ...] = (
+    (nn.modules.batchnorm._BatchNorm, _BATCH),
+    (nn.LocalResponseNorm, "a window over channels: planish has no kernel for it"),
+    (nn.CrossMapLRN2d, "a window over channels: planish has no kernel for it"),
+)
 
 #: Names of what is left alone, and why.
 _KNOWN = (
     ("FrozenBatchNorm", "an affine map: it has no statistics of its own"),
-    ("BatchNorm", "statistics over the batch: planish has no kernel for it"),
+    ("BatchNorm", _BATCH),
     ("GlobalResponseNorm", "an L2 norm over the pixels against its mean over channels"),
     ("LocalResponseNorm", "a window over channels: planish has no kernel for it"),
     ("LpNorm", "a plain Lp norm of vectors, no norm of a layer"),
@@ -78,7 +94,16 @@ _KNOWN = (
 _EPS = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps")
 #: Tried where the attribute is missing or not what forward() uses.
 _EPS_NUMBERS = (1e-5, 1e-6, 1e-8)
-_WEIGHTS, _BIASES = ("weight", "gamma", "scale", "g"), ("bias", "beta")
+#: The usual names; others are tried as they come.
+_WEIGHTS = ("weight", "gamma", "scale", "g", "a_2", "a", "w")
+_BIASES = ("bias", "beta", "b", "b_2", "shift")
+
+#: What the forward of a norm names that divides by a root, or leaves it to a function.
+_ROOTS = {
+    *("rsqrt", "sqrt", "rsqrt_", "sqrt_", "norm", "vector_norm", "normalize", "std", "std_mean"),
+    *("layer_norm", "rms_norm", "group_norm", "instance_norm", "native_layer_norm"),
+}
+_POWERS = (0.5, -0.5)
 
 
 def name_of(cls: type) -> str:
@@ -113,17 +138,37 @@ def signature(cls: type[nn.Module]) -> Signature | None:
     return Signature(tuple(p.name for p in positional), required)
 
 
+def class_name(module: nn.Module) -> str:
+    """Of a compiled TorchScript module, that of the class it was made of."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(getattr(module, "original_name", ""))
+    return type(module).__qualname__.rpartition(".")[2]
+
+
+def is_called_norm(module: nn.Module) -> bool:
+    """By its own name or that of its base in torch."""
+    name = class_name(module)
+    bases = (*_TORCH_BASES, *(base for base, _ in _TORCH_OTHERS))
+    return "norm" in name.lower() or "StdConv" in name or isinstance(module, bases)
+
+
 def why_not(module: nn.Module, parametrized: bool = False) -> str | None:
     """None: it may be a norm. An empty text: it is no norm, and nothing to speak of."""
     cls = type(module)
-    name = cls.__qualname__.rpartition(".")[2]
-    if "norm" not in name.lower() and "StdConv" not in name:
-        return ""
+    name = class_name(module)
+    if not is_called_norm(module):
+        return None if _may_be_norm(module) else ""
     for word, reason in _KNOWN:
         if word in name:
             return reason
+    for base, reason in _TORCH_OTHERS:
+        if isinstance(module, base):
+            return reason
     if isinstance(module, torch.jit.ScriptModule):
         return "a compiled TorchScript module"
+    held = (*module._parameters.values(), *module._buffers.values())
+    if any(one is not None and is_lazy(one) for one in held):
+        return "a lazy module: its parameters have no shape before its first forward"
     if isinstance(module, nn.Conv2d):
         return None
     children = () if parametrized else module._modules.values()
@@ -132,11 +177,48 @@ def why_not(module: nn.Module, parametrized: bool = False) -> str | None:
     own = cls.__module__.partition(".")[0]
     if isinstance(module, _TORCH_BASES) and own not in _LIBRARIES and own != "planish":
         base = next(base for base in _TORCH_BASES if isinstance(module, base))
-        return (
-            f"a subclass of torch's {base.__name__} outside of {', '.join(_LIBRARIES)}; "
-            "planish.enable() reaches it"
-        )
+        reaches = "" if issubclass(base, _INSTANCE) else "; planish.enable() reaches it"
+        return f"a subclass of torch's {base.__name__} outside of {', '.join(_LIBRARIES)}{reaches}"
     return None
+
+
+def _may_be_norm(module: nn.Module) -> bool:
+    """Whether a module that nothing calls a norm holds what a norm holds, and its class's source
+    takes a root. Whether it is like a norm, a probe says."""
+    if type(module).__module__.partition(".")[0] in ("torch", "planish"):
+        return False
+    if any(child is not None for child in module._modules.values()):
+        return False
+    held = [p for p in module._parameters.values() if p is not None]
+    if len(held) > 2 or any(is_lazy(p) or not _is_along(p) for p in held):
+        return False
+    cls: Any = type(module)
+    if not _takes_root(cls):
+        return False
+    known = signature(type(module))
+    return known is not None and known.required == 1
+
+
+def _is_along(parameter: Tensor) -> bool:
+    """Whether it has one axis that counts, as (C,) or (C, 1, 1)."""
+    return parameter.is_floating_point() and sum(size != 1 for size in parameter.shape) <= 1
+
+
+@functools.cache
+def _takes_root(cls: type[nn.Module]) -> bool:
+    making = ("__init__", "reset_parameters", "extra_repr")
+    found = (one for one in state.functions(cls) if one.__name__ not in making)
+    return any(_roots(function.__code__) for function in found)
+
+
+def _roots(code: types.CodeType) -> bool:
+    if not _ROOTS.isdisjoint(code.co_names):
+        return True
+    return any(
+        _roots(one) if isinstance(one, types.CodeType) else one in _POWERS
+        for one in code.co_consts
+        if isinstance(one, types.CodeType | float)
+    )
 
 
 def _counts(child: nn.Module) -> bool:
@@ -200,16 +282,33 @@ def _names(module: nn.Module, known: tuple[str, ...]) -> str | None:
     return None
 
 
-def _row_forms(module: Any) -> Iterator[Form]:
+def _assigned(module: nn.Module) -> list[tuple[str | None, str | None]]:
+    """Names of weight and bias: the usual ones, or else whatever holds as many parameters, in
+    either order."""
     weight, bias = _names(module, _WEIGHTS), _names(module, _BIASES)
     held = [name for name, value in module._parameters.items() if value is not None]
-    if any(name not in (weight, bias) for name in held):
-        return
+    if all(name in (weight, bias) for name in held):
+        return [(weight, bias)]
+    if len(held) > 2:
+        return []
+    one, other = [*held, None][:2]
+    found = [(one, other), (other, one)]
+    return sorted(found, key=lambda pair: (pair[0] != weight, pair[1] != bias))
+
+
+def _row_forms(module: Any) -> Iterator[Form]:
+    for weight, bias in _assigned(module):
+        yield from _forms_of(module, weight, bias)
+
+
+def _forms_of(module: Any, weight: str | None, bias: str | None) -> Iterator[Form]:
     count = 1
     shape = getattr(module, "normalized_shape", None)
     if isinstance(shape, list | tuple):
         count = len(shape)
     found = [name for name in _EPS if isinstance(getattr(module, name, None), float)]
+    small = {n for n, value in vars(module).items() if type(value) is float and 0 < value <= 0.01}
+    found += sorted(small.difference(found))
     base = Form("rms", count=count, weight=weight, bias=bias, then=_then(module))
     gated = False
     known = signature(type(module))

@@ -17,7 +17,7 @@ import torch
 from planish import _functional, _groups, _norms, _ops
 from planish import _gated as _gated_functions
 from planish._arguments import DTYPES
-from planish._eager import split_channels
+from planish._norms import split_channels
 from planish._ways import is_plain, way_of
 from torch import Tensor, nn
 
@@ -276,9 +276,8 @@ def _l2(form: Form) -> Run:
         flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
         x_wide = _wide(x, *flat)
         channels = x.shape[axis]
-        y, _, rstd = _ops.forward(
-            x_wide, *flat, [axis], [axis], _NORMALIZE_EPS**2 / channels, True, True
-        )
+        eps = _NORMALIZE_EPS**2 / channels
+        y, _, rstd = _ops.plain_forward(x_wide, flat[0], flat[1], [axis], [axis], eps, True)
         if x.dtype != torch.float16:
             if not is_plain(x, weight, bias) or x.device.type != "cpu":
                 raise NotExact("rows shorter than 4e-9 cannot be looked for")

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from planish import _channels
-from planish.replacing import blocks, families, pairs, rewritten
+from planish.replacing import blocks, families, pairs
+from planish.replacing.layers import original_of
 from torch import nn
 
 __all__ = ["count", "fuse", "unfuse"]
@@ -34,7 +35,7 @@ def _neighbours(parent: Any) -> Iterator[tuple[str, str]]:
     if type(parent) is nn.Sequential:
         yield from itertools.pairwise(parent._modules)
     else:
-        yield from pairs.of(rewritten.original_class(parent))
+        yield from pairs.of(original_of(parent))
 
 
 def fuse(model: nn.Module) -> None:
@@ -65,7 +66,6 @@ def fuse(model: nn.Module) -> None:
 def unfuse(model: nn.Module) -> None:
     """Puts every activation back."""
     for parent in model.modules():
-        blocks.take(parent)
         for name, child in list(parent._modules.items()):
             if child is not None and _WAS in child.__dict__:
                 activation, norm = child.__dict__[_WAS]

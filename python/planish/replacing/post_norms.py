@@ -68,7 +68,7 @@ def norm_added(
             weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
             rounding = around._rounding(form, x.dtype, weight, bias)
             if rounding is not None and rounding[1] == x.dtype:
-                if not chain and len(known) < around._ROOM:
+                if not chain and is_plain(x, residual) and len(known) < around._ROOM:
                     known.add(around._key(form, norm, x, residual))
                 return run(norm, x, residual)
         return norm_added_apart(norm, x, residual, chain)

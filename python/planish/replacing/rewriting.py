@@ -1,8 +1,8 @@
 """A function with some statements changed, made of its own source.
 
 The source has to be what runs: compiled again as it stands it must give the function's own
-bytecode, or nothing is changed. The new function has the old one's globals, defaults, signature and
-lines, so that tracebacks and torch.compile show the library's text.
+bytecode, or nothing is changed. The new function has the old one's globals, closure, defaults,
+signature and lines, so that tracebacks and torch.compile show the library's text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Unreadable", "parsed", "rewritten"]
+__all__ = ["Unreadable", "parsed", "remade", "rewritten"]
 
 
 class Unreadable(Exception):
@@ -37,13 +37,15 @@ def _shape(function: types.FunctionType, tree: ast.FunctionDef) -> None:
     ]
 
 
-def _compiled(
-    function: types.FunctionType, tree: ast.FunctionDef, helpers: Mapping[str, Any]
+def rewritten(
+    function: types.FunctionType, tree: ast.FunctionDef, helpers: Mapping[str, Callable[..., Any]]
 ) -> types.FunctionType:
+    """The function with this tree, in which the names of ``helpers`` stand for these. Globals and
+    cells are the old one's, so that each sees what the other writes to a variable."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    given = {**{name: cell.cell_contents for name, cell in cells.items()}, **helpers}
+    cells |= {name: types.CellType(helper) for name, helper in helpers.items()}
     # Parsed and not built, for the fields that a version of Python has.
-    module = ast.parse(f"def _planish_make({', '.join(given)}): return {tree.name}")
+    module = ast.parse(f"def _planish_make({', '.join(cells)}): return {tree.name}")
     maker: Any = module.body[0]
     for node in ast.walk(maker):
         if hasattr(node, "lineno"):
@@ -52,10 +54,9 @@ def _compiled(
     ast.fix_missing_locations(module)
     flags = function.__code__.co_flags & _FUTURE
     code = compile(module, function.__code__.co_filename, "exec", flags, dont_inherit=True)
-    found: dict[str, Any] = {}
-    exec(code, function.__globals__, found)
-    made: types.FunctionType = found["_planish_make"](**given)
-    return made
+    for _ in ("_planish_make", "the function in it"):
+        (code,) = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return remade(function, code, tuple(cells[name] for name in code.co_freevars))
 
 
 _FUTURE = functools.reduce(
@@ -80,8 +81,8 @@ def parsed(function: Any) -> ast.FunctionDef:
     ast.increment_lineno(tree, first - 1)
     _shape(function, tree)
     try:
-        again = _compiled(function, tree, {}).__code__
-    except (SyntaxError, ValueError, TypeError) as error:
+        again = rewritten(function, tree, {}).__code__
+    except (SyntaxError, ValueError, TypeError, KeyError) as error:
         raise Unreadable("its source cannot be compiled by itself") from error
     if _instructions(again) != _instructions(function.__code__):
         raise Unreadable("what runs is not its source")
@@ -107,11 +108,11 @@ def _instructions(code: types.CodeType) -> list[Any]:
     return found
 
 
-def rewritten(
-    function: Any, tree: ast.FunctionDef, helpers: Mapping[str, Callable[..., Any]]
+def remade(
+    function: types.FunctionType, code: types.CodeType, closure: tuple[types.CellType, ...]
 ) -> types.FunctionType:
-    """The function with this tree, in which the names of ``helpers`` stand for these."""
-    made = _compiled(function, tree, helpers)
+    """The function with other code and other cells, and everything else its own."""
+    made = types.FunctionType(code, function.__globals__, function.__name__, None, closure)
     made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     made.__annotations__ = function.__annotations__
     for name in ("__module__", "__qualname__", "__doc__"):

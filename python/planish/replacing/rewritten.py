@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from planish.replacing import around, families, places, swapped
 from planish.replacing.forms import size_of
+from planish.replacing.layers import Layer, assign, body_of, bound_forward, original_of
 from planish.replacing.reading import Place, Reader
 from planish.replacing.rewriting import Unreadable, parsed, rewritten
 from torch import nn
 
-__all__ = ["Left", "decide", "fuse", "holders", "original_class", "places_of", "put", "unfuse"]
+__all__ = ["Left", "decide", "everything", "fuse", "holders", "places_of", "put"]
 
 #: (what, why) of what stays apart in a block.
 Left = tuple[str, str]
@@ -50,13 +51,6 @@ def _method(holder: Any) -> str:
     return "forward" if isinstance(holder, nn.Module) else "__call__"
 
 
-def original_class(holder: Any) -> Any:
-    """The class before it was changed here."""
-    return (
-        getattr(type(holder), "_planish_block", type(holder)) if _is_ours(holder) else type(holder)
-    )
-
-
 def _is_ours(holder: Any) -> bool:
     return isinstance(holder, _Rewritten)
 
@@ -70,7 +64,7 @@ class _Decision:
         self.keys: list[Any] = []
         self.places: list[Place] = []
         self.left: dict[tuple[str, ...], Left] = {}
-        self.cls = original_class(holder)
+        self.cls = original_of(holder)
         self.function = getattr(self.cls, _method(holder))
         self.owners: list[str] = []
         self.tree = _tree(self.function)
@@ -145,38 +139,15 @@ class _Decision:
         return found if isinstance(found, bool) else None
 
 
-class _Rewritten:
-    """Before the original class in the order of classes."""
+class _Rewritten(Layer):
+    """What the classes made here share."""
 
-    _planish_block: type
     _planish_places: tuple[Place, ...]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As an instance of the original class; a module is looked at again where it is loaded."""
-        return _load, (self._planish_block,), dict(self.__dict__)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new: Any = object.__new__(type(self))
-        memo[id(self)] = new
-        if isinstance(self, nn.Module):
-            new.__setstate__(copy.deepcopy(self.__dict__, memo))  # as torch's modules are copied
-        else:
-            new.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return new
-
-
-def _load(original: Any) -> Any:
-    return object.__new__(_loading(original) if issubclass(original, nn.Module) else original)
-
-
-@functools.cache
-def _loading(original: Any) -> type:
-    def __setstate__(self: Any, state: Any) -> None:
-        self.__class__ = original
-        self.__setstate__(state)
-        put(self, self)
-
-    return type(original.__name__, (original,), {"__setstate__": __setstate__})
+    @staticmethod
+    def _planish_again(holder: Any) -> None:
+        if isinstance(holder, nn.Module):  # of a processor it is not known whose it is
+            put(holder, holder)
 
 
 _classes: dict[Any, type] = {}
@@ -188,9 +159,8 @@ def _class(decision: _Decision) -> type:
         assert isinstance(decision.tree, ast.FunctionDef)
         method = rewritten(decision.function, decision.tree, decision.helpers)
         cls = decision.cls
-        body = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-        body |= {_method(decision.holder): method, "_planish_block": cls}
-        body["_planish_places"] = tuple(_distinct(decision.places))
+        places = tuple(_distinct(decision.places))
+        body = body_of(cls, **{_method(decision.holder): method, "_planish_places": places})
         _classes[key] = type(cls.__name__, (_Rewritten, cls), body)
     return _classes[key]
 
@@ -206,12 +176,23 @@ def _distinct(found: list[Place]) -> list[Place]:
 
 
 def decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
-    """The class that fuses, or None, and what is left apart, with reasons."""
+    """The class that fuses, or None, and what is left apart, with reasons. What the attributes of a
+    block or of what it holds raise is a reason."""
+    try:
+        return _decide(holder, module)
+    except Exception as error:
+        why = f"looking at it raises {type(error).__name__}: {error}".splitlines()[0]
+        return None, [("its norms", why)] if holder is module else []
+
+
+def _decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
     decision = _Decision(holder, module)
     if isinstance(decision.tree, str):
         return None, [("its norms", decision.tree)] if holder is module else []
     if isinstance(holder, nn.Module):
-        why = swapped._bound_forward(holder)
+        why = bound_forward(holder)
+        if "parametrizations" in holder._modules:  # whose properties are its own class's
+            why = why or "its parameters are computed (torch.nn.utils.parametrize)"
         if why:
             return None, [("its norms", why)]
     fused = {name for place in decision.places for name in place.norms}
@@ -238,14 +219,7 @@ def put(holder: Any, module: Any) -> None:
         return
     cls, _ = decide(holder, module)
     if cls is not None:
-        _assign(holder, cls)
-
-
-def _assign(holder: Any, cls: type) -> None:
-    if isinstance(holder, nn.Module):
-        swapped._assign(holder, cls)
-    else:
-        holder.__class__ = cls
+        assign(holder, cls)
 
 
 def fuse(model: nn.Module) -> None:
@@ -254,12 +228,13 @@ def fuse(model: nn.Module) -> None:
         put(holder, module)
 
 
-def unfuse(model: nn.Module) -> None:
-    """Gives every block and processor its own class again."""
+def everything(model: nn.Module) -> Iterator[Any]:
+    """Modules and processors of attention: all that may have a class of planish."""
     for module in model.modules():
-        for holder in (module, module.__dict__.get("processor")):
-            if _is_ours(holder):
-                _assign(holder, original_class(holder))
+        yield module
+        processor = module.__dict__.get("processor")
+        if processor is not None and not isinstance(processor, nn.Module):
+            yield processor
 
 
 def places_of(holder: Any) -> tuple[Place, ...]:

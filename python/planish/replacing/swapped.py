@@ -9,54 +9,30 @@ they were.
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from planish import _functional
 from planish._ways import Way, way_of
-from planish.replacing import families
+from planish.replacing import families, layers
 from planish.replacing.forms import NotExact, parameter_of, runner
+from planish.replacing.layers import Layer
+from planish.replacing.layers import original_of as original_class
 from planish.replacing.probe import Proof, prove
 from torch import Tensor, nn
 
-__all__ = ["Swapped", "decide", "form_of", "original_class", "put", "take"]
-
-#: In a module's __dict__: the class it had, where its class is one that users make, too.
-WAS = "_planish_was"
+__all__ = ["Swapped", "decide", "form_of", "original_class", "put"]
 
 
-class Swapped:
-    """What the classes made here share, before the original class in the order of classes."""
+class Swapped(Layer):
+    """What the classes made here share."""
 
-    _planish_original: type[nn.Module]
     _planish_proof: Proof
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As an instance of the original class, which is looked at again where it is loaded."""
-        state = dict(self.__dict__)
-        return _load, (self._planish_original,), state
-
-
-def _load(original: Any) -> nn.Module:
-    cls = _loading(original)
-    return cls.__new__(cls)
-
-
-@functools.cache
-def _loading(original: Any) -> type[nn.Module]:
-    """Its __setstate__ makes it the original's, then planish's once more."""
-
-    def __setstate__(self: Any, state: Any) -> None:
-        self.__class__ = original
-        if hasattr(original, "__setstate__"):
-            self.__setstate__(state)
-        else:
-            self.__dict__.update(state)
-        put(self)
-
-    return type(original.__name__, (original,), {"__setstate__": __setstate__})
+    @staticmethod
+    def _planish_again(holder: Any) -> None:
+        put(holder)
 
 
 def _runs(proof: Proof, module: Any, x: Any) -> bool:
@@ -114,44 +90,37 @@ def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
                     pass
         return forward(self, *args, **kwargs)
 
-    return type(
-        original.__name__,
-        (Swapped, original),
-        {
-            "__module__": original.__module__,
-            "__qualname__": original.__qualname__,
-            "__doc__": original.__doc__,
-            "forward": swapped_forward,
-            "_planish_original": original,
-            "_planish_proof": proof,
-        },
-    )
-
-
-def original_class(module: nn.Module) -> type[nn.Module]:
-    """The class before planish changed it."""
-    if isinstance(module, Swapped):
-        return module._planish_original
-    was: type[nn.Module] = module.__dict__.get(WAS, type(module))
-    return was
+    body = layers.body_of(original, forward=swapped_forward, _planish_proof=proof)
+    return type(original.__name__, (Swapped, original), body)
 
 
 def form_of(module: nn.Module) -> str:
     """What planish computes for it, in words; empty for a module that planish did not change."""
     if isinstance(module, Swapped):
-        return str(module._planish_proof.form)
-    if WAS in module.__dict__:
+        return str(module._planish_proof)
+    if layers.WAS in module.__dict__ and original_class(module) is not type(module):
         return f"planish.{type(module).__name__}"
     return ""
 
 
 def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     """The class that runs it on planish and what that computes; or why there is none, empty for
-    what is no norm."""
+    what is no norm. Whatever the module's own attributes raise is a reason."""
+    try:
+        return _decide(module)
+    except Exception as error:
+        if not families.is_called_norm(module):
+            return ""
+        return f"looking at it raises {type(error).__name__}: {error}".splitlines()[0]
+
+
+def _decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     cls: Any = type(module)
     if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
         return ""
-    why = _bound_forward(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        return families.why_not(module) or ""
+    why = layers.bound_forward(module)
     if cls in families.TORCH:
         return why or (families.TORCH[cls], f"planish.{families.TORCH[cls].__name__}")
     parametrized = "parametrizations" in module._modules
@@ -159,7 +128,8 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     if refused is not None:
         return refused
     if why or parametrized:
-        return why or "its parameters are computed (torch.nn.utils.parametrize)"
+        why = why or "its parameters are computed (torch.nn.utils.parametrize)"
+        return why if families.is_called_norm(module) else ""
     proof = prove(cls, module)
     if isinstance(proof, str):
         return proof
@@ -169,37 +139,13 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     mine = _dtypes(module)
     if mine and not mine <= {pair[1] for pair in proof.pairs}:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in mine)
-        return f"with parameters of {names} its results are not planish's within the bounds"
-    return _swapped_class(cls, proof), str(proof.form)
+        more = f" ({proof.note})" if proof.note else ""
+        return f"with parameters of {names} its results are not planish's within the bounds{more}"
+    return _swapped_class(cls, proof), str(proof)
 
 
 def _dtypes(module: nn.Module) -> set[torch.dtype | None]:
     return {p.dtype for p in module._parameters.values() if p is not None}
-
-
-#: Attributes of an instance that may be the class's forward, bound: accelerate's hooks keep it as
-#: the second and, once they are removed, as the first.
-_BOUND = ("forward", "_old_forward")
-
-
-def _is_own_forward(module: nn.Module, value: Any) -> bool:
-    return getattr(value, "__func__", None) is type(module).forward
-
-
-def _bound_forward(module: nn.Module) -> str:
-    """Why a forward that is an attribute of the instance is in the way; empty where it is not."""
-    if "forward" not in module.__dict__:
-        return ""
-    if any(_is_own_forward(module, module.__dict__.get(name)) for name in _BOUND):
-        return ""
-    return "its forward was replaced on the instance, by something other than its class"
-
-
-def _assign(module: Any, cls: type[nn.Module]) -> None:
-    own = [name for name in _BOUND if _is_own_forward(module, module.__dict__.get(name))]
-    module.__class__ = cls
-    for name in own:
-        module.__dict__[name] = types.MethodType(cls.forward, module)
 
 
 def put(module: nn.Module) -> str | None:
@@ -209,9 +155,8 @@ def put(module: nn.Module) -> str | None:
         return decision
     cls, _ = decision
     original = type(module)
-    _assign(module, cls)
-    if not issubclass(cls, Swapped):
-        module.__dict__[WAS] = original
+    if not issubclass(cls, Swapped):  # what its forward reads is there before the class
+        module.__dict__[layers.WAS] = original
         if original not in families.TORCH and issubclass(cls, nn.GroupNorm):
             act = module._modules.get("act")
             module.__dict__["activation"] = families.ACTIVATIONS[type(act)] if act else None
@@ -220,16 +165,5 @@ def put(module: nn.Module) -> str | None:
             module.__dict__["channels_last"] = (
                 not isinstance(proof, str) and proof.form.channels_last
             )
+    layers.assign(module, cls)
     return None
-
-
-def take(module: nn.Module) -> bool:
-    """Changes one module back; whether there was something to do."""
-    original = original_class(module)
-    if original is type(module):
-        return False
-    _assign(module, original)
-    if module.__dict__.pop(WAS, None) is not None:
-        module.__dict__.pop("activation", None)
-        module.__dict__.pop("channels_last", None)
-    return True

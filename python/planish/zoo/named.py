@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from planish import zoo
+from planish.command_lines import UsageError
 from torch import nn
 
 __all__ = ["UnknownModel", "of_function", "resolve"]
@@ -21,7 +22,7 @@ _LAYER_NAMES = (
 )
 
 
-class UnknownModel(ValueError):
+class UnknownModel(UsageError):
     """There is no model of this name."""
 
 

@@ -31,8 +31,7 @@ static double rounded(const cpu_plan *plan, double value) {
     return plan->is_double ? value : (double)(float)value;
 }
 
-/* ---- Rows in scratch ---------------------------------------------------------------------------
- */
+/* ---- Rows in scratch ------------------------------------------------------------------------- */
 
 /* A run's data from its row `r` on. */
 static char *data_at(const row_run *run, role of, int64_t r) {
@@ -106,8 +105,7 @@ static void count_row(const staged_block *b, role output, int64_t row) {
         block_sum_row(b->job, b->sums[output], row);
 }
 
-/* ---- The stages before the norm, as they were --------------------------------------------------
- */
+/* ---- The stages before the norm, as they were ------------------------------------------------ */
 
 /* What x of row `row`, the run's r-th, is multiplied by; keep only where it `keeps`. */
 static factor_rows factors_of(staged_block *b, const row_run *run, int64_t r, int64_t row,
@@ -152,8 +150,7 @@ static void make_s(staged_block *b, const row_run *run, int64_t r, int64_t row, 
         staged_drop(job, &b->draw, staged_row_index(job->problem, row), s, NULL);
 }
 
-/* ---- The stages behind it ----------------------------------------------------------------------
- */
+/* ---- The stages behind it -------------------------------------------------------------------- */
 
 /* Beyond these xhat would leave the range of f32 on the way. */
 static bool in_range(double mean, double rstd) {
@@ -225,8 +222,7 @@ static void behind_row(staged_block *b, const row_run *run, int64_t r, int64_t r
     bring(b, ROLE_DGATE, dgate, a.dgate);
 }
 
-/* ---- The norm itself, and the stages before it -------------------------------------------------
- */
+/* ---- The norm itself, and the stages before it ----------------------------------------------- */
 
 /* ds of a batch, which is the run's rows from r on. */
 static void norm_rows(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
@@ -292,8 +288,7 @@ static void before_row(staged_block *b, const row_run *run, int64_t r, int64_t r
     bring(b, ROLE_DGATE, dgate, a.dgate);
 }
 
-/* ---- Blocks ------------------------------------------------------------------------------------
- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 static void batch(staged_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
     const problem *p = b->job->problem;

@@ -3,8 +3,7 @@
 #include "cpu/around/staged.h"
 #include "cpu/common/affine.h"
 
-/* ---- Which elements a row adds to -------------------------------------------------------------
- */
+/* ---- Which elements a row adds to ------------------------------------------------------------ */
 
 static bool varies(const axis *a, role output) {
     switch (axes_of(output)) {
@@ -70,8 +69,7 @@ static int64_t first_element(const problem *p, const gradient_sum *s, int64_t ro
     return first;
 }
 
-/* ---- Where they lie ---------------------------------------------------------------------------
- */
+/* ---- Where they lie -------------------------------------------------------------------------- */
 
 static char *element_at(const cpu_job *job, role output, int64_t i) {
     const problem *p = job->problem;
@@ -117,8 +115,7 @@ static void store(const cpu_job *job, const gradient_sum *s, int64_t first, int6
     }
 }
 
-/* ---- The sums of a block ----------------------------------------------------------------------
- */
+/* ---- The sums of a block --------------------------------------------------------------------- */
 
 static size_t round_up(size_t bytes) {
     return (bytes + 63) & ~(size_t)63;
@@ -232,8 +229,7 @@ void block_sum_end(const cpu_job *job, block_sum *s) {
     flush(job, s);
 }
 
-/* ---- Of all blocks ----------------------------------------------------------------------------
- */
+/* ---- Of all blocks --------------------------------------------------------------------------- */
 
 static void add(double total[], const double *sum, int64_t count) {
     for (int64_t i = 0; i < count; i++)

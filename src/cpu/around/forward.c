@@ -57,8 +57,7 @@ static const void *operand(staged_block *b, const row_run *run, int64_t i, role 
     return slot_row(b, place);
 }
 
-/* ---- Before the norm ----------------------------------------------------------------------------
- */
+/* ---- Before the norm ------------------------------------------------------------------------- */
 
 /* Draws what stays of a row, or all of it where nothing is dropped, and writes the mask. */
 static void drop(staged_block *b, const row_run *run, int64_t row, int64_t i, char *u) {
@@ -115,8 +114,7 @@ static void before_norm(staged_block *b, const row_run *run, int64_t row, int64_
     round_sum(b, run, i, u);
 }
 
-/* ---- The norm -----------------------------------------------------------------------------------
- */
+/* ---- The norm -------------------------------------------------------------------------------- */
 
 /* What the row kernel does of that which follows xhat. */
 static bool kernel_weighs(const problem *p) {
@@ -164,8 +162,7 @@ static void norm_of_batch(staged_block *b, const row_run *run, bool made) {
         norm(b, run, i, step, x + i * x_pitch, x_pitch);
 }
 
-/* ---- After the norm -----------------------------------------------------------------------------
- */
+/* ---- After the norm -------------------------------------------------------------------------- */
 
 /* Rounds xhat and its product with the weight to x's dtype (PLANISH_ROUND_XHAT). */
 static void weigh_rounded(staged_block *b, const row_run *run, int64_t i, char *z) {
@@ -240,8 +237,7 @@ static void after_norm(staged_block *b, const row_run *run, int64_t i) {
         staged_scatter(b->job, ROLE_Y, run->data[ROLE_Y] + i * run->pitch[ROLE_Y], y);
 }
 
-/* ---- Blocks ------------------------------------------------------------------------------------
- */
+/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 static void forward_block(staged_block *b, int64_t first, int64_t last) {
     const cpu_job *job = b->job;

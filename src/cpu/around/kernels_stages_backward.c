@@ -45,8 +45,7 @@ INLINE NAME(slope) NAME(slope_at)(const planish_activation f, VEC z, const bool 
     return (NAME(slope)){wants_value ? NAME(activated)(f, z) : z, NAME(through)(of, one, z)};
 }
 
-/* ---- Behind the norm --------------------------------------------------------------------------
- */
+/* ---- Behind the norm ------------------------------------------------------------------------- */
 
 /* What the loop reads is local: a store could change what a pointer reaches. */
 typedef struct NAME(behind) {
@@ -116,8 +115,7 @@ static void NAME(behind_row)(const behind_args *a) {
         f ? NAME(behind_as)(a, f, false) : NAME(behind_as)(a, PLANISH_IDENTITY, false);
 }
 
-/* ---- Before it --------------------------------------------------------------------------------
- */
+/* ---- Before it ------------------------------------------------------------------------------- */
 
 /* The typed rows of factor_rows. */
 typedef struct NAME(factors) {

@@ -69,8 +69,7 @@ void staged_plan(cpu_plan *plan, const problem *p) {
         plan_forward(plan, p);
 }
 
-/* ---- Its name -----------------------------------------------------------------------------------
- */
+/* ---- Its name -------------------------------------------------------------------------------- */
 
 int staged_describe(const problem *p, char *text, size_t bytes) {
     static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};

@@ -13,8 +13,7 @@
 #include "cpu/around/stage_kernels.h"
 #include "cpu/common/job.h"
 
-/* ---- The plan ----------------------------------------------------------------------------------
- */
+/* ---- The plan -------------------------------------------------------------------------------- */
 
 /* Rows of a slot beside the batch: what is the same for many rows, an operand, bytes. */
 enum {
@@ -34,9 +33,7 @@ void staged_plan(cpu_plan *plan, const problem *p);
 /* Names the stages, as "+residual+dropout"; returns its whole length. */
 int staged_describe(const problem *p, char *text, size_t bytes);
 
-/* ---- The forward: a planish_task
- * ------------------------------------------------------------------
- */
+/* ---- The forward: a planish_task ------------------------------------------------------------- */
 
 void staged_forward_blocks(void *job, int64_t begin, int64_t end);
 
@@ -46,8 +43,7 @@ void staged_forward_finish(const cpu_job *job);
 /* Of a problem without elements: y_scales and amax. */
 void staged_fill_empty(const cpu_job *job);
 
-/* ---- Rows to and fro ----------------------------------------------------------------------------
- */
+/* ---- Rows to and fro ------------------------------------------------------------------------- */
 
 static inline size_t staged_real_bytes(const cpu_plan *plan) {
     return plan->is_double ? sizeof(double) : sizeof(float);
@@ -83,8 +79,7 @@ int64_t staged_row_index(const problem *p, int64_t row);
  * each element, where that is not NULL. */
 void staged_drop(const cpu_job *job, const philox *draw, int64_t index, void *row, uint8_t *mask);
 
-/* ---- Scales -------------------------------------------------------------------------------------
- */
+/* ---- Scales ---------------------------------------------------------------------------------- */
 
 /* The scale of elements whose largest magnitude is this (planish.h), and its store. */
 float staged_scale(const stages *s, dtype quantised, double largest);

@@ -12,8 +12,7 @@ enum { PIECE = 1024, SHORT_BYTES = 4096, AHEAD_BYTES = 8192, LEAST_AHEAD = 8 };
 static const role roles[SUM_TENSORS] = {ROLE_X,         ROLE_RESIDUAL, ROLE_COLUMN_SCALE,
                                         ROLE_ROW_SCALE, ROLE_MASK,     ROLE_SUM};
 
-/* ---- The plan ----------------------------------------------------------------------------------
- */
+/* ---- The plan -------------------------------------------------------------------------------- */
 
 /* Whether the elements that are neighbours in s are so in x and the residual. */
 static bool lies_alike(const problem *p) {
@@ -42,8 +41,7 @@ void sum_first_plan(cpu_plan *plan, const problem *p) {
         plan->traffic = TRAFFIC_AHEAD;
 }
 
-/* ---- A stretch of elements ---------------------------------------------------------------------
- */
+/* ---- A stretch of elements ------------------------------------------------------------------- */
 
 typedef struct sum_axis sum_axis;
 
@@ -120,8 +118,7 @@ static void make_piece(const sum_maker *m, const place *p, const sum_axis *a, in
                         count);
 }
 
-/* ---- Rows --------------------------------------------------------------------------------------
- */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* Axes of a box, by the strides that s has, the smallest last; those that are one are merged. */
 static int sort_axes(sum_axis axes[], int count) {
@@ -216,8 +213,7 @@ static void make_rows(const cpu_job *job, int64_t row, int64_t rows) {
     }
 }
 
-/* ---- The data ----------------------------------------------------------------------------------
- */
+/* ---- The data -------------------------------------------------------------------------------- */
 
 static sum_axis axis_of(const sum_maker *m, const axis *a, int64_t s_stride) {
     const problem *p = m->problem;

@@ -91,8 +91,7 @@ void staged_round(const cpu_plan *plan, void *row, dtype to, int64_t count, void
     }
 }
 
-/* ---- Dropout ------------------------------------------------------------------------------------
- */
+/* ---- Dropout --------------------------------------------------------------------------------- */
 
 int64_t staged_row_index(const problem *p, int64_t row) {
     int64_t index = 0;

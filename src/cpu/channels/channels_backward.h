@@ -299,8 +299,7 @@ static void NAME(backward_rms)(const channel_backward_args *a) {
     NAME(backward_staged_rms)(a);
 }
 
-/* ---- Where an activation follows --------------------------------------------------------------
- */
+/* ---- Where an activation follows ------------------------------------------------------------- */
 
 /* What normalises the pixels of a tile by their saved means, mended as find_gradients mends them
  * after the sums. */

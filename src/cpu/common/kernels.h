@@ -377,10 +377,10 @@ enum { CHUNK_ROWS = 32 };
 /* What stream_runs writes: two lines of one row and two of another. */
 enum { RUN_BYTES = 128 };
 
-/* ---- Rows in f64, element by element: what the kernels fall back on where f32 or f64 arithmetic
- * would leave its range though the result does not (cpu/common/overflow.c). Same for every tier.
- * ----
- */
+/* ---- Rows in f64, element by element --------------------------------------------------------- */
+
+/* What the kernels fall back on where f32 or f64 arithmetic would leave its range though the result
+ * does not (cpu/common/overflow.c). Same for every tier. */
 
 void overflow_forward_row(const forward_args *args, int64_t row, planish_kind kind, dtype element,
                           dtype weight);

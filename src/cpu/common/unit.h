@@ -1,25 +1,40 @@
+// clang-format off
 /*
  * What every unit of kernels begins with. A unit is one family of kernels (rows forward, rows
- * backward, groups, pixels, channels) for one instruction set and one dtype or pair of them: one of
- * the files kernels_... in the folders of src/cpu, compiled once for each by meson.build, which
- * says on the command line
+ * backward, groups, pixels, channels, stages) for one instruction set and one dtype or pair of them:
+ * one of the files kernels_... in the folders of src/cpu, compiled once for each by meson.build,
+ * which says on the command line
  *
- *     TIER     the tier's name, and VEC_FILE its vec_*.h
- *     ELEMENT  dtype token (f32, f16, bf16, f64) of x, y, dy and dx in memory
- *     WEIGHT   the same of weight and bias
+ *     TIER      the tier's name
+ *     VEC_FILE  its vec_*.h
+ *     ELEMENT   dtype token (f32, f16, bf16, f64) of x, y, dy and dx in memory
+ *     WEIGHT    the same of weight and bias
+ *
+ * ELEMENT and WEIGHT that meson.build makes units of, family by family (`families`); other
+ * combinations are neither compiled nor tested:
+ *
+ *     rows                               f32 f32, f64 f64, f16 f32, bf16 f32, f16 f16, bf16 bf16
+ *     few, groups, pixels                f32 f32, f64 f64, f16 f32, bf16 f32
+ *     channels, stages, stages_backward  f32 f32, f64 f64
+ *     spans                              f32 f32
  *
  * From these follow the parameters that the texts of the kernels are written in:
  *
- *     ELEMENT_T, WEIGHT_T  their C types
- *     REAL, REAL_TOKEN     the compute type, float or double, and its dtype token
- *     VEC, VEC_LANES       its vector, f32v or f64v, and the vector's lanes
- *     LANES                the canonical lanes: 32 for float, 16 for double
- *     BIG                  a variance or a constant from here on is out of range, and
- *     TINY_VAR, TINY_EPS   below both, squares have lost digits: the row is done in overflow.c
- * instead BLOCK                a transpose is BLOCK x BLOCK NAME(f)              f with a suffix of
- * its own, which a profile shows EXPORT(f)            the name by which the tier's table
- * (kernels_table.c) knows f
+ *     ELEMENT_T   C type of an element in memory
+ *     WEIGHT_T    C type of a weight or bias in memory
+ *     REAL        the compute type: double where ELEMENT is f64, else float
+ *     REAL_TOKEN  its dtype token
+ *     VEC         its vector, f64v or f32v
+ *     VEC_LANES   the vector's lanes
+ *     LANES       the canonical lanes: 32 for float, 16 for double
+ *     BIG         a variance or a constant from here on is out of range
+ *     TINY_VAR    below this and TINY_EPS, squares have lost digits: overflow.c does the row instead
+ *     TINY_EPS    the same of eps
+ *     BLOCK       a transpose is BLOCK x BLOCK
+ *     NAME(f)     f with a suffix of the unit's own, which a profile shows
+ *     EXPORT(f)   the name by which the tier's table (kernels_table.c) knows f
  */
+// clang-format on
 #ifndef PLANISH_CPU_UNIT_H
 #define PLANISH_CPU_UNIT_H
 

@@ -105,8 +105,7 @@ static void rebuild_xhat(const cpu_job *job, void *y, const void *weight, const 
     }
 }
 
-/* ---- One row
- * -------------------------------------------------------------------------------------- */
+/* ---- One row --------------------------------------------------------------------------------- */
 
 /* Of what a row is gathered in. */
 static const row_kernels *kernels_of(const cpu_plan *plan) {
@@ -170,8 +169,7 @@ static void backward_row(const strided_block *b, const row_run *run, const void 
         scatter(b, run, ROLE_DX, ROW_RESULT);
 }
 
-/* ---- Sums over rows
- * ------------------------------------------------------------------------------- */
+/* ---- Sums over rows -------------------------------------------------------------------------- */
 
 /* Whether every row adds to the same affine elements, one for each of its own. */
 static bool rows_share_affine(const problem *p) {

@@ -19,8 +19,7 @@
 
 enum { MOST_GRID_X = 1 << 30 };
 
-/* ---- What the problem is ----------------------------------------------------------------------
- */
+/* ---- What the problem is --------------------------------------------------------------------- */
 
 static bool is_full(role r) {
     return every_full_role & ROLE_BIT(r);
@@ -91,8 +90,7 @@ void around_describe(cuda_spec *spec, const problem *p) {
     s->want_y = has(p, ROLE_Y);
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static const char *around_plan_make(cuda_plan *plan, const problem *p) {
     if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
@@ -161,8 +159,7 @@ static int around_plan_describe(const cuda_plan *plan, char *text, size_t bytes)
                     counted.cluster);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* What a kernel's role is called outside: what the norm reads has no memory of its own. */
 static role role_outside(role r) {

@@ -18,8 +18,7 @@
 static const role streams[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
 enum { STREAMS = sizeof streams / sizeof *streams };
 
-/* ---- What the problem is ----------------------------------------------------------------------
- */
+/* ---- What the problem is --------------------------------------------------------------------- */
 
 /* How the gradients of scale and shift go. */
 typedef enum modulation { NOT_SUMMED, BY_SAMPLE, BY_OTHERS } modulation;
@@ -56,8 +55,7 @@ static bool shows_digits(const problem *p) {
     return !problem_hides_rounding(p);
 }
 
-/* ---- Geometry ---------------------------------------------------------------------------------
- */
+/* ---- Geometry -------------------------------------------------------------------------------- */
 
 /* Columns that a thread has registers for. */
 static int elements_of_thread(const stages_tuning *t, const cuda_spec *spec, const problem *p) {
@@ -138,8 +136,7 @@ static int block_rows(const cuda_spec *spec) {
     return c->teams * (c->threads_per_row <= WARP ? WARP / c->threads_per_row : 1);
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static void size(cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
@@ -238,8 +235,7 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
         c->width, block_rows(spec), c->warps, spec->cluster);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     cuda_spec spec = plan->main;

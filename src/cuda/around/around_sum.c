@@ -35,8 +35,7 @@ static int64_t size_of_stride(int64_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 /* Adds an axis to a list that is sorted by the strides of s, the smallest last. */
 static void insert(sum_axis list[], int *count, const sum_axis *next) {
@@ -207,8 +206,7 @@ int around_sum_describe(const cuda_plan *plan, char *text, size_t bytes) {
                     plan->sum.is_last ? "behind" : "before", c->axes, c->chunks, c->width);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* What the kernel reads and writes; `shared`: what the norm's kernels do, too. */
 static void *data_of(const cuda_sum *sum, void *const buffers[ROLE_COUNT], void *shared, int t) {

@@ -18,8 +18,7 @@ enum {
 static const role known[] = {EACH_AROUND_GENERAL_BACKWARD_TENSOR(ROLE_OF)};
 #undef ROLE_OF
 
-/* ---- Axes -------------------------------------------------------------------------------------
- */
+/* ---- Axes ------------------------------------------------------------------------------------ */
 
 /* Which axes are the outer ones of a kernel. */
 static bool is_outer(const cuda_axis *a, const cuda_spec *spec) {
@@ -48,8 +47,7 @@ static bool is_dense(const cuda_axes *axes, const cuda_spec *spec, bool outer) {
     return false;
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static const char *make(cuda_plan *plan, const problem *p) {
     const general_tuning *t = &plan->limits.tuning->general;
@@ -85,8 +83,7 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
                     (long long)plan->rows, (long long)plan->cols, plan->axis_count);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_launch *launches,
                 int *count) {

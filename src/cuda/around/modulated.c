@@ -20,8 +20,7 @@
 
 enum { MOST_SAMPLES = 65535, MOST_GRID_X = 1 << 30 };
 
-/* ---- What the problem is ----------------------------------------------------------------------
- */
+/* ---- What the problem is --------------------------------------------------------------------- */
 
 static const role_set modulation_roles =
     ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_SHIFT) | ROLE_BIT(ROLE_DSCALE) | ROLE_BIT(ROLE_DSHIFT);
@@ -76,8 +75,7 @@ static bool find_axes(const problem *p, int *of_samples, int *of_rows) {
     return true;
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static bool is_forward(const cuda_plan *plan) {
     return plan->main.kernel == CUDA_MODULATED_FORWARD;
@@ -198,8 +196,7 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
                     plain.cluster);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* Bytes from sample to sample, and from row to row, of a tensor by its role inside. */
 static int64_t slice_bytes(const cuda_plan *plan, role r) {

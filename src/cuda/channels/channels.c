@@ -76,8 +76,7 @@ static int channels_plan_describe(const cuda_plan *plan, char *text, size_t byte
                     spec->type[ROLE_DSUM] == DTYPE_NONE ? "" : ", with dsum");
 }
 
-/* ---- Launches ----------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* Alignment of a tensor's parts as the kernel takes them: of an image, a block's channels of it, a
  * channel, a tile. */

@@ -28,8 +28,7 @@ static bool has_stride(const problem *p, const axis *a, role r, int64_t stride) 
     return a->size == 1 || axis_stride(p, a, r) == stride;
 }
 
-/* ---- Channels -----------------------------------------------------------------------------------
- */
+/* ---- Channels -------------------------------------------------------------------------------- */
 
 /* Whether a tensor's channels are dense within a pixel. */
 static bool is_channels_last(const problem *p, const axis *channel, const axis *pixel, role r) {
@@ -62,8 +61,7 @@ bool images_of_channels(image_view *v, const problem *p) {
     return true;
 }
 
-/* ---- Groups -------------------------------------------------------------------------------------
- */
+/* ---- Groups ---------------------------------------------------------------------------------- */
 
 typedef struct group_axes {
     const axis *image, *group, *channel, *pixel;
@@ -120,8 +118,7 @@ bool images_of_groups(image_view *v, const problem *p) {
     return false;
 }
 
-/* ---- Plans --------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 void images_describe(cuda_plan *plan, const problem *p, const image_view *v, cuda_kernel kernel) {
     cuda_spec *spec = &plan->main;

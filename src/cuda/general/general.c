@@ -11,8 +11,7 @@ enum {
     ACROSS = WARP, /* lanes that take neighbouring outer indices, where they do */
 };
 
-/* ---- Axes -------------------------------------------------------------------------------------
- */
+/* ---- Axes ------------------------------------------------------------------------------------ */
 
 /* The tensor whose order in memory decides. */
 static role model(const problem *p) {
@@ -45,8 +44,7 @@ static bool is_dense(const cuda_axes *axes, cuda_kernel kernel, bool outer) {
     return false;
 }
 
-/* ---- Plans ------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 static bool is_backward(const cuda_plan *plan) {
     const int32_t pass = plan->main.pass;
@@ -125,8 +123,7 @@ static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes
                     plan->axis_count, plan->main.general.lanes);
 }
 
-/* ---- Launches ---------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* The specialisation of one kernel, without what it does not look at. */
 static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {

@@ -169,8 +169,7 @@ static int groups_plan_describe(const cuda_plan *plan, char *text, size_t bytes)
                     spec->type[ROLE_DSUM] == DTYPE_NONE ? "" : ", with dsum");
 }
 
-/* ---- Launches ----------------------------------------------------------------------------------
- */
+/* ---- Launches -------------------------------------------------------------------------------- */
 
 /* Alignment of a tensor's rows: of an image, of a group of it, or of the channels of a pixel. */
 static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, int bytes) {

@@ -30,8 +30,7 @@ static int64_t row_bytes(const cuda_plan *plan, role r) {
     return plan->stride[r] * role_bytes(&plan->main, r);
 }
 
-/* ---- Specialisations ---------------------------------------------------------------------------
- */
+/* ---- Specialisations ------------------------------------------------------------------------- */
 
 /* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. Their strides become 0, for
  * only the first row's address counts. */
@@ -105,8 +104,7 @@ int rows_launch_specs(const cuda_plan *plan, void *const given[ROLE_COUNT],
     return count;
 }
 
-/* ---- Grids and arguments ----------------------------------------------------------------------
- */
+/* ---- Grids and arguments --------------------------------------------------------------------- */
 
 /* Bytes from slice to slice. */
 static int64_t slice_bytes(const cuda_plan *plan, role r) {

@@ -9,8 +9,7 @@
 
 enum { MOST_LEVELS = 3 };
 
-/* ---- What the problem is ----------------------------------------------------------------------
- */
+/* ---- What the problem is --------------------------------------------------------------------- */
 
 /* Whether every row is a dense run, with weights, if any, dense along it. */
 static bool has_dense_rows(const problem *p) {
@@ -44,8 +43,7 @@ static bool sums_follow(const problem *p, const axis *slices) {
     return slices->size <= (1 << 30) / p->cols;
 }
 
-/* ---- Levels -----------------------------------------------------------------------------------
- */
+/* ---- Levels ---------------------------------------------------------------------------------- */
 
 /* Whether a step along the outer axis is as one behind the last of the inner axis. */
 static bool are_one(const problem *p, const axis *outer, const axis *inner) {
@@ -127,8 +125,7 @@ bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known) {
     return true;
 }
 
-/* ---- What kernels are told --------------------------------------------------------------------
- */
+/* ---- What kernels are told ------------------------------------------------------------------- */
 
 int64_t rows_slices(const cuda_plan *plan) {
     return plan->places.slices ? plan->places.slices : 1;

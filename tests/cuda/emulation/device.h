@@ -20,8 +20,7 @@
 extern "C" {
 #endif
 
-/* ---- For the test -----------------------------------------------------------------------------
- */
+/* ---- For the test ---------------------------------------------------------------------------- */
 
 typedef enum schedule {
     IN_ORDER, /* threads, blocks and copies one after the other, each as early as it can be */
@@ -46,8 +45,7 @@ typedef struct emulated_launch {
 /* NULL, or what went wrong. */
 const char *emulate(const emulated_launch *launch);
 
-/* ---- For kernels: the words of CUDA -----------------------------------------------------------
- */
+/* ---- For kernels: the words of CUDA ---------------------------------------------------------- */
 
 typedef struct emulated_index {
     unsigned x, y, z;

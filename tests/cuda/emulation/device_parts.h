@@ -113,8 +113,7 @@ typedef struct emulated_device {
 
 extern emulated_device device;
 
-/* ---- device_turns.c ---------------------------------------------------------------------------
- */
+/* ---- device_turns.c -------------------------------------------------------------------------- */
 
 /* The next of the launch's random numbers. */
 uint64_t device_draw(void);
@@ -137,14 +136,12 @@ void threads_wake(thread **list);
 /* The running thread waits for the others of a meeting. */
 void threads_meet(meeting *m, unsigned expected, const char *why);
 
-/* ---- device_clusters.c ------------------------------------------------------------------------
- */
+/* ---- device_clusters.c ----------------------------------------------------------------------- */
 
 /* Any one of the messages under way arrives. */
 void device_deliver_one(void);
 
-/* ---- device_shared.c --------------------------------------------------------------------------
- */
+/* ---- device_shared.c ------------------------------------------------------------------------- */
 
 /* The block that a shared address is of, and the address without it. */
 block *block_of(uint32_t address);

@@ -11,8 +11,7 @@ enum {
     VARIABLE_BITS = 7
 };
 
-/* ---- Shared memory ----------------------------------------------------------------------------
- */
+/* ---- Shared memory --------------------------------------------------------------------------- */
 
 static void add_variable(block *b, int line, int place, size_t bytes) {
     if (b->variable_count == MOST_VARIABLES)
@@ -84,8 +83,7 @@ unsigned char *emulation_at(uint32_t address, size_t bytes) {
     return v->data + offset;
 }
 
-/* ---- Asynchronous copies ----------------------------------------------------------------------
- */
+/* ---- Asynchronous copies --------------------------------------------------------------------- */
 
 static void perform(const copy *c) {
     if (c->there)

@@ -11,8 +11,7 @@ enum { MOST_STEPS = 4000 /* for which the same warps go first */ };
 emulated_thread *emulation_now;
 emulated_device device;
 
-/* ---- Taking turns -----------------------------------------------------------------------------
- */
+/* ---- Taking turns ---------------------------------------------------------------------------- */
 
 uint64_t device_draw(void) { /* splitmix64 */
     uint64_t z = device.random += 0x9e3779b97f4a7c15u;
@@ -142,8 +141,7 @@ void emulation_pause(void) {
         emulation_yield();
 }
 
-/* ---- Blocks and warps -------------------------------------------------------------------------
- */
+/* ---- Blocks and warps ------------------------------------------------------------------------ */
 
 void emulation_barrier(int id, unsigned threads) {
     if (id < 0 || id >= MOST_BARRIERS || threads % WARP_LANES || threads > device.launch->threads ||

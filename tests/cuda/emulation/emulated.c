@@ -15,8 +15,7 @@
 #include "cuda/geometry.h"
 #include "problem.h"
 
-/* ---- The device and how it runs ---------------------------------------------------------------
- */
+/* ---- The device and how it runs -------------------------------------------------------------- */
 
 cuda_limits limits;
 const char *write_folder, *unit_folder;
@@ -33,8 +32,7 @@ void set_device(int arch, int multiprocessors) {
                            .max_cluster = arch >= 90 ? 16 : 1};
 }
 
-/* ---- Specialisations as libraries -------------------------------------------------------------
- */
+/* ---- Specialisations as libraries ------------------------------------------------------------ */
 
 static unsigned long long hash_of(const char *text) {
     unsigned long long hash = 0xcbf29ce484222325u; /* FNV-1a */
@@ -95,8 +93,7 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
     return units = u;
 }
 
-/* ---- The library's two entries that cases.c calls, on the emulated device ---------------------
- */
+/* ---- The library's two entries that cases.c calls, on the emulated device -------------------- */
 
 static void share_without_clusters(cuda_plan *plan) {
     if (plan->main.cluster == 1)

@@ -27,7 +27,18 @@ SUPPORT = (
     *("staged_case", "staged_reference", "backward_case", "backward_reference", "staged_check"),
 )
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
-OUTSIDE = ("ahead", "cache", "cuda_backend", "driver", "jit", "key", "launch", "pack", "report")
+OUTSIDE = (
+    "ahead",
+    "cache",
+    "cuda_backend",
+    "driver",
+    "jit",
+    "key",
+    "launch",
+    "none",
+    "pack",
+    "report",
+)
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
 UNIT_SANITIZE = ["-fno-sanitize=pointer-overflow,function"]

@@ -23,6 +23,7 @@ from torch.nn import Parameter, init
 
 import torch
 from planish import _functional as planish_functions
+from planish._arguments import check_optional, check_tensor
 from planish.apex import _custom_ops
 from planish.apex._autocast_utils import _cast_if_autocast_enabled
 from planish.apex._functional import fused_norm
@@ -79,6 +80,8 @@ def manual_rms_norm(
     times that weight.
 
     Apex runs this on CPU tensors and while tracing; here nothing does by itself."""
+    check_tensor("manual_rms_norm", "input", input)
+    check_optional("manual_rms_norm", weight=weight)
     wide = input if input.dtype == torch.float64 else input.to(torch.float32)
     dims = range(input.dim() - len(normalized_shape), input.dim())
     scaled = planish_functions.rms_norm(wide, dims, eps=eps)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from planish.command_lines import UsageError, at_least, seconds
+from planish.command_lines import words as words_of
 from torch import Tensor
 
 from ..case import DTYPE_BYTES
@@ -154,7 +156,7 @@ def choose(device: str, compiled: str, chosen: Sequence[str], quiet: bool = Fals
     names = [way.name for way in found]
     for name in chosen:
         if name not in names:
-            raise SystemExit(f"planish bench fused: --ways: {name!r} is none of {', '.join(names)}")
+            raise UsageError(f"--ways: {name!r} is none of {', '.join(names)}")
     present = []
     for way in found:
         if chosen and way.name not in chosen:
@@ -165,17 +167,6 @@ def choose(device: str, compiled: str, chosen: Sequence[str], quiet: bool = Fals
         elif not quiet:
             print(f"missing: {way.name}: {reason}")
     return present
-
-
-def words_of(text: str, allowed: Sequence[str], option: str) -> list[str]:
-    """The words of an option, each one of those allowed."""
-    words = [word for word in text.split(",") if word]
-    for word in words:
-        if word not in allowed:
-            raise SystemExit(
-                f"planish bench fused: {option}: {word!r} is none of {', '.join(allowed)}"
-            )
-    return words
 
 
 def run(arguments: argparse.Namespace) -> list[Cell]:
@@ -224,9 +215,12 @@ def main(words: Sequence[str]) -> int:
         help="for which shapes torch.compile is measured",
     )  # fmt: skip
     p.add_argument(
-        "--processes", type=int, default=0, help="cuda: compile ahead in so many processes"
+        "--processes",
+        type=at_least(0),
+        default=0,
+        help="cuda: compile ahead in so many processes",
     )
-    p.add_argument("--seconds", type=float, default=0.0, help="begin no work after so many")
+    p.add_argument("--seconds", type=seconds, default=0.0, help="begin no work after so many")
     wrong: list[Cell] = []
 
     def kept(arguments: argparse.Namespace) -> list[Cell]:

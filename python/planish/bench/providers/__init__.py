@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
+from planish.command_lines import UsageError
+
 from .base import Absent, Provider, Run, UnsupportedError
 from .ceilings import Add, Copy
 from .gpu_libraries import Apex, Liger, Quack
@@ -44,9 +46,7 @@ def elsewhere(device: str) -> list[Provider]:
 def gpu_providers() -> list[Provider]:
     """Every provider known for GPUs, the absent ones included."""
     if importlib.util.find_spec("triton") is None:
-        raise SystemExit(
-            "planish bench: --device cuda needs Triton, which comes with torch for CUDA"
-        )
+        raise UsageError("--device cuda needs Triton, which comes with torch for CUDA")
     from .gpu_ceilings import GpuAdd, GpuCopy
     from .triton_tutorial import TritonTutorial
 

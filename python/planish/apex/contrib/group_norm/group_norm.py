@@ -16,6 +16,7 @@ from torch.nn import Parameter, init
 
 import planish
 import torch
+from planish._arguments import check_tensor
 from planish.apex import _autocast_utils, _custom_ops
 from torch import Tensor
 
@@ -60,6 +61,7 @@ def _group_norm(
     x: Tensor, G: int, weight: Tensor | None, bias: Tensor | None, eps: float, act: str | None
 ) -> Tensor:
     activation = _custom_ops.activation(act)
+    check_tensor("group_norm", "x", x)
     device = x.device.type
     casts = device in _autocast_utils.DEVICES and torch.is_autocast_enabled(device)
     with _autocast_utils.off(device) if casts else contextlib.nullcontext():

@@ -11,6 +11,7 @@ from typing import Any
 from torch.nn import Parameter, init
 
 import torch
+from planish._arguments import check_tensor
 from planish.apex import _functional, _functions
 from torch import Tensor
 
@@ -42,6 +43,7 @@ class FastLayerNormFN(torch.autograd.Function):
 def _fast_layer_norm(
     x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, memory_efficient: bool
 ) -> Tensor:
+    check_tensor("FastLayerNorm", "weight", weight)
     shape = (weight.numel(),)
     return _functional.fused_norm(x, weight, bias, shape, epsilon, memory_efficient, False, True)
 

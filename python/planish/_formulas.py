@@ -10,9 +10,10 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from planish import _call
 from torch import Tensor
 
-__all__ = ["Stages", "backward", "keep_of"]
+__all__ = ["Given", "backward", "keep_of"]
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -20,18 +21,23 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
 
-class Stages(NamedTuple):
-    """What staged_norm_backward is called with beside tensors and its results' dtypes."""
+class Given(NamedTuple):
+    """What norm_backward takes before its numbers."""
 
-    reduce: list[int]
-    affine: list[int]
-    column: list[int]
-    modulation: list[int]
-    rms: bool
-    weight_offset: int
-    activation: int
-    gate_before: bool
-    dropout_p: float
+    dy: Tensor
+    s: Tensor
+    rstd: Tensor
+    mean: Tensor | None = None
+    dsum: Tensor | None = None
+    branch: Tensor | None = None
+    row_scale: Tensor | None = None
+    column_scale: Tensor | None = None
+    rng: Tensor | None = None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+    gate: Tensor | None = None
 
 
 # ---- Dropout ------------------------------------------------------------------------------------
@@ -96,54 +102,58 @@ def _norm(
     scale: Tensor | None,
     shift: Tensor | None,
     gate: Tensor | None,
-    stages: Stages,
+    axes: int,
+    options: int,
 ) -> Tensor:
     """y of s, both in the dtype of the arithmetic; eps is what the forward's rstd tells."""
     dtype = s.dtype
-    centred = s if stages.rms else s - s.mean(stages.reduce, keepdim=True)
-    variance = centred.square().mean(stages.reduce, keepdim=True)
+    reduce, affine, _, modulation = (_call.axes_of(axes, place) for place in range(4))
+    centred = s if options & _call.RMS else s - s.mean(reduce, keepdim=True)
+    variance = centred.square().mean(reduce, keepdim=True)
     eps = (rstd.to(dtype).pow(-2) - variance).detach()
     z = centred * (variance + eps).rsqrt()
     if weight is not None:
-        z = z * (stages.weight_offset + _along(weight, stages.affine, s, dtype))
+        z = z * (_call.weight_offset_in(options) + _along(weight, affine, s, dtype))
     if bias is not None:
-        z = z + _along(bias, stages.affine, s, dtype)
+        z = z + _along(bias, affine, s, dtype)
     if scale is not None:
-        z = z * (1 + _along(scale, stages.modulation, s, dtype))
+        z = z * (1 + _along(scale, modulation, s, dtype))
     if shift is not None:
-        z = z + _along(shift, stages.modulation, s, dtype)
-    y = _activated(stages.activation, z)
-    if gate is not None and not stages.gate_before:
+        z = z + _along(shift, modulation, s, dtype)
+    y = _activated(_call.activation_in(options), z)
+    if gate is not None and not options & _call.GATE_BEFORE:
         y = y * torch.nn.functional.silu(gate.to(dtype))
     return y
 
 
 def backward(
-    dy: Tensor,
-    x: Tensor,
-    rstd: Tensor,
-    tensors: list[Tensor | None],
-    stages: Stages,
-    wanted: list[bool],
-    inputs: list[Tensor],
+    given: Given, axes: int, options: int, split: int, p: float, inputs: list[Tensor]
 ) -> list[Tensor | None]:
     """(dx, dresidual, dweight, dbias, dcolumn_scale, dscale, dshift, dgate) in the dtype of the
-    arithmetic or of their parameter, None where not wanted. x is s, but with a gate before the
-    norm; ``tensors``: dsum, branch, row_scale, column_scale, rng, weight, bias, scale, shift, gate.
+    arithmetic or of their parameter, None where not wanted. s is x where a gate is before the norm.
 
     To be called where autograd records. ``inputs``: those of the tensors by which the results are
     differentiated further; empty: none is. Without a bias dbias is that of one of zeros.
     """
-    dsum, branch, row_scale, column_scale, rng, weight, bias, scale, shift, gate = tensors
-    double = any(t is not None and t.dtype == torch.float64 for t in (dy, x, rstd, *tensors))
+    dy, x, rstd, _, dsum, branch, row_scale, column_scale, rng, *parameters = given
+    weight, bias, scale, shift, gate = parameters
+    wanted = _call.wanted_in(options)
+    double = any(t is not None and t.dtype == torch.float64 for t in given)
     dtype = torch.float64 if double else torch.float32
+    shape = _call.seen_shape(x.shape, split)
+    gate_before = bool(options & _call.GATE_BEFORE)
+    column_axes = _call.axes_of(axes, 2)
+
+    def seen(tensor: Tensor) -> Tensor:
+        wide = tensor.to(dtype)
+        return wide.reshape(shape) if split else wide
 
     factor: Any = 1  # of x, but for a gate before the norm and column_scale
     if row_scale is not None:
         factor = row_scale.to(dtype).reshape(rstd.shape)
-    if stages.dropout_p and rng is not None:
-        factor = factor * keep_of(rng, x.shape, stages.dropout_p) * (1 / (1 - stages.dropout_p))
-    column = _along(column_scale, stages.column, x, dtype)
+    if p and rng is not None:
+        factor = factor * keep_of(rng, x.shape, p).reshape(shape) * (1 / (1 - p))
+    column = _along(column_scale, column_axes, seen(x), dtype)
     whole = factor if column is None else factor * column
 
     def leaf(tensor: Tensor | None) -> Any:
@@ -153,18 +163,19 @@ def backward(
         return tensor if inputs else tensor.detach().requires_grad_()
 
     if wanted[3] and bias is None:  # its values make no difference then
-        sizes = [x.shape[axis] for axis in stages.affine]
+        sizes = [shape[axis] for axis in _call.axes_of(axes, 1)]
         bias = torch.zeros(sizes, dtype=dtype, device=x.device, requires_grad=True)
     at, weight, bias, scale, shift, gate = map(leaf, (x, weight, bias, scale, shift, gate))
-    s = at.to(dtype)
-    if stages.gate_before and gate is not None:
-        s = s * torch.nn.functional.silu(gate.to(dtype)) * whole
-    y = _norm(s, rstd, weight, bias, scale, shift, gate, stages)
+    s = seen(at)
+    if gate_before and gate is not None:
+        s = s * torch.nn.functional.silu(seen(gate)) * whole
+    behind = None if gate is None else seen(gate)
+    y = _norm(s, rstd, weight, bias, scale, shift, behind, axes, options)
     places = [at, weight, bias, scale, shift, gate]
     asked = [place for place in places if place is not None]
-    outputs, gradients = [y], [dy.to(dtype)]
-    if stages.gate_before and dsum is not None:
-        outputs, gradients = [y, s], [dy.to(dtype), dsum.to(dtype)]
+    outputs, gradients = [y], [seen(dy)]
+    if gate_before and dsum is not None:
+        outputs, gradients = [y, s], [seen(dy), seen(dsum)]
     found = iter(
         torch.autograd.grad(outputs, asked, gradients, allow_unused=True, create_graph=bool(inputs))
     )
@@ -173,14 +184,15 @@ def backward(
     )
     assert ds is not None
     dx, dcolumn = ds, None
-    if not stages.gate_before:
-        ds = ds.to(dtype) if dsum is None else ds.to(dtype) + dsum.to(dtype)
+    if not gate_before:
+        ds = seen(ds) if dsum is None else seen(ds) + seen(dsum)
         dx = ds * whole
         if wanted[4]:
             assert branch is not None
-            others = [axis for axis in range(x.dim()) if axis not in stages.column]
-            dcolumn = ds * branch.to(dtype) * factor
+            others = [axis for axis in range(len(shape)) if axis not in column_axes]
+            dcolumn = ds * seen(branch) * factor
             if others:
                 dcolumn = dcolumn.sum(others)
+        dx, ds = dx.reshape(x.shape), ds.reshape(x.shape)
     results = [dx, ds, dweight, dbias, dcolumn, dscale, dshift, dgate]
     return [result if want else None for result, want in zip(results, wanted, strict=True)]
