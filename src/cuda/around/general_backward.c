@@ -153,7 +153,7 @@ static int append_axes(const cuda_plan *plan, const cuda_spec *spec, bool outer,
         if (is_outer(a, spec) != outer)
             continue;
         args->axis[at].size = a->size;
-        args->axis[at].index_step = a->index_step;
+        args->axis[at].stride[AROUND_GENERAL_BACKWARD_INDEX] = a->index_step;
         for (int r = 0; r < AROUND_GENERAL_ROW; r++)
             args->axis[at].stride[r] = a->stride[known[r]];
         int64_t span = ROW_BYTES; /* dense over the rows, in the list's order */
