@@ -129,7 +129,8 @@ static int append_axes(const cuda_axes *axes, const cuda_spec *spec, bool outer,
         if (is_outer(a, spec) != outer)
             continue;
         args->axis[at].size = a->of->size;
-        args->axis[at].index_step = axis_index_step(axes->problem, a->of);
+        args->axis[at].stride[AROUND_GENERAL_BACKWARD_INDEX] =
+            axis_index_step(axes->problem, a->of);
         for (int r = 0; r < AROUND_GENERAL_ROW; r++)
             args->axis[at].stride[r] = cuda_axis_bytes(axes, a, known[r]);
         /* dense over the rows, in the list's order */

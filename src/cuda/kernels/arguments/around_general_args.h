@@ -24,8 +24,8 @@
     MAKE(Q)                                                                                        \
     MAKE(Y_SCALES)
 
-/* Of the backward; behind them come three numbers for each row, in the order of the list of axes.
- */
+/* Of the backward; behind them come three numbers for each row, in the order of the list of axes,
+ * and the number of an element. */
 #define EACH_AROUND_GENERAL_BACKWARD_TENSOR(MAKE)                                                  \
     MAKE(X)                                                                                        \
     MAKE(WEIGHT)                                                                                   \
@@ -54,6 +54,7 @@ enum {
     AROUND_GENERAL_INDEX = 0 EACH_AROUND_GENERAL_TENSOR(AROUND_GENERAL_ONE),
     AROUND_GENERAL_TENSORS,
     AROUND_GENERAL_ROW = 0 EACH_AROUND_GENERAL_BACKWARD_TENSOR(AROUND_GENERAL_ONE),
+    AROUND_GENERAL_BACKWARD_INDEX,
     AROUND_GENERAL_BACKWARD_TENSORS,
     AROUND_GENERAL_AXES = 17
 };
@@ -77,8 +78,8 @@ typedef struct around_general_args {
 } around_general_args;
 
 typedef struct around_general_backward_axis {
-    i64 size, index_step;
-    i64 stride[AROUND_GENERAL_BACKWARD_TENSORS]; /* bytes */
+    i64 size;
+    i64 stride[AROUND_GENERAL_BACKWARD_TENSORS]; /* bytes; of the index elements */
 } around_general_backward_axis;
 
 typedef struct around_general_backward_args {

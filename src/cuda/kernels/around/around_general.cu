@@ -36,67 +36,9 @@ template <> struct stage_type<true> {
 };
 typedef stage_type<STAGES_DOUBLE != 0>::type stage_real;
 
-__device__ constexpr bool is_there(int r) {
-    return r == INDEX          ? DROPOUT != 0
-           : r == X            ? true
-           : r == WEIGHT       ? WEIGHT_TYPE != NONE
-           : r == BIAS         ? BIAS_TYPE != NONE
-           : r == Y            ? Y_TYPE != NONE
-           : r == MEAN         ? MEAN_TYPE != NONE
-           : r == RSTD         ? RSTD_TYPE != NONE
-           : r == RESIDUAL     ? TYPES[ROLE_RESIDUAL] != NONE
-           : r == SUM          ? TYPES[ROLE_SUM] != NONE
-           : r == ROW_SCALE    ? TYPES[ROLE_ROW_SCALE] != NONE
-           : r == COLUMN_SCALE ? TYPES[ROLE_COLUMN_SCALE] != NONE
-           : r == SCALE        ? TYPES[ROLE_SCALE] != NONE
-           : r == SHIFT        ? TYPES[ROLE_SHIFT] != NONE
-           : r == GATE         ? TYPES[ROLE_GATE] != NONE
-           : r == MASK         ? TYPES[ROLE_MASK] != NONE
-           : r == Q            ? Q_TYPE != NONE
-                               : SCALES_TYPE != NONE;
-}
-
 /* ---- Places ----------------------------------------------------------------------------------- */
 
-struct place {
-    i64 at[ROLES];
-};
-
-__device__ __forceinline__ place moved(const axes_args &args, place p, int first, int count, i64 index) {
-    for (int k = first + count - 1; k >= first; k--) {
-        i64 here = index;
-        if (k > first) {
-            const i64 size = args.axis[k].size, rest = index / size;
-            here = index - rest * size;
-            index = rest;
-        }
-#pragma unroll
-        for (int r = 0; r < ROLES; r++)
-            if (is_there(r))
-                p.at[r] += here * args.axis[k].stride[r];
-    }
-    return p;
-}
-
-__device__ __forceinline__ place row_place(const axes_args &args, i64 row) {
-    place origin;
-#pragma unroll
-    for (int r = 0; r < ROLES; r++)
-        origin.at[r] = 0;
-    return moved(args, origin, 0, args.outer, row);
-}
-
-template <int TYPE> __device__ __forceinline__ double read(const axes_args &args, const place &p, int role) {
-    if constexpr (TYPE == NONE)
-        return 0;
-    else
-        return load_element<TYPE>((const char *)args.data[role] + p.at[role], 0);
-}
-
-template <int TYPE> __device__ __forceinline__ void write(const axes_args &args, const place &p, int role, double v) {
-    if constexpr (TYPE != NONE)
-        store_element<TYPE>((char *)args.data[role] + p.at[role], 0, v);
-}
+#include "../general/axes.cu"
 
 template <int TYPE> __device__ __forceinline__ double rounded(double v) {
     if constexpr (TYPE == NONE)
@@ -187,14 +129,14 @@ __device__ __forceinline__ void find_moments(const axes_args &args, row_state &t
     t.pivot = t.delta = 0;
     if (LAYER) {
         if (end > 0)
-            t.pivot = sum_at(args, t, moved(args, t.at, args.outer, args.inner, 0), kept);
+            t.pivot = sum_at(args, t, inner_place(args, t.at, 0), kept);
         for (i64 i = t.slice; i < end; i += SLICES)
-            sum += sum_at(args, t, moved(args, t.at, args.outer, args.inner, i), kept) - t.pivot;
+            sum += sum_at(args, t, inner_place(args, t.at, i), kept) - t.pivot;
         t.delta = over_slices<false>(room, sum) / n;
         sum = 0;
     }
     for (i64 i = t.slice; i < end; i += SLICES) {
-        const double s = sum_at(args, t, moved(args, t.at, args.outer, args.inner, i), kept);
+        const double s = sum_at(args, t, inner_place(args, t.at, i), kept);
         const double d = LAYER ? (s - t.pivot) - t.delta : s;
         sum += d;
         squares = multiply_add(d, d, squares);
@@ -219,7 +161,7 @@ __device__ __forceinline__ void put_block(const axes_args &args, const row_state
     if constexpr (SCALES_TYPE != NONE) {
         float most = 0;
         for (i64 i = begin + t.slice; t.there && i < end; i += SLICES) {
-            const place p = moved(args, t.at, args.outer, args.inner, i);
+            const place p = inner_place(args, t.at, i);
             most = larger_magnitude(most, y_at(args, t, p, sum_at(args, t, p, kept)));
         }
         most = (float)over_slices<true>(room, most);
@@ -235,7 +177,7 @@ __device__ __forceinline__ void put_block(const axes_args &args, const row_state
         scale = (float)load_element<F32>(args.y_scale, 0);
     }
     for (i64 i = begin + t.slice; t.there && i < end; i += SLICES) {
-        const place p = moved(args, t.at, args.outer, args.inner, i);
+        const place p = inner_place(args, t.at, i);
         const double s = sum_at(args, t, p, kept), y = y_at(args, t, p, s);
         write<TYPES[ROLE_SUM]>(args, p, SUM, s);
         write<Y_TYPE>(args, p, Y, y);
@@ -258,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(con
     for (i64 first = (i64)blockIdx.x * LANES; first < args.outer_size; first += (i64)gridDim.x * LANES) {
         const i64 row = first + threadIdx.x % LANES;
         t.there = row < args.outer_size;
-        t.at = row_place(args, t.there ? row : 0);
+        t.at = outer_place(args, t.there ? row : 0);
         find_moments(args, t, room);
         if (t.there && t.slice == 0) {
             write<MEAN_TYPE>(args, t.at, MEAN, t.pivot + t.delta);

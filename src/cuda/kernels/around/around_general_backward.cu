@@ -19,7 +19,7 @@
 
 /* The tensors, as the arguments count them. */
 #define ENUMERATOR(role) role,
-enum { EACH_AROUND_GENERAL_BACKWARD_TENSOR(ENUMERATOR) ROW, ROLES };
+enum { EACH_AROUND_GENERAL_BACKWARD_TENSOR(ENUMERATOR) ROW, INDEX, ROLES };
 typedef around_general_backward_args axes_args;
 enum { COLUMNS_AFFINE, COLUMNS_SCALED, COLUMNS_MODULATED };
 enum { NO_GATE, GATE_AFTER, GATE_BEFORE };
@@ -40,56 +40,7 @@ constexpr int THREADS = WARPS * WARP;
 
 /* ---- Places ----------------------------------------------------------------------------------- */
 
-/* Bytes from the start of each tensor, and the element's place in x's own order. */
-struct place {
-    i64 at[ROLES], index;
-};
-
-/* Adds the place of `index` in the list of `count` axes from `first` on. */
-__device__ __forceinline__ place moved(const axes_args &args, place p, int first, int count, i64 index) {
-    for (int k = first + count - 1; k >= first; k--) {
-        i64 here = index;
-        if (k > first) {
-            const i64 size = args.axis[k].size;
-            here = index % size;
-            index /= size;
-        }
-#pragma unroll
-        for (int r = 0; r < ROLES; r++)
-            p.at[r] += here * args.axis[k].stride[r];
-        p.index += here * args.axis[k].index_step;
-    }
-    return p;
-}
-
-__device__ __forceinline__ place outer_place(const axes_args &args, i64 index) {
-    place origin;
-#pragma unroll
-    for (int r = 0; r < ROLES; r++)
-        origin.at[r] = 0;
-    origin.index = 0;
-    return moved(args, origin, 0, args.outer, index);
-}
-
-__device__ __forceinline__ place inner_place(const axes_args &args, const place &p, i64 index) {
-    return moved(args, p, args.outer, args.inner, index);
-}
-
-template <int TYPE>
-__device__ __forceinline__ double read(const axes_args &args, const place &p, int role, double absent = 0) {
-    if constexpr (TYPE == NONE) {
-        return absent;
-    } else {
-        constexpr int B = bytes_of(TYPE);
-        return element<TYPE>(load_chunk<B, B>((const char *)args.data[role] + p.at[role]).word, 0);
-    }
-}
-
-template <int TYPE>
-__device__ __forceinline__ void write(const axes_args &args, const place &p, int role, double v) {
-    if constexpr (TYPE != NONE)
-        store_element<TYPE>((char *)args.data[role] + p.at[role], 0, v);
-}
+#include "../general/axes.cu"
 
 /* ---- An element -------------------------------------------------------------------------------- */
 
@@ -128,7 +79,7 @@ __device__ __forceinline__ multiples multiples_of(const axes_args &args, const p
     f.row = read<ROW_SCALE_TYPE>(args, p, ROW_SCALE, 1);
     if (DROPS) {
         f.kept = args.kept;
-        f.keep = kept_elements<1, 1>(load_philox_key(args.rng), (u64)p.index, args.drop_below) != 0;
+        f.keep = kept_elements<1, 1>(load_philox_key(args.rng), (u64)p.at[INDEX], args.drop_below) != 0;
     }
     if (GATED == GATE_BEFORE)
         f.gate = rounded(silu_of(read<GATE_TYPE>(args, p, GATE)));
