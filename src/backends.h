@@ -8,10 +8,11 @@
 
 #include "devices.h"
 #include "steps.h"
-#include "text.h"
 
 /* The most bytes of any backend's plan. */
 enum { MOST_PLAN_BYTES = 1920 };
+
+struct text; /* text.h */
 
 typedef struct backend {
     size_t plan_bytes;
@@ -33,7 +34,7 @@ typedef struct backend {
 
     /* Whether only kernels for any problem run it; and what in p no other kernels take. */
     bool (*is_general)(const void *plan);
-    void (*why_general)(const void *plan, const problem *p, text *to);
+    void (*why_general)(const void *plan, const problem *p, struct text *to);
     /* One line; returns its whole length. */
     int (*describe)(const void *plan, const problem *p, char *to, size_t bytes);
 } backend;

@@ -4,6 +4,7 @@
 #include "plan.h"
 #include "problem.h"
 #include "sized.h"
+#include "text.h"
 
 #include <stdlib.h>
 #include <string.h>

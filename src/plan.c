@@ -1,5 +1,7 @@
 #include "plan.h"
 
+#include <stdio.h>
+
 #include "sized.h"
 
 planish_status plan_make(planish_plan *plan, message error) {

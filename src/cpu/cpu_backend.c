@@ -2,6 +2,7 @@
 #include "backends.h"
 #include "cpu/plan.h"
 #include "cpu/run.h"
+#include "text.h"
 
 _Static_assert(sizeof(cpu_plan) <= MOST_PLAN_BYTES, "MOST_PLAN_BYTES is too little");
 

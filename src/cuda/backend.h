@@ -9,8 +9,11 @@
 
 #include "cuda/spec.h"
 #include "cuda/tuning.h"
+#include "cuda/words.h"
 #include "problem.h"
 #include "text.h"
+
+#include "cuda/kernels/arguments/sum_args.h"
 
 /* What planning needs to know of a device. */
 typedef struct cuda_limits {
@@ -47,7 +50,6 @@ typedef struct cuda_row_places {
 
 /* What the norm reads, made by a kernel of its own before the norm's; or what its backward made,
  * with dsum, behind them (around/around_sum.h). */
-enum { CUDA_SUM_TENSORS = 6 };
 typedef struct cuda_sum {
     cuda_spec spec; /* kernel -1: none */
     bool is_last;
@@ -56,11 +58,6 @@ typedef struct cuda_sum {
     double dropout_p;
     int64_t elements;
 } cuda_sum;
-/* What its kernel is told of an axis. */
-struct cuda_sum_axis {
-    int64_t size, index_step;
-    int64_t stride[CUDA_SUM_TENSORS]; /* in bytes */
-};
 
 typedef struct cuda_plan {
     cuda_limits limits;

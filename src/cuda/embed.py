@@ -1,7 +1,7 @@
 """Writes kernel texts as C arrays: embed.py OUTPUT KERNEL.cu...
 
 A string literal would meet the length limit that C promises; an array of characters has none.
-A line #include "X.cu" is replaced by that file, whose path is seen from the folder of
+A line #include "X.cu" or "X.h" is replaced by that file, whose path is seen from the folder of
 the file that includes it. What another includes is no text of its own.
 """
 
@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-INCLUDE = re.compile(r'^#include "([\w./]+\.cu)"$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "([\w./]+\.(?:cu|h))"$', re.MULTILINE)
 
 
 def text_of(path: pathlib.Path) -> str:

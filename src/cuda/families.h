@@ -38,7 +38,6 @@ typedef struct cuda_kernel_row {
     const char *file;               /* the text's root in kernels/, without .cu */
     const char *text;               /* vocabulary not included */
     const cuda_constant *constants; /* its own */
-    size_t args_bytes;              /* of the struct that it is launched with (launches.h) */
 } cuda_kernel_row;
 
 const cuda_kernel_row *cuda_kernel_of(const cuda_spec *spec);

@@ -157,7 +157,7 @@ const cuda_constant around_backward_list[] = {
     {"WARPS", offsetof(cuda_spec, around_back.warps)},
     {"SLICES", offsetof(cuda_spec, around_back.slices)},
     {"TARGET", offsetof(cuda_spec, around_back.target)},
-    {"GATE", offsetof(cuda_spec, around_back.gate)},
+    {"GATED", offsetof(cuda_spec, around_back.gate)},
     {"DROPS", offsetof(cuda_spec, around_back.drops)},
     {"SINGLE", offsetof(cuda_spec, around_back.single)},
     {NULL, 0},
@@ -307,7 +307,8 @@ static void append_constant(text *to, const cuda_constant *c, const void *at) {
 size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
     const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
     text to = {start, bytes, 0};
-    append(&to, "#define %s %d\n", common_list[0].name, spec->real_double);
+    append(&to, "#define %s %d\nconstexpr int WARP = %d;\n", common_list[0].name, spec->real_double,
+           WARP);
     for (int i = 0; i < 2; i++)
         for (const cuda_constant *c = lists[i] + (i == 1); c->name; c++)
             append_constant(&to, c, (const char *)spec + c->offset);

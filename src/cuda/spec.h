@@ -40,6 +40,9 @@ typedef enum cuda_kernel {
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
+/* Lanes of a warp: for planners, and for the kernels, whose preludes say it. */
+enum { WARP = 32 };
+
 /* ---- Constants of a family ------------------------------------------------------------------- */
 
 /* What each is, the head of its kernel's text says. */

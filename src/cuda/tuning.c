@@ -1,12 +1,14 @@
 /*
  * The rows are made once, each from the one before it: `sm_80` says everything, and every later row
- * only what is otherwise there. All values were measured on H100 and H200 (sm_90) but where a
- * comment says so; of the other architectures the compiler's reports are known (registers and
- * spills, tests/cuda/test_compile.py), not times.
+ * only what is otherwise there (tuning_stages.c: of rows with stages around the norm). All values
+ * were measured on H100 and H200 (sm_90) but where a comment says so; of the other architectures
+ * the compiler's reports are known (registers and spills, tests/cuda/test_compile.py), not times.
  */
 #include "cuda/tuning.h"
 
 #include <pthread.h>
+
+#include "cuda/tuning_stages.h"
 
 static const gpu_tuning sm_80 = {
     .arch = 80,
@@ -34,6 +36,11 @@ static const gpu_tuning sm_80 = {
             .quarter_warps = false,
             .single_chunks = true,
             .early = false,
+            .early_threads = 768,
+            .few_chunks = 192,
+            .few_lanes = 96,
+            .least_lanes = 128,
+            .lane_chunks = 4,
             .centred_cols = 512,
             .centred_elements = 32,
             .centred_all_elements = 64,
@@ -48,7 +55,9 @@ static const gpu_tuning sm_80 = {
             .tiled_elements = 40,
             .tiled_most_elements = 66,
             .tiled_warps = 36,
-            .tiled_registers = 20,
+            .tiled_registers = 54,
+            .tiled_scaled = 5,
+            .tiled_few_scaled = 11,
             .runs_least_cols = 321,
             .runs_most_cols = 2111,
             .runs_least_4_cols = 500,
@@ -56,8 +65,8 @@ static const gpu_tuning sm_80 = {
             .runs_half_cols = 544,
             .runs_most_words = 17,
             .runs_warps = 32,
-            .runs_registers = 20,
-            .runs_held_registers = 20,
+            .runs_registers = 50,
+            .runs_held_registers = 54,
             .group_row_chunks = 1536,
             .group_row_threads = 1024, /* addresses take registers of their own before Hopper */
             .group_row_blocks = 3,
@@ -185,9 +194,15 @@ static const gpu_tuning sm_80 = {
         {
             .strip_bytes = 64, /* shorter pieces are slow to read */
             .some_cluster = 8,
+            .most_cluster = 16,
+            .least_pixels = 2,
             .few_groups = 8,
             .most_messages = 512,
             .most_warps = 16,
+            .small_warps = 4,
+            .wide_warps = 8,
+            .narrow_warps = 8,
+            .narrow_bf16_warps = 12,
             .shared_warps = 12,
             .fewer_warps = 8,
             .few_steps = 8,
@@ -241,8 +256,8 @@ static void sm_90(gpu_tuning *t) {
     t->rows_forward.long_threads = 0;
     t->rows_forward.whole_warps = t->rows_forward.early = true;
     t->rows_forward.centred_few_vecs = 3; /* narrow chunks take registers for their addresses */
-    t->rows_forward.tiled_registers = 0;
-    t->rows_forward.runs_registers = t->rows_forward.runs_held_registers = 0;
+    t->rows_forward.tiled_registers = t->rows_forward.runs_held_registers = 34;
+    t->rows_forward.runs_registers = 30;
     t->rows_forward.group_row_threads = 1344;
     t->rows_backward.is_spread = true;
     t->rows_backward.spreads = hopper_spreads;
@@ -259,7 +274,7 @@ static void sm_90(gpu_tuning *t) {
 static void sm_100(gpu_tuning *t) {
     t->rows_forward.quarter_warps = t->rows_forward.single_chunks = false;
     t->rows_forward.early = false;
-    t->rows_forward.runs_held_registers = 30;
+    t->rows_forward.runs_held_registers = 64;
     t->rows_backward.most_warps = 8;
     t->rows_backward.few_most_chunks = 0;
     t->rows_backward.is_spread = false;
@@ -280,8 +295,8 @@ static void sm_110(gpu_tuning *t) {
 
 /* Consumer Blackwell: its assembler takes as many registers as those before Hopper. */
 static void sm_120(gpu_tuning *t) {
-    t->rows_forward.tiled_registers = 20;
-    t->rows_forward.runs_registers = t->rows_forward.runs_held_registers = 20;
+    t->rows_forward.tiled_registers = t->rows_forward.runs_held_registers = 54;
+    t->rows_forward.runs_registers = 50;
     t->rows_backward.has_runs = false;
 }
 
@@ -298,10 +313,12 @@ static gpu_tuning rows[ROWS];
 
 static void make_rows(void) {
     rows[0] = sm_80;
+    stages_tuning_change(80, &rows[0].stages);
     for (int i = 1; i < ROWS; i++) {
         rows[i] = rows[i - 1];
         rows[i].arch = changes[i - 1].arch;
         changes[i - 1].change(&rows[i]);
+        stages_tuning_change(rows[i].arch, &rows[i].stages);
     }
 }
 

@@ -12,6 +12,7 @@
 #define PLANISH_CUDA_TUNING_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Forward of dense rows (rows_forward.c). "Chunks" are of up to 16 bytes. */
 typedef struct rows_forward_tuning {
@@ -33,7 +34,13 @@ typedef struct rows_forward_tuning {
     bool whole_warps;   /* 16-bit rows of whole warps need neither a ring nor more registers */
     bool quarter_warps; /* nor do those of few lanes that hold `elements` each */
     bool single_chunks; /* 16-bit rows of a chunk for a lane take `threads` */
-    bool early;         /* weight and bias are asked for before the statistics (rows_early.c) */
+    bool early;         /* weight and bias are asked for before the statistics (rows_early.c): */
+    int early_threads;  /* in a multiprocessor then, of rows of a warp with f32 in registers */
+    /* 16-bit rows of whole chunks in a block. */
+    int few_chunks;  /* rows of up to so many */
+    int few_lanes;   /* have at least these, */
+    int least_lanes; /* longer ones these, */
+    int lane_chunks; /* of so many each, rather */
     /* 16-bit rows whose sums are exact, in one step (kernels/centred_words.cu). */
     int centred_cols;         /* the longest */
     int centred_elements;     /* a thread holds of a row, */
@@ -50,14 +57,16 @@ typedef struct rows_forward_tuning {
     int tiled_elements;      /* a thread holds of a row; */
     int tiled_most_elements; /* one alone or of two */
     int tiled_warps;         /* in a multiprocessor, at most */
-    int tiled_registers;     /* that a thread needs beside those rows_forward.c counts */
+    int tiled_registers;     /* that a thread needs beside its elements', */
+    int tiled_scaled;        /* beside those where bf16 is summed again, scaled, */
+    int tiled_few_scaled;    /* where one lane or two have a row */
     /* 16-bit rows in runs of words (kernels/forward_runs.cu). */
     int runs_least_cols, runs_most_cols;     /* of an odd length */
     int runs_least_4_cols, runs_most_4_cols; /* in 8-byte chunks */
     int runs_half_cols;                      /* the longest row that half a warp takes */
     int runs_most_words;                     /* of a lane, as f32 */
     int runs_warps;                          /* in a multiprocessor, at most */
-    int runs_registers, runs_held_registers; /* as tiled_registers; of words that are kept */
+    int runs_registers, runs_held_registers; /* beside its words'; where these are kept */
     /* Rows that are groups of channels, which wait in shared memory. */
     int group_row_chunks;  /* the longest in registers */
     int group_row_threads; /* in a multiprocessor, but of bf16, */
@@ -166,6 +175,63 @@ typedef struct channels_tuning {
     double shift_cost; /* of a channel beside its pixels, in pixels */
 } channels_tuning;
 
+/* Classes of quantised rows (around_registers.c): what they may be, sets of bits. */
+enum { SCALE_OF_ROWS = 1, SCALE_OF_BLOCKS = 2, SCALE_GIVEN = 4, ANY_SCALE = 7 };
+enum { QUANTISED_F8 = 1, QUANTISED_I8 = 2, ANY_QUANTISED = 3 };
+typedef struct quantised_rows {
+    int kinds;   /* 1 << planish_kind */
+    int scales;  /* found for a row or for each of its blocks, or given */
+    int types;   /* of q */
+    bool ragged; /* some lanes may have no last chunk */
+} quantised_rows;
+
+/* Rows of 16 bits, one at a time in registers, with little around the norm. */
+typedef enum early_class {
+    EARLY_NONE,
+    EARLY_GATED,     /* RMSNorm and a gate that waits in shared memory */
+    EARLY_SUM,       /* a residual, and its sum */
+    EARLY_DROPPED,   /* the same, and dropout */
+    EARLY_QUANTISED, /* whose y waits in the registers that had the row (`lean`) */
+} early_class;
+
+/* Where weight and bias of such rows wait that are asked for before the statistics. */
+typedef struct early_rows {
+    early_class of;
+    int kinds;                   /* 1 << planish_kind */
+    uint64_t has, lacks;         /* roles */
+    int least_lanes, most_lanes; /* of a row */
+    int where;                   /* a forward_early; 0: they are not */
+    int threads;                 /* in a multiprocessor then; 0: as many as else */
+    int warps;                   /* of a block then; 0: as many as else */
+} early_rows;
+
+/* Rows with stages around the norm (around_registers.c, around_backward.c, modulated_fit.c). */
+typedef struct stages_tuning {
+    int held_chunks; /* most of a thread that lean rows and those of `early` have */
+    int gated_columns, gated_threads; /* most columns of a thread of EARLY_GATED rows that are so
+                                         many threads of a multiprocessor */
+    const quantised_rows *lean;       /* whose y needs no registers of its own */
+    int lean_count;
+    const early_rows *early; /* the first that rows are of */
+    int early_count;
+    quantised_rows short_rows; /* of up to centred_cols, one at a time, */
+    int short_threads;         /* in a multiprocessor */
+    /* Registers of any other rows, beside those for what is held and what is under way. */
+    int registers, double_registers; /* of a thread, and more in f64; */
+    int column_registers;            /* for each column of a chunk; */
+    int scaled_registers;            /* where y waits for its scale; */
+    int most_registers;              /* with more than these a thread has fewer rows */
+    /* Rows with a modulation alone. */
+    bool has_room;         /* for as many blocks in bf16 as plain rows of f16 have */
+    int modulated_cluster; /* blocks that share a row, rather */
+    /* The backward. */
+    int back_lanes;   /* of a row in a block, at most; */
+    int back_teams;   /* of a block, by the barriers that it has; */
+    int back_warps;   /* of a block whose rows are within warps; */
+    int back_words;   /* of a thread's registers, for its columns; */
+    int back_threads; /* in a multiprocessor */
+} stages_tuning;
+
 /* Groups of channels that are read twice, or by the row in the backward (groups.c). */
 typedef struct groups_tuning {
     int threads;          /* of a block, where rows are read twice */
@@ -208,10 +274,16 @@ typedef struct tiles_tuning {
 /* Groups of images stored by pixel, in strips (strips.c). */
 typedef struct strips_tuning {
     int strip_bytes;       /* of a pixel in a strip, where no cluster holds a whole line */
-    int some_cluster;      /* blocks of a cluster, rather */
+    int some_cluster;      /* blocks of a cluster, rather; */
+    int most_cluster;      /* of devices whose blocks have room for large strips */
+    int least_pixels;      /* of an image */
     int few_groups;        /* of a strip over many small blocks: messages go for each */
     int most_messages;     /* for a strip over blocks anywhere */
-    int most_warps;        /* of a block */
+    int most_warps;        /* of a block; */
+    int small_warps;       /* of several small ones in a multiprocessor, of 16 bits; */
+    int wide_warps;        /* of f32; */
+    int narrow_warps;      /* of half a line in a block of three, */
+    int narrow_bf16_warps; /* or of two */
     int shared_warps;      /* of a block of two in a multiprocessor, but */
     int fewer_warps;       /* where a thread had no more */
     int few_steps;         /* of these */
@@ -249,6 +321,7 @@ typedef struct gpu_tuning {
     rows_forward_tuning rows_forward;
     rows_backward_tuning rows_backward;
     rows_cooperative_tuning rows_cooperative;
+    stages_tuning stages;
     channels_tuning channels;
     groups_tuning groups;
     tiles_tuning tiles;

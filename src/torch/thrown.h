@@ -8,7 +8,8 @@
 
 #include "planish.h"
 
-/* Throws unless the status is OK. */
-void throw_status(planish_status status, const char *text);
+/* Throws what became of a run, in the words of a Python function's arguments: without the struct of
+ * the C API that holds them. */
+void throw_unless_ok(planish_status status, const char *text);
 
 #endif

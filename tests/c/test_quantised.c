@@ -9,24 +9,11 @@
 
 #include "cases.h"
 #include "check.h"
-#include "staged_reference.h"
+#include "staged_check.h"
 
 static const DLDataType kinds[] = {
     {kDLFloat8_e4m3fn, 8, 1}, {kDLFloat8_e5m2, 8, 1}, {kDLInt, 8, 1}};
 static const char *const kind_names[] = {"e4m3fn", "e5m2", "i8"};
-
-/* A number as it is quantised: nearest, saturated, NaN kept. */
-static unsigned char quantised(DLDataType type, real v) {
-    const real most = quantised_largest(type);
-    if (isnan(v))
-        return type.code == kDLInt ? 0 : 0x7f;
-    return quantised_nearest(type, v > most ? most : v < -most ? -most : v);
-}
-
-static bool same_number(DLDataType type, unsigned char a, unsigned char b) {
-    const real va = quantised_value(type, a), vb = quantised_value(type, b);
-    return a == b || (isnan(va) && isnan(vb));
-}
 
 /* ---- Every number of a type ------------------------------------------------------------------ */
 
@@ -77,8 +64,8 @@ static void every_number(int kind, element real_type) {
         for (int i = 0; i < count; i++) {
             const real v = real_type == F64 ? (real)((double)shift[i] / (double)scale)
                                             : (real)((float)shift[i] / scale);
-            const unsigned char wanted = quantised(type, v + 0); /* y is 0 where shift is -0 */
-            expect(same_number(type, q[i], wanted), "%Lg became %02x, wanted %02x", v, q[i],
+            const unsigned char wanted = quantised_of(type, v + 0); /* y is 0 where shift is -0 */
+            expect(quantised_same(type, q[i], wanted), "%Lg became %02x, wanted %02x", v, q[i],
                    wanted);
         }
         float amax;
@@ -98,58 +85,6 @@ typedef struct scaled {
     double least, most;
     int zeros; /* rows of zeros at the beginning */
 } scaled;
-
-static float expected_scale(const scaled *s, DLDataType type, real amax) {
-    float scale = (float)amax / (float)quantised_largest(type);
-    scale = scale < (float)s->least ? (float)s->least : scale;
-    scale = scale == 0 ? 1 : scale;
-    scale = s->most > 0 && scale > (float)s->most ? (float)s->most : scale;
-    if (s->format != PLANISH_SCALE_POWER_OF_TWO)
-        return scale;
-    int exponent;
-    const float fraction = frexpf(scale, &exponent);
-    exponent -= fraction == .5f;
-    return ldexpf(1, exponent < -126 ? -126 : exponent > 127 ? 127 : exponent);
-}
-
-static float scale_read(const DLTensor *t, const unsigned char *at) {
-    float scale;
-    if (t->dtype.bits == 8)
-        return ldexpf(1, *at - 127);
-    memcpy(&scale, at, sizeof scale);
-    return scale;
-}
-
-/* y comes out unrounded beside q, in the compute type: q and its scales are then exact. */
-static void check_scales(staged_run *r, const scaled *s, DLDataType type) {
-    const bool is_double = r->c.type == F64;
-    real *y = staged_reals(r, S_Y, s->rows * s->cols, 0), largest = 0;
-    unsigned char *q = staged_bytes(r, S_Q);
-    const DLTensor *t = staged_tensor(r, S_Y_SCALES);
-    cursor scale_at = cursor_begin(t);
-    const int64_t block = s->block ? s->block : s->cols;
-    for (int64_t row = 0; row < s->rows; row++)
-        for (int64_t first = 0; first < s->cols; first += block, cursor_next(&scale_at)) {
-            const int64_t end = first + block < s->cols ? first + block : s->cols;
-            real amax = 0;
-            for (int64_t i = first; i < end; i++)
-                amax = fmaxl(amax, fabsl(y[row * s->cols + i]));
-            largest = fmaxl(amax, largest);
-            const float scale = scale_read(t, scale_at.at), wanted = expected_scale(s, type, amax);
-            expect(scale == wanted, "scale %g, wanted %g, of row %lld", scale, wanted,
-                   (long long)row);
-            for (int64_t i = row * s->cols + first; i < row * s->cols + end; i++) {
-                const real v =
-                    is_double ? (real)((double)y[i] / (double)scale) : (real)((float)y[i] / scale);
-                expect(same_number(type, q[i], quantised(type, v)), "%Lg became %02x, wanted %02x",
-                       v, q[i], quantised(type, v));
-            }
-        }
-    float amax;
-    memcpy(&amax, r->parts[S_AMAX].memory.data, sizeof amax);
-    expect(amax == (float)largest, "amax is %g, wanted %Lg", amax, largest);
-    free(y), free(q);
-}
 
 static void scales(const scaled *s, int kind, element type, layout out, int threads) {
     test_case("%s of %s, %lldx%lld, blocks of %lld, format %d, e8m0 %d, %g to %g, %s",
@@ -181,7 +116,7 @@ static void scales(const scaled *s, int kind, element type, layout out, int thre
     }
     const planish_exec many = exec_threads(&threads);
     expect(!staged_forward(&r, threads ? &many : NULL, message, sizeof message), "%s", message);
-    check_scales(&r, s, c.q);
+    quantised_check(&r);
     staged_free(&r);
 }
 

@@ -16,35 +16,12 @@
 #include "cases.h"
 #include "check.h"
 #include "same_on_tiers.h"
+#include "staged_check.h"
 
 static int share = 12; /* one case of so many; 1: all */
 static int share_of_aliases = 1;
 
 /* ---- One run against the formulas ------------------------------------------------------------ */
-
-static const char *output_name(stage_part p) {
-    return planish_tensor_name((int)p);
-}
-
-/* Each element within 40 roundings of the compute type, of its magnitude, and half a ULP. */
-static void check_output(backward_run *r, const backward_reference *f, stage_part p) {
-    const int64_t count = backward_count(&r->c, p);
-    const element type = element_of(backward_tensor(r, p)->dtype);
-    const real unit = f->is_double ? 0x1p-53L : 0x1p-24L;
-    real *found = backward_reals(r, p, 0), worst = 0;
-    int64_t at = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const real wanted = f->value[p][i];
-        const real allowed =
-            40 * unit * fabsl(f->scale[p][i]) + .5001L * element_ulp(type, fabsl(wanted));
-        const real off = fabsl(found[i] - wanted) / allowed;
-        if (!(off <= worst))
-            worst = off, at = i;
-    }
-    expect(worst <= 1, "%s[%lld] is %.10Lg, wanted %.10Lg: off %Lg bounds", output_name(p),
-           (long long)at, found[at], f->value[p][at], worst);
-    free(found);
-}
 
 static void run_and_check(const backward_case *c, const planish_exec *exec) {
     backward_run r;
@@ -53,13 +30,7 @@ static void run_and_check(const backward_case *c, const planish_exec *exec) {
     backward_reference f = backward_reference_of(&r);
     const planish_status status = backward_do(&r, exec, message, sizeof message);
     if (expect(status == PLANISH_OK, "%s", message))
-        for (stage_part p = 0; p < STAGE_PARTS; p++) {
-            if ((r.c.has & PART(p)) && backward_is_output(p))
-                check_output(&r, &f, p);
-            if (r.parts[p].memory.mapping)
-                expect(tensor_intact(&r.parts[p]), "%s: bytes between elements changed",
-                       output_name(p));
-        }
+        backward_check(&r, &f);
     backward_reference_free(&f);
     backward_free(&r);
 }
@@ -247,7 +218,8 @@ static void check_differences(const backward_case *c) {
                 const real off = fabsl(found[i] - slope) / (1 + fabsl(slope));
                 worst = off > worst || isnan(off) ? off : worst;
             }
-            expect(worst < 1e-8L, "%s is off its difference by %Lg", output_name(p), worst);
+            expect(worst < 1e-8L, "%s is off its difference by %Lg", planish_tensor_name((int)p),
+                   worst);
             free(found);
         }
     backward_numbers_free(&n);

@@ -14,50 +14,10 @@
 #include "cases.h"
 #include "check.h"
 #include "same_on_tiers.h"
-#include "staged_reference.h"
+#include "staged_check.h"
 
-/* ---- Checks of one run ----------------------------------------------------------------------- */
-
-static void check_sum(staged_run *r, const staged_reference *f) {
-    real *sum = staged_reals(r, S_SUM, f->elements, 0);
-    int64_t wrong = 0;
-    for (int64_t e = 0; e < f->elements; e++) {
-        const real ulp = element_ulp(r->c.sum, fabsl(f->s[e])),
-                   unit = r->c.sum == F64 ? 0x1p-51L : 0x1p-21L;
-        const real allowed = f->exact_sum ? 0 : ulp + unit * fabsl(f->s[e]);
-        wrong += !(fabsl(sum[e] - f->s[e]) <= allowed);
-    }
-    expect(!wrong, "%lld of %lld sums are off", (long long)wrong, (long long)f->elements);
-    free(sum);
-}
-
-static void check_y(staged_run *r, const staged_reference *f) {
-    real *y = staged_reals(r, S_Y, f->elements, 0), worst = 0;
-    int64_t at = 0;
-    for (int64_t e = 0; e < f->elements; e++) {
-        /* Of a row of one number the reference's mean has a rest, and so its y. */
-        const real half = element_ulp(r->c.y, fabsl(f->y[e])) * .5001L + 1e-30L;
-        const real off = fabsl(y[e] - f->y[e]) / (f->bound[e] + half);
-        if (!(off <= worst))
-            worst = off, at = e;
-    }
-    expect(worst <= 1, "y[%lld] is %Lg, wanted %Lg: off %Lg bounds", (long long)at, y[at], f->y[at],
-           worst);
-    free(y);
-}
-
-static void check_mask(staged_run *r, const staged_reference *f) {
-    unsigned char *mask = staged_bytes(r, S_MASK);
-    expect(!memcmp(mask, f->mask, (size_t)f->elements), "another mask");
-    free(mask);
-}
-
-/* Every output stays within its elements. */
-static void check_intact(const staged_run *r) {
-    for (stage_part p = 0; p < STAGE_PARTS; p++)
-        if (r->parts[p].memory.mapping && r->parts[p].dl.dtype.bits > 8)
-            expect(tensor_intact(&r->parts[p]), "part %d: bytes between elements changed", p);
-}
+/* ---- One run against the formulas ---------------------------------------------------------------
+ */
 
 static void run_and_check(const staged_case *c, const planish_exec *exec) {
     staged_run r;
@@ -65,18 +25,8 @@ static void run_and_check(const staged_case *c, const planish_exec *exec) {
     staged_make(&r, c);
     staged_reference f = staged_reference_of(&r);
     const planish_status status = staged_forward(&r, exec, message, sizeof message);
-    if (expect(status == PLANISH_OK, "%s", message)) {
-        const bool y_over_sum = c->y_over_x && c->sum_over == S_X;
-        if ((c->has & PART(S_SUM)) && !y_over_sum)
-            check_sum(&r, &f);
-        if (!f.exact_sum && (c->has & PART(S_SUM)))
-            staged_reference_of_sum(&f, &r);
-        if (c->has & PART(S_Y))
-            check_y(&r, &f);
-        if (c->has & PART(S_MASK))
-            check_mask(&r, &f);
-        check_intact(&r);
-    }
+    if (expect(status == PLANISH_OK, "%s", message))
+        staged_check(&r, &f);
     staged_reference_free(&f);
     staged_free(&r);
 }

@@ -38,7 +38,7 @@ static bool takes_blocks(const problem *p, const rows_constants *c) {
     if (block % c->width)
         return false;
     const int64_t lanes = block / c->width;
-    return lanes <= 32 && !(lanes & (lanes - 1)) && c->threads_per_row % lanes == 0;
+    return lanes <= WARP && !(lanes & (lanes - 1)) && c->threads_per_row % lanes == 0;
 }
 
 bool around_is_dense(const problem *p) {
@@ -115,7 +115,7 @@ static const char *around_plan_make(cuda_plan *plan, const problem *p) {
     c->ring_slots = c->delay = c->early = 0;
     if (!takes_blocks(p, c))
         return "scales of blocks that no power of two lanes share";
-    s->gate_in_shared = around_gate_can_wait(spec);
+    s->gate_in_shared = around_gate_can_wait(&plan->limits, spec);
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->around.block, p->cols) : 0;
     around_set_blocks(&plan->limits, spec);
     c->early = around_early(&plan->limits, spec);
@@ -222,29 +222,28 @@ static void around_launch_arguments(const cuda_plan *plan, void *const buffers[R
         grid = least_i64(grid, 4 * rows_resident(plan, &l->spec));
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
-    cuda_around_args *a = &l->args.around;
-    *a = (cuda_around_args){.rows = plan->rows,
-                            .row_turn = grid * rows_at_a_time(&counted),
-                            .inner_rows = around->inner_rows,
-                            .index_outer = around->index[0],
-                            .index_inner = around->index[1],
-                            .scale_stride =
-                                around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
-                            .dropped = around_dropped(around->dropout_p),
-                            .eps = plan->eps,
-                            .keep_factor = 1 / (1 - around->dropout_p),
-                            .eps_rounded = (float)plan->eps,
-                            .scale_least = (float)around->scale_least,
-                            .scale_most = (float)around->scale_most,
-                            .eps_is_small = plan->eps < 1e-30};
+    around_forward_args *a = &l->args.around;
+    *a = (around_forward_args){.rows = plan->rows,
+                               .row_turn = grid * rows_at_a_time(&counted),
+                               .inner_rows = around->inner_rows,
+                               .index_outer = around->index[0],
+                               .index_inner = around->index[1],
+                               .scale_stride =
+                                   around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                               .dropped = around_dropped(around->dropout_p),
+                               .eps = plan->eps,
+                               .keep_factor = 1 / (1 - around->dropout_p),
+                               .eps_rounded = (float)plan->eps,
+                               .scale_least = (float)around->scale_least,
+                               .scale_most = (float)around->scale_most,
+                               .eps_is_small = plan->eps < 1e-30};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const role outside = role_outside(r);
         const int64_t bytes = role_bytes(&l->spec, r);
         if (l->spec.type[r] == DTYPE_NONE || r == ROLE_X)
             continue;
-        a->tensor[r] =
-            (cuda_around_tensor){buffers[outside], around_stride(plan, 0, outside) * bytes,
-                                 around_stride(plan, 1, outside) * bytes};
+        a->tensor[r] = (around_tensor){buffers[outside], around_stride(plan, 0, outside) * bytes,
+                                       around_stride(plan, 1, outside) * bytes};
     }
     if (clears) {
         launches[0].blocks_x = launches[0].blocks_y = 1;
@@ -253,7 +252,7 @@ static void around_launch_arguments(const cuda_plan *plan, void *const buffers[R
 }
 
 static unsigned around_threads(const cuda_spec *spec) {
-    return spec->kernel == CUDA_AROUND_CLEAR ? 32u : 32u * (unsigned)spec->rows.warps;
+    return spec->kernel == CUDA_AROUND_CLEAR ? WARP : WARP * (unsigned)spec->rows.warps;
 }
 
 static size_t around_shared_bytes(const cuda_spec *spec) {
@@ -261,16 +260,17 @@ static size_t around_shared_bytes(const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_CLEAR)
         return 0;
     if (c->variant == ROWS_IN_RUNS) /* a row for each team; lanes read behind the last one's end */
-        return round_up((size_t)c->warps * (size_t)(32 / c->threads_per_row) * (size_t)c->cols * 2 +
+        return round_up((size_t)c->warps * (size_t)(WARP / c->threads_per_row) * (size_t)c->cols *
+                            2 +
                         4 * (size_t)run_words(c->cols, c->threads_per_row) + 4);
     if (c->early == EARLY_IN_SHARED)
-        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->width *
+        return WARP * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->width *
                (size_t)role_bytes(spec, ROLE_WEIGHT);
     if (spec->stages.gate_in_shared)
-        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
+        return WARP * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
                (size_t)c->width * (size_t)role_bytes(spec, ROLE_GATE);
     if (c->hold == HOLD_IN_SHARED)
-        return 32 * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
+        return WARP * (size_t)c->warps * (size_t)c->chunks_per_thread * (size_t)c->rows *
                (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
     return 0;
 }

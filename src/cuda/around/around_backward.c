@@ -15,14 +15,6 @@
 #include "cuda/common/lanes.h"
 #include "stages.h"
 
-enum {
-    MOST_LANES = 512, /* of a block */
-    MOST_TEAMS = 8,   /* of a block, by the barriers that it has */
-    FEW_WARPS = 4,    /* of a block whose rows are within warps */
-    HELD_WORDS = 72,  /* of a thread's registers for its columns */
-    RESIDENT = 512,   /* threads of a multiprocessor */
-};
-
 static const role streams[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
 enum { STREAMS = sizeof streams / sizeof *streams };
 
@@ -66,7 +58,7 @@ static bool shows_digits(const problem *p) {
 /* ---- Geometry -------------------------------------------------------------------------------- */
 
 /* Columns that a thread has registers for. */
-static int elements_of_thread(const cuda_spec *spec, const problem *p) {
+static int elements_of_thread(const stages_tuning *t, const cuda_spec *spec, const problem *p) {
     int bytes = role_bytes(spec, ROLE_WEIGHT) + role_bytes(spec, ROLE_SCALE);
     for (int i = 0; i < STREAMS; i++)
         bytes += role_bytes(spec, streams[i]);
@@ -74,14 +66,14 @@ static int elements_of_thread(const cuda_spec *spec, const problem *p) {
     int numbers = spec->want_dweight + spec->want_dbias + has(p, ROLE_DCOLUMN_SCALE);
     numbers += p->activation != PLANISH_IDENTITY || after; /* dm */
     numbers += spec->stages.gate_before;                   /* s */
-    return HELD_WORDS * 4 / (bytes + numbers * (int)real_bytes(spec));
+    return t->back_words * 4 / (bytes + numbers * (int)real_bytes(spec));
 }
 
 static size_t ring_bytes(const cuda_spec *spec) {
     size_t bytes = 0;
     for (int i = 0; i < STREAMS; i++)
         bytes += (size_t)(spec->rows.width * role_bytes(spec, streams[i]));
-    return bytes * 32 * (size_t)(spec->rows.warps * spec->rows.chunks_per_thread);
+    return bytes * WARP * (size_t)(spec->rows.warps * spec->rows.chunks_per_thread);
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {
@@ -98,39 +90,41 @@ static size_t shared_bytes(const cuda_spec *spec) {
 /* Where the warps follow from the teams, whole warps each. */
 static size_t shared_of_teams(const cuda_spec *spec) {
     cuda_spec with = *spec;
-    with.rows.warps = spec->rows.teams * spec->rows.threads_per_row / 32;
+    with.rows.warps = spec->rows.teams * spec->rows.threads_per_row / WARP;
     return shared_bytes(&with);
 }
 
 static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const problem *p) {
+    const stages_tuning *t = &limits->tuning->stages;
     rows_constants *c = &spec->rows;
     const int x = dtype_bytes(p->dtypes[ROLE_X]), dy = dtype_bytes(p->dtypes[ROLE_DY]);
     const int bytes = most(x, dy);
     c->cols = (int)p->cols;
     c->width = chunk_width(c->cols, bytes, spec->real_double ? 2 : 8);
     const int chunks = c->cols / c->width;
-    const int elements = most(c->width, elements_of_thread(spec, p) / c->width * c->width);
+    const int elements = most(c->width, elements_of_thread(t, spec, p) / c->width * c->width);
     spec->cluster = 1;
     c->threads_per_row = lanes_within_warp(chunks, c->width, c->width * bytes, elements, 16, 60, 14,
                                            &c->chunks_per_thread);
-    c->warps = c->teams = FEW_WARPS;
+    c->warps = c->teams = t->back_warps;
     if (!c->threads_per_row) {
         while (spec->cluster < limits->max_cluster &&
-               (int64_t)spec->cluster * MOST_LANES * elements < c->cols)
+               (int64_t)spec->cluster * t->back_lanes * elements < c->cols)
             spec->cluster *= 2;
-        c->threads_per_row = lanes_of_block(chunks, c->width, spec->cluster, elements, MOST_LANES,
-                                            &c->chunks_per_thread);
+        c->threads_per_row = lanes_of_block(chunks, c->width, spec->cluster, elements,
+                                            t->back_lanes, &c->chunks_per_thread);
         if (!c->threads_per_row)
             return false;
         /* One block of several teams leaves one row of sums where as many blocks would leave one
          * each. */
-        c->teams =
-            spec->cluster == 1 ? most(1, least(MOST_TEAMS, RESIDENT / c->threads_per_row)) : 1;
+        c->teams = spec->cluster == 1
+                       ? most(1, least(t->back_teams, t->back_threads / c->threads_per_row))
+                       : 1;
         while (c->teams > 1 && shared_of_teams(spec) > (size_t)limits->shared_per_block)
             c->teams /= 2;
-        c->warps = c->teams * c->threads_per_row / 32;
+        c->warps = c->teams * c->threads_per_row / WARP;
     }
-    spec->min_blocks = most(1, RESIDENT / (32 * c->warps));
+    spec->min_blocks = most(1, t->back_threads / (WARP * c->warps));
     while (spec->min_blocks > 1 && (shared_bytes(spec) + 2048) * (size_t)spec->min_blocks >
                                        (size_t)limits->shared_per_block)
         spec->min_blocks--;
@@ -139,7 +133,7 @@ static bool make_geometry(const cuda_limits *limits, cuda_spec *spec, const prob
 
 static int block_rows(const cuda_spec *spec) {
     const rows_constants *c = &spec->rows;
-    return c->teams * (c->threads_per_row <= 32 ? 32 / c->threads_per_row : 1);
+    return c->teams * (c->threads_per_row <= WARP ? WARP / c->threads_per_row : 1);
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
@@ -289,11 +283,11 @@ static cuda_launch *add_finish(cuda_launch *l, char *weight, char *bias, void *d
     const finish_constants *f = &l->spec.finish;
     l->blocks_x = ceil_div(f->cols, f->lanes);
     l->blocks_y = (dweight != NULL) + (dbias != NULL);
-    l->args.finish = (cuda_finish_args){.partial_weight = weight,
-                                        .partial_bias = bias,
-                                        .dweight = dweight,
-                                        .dbias = dbias,
-                                        .count = count};
+    l->args.finish = (finish_args){.partial_weight = weight,
+                                   .partial_bias = bias,
+                                   .dweight = dweight,
+                                   .dbias = dbias,
+                                   .count = count};
     return l + 1;
 }
 
@@ -319,7 +313,7 @@ static cuda_launch *add_samples(const cuda_plan *plan, void *const *b, const sum
     const cuda_spec *spec = &plan->main;
     const cuda_around *a = &plan->around;
     samples_grid(l, a->samples);
-    l->args.samples = (cuda_samples_args){
+    l->args.samples = (samples_args){
         .partial_weight = s->weight,
         .partial_bias = s->bias,
         .sample_weight = wants(plan, ROLE_DWEIGHT) ? s->sample_weight : NULL,
@@ -346,23 +340,22 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     const sums s = sums_in(plan, workspace);
     const double keep = 1 / (1 - around->dropout_p);
     cuda_launch *l = &launches[1];
-    cuda_around_backward_args *a = &launches[0].args.around_backward;
-    *a = (cuda_around_backward_args){.partial_weight = s.weight,
-                                     .partial_bias = s.bias,
-                                     .partial_scaled = s.scaled,
-                                     .rows =
-                                         spec->stages.by_sample ? around->inner_rows : plan->rows,
-                                     .inner_rows = around->inner_rows,
-                                     .index_outer = around->index[0],
-                                     .index_inner = around->index[1],
-                                     .dropped = around_dropped(around->dropout_p),
-                                     .keep_factor = keep,
-                                     .parts = (uint32_t)around->parts};
+    around_backward_args *a = &launches[0].args.around_backward;
+    *a = (around_backward_args){.partial_weight = s.weight,
+                                .partial_bias = s.bias,
+                                .partial_scaled = s.scaled,
+                                .rows = spec->stages.by_sample ? around->inner_rows : plan->rows,
+                                .inner_rows = around->inner_rows,
+                                .index_outer = around->index[0],
+                                .index_inner = around->index[1],
+                                .dropped = around_dropped(around->dropout_p),
+                                .keep_factor = keep,
+                                .parts = (uint32_t)around->parts};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = role_bytes(spec, r);
         if (spec->type[r] != DTYPE_NONE && r != ROLE_Y)
-            a->tensor[r] = (cuda_around_tensor){buffers[r], around_stride(plan, 0, r) * bytes,
-                                                around_stride(plan, 1, r) * bytes};
+            a->tensor[r] = (around_tensor){buffers[r], around_stride(plan, 0, r) * bytes,
+                                           around_stride(plan, 1, r) * bytes};
     }
     launches[0].blocks_x = plan->partials * spec->cluster;
     launches[0].blocks_y = 1;
@@ -381,7 +374,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
 static unsigned threads(const cuda_spec *spec) {
     if (spec->kernel == CUDA_AROUND_SAMPLES)
         return samples_threads(spec);
-    return 32u * (unsigned)spec->rows.warps;
+    return WARP * (unsigned)spec->rows.warps;
 }
 
 const cuda_family around_backward_family = {

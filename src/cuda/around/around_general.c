@@ -8,15 +8,14 @@
 #include "stages.h"
 
 enum {
-    WARPS = 8,   /* of a block */
-    ACROSS = 32, /* lanes that take neighbouring rows, where they do */
+    WARPS = 8,     /* of a block */
+    ACROSS = WARP, /* lanes that take neighbouring rows, where they do */
 };
 
 /* As the kernel counts them. */
-static const role roles[CUDA_AROUND_ROLES - 1] = {
-    ROLE_X,   ROLE_WEIGHT,    ROLE_BIAS,         ROLE_Y,     ROLE_MEAN,  ROLE_RSTD, ROLE_RESIDUAL,
-    ROLE_SUM, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE, ROLE_SHIFT, ROLE_GATE, ROLE_MASK,
-    ROLE_Q,   ROLE_Y_SCALES};
+#define ROLE_OF(role) ROLE_##role,
+static const role roles[] = {EACH_AROUND_GENERAL_TENSOR(ROLE_OF)};
+#undef ROLE_OF
 
 static const char *around_general_plan_make(cuda_plan *plan, const problem *p) {
     if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
@@ -37,7 +36,7 @@ static const char *around_general_plan_make(cuda_plan *plan, const problem *p) {
     const bool dense = reduced_stride(p, p->reduced_count - 1, ROLE_X) == 1;
     spec->general = (general_constants){.warps = WARPS};
     spec->general.lanes = p->cols < t->short_row || !dense ? ACROSS : 1;
-    spec->general.slices = 32 * WARPS / spec->general.lanes;
+    spec->general.slices = WARP * WARPS / spec->general.lanes;
     plan->around = (cuda_around){.dropout_p = p->around.dropout_p,
                                  .block = has(p, ROLE_Y_SCALES) ? p->around.block : p->cols,
                                  .scale_stride = p->around.scale_stride,
@@ -68,15 +67,15 @@ static int around_general_launch_specs(const cuda_plan *plan, void *const buffer
     return count;
 }
 
-static void set_axes(const cuda_plan *plan, cuda_around_general_args *a) {
+static void set_axes(const cuda_plan *plan, around_general_args *a) {
     cuda_axes axes;
     cuda_axes_of(&axes, plan->problem);
     for (int k = 0; k < axes.count; k++) {
         const cuda_axis *from = &axes.axis[k];
         a->axis[k].size = from->of->size;
-        for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
+        for (int i = 0; i < AROUND_GENERAL_INDEX; i++)
             a->axis[k].stride[i] = cuda_axis_bytes(&axes, from, roles[i]);
-        a->axis[k].stride[CUDA_AROUND_ROLES - 1] = axis_index_step(plan->problem, from->of);
+        a->axis[k].stride[AROUND_GENERAL_INDEX] = axis_index_step(plan->problem, from->of);
         *(from->reduced ? &a->inner : &a->outer) += 1;
     }
 }
@@ -89,21 +88,21 @@ static void around_general_launch_arguments(const cuda_plan *plan, void *const b
     const cuda_around *around = &plan->around;
     const int clears = launches[0].spec.kernel == CUDA_AROUND_GENERAL_CLEAR;
     cuda_launch *l = &launches[clears];
-    cuda_around_general_args *a = &l->args.around_general;
-    *a = (cuda_around_general_args){.rng = buffers[ROLE_RNG],
-                                    .y_scale = buffers[ROLE_Y_SCALE],
-                                    .amax = buffers[ROLE_AMAX],
-                                    .outer_size = plan->rows,
-                                    .inner_size = plan->cols,
-                                    .block = around->block > 0 ? around->block : 1,
-                                    .scale_stride =
-                                        around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
-                                    .dropped = around_dropped(around->dropout_p),
-                                    .eps = plan->eps,
-                                    .keep_factor = 1 / (1 - around->dropout_p),
-                                    .scale_least = (float)around->scale_least,
-                                    .scale_most = (float)around->scale_most};
-    for (int i = 0; i < CUDA_AROUND_ROLES - 1; i++)
+    around_general_args *a = &l->args.around_general;
+    *a = (around_general_args){.rng = buffers[ROLE_RNG],
+                               .y_scale = buffers[ROLE_Y_SCALE],
+                               .amax = buffers[ROLE_AMAX],
+                               .outer_size = plan->rows,
+                               .inner_size = plan->cols,
+                               .block = around->block > 0 ? around->block : 1,
+                               .scale_stride =
+                                   around->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                               .dropped = around_dropped(around->dropout_p),
+                               .eps = plan->eps,
+                               .keep_factor = 1 / (1 - around->dropout_p),
+                               .scale_least = (float)around->scale_least,
+                               .scale_most = (float)around->scale_most};
+    for (int i = 0; i < AROUND_GENERAL_INDEX; i++)
         a->data[i] = buffers[roles[i]];
     set_axes(plan, a);
     l->blocks_x =
@@ -117,7 +116,7 @@ static void around_general_launch_arguments(const cuda_plan *plan, void *const b
 }
 
 static unsigned around_general_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->general.warps;
+    return WARP * (unsigned)spec->general.warps;
 }
 
 static size_t around_general_shared_bytes(const cuda_spec *spec) {

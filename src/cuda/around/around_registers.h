@@ -11,6 +11,6 @@ void around_set_blocks(const cuda_limits *limits, cuda_spec *spec);
 int around_early(const cuda_limits *limits, const cuda_spec *spec);
 
 /* Whether the gate behind the norm may wait in shared memory. */
-bool around_gate_can_wait(const cuda_spec *spec);
+bool around_gate_can_wait(const cuda_limits *limits, const cuda_spec *spec);
 
 #endif

@@ -14,20 +14,21 @@ enum {
     ROOM_ALIGNMENT = 256 /* of what follows s in the workspace */
 };
 
-enum { SUM_X, SUM_RESIDUAL, SUM_S, SUM_ROW_SCALE, SUM_COLUMN_SCALE, SUM_MASK };
+/* The tensors, as the kernel counts them. */
+#define ENUMERATOR(role) OF_##role,
+enum { EACH_SUM_TENSOR(ENUMERATOR) };
+#undef ENUMERATOR
 
-/* As the kernel counts them, and what roles they have there; s has that of sum. */
-static const role roles[CUDA_SUM_TENSORS] = {ROLE_X,         ROLE_RESIDUAL,     ROLE_SUM,
-                                             ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_MASK};
-
-typedef struct cuda_sum_axis sum_axis;
-enum { MOST_AXES = PLANISH_MAX_NDIM + 2 };
+/* What roles they have there; s has that of sum. */
+#define ROLE_OF(role) ROLE_##role,
+static const role roles[] = {EACH_SUM_TENSOR(ROLE_OF)};
+#undef ROLE_OF
 
 /* Whose memory that is, where it is any tensor's. */
 static role role_of(const cuda_sum *sum, int t) {
     if (!sum->is_last)
         return roles[t];
-    return t == SUM_RESIDUAL ? ROLE_DSUM : t == SUM_S ? ROLE_DX : roles[t];
+    return t == OF_RESIDUAL ? ROLE_DSUM : t == OF_SUM ? ROLE_DX : roles[t];
 }
 
 static int64_t size_of_stride(int64_t stride) {
@@ -39,8 +40,8 @@ static int64_t size_of_stride(int64_t stride) {
 /* Adds an axis to a list that is sorted by the strides of s, the smallest last. */
 static void insert(sum_axis list[], int *count, const sum_axis *next) {
     int at = (*count)++;
-    for (;
-         at > 0 && size_of_stride(list[at - 1].stride[SUM_S]) < size_of_stride(next->stride[SUM_S]);
+    for (; at > 0 &&
+           size_of_stride(list[at - 1].stride[OF_SUM]) < size_of_stride(next->stride[OF_SUM]);
          at--)
         list[at] = list[at - 1];
     list[at] = *next;
@@ -52,7 +53,7 @@ static int merge(sum_axis list[], int count) {
     for (int i = 1; i < count; i++) {
         sum_axis *outer = &list[last];
         bool merges = outer->index_step == list[i].index_step * list[i].size;
-        for (int t = 0; merges && t < CUDA_SUM_TENSORS; t++)
+        for (int t = 0; merges && t < SUM_TENSORS; t++)
             merges = outer->stride[t] == list[i].stride[t] * list[i].size;
         const int64_t size = outer->size;
         last += !merges;
@@ -71,24 +72,24 @@ typedef struct own_strides {
 static sum_axis axis_of(const cuda_sum *sum, const problem *p, const axis *a, int k,
                         own_strides own) {
     sum_axis made = {.size = a->size, .index_step = axis_index_step(p, a)};
-    for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
-        const int64_t stride = t == SUM_X && own.x   ? own.x[k]
-                               : t == SUM_S && own.s ? own.s[k]
-                                                     : axis_stride(p, a, role_of(sum, t));
+    for (int t = 0; t < SUM_TENSORS; t++) {
+        const int64_t stride = t == OF_X && own.x     ? own.x[k]
+                               : t == OF_SUM && own.s ? own.s[k]
+                                                      : axis_stride(p, a, role_of(sum, t));
         made.stride[t] = stride * role_bytes(&sum->spec, roles[t]);
     }
     return made;
 }
 
 static bool is_scale(int t) {
-    return t == SUM_ROW_SCALE || t == SUM_COLUMN_SCALE;
+    return t == OF_ROW_SCALE || t == OF_COLUMN_SCALE;
 }
 
 /* Elements of a chunk: a power of two that divides the innermost axis, whose elements are
  * neighbours. */
 static int width_of(const cuda_spec *spec, const sum_axis *inner) {
     int narrowest = 8, widest = 1;
-    for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
+    for (int t = 0; t < SUM_TENSORS; t++) {
         const int bytes = role_bytes(spec, roles[t]);
         if (!bytes || is_scale(t))
             continue;
@@ -117,7 +118,7 @@ static void describe(cuda_sum *sum, const problem *p) {
     cuda_spec *spec = &sum->spec;
     for (role r = 0; r < ROLE_COUNT; r++)
         spec->type[r] = DTYPE_NONE;
-    for (int t = 0; t < CUDA_SUM_TENSORS; t++)
+    for (int t = 0; t < SUM_TENSORS; t++)
         spec->type[roles[t]] = p->dtypes[role_of(sum, t)];
     spec->kernel = CUDA_AROUND_SUM;
     spec->real_double = problem_is_double(p);
@@ -128,7 +129,7 @@ static void describe(cuda_sum *sum, const problem *p) {
 }
 
 /* Its axes, by the strides of s, the smallest last; returns how many. */
-static int sum_axes(const cuda_sum *sum, const problem *p, sum_axis axes[MOST_AXES]) {
+static int sum_axes(const cuda_sum *sum, const problem *p, sum_axis axes[SUM_AXES]) {
     int64_t strides[2][PLANISH_MAX_NDIM];
     own_strides kept = {NULL, NULL}, reduced = {NULL, NULL};
     int count = 0;
@@ -156,7 +157,7 @@ static int sum_axes(const cuda_sum *sum, const problem *p, sum_axis axes[MOST_AX
 static void cut(cuda_sum *sum, const problem *p) {
     cuda_spec *spec = &sum->spec;
     sum_constants *c = &spec->sum;
-    sum_axis axes[MOST_AXES];
+    sum_axis axes[SUM_AXES];
     c->axes = sum_axes(sum, p, axes);
     const sum_axis *inner = &axes[c->axes - 1];
     c->width = width_of(spec, inner);
@@ -164,7 +165,7 @@ static void cut(cuda_sum *sum, const problem *p) {
     c->chunks = least(4, most(1, THREAD_BYTES / (c->width * role_bytes(spec, ROLE_X))));
     c->narrow = sum->elements < (int64_t)1 << 31;
     spec->stages.index_aligned = index_alignment(axes, c->axes, c->width);
-    for (int t = 0; t < CUDA_SUM_TENSORS; t++)
+    for (int t = 0; t < SUM_TENSORS; t++)
         if (is_scale(t) && inner->stride[t] == 0)
             role_words_add(&spec->stages.alike, roles[t]);
 }
@@ -209,7 +210,7 @@ int around_sum_describe(const cuda_plan *plan, char *text, size_t bytes) {
 
 /* What the kernel reads and writes; `shared`: what the norm's kernels do, too. */
 static void *data_of(const cuda_sum *sum, void *const buffers[ROLE_COUNT], void *shared, int t) {
-    return t == (sum->is_last ? SUM_X : SUM_S) ? shared : buffers[role_of(sum, t)];
+    return t == (sum->is_last ? OF_X : OF_SUM) ? shared : buffers[role_of(sum, t)];
 }
 
 void *around_sum_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
@@ -223,11 +224,11 @@ void *around_sum_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 cuda_spec around_sum_spec(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared) {
     cuda_spec spec = plan->sum.spec;
-    sum_axis axes[MOST_AXES];
+    sum_axis axes[SUM_AXES];
     sum_axes(&plan->sum, plan->problem, axes);
     for (role r = 0; r < ROLE_COUNT; r++)
         spec.access[r] = 16;
-    for (int t = 0; t < CUDA_SUM_TENSORS; t++) {
+    for (int t = 0; t < SUM_TENSORS; t++) {
         uint64_t bits = (uint64_t)(uintptr_t)data_of(&plan->sum, buffers, shared, t);
         for (int k = 0; k < spec.sum.axes - 1; k++)
             bits |= (uint64_t)axes[k].stride[t];
@@ -240,20 +241,20 @@ void around_sum_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT]
                           cuda_launch *l) {
     const cuda_sum *sum = &plan->sum;
     const sum_constants *c = &sum->spec.sum;
-    cuda_sum_args *a = &l->args.sum;
-    *a = (cuda_sum_args){.rng = buffers[ROLE_RNG],
-                         .elements = sum->elements,
-                         .dropped = around_dropped(sum->dropout_p),
-                         .keep_factor = 1 / (1 - sum->dropout_p)};
-    for (int t = 0; t < CUDA_SUM_TENSORS; t++)
+    sum_args *a = &l->args.sum;
+    *a = (sum_args){.rng = buffers[ROLE_RNG],
+                    .elements = sum->elements,
+                    .dropped = around_dropped(sum->dropout_p),
+                    .keep_factor = 1 / (1 - sum->dropout_p)};
+    for (int t = 0; t < SUM_TENSORS; t++)
         a->data[t] = data_of(sum, buffers, shared, t);
     sum_axes(sum, plan->problem, a->axis);
-    l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * 32 * c->warps);
+    l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * WARP * c->warps);
     l->blocks_y = 1;
 }
 
 static unsigned threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->sum.warps;
+    return WARP * (unsigned)spec->sum.warps;
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {

@@ -8,17 +8,15 @@
 #include "cuda/common/integers.h"
 
 enum {
-    WARPS = 8,   /* of a block */
-    ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
+    WARPS = 8,     /* of a block */
+    ACROSS = WARP, /* lanes that take neighbouring outer indices, where they do */
     ROW_BYTES = 3 * sizeof(double),
 };
 
 /* The roles that these kernels know, in their order. */
-static const role known[CUDA_AROUND_BACK_ROLES] = {
-    ROLE_X,      ROLE_WEIGHT,  ROLE_BIAS,         ROLE_MEAN,      ROLE_RSTD,         ROLE_DY,
-    ROLE_DX,     ROLE_DWEIGHT, ROLE_DBIAS,        ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_SCALE,
-    ROLE_SHIFT,  ROLE_GATE,    ROLE_BRANCH,       ROLE_DSUM,      ROLE_DRESIDUAL,    ROLE_DSCALE,
-    ROLE_DSHIFT, ROLE_DGATE,   ROLE_DCOLUMN_SCALE};
+#define ROLE_OF(role) ROLE_##role,
+static const role known[] = {EACH_AROUND_GENERAL_BACKWARD_TENSOR(ROLE_OF)};
+#undef ROLE_OF
 
 /* ---- Axes ------------------------------------------------------------------------------------ */
 
@@ -98,7 +96,7 @@ static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_laun
     if (kernel == CUDA_AROUND_BACK_COLUMNS)
         spec->around_back.lanes =
             is_dense(&axes, spec, true) || !is_dense(&axes, spec, false) ? ACROSS : 1;
-    spec->around_back.slices = 32 * WARPS / spec->around_back.lanes;
+    spec->around_back.slices = WARP * WARPS / spec->around_back.lanes;
     ++*count;
 }
 
@@ -124,19 +122,20 @@ static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
 static int append_axes(const cuda_axes *axes, const cuda_spec *spec, bool outer,
-                       cuda_around_back_args *args, int at) {
+                       around_general_backward_args *args, int at) {
     const int first = at;
     for (int k = 0; k < axes->count; k++) {
         const cuda_axis *a = &axes->axis[k];
         if (is_outer(a, spec) != outer)
             continue;
         args->axis[at].size = a->of->size;
-        args->axis[at].index_step = axis_index_step(axes->problem, a->of);
-        for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
+        args->axis[at].stride[AROUND_GENERAL_BACKWARD_INDEX] =
+            axis_index_step(axes->problem, a->of);
+        for (int r = 0; r < AROUND_GENERAL_ROW; r++)
             args->axis[at].stride[r] = cuda_axis_bytes(axes, a, known[r]);
         /* dense over the rows, in the list's order */
         const int64_t span = (int64_t)ROW_BYTES * cuda_axes_rows_behind(axes, k);
-        args->axis[at++].stride[CUDA_AROUND_BACK_ROLES] = a->reduced ? 0 : span;
+        args->axis[at++].stride[AROUND_GENERAL_ROW] = a->reduced ? 0 : span;
     }
     return at - first;
 }
@@ -152,11 +151,11 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     const int count = launch_specs(plan, buffers, counted);
     for (int i = 0; i < count; i++) {
         const cuda_spec *spec = &launches[i].spec;
-        cuda_around_back_args *a = &launches[i].args.around_back;
+        around_general_backward_args *a = &launches[i].args.around_back;
         memset(a, 0, sizeof *a);
-        for (int r = 0; r < CUDA_AROUND_BACK_ROLES; r++)
+        for (int r = 0; r < AROUND_GENERAL_ROW; r++)
             a->data[r] = buffers[known[r]];
-        a->data[CUDA_AROUND_BACK_ROLES] = workspace;
+        a->data[AROUND_GENERAL_ROW] = workspace;
         a->rng = buffers[ROLE_RNG];
         a->drop_below = around_dropped(plan->around.dropout_p);
         a->kept = 1 / (1 - plan->around.dropout_p);
@@ -167,7 +166,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
         a->outer = append_axes(&axes, spec, true, a, 0);
         a->inner = append_axes(&axes, spec, false, a, a->outer);
         const int at_a_time =
-            spec->kernel == CUDA_AROUND_BACK_ELEMENTS ? 32 * WARPS : spec->around_back.lanes;
+            spec->kernel == CUDA_AROUND_BACK_ELEMENTS ? WARP * WARPS : spec->around_back.lanes;
         launches[i].blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
                                          (int64_t)t->blocks * plan->limits.multiprocessors);
         launches[i].blocks_y = 1;
@@ -175,7 +174,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
 }
 
 static unsigned threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->around_back.warps;
+    return WARP * (unsigned)spec->around_back.warps;
 }
 
 static size_t shared_bytes(const cuda_spec *spec) {

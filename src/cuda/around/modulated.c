@@ -1,8 +1,8 @@
 /*
  * A modulation behind the norm is its weight and bias, if each sample has its own: 1 + scale and
- * shift. So plans are made of the geometry of plain rows, and grids have a second axis for the
- * samples. What has a weight or a bias as well, or any other stage, is for the kernels that know
- * them all (around.h, around_backward.h).
+ * shift. So plans and arguments are those of plain rows that are cut into slices, the samples; but
+ * a grid's second axis is that of the samples (docs/notebook/033). What has a weight or a bias as
+ * well, or any other stage, is for the kernels that know them all (around.h, around_backward.h).
  */
 #include "cuda/around/modulated.h"
 #include "cuda/around/modulated_fit.h"
@@ -15,6 +15,7 @@
 #include "cuda/common/integers.h"
 #include "cuda/rows/rows_backward.h"
 #include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_launches.h"
 #include "cuda/rows/rows_shape.h"
 
 enum { MOST_SAMPLES = 65535, MOST_GRID_X = 1 << 30 };
@@ -57,7 +58,7 @@ static bool is_modulation_alone(const problem *p) {
 
 /* Which of the kept axes is that of the samples, and which that of a sample's rows; NO_AXIS: there
  * is one sample, or one row. False: the problem has no such axes. */
-enum { NO_AXIS = -1 }; /* and no level: cuda_around */
+enum { NO_AXIS = -1 };
 static bool find_axes(const problem *p, int *of_samples, int *of_rows) {
     int modulated = 0;
     for (int k = 0; k < p->kept_count; k++)
@@ -144,7 +145,7 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     if (!backward_geometry(spec, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]),
                            dtype_bytes(p->dtypes[ROLE_DY]), spec->real_double, &plan->limits))
         return false;
-    modulated_fit_clusters(spec);
+    modulated_fit_clusters(&plan->limits, spec);
     spec->kernel = CUDA_MODULATED_BACKWARD;
     return true;
 }
@@ -161,8 +162,12 @@ static const char *make(cuda_plan *plan, const problem *p) {
     a->inner_rows = axes[1] == NO_AXIS ? 1 : p->kept[axes[1]].size;
     if (a->samples > MOST_SAMPLES)
         return "so many samples";
-    for (int level = 0; level < 2; level++)
-        a->axis[level] = axes[level] + 1;
+    for (role r = 0; r < NORM_ROLES; r++) {
+        if (axes[0] != NO_AXIS)
+            plan->places.slice[r] = kept_stride(p, axes[0], role_outside(r));
+        if (axes[1] != NO_AXIS)
+            plan->stride[r] = kept_stride(p, axes[1], role_outside(r));
+    }
     if (p->pass == PLANISH_FORWARD) {
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, dtype_bytes(p->dtypes[ROLE_X]), plan->main.real_double,
@@ -193,35 +198,39 @@ static int describe(const cuda_plan *plan, char *text, size_t bytes) {
 
 /* ---- Launches -------------------------------------------------------------------------------- */
 
-/* Bytes from sample to sample (level 0), or from row to row, of a tensor by its role inside. */
-static int64_t step(const cuda_plan *plan, int level, role r) {
-    return around_stride(plan, level, role_outside(r)) * role_bytes(&plan->main, r);
+/* Bytes from sample to sample, and from row to row, of a tensor by its role inside. */
+static int64_t slice_bytes(const cuda_plan *plan, role r) {
+    return plan->places.slice[r] * role_bytes(&plan->main, r);
+}
+static int64_t row_bytes(const cuda_plan *plan, role r) {
+    return plan->stride[r] * role_bytes(&plan->main, r);
 }
 
-static void *buffer_of(void *const *buffers, role r) {
-    return buffers[role_outside(r)];
+/* The buffers by their roles inside. */
+static void buffers_inside(void *const buffers[ROLE_COUNT], void *inside[ROLE_COUNT]) {
+    for (role r = 0; r < ROLE_COUNT; r++)
+        inside[r] = buffers[role_outside(r)];
 }
 
 /* As for plain rows (rows_launches.c), over the samples as well: what is dense there is so here
  * within a sample. */
-static cuda_spec spec_for(const cuda_plan *plan, void *const *buffers) {
+static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
     static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
     const role *roles = is_forward(plan) ? forward : backward;
     cuda_spec spec = as_plain(&plan->main);
     const bool tiled = rows_are_tiled(&spec);
     for (int i = 0; i < (is_forward(plan) ? 2 : 3); i++) {
         const role r = roles[i];
-        const bool dense = tiled && (plan->around.inner_rows < 2 ||
-                                     around_stride(plan, 1, role_outside(r)) == plan->cols);
+        const bool dense = tiled && (plan->around.inner_rows < 2 || plan->stride[r] == plan->cols);
         spec.rows.dense |= dense << i;
         spec.access[r] =
-            common_alignment((uint64_t)(uintptr_t)buffer_of(buffers, r) |
-                             (uint64_t)step(plan, 0, r) | (uint64_t)(dense ? 0 : step(plan, 1, r)));
+            common_alignment((uint64_t)(uintptr_t)b[r] | (uint64_t)slice_bytes(plan, r) |
+                             (uint64_t)(dense ? 0 : row_bytes(plan, r)));
     }
     for (role r = ROLE_WEIGHT; r <= ROLE_BIAS; r++)
         if (spec.type[r] != DTYPE_NONE)
-            spec.access[r] = common_alignment((uint64_t)(uintptr_t)buffer_of(buffers, r) |
-                                              (uint64_t)step(plan, 0, r));
+            spec.access[r] =
+                common_alignment((uint64_t)(uintptr_t)b[r] | (uint64_t)slice_bytes(plan, r));
     if (is_forward(plan))
         forward_fit_buffers(plan, &spec);
     else
@@ -232,7 +241,9 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *buffers) {
 
 static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                         cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    launches[0].spec = spec_for(plan, buffers);
+    void *inside[ROLE_COUNT];
+    buffers_inside(buffers, inside);
+    launches[0].spec = spec_for(plan, inside);
     if (is_forward(plan) || !(plan->main.want_dweight || plan->main.want_dbias))
         return 1;
     cuda_spec sums = plan->main; /* as the kernel of the samples knows what is wanted */
@@ -263,44 +274,21 @@ static void forward_launch(const cuda_plan *plan, void *const *b, int resident, 
     const int64_t turn = grid * at_a_time;
     l->blocks_x = grid * cluster;
     l->blocks_y = (unsigned)samples;
-    l->args.modulated_forward =
-        (cuda_modulated_forward_args){.rows = {.x = buffer_of(b, ROLE_X),
-                                               .weight = buffer_of(b, ROLE_WEIGHT),
-                                               .bias = buffer_of(b, ROLE_BIAS),
-                                               .y = buffer_of(b, ROLE_Y),
-                                               .mean = buffer_of(b, ROLE_MEAN),
-                                               .rstd = buffer_of(b, ROLE_RSTD),
-                                               .rows = rows,
-                                               .x_stride = step(plan, 1, ROLE_X),
-                                               .y_stride = step(plan, 1, ROLE_Y),
-                                               .mean_stride = step(plan, 1, ROLE_MEAN),
-                                               .rstd_stride = step(plan, 1, ROLE_RSTD),
-                                               .row_turn = turn,
-                                               .x_turn = turn * step(plan, 1, ROLE_X),
-                                               .y_turn = turn * step(plan, 1, ROLE_Y),
-                                               .eps = plan->eps,
-                                               .eps_rounded = (float)plan->eps,
-                                               .eps_is_small = plan->eps < 1e-30},
-                                      .x_sample = step(plan, 0, ROLE_X),
-                                      .y_sample = step(plan, 0, ROLE_Y),
-                                      .mean_sample = step(plan, 0, ROLE_MEAN),
-                                      .rstd_sample = step(plan, 0, ROLE_RSTD),
-                                      .weight_sample = step(plan, 0, ROLE_WEIGHT),
-                                      .bias_sample = step(plan, 0, ROLE_BIAS)};
+    l->args.forward = rows_forward_arguments(plan, b, rows, turn);
 }
 
 /* What adds up the sums of `parts` blocks of each sample. */
 static void samples_launch(const cuda_plan *plan, void *const *b, char *weight, char *bias,
                            int64_t parts, cuda_launch *l) {
     samples_grid(l, plan->around.samples);
-    l->args.samples = (cuda_samples_args){.partial_weight = weight,
-                                          .partial_bias = bias,
-                                          .dscale = buffer_of(b, ROLE_DWEIGHT),
-                                          .dshift = buffer_of(b, ROLE_DBIAS),
-                                          .dscale_stride = step(plan, 0, ROLE_DWEIGHT),
-                                          .dshift_stride = step(plan, 0, ROLE_DBIAS),
-                                          .samples = plan->around.samples,
-                                          .parts = parts};
+    l->args.samples = (samples_args){.partial_weight = weight,
+                                     .partial_bias = bias,
+                                     .dscale = b[ROLE_DWEIGHT],
+                                     .dshift = b[ROLE_DBIAS],
+                                     .dscale_stride = slice_bytes(plan, ROLE_DWEIGHT),
+                                     .dshift_stride = slice_bytes(plan, ROLE_DBIAS),
+                                     .samples = plan->around.samples,
+                                     .parts = parts};
     if (parts == 1) /* they are the result */
         l->blocks_x = 0;
 }
@@ -309,63 +297,30 @@ static void backward_launch(const cuda_plan *plan, void *const *b, char *workspa
                             cuda_launch *l) {
     const cuda_spec plain = as_plain(&l->spec);
     const int64_t samples = plan->around.samples, rows = plan->around.inner_rows;
-    const bool sums = plain.want_dweight || plain.want_dbias;
     int64_t parts = plan->around.parts;
     if (plain.cluster > 1 && resident < rows_resident(plan, &plain))
         parts = parts_of(plan, most(1, resident));
     const int64_t turn = parts * rows_at_a_time(&plain);
-    char *bias =
-        workspace +
-        (plain.want_dweight ? (size_t)(samples * parts * plan->cols) * real_bytes(&plain) : 0);
+    modulated_backward_args *a = &l->args.modulated_backward;
+    *a = (modulated_backward_args){
+        .rows = rows_backward_arguments(plan, b, rows, turn, workspace, samples * parts),
+        .partial_slice = parts * plan->cols};
+    a->rows.alone = parts == 1;
     l->blocks_x = parts * plain.cluster;
     l->blocks_y = (unsigned)samples;
-    l->args.modulated_backward =
-        (cuda_modulated_backward_args){.rows = {.dy = buffer_of(b, ROLE_DY),
-                                                .x = buffer_of(b, ROLE_X),
-                                                .mean = buffer_of(b, ROLE_MEAN),
-                                                .rstd = buffer_of(b, ROLE_RSTD),
-                                                .weight = buffer_of(b, ROLE_WEIGHT),
-                                                .bias = buffer_of(b, ROLE_BIAS),
-                                                .dx = buffer_of(b, ROLE_DX),
-                                                .partial_weight = workspace,
-                                                .partial_bias = bias,
-                                                .dweight = buffer_of(b, ROLE_DWEIGHT),
-                                                .dbias = buffer_of(b, ROLE_DBIAS),
-                                                .x_stride = step(plan, 1, ROLE_X),
-                                                .dy_stride = step(plan, 1, ROLE_DY),
-                                                .dx_stride = step(plan, 1, ROLE_DX),
-                                                .mean_stride = step(plan, 1, ROLE_MEAN),
-                                                .rstd_stride = step(plan, 1, ROLE_RSTD),
-                                                .x_turn = turn * step(plan, 1, ROLE_X),
-                                                .dy_turn = turn * step(plan, 1, ROLE_DY),
-                                                .dx_turn = turn * step(plan, 1, ROLE_DX),
-                                                .mean_turn = turn * step(plan, 1, ROLE_MEAN),
-                                                .rstd_turn = turn * step(plan, 1, ROLE_RSTD),
-                                                .row_turn = turn,
-                                                .turns = (uint32_t)(rows / turn),
-                                                .rest = (uint32_t)(rows % turn),
-                                                .alone = parts == 1},
-                                       .x_sample = step(plan, 0, ROLE_X),
-                                       .dy_sample = step(plan, 0, ROLE_DY),
-                                       .dx_sample = step(plan, 0, ROLE_DX),
-                                       .mean_sample = step(plan, 0, ROLE_MEAN),
-                                       .rstd_sample = step(plan, 0, ROLE_RSTD),
-                                       .weight_sample = step(plan, 0, ROLE_WEIGHT),
-                                       .bias_sample = step(plan, 0, ROLE_BIAS),
-                                       .dweight_sample = step(plan, 0, ROLE_DWEIGHT),
-                                       .dbias_sample = step(plan, 0, ROLE_DBIAS),
-                                       .partial_sample = parts * plan->cols};
-    if (sums)
-        samples_launch(plan, b, workspace, bias, parts, l + 1);
+    if (plain.want_dweight || plain.want_dbias)
+        samples_launch(plan, b, a->rows.partial_weight, a->rows.partial_bias, parts, l + 1);
 }
 
 static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                              void *workspace, int resident,
                              cuda_launch launches[CUDA_MOST_LAUNCHES]) {
+    void *inside[ROLE_COUNT];
+    buffers_inside(buffers, inside);
     if (is_forward(plan))
-        forward_launch(plan, buffers, resident, launches);
+        forward_launch(plan, inside, resident, launches);
     else
-        backward_launch(plan, buffers, workspace, resident, launches);
+        backward_launch(plan, inside, workspace, resident, launches);
 }
 
 static unsigned threads(const cuda_spec *spec) {

@@ -5,7 +5,7 @@
 #include "cuda/families.h"
 
 /* Of the backward: a row over at most two blocks. */
-void modulated_fit_clusters(cuda_spec *spec);
+void modulated_fit_clusters(const cuda_limits *limits, cuda_spec *spec);
 
 /* Of the forward: blocks of a multiprocessor. */
 void modulated_fit_registers(cuda_plan *plan);

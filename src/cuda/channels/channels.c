@@ -149,7 +149,7 @@ static void channels_launch_arguments(const cuda_plan *plan, void *const buffers
     float *partials = workspace;
     launches[0].blocks_x = grid * spec->cluster;
     launches[0].blocks_y = 1;
-    launches[0].args.channels = (cuda_channels_args){
+    launches[0].args.channels = (channels_args){
         .x = buffers[ROLE_X],
         .weight = buffers[ROLE_WEIGHT],
         .bias = buffers[ROLE_BIAS],
@@ -175,7 +175,7 @@ static void channels_launch_arguments(const cuda_plan *plan, void *const buffers
 }
 
 static unsigned channels_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->channels.warps;
+    return WARP * (unsigned)spec->channels.warps;
 }
 
 const cuda_family channels_family = {

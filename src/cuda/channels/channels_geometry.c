@@ -45,8 +45,8 @@ static bool set_planes(const channels_tuning *t, cuda_spec *spec, int planes, in
         return false;
     c->lanes = lanes;
     c->planes = planes;
-    c->warps = ceil_div(lanes * planes, 32);
-    return c->warps <= threads / 32;
+    c->warps = ceil_div(lanes * planes, WARP);
+    return c->warps <= threads / WARP;
 }
 
 /* Neighbouring pixels of a thread of a tile: two that are shifted. */
@@ -131,7 +131,7 @@ static int threads_of(const channels_tuning *t, const cuda_spec *spec) {
 static int blocks_of(const cuda_plan *plan, int threads) {
     const int room = plan->limits.shared_per_block + 1024;
     const int fit = room / ((int)channels_shared_bytes(&plan->main) + 1280);
-    return most(1, least(fit, threads / (32 * plan->main.channels.warps)));
+    return most(1, least(fit, threads / (WARP * plan->main.channels.warps)));
 }
 
 /* Planes over lines of several channels in a block that has them all (backward): the fewest of
@@ -146,7 +146,7 @@ static bool set_planes_of_lines(cuda_plan *plan) {
     c->lanes = lanes;
     for (int planes = ceil_div(lines, t->lines_summed); planes <= largest; planes++) {
         c->planes = planes;
-        c->warps = ceil_div(lanes * planes, 32);
+        c->warps = ceil_div(lanes * planes, WARP);
         const int busy = blocks_of(plan, t->lines_threads) * lanes * planes;
         if (busy > best && fits(plan)) {
             best = busy;
@@ -154,7 +154,7 @@ static bool set_planes_of_lines(cuda_plan *plan) {
         }
     }
     c->planes = best_planes;
-    c->warps = ceil_div(lanes * best_planes, 32);
+    c->warps = ceil_div(lanes * best_planes, WARP);
     return best > 0;
 }
 

@@ -32,11 +32,11 @@ void cuda_finish_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
     size_t bytes = (size_t)(room * cols) * real_bytes(spec);
     l->blocks_x = ceil_div(f->cols, f->lanes);
     l->blocks_y = (unsigned)(spec->want_dweight + spec->want_dbias);
-    l->args.finish = (cuda_finish_args){.partial_weight = partials,
-                                        .partial_bias = partials + (spec->want_dweight ? bytes : 0),
-                                        .dweight = buffers[ROLE_DWEIGHT],
-                                        .dbias = buffers[ROLE_DBIAS],
-                                        .count = count};
+    l->args.finish = (finish_args){.partial_weight = partials,
+                                   .partial_bias = partials + (spec->want_dweight ? bytes : 0),
+                                   .dweight = buffers[ROLE_DWEIGHT],
+                                   .dbias = buffers[ROLE_DBIAS],
+                                   .count = count};
 }
 
 static unsigned finish_threads(const cuda_spec *spec) {

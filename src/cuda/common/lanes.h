@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "cuda/spec.h"
+
 enum {
     SEGMENT_BYTES = 64, /* shortest run of bytes at full speed */
 };

@@ -7,8 +7,8 @@
 #include "cuda/common/integers.h"
 
 enum {
-    WARPS = 8,   /* of a block */
-    ACROSS = 32, /* lanes that take neighbouring outer indices, where they do */
+    WARPS = 8,     /* of a block */
+    ACROSS = WARP, /* lanes that take neighbouring outer indices, where they do */
 };
 
 /* ---- Axes ------------------------------------------------------------------------------------ */
@@ -78,7 +78,7 @@ static int64_t parts_of(const cuda_plan *plan) {
     const int64_t wanted = ceil_div_i64((int64_t)t->partial_blocks * plan->limits.multiprocessors,
                                         columns ? columns : 1);
     const int64_t most =
-        ceil_div_i64(plan->column, (int64_t)t->partial_elements * 32 * WARPS / lanes);
+        ceil_div_i64(plan->column, (int64_t)t->partial_elements * WARP * WARPS / lanes);
     const int64_t parts = least_i64(wanted, most);
     return parts > 0 ? parts : 1;
 }
@@ -145,7 +145,7 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
                 spec->type[r] = DTYPE_NONE;
         c->lanes = 1;
     }
-    c->slices = 32 * WARPS / c->lanes;
+    c->slices = WARP * WARPS / c->lanes;
     return made;
 }
 
@@ -177,8 +177,8 @@ static int general_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_
 }
 
 /* Appends the axes that are, or are not, outer ones of the kernel; returns how many. */
-static int append_axes(const cuda_axes *axes, cuda_kernel kernel, bool outer,
-                       cuda_general_args *args, int at) {
+static int append_axes(const cuda_axes *axes, cuda_kernel kernel, bool outer, general_args *args,
+                       int at) {
     const int first = at;
     for (int k = 0; k < axes->count; k++) {
         const cuda_axis *a = &axes->axis[k];
@@ -189,16 +189,16 @@ static int append_axes(const cuda_axes *axes, cuda_kernel kernel, bool outer,
             args->axis[at].stride[r] = cuda_axis_bytes(axes, a, r);
         /* delta is dense over the rows, in the list's order */
         const int64_t span = (int64_t)sizeof(double) * cuda_axes_rows_behind(axes, k);
-        args->axis[at++].stride[CUDA_ROLE_DELTA] = a->reduced ? 0 : span;
+        args->axis[at++].stride[GENERAL_DELTA] = a->reduced ? 0 : span;
     }
     return at - first;
 }
 
 static void set_grid(const cuda_plan *plan, cuda_launch *l) {
     const general_tuning *t = &plan->limits.tuning->general;
-    const cuda_general_args *a = &l->args.general;
+    const general_args *a = &l->args.general;
     const int at_a_time =
-        l->spec.kernel == CUDA_GENERAL_FINISH ? 32 * WARPS : l->spec.general.lanes;
+        l->spec.kernel == CUDA_GENERAL_FINISH ? WARP * WARPS : l->spec.general.lanes;
     l->blocks_x = least_i64(ceil_div_i64(a->outer_size, at_a_time),
                             (int64_t)t->blocks * plan->limits.multiprocessors);
     l->blocks_y = l->spec.kernel == CUDA_GENERAL_COLUMNS ? (unsigned)a->parts : 1;
@@ -216,9 +216,9 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
     double *partials = wants_delta(plan) ? delta + plan->rows : delta;
     for (int i = 0; i < count; i++) {
         const cuda_kernel kernel = kernels[i];
-        cuda_general_args *a = &launches[i].args.general;
+        general_args *a = &launches[i].args.general;
         memcpy(a->data, buffers, NORM_ROLES * sizeof *buffers);
-        a->data[CUDA_ROLE_DELTA] = delta;
+        a->data[GENERAL_DELTA] = delta;
         a->partials = partials;
         a->outer_size = size_of(&axes, kernel, true);
         a->inner_size = size_of(&axes, kernel, false);
@@ -231,7 +231,7 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
 }
 
 static unsigned general_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->general.warps;
+    return WARP * (unsigned)spec->general.warps;
 }
 
 static size_t general_shared_bytes(const cuda_spec *spec) {

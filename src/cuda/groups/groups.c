@@ -279,7 +279,7 @@ static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[R
     for (int i = 0; i < count; i++) {
         launches[i].blocks_x = grid_of(plan, &launches[i].spec, resident);
         launches[i].blocks_y = 1;
-        launches[i].args.groups = (cuda_groups_args){
+        launches[i].args.groups = (groups_args){
             .x = buffers[ROLE_X],
             .weight = buffers[ROLE_WEIGHT],
             .bias = buffers[ROLE_BIAS],
@@ -310,7 +310,7 @@ static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[R
 }
 
 static unsigned groups_threads(const cuda_spec *spec) {
-    return 32u * (unsigned)spec->groups.warps;
+    return WARP * (unsigned)spec->groups.warps;
 }
 
 const cuda_family groups_family = {

@@ -52,7 +52,7 @@ static int width_of(const cuda_spec *spec, int run) {
 static void set_segments(const groups_tuning *t, cuda_spec *spec, int part, int chunks,
                          int most_warps) {
     groups_constants *c = &spec->groups;
-    const int turns = ceil_div(chunks, 32);
+    const int turns = ceil_div(chunks, WARP);
     int best_cost = 0;
     for (int warps = most_warps / 2; warps <= most_warps; warps++)
         for (int cuts = 1; cuts <= turns && cuts <= 2 * most_warps; cuts++) {
@@ -62,7 +62,7 @@ static void set_segments(const groups_tuning *t, cuda_spec *spec, int part, int 
                 continue;
             best_cost = cost;
             c->warps = warps;
-            c->piece = 32 * each;
+            c->piece = WARP * each;
         }
 }
 
@@ -73,14 +73,14 @@ static bool row_geometry(cuda_plan *plan) {
     cuda_spec *spec = &plan->main;
     groups_constants *c = &spec->groups;
     c->variant = GROUPS_BY_ROW;
-    c->lanes = 32;
+    c->lanes = WARP;
     c->planes = spec->cluster = 1;
     c->width = width_of(spec, c->pixels);
     const int chunks = c->pixels / c->width;
     const size_t room = (size_t)plan->limits.shared_per_block - 1024;
     if (plan->cols > 1 << 20)
         return false;
-    c->piece = 32;
+    c->piece = WARP;
     const size_t whole = groups_shared_bytes(&plan->main);
     const bool slow = spec->activation != PLANISH_IDENTITY && spec->type[ROLE_X] == DTYPE_F32;
     const size_t blocks = whole > room ? t->row_blocks : slow ? 2 : 1;
@@ -91,12 +91,12 @@ static bool row_geometry(cuda_plan *plan) {
     if (!fits)
         return false;
     const int part = c->depth / spec->cluster;
-    const int wanted = ceil_div(part * chunks, 32 * t->row_vecs);
+    const int wanted = ceil_div(part * chunks, WARP * t->row_vecs);
     const int many = fits == 1 ? 20 : spec->cluster == 1 ? 16 : fits < t->row_blocks ? 12 : 8;
     set_segments(t, spec, part, chunks, most(2, least(wanted, many)));
     const size_t fit = (room + 2048) / (groups_shared_bytes(&plan->main) + 1536);
     const int threads = c->warps > 12 && fits > 1 ? t->row_many_threads : t->row_threads;
-    spec->min_blocks = most(1, least((int)fit, threads / (32 * c->warps)));
+    spec->min_blocks = most(1, least((int)fit, threads / (WARP * c->warps)));
     return true;
 }
 
@@ -125,7 +125,7 @@ static void piece_geometry(cuda_plan *plan) {
     c->variant = GROUPS_APPLY;
     spec->cluster = 1;
     c->width = width_of(spec, c->last ? c->cols : c->pixels);
-    c->warps = t->threads / 32;
+    c->warps = t->threads / WARP;
     spec->min_blocks = is_backward(spec) ? t->backward_blocks : t->forward_blocks;
     if (c->last) {
         c->lanes = lanes_of(t, c->cols / c->width);
@@ -134,9 +134,9 @@ static void piece_geometry(cuda_plan *plan) {
         const int turns = most(1, t->piece_bytes / pixel / (4 * c->planes));
         c->piece = least(c->pixels, 4 * turns * c->planes);
     } else {
-        c->lanes = 32;
+        c->lanes = WARP;
         c->planes = 1;
-        c->piece = least(ceil_div(c->pixels, 32 * c->width), t->most_steps) * 32 * c->width;
+        c->piece = least(ceil_div(c->pixels, WARP * c->width), t->most_steps) * WARP * c->width;
     }
 }
 

@@ -14,11 +14,9 @@
 #include "cuda/common/integers.h"
 
 enum {
-    LANES = 32,
+    LANES = WARP,
     SECTOR = 32,
-    LINE_BYTES = 128, /* of a pixel in a strip, where a cluster holds that; else */
-    LEAST_PIXELS = 2,
-    MOST_CLUSTER = 16,       /* of devices whose blocks have room for large strips */
+    LINE_BYTES = 128,        /* of a pixel in a strip, where a cluster holds that; else */
     BLOCK_RESERVE = 1 << 10, /* of shared memory, that a block takes beside its own */
     MAILBOX_BYTES = 128      /* its place in a cluster's blocks, whose tiles begin on a line */
 };
@@ -116,7 +114,7 @@ static int cut(const strips_tuning *t, cuda_spec *spec, int tile, int cluster) {
 static int most_warps(const strips_tuning *t, const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     const bool alone = channels_together(spec) == 1, many = is_backward(spec) || alone;
-    const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && 32 % c->lanes;
+    const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && WARP % c->lanes;
     const bool again = sums_again(spec) && (uneven || !t->is_lean);
     const bool held = is_backward(spec) && alone && spec->activation != PLANISH_IDENTITY;
     const int normal = spec->activation != PLANISH_GELU   ? 0
@@ -135,7 +133,7 @@ static bool is_large(const cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     cuda_spec made = *spec;
     const int tile = tile_of(&made, LINE_BYTES);
-    return limits->max_cluster >= MOST_CLUSTER && tile &&
+    return limits->max_cluster >= t->most_cluster && tile &&
            cut(t, &made, tile, t->some_cluster) > room_of(limits) / 4;
 }
 
@@ -205,10 +203,10 @@ static bool cut_small(cuda_spec *spec, const struct cuda_limits *limits) {
     const int tile = tile_of(spec, LINE_BYTES);
     if (is_backward(spec) || tile / c->depth > t->few_groups)
         return false;
-    const int bytes = cut(t, spec, tile, MOST_CLUSTER);
+    const int bytes = cut(t, spec, tile, t->most_cluster);
     if (!bytes || bytes > room_of(limits) / 4)
         return false;
-    c->warps = role_bytes(spec, ROLE_X) == 2 ? 4 : 8;
+    c->warps = role_bytes(spec, ROLE_X) == 2 ? t->small_warps : t->wide_warps;
     spec->min_blocks = least(room_of(limits) / block_bytes(spec), most_warps(t, spec) / c->warps);
     return true;
 }
@@ -220,10 +218,10 @@ static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
     groups_constants *c = &spec->groups;
     const bool twice = spec->type[ROLE_X] == DTYPE_BF16;
     const int tile = tile_of(spec, t->strip_bytes), blocks = twice ? 2 : 3;
-    const int bytes = tile ? cut(t, spec, tile, twice ? t->some_cluster : MOST_CLUSTER) : 0;
+    const int bytes = tile ? cut(t, spec, tile, twice ? t->some_cluster : t->most_cluster) : 0;
     if (is_backward(spec) || !bytes || bytes > room_of(limits) / blocks)
         return false;
-    c->warps = twice ? 12 : 8;
+    c->warps = twice ? t->narrow_bf16_warps : t->narrow_warps;
     spec->min_blocks = least(blocks, most_warps(t, spec) / c->warps);
     return true;
 }
@@ -238,7 +236,7 @@ static bool cut_pairs(cuda_spec *spec, const struct cuda_limits *limits) {
         const int tile = tile_of(spec, t->strip_bytes);
         const int each = role_bytes(spec, ROLE_X);
         const bool good = tile * each % SECTOR == 0 && (each == 4 || tile * each <= LINE_BYTES);
-        bytes = tile && good ? cut(t, spec, tile, MOST_CLUSTER) : 0;
+        bytes = tile && good ? cut(t, spec, tile, t->most_cluster) : 0;
     }
     if (!is_backward(spec) || !bytes || bytes > room_of(limits) / 2)
         return false;
@@ -269,7 +267,7 @@ static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
     const int tile = tile_of(spec, LINE_BYTES), room = room_of(limits);
     int blocks = t->some_cluster;
     if (cut(t, spec, tile, blocks) > room / 2)
-        cut(t, spec, tile, blocks = MOST_CLUSTER);
+        cut(t, spec, tile, blocks = t->most_cluster);
     spec->cluster = 1;
     spec->cooperating_blocks = blocks;
     const int fit = least(2, room / block_bytes(spec));
@@ -319,7 +317,7 @@ static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
 
 /* As measured (docs/notebook/010, 013, 021, 023). */
 bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
-    if (spec->groups.pixels < LEAST_PIXELS)
+    if (spec->groups.pixels < limits->tuning->strips.least_pixels)
         return false;
     cuda_spec shared = *spec, made = *spec;
     if (!cut_small_blocks(&made, limits)) {

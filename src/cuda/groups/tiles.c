@@ -75,7 +75,7 @@ static double meetings(const cuda_spec *spec, int run, int lanes) {
     int sum = 0;
     for (int warp = 0; warp < 4; warp++) {
         int count[32] = {0}, largest = 0, last = -1;
-        for (int i = 32 * warp; i < 32 * warp + 32; i++) {
+        for (int i = WARP * warp; i < WARP * warp + WARP; i++) {
             const int word = (i / lanes * pixels + i % lanes * run) / each;
             if (word != last)
                 largest = most(largest, ++count[word % 32]);
@@ -117,7 +117,7 @@ static void set_lanes(const tiles_tuning *t, cuda_spec *spec, int most_warps) {
                 continue;
             const double lane = lane_cost(t, spec, run, lanes, each);
             for (int warps = ceil_div(3 * most_warps, 4); warps <= most_warps; warps++) {
-                const double cost = lane * warps * ceil_div(channels * lanes, 32 * warps);
+                const double cost = lane * warps * ceil_div(channels * lanes, WARP * warps);
                 if (best_cost > 0 && cost >= best_cost)
                     continue;
                 best_cost = cost;
@@ -166,11 +166,11 @@ bool tiles_geometry(cuda_spec *spec, const cuda_limits *limits) {
         set_rows(t, spec);
         const int fit = (int)least_i64(16, (room + 1024) / (c->rows * row_bytes(spec) + 3072));
         const int threads = threads_of(spec, limits);
-        set_lanes(t, spec, most(1, least(t->most_warps, threads / 32 / most(1, fit))));
+        set_lanes(t, spec, most(1, least(t->most_warps, threads / WARP / most(1, fit))));
         const size_t shared = tiles_shared_bytes(spec) + 2048; /* and the exchange's */
         if (shared <= (size_t)room) {
             const int blocks = (room + 1024) / (int)shared;
-            spec->min_blocks = most(1, least(blocks, threads / (32 * c->warps)));
+            spec->min_blocks = most(1, least(blocks, threads / (WARP * c->warps)));
             return true;
         }
     }

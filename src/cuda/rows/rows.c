@@ -63,7 +63,7 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
         plan->main.kernel = CUDA_APPLY;
         c->warps = t->long_warps;
         spec->cluster = spec->min_blocks = c->rows = c->chunks_per_thread = c->teams = 1;
-        c->threads_per_row = 32 * t->long_warps;
+        c->threads_per_row = WARP * t->long_warps;
         int strips = ceil_div(cols, c->threads_per_row * c->width);
         plan->partials = most(1, t->long_blocks * limits->multiprocessors / strips);
         if (plan->partials > p->rows)
@@ -96,7 +96,7 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
         rows_early_geometry(plan);
         /* Registers for the normal distribution, beside those of rows within a warp. */
-        if (p->activation == PLANISH_GELU && c->threads_per_row <= 32)
+        if (p->activation == PLANISH_GELU && c->threads_per_row <= WARP)
             spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
         cooperative_geometry(plan, x_bytes, &plan->limits);
         if (c->groups)

@@ -111,8 +111,8 @@ static int is_in_runs(const cuda_spec *spec, int cols, const cuda_limits *limits
 
 static void runs_geometry(const rows_backward_tuning *t, cuda_spec *spec, int cols) {
     rows_constants *c = &spec->rows;
-    const int lanes = cols <= t->runs_quarter_cols ? 8 : cols <= t->runs_half_cols ? 16 : 32;
-    const int pairs = t->runs_warps * (32 / lanes) / 2, words = cols / 2;
+    const int lanes = cols <= t->runs_quarter_cols ? 8 : cols <= t->runs_half_cols ? 16 : WARP;
+    const int pairs = t->runs_warps * (WARP / lanes) / 2, words = cols / 2;
     double least_cost = 0;
     int least_each = 1;
     c->variant = ROWS_IN_RUNS;
@@ -123,7 +123,7 @@ static void runs_geometry(const rows_backward_tuning *t, cuda_spec *spec, int co
     /* The planes whose threads have the least to do: words, and what the sums of two rows come to.
      */
     for (int planes = 1; planes <= pairs; planes *= 2) {
-        const int each = ceil_div(words * planes, 32 * t->runs_warps);
+        const int each = ceil_div(words * planes, WARP * t->runs_warps);
         const double cost = (double)pairs / planes * (each + t->runs_pair);
         if (!least_cost || (each <= t->runs_each && cost < least_cost)) {
             least_cost = cost;
@@ -133,7 +133,7 @@ static void runs_geometry(const rows_backward_tuning *t, cuda_spec *spec, int co
     }
     const int stages = 2 * 4 * 2 * pairs * cols; /* bytes of a block */
     spec->min_blocks =
-        lanes < 32 && least_each < t->runs_each && 3 * stages <= t->runs_bytes ? 3 : 2;
+        lanes < WARP && least_each < t->runs_each && 3 * stages <= t->runs_bytes ? 3 : 2;
 }
 
 /* A row as its geometry sees it. */
@@ -169,7 +169,7 @@ static int warps_geometry(cuda_spec *spec, const backward_row *r) {
         c->warps = 8;
     spec->min_blocks = held <= 8 ? 2 : 1;
     c->teams = c->warps;
-    const int row = 32 * c->warps * spec->min_blocks * vecs * r->width * r->all_bytes;
+    const int row = WARP * c->warps * spec->min_blocks * vecs * r->width * r->all_bytes;
     c->rows = most(1, least(2, t->in_flight / row));
     c->ring_slots = c->rows == 1 ? 2 : 1;
     return 1;
@@ -238,11 +238,11 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
     c->teams = s.threads == t->threads && s.vecs * r->width > elements && !c->hold
                    ? 1
                    : least(8, most(1, s.threads / s.lanes));
-    c->warps = c->teams * s.lanes / 32;
+    c->warps = c->teams * s.lanes / WARP;
     spec->cluster = s.cluster;
     c->threads_per_row = s.lanes;
     c->chunks_per_thread = s.vecs;
-    const int stage = 32 * c->warps * s.vecs * r->width * r->all_bytes;
+    const int stage = WARP * c->warps * s.vecs * r->width * r->all_bytes;
     const bool small = stage <= 32 << 10 && s.threads == t->threads && s.lanes > 64;
     c->ring_slots = c->hold || small ? 2 : 1;
     return 1;

@@ -44,7 +44,7 @@ void cooperative_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits)
     cuda_spec *spec = &plan->cooperative;
     rows_constants *c = &spec->rows;
     c->threads_per_row = lanes;
-    c->warps = lanes / 32;
+    c->warps = lanes / WARP;
     c->chunks_per_thread = vecs;
     spec->cooperating_blocks = group;
     c->rows = spec->cluster = c->teams = c->early = 1;

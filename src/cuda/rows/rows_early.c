@@ -7,8 +7,6 @@
 
 #include "cuda/common/integers.h"
 
-enum { WIDE_THREADS = 768 }; /* of rows of a warp whose weights are f32 in registers */
-
 /* Rows of a warp with nothing behind the norm. */
 static void warp_geometry(cuda_spec *spec, const rows_forward_tuning *t, int bytes) {
     rows_constants *c = &spec->rows;
@@ -17,12 +15,12 @@ static void warp_geometry(cuda_spec *spec, const rows_forward_tuning *t, int byt
         return;
     if (spec->kind == PLANISH_RMS && spec->type[ROLE_BIAS] == DTYPE_NONE) {
         c->early = EARLY_IN_REGISTERS;
-        threads = bytes > 2 ? WIDE_THREADS : threads;
+        threads = bytes > 2 ? t->early_threads : threads;
     } else {
         c->early = EARLY_TO_L1;
     }
     c->ring_slots = 0;
-    spec->min_blocks = most(1, threads / (32 * c->warps));
+    spec->min_blocks = most(1, threads / (WARP * c->warps));
 }
 
 void rows_early_geometry(cuda_plan *plan) {
@@ -33,9 +31,9 @@ void rows_early_geometry(cuda_plan *plan) {
     if (!t->early || !bytes || spec->real_double || c->groups || c->sliced || c->levels > 1 ||
         spec->cluster > 1 || c->hold != HOLD_IN_REGISTERS || c->variant != ROWS_PLAIN)
         return;
-    if (c->threads_per_row > 32)
+    if (c->threads_per_row > WARP)
         c->early = EARLY_TO_L1;
-    else if (c->threads_per_row == 32 && c->cols > t->centred_cols)
+    else if (c->threads_per_row == WARP && c->cols > t->centred_cols)
         warp_geometry(spec, t, bytes);
 }
 

@@ -18,7 +18,8 @@ enum {
  * of four chunks each do best; fewer than three warps a block do not, and from 10240 to 12288
  * columns blocks of more chunks do better than fewer of more threads. */
 static int lanes_of_short_row(const rows_forward_tuning *t, int chunks, int *vecs) {
-    int least_lanes = chunks <= 192 ? 96 : 128, lanes = most(least_lanes, in_warps(chunks, 4));
+    const int least_lanes = chunks <= t->few_chunks ? t->few_lanes : t->least_lanes;
+    int lanes = most(least_lanes, in_warps(chunks, t->lane_chunks));
     if (lanes > t->three_lanes && chunks <= t->direct_lanes * t->most_vecs)
         lanes = t->direct_lanes;
     *vecs = ceil_div(chunks, lanes);
@@ -31,10 +32,10 @@ static int lanes_of_short_row(const rows_forward_tuning *t, int chunks, int *vec
 static void centred_geometry(const rows_forward_tuning *t, cuda_spec *spec, int chunks) {
     rows_constants *c = &spec->rows;
     const int width = c->width, fewest = SEGMENT_BYTES / (2 * width);
-    int lanes = least(chunks, 32), vecs = ceil_div(chunks, lanes), slots = 0;
-    for (int l = fewest; chunks > 5 && l <= 32; l *= 2) {
+    int lanes = least(chunks, WARP), vecs = ceil_div(chunks, lanes), slots = 0;
+    for (int l = fewest; chunks > 5 && l <= WARP; l *= 2) {
         const int v = ceil_div(chunks, l);
-        if (v * width > t->centred_elements || (v == 1 && l != chunks) || (slots && l == 32))
+        if (v * width > t->centred_elements || (v == 1 && l != chunks) || (slots && l == WARP))
             continue;
         if (!slots || l * v <= slots) {
             lanes = l;
@@ -55,7 +56,7 @@ static void centred_geometry(const rows_forward_tuning *t, cuda_spec *spec, int 
     spec->min_blocks =
         (few && elements * c->rows < t->centred_all_elements ? t->centred_many_threads
                                                              : t->centred_threads) /
-        (32 * t->centred_warps);
+        (WARP * t->centred_warps);
 }
 
 /* Rows of an odd number of chunks that are short of 16 bytes, or few. */
@@ -80,11 +81,11 @@ static void tiled_geometry(const gpu_tuning *gpu, cuda_spec *spec, int chunks) {
     c->variant = ROWS_TILED;
     c->threads_per_row = lanes;
     c->chunks_per_thread = ceil_div(chunks, lanes);
-    c->warps = lanes == 32 ? 8 : lanes >= 8 || chunks * width < 20 ? 4 : 2;
-    c->rows = lanes == 32 ? 2 : 1;
-    int registers = lanes > 2 ? elements + 34 : elements * 3 / 2 + 34;
-    registers += spec->type[ROLE_X] != DTYPE_BF16 ? 0 : lanes > 2 ? 5 : 11; /* its scaled sums */
-    registers += t->tiled_registers;
+    c->warps = lanes == WARP ? 8 : lanes >= 8 || chunks * width < 20 ? 4 : 2;
+    c->rows = lanes == WARP ? 2 : 1;
+    int registers = t->tiled_registers + (lanes > 2 ? elements : elements * 3 / 2);
+    if (spec->type[ROLE_X] == DTYPE_BF16)
+        registers += lanes > 2 ? t->tiled_scaled : t->tiled_few_scaled;
     spec->min_blocks = least(t->tiled_warps, gpu->lane_registers / registers) / c->warps;
 }
 
@@ -105,15 +106,15 @@ static int is_in_runs(const cuda_spec *spec, int cols, const cuda_limits *limits
 static void runs_geometry(const gpu_tuning *gpu, cuda_spec *spec, int cols, int chunks) {
     rows_constants *c = &spec->rows;
     const rows_forward_tuning *t = &gpu->rows_forward;
-    const int lanes = cols <= t->runs_half_cols ? 16 : 32, words = run_words(cols, lanes);
+    const int lanes = cols <= t->runs_half_cols ? 16 : WARP, words = run_words(cols, lanes);
     c->variant = ROWS_IN_RUNS;
     c->threads_per_row = lanes;
     c->chunks_per_thread = ceil_div(chunks, lanes);
     c->warps = lanes == 16 ? 4 : 8;
     c->rows = lanes == 16 ? 4 : 2;
     c->held_as_words = words > t->runs_most_words;
-    int registers = c->held_as_words ? words + 34 : 2 * words + 30;
-    registers += c->held_as_words ? t->runs_held_registers : t->runs_registers;
+    const int registers =
+        c->held_as_words ? words + t->runs_held_registers : 2 * words + t->runs_registers;
     spec->min_blocks = least(t->runs_warps, gpu->lane_registers / registers) / c->warps;
 }
 
@@ -180,7 +181,7 @@ static int blocks_lanes(cuda_spec *spec, const forward_row *r, int *vecs) {
         c->hold =
             chunk_bytes >= 4 && *vecs <= room / (lanes * chunk_bytes) ? HOLD_IN_SHARED : READ_AGAIN;
     }
-    c->warps = lanes / 32;
+    c->warps = lanes / WARP;
     spec->cluster = cluster;
     return lanes;
 }
@@ -195,7 +196,7 @@ static void ring_and_blocks(cuda_plan *plan, const forward_row *r) {
     const int lanes = c->threads_per_row, vecs = c->chunks_per_thread;
     const int held = vecs * r->width, chunk_bytes = r->width * r->x_bytes;
     const int halves = is_whole(r) && !r->wide_range;
-    const int whole_warp = t->whole_warps && lanes == 32 && halves;
+    const int whole_warp = t->whole_warps && lanes == WARP && halves;
     /* Rows of 104 to 256 and of 512 columns do better without a ring, and those of 128, 256 and
      * 512, where no lane waits for another's chunks, in more blocks. */
     const int full = halves && vecs * lanes == r->chunks && !(lanes & (lanes - 1));
@@ -203,22 +204,22 @@ static void ring_and_blocks(cuda_plan *plan, const forward_row *r) {
                         held == r->elements && t->quarter_warps;
     const int even = quarter && full, in_shared = is_in_shared(r);
     int threads = t->threads;
-    if (is_whole(r) && lanes > 32 && vecs <= 2)
+    if (is_whole(r) && lanes > WARP && vecs <= 2)
         threads = t->many_threads;
     else if (in_shared)
         threads = lanes == t->short_lanes ? t->many_threads : 4 * lanes;
-    else if (even || (vecs == 1 && lanes < 32 && halves && t->single_chunks))
+    else if (even || (vecs == 1 && lanes < WARP && halves && t->single_chunks))
         threads = t->threads;
     else if (c->hold != HOLD_IN_REGISTERS || r->is_double || chunk_bytes < 4)
         threads = t->few_threads;
     else if (chunk_bytes < 16)
         threads = t->some_threads;
-    else if (held > r->elements || (lanes <= 32 && !whole_warp))
+    else if (held > r->elements || (lanes <= WARP && !whole_warp))
         threads = t->narrow_threads;
     const int direct = is_whole(r) ? t->short_lanes : t->direct_lanes;
     c->ring_slots =
         c->hold == HOLD_IN_REGISTERS && chunk_bytes >= 4 && !r->is_double &&
-        (lanes > direct || (lanes <= 32 && held >= r->elements && !whole_warp && !quarter));
+        (lanes > direct || (lanes <= WARP && held >= r->elements && !whole_warp && !quarter));
     if (t->long_threads && lanes > t->direct_lanes) {
         threads = t->long_threads;
         c->ring_slots = c->ring_slots && lanes <= 512;
@@ -227,7 +228,7 @@ static void ring_and_blocks(cuda_plan *plan, const forward_row *r) {
     plan->turns = in_shared                                             ? 1
                   : c->ring_slots && spec->cluster == 1 && lanes <= 512 ? t->turns
                                                                         : 0;
-    spec->min_blocks = most(1, least(16, threads / (32 * c->warps)));
+    spec->min_blocks = most(1, least(16, threads / (WARP * c->warps)));
 }
 
 /* Rows of 16 bits that have kernels of their own. */
@@ -278,7 +279,7 @@ void group_rows_geometry(cuda_plan *plan, int x_bytes) {
     const int fit = least(room / (16 * chunks + 2048), t->group_row_blocks);
     /* The scaled sums of bf16 take registers of their own. */
     const int threads = spec->type[ROLE_X] == DTYPE_BF16 ? t->threads : t->group_row_threads;
-    const int most_lanes = least(t->most_lanes, threads / fit / 32 * 32);
+    const int most_lanes = least(t->most_lanes, threads / fit / WARP * WARP);
     int vecs = t->group_row_vecs;
     while (in_warps(chunks, vecs) > most_lanes)
         vecs++;
@@ -288,7 +289,7 @@ void group_rows_geometry(cuda_plan *plan, int x_bytes) {
     c->hold = HOLD_IN_SHARED;
     c->ring_slots = c->early = 0;
     c->threads_per_row = in_warps(chunks, vecs);
-    c->warps = c->threads_per_row / 32;
+    c->warps = c->threads_per_row / WARP;
     c->chunks_per_thread = vecs;
     spec->min_blocks = fit;
 }
@@ -308,7 +309,7 @@ void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
     const bool narrow = is_narrow(spec), tiled = rows_are_tiled(spec);
     /* Rows within warps that fill less than half of the device: rather more threads than several
      * rows for each. */
-    while (c->threads_per_row <= 32 && c->rows > 1 &&
+    while (c->threads_per_row <= WARP && c->rows > 1 &&
            2 * all_units(plan, spec) < rows_resident(plan, spec) &&
            !(tiled && rows_at_a_time(spec) % 16)) /* a tile is whole words */
         c->rows /= 2;

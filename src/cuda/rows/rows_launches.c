@@ -123,31 +123,32 @@ static void set_grid(const cuda_plan *plan, cuda_launch *l, int64_t blocks) {
     l->blocks_y = sliced ? (unsigned)blocks : 1;
 }
 
-static cuda_forward_args forward_args_of(const cuda_plan *plan, void *const *b, int64_t turn) {
-    cuda_forward_args args = {.x = b[ROLE_X],
-                              .weight = b[ROLE_WEIGHT],
-                              .bias = b[ROLE_BIAS],
-                              .y = b[ROLE_Y],
-                              .mean = b[ROLE_MEAN],
-                              .rstd = b[ROLE_RSTD],
-                              .rows = plan->rows,
-                              .x_stride = row_bytes(plan, ROLE_X),
-                              .y_stride = row_bytes(plan, ROLE_Y),
-                              .mean_stride = row_bytes(plan, ROLE_MEAN),
-                              .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                              .row_turn = turn,
-                              .x_turn = turn * row_bytes(plan, ROLE_X),
-                              .y_turn = turn * row_bytes(plan, ROLE_Y),
-                              .eps = plan->eps,
-                              .eps_rounded = (float)plan->eps,
-                              .eps_is_small = plan->eps < 1e-30,
-                              .levels = rows_levels_arguments(plan),
-                              .x_slice = slice_bytes(plan, ROLE_X),
-                              .weight_slice = slice_bytes(plan, ROLE_WEIGHT),
-                              .bias_slice = slice_bytes(plan, ROLE_BIAS),
-                              .y_slice = slice_bytes(plan, ROLE_Y),
-                              .mean_slice = slice_bytes(plan, ROLE_MEAN),
-                              .rstd_slice = slice_bytes(plan, ROLE_RSTD)};
+row_forward_args rows_forward_arguments(const cuda_plan *plan, void *const b[ROLE_COUNT],
+                                        int64_t rows, int64_t turn) {
+    row_forward_args args = {.x = b[ROLE_X],
+                             .weight = b[ROLE_WEIGHT],
+                             .bias = b[ROLE_BIAS],
+                             .y = b[ROLE_Y],
+                             .mean = b[ROLE_MEAN],
+                             .rstd = b[ROLE_RSTD],
+                             .rows = rows,
+                             .x_stride = row_bytes(plan, ROLE_X),
+                             .y_stride = row_bytes(plan, ROLE_Y),
+                             .mean_stride = row_bytes(plan, ROLE_MEAN),
+                             .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                             .row_turn = turn,
+                             .x_turn = turn * row_bytes(plan, ROLE_X),
+                             .y_turn = turn * row_bytes(plan, ROLE_Y),
+                             .eps = plan->eps,
+                             .eps_rounded = (float)plan->eps,
+                             .eps_is_small = plan->eps < 1e-30,
+                             .levels = rows_levels_arguments(plan),
+                             .x_slice = slice_bytes(plan, ROLE_X),
+                             .weight_slice = slice_bytes(plan, ROLE_WEIGHT),
+                             .bias_slice = slice_bytes(plan, ROLE_BIAS),
+                             .y_slice = slice_bytes(plan, ROLE_Y),
+                             .mean_slice = slice_bytes(plan, ROLE_MEAN),
+                             .rstd_slice = slice_bytes(plan, ROLE_RSTD)};
     set_jumps(plan, ROLE_X, args.x_jump);
     set_jumps(plan, ROLE_Y, args.y_jump);
     return args;
@@ -169,51 +170,51 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     grid = least_i64(grid, (spec->rows.sliced ? MOST_GRID_Y : MOST_GRID_X) / cluster);
     int64_t turn = grid * rows_at_a_time(&l->spec);
     set_grid(plan, l, grid * cluster);
-    l->args.forward = forward_args_of(plan, b, turn);
+    l->args.forward = rows_forward_arguments(plan, b, plan->rows, turn);
 }
 
-/* With room for `partials` rows of partial sums from `sums` on. */
-static cuda_backward_args backward_args_of(const cuda_plan *plan, void *const *b, int64_t turn,
-                                           char *sums, int64_t partials) {
+row_backward_args rows_backward_arguments(const cuda_plan *plan, void *const b[ROLE_COUNT],
+                                          int64_t rows, int64_t turn, char *sums,
+                                          int64_t partials) {
     const cuda_spec *spec = &plan->main;
     size_t bytes = (size_t)(partials * plan->cols) * real_bytes(spec);
-    cuda_backward_args args = {.dy = b[ROLE_DY],
-                               .x = b[ROLE_X],
-                               .mean = b[ROLE_MEAN],
-                               .rstd = b[ROLE_RSTD],
-                               .weight = b[ROLE_WEIGHT],
-                               .bias = b[ROLE_BIAS],
-                               .dx = b[ROLE_DX],
-                               .partial_weight = sums,
-                               .partial_bias = sums + (spec->want_dweight ? bytes : 0),
-                               .dweight = b[ROLE_DWEIGHT],
-                               .dbias = b[ROLE_DBIAS],
-                               .x_stride = row_bytes(plan, ROLE_X),
-                               .dy_stride = row_bytes(plan, ROLE_DY),
-                               .dx_stride = row_bytes(plan, ROLE_DX),
-                               .mean_stride = row_bytes(plan, ROLE_MEAN),
-                               .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                               .x_turn = turn * row_bytes(plan, ROLE_X),
-                               .dy_turn = turn * row_bytes(plan, ROLE_DY),
-                               .dx_turn = turn * row_bytes(plan, ROLE_DX),
-                               .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
-                               .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
-                               .dsum = b[ROLE_DSUM],
-                               .dsum_stride = row_bytes(plan, ROLE_DSUM),
-                               .dsum_turn = turn * row_bytes(plan, ROLE_DSUM),
-                               .turns = (uint32_t)(plan->rows / turn),
-                               .rest = (uint32_t)(plan->rows % turn),
-                               .levels = rows_levels_arguments(plan),
-                               .row_turn = turn,
-                               .x_slice = slice_bytes(plan, ROLE_X),
-                               .dy_slice = slice_bytes(plan, ROLE_DY),
-                               .dx_slice = slice_bytes(plan, ROLE_DX),
-                               .mean_slice = slice_bytes(plan, ROLE_MEAN),
-                               .rstd_slice = slice_bytes(plan, ROLE_RSTD),
-                               .weight_slice = slice_bytes(plan, ROLE_WEIGHT),
-                               .bias_slice = slice_bytes(plan, ROLE_BIAS),
-                               .dweight_slice = slice_bytes(plan, ROLE_DWEIGHT),
-                               .dbias_slice = slice_bytes(plan, ROLE_DBIAS)};
+    row_backward_args args = {.dy = b[ROLE_DY],
+                              .x = b[ROLE_X],
+                              .mean = b[ROLE_MEAN],
+                              .rstd = b[ROLE_RSTD],
+                              .weight = b[ROLE_WEIGHT],
+                              .bias = b[ROLE_BIAS],
+                              .dx = b[ROLE_DX],
+                              .partial_weight = sums,
+                              .partial_bias = sums + (spec->want_dweight ? bytes : 0),
+                              .dweight = b[ROLE_DWEIGHT],
+                              .dbias = b[ROLE_DBIAS],
+                              .x_stride = row_bytes(plan, ROLE_X),
+                              .dy_stride = row_bytes(plan, ROLE_DY),
+                              .dx_stride = row_bytes(plan, ROLE_DX),
+                              .mean_stride = row_bytes(plan, ROLE_MEAN),
+                              .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                              .x_turn = turn * row_bytes(plan, ROLE_X),
+                              .dy_turn = turn * row_bytes(plan, ROLE_DY),
+                              .dx_turn = turn * row_bytes(plan, ROLE_DX),
+                              .mean_turn = turn * row_bytes(plan, ROLE_MEAN),
+                              .rstd_turn = turn * row_bytes(plan, ROLE_RSTD),
+                              .dsum = b[ROLE_DSUM],
+                              .dsum_stride = row_bytes(plan, ROLE_DSUM),
+                              .dsum_turn = turn * row_bytes(plan, ROLE_DSUM),
+                              .turns = (uint32_t)(rows / turn),
+                              .rest = (uint32_t)(rows % turn),
+                              .levels = rows_levels_arguments(plan),
+                              .row_turn = turn,
+                              .x_slice = slice_bytes(plan, ROLE_X),
+                              .dy_slice = slice_bytes(plan, ROLE_DY),
+                              .dx_slice = slice_bytes(plan, ROLE_DX),
+                              .mean_slice = slice_bytes(plan, ROLE_MEAN),
+                              .rstd_slice = slice_bytes(plan, ROLE_RSTD),
+                              .weight_slice = slice_bytes(plan, ROLE_WEIGHT),
+                              .bias_slice = slice_bytes(plan, ROLE_BIAS),
+                              .dweight_slice = slice_bytes(plan, ROLE_DWEIGHT),
+                              .dbias_slice = slice_bytes(plan, ROLE_DBIAS)};
     set_jumps(plan, ROLE_X, args.x_jump);
     set_jumps(plan, ROLE_DY, args.dy_jump);
     set_jumps(plan, ROLE_DX, args.dx_jump);
@@ -247,7 +248,8 @@ static void backward_arguments(const cuda_plan *plan, void *const *b, char *work
         grid = 1;
     int64_t turn = grid * rows_at_a_time(&l->spec);
     set_grid(plan, l, grid * cluster);
-    l->args.backward = backward_args_of(plan, b, turn, workspace, plan->partials);
+    l->args.backward =
+        rows_backward_arguments(plan, b, plan->rows, turn, workspace, plan->partials);
     finish_arguments(plan, b, workspace, most_grid, grid, l);
 }
 
@@ -266,23 +268,23 @@ static void long_arguments(const cuda_plan *plan, void *const *b, char *workspac
     apply->blocks_x = (plan->cols + strip - 1) / strip;
     apply->blocks_y = (unsigned)plan->partials;
     sums->args.lengthy = apply->args.lengthy =
-        (cuda_long_args){.dy = b[ROLE_DY],
-                         .x = b[ROLE_X],
-                         .mean = b[ROLE_MEAN],
-                         .rstd = b[ROLE_RSTD],
-                         .weight = b[ROLE_WEIGHT],
-                         .dx = b[ROLE_DX],
-                         .partial_weight = partials,
-                         .partial_bias = partials + (spec->want_dweight ? partial_bytes : 0),
-                         .sums = workspace,
-                         .rows = plan->rows,
-                         .x_stride = row_bytes(plan, ROLE_X),
-                         .dy_stride = row_bytes(plan, ROLE_DY),
-                         .dx_stride = row_bytes(plan, ROLE_DX),
-                         .mean_stride = row_bytes(plan, ROLE_MEAN),
-                         .rstd_stride = row_bytes(plan, ROLE_RSTD),
-                         .dsum = b[ROLE_DSUM],
-                         .dsum_stride = row_bytes(plan, ROLE_DSUM)};
+        (row_long_args){.dy = b[ROLE_DY],
+                        .x = b[ROLE_X],
+                        .mean = b[ROLE_MEAN],
+                        .rstd = b[ROLE_RSTD],
+                        .weight = b[ROLE_WEIGHT],
+                        .dx = b[ROLE_DX],
+                        .partial_weight = partials,
+                        .partial_bias = partials + (spec->want_dweight ? partial_bytes : 0),
+                        .sums = workspace,
+                        .rows = plan->rows,
+                        .x_stride = row_bytes(plan, ROLE_X),
+                        .dy_stride = row_bytes(plan, ROLE_DY),
+                        .dx_stride = row_bytes(plan, ROLE_DX),
+                        .mean_stride = row_bytes(plan, ROLE_MEAN),
+                        .rstd_stride = row_bytes(plan, ROLE_RSTD),
+                        .dsum = b[ROLE_DSUM],
+                        .dsum_stride = row_bytes(plan, ROLE_DSUM)};
     if (plan->finish.kernel >= 0)
         cuda_finish_arguments(plan, b, partials, plan->partials, plan->partials, l + 2);
 }
@@ -296,12 +298,12 @@ static void cooperative_arguments(const cuda_plan *plan, void *const *b, char *w
     l->blocks_x = groups * l->spec.cooperating_blocks;
     l->blocks_y = 1;
     if (l->spec.kernel == CUDA_FORWARD) {
-        l->args.forward = forward_args_of(plan, b, groups);
-        l->args.forward.mail = workspace;
+        l->args.forward = rows_forward_arguments(plan, b, plan->rows, groups);
+        l->args.forward.mail = (void *)workspace;
     } else {
         char *sums = workspace + (size_t)groups * rows_mail_bytes(&l->spec);
-        l->args.backward = backward_args_of(plan, b, groups, sums, groups);
-        l->args.backward.mail = workspace;
+        l->args.backward = rows_backward_arguments(plan, b, plan->rows, groups, sums, groups);
+        l->args.backward.mail = (void *)workspace;
         finish_arguments(plan, b, sums, groups, groups, l);
     }
 }

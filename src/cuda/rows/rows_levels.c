@@ -133,16 +133,16 @@ int64_t rows_slices(const cuda_plan *plan) {
 
 /* Numbers below 2^31, times the multiplier, shifted by 32 and by this, are divided by n > 1: the
  * multiplier is 2^(32 + shift) / n, rounded up, and 2^shift < n <= 2^(shift + 1). */
-static cuda_row_divisor divisor_of(int64_t n) {
+static row_divisor divisor_of(int64_t n) {
     uint32_t shift = 0;
     while (((int64_t)2 << shift) < n)
         shift++;
     const uint64_t power = (uint64_t)1 << (32 + shift);
-    return (cuda_row_divisor){(uint32_t)((power + (uint64_t)n - 1) / (uint64_t)n), shift};
+    return (row_divisor){(uint32_t)((power + (uint64_t)n - 1) / (uint64_t)n), shift};
 }
 
-cuda_row_levels rows_levels_arguments(const cuda_plan *plan) {
-    cuda_row_levels levels = {{{0}}};
+row_levels rows_levels_arguments(const cuda_plan *plan) {
+    row_levels levels = {{{0}}};
     for (int k = 0; k + 1 < plan->places.levels; k++)
         levels.rows[k] = divisor_of(plan->places.rows[k]);
     return levels;

@@ -14,7 +14,7 @@
 bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known);
 
 /* What kernels are told. */
-cuda_row_levels rows_levels_arguments(const cuda_plan *plan);
+row_levels rows_levels_arguments(const cuda_plan *plan);
 
 /* Bytes that a step along each axis but the last adds for a tensor, and from slice to slice. */
 void rows_level_jumps(const cuda_plan *plan, role r, int bytes, int64_t jump[2]);

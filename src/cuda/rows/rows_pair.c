@@ -28,7 +28,7 @@ static bool may_pair(const cuda_plan *plan) {
     const rows_constants *c = &spec->rows;
     return (spec->kernel == CUDA_FORWARD || spec->kernel == CUDA_BACKWARD) && spec->cluster == 1 &&
            plan->cooperative.kernel < 0 && plan->sum.spec.kernel < 0 && !c->groups &&
-           c->variant == ROWS_PLAIN && c->threads_per_row <= 32 &&
+           c->variant == ROWS_PLAIN && c->threads_per_row <= WARP &&
            c->threads_per_row * c->chunks_per_thread * c->width == c->cols &&
            all_rows(plan) <= MOST_ROWS;
 }
@@ -82,17 +82,15 @@ static void put(const cuda_plan *plan, const cuda_launch *own, int which,
                 cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     cuda_launch *main = &launches[0], *finish = &launches[1];
     const uint32_t first_block = which ? (uint32_t)main->blocks_x : 0;
-    const uint32_t slices = (uint32_t)rows_slices(plan);
+    const pair_place place = {first_block, (uint32_t)rows_slices(plan)};
     main->blocks_x = first_block + own[0].blocks_x * own[0].blocks_y;
     main->blocks_y = 1;
     if (main->spec.kernel == CUDA_FORWARD_PAIR) {
-        main->args.forward_pair.of[which].rows = own[0].args.forward;
-        main->args.forward_pair.of[which].first_block = first_block;
-        main->args.forward_pair.of[which].slices = slices;
+        main->args.forward_pair.of[which] = own[0].args.forward;
+        main->args.forward_pair.of[which].place = place;
     } else {
-        main->args.backward_pair.of[which].rows = own[0].args.backward;
-        main->args.backward_pair.of[which].first_block = first_block;
-        main->args.backward_pair.of[which].slices = slices;
+        main->args.backward_pair.of[which] = own[0].args.backward;
+        main->args.backward_pair.of[which].place = place;
     }
     if (plan->finish.kernel < 0)
         return;

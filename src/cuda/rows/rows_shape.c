@@ -6,7 +6,7 @@
 
 unsigned rows_threads(const cuda_spec *s) {
     const int exchanges = s->cooperating_blocks > 1; /* a warp of its own */
-    return 32u * (unsigned)(s->rows.warps + exchanges);
+    return WARP * (unsigned)(s->rows.warps + exchanges);
 }
 
 int rows_are_tiled(const cuda_spec *s) {
@@ -51,7 +51,7 @@ size_t rows_plan_workspace(const cuda_plan *plan) {
 size_t rows_shared_bytes(const cuda_spec *s) {
     const cuda_spec *spec = s;
     const rows_constants *c = &spec->rows;
-    size_t threads = 32 * (size_t)c->warps, vecs = (size_t)c->chunks_per_thread;
+    size_t threads = WARP * (size_t)c->warps, vecs = (size_t)c->chunks_per_thread;
     size_t x = (size_t)c->width * (size_t)role_bytes(spec, ROLE_X);
     size_t tiles = rows_are_tiled(s) ? (size_t)rows_at_a_time(s) * (size_t)c->cols * 2 : 0;
     if (tiles && c->variant == ROWS_IN_RUNS) /* lanes read a run that ends behind the last row */
@@ -88,8 +88,8 @@ size_t rows_shared_bytes(const cuda_spec *s) {
 int rows_at_a_time(const cuda_spec *s) {
     const cuda_spec *spec = s;
     const rows_constants *c = &spec->rows;
-    if (c->threads_per_row <= 32)
-        return c->warps * (32 / c->threads_per_row) * c->rows;
+    if (c->threads_per_row <= WARP)
+        return c->warps * (WARP / c->threads_per_row) * c->rows;
     if (spec->cooperating_blocks > 1)
         return 1;
     return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;

@@ -6,10 +6,14 @@
 #include "../../c/check.h"
 #include "emulated.h"
 
-static bool run(bundle *b, schedule how) {
-    char text[700] = "";
+void begin_run(schedule how) {
     order = how;
     fill = how == IN_ORDER ? 0xff : 0x41; /* NaN in every type; an ordinary number */
+}
+
+static bool run(bundle *b, schedule how) {
+    char text[700] = "";
+    begin_run(how);
     planish_status status = bundle_run(b, NULL, text, sizeof text);
     return expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), text);
 }
@@ -88,14 +92,28 @@ void choose_cases(case_choice choice) {
     chosen = choice;
 }
 
+/* Whether the case of this number is chosen of every share-th. */
+static bool is_chosen(int64_t number, int64_t share) {
+    /* An unmapped page after the buffers of one case, before those of the next that runs. */
+    guard_side = number / share % 2 ? GUARD_START : GUARD_END;
+    return !(number % share) && number / share % chosen.parts == chosen.part;
+}
+
+bool all_stages_run(void) {
+    return chosen.share <= STAGES_SHARE;
+}
+
+bool next_of_stages(uint64_t *seed) {
+    static int64_t stages_made;
+    *seed = (uint64_t)(stages_made + 1 + chosen.other_numbers);
+    return is_chosen(stages_made++, all_stages_run() ? 1 : chosen.share / STAGES_SHARE);
+}
+
 void emulate_case(norm_case c) {
     char text[512];
-    const int64_t number = made++;
-    if (number % chosen.share || number / chosen.share % chosen.parts != chosen.part)
+    if (!is_chosen(made++, chosen.share))
         return;
     c.seed = (uint64_t)(made + chosen.other_numbers);
-    /* An unmapped page after the buffers of one case, before those of the next that runs. */
-    guard_side = number / chosen.share % 2 ? GUARD_START : GUARD_END;
     test_case("sm_%d x %d: %s", limits.arch, limits.multiprocessors,
               case_text(&c, text, sizeof text));
     bundle b;

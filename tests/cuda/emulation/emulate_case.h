@@ -2,7 +2,10 @@
 #ifndef EMULATE_CASE_H
 #define EMULATE_CASE_H
 
+#include "../../c/backward_case.h"
 #include "../../c/cases.h"
+#include "../../c/staged_case.h"
+#include "emulated.h"
 
 /* Which of the cases run: of every share-th, those whose number among these leaves `part` when it
  * is divided by `parts`. */
@@ -19,5 +22,21 @@ void choose_cases(case_choice choice);
  * (emulated.h), it is planned for them and nothing is compared. The case's seed is its number,
  * whatever it was. */
 void emulate_case(norm_case c);
+
+/*
+ * The next case with stages around the norm, or of two norms at once (emulate_stages.c), in order
+ * and shuffled, as above. They are few, and the only ones of their kernels: of every third share
+ * all run, and of any other three times as many as of the others.
+ */
+enum { STAGES_SHARE = 3 };
+bool all_stages_run(void);
+bool next_of_stages(uint64_t *seed);
+void begin_run(schedule how);
+void emulate_forward(const char *name, staged_case c);
+/* Rows with q, against y beside it, and without y for the same bits. */
+void emulate_quantised(const char *name, staged_case c);
+void emulate_backward(const char *name, backward_case c);
+/* Both at once have the bits of each alone. */
+void emulate_pair(const char *name, norm_case first, norm_case second);
 
 #endif

@@ -67,7 +67,6 @@ static bool write_unit(const cuda_spec *spec) {
 typedef struct unit {
     char name[80];
     void (*entry)(const void *args);
-    size_t args_bytes;
     struct unit *next;
 } unit;
 
@@ -80,14 +79,12 @@ static const unit *find_unit(const cuda_spec *spec, message error) {
             return u;
     snprintf(path, sizeof path, "%s/%s.so", unit_folder, name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const size_t *bytes = library ? dlsym(library, "unit_args_bytes") : NULL;
     unit *u = calloc(1, sizeof *u);
-    if (u && bytes) {
+    if (u && library) {
         memcpy(u->name, name, sizeof name);
         *(void **)&u->entry = dlsym(library, "unit_run");
-        u->args_bytes = *bytes;
     }
-    if (!u || !bytes || !u->entry) {
+    if (!u || !u->entry) {
         fail(error, PLANISH_ERROR_UNAVAILABLE, "%s", dlerror());
         free(u);
         return NULL;
@@ -135,155 +132,11 @@ planish_status emulated_plan(cuda_plan *plan, problem *p, const planish_norm *op
     return status;
 }
 
-/* What was emulated of what a specialisation can be. */
-static struct variant {
-    int kernel;
-    const char *constant;
-    int least, most; /* of the constant's value */
-    bool seen;
-} variants[] = {
-    {CUDA_FORWARD, "HOLD", 0, 0, 0},
-    {CUDA_FORWARD, "HOLD", 1, 1, 0},
-    {CUDA_FORWARD, "HOLD", 2, 2, 0},
-    {CUDA_FORWARD, "HELD_AS_WORDS", 1, 1, 0},
-    {CUDA_FORWARD, "RING_SLOTS", 0, 0, 0},
-    {CUDA_FORWARD, "RING_SLOTS", 1, 9, 0},
-    {CUDA_FORWARD, "EARLY", 0, 0, 0},
-    {CUDA_FORWARD, "EARLY", 1, 1, 0},
-    {CUDA_FORWARD, "EARLY", 3, 3, 0},
-    {CUDA_FORWARD, "CLUSTER", 2, 16, 0},
-    {CUDA_FORWARD, "ROWS", 2, 9, 0},
-    {CUDA_FORWARD, "REAL_DOUBLE", 1, 1, 0},
-    {CUDA_FORWARD, "VARIANT", 1, 1, 0},
-    {CUDA_FORWARD, "VARIANT", 2, 2, 0},
-    {CUDA_BACKWARD, "VARIANT", 1, 1, 0},
-    {CUDA_BACKWARD, "VARIANT", 2, 2, 0},
-    {CUDA_FORWARD, "ACCESSES[x]", 2, 2, 0},
-    {CUDA_FORWARD, "ACCESSES[x]", 4, 4, 0},
-    {CUDA_FORWARD, "ACCESSES[x]", 8, 8, 0},
-    {CUDA_FORWARD, "ACCESSES[x]", 16, 16, 0},
-    {CUDA_BACKWARD, "RING_SLOTS", 0, 0, 0},
-    {CUDA_BACKWARD, "RING_SLOTS", 1, 1, 0},
-    {CUDA_BACKWARD, "RING_SLOTS", 2, 9, 0},
-    {CUDA_BACKWARD, "TEAMS", 2, 32, 0},
-    {CUDA_BACKWARD, "HOLD", 1, 1, 0},
-    {CUDA_BACKWARD, "CLUSTER", 3, 3, 0},
-    {CUDA_BACKWARD, "CORRECT", 0, 0, 0},
-    {CUDA_BACKWARD, "CORRECT", 1, 1, 0},
-    {CUDA_BACKWARD, "CLUSTER", 2, 16, 0},
-    {CUDA_BACKWARD, "ROWS", 2, 9, 0},
-    {CUDA_BACKWARD, "ACCESSES[dy]", 2, 2, 0},
-    {CUDA_FORWARD, "LEVELS", 2, 2, 0},
-    {CUDA_FORWARD, "LEVELS", 3, 3, 0},
-    {CUDA_FORWARD, "SLICED", 1, 1, 0},
-    {CUDA_BACKWARD, "LEVELS", 2, 2, 0},
-    {CUDA_BACKWARD, "LEVELS", 3, 3, 0},
-    {CUDA_BACKWARD, "SLICED", 1, 1, 0},
-    {CUDA_BACKWARD, "REAL_DOUBLE", 1, 1, 0},
-    {CUDA_FORWARD, "COOPERATING_BLOCKS", 2, 32, 0},
-    {CUDA_FORWARD, "COOPERATING_BLOCKS", 33, 999, 0},
-    {CUDA_BACKWARD, "COOPERATING_BLOCKS", 2, 32, 0},
-    {CUDA_BACKWARD, "COOPERATING_BLOCKS", 33, 999, 0},
-    {CUDA_SUMS, "WARPS", 1, 32, 0},
-    {CUDA_APPLY, "WARPS", 1, 32, 0},
-    {CUDA_FINISH, "SLICES", 1, 8, 0},
-    {CUDA_FINISH, "SLICES", 16, 32, 0},
-    {CUDA_FINISH, "LANES", 32, 32, 0},
-    {CUDA_FINISH, "LANES", 64, 256, 0},
-    {CUDA_FORWARD, "GROUPS", 2, 999, 0},
-    {CUDA_FORWARD, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_FORWARD, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_FORWARD, "ACTIVATION", PLANISH_GELU, PLANISH_GELU, 0},
-    {CUDA_FORWARD, "ACTIVATION", PLANISH_GELU_TANH, PLANISH_GELU_TANH, 0},
-    {CUDA_BACKWARD, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_BACKWARD, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_BACKWARD, "ACTIVATION", PLANISH_GELU, PLANISH_GELU, 0},
-    {CUDA_BACKWARD, "ACTIVATION", PLANISH_GELU_TANH, PLANISH_GELU_TANH, 0},
-    {CUDA_CHANNELS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_CHANNELS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_CHANNELS, "ACTIVATION", PLANISH_GELU, PLANISH_GELU, 0},
-    {CUDA_CHANNELS, "ACTIVATION", PLANISH_GELU_TANH, PLANISH_GELU_TANH, 0},
-    {CUDA_GROUPS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_GROUPS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_GROUPS, "ACTIVATION", PLANISH_GELU, PLANISH_GELU, 0},
-    {CUDA_GROUPS, "ACTIVATION", PLANISH_GELU_TANH, PLANISH_GELU_TANH, 0},
-    {CUDA_STRIPS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_STRIPS, "ACTIVATION", PLANISH_RELU, PLANISH_RELU, 0},
-    {CUDA_STRIPS, "ACTIVATION", PLANISH_GELU, PLANISH_GELU, 0},
-    {CUDA_STRIPS, "ACTIVATION", PLANISH_GELU_TANH, PLANISH_GELU_TANH, 0},
-    {CUDA_GENERAL_ROWS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_GENERAL_COLUMNS, "ACTIVATION", PLANISH_SILU, PLANISH_SILU, 0},
-    {CUDA_CHANNELS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},
-    {CUDA_CHANNELS, "PASS", PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
-    {CUDA_CHANNELS, "CLUSTER", 1, 1, 0},
-    {CUDA_CHANNELS, "CLUSTER", 2, 2, 0},
-    {CUDA_CHANNELS, "CLUSTER", 3, 3, 0},
-    {CUDA_CHANNELS, "CLUSTER", 4, 4, 0},
-    {CUDA_CHANNELS, "CLUSTER", 6, 6, 0},
-    {CUDA_CHANNELS, "CLUSTER", 8, 8, 0},
-    {CUDA_CHANNELS, "CLUSTER", 16, 16, 0},
-    {CUDA_CHANNELS, "LINE_CHANNELS", 1, 1, 0},
-    {CUDA_CHANNELS, "LINE_CHANNELS", 2, 2, 0},
-    {CUDA_CHANNELS, "LINE_CHANNELS", 4, 4, 0},
-    {CUDA_CHANNELS, "RING_SLOTS", 2, 2, 0},
-    {CUDA_CHANNELS, "LAST", 1, 1, 0},
-    {CUDA_CHANNELS, "OUT_THROUGH_SHARED", 1, 1, 0},
-    {CUDA_CHANNELS, "CORRECT", 1, 1, 0},
-    {CUDA_CHANNELS, "ACCESSES[x]", 2, 2, 0},
-    {CUDA_CHANNELS, "ACCESSES[x]", 16, 16, 0},
-    {CUDA_CHANNELS, "WIDTH", 1, 1, 0},
-    {CUDA_CHANNELS, "WIDTH", 4, 4, 0},
-    {CUDA_GROUPS, "VARIANT", 0, 0, 0},
-    {CUDA_GROUPS, "VARIANT", 1, 1, 0},
-    {CUDA_GROUPS, "VARIANT", 2, 2, 0},
-    {CUDA_GROUPS, "VARIANT", 3, 3, 0},
-    {CUDA_GROUPS, "VARIANT", 4, 4, 0},
-    {CUDA_GROUPS, "LAST", 0, 0, 0},
-    {CUDA_GROUPS, "LAST", 1, 1, 0},
-    {CUDA_GROUPS, "CLUSTER", 1, 1, 0},
-    {CUDA_GROUPS, "CLUSTER", 5, 5, 0},
-    {CUDA_GROUPS, "CORRECT", 1, 1, 0},
-    {CUDA_GROUPS, "ACCESSES[x]", 2, 2, 0},
-    {CUDA_STRIPS, "PASS", 0, 0, 0},
-    {CUDA_STRIPS, "PASS", 1, 1, 0},
-    {CUDA_STRIPS, "CLUSTER", 1, 1, 0},
-    {CUDA_STRIPS, "CLUSTER", 2, 2, 0},
-    {CUDA_STRIPS, "CLUSTER", 4, 16, 0},
-    {CUDA_STRIPS, "COOPERATING_BLOCKS", 2, 16, 0},
-    {CUDA_STRIPS, "LATE_HALF", 1, 1, 0},
-    {CUDA_STRIPS, "CORRECT", 1, 1, 0},
-    {CUDA_STRIPS, "DEPTH", 1, 1, 0},
-    {CUDA_GENERAL_ROWS, "PASS", PLANISH_FORWARD, PLANISH_FORWARD, 0},
-    {CUDA_GENERAL_ROWS, "PASS", PLANISH_BACKWARD, PLANISH_BACKWARD, 0},
-    {CUDA_GENERAL_ROWS, "PASS", PLANISH_BACKWARD_FROM_Y, PLANISH_BACKWARD_FROM_Y, 0},
-    {CUDA_GENERAL_ROWS, "PASS", PLANISH_STATISTICS, PLANISH_STATISTICS, 0},
-    {CUDA_GENERAL_ROWS, "PASS", PLANISH_APPLY, PLANISH_APPLY, 0},
-    {CUDA_GENERAL_ROWS, "LANES", 1, 1, 0},
-    {CUDA_GENERAL_ROWS, "LANES", 32, 32, 0},
-    {CUDA_GENERAL_COLUMNS, "LANES", 1, 1, 0},
-    {CUDA_GENERAL_COLUMNS, "LANES", 32, 32, 0},
-    {CUDA_GENERAL_FINISH, "WARPS", 1, 32, 0},
-};
-
-static void note_variant(const cuda_spec *spec) {
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        struct variant *v = &variants[i];
-        int32_t value;
-        if (v->kernel != spec->kernel)
-            continue;
-        v->seen |=
-            cuda_spec_get(spec, v->constant, &value) && v->least <= value && value <= v->most;
-    }
-}
-
 static planish_status run_launch(const cuda_launch *l, message error) {
     const unit *u = find_unit(&l->spec, error);
     if (!u)
         return PLANISH_ERROR_UNAVAILABLE;
     const cuda_kernel_row *kernel = cuda_kernel_of(&l->spec);
-    if (u->args_bytes != kernel->args_bytes)
-        return fail(error, PLANISH_ERROR_DRIVER, "arguments of %zu bytes: the kernel has %zu",
-                    kernel->args_bytes, u->args_bytes);
     const emulated_launch launch = {.entry = u->entry,
                                     .args = &l->args,
                                     .blocks_x = l->blocks_x,
@@ -358,14 +211,4 @@ planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass
         emulated_plan(&plan, &p, op, pass, tensors, (message){exec->message, exec->message_bytes});
     *bytes = status ? 0 : plan.workspace_bytes;
     return status;
-}
-
-void name_missing_variants(void) {
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        const struct variant *v = &variants[i];
-        const cuda_spec spec = {.kernel = v->kernel};
-        if (!v->seen)
-            printf("not launched: %s with %s from %d to %d\n", cuda_kernel_of(&spec)->entry,
-                   v->constant, v->least, v->most);
-    }
 }

@@ -25,8 +25,12 @@ extern sharing sharing_of_rows;
 /* Few multiprocessors give each block several rows; 132 of them give most one or none. */
 void set_device(int arch, int multiprocessors);
 
-/* Prints each kind of kernel that no launch so far was of. */
-void name_missing_variants(void);
+/* Of a launch: what kinds of kernel it is of. */
+void note_variant(const cuda_spec *spec);
+
+/* Prints each kind of kernel that no launch so far was of: of those of a norm alone, and of those
+ * with stages around it or of two norms. */
+void name_missing_variants(bool alone, bool stages);
 
 /* What the entries of the library are made of: a plan for this device, where each tensor of a run
  * is, and a launch, which is written down or run. */

@@ -1,4 +1,4 @@
-"""Kernel text for the host: host_text.py OUTPUT_FOLDER KERNEL.cu...
+"""Kernel text for the host: host_text.py OUTPUT_FOLDER KERNEL.cu ARGUMENTS.h...
 
 What is left of each text is C++ between words.hpp and instructions.hpp: functions that hold PTX
 become declarations (instructions.hpp defines them), shared variables become references to the
@@ -13,7 +13,7 @@ import re
 import sys
 
 PTX = re.compile(r"\basm\s*(?:volatile\s*)?\(")
-INCLUDE = re.compile(r'^#include "(?:[\w.]+/)*(\w+)\.cu"$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "(?:[\w.]+/)*(\w+)\.(?:cu|h)"$', re.MULTILINE)
 UNROLL = re.compile(r"^[ \t]*#pragma unroll.*$", re.MULTILINE)
 DYNAMIC = re.compile(r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\];")
 SHARED = re.compile(r"(?<!extern )__shared__\s+(?:__align__\(\d+\)\s+)?(\w+)\s+([^;]+);")

@@ -20,11 +20,25 @@ ROOT = HERE.parents[2]
 # The emulated device, without the test's own cases.
 DEVICE = (
     *("device", "device_clusters", "device_shared", "device_turns"),
-    *("emulated", "emulated_pair", "fiber"),
+    *("emulated", "emulated_pair", "fiber", "variants"),
 )
-SUPPORT = ("check", "element", "tensor", "reference", "cases", "values", "bounds")
+SUPPORT = (
+    *("check", "element", "tensor", "reference", "cases", "values", "bounds"),
+    *("staged_case", "staged_reference", "backward_case", "backward_reference", "staged_check"),
+)
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
-OUTSIDE = ("ahead", "cache", "cuda_backend", "driver", "jit", "key", "launch", "pack", "report")
+OUTSIDE = (
+    "ahead",
+    "cache",
+    "cuda_backend",
+    "driver",
+    "jit",
+    "key",
+    "launch",
+    "none",
+    "pack",
+    "report",
+)
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # A kernel computes addresses before it knows whether they will be used.
 UNIT_SANITIZE = ["-fno-sanitize=pointer-overflow,function"]
@@ -41,8 +55,9 @@ def call(*command: str | pathlib.Path) -> None:
 def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
     """The library's own parts of the emulated device, and the kernels' text for the host."""
     kernels = sorted((ROOT / "src/cuda/kernels").rglob("*.cu"))
+    arguments = sorted((ROOT / "src/cuda/kernels").rglob("*.h"))
     texts = folder / "texts.c"
-    call(sys.executable, HERE / "host_text.py", folder, *kernels)
+    call(sys.executable, HERE / "host_text.py", folder, *kernels, *arguments)
     call(sys.executable, ROOT / "src/cuda/embed.py", texts, *kernels)
     common = (
         "dtypes",

@@ -78,4 +78,12 @@ void table_given_rows(void);
 void table_given_images(void);
 void table_given_otherwise(void);
 
+/* table_stages.c */
+void table_stages_forward(void);
+void table_stages_quantised(void);
+
+/* table_stages_backward.c */
+void table_stages_backward(void);
+void table_pairs(void);
+
 #endif

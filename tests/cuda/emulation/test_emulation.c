@@ -76,6 +76,10 @@ int main(int argc, char **argv) {
         {"given rows", table_given_rows},
         {"given images", table_given_images},
         {"given otherwise", table_given_otherwise},
+        {"stages forward", table_stages_forward},
+        {"stages quantised", table_stages_quantised},
+        {"stages backward", table_stages_backward},
+        {"pairs", table_pairs},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))
@@ -84,8 +88,8 @@ int main(int argc, char **argv) {
         printf("%d specialisations written\n", units_written);
         return 0;
     }
-    if (!only[0] && choice.share == 1)
-        name_missing_variants();
+    if (!only[0])
+        name_missing_variants(choice.share == 1, all_stages_run());
     report_accuracy();
     printf("%d launches\n", launches_run);
     return test_finish("test_emulation");

@@ -1,12 +1,9 @@
 /* How a specialisation is called by the test. */
-template <typename ARGS> static constexpr size_t args_bytes_of(void (*)(ARGS)) { return sizeof(ARGS); }
 template <typename ARGS> static void run_kernel(void (*kernel)(ARGS), const void *args) {
     kernel(*(const ARGS *)args);
 }
 
 #define UNIT(KERNEL)                                                                               \
-    extern "C" __attribute__((visibility("default"))) const size_t unit_args_bytes =              \
-        args_bytes_of(KERNEL);                                                                     \
     extern "C" __attribute__((visibility("default"))) void unit_run(const void *args) {           \
         run_kernel(KERNEL, args);                                                                  \
     }

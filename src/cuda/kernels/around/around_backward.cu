@@ -24,23 +24,10 @@
  * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS WEIGHT_OFFSET GATE_BEFORE DROPOUT TWO_LEVELS BY_SAMPLE VARIES ALIKE
  * INDEX_ALIGNED, dtypes and alignments.
  */
-struct around_tensor {
-    void *data;
-    i64 outer, inner; /* bytes from row to row */
-};
+#include "../arguments/around_args.h"
 
-struct backward_args {
-    around_tensor tensor[ROLE_COUNT];
-    real *partial_weight, *partial_bias, *partial_scaled; /* [gridDim.x / CLUSTER][COLS] */
-    void *dweight, *dbias;                                /* alone */
-    i64 rows; /* BY_SAMPLE: of a sample */
-    i64 inner_rows;
-    i64 index_outer, index_inner; /* of elements that dropout counts, from row to row */
-    u64 dropped;                  /* dropout's p * 2^32, rounded up */
-    double keep_factor;
-    u32 parts; /* blocks, or clusters of them, that share the rows */
-    u32 alone; /* no other block has rows */
-};
+/* As the parts of backward.cu know them that this one shares. */
+typedef around_backward_args row_args;
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool WANT_DX = DX_TYPE != NONE;
@@ -50,11 +37,11 @@ constexpr int SHARERS = CLUSTER;
 constexpr bool SLICED = false; /* as in ../rows/backward.cu */
 constexpr int SPREAD = THREADS_PER_ROW * SHARERS;
 constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
-constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
-constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
-constexpr int THREADS = WARPS * 32;
-constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / 32;
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= WARP;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, WARP);
+constexpr int PER_WARP = WITHIN_WARP ? WARP / WARP_LANES : 1;
+constexpr int THREADS = WARPS * WARP;
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / WARP;
 constexpr int TEAM_COLS = THREADS_PER_ROW * CHUNKS_PER_THREAD * WIDTH;
 /* Columns whose numbers of `real` are moved at once, a piece of a chunk. */
 constexpr int COLUMNS = least(WIDTH, 16 / (int)sizeof(real));
@@ -80,14 +67,14 @@ struct team_state {
 #include "around_gradients.cu"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    planish_around_backward(const backward_args args) {
+    planish_around_backward(const row_args args) {
     __shared__ turn_room rooms[2][WITHIN_WARP ? 1 : TEAMS];
-    const int warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / WARP;
     const u32 block_rank = CLUSTER > 1 ? cluster_rank() : 0;
     const i64 unit = blockIdx.x / CLUSTER;
     const i64 sample = BY_SAMPLE ? unit / args.parts : 0, part = BY_SAMPLE ? unit % args.parts : unit;
     team_state t;
-    t.lane = threadIdx.x % 32;
+    t.lane = threadIdx.x % WARP;
     t.team = warp / TEAM_WARPS;
     t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;

@@ -18,21 +18,10 @@
  * GATE_IN_SHARED ROUND_XHAT DROPOUT WANT_Y (else Y_TYPE stands for what y would be) TWO_LEVELS VARIES ALIKE
  * INDEX_ALIGNED (of the number of a row's first element, up to 4) SCALE_BLOCK POWER_OF_TWO.
  */
-struct around_tensor {
-    void *data;
-    i64 outer, inner; /* bytes from row to row */
-};
+#include "../arguments/around_args.h"
 
-struct forward_args {
-    around_tensor tensor[ROLE_COUNT];
-    i64 rows, row_turn, inner_rows;
-    i64 index_outer, index_inner; /* of elements that dropout counts, from row to row */
-    i64 scale_stride;             /* bytes from block to block */
-    u64 dropped;                  /* dropout's p * 2^32, rounded up */
-    double eps, keep_factor;
-    float eps_rounded, scale_least, scale_most;
-    u32 eps_is_small, zero;
-};
+/* As the parts of forward.cu know them that this one shares. */
+typedef around_forward_args row_args;
 
 #include "../rows/forward_constants.cu"
 
@@ -52,7 +41,7 @@ struct forward_args {
 #include "around_scales.cu"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    planish_around_forward(const forward_args args) {
+    planish_around_forward(const row_args args) {
     __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
     __shared__ u64 byte_barriers[2];
     place p;
@@ -111,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 }
 
 /* Before the other: what is to become a maximum. */
-extern "C" __global__ void __launch_bounds__(32) planish_around_clear(const forward_args args) {
+extern "C" __global__ void __launch_bounds__(WARP) planish_around_clear(const row_args args) {
     wait_for_stream();
     release_stream();
     if (threadIdx.x == 0)

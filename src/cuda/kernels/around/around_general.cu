@@ -7,40 +7,25 @@
  * sweep over a row's block, in which each element is read and then written by one thread: outputs may be inputs.
  *
  * Outer axes, an index of which names a row, and inner ones, in the order in which a row's elements count.
- * LANES neighbouring threads take neighbouring rows, 1 or 32 of them, and the SLICES slices of a block
+ * LANES neighbouring threads take neighbouring rows, 1 or WARP of them, and the SLICES slices of a block
  * take every SLICES-th element.
  *
  * Constants: KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET STAGES_DOUBLE S_TYPE (what s is rounded to; NONE: it is
  * not) GATE_BEFORE ROUND_XHAT DROPOUT POWER_OF_TWO, and the dtypes of every tensor. REAL_DOUBLE is 1.
  */
-enum {
-    X, WEIGHT, BIAS, Y, MEAN, RSTD, RESIDUAL, SUM, ROW_SCALE, COLUMN_SCALE, SCALE, SHIFT, GATE, MASK, Q, Y_SCALES,
-    INDEX, ROLES
-};
+#include "../arguments/around_general_args.h"
 
-struct general_axis {
-    i64 size;
-    i64 stride[ROLES]; /* bytes; of INDEX elements */
-};
-
-struct general_args {
-    void *data[ROLES];
-    void *rng, *y_scale, *amax;
-    i64 outer_size, inner_size;
-    i64 block, scale_stride; /* elements under one scale, bytes from scale to scale */
-    u64 dropped;             /* dropout's p * 2^32, rounded up */
-    double eps, keep_factor;
-    float scale_least, scale_most;
-    int outer, inner; /* axes of each list, outer ones first */
-    general_axis axis[17];
-};
+/* The tensors, as the arguments count them. */
+#define ENUMERATOR(role) role,
+enum { EACH_AROUND_GENERAL_TENSOR(ENUMERATOR) INDEX, ROLES };
+typedef around_general_args axes_args;
 
 #include "../common/fusion.cu"
 #include "philox.cu"
 #include "quantize.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int Q_TYPE = TYPES[ROLE_Q], SCALES_TYPE = TYPES[ROLE_Y_SCALES];
 
 template <bool WIDE> struct stage_type {
@@ -51,67 +36,9 @@ template <> struct stage_type<true> {
 };
 typedef stage_type<STAGES_DOUBLE != 0>::type stage_real;
 
-__device__ constexpr bool is_there(int r) {
-    return r == INDEX          ? DROPOUT != 0
-           : r == X            ? true
-           : r == WEIGHT       ? WEIGHT_TYPE != NONE
-           : r == BIAS         ? BIAS_TYPE != NONE
-           : r == Y            ? Y_TYPE != NONE
-           : r == MEAN         ? MEAN_TYPE != NONE
-           : r == RSTD         ? RSTD_TYPE != NONE
-           : r == RESIDUAL     ? TYPES[ROLE_RESIDUAL] != NONE
-           : r == SUM          ? TYPES[ROLE_SUM] != NONE
-           : r == ROW_SCALE    ? TYPES[ROLE_ROW_SCALE] != NONE
-           : r == COLUMN_SCALE ? TYPES[ROLE_COLUMN_SCALE] != NONE
-           : r == SCALE        ? TYPES[ROLE_SCALE] != NONE
-           : r == SHIFT        ? TYPES[ROLE_SHIFT] != NONE
-           : r == GATE         ? TYPES[ROLE_GATE] != NONE
-           : r == MASK         ? TYPES[ROLE_MASK] != NONE
-           : r == Q            ? Q_TYPE != NONE
-                               : SCALES_TYPE != NONE;
-}
-
 /* ---- Places ----------------------------------------------------------------------------------- */
 
-struct place {
-    i64 at[ROLES];
-};
-
-__device__ __forceinline__ place moved(const general_args &args, place p, int first, int count, i64 index) {
-    for (int k = first + count - 1; k >= first; k--) {
-        i64 here = index;
-        if (k > first) {
-            const i64 size = args.axis[k].size, rest = index / size;
-            here = index - rest * size;
-            index = rest;
-        }
-#pragma unroll
-        for (int r = 0; r < ROLES; r++)
-            if (is_there(r))
-                p.at[r] += here * args.axis[k].stride[r];
-    }
-    return p;
-}
-
-__device__ __forceinline__ place row_place(const general_args &args, i64 row) {
-    place origin;
-#pragma unroll
-    for (int r = 0; r < ROLES; r++)
-        origin.at[r] = 0;
-    return moved(args, origin, 0, args.outer, row);
-}
-
-template <int TYPE> __device__ __forceinline__ double read(const general_args &args, const place &p, int role) {
-    if constexpr (TYPE == NONE)
-        return 0;
-    else
-        return load_element<TYPE>((const char *)args.data[role] + p.at[role], 0);
-}
-
-template <int TYPE> __device__ __forceinline__ void write(const general_args &args, const place &p, int role, double v) {
-    if constexpr (TYPE != NONE)
-        store_element<TYPE>((char *)args.data[role] + p.at[role], 0, v);
-}
+#include "../general/axes.cu"
 
 template <int TYPE> __device__ __forceinline__ double rounded(double v) {
     if constexpr (TYPE == NONE)
@@ -131,7 +58,7 @@ struct row_state {
 };
 
 /* s of an element, and whether it was kept. */
-__device__ __forceinline__ double sum_at(const general_args &args, const row_state &t, const place &p, bool &kept) {
+__device__ __forceinline__ double sum_at(const axes_args &args, const row_state &t, const place &p, bool &kept) {
     kept = true;
     if (DROPOUT)
         kept = kept_elements<1, 1>(t.key, (u64)p.at[INDEX], args.dropped);
@@ -150,7 +77,7 @@ __device__ __forceinline__ double sum_at(const general_args &args, const row_sta
 }
 
 /* y of an element whose s is known. */
-__device__ __forceinline__ double y_at(const general_args &args, const row_state &t, const place &p, double s) {
+__device__ __forceinline__ double y_at(const axes_args &args, const row_state &t, const place &p, double s) {
     const double xhat = ((s - t.pivot) - t.delta) * t.rstd;
     double w = 1, z;
     if (WEIGHT_TYPE != NONE) {
@@ -194,7 +121,7 @@ template <bool MOST> __device__ __forceinline__ double over_slices(double (*room
     return v;
 }
 
-__device__ __forceinline__ void find_moments(const general_args &args, row_state &t, double (*room)[THREADS]) {
+__device__ __forceinline__ void find_moments(const axes_args &args, row_state &t, double (*room)[THREADS]) {
     const double n = (double)args.inner_size;
     const i64 end = t.there ? args.inner_size : 0;
     bool kept;
@@ -202,14 +129,14 @@ __device__ __forceinline__ void find_moments(const general_args &args, row_state
     t.pivot = t.delta = 0;
     if (LAYER) {
         if (end > 0)
-            t.pivot = sum_at(args, t, moved(args, t.at, args.outer, args.inner, 0), kept);
+            t.pivot = sum_at(args, t, inner_place(args, t.at, 0), kept);
         for (i64 i = t.slice; i < end; i += SLICES)
-            sum += sum_at(args, t, moved(args, t.at, args.outer, args.inner, i), kept) - t.pivot;
+            sum += sum_at(args, t, inner_place(args, t.at, i), kept) - t.pivot;
         t.delta = over_slices<false>(room, sum) / n;
         sum = 0;
     }
     for (i64 i = t.slice; i < end; i += SLICES) {
-        const double s = sum_at(args, t, moved(args, t.at, args.outer, args.inner, i), kept);
+        const double s = sum_at(args, t, inner_place(args, t.at, i), kept);
         const double d = LAYER ? (s - t.pivot) - t.delta : s;
         sum += d;
         squares = multiply_add(d, d, squares);
@@ -227,14 +154,14 @@ __device__ __forceinline__ void find_moments(const general_args &args, row_state
 }
 
 /* Elements begin to end, which share a scale. */
-__device__ __forceinline__ void put_block(const general_args &args, const row_state &t, double (*room)[THREADS],
+__device__ __forceinline__ void put_block(const axes_args &args, const row_state &t, double (*room)[THREADS],
                                           i64 number, i64 begin, i64 end, float &amax) {
     bool kept;
     float scale = 1;
     if constexpr (SCALES_TYPE != NONE) {
         float most = 0;
         for (i64 i = begin + t.slice; t.there && i < end; i += SLICES) {
-            const place p = moved(args, t.at, args.outer, args.inner, i);
+            const place p = inner_place(args, t.at, i);
             most = larger_magnitude(most, y_at(args, t, p, sum_at(args, t, p, kept)));
         }
         most = (float)over_slices<true>(room, most);
@@ -250,7 +177,7 @@ __device__ __forceinline__ void put_block(const general_args &args, const row_st
         scale = (float)load_element<F32>(args.y_scale, 0);
     }
     for (i64 i = begin + t.slice; t.there && i < end; i += SLICES) {
-        const place p = moved(args, t.at, args.outer, args.inner, i);
+        const place p = inner_place(args, t.at, i);
         const double s = sum_at(args, t, p, kept), y = y_at(args, t, p, s);
         write<TYPES[ROLE_SUM]>(args, p, SUM, s);
         write<Y_TYPE>(args, p, Y, y);
@@ -262,7 +189,7 @@ __device__ __forceinline__ void put_block(const general_args &args, const row_st
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(const general_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(const axes_args args) {
     __shared__ double room[1][THREADS];
     row_state t;
     float amax = 0;
@@ -273,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(con
     for (i64 first = (i64)blockIdx.x * LANES; first < args.outer_size; first += (i64)gridDim.x * LANES) {
         const i64 row = first + threadIdx.x % LANES;
         t.there = row < args.outer_size;
-        t.at = row_place(args, t.there ? row : 0);
+        t.at = outer_place(args, t.there ? row : 0);
         find_moments(args, t, room);
         if (t.there && t.slice == 0) {
             write<MEAN_TYPE>(args, t.at, MEAN, t.pivot + t.delta);
@@ -293,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general(con
 }
 
 /* Before the other: what is to become a maximum. */
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general_clear(const general_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_general_clear(const axes_args args) {
     wait_for_stream();
     if (threadIdx.x == 0)
         store_element<F32>(args.amax, 0, 0);

@@ -12,30 +12,17 @@
  * Lists of axes, LANES and SLICES are as in general.cu: an index of the outer axes names a row, or an
  * element of the results of TARGET, or any element.
  *
- * Constants: KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET TARGET GATE (0 none, 1 after, 2 before the
+ * Constants: KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET TARGET GATED (0 none, 1 after, 2 before the
  * norm) DROPS (dropout) SINGLE (what FORWARD computes with is f32), and the dtypes. REAL_DOUBLE is 1.
  */
-enum {
-    X, WEIGHT, BIAS, MEAN, RSTD, DY, DX, DWEIGHT, DBIAS, ROW_SCALE, COLUMN_SCALE, SCALE, SHIFT, GATES, BRANCH,
-    DSUM, DRESIDUAL, DSCALE, DSHIFT, DGATE, DCOLUMN_SCALE, ROW, ROLES
-};
+#include "../arguments/around_general_args.h"
+
+/* The tensors, as the arguments count them. */
+#define ENUMERATOR(role) role,
+enum { EACH_AROUND_GENERAL_BACKWARD_TENSOR(ENUMERATOR) ROW, INDEX, ROLES };
+typedef around_general_backward_args axes_args;
 enum { COLUMNS_AFFINE, COLUMNS_SCALED, COLUMNS_MODULATED };
 enum { NO_GATE, GATE_AFTER, GATE_BEFORE };
-
-struct around_axis {
-    i64 size, index_step;
-    i64 stride[ROLES]; /* bytes */
-};
-
-struct around_args {
-    void *data[ROLES]; /* ROW: three numbers for each row, in the order of the list of axes */
-    const u64 *rng;
-    u64 drop_below; /* words that are less drop their element */
-    double kept;    /* what the others are multiplied by */
-    i64 outer_size, inner_size;
-    int outer, inner; /* axes of each list, outer ones first */
-    around_axis axis[17];
-};
 
 constexpr int ROW_SCALE_TYPE = TYPES[ROLE_ROW_SCALE], COLUMN_SCALE_TYPE = TYPES[ROLE_COLUMN_SCALE];
 constexpr int SCALE_TYPE = TYPES[ROLE_SCALE], SHIFT_TYPE = TYPES[ROLE_SHIFT], GATE_TYPE = TYPES[ROLE_GATE];
@@ -49,60 +36,11 @@ constexpr int DGATE_TYPE = TYPES[ROLE_DGATE], DCOLUMN_SCALE_TYPE = TYPES[ROLE_DC
 #include "around_gate.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 
 /* ---- Places ----------------------------------------------------------------------------------- */
 
-/* Bytes from the start of each tensor, and the element's place in x's own order. */
-struct place {
-    i64 at[ROLES], index;
-};
-
-/* Adds the place of `index` in the list of `count` axes from `first` on. */
-__device__ __forceinline__ place moved(const around_args &args, place p, int first, int count, i64 index) {
-    for (int k = first + count - 1; k >= first; k--) {
-        i64 here = index;
-        if (k > first) {
-            const i64 size = args.axis[k].size;
-            here = index % size;
-            index /= size;
-        }
-#pragma unroll
-        for (int r = 0; r < ROLES; r++)
-            p.at[r] += here * args.axis[k].stride[r];
-        p.index += here * args.axis[k].index_step;
-    }
-    return p;
-}
-
-__device__ __forceinline__ place outer_place(const around_args &args, i64 index) {
-    place origin;
-#pragma unroll
-    for (int r = 0; r < ROLES; r++)
-        origin.at[r] = 0;
-    origin.index = 0;
-    return moved(args, origin, 0, args.outer, index);
-}
-
-__device__ __forceinline__ place inner_place(const around_args &args, const place &p, i64 index) {
-    return moved(args, p, args.outer, args.inner, index);
-}
-
-template <int TYPE>
-__device__ __forceinline__ double read(const around_args &args, const place &p, int role, double absent = 0) {
-    if constexpr (TYPE == NONE) {
-        return absent;
-    } else {
-        constexpr int B = bytes_of(TYPE);
-        return element<TYPE>(load_chunk<B, B>((const char *)args.data[role] + p.at[role]).word, 0);
-    }
-}
-
-template <int TYPE>
-__device__ __forceinline__ void write(const around_args &args, const place &p, int role, double v) {
-    if constexpr (TYPE != NONE)
-        store_element<TYPE>((char *)args.data[role] + p.at[role], 0, v);
-}
+#include "../general/axes.cu"
 
 /* ---- An element -------------------------------------------------------------------------------- */
 
@@ -110,7 +48,7 @@ struct row_facts {
     double mean, rstd, delta, c1, c2;
 };
 
-__device__ __forceinline__ row_facts facts_of(const around_args &args, const place &p, bool whole) {
+__device__ __forceinline__ row_facts facts_of(const axes_args &args, const place &p, bool whole) {
     row_facts f;
     f.mean = LAYER ? read<MEAN_TYPE>(args, p, MEAN) : 0;
     f.rstd = read<RSTD_TYPE>(args, p, RSTD);
@@ -135,23 +73,23 @@ struct multiples {
     __device__ __forceinline__ double plain(double v) const { return keep ? v * row * kept : 0; }
 };
 
-__device__ __forceinline__ multiples multiples_of(const around_args &args, const place &p) {
+__device__ __forceinline__ multiples multiples_of(const axes_args &args, const place &p) {
     multiples f = {true, 1, 1, 1, 1};
     f.column = read<COLUMN_SCALE_TYPE>(args, p, COLUMN_SCALE, 1);
     f.row = read<ROW_SCALE_TYPE>(args, p, ROW_SCALE, 1);
     if (DROPS) {
         f.kept = args.kept;
-        f.keep = kept_elements<1, 1>(load_philox_key(args.rng), (u64)p.index, args.drop_below) != 0;
+        f.keep = kept_elements<1, 1>(load_philox_key(args.rng), (u64)p.at[INDEX], args.drop_below) != 0;
     }
-    if (GATE == GATE_BEFORE)
-        f.gate = rounded(silu_of(read<GATE_TYPE>(args, p, GATES)));
+    if (GATED == GATE_BEFORE)
+        f.gate = rounded(silu_of(read<GATE_TYPE>(args, p, GATE)));
     return f;
 }
 
 /* What the norm read. */
-__device__ __forceinline__ double sum_at(const around_args &args, const place &p) {
+__device__ __forceinline__ double sum_at(const axes_args &args, const place &p) {
     const double x = read<X_TYPE>(args, p, X);
-    if (GATE != GATE_BEFORE)
+    if (GATED != GATE_BEFORE)
         return x;
     const multiples f = multiples_of(args, p);
     double u = rounded(x * f.gate);
@@ -169,7 +107,7 @@ struct gradients {
     double dgate; /* of a gate behind the norm */
 };
 
-__device__ __forceinline__ gradients gradients_of(const around_args &args, const place &p, const row_facts &f) {
+__device__ __forceinline__ gradients gradients_of(const axes_args &args, const place &p, const row_facts &f) {
     gradients e;
     double w = read<WEIGHT_TYPE>(args, p, WEIGHT, 1);
     if (WEIGHT_TYPE != NONE && WEIGHT_OFFSET)
@@ -183,8 +121,8 @@ __device__ __forceinline__ gradients gradients_of(const around_args &args, const
     const double m = multiply_add(e.z, up, read<SHIFT_TYPE>(args, p, SHIFT));
     double dy = read<DY_TYPE>(args, p, DY);
     e.dgate = 0;
-    if (GATE == GATE_AFTER) {
-        const double gate = read<GATE_TYPE>(args, p, GATES);
+    if (GATED == GATE_AFTER) {
+        const double gate = read<GATE_TYPE>(args, p, GATE);
         e.dgate = dy * activated(m) * gate_slope(gate);
         dy *= silu_of(gate);
     }
@@ -195,7 +133,7 @@ __device__ __forceinline__ gradients gradients_of(const around_args &args, const
 }
 
 /* The gradient of s. */
-__device__ __forceinline__ double gradient_of_sum(const around_args &args, const place &p, const row_facts &f,
+__device__ __forceinline__ double gradient_of_sum(const axes_args &args, const place &p, const row_facts &f,
                                                   const gradients &e) {
     return f.rstd * (e.g - f.c1 - e.xhat * f.c2) + read<DSUM_TYPE>(args, p, DSUM);
 }
@@ -222,7 +160,7 @@ template <int COUNT> __device__ __forceinline__ void add_slices(double (*room)[T
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_rows(const around_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_rows(const axes_args args) {
     __shared__ double room[2][THREADS];
     const int slice = threadIdx.x / LANES;
     const double n = (double)args.inner_size;
@@ -259,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_rows(c
 
 /* ---- Columns ----------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_columns(const around_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_columns(const axes_args args) {
     __shared__ double room[2][THREADS];
     wait_for_stream();
     for (i64 first = (i64)blockIdx.x * LANES; first < args.outer_size; first += (i64)gridDim.x * LANES) {
@@ -300,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_column
 
 /* ---- Elements ---------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_elements(const around_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_elements(const axes_args args) {
     wait_for_stream();
     for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < args.outer_size; i += (i64)gridDim.x * THREADS) {
         const place p = outer_place(args, i);
@@ -309,8 +247,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_back_elemen
         const double ds = gradient_of_sum(args, p, f, e);
         const multiples m = multiples_of(args, p);
         double dgate = e.dgate;
-        if (GATE == GATE_BEFORE && DGATE_TYPE != NONE)
-            dgate = m.plain(ds * read<X_TYPE>(args, p, X) * gate_slope(read<GATE_TYPE>(args, p, GATES)) * m.column);
+        if (GATED == GATE_BEFORE && DGATE_TYPE != NONE)
+            dgate = m.plain(ds * read<X_TYPE>(args, p, X) * gate_slope(read<GATE_TYPE>(args, p, GATE)) * m.column);
         write<DRESIDUAL_TYPE>(args, p, DRESIDUAL, ds);
         write<DX_TYPE>(args, p, DX, m.plain(ds * m.gate * m.column));
         write<DGATE_TYPE>(args, p, DGATE, dgate);

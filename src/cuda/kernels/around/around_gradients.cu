@@ -5,7 +5,7 @@
 struct column_sums {
     real weight[CHUNKS_PER_THREAD][WIDTH], bias[CHUNKS_PER_THREAD][WIDTH], scaled[CHUNKS_PER_THREAD][WIDTH];
 
-    __device__ __forceinline__ void write(const backward_args &args, const team_state &t, u32 block_rank) {
+    __device__ __forceinline__ void write(const row_args &args, const team_state &t, u32 block_rank) {
         write_column_sums(args, t, weight, bias, block_rank);
         if constexpr (WANT_DCOLUMN)
             write_partial<F32>(t, scaled, args.partial_scaled + (i64)(blockIdx.x / SHARERS) * COLS, nullptr,
@@ -23,7 +23,7 @@ struct row_held {
     real row_scale;
 };
 
-__device__ __forceinline__ real kept_times(const backward_args &args, const row_held &h, int k, int i, real v) {
+__device__ __forceinline__ real kept_times(const row_args &args, const row_held &h, int k, int i, real v) {
     if (HAS_ROW_SCALE)
         v *= h.row_scale;
     if (DROPOUT)
@@ -31,7 +31,7 @@ __device__ __forceinline__ real kept_times(const backward_args &args, const row_
     return v;
 }
 
-__device__ __forceinline__ void hold(const backward_args &args, const team_state &t, const philox_key &key,
+__device__ __forceinline__ void hold(const row_args &args, const team_state &t, const philox_key &key,
                                      const row_streams &r, const row_place &place, row_held &h) {
     h.row_scale = r.row_scale;
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_to_row(const team_state &t, int k, const rea
 
 /* dm of a row, and what else is made of z: `rest` is what its own mean has more than the saved one. HOLDS_G: the
  * row's sums, too. */
-__device__ __forceinline__ void through_stages(const backward_args &args, const team_state &t,
+__device__ __forceinline__ void through_stages(const row_args &args, const team_state &t,
                                                const thread_affine &affine, const row_streams &r,
                                                const row_place &place, row_held &h, real rest, column_sums &sums,
                                                real *sum) {
@@ -205,7 +205,7 @@ __device__ __forceinline__ void sum_distances(const team_state &t, const row_str
 }
 
 /* The outputs of a row whose sums are there. `before`: what its distances still have to lose. */
-__device__ __forceinline__ void put_row(const backward_args &args, const team_state &t, const thread_affine &affine,
+__device__ __forceinline__ void put_row(const row_args &args, const team_state &t, const thread_affine &affine,
                                         const row_streams &r, const row_place &place, const row_held &h, real before,
                                         real c1, real c2, column_sums &sums) {
     const real slope = -c2 * r.rstd, constant = -c1 * r.rstd;
@@ -261,7 +261,7 @@ __device__ __forceinline__ void put_row(const backward_args &args, const team_st
     }
 }
 
-__device__ __forceinline__ void row_of_stages(const backward_args &args, const team_state &t, const philox_key &key,
+__device__ __forceinline__ void row_of_stages(const row_args &args, const team_state &t, const philox_key &key,
                                               const thread_affine &affine, const row_streams &r,
                                               const row_place &place, column_sums &sums, u32 &room, u32 both_rooms,
                                               u32 block_rank, int &turn) {

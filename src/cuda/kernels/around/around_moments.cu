@@ -4,7 +4,7 @@
 constexpr bool MEAN_FIRST = CENTRED || VARIANT != ROWS_PLAIN;
 
 /* Of float's range: the row is summed again, scaled. */
-__device__ __forceinline__ void scale_moments(const forward_args &args, place &p, const row_reader &r, real squares,
+__device__ __forceinline__ void scale_moments(const row_args &args, place &p, const row_reader &r, real squares,
                                               row_moments &m) {
     if constexpr (WIDE_RANGE) {
         m.beyond = leaves_range(squares, args);
@@ -14,7 +14,7 @@ __device__ __forceinline__ void scale_moments(const forward_args &args, place &p
 }
 
 /* centred_words.cu, tiled_words.cu */
-__device__ __forceinline__ row_moments mean_first_moments(const forward_args &args, place &p, const row_reader &r) {
+__device__ __forceinline__ row_moments mean_first_moments(const row_args &args, place &p, const row_reader &r) {
     centred_row row;
 #pragma unroll
     for (int k = 0; k < CHUNKS_PER_THREAD; k++)
@@ -32,7 +32,7 @@ __device__ __forceinline__ row_moments mean_first_moments(const forward_args &ar
 }
 
 /* forward_runs.cu */
-__device__ __forceinline__ row_moments run_moments(const forward_args &args, place &p, const row_reader &r) {
+__device__ __forceinline__ row_moments run_moments(const row_args &args, place &p, const row_reader &r) {
     const u32 row = shared_address(dynamic_shared) + (p.warp * PER_WARP + p.lane / WARP_LANES) * (COLS * 2);
     __syncwarp();
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ row_moments run_moments(const forward_args &args, pla
     return m;
 }
 
-__device__ __forceinline__ row_moments moments_of_row(const forward_args &args, place &p, row_reader &r) {
+__device__ __forceinline__ row_moments moments_of_row(const row_args &args, place &p, row_reader &r) {
     if constexpr (RUNS)
         return run_moments(args, p, r);
     else if constexpr (MEAN_FIRST)
@@ -77,7 +77,7 @@ __device__ __forceinline__ real xhat_of(real x, const row_moments &m) {
         return normalized(x, m);
 }
 
-__device__ __forceinline__ void save_statistics(const forward_args &args, const row_reader &r, const row_moments &m) {
+__device__ __forceinline__ void save_statistics(const row_args &args, const row_reader &r, const row_moments &m) {
     if constexpr (MEAN_TYPE != NONE) {
         /* As the kernels of forward.cu for rows like these. */
         if (MEAN_FIRST && VARIANT == ROWS_PLAIN)

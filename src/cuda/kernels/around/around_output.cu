@@ -19,7 +19,7 @@ struct output_columns {
     part<ROLE_SCALE> scale;
     part<ROLE_SHIFT> shift;
 
-    __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_reader &r, int k) {
+    __device__ __forceinline__ void load(const row_args &args, const place &p, const row_reader &r, int k) {
         weight.load(args, p, r.number, k);
         bias.load(args, p, r.number, k);
         scale.load(args, p, r.number, k);
@@ -59,7 +59,7 @@ __device__ __forceinline__ real modulated(real z, const output_columns &c, int i
 }
 
 /* y of chunk k. */
-__device__ __forceinline__ void chunk_values(const forward_args &args, const place &p, const row_reader &r,
+__device__ __forceinline__ void chunk_values(const row_args &args, const place &p, const row_reader &r,
                                              const row_moments &m, const output_columns &columns, int k, real *y) {
     part<ROLE_GATE> gate;
     if constexpr (GATE_WAITS)
@@ -103,7 +103,7 @@ __device__ __forceinline__ float most_of_warp(float v) {
 
 /* The largest of a row, of the largest magnitude that each of its threads has. */
 __device__ __forceinline__ float most_of_row(place &p, float v) {
-    v = WARP_LANES == 32 ? most_of_warp(v) : most_over_lanes<WARP_LANES>(v, p.lane);
+    v = WARP_LANES == WARP ? most_of_warp(v) : most_over_lanes<WARP_LANES>(v, p.lane);
     if constexpr (!WITHIN_WARP && WARPS > 1) {
         entry *slots = p.slots[p.round & 1];
         if (p.lane == 0)
@@ -138,20 +138,20 @@ __device__ __forceinline__ float chunk_magnitude(const real *y) {
 }
 
 /* Stores a chunk of y. */
-__device__ __forceinline__ void put_y(const forward_args &args, const place &p, const row_reader &r, int k,
+__device__ __forceinline__ void put_y(const row_args &args, const place &p, const row_reader &r, int k,
                                       const real *y) {
     if constexpr (WANT_Y)
         store_chunk<Y_BYTES, Y_ACCESS>(address_of<ROLE_Y>(args, r.number) + part_place<Y_BYTES>(p, k),
                                        pack<Y_TYPE, WIDTH>(y));
 }
 /* Stores a chunk of q. */
-__device__ __forceinline__ void put_q(const forward_args &args, const place &p, const row_reader &r, int k,
+__device__ __forceinline__ void put_q(const row_args &args, const place &p, const row_reader &r, int k,
                                       const chunk<WIDTH> &c) {
     store_words<ACCESSES[ROLE_Q]>(address_of<ROLE_Q>(args, r.number) + part_place<WIDTH>(p, k), c);
 }
 
 /* The maximum over all threads goes to memory, which holds 0 or more. */
-__device__ __forceinline__ void raise_amax(const forward_args &args, const place &p, float amax) {
+__device__ __forceinline__ void raise_amax(const row_args &args, const place &p, float amax) {
     u32 *to = (u32 *)args.tensor[ROLE_AMAX].data;
     const u32 bits = largest_of_warp(__float_as_uint(amax));
     if (p.lane == 0 && bits > latest_word(to))

@@ -20,7 +20,7 @@ struct row_number {
     i64 outer, inner;
 };
 
-__device__ __forceinline__ row_number number_of(const forward_args &args, i64 row) {
+__device__ __forceinline__ row_number number_of(const row_args &args, i64 row) {
     if (!TWO_LEVELS)
         return {0, row};
     if (((row | args.inner_rows) >> 32) == 0) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ row_number number_of(const forward_args &args, i64 ro
 
 /* Where a row of a tensor begins. */
 template <int ROLE>
-__device__ __forceinline__ char *address_of(const forward_args &args, const row_number &row) {
+__device__ __forceinline__ char *address_of(const row_args &args, const row_number &row) {
     const around_tensor &t = args.tensor[ROLE];
     char *at = (char *)t.data;
     if (VARIES >> ROLE & 1)
@@ -53,7 +53,7 @@ template <int ROLE> struct part {
     static constexpr int BYTES = (ONE ? 1 : WIDTH) * bytes_of(TYPE);
     chunk<BYTES> c;
 
-    __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_number &row, int k) {
+    __device__ __forceinline__ void load(const row_args &args, const place &p, const row_number &row, int k) {
         if constexpr (THERE)
             c = load_chunk<BYTES, ONE ? bytes_of(TYPE) : ACCESSES[ROLE]>(
                 address_of<ROLE>(args, row) + (ONE ? 0 : part_place<BYTES>(p, k)));
@@ -65,7 +65,7 @@ template <int ROLE> struct part {
 __device__ __forceinline__ u32 gate_slot(int u, int k) {
     return shared_address(dynamic_shared) + ((u * CHUNKS_PER_THREAD + k) * THREADS + (int)threadIdx.x) * part<ROLE_GATE>::BYTES;
 }
-__device__ __forceinline__ void copy_gate(const forward_args &args, const place &p, const row_number &row, int u,
+__device__ __forceinline__ void copy_gate(const row_args &args, const place &p, const row_number &row, int u,
                                           int k, bool has) {
     if constexpr (GATE_WAITS)
         copy_async<GATE_WAITS ? part<ROLE_GATE>::BYTES : 4, GATE_WAITS ? ACCESSES[ROLE_GATE] : 4>(
@@ -78,7 +78,7 @@ constexpr bool WEIGHT_WAITS = EARLY == EARLY_IN_SHARED;
 __device__ __forceinline__ u32 weight_slot(int k) {
     return shared_address(dynamic_shared) + (k * THREADS + (int)threadIdx.x) * part<ROLE_WEIGHT>::BYTES;
 }
-__device__ __forceinline__ void copy_weights(const forward_args &args, const place &p, const row_number &row) {
+__device__ __forceinline__ void copy_weights(const row_args &args, const place &p, const row_number &row) {
     if constexpr (WEIGHT_WAITS) {
 #pragma unroll
         for (int k = 0; k < CHUNKS_PER_THREAD; k++)
@@ -121,7 +121,7 @@ struct inputs {
     part<ROLE_COLUMN_SCALE> column;
     part<ROLE_GATE> gate;
 
-    __device__ __forceinline__ void load(const forward_args &args, const place &p, const row_number &row, int k) {
+    __device__ __forceinline__ void load(const row_args &args, const place &p, const row_number &row, int k) {
         x.load(args, p, row, k);
         residual.load(args, p, row, k);
         column.load(args, p, row, k);
@@ -170,7 +170,7 @@ struct row_reader {
     row_number number;
     real row_scale;
     /* For s made again. */
-    const forward_args *args;
+    const row_args *args;
     const place *where;
     const philox_key *key;
 
@@ -187,7 +187,7 @@ template <int TO, int FROM> __device__ __forceinline__ chunk<TO> as_it_is(const 
 
 /* s of a chunk; FIRST: sum and mask are written. */
 template <bool FIRST>
-__device__ __forceinline__ chunk<X_BYTES> make(const forward_args &args, const place &p, const philox_key &key,
+__device__ __forceinline__ chunk<X_BYTES> make(const row_args &args, const place &p, const philox_key &key,
                                                const row_reader &r, const inputs &in, int k) {
     chunk<X_BYTES> s;
     u32 kept = EVERY_LANE;
@@ -249,7 +249,7 @@ __device__ __forceinline__ taken::type row_reader::take(const place &p, int k) c
         return taken::of(there && p.has(k) ? chunk_again(*this, k) : zero_chunk<X_BYTES>());
 }
 
-__device__ __forceinline__ void begin_row(const forward_args &args, const place &p, const philox_key &key,
+__device__ __forceinline__ void begin_row(const row_args &args, const place &p, const philox_key &key,
                                           row_reader &r, i64 row, int u) {
     r.there = !p.idle && (STEP == 1 || row < args.rows); /* a team of one row had no turn without it */
     r.number = number_of(args, row);
@@ -266,7 +266,7 @@ __device__ __forceinline__ void begin_row(const forward_args &args, const place 
 
 /* AT_ONCE chunks from `k` on of every row: all are asked for before any is written, for what is written may be
  * in the way of what is read. */
-__device__ __forceinline__ void bring_chunks(const forward_args &args, const place &p, const philox_key &key,
+__device__ __forceinline__ void bring_chunks(const row_args &args, const place &p, const philox_key &key,
                                              row_reader *reader, int k) {
     inputs in[ROWS][AT_ONCE];
 #pragma unroll
@@ -308,7 +308,7 @@ __device__ __forceinline__ void bring_chunks(const forward_args &args, const pla
 }
 
 /* Makes s of a team's rows. */
-__device__ __forceinline__ void bring_rows(const forward_args &args, const place &p, const philox_key &key,
+__device__ __forceinline__ void bring_rows(const row_args &args, const place &p, const philox_key &key,
                                            row_reader *reader) {
     if constexpr (IN_REGISTERS)
         bring_chunks(args, p, key, reader, 0);

@@ -11,14 +11,7 @@
  * Constants: COLS LANES SLICES ROWS WANT_DWEIGHT WANT_DBIAS WEIGHT_OFFSET and the dtypes of weight, bias, scale,
  * dscale and dshift.
  */
-struct samples_args {
-    const real *partial_weight, *partial_bias; /* [samples][parts][COLS]; either may be missing */
-    real *sample_weight, *sample_bias;         /* [samples][COLS] */
-    const void *weight, *bias, *scale;
-    void *dscale, *dshift;
-    i64 scale_stride, dscale_stride, dshift_stride; /* bytes from sample to sample */
-    i64 samples, parts;
-};
+#include "../arguments/finish_args.h"
 
 constexpr int SCALE_TYPE = TYPES[ROLE_SCALE], DSCALE_TYPE = TYPES[ROLE_DSCALE], DSHIFT_TYPE = TYPES[ROLE_DSHIFT];
 

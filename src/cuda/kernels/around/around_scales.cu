@@ -7,7 +7,7 @@
 constexpr bool HOLDS_Y = HAS_Q && IN_REGISTERS && sizeof(real) == 4 && CHUNKS_PER_THREAD * WIDTH <= 40;
 
 /* Scale number `block` of a row. */
-__device__ __forceinline__ void store_scale(const forward_args &args, const row_reader &r, int block, float scale) {
+__device__ __forceinline__ void store_scale(const row_args &args, const row_reader &r, int block, float scale) {
     char *to = address_of<ROLE_Y_SCALES>(args, r.number) + block * args.scale_stride;
     if (SCALES_TYPE == E8M0)
         *to = (char)(__float_as_uint(scale) >> 23);
@@ -16,14 +16,14 @@ __device__ __forceinline__ void store_scale(const forward_args &args, const row_
 }
 
 /* A scale for elements of which the largest is `most`: no quotient may leave float's range. */
-__device__ __forceinline__ divisor found_divisor(const forward_args &args, float most) {
+__device__ __forceinline__ divisor found_divisor(const row_args &args, float most) {
     divisor d = divisor_of(scale_for<Q_TYPE, POWER_OF_TWO>(most, args.scale_least, args.scale_most));
     d.quick = d.quick && most * d.reciprocal <= 0x1p100f;
     return d;
 }
 
 /* y of a chunk that the thread has. */
-__device__ __forceinline__ void chunk_of_y(const forward_args &args, const place &p, const output_columns *early,
+__device__ __forceinline__ void chunk_of_y(const row_args &args, const place &p, const output_columns *early,
                                              const row_reader &r, const row_moments &m, int k, real *y) {
     output_columns columns;
     if constexpr (EARLY == EARLY_IN_REGISTERS && ROWS == 1)
@@ -41,7 +41,7 @@ struct held_row {
 };
 
 /* No branch is around an element's arithmetic: it would be around the loads, too. */
-__device__ __forceinline__ void hold_row(const forward_args &args, const place &p, const output_columns *early,
+__device__ __forceinline__ void hold_row(const row_args &args, const place &p, const output_columns *early,
                                          const row_reader &r, const row_moments &m, held_row &row) {
     output_columns columns[CHUNKS_PER_THREAD] = {}; /* as in bring_chunks */
     if constexpr (WEIGHT_WAITS)
@@ -101,7 +101,7 @@ __device__ __forceinline__ bool block_is_there(int first_rank, int k) {
 }
 
 /* Finds and stores scales of a row's blocks; d: of each chunk of the thread. */
-__device__ __forceinline__ void find_scales(const forward_args &args, const place &p, const row_reader &r,
+__device__ __forceinline__ void find_scales(const row_args &args, const place &p, const row_reader &r,
                                             const held_row &row, divisor *d) {
     float most[OWN];
     divisor own[OWN];
@@ -124,7 +124,7 @@ __device__ __forceinline__ void find_scales(const forward_args &args, const plac
     }
 }
 
-__device__ __forceinline__ void find_scale(const forward_args &args, place &p, const row_reader &r,
+__device__ __forceinline__ void find_scale(const row_args &args, place &p, const row_reader &r,
                                            const held_row &row, divisor *d) {
     float most = 0;
 #pragma unroll
@@ -175,7 +175,7 @@ __device__ __forceinline__ void quantize_given(const held_row &row, const diviso
     }
 }
 
-__device__ __forceinline__ void put_held_row(const forward_args &args, place &p, const output_columns *early,
+__device__ __forceinline__ void put_held_row(const row_args &args, place &p, const output_columns *early,
                                              const row_reader &r, const row_moments &m, float &amax) {
     held_row row;
     divisor d[CHUNKS_PER_THREAD];
@@ -207,7 +207,7 @@ __device__ __forceinline__ void put_held_row(const forward_args &args, place &p,
 /* ---- Other rows ------------------------------------------------------------------------------ */
 
 /* The largest of a row, before its scale is known. */
-__device__ __forceinline__ float find_most(const forward_args &args, place &p, const output_columns *early,
+__device__ __forceinline__ float find_most(const row_args &args, place &p, const output_columns *early,
                                            row_reader &r, const row_moments &m) {
     float most = 0;
 #pragma unroll UNROLL
@@ -225,7 +225,7 @@ __device__ __forceinline__ float find_most(const forward_args &args, place &p, c
 }
 
 /* The output of a team's rows. */
-__device__ __forceinline__ void put_rows(const forward_args &args, place &p, const output_columns *early,
+__device__ __forceinline__ void put_rows(const row_args &args, place &p, const output_columns *early,
                                          row_reader *reader, const row_moments *moments, float &amax) {
     divisor d[ROWS];
 #pragma unroll
@@ -268,7 +268,7 @@ __device__ __forceinline__ void put_rows(const forward_args &args, place &p, con
 }
 
 /* The output of a team's rows. */
-__device__ __forceinline__ void put(const forward_args &args, place &p, const output_columns *early,
+__device__ __forceinline__ void put(const row_args &args, place &p, const output_columns *early,
                                     row_reader *reader, const row_moments *moments, float &amax) {
     if constexpr (HOLDS_Y)
 #pragma unroll

@@ -29,7 +29,7 @@ struct row_place {
     bool there;
 };
 
-__device__ __forceinline__ row_place place_of(const backward_args &args, i64 row, i64 sample, bool idle) {
+__device__ __forceinline__ row_place place_of(const row_args &args, i64 row, i64 sample, bool idle) {
     row_place p = {sample, row, !idle && row < args.rows};
     if (!BY_SAMPLE && TWO_LEVELS) {
         p.outer = row / args.inner_rows;
@@ -38,7 +38,7 @@ __device__ __forceinline__ row_place place_of(const backward_args &args, i64 row
     return p;
 }
 
-template <int ROLE> __device__ __forceinline__ char *address_of(const backward_args &args, const row_place &row) {
+template <int ROLE> __device__ __forceinline__ char *address_of(const row_args &args, const row_place &row) {
     const around_tensor &t = args.tensor[ROLE];
     char *at = (char *)t.data;
     if (VARIES >> ROLE & 1)
@@ -57,7 +57,7 @@ template <int ROLE> struct part {
         if constexpr (THERE)
             c = zero_chunk<BYTES>();
     }
-    __device__ __forceinline__ void load(const backward_args &args, const team_state &t, const row_place &row, int k) {
+    __device__ __forceinline__ void load(const row_args &args, const team_state &t, const row_place &row, int k) {
         if constexpr (THERE) {
             clear();
             if (row.there && t.has(k))
@@ -76,7 +76,7 @@ template <int ROLE> struct part {
         return shared_address(dynamic_shared) + CHUNKS_PER_THREAD * THREADS * before +
                (k * THREADS + (int)threadIdx.x) * BYTES;
     }
-    __device__ __forceinline__ static void copy(const backward_args &args, const team_state &t, const row_place &row,
+    __device__ __forceinline__ static void copy(const row_args &args, const team_state &t, const row_place &row,
                                                 int before) {
         if constexpr (THERE) {
             constexpr int ACCESS = ACCESSES[ROLE] < 4 || BYTES < 4 ? 4 : ACCESSES[ROLE];
@@ -111,7 +111,7 @@ struct row_streams {
     stored_rstd next_rstd;
     real rstd, row_scale, next_row_scale;
 
-    __device__ __forceinline__ void fetch(const backward_args &args, const team_state &t, i64 row, i64 sample) {
+    __device__ __forceinline__ void fetch(const row_args &args, const team_state &t, i64 row, i64 sample) {
         place = place_of(args, row, sample, t.idle);
         if (RING_SLOTS > 0) {
             part<ROLE_X>::copy(args, t, place, X_BEFORE);
@@ -129,7 +129,7 @@ struct row_streams {
                 next_row_scale = load_element<TYPES[ROLE_ROW_SCALE]>(address_of<ROLE_ROW_SCALE>(args, place), 0);
     }
     /* Of the row fetched last. */
-    __device__ __forceinline__ void take(const backward_args &args, const team_state &t) {
+    __device__ __forceinline__ void take(const row_args &args, const team_state &t) {
         if (RING_SLOTS > 0)
             copy_async_wait<0>();
 #pragma unroll
@@ -161,7 +161,7 @@ struct thread_affine {
     part<ROLE_WEIGHT> weight[CHUNKS_PER_THREAD];
     part<ROLE_BIAS> bias[CHUNKS_PER_THREAD];
 
-    __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
+    __device__ __forceinline__ void load(const row_args &args, const team_state &t) {
         const row_place any = {0, 0, !t.idle};
 #pragma unroll
         for (int k = 0; k < CHUNKS_PER_THREAD; k++) {

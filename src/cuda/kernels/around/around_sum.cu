@@ -11,25 +11,15 @@
  * INDEX_ALIGNED ALIKE (roles with one element for a chunk), and the dtypes of x, residual, sum (which is s), row_scale,
  * column_scale and mask. REAL_DOUBLE: s is made in f64.
  */
-enum { X, RESIDUAL, S, ROW_SCALE, COLUMN_SCALE, MASK, TENSORS };
+#include "../arguments/sum_args.h"
 
-struct sum_axis {
-    i64 size, index_step;
-    i64 stride[TENSORS]; /* bytes */
-};
-
-struct sum_args {
-    void *data[TENSORS];
-    const void *rng;
-    i64 elements;
-    u64 dropped; /* dropout's p * 2^32, rounded up */
-    double keep_factor;
-    sum_axis axis[18];
-};
+/* The tensors, as the arguments count them. */
+#define ENUMERATOR(role) role,
+enum { EACH_SUM_TENSOR(ENUMERATOR) TENSORS };
 
 #include "philox.cu"
 
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int RESIDUAL_TYPE = TYPES[ROLE_RESIDUAL], S_TYPE = TYPES[ROLE_SUM];
 constexpr int COLUMN_TYPE = TYPES[ROLE_COLUMN_SCALE], ROW_TYPE = TYPES[ROLE_ROW_SCALE];
 constexpr bool HAS_RESIDUAL = RESIDUAL_TYPE != NONE, HAS_COLUMN = COLUMN_TYPE != NONE, HAS_ROW = ROW_TYPE != NONE;
@@ -143,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_around_sum(const s
             for (int i = 0; i < WIDTH; i++)
                 v[i] += element<RESIDUAL_TYPE>(r[j].word, i);
         }
-        store_chunk<WIDTH * bytes_of(S_TYPE), ACCESSES[ROLE_SUM]>((char *)args.data[S] + p.at[S],
+        store_chunk<WIDTH * bytes_of(S_TYPE), ACCESSES[ROLE_SUM]>((char *)args.data[SUM] + p.at[SUM],
                                                                   pack<S_TYPE, WIDTH>(v));
     }
 }

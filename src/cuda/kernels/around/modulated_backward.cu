@@ -9,35 +9,28 @@
  */
 #include "../rows/backward_rows.cu"
 
-struct modulated_args {
-    backward_args rows; /* of the first sample; turns and rest: of each */
-    i64 x_sample, dy_sample, dx_sample, mean_sample, rstd_sample; /* bytes from sample to sample */
-    i64 weight_sample, bias_sample, dweight_sample, dbias_sample;
-    i64 partial_sample; /* numbers */
-};
-
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_modulated_backward(const modulated_args args) {
+    planish_modulated_backward(const modulated_backward_args args) {
     const i64 sample = blockIdx.y;
-    backward_args own = args.rows;
-    own.x = (const char *)own.x + sample * args.x_sample;
-    own.dy = (const char *)own.dy + sample * args.dy_sample;
-    own.rstd = (const char *)own.rstd + sample * args.rstd_sample;
+    row_args own = args.rows;
+    own.x = (const char *)own.x + sample * args.rows.x_slice;
+    own.dy = (const char *)own.dy + sample * args.rows.dy_slice;
+    own.rstd = (const char *)own.rstd + sample * args.rows.rstd_slice;
     if (WANT_DX)
-        own.dx = (char *)own.dx + sample * args.dx_sample;
+        own.dx = (char *)own.dx + sample * args.rows.dx_slice;
     if (LAYER)
-        own.mean = (const char *)own.mean + sample * args.mean_sample;
+        own.mean = (const char *)own.mean + sample * args.rows.mean_slice;
     if (WEIGHT_TYPE != NONE)
-        own.weight = (const char *)own.weight + sample * args.weight_sample;
+        own.weight = (const char *)own.weight + sample * args.rows.weight_slice;
     if (BIAS_TYPE != NONE)
-        own.bias = (const char *)own.bias + sample * args.bias_sample;
+        own.bias = (const char *)own.bias + sample * args.rows.bias_slice;
     if (WANT_DWEIGHT) {
-        own.partial_weight += sample * args.partial_sample;
-        own.dweight = (char *)own.dweight + sample * args.dweight_sample;
+        own.partial_weight += sample * args.partial_slice;
+        own.dweight = (char *)own.dweight + sample * args.rows.dweight_slice;
     }
     if (WANT_DBIAS) {
-        own.partial_bias += sample * args.partial_sample;
-        own.dbias = (char *)own.dbias + sample * args.dbias_sample;
+        own.partial_bias += sample * args.partial_slice;
+        own.dbias = (char *)own.dbias + sample * args.rows.dbias_slice;
     }
     rows_of_block(own);
 }

@@ -3,9 +3,9 @@
  *
  *     y = f(xhat * (1 + scale) + shift)
  *
- * which is the norm of ../rows/forward.cu with scale as weight, WEIGHT_OFFSET 1, and shift as bias, but that rows
- * belong to samples with a row of scale and shift each. A block has rows of one sample, blockIdx.y, and does what
- * a block of forward.cu does with them: so a row's bits are those of around_forward.cu, and of no other row.
+ * which is the norm of ../rows/forward.cu with scale as weight, WEIGHT_OFFSET 1, and shift as bias, of rows that are
+ * cut into slices, the samples, with a row of scale and shift each. A block has rows of one sample, blockIdx.y, and
+ * does what a block of forward.cu does with them: so a row's bits are those of around_forward.cu, and of no other row.
  *
  * Each sample's scale and shift are new to a multiprocessor, and to all blocks that it has then. Rows that load
  * them chunk by chunk behind their statistics would wait for memory at every chunk. So their blocks bring them to
@@ -16,13 +16,8 @@
  */
 #include "../rows/forward_rows.cu"
 
-struct modulated_args {
-    forward_args rows; /* of the first sample; rows.rows: of each */
-    i64 x_sample, y_sample, mean_sample, rstd_sample, weight_sample, bias_sample; /* bytes from sample to sample */
-};
-
 /* Rows of a warp, and those of two chunks a thread, have as many blocks as registers allow to the last. */
-constexpr bool HAS_ROOM = THREADS_PER_ROW < 32 || (THREADS_PER_ROW > 32 && CHUNKS_PER_THREAD > 2);
+constexpr bool HAS_ROOM = THREADS_PER_ROW < WARP || (THREADS_PER_ROW > WARP && CHUNKS_PER_THREAD > 2);
 constexpr bool BRINGS = !EARLY && !RUNS && !TILED && !COOPERATIVE && CLUSTER == 1 && HAS_ROOM &&
                         (WEIGHT_TYPE == NONE || WEIGHT_ACCESS >= 4) && (BIAS_TYPE == NONE || BIAS_ACCESS >= 4);
 
@@ -38,23 +33,23 @@ template <int BYTES> __device__ __forceinline__ void prefetch(const void *first)
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    planish_modulated_forward(const modulated_args args) {
+    planish_modulated_forward(const row_forward_args args) {
     const i64 sample = blockIdx.y;
-    forward_args own = args.rows;
-    own.x = (const char *)own.x + sample * args.x_sample;
-    own.y = (char *)own.y + sample * args.y_sample;
+    row_args own = args;
+    own.x = (const char *)own.x + sample * args.x_slice;
+    own.y = (char *)own.y + sample * args.y_slice;
     if (WEIGHT_TYPE != NONE)
-        own.weight = (const char *)own.weight + sample * args.weight_sample;
+        own.weight = (const char *)own.weight + sample * args.weight_slice;
     if (BIAS_TYPE != NONE)
-        own.bias = (const char *)own.bias + sample * args.bias_sample;
+        own.bias = (const char *)own.bias + sample * args.bias_slice;
     if (MEAN_TYPE != NONE)
-        own.mean = (char *)own.mean + sample * args.mean_sample;
+        own.mean = (char *)own.mean + sample * args.mean_slice;
     if (RSTD_TYPE != NONE)
-        own.rstd = (char *)own.rstd + sample * args.rstd_sample;
+        own.rstd = (char *)own.rstd + sample * args.rstd_slice;
     if (blockIdx.x == 0)
         for (int next = 0; next < 2 && sample + next < gridDim.y; next++) {
-            prefetch<WEIGHTS>((const char *)own.weight + next * args.weight_sample);
-            prefetch<BIASES>((const char *)own.bias + next * args.bias_sample);
+            prefetch<WEIGHTS>((const char *)own.weight + next * args.weight_slice);
+            prefetch<BIASES>((const char *)own.bias + next * args.bias_slice);
         }
     if constexpr (BRINGS) {
         wait_for_stream();

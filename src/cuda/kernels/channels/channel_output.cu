@@ -76,9 +76,9 @@ template <int COUNT> __device__ __forceinline__ chunk<COUNT * 4> numbers_of(cons
 __device__ __forceinline__ void write_pixels(const channels_args &args, const place &p, char *out) {
     constexpr int B = bytes_of(Y_TYPE), XB = bytes_of(X_TYPE);
     constexpr int QUADS = ceil_div(ceil_div(DEPTH, CHUNK), 4), OCTETS = ceil_div(TILE_PIXELS, 8 * NEAR);
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (int i = threadIdx.x / 32; i < QUADS * OCTETS; i += WARPS) {
+    for (int i = threadIdx.x / WARP; i < QUADS * OCTETS; i += WARPS) {
         const int channel = (i % QUADS * 4 + lane % 4) * CHUNK, pixel = (i / QUADS * 8 + lane / 4) * NEAR;
         if (channel >= p.channels || pixel >= p.pixels)
             continue;

@@ -3,25 +3,14 @@
  * a tile: where it lies in shared memory, which of it a thread has, and how the blocks of a cluster tell
  * each other their parts of a pixel's sums.
  */
+#include "../arguments/channel_args.h"
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
-
-struct channels_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out;
-    float *partial_weight, *partial_bias; /* [gridDim.x / CLUSTER][COLS] */
-    i64 units, images;                    /* tiles of all images */
-    i64 x_image, dy_image, out_image, mean_image, rstd_image; /* bytes from image to image */
-    double eps;
-    u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
-    const void *dsum;
-    i64 dsum_image;
-};
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;
 constexpr bool FLAT = TILE_PIXELS == PIXELS;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int TILES = ceil_div(PIXELS, TILE_PIXELS);
 constexpr int LINE = LINE_CHANNELS * TILE_PIXELS;   /* elements of a line */
 constexpr int LINES = DEPTH / LINE_CHANNELS; /* of a block */
@@ -360,11 +349,11 @@ struct merged_place {
           is_idle(LINE_CHANNELS > 1 && (i % LINE_CHANNELS || i >= LINE)) {}
 };
 /* Whether a warp has such a place; without rows, a thread. */
-__device__ __forceinline__ bool is_in_line(int i) { return (LINE_CHANNELS > 1 ? i / 32 * 32 : i) < LINE; }
+__device__ __forceinline__ bool is_in_line(int i) { return (LINE_CHANNELS > 1 ? i / WARP * WARP : i) < LINE; }
 
 /* What the lanes of a pixel's rows have, summed; whole warps call. */
 __device__ __forceinline__ total sum_over_rows(total v) {
-    return LINE_CHANNELS == 1 ? v : sum_over_lanes<LINE_CHANNELS>(v, threadIdx.x % 32);
+    return LINE_CHANNELS == 1 ? v : sum_over_lanes<LINE_CHANNELS>(v, threadIdx.x % WARP);
 }
 
 /* A whole image that has no ring comes in PHASES, and is summed as it comes. */

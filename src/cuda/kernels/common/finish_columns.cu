@@ -6,11 +6,7 @@
  *
  * Constants: COLS LANES SLICES ROWS DWEIGHT_TYPE DBIAS_TYPE (a NONE type: that one is not wanted).
  */
-struct finish_args {
-    const real *partial_weight, *partial_bias; /* [count][COLS] */
-    void *dweight, *dbias;
-    i64 count;
-};
+#include "../arguments/finish_args.h"
 
 /* Adds rows row, row + SLICES ... of a lane's column: ALL that are under way at once, or those of
  * them that there are. */

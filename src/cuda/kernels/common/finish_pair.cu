@@ -6,11 +6,6 @@
  */
 #include "finish_columns.cu"
 
-struct finish_pair_args {
-    finish_args of[2];
-    u32 first_block; /* of the second */
-};
-
 extern "C" __global__ void __launch_bounds__(LANES * SLICES) planish_finish_pair(const finish_pair_args args) {
     if (blockIdx.x < args.first_block)
         finish_columns(args.of[0], blockIdx.x);

@@ -4,8 +4,8 @@
  * the kernels below are plain C++ over these functions. No header is included, so that a
  * specialisation compiles in tens of milliseconds. Holds no arithmetic of normalization.
  *
- * Constants that a specialisation defines for every kernel: REAL_DOUBLE (arithmetic in f64), and for
- * each tensor (ROLE_X, ROLE_WEIGHT, ...) its dtype and its alignment in bytes, TYPES[] and ACCESSES[].
+ * Constants that a specialisation defines for every kernel: REAL_DOUBLE (arithmetic in f64), WARP (the lanes of
+ * one), and for each tensor (ROLE_X, ROLE_WEIGHT, ...) its dtype and its alignment in bytes, TYPES[] and ACCESSES[].
  *
  * Each part stands on those before it.
  */

@@ -105,13 +105,13 @@ __device__ __forceinline__ void posted(const u64 *word, double &v) {
 
 /*
  * A line that three values of each of COUNT blocks go through, turn after turn: room for LINE turns,
- * one entry of a turn for each block. A lane takes every 32nd entry. The first two words of all
+ * one entry of a turn for each block. A lane takes every WARP-th entry. The first two words of all
  * entries lie together, then the next two, so that a warp which looks at them reads whole sectors.
  */
 template <typename T, int COUNT, int LINE> struct mail {
     static constexpr int WORDS = sizeof(T) == 4 ? 4 : 6; /* of an entry; whole pairs */
     static constexpr int HALVES = sizeof(T) / 4;
-    static constexpr int EACH = ceil_div(COUNT, 32);
+    static constexpr int EACH = ceil_div(COUNT, WARP);
     static constexpr i64 ALL_WORDS = (i64)LINE * COUNT * WORDS;
 
     u64 word[EACH][WORDS];
@@ -125,7 +125,7 @@ template <typename T, int COUNT, int LINE> struct mail {
 
     /* Before the grid's first barrier: no mark of an earlier launch is left. One warp calls. */
     __device__ __forceinline__ static void clear(u64 *line, int block, int lane) {
-        for (int i = lane; i < LINE * WORDS; i += 32)
+        for (int i = lane; i < LINE * WORDS; i += WARP)
             post_word(entry(line, i / WORDS, block) + place(i % WORDS), 0);
     }
     __device__ __forceinline__ static void send(u64 *line, i64 turn, int block, const T *v) {
@@ -135,7 +135,7 @@ template <typename T, int COUNT, int LINE> struct mail {
             post(to + place(j * HALVES), mark(turn), v[j]);
     }
     __device__ __forceinline__ void look_at(u64 *line, i64 turn, int e, int lane) {
-        u64 *from = entry(line, turn, e * 32 + lane);
+        u64 *from = entry(line, turn, e * WARP + lane);
 #pragma unroll
         for (int j = 0; j < WORDS; j += 2)
             look_at_words(from + place(j), word[e][j], word[e][j + 1]);
@@ -144,7 +144,7 @@ template <typename T, int COUNT, int LINE> struct mail {
     __device__ __forceinline__ void ask(u64 *line, i64 turn, int lane) {
 #pragma unroll
         for (int e = 0; e < EACH; e++)
-            if (e * 32 + lane < COUNT)
+            if (e * WARP + lane < COUNT)
                 look_at(line, turn, e, lane);
     }
     /* Whether entry e of this lane has come, if there is one. */
@@ -153,7 +153,7 @@ template <typename T, int COUNT, int LINE> struct mail {
 #pragma unroll
         for (int j = 0; j < 3 * HALVES; j++)
             all = all && (u32)(word[e][j] >> 32) == mark(turn);
-        return all || e * 32 + lane >= COUNT;
+        return all || e * WARP + lane >= COUNT;
     }
     /* Waits for this lane's entries. All that have not come are looked at again at once: a look takes a trip to the
      * L2, behind what the multiprocessor asked for before. */
@@ -175,7 +175,7 @@ template <typename T, int COUNT, int LINE> struct mail {
     }
     /* Takes entry e of this lane, which has come; false past the last. */
     __device__ __forceinline__ bool take(int e, int lane, T *v) const {
-        if (e * 32 + lane >= COUNT)
+        if (e * WARP + lane >= COUNT)
             return false;
 #pragma unroll
         for (int j = 0; j < 3; j++)

@@ -9,7 +9,7 @@ __device__ __forceinline__ double from_lane(double v, int lane) {
 
 /*
  * The sum over a group of LANES neighbouring lanes, the same bits in all of them. A group starts at
- * a multiple of LANES; all 32 lanes of the warp must call, those left over at its end included.
+ * a multiple of LANES; all lanes of the warp must call, those left over at its end included.
  */
 template <int LANES, typename T> __device__ __forceinline__ T sum_over_lanes(T v, int lane) {
     if constexpr ((LANES & (LANES - 1)) == 0) {
@@ -31,13 +31,13 @@ template <int LANES, typename T> __device__ __forceinline__ T sum_over_lanes(T v
 
 /*
  * The sum over the PLANES lanes that are LANES apart, of lanes 0 to PLANES * LANES; the same bits in all of
- * them. All 32 lanes must call.
+ * them. All lanes of the warp must call.
  */
 template <int LANES, int PLANES, typename T>
 __device__ __forceinline__ T sum_over_planes(T v, int lane) {
-    if constexpr (LANES * PLANES == 32) {
+    if constexpr (LANES * PLANES == WARP) {
 #pragma unroll
-        for (int step = 16; step >= LANES; step /= 2)
+        for (int step = WARP / 2; step >= LANES; step /= 2)
             v += __shfl_xor_sync(EVERY_LANE, v, step);
         return v;
     } else {

@@ -33,6 +33,9 @@ typedef double real;
 typedef float real;
 #endif
 
+/* In arguments/, which are one text for C and for the kernels (words.h). */
+typedef real partial_sum;
+
 constexpr u32 EVERY_LANE = 0xffffffffu;
 /* From here on the assembler takes a few registers more for the same text. */
 constexpr bool TIGHT = __CUDA_ARCH__ >= 1000;

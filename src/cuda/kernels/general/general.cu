@@ -5,7 +5,7 @@
  *
  * Two lists of axes: outer ones, an index of which names a row (planish_general_rows) or an element
  * of weight (planish_general_columns, planish_general_finish), and inner ones, which are summed over.
- * LANES neighbouring threads take neighbouring outer indices, 1 or 32 of them, and the SLICES slices
+ * LANES neighbouring threads take neighbouring outer indices, 1 or WARP of them, and the SLICES slices
  * of a block take every SLICES-th inner index; so whichever list has the stride of 1 can be read in
  * one piece. Sums over the slices are a tree in shared memory: the order is fixed.
  *
@@ -19,97 +19,31 @@
  * Constants: PASS KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE DY_TYPE
  * DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DWEIGHT_TYPE DBIAS_TYPE (NONE: absent). REAL_DOUBLE is 1.
  */
-enum { X, WEIGHT, BIAS, Y, MEAN, RSTD, M2, DY, DX, DWEIGHT, DBIAS, DELTA, ROLES };
+#include "../arguments/general_args.h"
 
-struct general_axis {
-    i64 size;
-    i64 stride[ROLES]; /* bytes */
+/* The tensors, as the arguments count them. */
+enum {
+    X = ROLE_X, WEIGHT = ROLE_WEIGHT, BIAS = ROLE_BIAS, Y = ROLE_Y, MEAN = ROLE_MEAN, RSTD = ROLE_RSTD, M2 = ROLE_M2,
+    DY = ROLE_DY, DX = ROLE_DX, DWEIGHT = ROLE_DWEIGHT, DBIAS = ROLE_DBIAS, DELTA = GENERAL_DELTA,
+    ROLES = GENERAL_TENSORS
 };
-
-struct general_args {
-    void *data[ROLES];
-    double *partials; /* [2][gridDim.y][outer_size]: of dweight, of dbias */
-    i64 outer_size, inner_size, parts;
-    double eps;
-    int outer, inner; /* axes of each list, outer ones first */
-    general_axis axis[17];
-};
+typedef general_args axes_args;
 
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool FROM_Y = PASS == 2;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 /* What stands for x: in the pass from y that is y. */
 constexpr int IN = FROM_Y ? Y : X;
 constexpr int IN_TYPE = FROM_Y ? Y_TYPE : X_TYPE;
 
 /* ---- Places ----------------------------------------------------------------------------------- */
 
-/* Quotient and remainder, in 32 bits where that does. */
-__device__ __forceinline__ i64 divide(i64 a, i64 b, i64 &rest) {
-    if (((a | b) >> 32) == 0) {
-        u32 q = (u32)a / (u32)b;
-        rest = (u32)a - q * (u32)b;
-        return q;
-    }
-    i64 q = a / b;
-    rest = a - q * b;
-    return q;
-}
+#include "axes.cu"
 
-/* Bytes from the start of each tensor. */
-struct place {
-    i64 at[ROLES];
-};
-
-/* Adds the place of `index` in the list of `count` axes from `first` on. */
-__device__ __forceinline__ place moved(const general_args &args, place p, int first, int count,
-                                       i64 index) {
-    for (int k = first + count - 1; k >= first; k--) {
-        i64 here = index;
-        if (k > first)
-            index = divide(index, args.axis[k].size, here);
-#pragma unroll
-        for (int r = 0; r < ROLES; r++)
-            p.at[r] += here * args.axis[k].stride[r];
-    }
-    return p;
-}
-
-__device__ __forceinline__ place outer_place(const general_args &args, i64 index) {
-    place origin;
-#pragma unroll
-    for (int r = 0; r < ROLES; r++)
-        origin.at[r] = 0;
-    return moved(args, origin, 0, args.outer, index);
-}
-
-__device__ __forceinline__ place inner_place(const general_args &args, const place &p, i64 index) {
-    return moved(args, p, args.outer, args.inner, index);
-}
-
-/* Not by the read-only path: an output may be the input itself. */
-template <int TYPE>
-__device__ __forceinline__ double read(const general_args &args, const place &p, int role) {
-    if constexpr (TYPE == NONE) {
-        return 0;
-    } else {
-        constexpr int B = bytes_of(TYPE);
-        const char *from = (const char *)args.data[role] + p.at[role];
-        return element<TYPE>(load_chunk<B, B>(from).word, 0);
-    }
-}
-
-template <int TYPE>
-__device__ __forceinline__ void write(const general_args &args, const place &p, int role,
-                                      double v) {
-    if constexpr (TYPE != NONE)
-        store_element<TYPE>((char *)args.data[role] + p.at[role], 0, v);
-}
-
-__device__ __forceinline__ double weight_at(const general_args &args, const place &p) {
+__device__ __forceinline__ double weight_at(const axes_args &args, const place &p) {
     if (WEIGHT_TYPE == NONE)
         return 1;
     double w = read<WEIGHT_TYPE>(args, p, WEIGHT);
@@ -152,7 +86,7 @@ struct row_moments {
     double pivot, delta, squares;
 };
 
-__device__ __forceinline__ row_moments moments_of(const general_args &args, const thread_of_row &t,
+__device__ __forceinline__ row_moments moments_of(const axes_args &args, const thread_of_row &t,
                                                   double (*room)[THREADS]) {
     const double n = (double)args.inner_size;
     const i64 end = t.there ? args.inner_size : 0;
@@ -187,7 +121,7 @@ __device__ __forceinline__ row_moments moments_of(const general_args &args, cons
 }
 
 /* Forward, statistics and apply. */
-__device__ __forceinline__ void forward_row(const general_args &args, const thread_of_row &t,
+__device__ __forceinline__ void forward_row(const axes_args &args, const thread_of_row &t,
                                             double (*room)[THREADS]) {
     row_moments m = {0, 0, 0};
     double rstd = 0;
@@ -216,7 +150,7 @@ __device__ __forceinline__ void forward_row(const general_args &args, const thre
 }
 
 /* x - mean; from y: xhat, 0 where y holds no digit of it. */
-__device__ __forceinline__ double distance(const general_args &args, const place &p, double mean) {
+__device__ __forceinline__ double distance(const axes_args &args, const place &p, double mean) {
     double v = read<IN_TYPE>(args, p, IN);
     if (!FROM_Y)
         return LAYER ? v - mean : v;
@@ -229,14 +163,14 @@ __device__ __forceinline__ double distance(const general_args &args, const place
 }
 
 /* An element of dy as it comes to the norm, through the activation behind it. */
-__device__ __forceinline__ double gradient_at(const general_args &args, const place &p, double xhat) {
+__device__ __forceinline__ double gradient_at(const axes_args &args, const place &p, double xhat) {
     const double dy = read<DY_TYPE>(args, p, DY);
     if (!ACTIVE)
         return dy;
     return through_activation(dy, xhat * weight_at(args, p) + read<BIAS_TYPE>(args, p, BIAS));
 }
 
-__device__ __forceinline__ void backward_row(const general_args &args, const thread_of_row &t,
+__device__ __forceinline__ void backward_row(const axes_args &args, const thread_of_row &t,
                                              double (*room)[THREADS]) {
     const double n = (double)args.inner_size;
     const i64 end = t.there ? args.inner_size : 0;
@@ -279,7 +213,7 @@ __device__ __forceinline__ void backward_row(const general_args &args, const thr
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_general_rows(const general_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_general_rows(const axes_args args) {
     __shared__ double room[3][THREADS];
     thread_of_row t;
     t.slice = threadIdx.x / LANES;
@@ -300,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_general_rows(const
 /* ---- Columns ---------------------------------------------------------------------------------- */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    planish_general_columns(const general_args args) {
+    planish_general_columns(const axes_args args) {
     __shared__ double room[2][THREADS];
     const i64 turn = (i64)gridDim.y * SLICES;
     wait_for_stream();
@@ -335,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    planish_general_finish(const general_args args) {
+    planish_general_finish(const axes_args args) {
     wait_for_stream();
     for (i64 column = (i64)blockIdx.x * THREADS + threadIdx.x; column < args.outer_size;
          column += (i64)gridDim.x * THREADS) {

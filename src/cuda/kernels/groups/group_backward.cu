@@ -94,7 +94,7 @@ __device__ __forceinline__ void add_chunk(const saved &of, const channel_affine 
 __device__ __forceinline__ void sums_of_warp(const saved &of, float *v) {
 #pragma unroll
     for (int j = 0; j < 3; j++) {
-        v[j] = sum_over_lanes<32>(v[j], threadIdx.x % 32);
+        v[j] = sum_over_lanes<WARP>(v[j], threadIdx.x % WARP);
         if (SHORT_RANGE && j > 0)
             v[j] *= of.rstd;
     }
@@ -132,9 +132,9 @@ struct chunks_at_once {
 __device__ __forceinline__ void load_chunks(const row_place &r, int first, int end, chunks_at_once &c) {
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
-        if (first + 32 * j < end) {
-            c.x[j] = load_from_shared<X_BYTES>(r.x + (first + 32 * j) * X_BYTES);
-            c.dy[j] = load_from_shared<DY_BYTES>(r.dy + (first + 32 * j) * DY_BYTES);
+        if (first + WARP * j < end) {
+            c.x[j] = load_from_shared<X_BYTES>(r.x + (first + WARP * j) * X_BYTES);
+            c.dy[j] = load_from_shared<DY_BYTES>(r.dy + (first + WARP * j) * DY_BYTES);
         }
 }
 
@@ -163,26 +163,26 @@ __device__ __forceinline__ bool halves_hold(u32 largest, float factor) {
  * dy is KEPT_IF_HELD. */
 __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
     constexpr int ALL = PART * SEGMENTS;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
+    for (int s = threadIdx.x / WARP; s < ALL; s += WARPS) {
         int channel, first, end;
         float v[3] = {0, 0, 0};
         u32 largest = 0;
         segment_of(s, channel, first, end);
         const channel_affine a = r.affine_of(channel);
 #pragma unroll 1
-        for (int c = first + lane; c < end; c += 32 * AT_ONCE) {
+        for (int c = first + lane; c < end; c += WARP * AT_ONCE) {
             chunks_at_once at;
             load_chunks(r, c, end, at);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
-                if (c + 32 * j < end) {
+                if (c + WARP * j < end) {
                     float g[WIDTH];
                     add_chunk(r.of, a, at.x[j].word, at.dy[j].word, v, g);
                     if constexpr (KEPT || KEPT_IF_HELD) { /* for the same lane */
                         const auto kept = pack<DY_TYPE, WIDTH>(g);
-                        store_to_shared<DY_BYTES>(r.dy + (c + 32 * j) * DY_BYTES, kept);
+                        store_to_shared<DY_BYTES>(r.dy + (c + WARP * j) * DY_BYTES, kept);
 #pragma unroll
                         for (const u32 word : kept.word)
                             largest = KEPT_IF_HELD ? larger_halves(largest, word) : 0;
@@ -266,9 +266,9 @@ __device__ __forceinline__ void sum_over_cluster(double *v, cluster_room &cluste
 __device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums, double *total) {
     __shared__ double room[WARPS][3];
     constexpr bool BY_WARP = PART * SEGMENTS <= 256;
-    constexpr int LANES_BUSY = BY_WARP ? least(32, 2 * power_of_two_up_to(most(PART - 1, 1))) : 32;
+    constexpr int LANES_BUSY = BY_WARP ? least(WARP, 2 * power_of_two_up_to(most(PART - 1, 1))) : WARP;
     total[0] = total[1] = total[2] = 0;
-    for (int d = BY_WARP ? threadIdx.x % 32 : threadIdx.x; d < PART; d += BY_WARP ? 32 : THREADS) {
+    for (int d = BY_WARP ? threadIdx.x % WARP : threadIdx.x; d < PART; d += BY_WARP ? WARP : THREADS) {
         float v[3];
         sum_of_channel<CORRECT ? 3 : 2>(sums, d, v);
         const float w = WEIGHTED ? r.weight[d] : 1;
@@ -280,8 +280,8 @@ __device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums
     if constexpr (BY_WARP)
 #pragma unroll
         for (int j = 0; j < (CORRECT ? 3 : 2); j++) {
-            total[j] = sum_over_lanes<LANES_BUSY>(total[j], threadIdx.x % 32);
-            if (LANES_BUSY < 32)
+            total[j] = sum_over_lanes<LANES_BUSY>(total[j], threadIdx.x % WARP);
+            if (LANES_BUSY < WARP)
                 total[j] = __shfl_sync(EVERY_LANE, total[j], 0);
         }
     else

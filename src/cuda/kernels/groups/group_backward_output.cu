@@ -7,15 +7,15 @@ __device__ __forceinline__ void write_segment(const row_place &r, const row_fact
                                               const char *dy, char *out) {
     constexpr int B = WIDTH * bytes_of(DX_TYPE);
 #pragma unroll 1
-    for (int k = first + threadIdx.x % 32; k < end; k += 32 * AT_ONCE) {
+    for (int k = first + threadIdx.x % WARP; k < end; k += WARP * AT_ONCE) {
         chunks_at_once at;
         load_chunks(r, k, end, at);
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            if (k + 32 * j >= end)
+            if (k + WARP * j >= end)
                 continue;
             if constexpr (KEPT_IF_HELD && !IS_KEPT)
-                at.dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + (i64)(k + 32 * j) * DY_BYTES);
+                at.dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(dy + (i64)(k + WARP * j) * DY_BYTES);
             float v[WIDTH];
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void write_segment(const row_place &r, const row_fact
                 const float g = element<DY_TYPE>(at.dy[j].word, i);
                 v[i] = gradient_of(r.of, f, a, d, IS_KEPT ? g : gradient_of_norm(r.of, a, d, g));
             }
-            store_chunk<B, DX_ACCESS>(out + (i64)(k + 32 * j) * B, pack<DX_TYPE, WIDTH>(v));
+            store_chunk<B, DX_ACCESS>(out + (i64)(k + WARP * j) * B, pack<DX_TYPE, WIDTH>(v));
         }
     }
 }
@@ -39,15 +39,15 @@ __device__ __forceinline__ void write_segment_with_dsum(const row_place &r, cons
     constexpr int COUNT = JOINED * WIDTH, OUT = COUNT * bytes_of(OUT_TYPE), DSUM = JOINED * DSUM_BYTES;
     constexpr int ASKED = DSUM < 16 ? 4 : 2;
 #pragma unroll 1
-    for (int k = first / JOINED + threadIdx.x % 32; k < end / JOINED; k += 32 * ASKED) {
+    for (int k = first / JOINED + threadIdx.x % WARP; k < end / JOINED; k += WARP * ASKED) {
         chunk<DSUM> s[ASKED];
 #pragma unroll
         for (int j = 0; j < ASKED; j++)
-            if (k + 32 * j < end / JOINED)
-                s[j] = load_chunk<DSUM, DSUM_ACCESS>(dsum + (i64)(k + 32 * j) * DSUM);
+            if (k + WARP * j < end / JOINED)
+                s[j] = load_chunk<DSUM, DSUM_ACCESS>(dsum + (i64)(k + WARP * j) * DSUM);
 #pragma unroll
         for (int j = 0; j < ASKED; j++) {
-            const int at = k + 32 * j;
+            const int at = k + WARP * j;
             if (at >= end / JOINED)
                 continue;
             const auto x = load_from_shared<JOINED * X_BYTES>(r.x + at * (JOINED * X_BYTES));
@@ -70,7 +70,7 @@ __device__ __forceinline__ void write_segments(const row_place &r, const float *
     constexpr int ALL = PART * SEGMENTS;
     const row_factors f = factors_of(r.of, c);
 #pragma unroll 1
-    for (int s = threadIdx.x / 32; s < ALL; s += WARPS) {
+    for (int s = threadIdx.x / WARP; s < ALL; s += WARPS) {
         int channel, first, end;
         segment_of(s, channel, first, end);
         const channel_affine a = r.affine_of(channel);

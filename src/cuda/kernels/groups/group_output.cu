@@ -25,7 +25,7 @@ __device__ __forceinline__ float output_of(float x, float dy, const row_common &
 
 __device__ __forceinline__ void apply_pieces(const groups_args &args, const piece_place &p) {
     constexpr int ROWS = SAME ? 1 : WIDTH, WEIGHTS = LAST ? WIDTH : 1, AT_ONCE = 4;
-    const int step = LAST ? PLANES : 32 * WIDTH;
+    const int step = LAST ? PLANES : WARP * WIDTH;
     const char *x = (const char *)args.x + p.image * args.x_image;
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
     const char *dsum = HAS_DSUM ? (const char *)args.dsum + p.image * args.dsum_image : nullptr;

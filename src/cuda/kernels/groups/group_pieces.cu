@@ -28,9 +28,9 @@ __device__ __forceinline__ piece_place piece_of(i64 number) {
         p.piece = (int)(all - p.image * PIECES);
         p.active = p.plane < PLANES && p.channel < COLS;
     } else {
-        p.lane = threadIdx.x % 32;
+        p.lane = threadIdx.x % WARP;
         p.plane = 0;
-        const i64 unit = number * WARPS + threadIdx.x / 32, all = unit / COLS;
+        const i64 unit = number * WARPS + threadIdx.x / WARP, all = unit / COLS;
         p.channel = (int)(unit - all * COLS);
         p.image = all / PIECES;
         p.piece = (int)(all - p.image * PIECES);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void sum_channel(const groups_args &args, const piece
     const char *dy = (const char *)args.dy + p.image * args.dy_image;
     float v[3] = {0, 0, 0}, g[WIDTH];
 #pragma unroll 4
-    for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += 32 * WIDTH)
+    for (int pixel = p.first_pixel + p.lane * WIDTH; pixel < p.end; pixel += WARP * WIDTH)
         add_chunk(
             of, a, load_chunk<X_BYTES, X_ACCESS>(x + byte_of<X_TYPE>(p.channel, pixel)).word,
             load_chunk<DY_BYTES, DY_ACCESS>(dy + byte_of<DY_TYPE>(p.channel, pixel)).word, v, g);

@@ -66,7 +66,7 @@ __device__ __forceinline__ void sum_lanes(const tile_place &p) {
 __device__ __forceinline__ void sum_channels(const tile_place &p) {
     constexpr int MERGE = least(8, power_of_two_up_to(THREADS_PER_CHANNEL));
     tile_numbers &n = *p.numbers;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll 1
     for (int c = threadIdx.x / MERGE; c - lane / MERGE < p.channels; c += THREADS / MERGE) {
         float v[PARTS];
@@ -88,9 +88,9 @@ __device__ __forceinline__ void sum_channels(const tile_place &p) {
 __device__ __forceinline__ void set_rows(const tile_place &p, cluster_room &cluster, u32 round) {
     constexpr int TEAM = team_of(TILE_DEPTH);
     tile_numbers &n = *p.numbers;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (int first = threadIdx.x / 32 * (32 / TEAM); first < p.rows; first += THREADS / TEAM) {
+    for (int first = threadIdx.x / WARP * (WARP / TEAM); first < p.rows; first += THREADS / TEAM) {
         const int row = TILE_ROWS > 1 ? first + lane / TEAM : 0;
         const int depth = CLUSTER > 1 ? p.channels : row < p.rows ? DEPTH : 0;
         double total[3] = {0, 0, 0};

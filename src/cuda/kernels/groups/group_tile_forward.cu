@@ -112,7 +112,7 @@ __device__ __forceinline__ row_sums merge_blocks(const row_sums &own, cluster_ro
 template <int TEAM>
 __device__ __forceinline__ row_sums merge_lanes(const tile_place &p, int row, int depth) {
     const float *from = p.numbers->lane + (i64)row * (TILE_DEPTH * THREADS_PER_CHANNEL);
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
     row_sums v = {LAYER && depth > 0 ? (double)from[0] : 0, 0, 0};
 #pragma unroll 2
     for (int i = lane % TEAM; i < depth * THREADS_PER_CHANNEL; i += TEAM) {
@@ -132,7 +132,7 @@ template <int TEAM>
 __device__ __forceinline__ row_sums scaled_lanes(const tile_place &p, int row, int depth, double pivot,
                                                  double scale) {
     constexpr int B = bytes_of(X_TYPE);
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
     row_sums v = {pivot * scale, 0, 0};
     for (int i = lane % TEAM; i < depth * PIXELS; i += TEAM) {
         const auto x = load_from_shared<B>(p.x + (row * (TILE_DEPTH * PIXELS) + i) * B);
@@ -150,9 +150,9 @@ __device__ __forceinline__ void set_moments(const groups_args &args, const tile_
                                             cluster_room &cluster, u32 &round) {
     constexpr int TEAM = team_of(TILE_DEPTH * THREADS_PER_CHANNEL);
     tile_numbers &n = *p.numbers;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (int first = threadIdx.x / 32 * (32 / TEAM); first < p.rows; first += THREADS / TEAM) {
+    for (int first = threadIdx.x / WARP * (WARP / TEAM); first < p.rows; first += THREADS / TEAM) {
         const int row = TILE_ROWS > 1 ? first + lane / TEAM : 0;
         const int depth = CLUSTER > 1 ? p.channels : row < p.rows ? DEPTH : 0;
         row_sums v = merge_lanes<TEAM>(p, row, depth);

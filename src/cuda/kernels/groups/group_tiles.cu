@@ -279,5 +279,5 @@ __device__ __forceinline__ void put_run(u32 at, const MAKE &element_at) {
 
 /* Threads that share a row's COUNT numbers; a row that a cluster shares is the first warp's. */
 __device__ constexpr int team_of(int count) {
-    return least(32, count > 1 ? 2 * power_of_two_up_to(count - 1) : 1);
+    return least(WARP, count > 1 ? 2 * power_of_two_up_to(count - 1) : 1);
 }

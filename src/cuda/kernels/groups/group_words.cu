@@ -2,28 +2,13 @@
  * What the kernels of groups of channels share: arguments, weights, saved moments and the arithmetic
  * of a row's moments. Included by groups.cu and strips.cu, whose constants it uses.
  */
+#include "../arguments/group_args.h"
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
 
-struct groups_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out;
-    float *sums;    /* [images][PIECES][3][COLS] */
-    float *moments; /* [images * GROUPS][8] */
-    float *partial_weight, *partial_bias; /* [images][COLS] */
-    u64 *mail; /* of blocks anywhere on the device that share a strip */
-    i64 images;
-    i64 x_image, dy_image, out_image;     /* bytes from image to image */
-    i64 mean_stride, rstd_stride;         /* bytes from row to row */
-    double eps;
-    u32 eps_is_small;
-    const void *dsum;
-    i64 dsum_image;
-};
-
 constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
 constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
 constexpr bool BIASED = (FORWARD || ACTIVE) && BIAS_TYPE != NONE;

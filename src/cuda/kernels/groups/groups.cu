@@ -28,16 +28,16 @@ constexpr int PIECES = ceil_div(PIXELS, PIECE);
 /* The sums of COUNT values over the block, in every thread; `room` holds WARPS x COUNT. */
 template <int COUNT, typename T>
 __device__ __forceinline__ void sum_over_block(T *v, T (*room)[COUNT]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int j = 0; j < COUNT; j++)
-        v[j] = sum_over_lanes<32>(v[j], lane);
+        v[j] = sum_over_lanes<WARP>(v[j], lane);
     if (WARPS == 1)
         return;
     if (lane == 0)
 #pragma unroll
         for (int j = 0; j < COUNT; j++)
-            room[threadIdx.x / 32][j] = v[j];
+            room[threadIdx.x / WARP][j] = v[j];
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < COUNT; j++) {
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             /* The output begins where the sums ended: that is still in the L2. */
             const i64 number = VARIANT == GROUPS_APPLY ? blocks - 1 - turn : turn;
             piece_place p = piece_of(number);
-            if (!LAST && number * WARPS + threadIdx.x / 32 >= units)
+            if (!LAST && number * WARPS + threadIdx.x / WARP >= units)
                 continue;
             if constexpr (VARIANT == GROUPS_APPLY) {
                 apply_pieces(args, p);

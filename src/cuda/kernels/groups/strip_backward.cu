@@ -238,7 +238,7 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
-    for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
+    for (int g = p.warp * (WARP / SEND); g < p.groups; g += WARPS * (WARP / SEND))
         send_gradients(args, m, p, g + p.lane / SEND, round);
     if (!STAGED && !ACTIVE)
         w = affine_of(args, p);
@@ -246,7 +246,7 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     const saved next = COOPERATIVE ? saved_of(args, then) : s;
     if constexpr (BLOCKS > 1) {
         wait_for_mail(m, round);
-        for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+        for (int g = p.warp * (WARP / MERGE); g < p.groups; g += WARPS * (WARP / MERGE))
             merge_gradients(args, p, g + p.lane / MERGE, round);
     }
     __syncthreads();

@@ -232,13 +232,13 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
     if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
-    for (int g = p.warp * (32 / SEND); g < p.groups; g += WARPS * (32 / SEND))
+    for (int g = p.warp * (WARP / SEND); g < p.groups; g += WARPS * (WARP / SEND))
         send_group<SCALED>(args, m, p, g + p.lane / SEND, round);
     if constexpr (BLOCKS > 1) {
         if (!STAGED && !SCALED)
             w = affine_of(args, p);
         wait_for_mail(m, round);
-        for (int g = p.warp * (32 / MERGE); g < p.groups; g += WARPS * (32 / MERGE))
+        for (int g = p.warp * (WARP / MERGE); g < p.groups; g += WARPS * (WARP / MERGE))
             merge_group<SCALED>(args, p, g + p.lane / MERGE, round);
     }
     __syncthreads();

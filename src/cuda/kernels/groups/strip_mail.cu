@@ -79,7 +79,7 @@ __device__ __forceinline__ void expect_mail(mailbox &m, const strip_place &p, u3
 /* SEND lanes add up what a block has of a group and send it: as many as there are entries, up to a
  * warp. */
 constexpr int ENTRIES = WARPS * GROUP_COLUMNS;
-constexpr int SEND = least(32, round_to_power(FORWARD ? ENTRIES : DEPTH));
+constexpr int SEND = least(WARP, round_to_power(FORWARD ? ENTRIES : DEPTH));
 
 /* SEND neighbouring lanes, of which this is the `lane`th, give three values of a group to every
  * block. */
@@ -103,7 +103,7 @@ __device__ __forceinline__ void wait_for_mail(mailbox &m, u32 round) {
 }
 
 /* MERGE lanes add up what the blocks sent of a group. */
-constexpr int MERGE = least(32, round_to_power(BLOCKS));
+constexpr int MERGE = least(WARP, round_to_power(BLOCKS));
 constexpr int MERGE_EACH = ceil_div(BLOCKS, MERGE);
 
 struct taken {

@@ -58,8 +58,8 @@ __device__ __forceinline__ strip_place place_of(i64 unit) {
     strip_place p;
     p.image = unit / STRIPS;
     const int strip = (int)(unit - p.image * STRIPS);
-    p.lane = threadIdx.x % 32;
-    p.warp = threadIdx.x / 32;
+    p.lane = threadIdx.x % WARP;
+    p.warp = threadIdx.x / WARP;
     p.group = strip * STRIP_GROUPS;
     p.groups = least(STRIP_GROUPS, GROUPS - p.group);
     p.chunk = p.lane % LANES;

@@ -6,7 +6,7 @@
  * result. No atomics: the order of every sum is fixed by the launch.
  *
  * Chunks, THREADS_PER_ROW, CHUNKS_PER_THREAD, CLUSTER and ROWS are as in forward.cu. A team is a warp
- * (THREADS_PER_ROW up to 32; it takes 32 / THREADS_PER_ROW * ROWS rows at a time) or one of TEAMS groups of
+ * (THREADS_PER_ROW up to WARP; it takes WARP / THREADS_PER_ROW * ROWS rows at a time) or one of TEAMS groups of
  * THREADS_PER_ROW threads in the block, which take one row each and exchange their sums apart from each other, so
  * that one team's exchange hides behind another's arithmetic.
  *
@@ -51,6 +51,6 @@
  */
 #include "backward_rows.cu"
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_backward(const backward_args args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_backward(const row_args args) {
     rows_of_block(args);
 }

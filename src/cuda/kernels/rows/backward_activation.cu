@@ -14,7 +14,7 @@ static_assert(!ACTIVE || (!AGAIN && !COOPERATIVE && VARIANT == ROWS_PLAIN), "dy 
 struct thread_bias {
     chunk<BIAS_BYTES> held[BIASED ? CHUNKS_PER_THREAD : 1];
 
-    __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
+    __device__ __forceinline__ void load(const row_args &args, const team_state &t) {
         if constexpr (BIASED)
 #pragma unroll
             for (int k = 0; k < CHUNKS_PER_THREAD; k++) {

@@ -67,7 +67,7 @@ struct row_in_ring {
 };
 
 /* Starts the copies of a turn into a slot, or loads them; zeros for what is not there. */
-__device__ __forceinline__ void fetch(const backward_args &args, team_state &t, int turn, int ring_slot,
+__device__ __forceinline__ void fetch(const row_args &args, team_state &t, int turn, int ring_slot,
                                       operands &o) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void fetch(const backward_args &args, team_state &t, 
 }
 
 /* The same of dsum, whose slot is free later; what fetch() started for that turn is of one group with it. */
-__device__ __forceinline__ void fetch_dsum(const backward_args &args, team_state &t, int turn, int ring_slot) {
+__device__ __forceinline__ void fetch_dsum(const row_args &args, team_state &t, int turn, int ring_slot) {
     if constexpr (RING_HAS_DSUM) {
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void take(const team_state &t, int ring_slot, operand
         }
 }
 
-__device__ __forceinline__ void statistics_of(const backward_args &args, team_state &t, int turn,
+__device__ __forceinline__ void statistics_of(const row_args &args, team_state &t, int turn,
                                               stored_mean *mean, stored_rstd *rstd) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ real plus_offset(real w) {
 struct thread_weights {
     chunk<WEIGHT_BYTES> held[AGAIN ? 1 : CHUNKS_PER_THREAD];
 
-    __device__ __forceinline__ void load(const backward_args &args, const team_state &t) {
+    __device__ __forceinline__ void load(const row_args &args, const team_state &t) {
         if constexpr (WEIGHT_TYPE != NONE)
 #pragma unroll
             for (int k = 0; k < CHUNKS_PER_THREAD; k++) {

@@ -75,7 +75,7 @@ __device__ __forceinline__ i64 partial_row() {
 #endif
 
 /* What is left once all rows are done: the sums of this block's columns. */
-__device__ __forceinline__ void write_column_sums(const backward_args &args, const team_state &t,
+__device__ __forceinline__ void write_column_sums(const row_args &args, const team_state &t,
                                                   real (*dweight)[WIDTH], real (*dbias)[WIDTH],
                                                   u32 block_rank) {
     const i64 partial = PARTIAL_ROW(args) * COLS;

@@ -45,7 +45,7 @@ __device__ __forceinline__ void exchange_turns(const team_state &t, cooperative_
 }
 
 /* The saved statistics of a group's row of turn `turn`: addresses made anew take no registers between turns. */
-__device__ __forceinline__ void statistics_of_turn(const backward_args &args, i64 row, int turn,
+__device__ __forceinline__ void statistics_of_turn(const row_args &args, i64 row, int turn,
                                                    stored_mean *mean, stored_rstd *rstd) {
     if (LAYER)
         *mean = load_mean((const char *)args.mean + row * args.mean_stride + turn * args.mean_turn);
@@ -55,13 +55,13 @@ __device__ __forceinline__ void statistics_of_turn(const backward_args &args, i6
 
 /* dsum of the row put out next: asked for a turn before it is used. */
 template <bool THERE> struct held_dsum : no_dsum {
-    __device__ __forceinline__ void ask(const backward_args &, const team_state &, i64, int) {}
+    __device__ __forceinline__ void ask(const row_args &, const team_state &, i64, int) {}
 };
 template <> struct held_dsum<true> {
     enum { AT_ONCE = 1 };
     chunk<DSUM_BYTES> held[CHUNKS_PER_THREAD];
     __device__ __forceinline__ chunk<DSUM_BYTES> at(const team_state &, int k) const { return held[k]; }
-    __device__ __forceinline__ void ask(const backward_args &args, const team_state &t, i64 row, int turn) {
+    __device__ __forceinline__ void ask(const row_args &args, const team_state &t, i64 row, int turn) {
         const dsum_in_memory from = {(const char *)args.dsum + row * args.dsum_stride +
                                          turn * args.dsum_turn + (i64)t.rank * DSUM_BYTES,
                                      true};
@@ -72,7 +72,7 @@ template <> struct held_dsum<true> {
 };
 
 /* The other warps: the sums of the newest row, and the output of an older one. */
-__device__ __forceinline__ void row_turns(const backward_args &args, team_state &t, cooperative_room &room,
+__device__ __forceinline__ void row_turns(const row_args &args, team_state &t, cooperative_room &room,
                                           int member, i64 row) {
     const int turns = t.turns[0];
     operands o, held;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
             copy_async_wait<AHEAD - 1>();
             take(t, newest, o);
             thread_sums(t, row_in_registers{o, 0}, weights, now, sum);
-            store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / 32]));
+            store_warp_sums(t, sum, shared_address(&room.slots[turn & 1][threadIdx.x / WARP]));
             newest = newest + 1 == RING_SLOTS ? 0 : newest + 1;
         }
         barrier(1, ALL_THREADS);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void row_turns(const backward_args &args, team_state 
     write_column_sums(args, t, dweight, dbias, member);
 }
 
-__device__ __forceinline__ void cooperative_rows(const backward_args &args, team_state &t) {
+__device__ __forceinline__ void cooperative_rows(const row_args &args, team_state &t) {
     __shared__ __align__(16) cooperative_room room;
     const i64 group = blockIdx.x / COOPERATING_BLOCKS;
     const int member = blockIdx.x % COOPERATING_BLOCKS;

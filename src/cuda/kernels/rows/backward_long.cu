@@ -11,15 +11,7 @@
  * Constants: KIND COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH WARPS
  * WANT_DWEIGHT WANT_DBIAS X_ACCESS DY_ACCESS DX_ACCESS WEIGHT_ACCESS.
  */
-struct long_args {
-    const void *dy, *x, *mean, *rstd, *weight;
-    void *dx;
-    real *partial_weight, *partial_bias; /* [gridDim.y][COLS] */
-    real *sums;                          /* [rows][PIECES][4]: of g, of g * d, of d */
-    i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
-    const void *dsum; /* as in backward.cu */
-    i64 dsum_stride;
-};
+#include "../arguments/row_args.h"
 
 #include "../common/saved_mean.cu"
 
@@ -31,11 +23,11 @@ constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);
 constexpr bool HAS_DSUM = DSUM_TYPE != NONE;
 constexpr int DSUM_BYTES = WIDTH * bytes_of(DSUM_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = WARPS * WARP;
 constexpr int LONG_PIECE = 8192;
 constexpr int PIECES = ceil_div(COLS, LONG_PIECE);
 
-__device__ __forceinline__ void weights_at(const long_args &args, int chunk_index, real *w) {
+__device__ __forceinline__ void weights_at(const row_long_args &args, int chunk_index, real *w) {
     if constexpr (WEIGHT_TYPE != NONE) {
         auto c = load_chunk<WEIGHT_BYTES, WEIGHT_ACCESS>((const char *)args.weight +
                                                (i64)chunk_index * WEIGHT_BYTES);
@@ -52,16 +44,16 @@ __device__ __forceinline__ void weights_at(const long_args &args, int chunk_inde
     }
 }
 
-__device__ __forceinline__ stored_mean mean_of(const long_args &args, i64 row) {
+__device__ __forceinline__ stored_mean mean_of(const row_long_args &args, i64 row) {
     if constexpr (LAYER)
         return load_mean((const char *)args.mean + row * args.mean_stride);
     else
         return 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const row_long_args args) {
     __shared__ real room[3][WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int first = blockIdx.x * (LONG_PIECE / WIDTH), last = least(first + LONG_PIECE / WIDTH, CHUNKS);
     release_stream();
     wait_for_stream();
@@ -88,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
         }
 #pragma unroll
         for (int j = 0; j < 3; j++) {
-            sum[j] = sum_over_lanes<32>(sum[j], lane);
+            sum[j] = sum_over_lanes<WARP>(sum[j], lane);
             if (lane == 0)
                 room[j][warp] = sum[j];
         }
@@ -104,8 +96,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_sums(const long_ar
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_args args) {
-    const int lane = threadIdx.x % 32;
+extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const row_long_args args) {
+    const int lane = threadIdx.x % WARP;
     const int c = blockIdx.x * THREADS + threadIdx.x;
     const bool has = c < CHUNKS;
     real w[WIDTH], dweight[WIDTH], dbias[WIDTH];
@@ -134,13 +126,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const long_a
         const real rstd =
             load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
         real sum[3] = {0, 0, 0};
-        for (int s = lane; s < PIECES; s += 32)
+        for (int s = lane; s < PIECES; s += WARP)
 #pragma unroll
             for (int j = 0; j < 3; j++)
                 sum[j] += args.sums[(row * PIECES + s) * 4 + j];
 #pragma unroll
         for (int j = 0; j < 3; j++)
-            sum[j] = sum_over_lanes<32>(sum[j], lane);
+            sum[j] = sum_over_lanes<WARP>(sum[j], lane);
         const real delta = LAYER ? rest_of_mean(saved, sum[2] * (real)(1.0 / COLS)) : 0;
         const real back = -delta * rstd;
         const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;

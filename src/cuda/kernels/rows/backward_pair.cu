@@ -11,11 +11,8 @@
 #define PAIRED 1
 #include "backward_rows.cu"
 
-struct pair_args {
-    backward_args of[2];
-};
-
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_backward_pair(const pair_args args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    planish_backward_pair(const row_backward_pair_args args) {
     if (blockIdx.x < args.of[1].place.first_block)
         rows_of_block(args.of[0]);
     else

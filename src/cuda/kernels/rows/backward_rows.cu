@@ -2,31 +2,11 @@
  * A part of backward.cu, backward_pair.cu and ../around/modulated_backward.cu: the arguments of rows, what follows
  * from the constants, and what a block does. What the constants mean is in backward.cu.
  */
+#include "../arguments/row_args.h"
 #include "row_levels.cu"
 
-struct backward_args {
-    const void *dy, *x, *mean, *rstd, *weight;
-    void *dx;
-    real *partial_weight, *partial_bias; /* [gridDim.x / SHARERS][COLS] */
-    void *dweight, *dbias;               /* alone */
-    i64 x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* bytes from row to row */
-    i64 x_turn, dy_turn, dx_turn, mean_turn, rstd_turn; /* from turn to turn of a team */
-    u32 turns, rest; /* of the rows: whole turns, and rows of the last */
-    u32 zero;     /* 0, which the compiler cannot know */
-    u32 alone;    /* no other block has rows */
-    u64 *mail;    /* COOPERATING_BLOCKS > 1: a line for each group */
-    const void *bias; /* with an activation */
-    const void *dsum;
-    i64 dsum_stride, dsum_turn;
-    row_levels levels;
-    i64 row_turn;                           /* rows from turn to turn */
-    i64 x_jump[2], dy_jump[2], dx_jump[2]; /* bytes (row_levels.cu) */
-    i64 x_slice, dy_slice, dx_slice, mean_slice, rstd_slice, weight_slice, bias_slice; /* from slice to slice */
-    i64 dweight_slice, dbias_slice;
-#if PAIRED
-    pair_place place; /* row_levels.cu */
-#endif
-};
+/* As the parts below know them: those that around_backward.cu shares have other arguments there. */
+typedef row_backward_args row_args;
 
 constexpr bool LAYER = KIND == 0;
 constexpr bool WANT_DX = DX_TYPE != NONE;
@@ -40,12 +20,12 @@ constexpr int SHARERS = CLUSTER * COOPERATING_BLOCKS; /* blocks of a row */
 constexpr int SPREAD = THREADS_PER_ROW * SHARERS;
 constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
 constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
-constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
-constexpr int PER_WARP = WITHIN_WARP ? 32 / WARP_LANES : 1;
-constexpr int THREADS = WARPS * 32; /* that hold rows */
-constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
-constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / 32;
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= WARP;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, WARP);
+constexpr int PER_WARP = WITHIN_WARP ? WARP / WARP_LANES : 1;
+constexpr int THREADS = WARPS * WARP; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? WARP : 0);
+constexpr int TEAM_WARPS = WITHIN_WARP ? 1 : THREADS_PER_ROW / WARP;
 constexpr int STEP = PER_WARP * ROWS; /* rows a team takes at a time */
 constexpr int TEAM_COLS = THREADS_PER_ROW * CHUNKS_PER_THREAD * WIDTH;
 constexpr bool RINGED = RING_SLOTS > 0;
@@ -80,9 +60,9 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #include "backward_runs.cu"
 
 /* The rows of a block's slice. */
-__device__ __forceinline__ backward_args of_slice(const backward_args &all) {
+__device__ __forceinline__ row_args of_slice(const row_args &all) {
     const i64 slice = ROW_SLICE(all);
-    backward_args own = all;
+    row_args own = all;
     own.dy = (const char *)all.dy + slice * all.dy_slice;
     own.x = (const char *)all.x + slice * all.x_slice;
     own.mean = (const char *)all.mean + slice * all.mean_slice;
@@ -96,12 +76,12 @@ __device__ __forceinline__ backward_args of_slice(const backward_args &all) {
 }
 
 /* All that a block of the launch does; its rows and its row of partial sums begin where args say. */
-__device__ __forceinline__ void rows_of_block(const backward_args &all) {
+__device__ __forceinline__ void rows_of_block(const row_args &all) {
     const auto &args = own_rows<(SLICED != 0)>(all);
-    const int warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / WARP;
     const u32 block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
     team_state t;
-    t.lane = threadIdx.x % 32;
+    t.lane = threadIdx.x % WARP;
     t.team = warp / TEAM_WARPS;
     t.idle = WITHIN_WARP && t.lane >= PER_WARP * WARP_LANES;
     t.rank = WITHIN_WARP ? t.lane % WARP_LANES : block_rank * THREADS_PER_ROW + threadIdx.x % THREADS_PER_ROW;

@@ -34,7 +34,7 @@ struct thread_columns {
     __device__ __forceinline__ int word(int k) const {
         return k < EACH_WORDS - 1 ? k * COLUMN_LANES + lane : last;
     }
-    __device__ __forceinline__ void start(const backward_args &args) {
+    __device__ __forceinline__ void start(const row_args &args) {
         lane = threadIdx.x % COLUMN_LANES;
         plane = threadIdx.x / COLUMN_LANES;
         last = least((EACH_WORDS - 1) * COLUMN_LANES + lane, ROW_WORDS - 1);
@@ -241,7 +241,7 @@ constexpr bool IN_PIECES = RUNS && __CUDA_ARCH__ >= 900 && TILE_BYTES % 16 == 0 
                            (DENSE & 3) == 3 && X_ACCESS == 16 && DY_ACCESS == 16 &&
                            (!WANT_DX || ((DENSE & 4) && DX_ACCESS == 16));
 
-__device__ __forceinline__ void bring_tiles(const backward_args &args, tile_place &p, int turn,
+__device__ __forceinline__ void bring_tiles(const row_args &args, tile_place &p, int turn,
                                             int ring_slot, u32 byte_barrier) {
     if (IN_PIECES && p.left(args, turn) >= TILE_ROWS) {
         if (threadIdx.x == 0) {
@@ -258,7 +258,7 @@ __device__ __forceinline__ void bring_tiles(const backward_args &args, tile_plac
 
 /* Sends dx of a turn, once all threads have written it. With RING_SLOTS 1 nothing of it is to be read
  * afterwards; else that is waited for in the next turn. */
-__device__ __forceinline__ void send_tile(const backward_args &args, tile_place &p, int turn,
+__device__ __forceinline__ void send_tile(const row_args &args, tile_place &p, int turn,
                                           int ring_slot) {
     const i64 left = p.left(args, turn);
     if (IN_PIECES && left >= TILE_ROWS) {
@@ -280,7 +280,7 @@ __device__ __forceinline__ void send_tile(const backward_args &args, tile_place 
     p.dx += tile_place::dx_rows::turn(args.dx_turn);
 }
 
-__device__ __forceinline__ void runs_of_rows(const backward_args &args, team_state &t, int turns) {
+__device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t, int turns) {
     typedef run_array<WEIGHT_TYPE> weights;
     __shared__ weights weight;
     __shared__ factors_in_shared factors[TILE_ROWS];
@@ -335,7 +335,7 @@ __device__ __forceinline__ void runs_of_rows(const backward_args &args, team_sta
         }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const int local = threadIdx.x / 32 * STEP + u * PER_WARP + t.lane / WARP_LANES;
+            const int local = threadIdx.x / WARP * STEP + u * PER_WARP + t.lane / WARP_LANES;
             real sum[4] = {};
             if (SUMS) {
                 const run_place x(p.x_tile(ring_slot) + local * (COLS * 2), t.rank);

@@ -121,7 +121,7 @@ __device__ __forceinline__ void exchange(const team_state &t, real *sum, u32 roo
         sum_in_warp(t, sum);
         return;
     }
-    const int warp = threadIdx.x / 32 % TEAM_WARPS;
+    const int warp = threadIdx.x / WARP % TEAM_WARPS;
     store_warp_sums(t, sum, room + warp * (int)sizeof(entry));
     barrier(1 + t.team, THREADS_PER_ROW);
     if constexpr (CLUSTER == 1) {

@@ -1,7 +1,7 @@
 /* A part of backward.cu: rows in a warp, a team or a cluster. */
 
 /* Where dsum of row u of a turn is. */
-__device__ __forceinline__ auto dsum_of(const backward_args &args, const team_state &t, int turn,
+__device__ __forceinline__ auto dsum_of(const row_args &args, const team_state &t, int turn,
                                         int ring_slot, int u) {
     if constexpr (!HAS_DSUM)
         return no_dsum{};
@@ -12,7 +12,7 @@ __device__ __forceinline__ auto dsum_of(const backward_args &args, const team_st
 }
 
 /* Turns are the block's: a team without rows takes zeros, so that all meet at the end at once. */
-__device__ __forceinline__ void team_rows(const backward_args &args, team_state &t, i64 row,
+__device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i64 row,
                                           int block_turns, u32 block_rank) {
     __shared__ turn_room rooms[2][WITHIN_WARP ? 1 : TEAMS];
     if (CLUSTER > 1) {

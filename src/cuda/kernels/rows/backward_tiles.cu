@@ -7,7 +7,7 @@
 struct __align__(16) shared_weights {
     real weight[WEIGHT_TYPE == NONE ? 1 : ceil_div(TILE_COLS, 4) * 4];
 
-    __device__ __forceinline__ void load(const backward_args &args) {
+    __device__ __forceinline__ void load(const row_args &args) {
         if constexpr (WEIGHT_TYPE != NONE)
             for (int c = threadIdx.x; c < TILE_COLS; c += THREADS)
                 weight[c] = plus_offset(load_element<WEIGHT_TYPE>(args.weight, c));
@@ -51,12 +51,12 @@ struct tile_place {
     i64 first; /* row of a turn */
     u32 ring;
 
-    __device__ __forceinline__ i64 left(const backward_args &args, int turn) const {
+    __device__ __forceinline__ i64 left(const row_args &args, int turn) const {
         return turn < (int)args.turns ? TILE_ROWS : turn == (int)args.turns ? args.rest - first : 0;
     }
     __device__ __forceinline__ u32 x_tile(int ring_slot) const { return ring + 2 * ring_slot * TILE_ROOM; }
     __device__ __forceinline__ u32 g_tile(int ring_slot) const { return x_tile(ring_slot) + TILE_ROOM; }
-    __device__ __forceinline__ void bring(const backward_args &args, int turn, int ring_slot) {
+    __device__ __forceinline__ void bring(const row_args &args, int turn, int ring_slot) {
         const i64 rows = left(args, turn);
         const i64 row = first + turn * args.row_turn;
         bring_rows<(DENSE & 1) != 0, X_ACCESS>(
@@ -66,27 +66,27 @@ struct tile_place {
         copy_async_commit();
         advance(args);
     }
-    __device__ __forceinline__ void begin(const backward_args &args) {
+    __device__ __forceinline__ void begin(const row_args &args) {
         next_x = (const char *)args.x + x_rows::begin(first, args.x_stride);
         next_g = (const char *)args.dy + g_rows::begin(first, args.dy_stride);
         dx = (char *)args.dx + dx_rows::begin(first, args.dx_stride);
     }
-    __device__ __forceinline__ void advance(const backward_args &args) {
+    __device__ __forceinline__ void advance(const row_args &args) {
         next_x += x_rows::turn(args.x_turn);
         next_g += g_rows::turn(args.dy_turn);
     }
     /* Writes the rows of dx that are there. */
-    __device__ __forceinline__ void send(const backward_args &args, int turn, i64 rows, int ring_slot) const {
+    __device__ __forceinline__ void send(const row_args &args, int turn, i64 rows, int ring_slot) const {
         send_rows<(DENSE & 4) != 0, DX_ACCESS>(
             dx, dx_rows::spacing(args.levels, first + turn * args.row_turn, args.dx_stride, args.dx_jump),
             rows, x_tile(ring_slot));
     }
 };
 
-__device__ __forceinline__ void tiled_rows(const backward_args &args, team_state &t, int turns) {
+__device__ __forceinline__ void tiled_rows(const row_args &args, team_state &t, int turns) {
     __shared__ shared_weights weights;
     const int which = threadIdx.x / TILE_THREADS;
-    const int local = threadIdx.x % TILE_THREADS / 32 * STEP + t.lane / WARP_LANES;
+    const int local = threadIdx.x % TILE_THREADS / WARP * STEP + t.lane / WARP_LANES;
     tile_place p;
     p.first = ((i64)ROW_BLOCK(args) * (THREADS / TILE_THREADS) + which) * TILE_ROWS;
     p.ring = shared_address(dynamic_shared) + which * (2 * RING_SLOTS * TILE_ROOM);

@@ -54,7 +54,7 @@ __device__ __forceinline__ real squares_of(const place &p, centred_row &row) {
 
 /* Of all rows at once, for the rare way is a branch. */
 template <int COUNT>
-__device__ __forceinline__ void find_rstd(const forward_args &args, centred_row *rows,
+__device__ __forceinline__ void find_rstd(const row_args &args, centred_row *rows,
                                           const real *squares) {
     real v[COUNT];
     bool quick = true;

@@ -15,8 +15,8 @@ template <bool MANY> struct places_of {
     const char *x;
     char *y, *mean, *rstd;
 
-    __device__ __forceinline__ const char *x_of(const forward_args &, int) const { return x; } /* of the first */
-    template <int COUNT> __device__ __forceinline__ char *y_of(const forward_args &) const { return y; }
+    __device__ __forceinline__ const char *x_of(const row_args &, int) const { return x; } /* of the first */
+    template <int COUNT> __device__ __forceinline__ char *y_of(const row_args &) const { return y; }
     __device__ __forceinline__ void go_on(i64) {}
 };
 /* LEVELS > 1: x and y are those of row 0. */
@@ -25,10 +25,10 @@ template <> struct places_of<true> {
     char *y, *mean, *rstd;
     i64 row; /* the lane's first */
 
-    __device__ __forceinline__ const char *x_of(const forward_args &args, int u) const {
+    __device__ __forceinline__ const char *x_of(const row_args &args, int u) const {
         return x + row_begin(args.levels, row + u * PER_WARP, args.x_stride, args.x_jump);
     }
-    template <int COUNT> __device__ __forceinline__ row_bases<COUNT> y_of(const forward_args &args) const {
+    template <int COUNT> __device__ __forceinline__ row_bases<COUNT> y_of(const row_args &args) const {
         return bases_of_rows<COUNT>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump);
     }
     __device__ __forceinline__ void go_on(i64 rows) { row += rows; }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_row(const place &p, const char *x, centred_
 }
 
 /* The moments of a row whose squares leave float's range, from memory. */
-__device__ __forceinline__ void scale_row(const forward_args &args, place &p, const char *x,
+__device__ __forceinline__ void scale_row(const row_args &args, place &p, const char *x,
                                           bool there, centred_row &row) {
     const real own = there && !p.idle ? lane_mean(p, x) : 0;
     sum_scaled(p, there && !p.idle, x, own, row.m, args);
@@ -77,7 +77,7 @@ struct centred_rows_held {
 };
 
 template <int COUNT, typename y_rows>
-__device__ __forceinline__ void write_rows(const forward_args &args, const place &p, const affine &early,
+__device__ __forceinline__ void write_rows(const row_args &args, const place &p, const affine &early,
                                            y_rows y, const centred_row *rows) {
     row_output<centred_rows_held, weights_of_columns, y_in_memory, COUNT, CHUNKS_PER_THREAD, WIDTH, 0>(args, p, early,
                                                                                              y, rows);
@@ -85,22 +85,22 @@ __device__ __forceinline__ void write_rows(const forward_args &args, const place
 
 /* Statistics of the warp's COUNT * PER_WARP rows, by lanes in the order of the rows: whole sectors. */
 template <int COUNT>
-__device__ __forceinline__ void write_statistics(const forward_args &args, const row_places &at,
+__device__ __forceinline__ void write_statistics(const row_args &args, const row_places &at,
                                                  const centred_row *rows, i64 left) {
     constexpr int ALL = COUNT * PER_WARP;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int piece = 0; piece < ALL; piece += 32) {
+    for (int piece = 0; piece < ALL; piece += WARP) {
         const int row = piece + lane;
         real mean = 0, rstd = 0;
 #pragma unroll
         for (int u = 0; u < COUNT; u++) {
             const int behind = row - u * PER_WARP; /* the first of these */
-            if (u * PER_WARP >= piece + 32 || (u + 1) * PER_WARP <= piece)
+            if (u * PER_WARP >= piece + WARP || (u + 1) * PER_WARP <= piece)
                 continue;
             const row_moments &m = rows[u].m;
-            const real a = from_lane(m.pivot + m.delta, behind * WARP_LANES & 31);
-            const real b = from_lane(m.rstd, behind * WARP_LANES & 31);
+            const real a = from_lane(m.pivot + m.delta, behind * WARP_LANES & (WARP - 1));
+            const real b = from_lane(m.rstd, behind * WARP_LANES & (WARP - 1));
             mean = behind >= 0 ? a : mean;
             rstd = behind >= 0 ? b : rstd;
         }
@@ -114,7 +114,7 @@ __device__ __forceinline__ void write_statistics(const forward_args &args, const
 /* COUNT rows of each lane, of the warp's `left`; of a lane whose rows are not `there`, nothing but the
  * exchanges. False, and nothing is done, where one of several leaves float's range. */
 template <int COUNT>
-__device__ __forceinline__ bool take_rows(const forward_args &args, place &p, const affine &early,
+__device__ __forceinline__ bool take_rows(const row_args &args, place &p, const affine &early,
                                           const row_places &at, bool there, i64 left) {
     centred_row rows[COUNT];
     real sums[COUNT];
@@ -160,7 +160,7 @@ __device__ __forceinline__ bool take_rows(const forward_args &args, place &p, co
     return true;
 }
 
-__device__ __forceinline__ void centred_rows(const forward_args &args, place &p) {
+__device__ __forceinline__ void centred_rows(const row_args &args, place &p) {
     i64 first = ((i64)ROW_BLOCK(args) * WARPS + p.warp) * STEP; /* of the warp */
     const i64 row = first + p.lane / WARP_LANES;
     row_places at = {(const char *)args.x + (LEVELLED ? 0 : row * args.x_stride) + (i64)p.rank * X_BYTES,

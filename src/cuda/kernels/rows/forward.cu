@@ -3,8 +3,8 @@
  * one write of y. Mapping of elements to threads depends on COLS and the dtypes alone, so a row's
  * result depends on nothing but the row. Knows nothing of strides inside a row.
  *
- * A row is cut into chunks of WIDTH elements. THREADS_PER_ROW threads share a row: up to 32, then a warp is a
- * team that takes 32 / THREADS_PER_ROW * ROWS rows at a time; or whole warps, then the block is the team and
+ * A row is cut into chunks of WIDTH elements. THREADS_PER_ROW threads share a row: up to WARP, then a warp is a
+ * team that takes WARP / THREADS_PER_ROW * ROWS rows at a time; or whole warps, then the block is the team and
  * takes one. CLUSTER blocks share a row where one does not hold it. Thread `rank` of the THREADS_PER_ROW *
  * CLUSTER holds chunks rank, rank + THREADS_PER_ROW * CLUSTER, ...: CHUNKS_PER_THREAD of them.
  *
@@ -45,7 +45,7 @@
  */
 #include "forward_rows.cu"
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_forward(const forward_args args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_forward(const row_args args) {
     if constexpr (EARLY == EARLY_TO_L1) {
         constexpr int WEIGHTS = WEIGHT_TYPE == NONE ? 0 : COLS * bytes_of(WEIGHT_TYPE);
         constexpr int BIASES = BIAS_TYPE == NONE ? 0 : COLS * bytes_of(BIAS_TYPE);
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS) planish_fo
         if constexpr (WITHIN_WARP) {
             rows_of_block(args);
         } else {
-            const forward_args own = args; /* fewer registers than from the parameters */
+            const row_args own = args; /* fewer registers than from the parameters */
             rows_of_block(own);
         }
         copy_async_wait<0>();

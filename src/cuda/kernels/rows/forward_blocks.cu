@@ -1,6 +1,6 @@
 /* A part of forward.cu: rows in a warp, a block or a cluster. */
 
-__device__ __forceinline__ void block_rows(const forward_args &args, place &p) {
+__device__ __forceinline__ void block_rows(const row_args &args, place &p) {
     const i64 team = WITHIN_WARP ? (i64)ROW_BLOCK(args) * WARPS + p.warp : ROW_BLOCK(args) / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
     i64 row = unit_row + (WITHIN_WARP ? p.lane / WARP_LANES : 0); /* this thread's */

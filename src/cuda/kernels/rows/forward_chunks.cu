@@ -28,7 +28,7 @@ __device__ __forceinline__ int first_channel_of(i64 row) {
 }
 
 /* Starts the copies of the next turn's rows to shared memory; zeros for what is not there. */
-__device__ __forceinline__ void fill(const forward_args &args, place &p, int ring_slot) {
+__device__ __forceinline__ void fill(const row_args &args, place &p, int ring_slot) {
 #pragma unroll
     for (int u = 0; u < ROWS; u++) {
         bool there = !p.idle && p.next_row + u * PER_WARP < args.rows;

@@ -12,11 +12,11 @@ constexpr int SPREAD = THREADS_PER_ROW * CLUSTER * COOPERATING_BLOCKS;
 constexpr bool COOPERATIVE = COOPERATING_BLOCKS > 1;
 constexpr bool GROUPED = GROUPS > 0;
 constexpr bool RAGGED = CHUNKS_PER_THREAD * SPREAD != CHUNKS;
-constexpr bool WITHIN_WARP = THREADS_PER_ROW <= 32;
-constexpr int WARP_LANES = least(THREADS_PER_ROW, 32);
-constexpr int PER_WARP = 32 / WARP_LANES;
-constexpr int THREADS = WARPS * 32; /* that hold rows */
-constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? 32 : 0);
+constexpr bool WITHIN_WARP = THREADS_PER_ROW <= WARP;
+constexpr int WARP_LANES = least(THREADS_PER_ROW, WARP);
+constexpr int PER_WARP = WARP / WARP_LANES;
+constexpr int THREADS = WARPS * WARP; /* that hold rows */
+constexpr int ALL_THREADS = THREADS + (COOPERATIVE ? WARP : 0);
 constexpr int STEP = WITHIN_WARP ? PER_WARP * ROWS : ROWS; /* rows a team takes at a time */
 constexpr bool HELD_EARLY = EARLY == EARLY_IN_REGISTERS;
 constexpr bool COPIES =

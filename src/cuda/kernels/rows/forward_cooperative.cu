@@ -28,15 +28,15 @@ __device__ __forceinline__ void merge_mail(const place &p, cooperative_mail &m, 
             first = from_lane(v[0], 0);
         if (there && LAYER) {
             total d = v[0] - first;
-            shift(SCALED ? d * scale : d, elements_of_block(e * 32 + p.lane), v[1], v[2]);
+            shift(SCALED ? d * scale : d, elements_of_block(e * WARP + p.lane), v[1], v[2]);
         }
         a += v[1];
         b += v[2];
     }
     pivot = (real)first;
-    b = sum_over_lanes<32>(b, p.lane);
+    b = sum_over_lanes<WARP>(b, p.lane);
     if (LAYER)
-        a = sum_over_lanes<32>(a, p.lane);
+        a = sum_over_lanes<WARP>(a, p.lane);
 }
 
 /* Merges a block's warps and sends the result to the group. */
@@ -44,7 +44,7 @@ template <bool SCALED>
 __device__ __forceinline__ void send_block(const place &p, const entry *slots, u64 *line, i64 turn,
                                            real scale) {
     real pivot;
-    total v[3], count = RAGGED ? p.warp_count : (total)(32 * CHUNKS_PER_THREAD * WIDTH);
+    total v[3], count = RAGGED ? p.warp_count : (total)(WARP * CHUNKS_PER_THREAD * WIDTH);
     merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, v[1], v[2]);
     v[0] = pivot;
     if (p.lane == 0)
@@ -52,7 +52,7 @@ __device__ __forceinline__ void send_block(const place &p, const entry *slots, u
 }
 
 /* The extra warp: the moments of the rows whose output is next, and the sums of the newest row. */
-__device__ __forceinline__ void exchange_turns(const forward_args &args, place &p, cooperative_room &room,
+__device__ __forceinline__ void exchange_turns(const row_args &args, place &p, cooperative_room &room,
                                                u64 *line, int turns) {
     cooperative_mail m;
     for (int t = 0; t < turns + DELAY; t++) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void sum_slot(const place &p, const row_reader &r, re
 }
 
 /* The other warps: the sums of the newest row, and the output of an older one. */
-__device__ __forceinline__ void row_turns(const forward_args &args, place &p, cooperative_room &room,
+__device__ __forceinline__ void row_turns(const row_args &args, place &p, cooperative_room &room,
                                           i64 row, int turns) {
     char *y = (char *)args.y + row * args.y_stride + (i64)p.rank * Y_BYTES;
     int newest = 0, next = AHEAD % most(RING_SLOTS, 1); /* slots; the next is that of the row put out */
@@ -151,7 +151,7 @@ __device__ __forceinline__ void row_turns(const forward_args &args, place &p, co
     }
 }
 
-__device__ __forceinline__ void cooperative_rows(const forward_args &args, place &p) {
+__device__ __forceinline__ void cooperative_rows(const row_args &args, place &p) {
     __shared__ cooperative_room room;
     const i64 group = blockIdx.x / COOPERATING_BLOCKS, groups = gridDim.x / COOPERATING_BLOCKS;
     const int turns = group < args.rows ? (int)((args.rows - group + groups - 1) / groups) : 0;

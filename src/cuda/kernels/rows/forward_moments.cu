@@ -6,13 +6,13 @@ struct row_moments {
 };
 
 /* Whether a row's squares, which add up to b, leave float's range. */
-__device__ __forceinline__ int leaves_range(total b, const forward_args &args) {
+__device__ __forceinline__ int leaves_range(total b, const row_args &args) {
     return !(b < 1e36f) ? 1 : args.eps_is_small && b < 1e-28f ? -1 : 0;
 }
 
 /* The moments of a row from its sums about a pivot. */
 __device__ __forceinline__ row_moments moments_from(real pivot, total a, total b,
-                                                    const forward_args &args) {
+                                                    const row_args &args) {
     total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
     total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
     row_moments m = {pivot, (real)delta,
@@ -31,7 +31,7 @@ __device__ __forceinline__ real scale_of(const row_moments &m) {
 
 /* The same from sums of scaled values. */
 __device__ __forceinline__ void correct_moments(row_moments &m, total a, total b,
-                                                const forward_args &args) {
+                                                const row_args &args) {
     double back = m.beyond > 0 ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
     double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
     m.delta = LAYER ? (real)(wide * back) : 0;
@@ -59,7 +59,7 @@ __device__ __forceinline__ const again &begun(const arguments &, const place &, 
  * row. */
 template <typename again>
 __device__ __forceinline__ void sum_scaled(place &p, bool there, const again &x, real own,
-                                           row_moments &m, const forward_args &args) {
+                                           row_moments &m, const row_args &args) {
     const real scale = scale_of(m);
     real pivot = own;
     total a = 0, b = 0;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void sum_scaled(place &p, bool there, const again &x,
 /* The moments of a row that chunk_again gives of x. */
 template <typename again>
 __device__ __forceinline__ row_moments moments_of(place &p, row_reader &r, const again &x,
-                                                  const forward_args &args) {
+                                                  const row_args &args) {
     const real own = thread_pivot(p, r);
     real pivot = own;
     total a = 0, b = 0;

@@ -1,12 +1,12 @@
 /* A part of forward.cu: the statistics, weight and bias, and the output of a team's rows. */
 
-__device__ __forceinline__ void save_moments(const forward_args &args, i64 row, const row_moments &m) {
+__device__ __forceinline__ void save_moments(const row_args &args, i64 row, const row_moments &m) {
     store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
     store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
 }
 
 /* Weight and bias of chunk k of a row that is a group of channels. */
-__device__ __forceinline__ void load_channels(const forward_args &args, const place &p, int k,
+__device__ __forceinline__ void load_channels(const row_args &args, const place &p, int k,
                                               int first_channel, real *scale, real *offset) {
     const int column = (p.rank + k * SPREAD) * WIDTH;
 #pragma unroll
@@ -29,7 +29,7 @@ struct affine {
     chunk<BIAS_BYTES> bias[HELD_EARLY ? CHUNKS_PER_THREAD : 1];
 };
 
-__device__ __forceinline__ void load_affine(const forward_args &args, const place &p, int k,
+__device__ __forceinline__ void load_affine(const row_args &args, const place &p, int k,
                                             chunk<WEIGHT_BYTES> &weight, chunk<BIAS_BYTES> &bias) {
     if (GROUPED) /* a row has its own */
         return;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_affine(const forward_args &args, const plac
 }
 
 /* What chunk k is multiplied by, and what is added to it; not of rows that have their own. */
-__device__ __forceinline__ void affine_of(const forward_args &args, const place &p,
+__device__ __forceinline__ void affine_of(const row_args &args, const place &p,
                                           const affine &early, int k, real *scale, real *offset) {
     chunk<WEIGHT_BYTES> weight = early.weight[HELD_EARLY ? k : 0];
     chunk<BIAS_BYTES> bias = early.bias[HELD_EARLY ? k : 0];
@@ -56,23 +56,23 @@ __device__ __forceinline__ void affine_of(const forward_args &args, const place 
 
 /* Weight and bias of the thread's columns. */
 struct weights_of_columns {
-    __device__ __forceinline__ static void take(const forward_args &args, const place &p,
+    __device__ __forceinline__ static void take(const row_args &args, const place &p,
                                                 const affine &early, int k, real *scale, real *offset) {
         affine_of(args, p, early, k, scale, offset);
     }
     template <typename... row_state>
-    __device__ __forceinline__ static void take_in(const forward_args &, const place &, int, int, real *,
+    __device__ __forceinline__ static void take_in(const row_args &, const place &, int, int, real *,
                                                    real *, const row_state *...) {}
 };
 
 /* Of rows that may be groups of channels: then each row's own. */
 struct weights_of_rows {
-    __device__ __forceinline__ static void take(const forward_args &args, const place &p,
+    __device__ __forceinline__ static void take(const row_args &args, const place &p,
                                                 const affine &early, int k, real *scale, real *offset) {
         if (!GROUPED)
             affine_of(args, p, early, k, scale, offset);
     }
-    __device__ __forceinline__ static void take_in(const forward_args &args, const place &p, int u, int k,
+    __device__ __forceinline__ static void take_in(const row_args &args, const place &p, int u, int k,
                                                    real *scale, real *offset, const row_reader *reader,
                                                    const row_moments *) {
         if constexpr (GROUPED)
@@ -83,13 +83,13 @@ struct weights_of_rows {
 /* Rows of y in memory, from the thread's first chunk on. */
 struct y_in_memory {
     __device__ __forceinline__ static bool has(const place &p, int k) { return !p.idle && p.has(k); }
-    __device__ __forceinline__ static void put(const forward_args &args, const place &, char *y, int u,
+    __device__ __forceinline__ static void put(const row_args &args, const place &, char *y, int u,
                                                int k, const real *out) {
         store_chunk<Y_BYTES, Y_ACCESS>(y + u * (PER_WARP * args.y_stride) + k * (SPREAD * Y_BYTES),
                                        pack<Y_TYPE, WIDTH>(out));
     }
     template <int COUNT>
-    __device__ __forceinline__ static void put(const forward_args &, const place &, const row_bases<COUNT> &y,
+    __device__ __forceinline__ static void put(const row_args &, const place &, const row_bases<COUNT> &y,
                                                int u, int k, const real *out) {
         store_chunk<Y_BYTES, Y_ACCESS>(y.at[u] + k * (SPREAD * Y_BYTES), pack<Y_TYPE, WIDTH>(out));
     }
@@ -112,7 +112,7 @@ struct rows_held {
 
 /* The output of a team's rows. */
 template <typename y_rows>
-__device__ __forceinline__ void apply(const forward_args &args, const place &p, const y_rows &y,
+__device__ __forceinline__ void apply(const row_args &args, const place &p, const y_rows &y,
                                       const affine &early, const row_reader *reader,
                                       const row_moments *moments) {
     row_output<rows_held, weights_of_rows, y_in_memory, ROWS, CHUNKS_PER_THREAD, WIDTH, UNROLL>(args, p, early, y,

@@ -2,25 +2,11 @@
  * A part of forward.cu, forward_pair.cu and ../around/modulated_forward.cu: the arguments of rows, and what a
  * block does with them. What the constants mean is in forward.cu.
  */
+#include "../arguments/row_args.h"
 #include "row_levels.cu"
 
-struct forward_args {
-    const void *x, *weight, *bias;
-    void *y, *mean, *rstd;
-    i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* bytes from row to row */
-    i64 row_turn, x_turn, y_turn; /* from turn to turn of a team */
-    double eps;
-    float eps_rounded;
-    u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
-    u32 zero;         /* 0, which the compiler cannot know */
-    u64 *mail;        /* COOPERATING_BLOCKS > 1: two lines for each group */
-    row_levels levels;
-    i64 x_jump[2], y_jump[2];                                     /* bytes (row_levels.cu) */
-    i64 x_slice, weight_slice, bias_slice, y_slice, mean_slice, rstd_slice; /* from slice to slice */
-#if PAIRED
-    pair_place place; /* row_levels.cu */
-#endif
-};
+/* As the parts below know them: those that around_forward.cu shares have other arguments there. */
+typedef row_forward_args row_args;
 
 #include "forward_constants.cu"
 #include "../common/fusion.cu"
@@ -40,9 +26,9 @@ struct forward_args {
 #include "forward_runs.cu"
 
 /* The rows of a block's slice. */
-__device__ __forceinline__ forward_args of_slice(const forward_args &all) {
+__device__ __forceinline__ row_args of_slice(const row_args &all) {
     const i64 slice = ROW_SLICE(all);
-    forward_args own = all;
+    row_args own = all;
     own.x = (const char *)all.x + slice * all.x_slice;
     own.weight = (const char *)all.weight + slice * all.weight_slice;
     own.bias = (const char *)all.bias + slice * all.bias_slice;
@@ -53,7 +39,7 @@ __device__ __forceinline__ forward_args of_slice(const forward_args &all) {
 }
 
 /* All that a block of the launch does; its rows begin where args say. */
-__device__ __forceinline__ void rows_of_block(const forward_args &all) {
+__device__ __forceinline__ void rows_of_block(const row_args &all) {
     const auto &args = own_rows<(SLICED != 0)>(all);
     __shared__ entry slots[2][WITHIN_WARP ? 1 : WARPS], block_slots[2][CLUSTER];
     __shared__ u64 byte_barriers[2];

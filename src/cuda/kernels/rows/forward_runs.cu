@@ -22,7 +22,7 @@ struct affine_runs {
     }
 };
 
-__device__ __forceinline__ void forget_run(const forward_args &args, u32 *word) {
+__device__ __forceinline__ void forget_run(const row_args &args, u32 *word) {
     if (HELD_AS_WORDS)
 #pragma unroll
         for (int j = 0; j < RUN; j++)
@@ -38,7 +38,7 @@ __device__ __forceinline__ void centred_elements(const u32 *word, const row_mome
 }
 
 /* The moments of a row whose squares leave float's range, from memory. */
-__device__ __forceinline__ void scale_run(const forward_args &args, place &p, i64 row,
+__device__ __forceinline__ void scale_run(const row_args &args, place &p, i64 row,
                                           row_moments &m) {
     const char *x = begun(args, p, row);
     const bool there = row < args.rows;
@@ -46,12 +46,12 @@ __device__ __forceinline__ void scale_run(const forward_args &args, place &p, i6
 }
 
 struct weights_of_run {
-    __device__ __forceinline__ static void take(const forward_args &, const place &p,
+    __device__ __forceinline__ static void take(const row_args &, const place &p,
                                                 const affine_runs &columns, int j, real *scale,
                                                 real *offset) {
         columns.take(p.rank, j, scale, offset);
     }
-    __device__ __forceinline__ static void take_in(const forward_args &, const place &, int, int, real *,
+    __device__ __forceinline__ static void take_in(const row_args &, const place &, int, int, real *,
                                                    real *, const u32 *, const real *, const row_moments *) {}
 };
 
@@ -76,14 +76,14 @@ struct run_held {
 /* Words of y in the place of those of x. */
 struct y_in_words {
     __device__ __forceinline__ static bool has(const place &, int) { return true; }
-    __device__ __forceinline__ static void put(const forward_args &, const place &, u32 *word, int, int j,
+    __device__ __forceinline__ static void put(const row_args &, const place &, u32 *word, int, int j,
                                                const real *out) {
         word[j] = pack<Y_TYPE, 2>(out).word[0];
     }
 };
 
 /* Row `row` in shared memory becomes its output. */
-__device__ __forceinline__ row_moments take_run(const forward_args &args, place &p,
+__device__ __forceinline__ row_moments take_run(const row_args &args, place &p,
                                                 const affine_runs &columns, const run_place &run,
                                                 i64 row) {
     u32 word[RUN];
@@ -117,7 +117,7 @@ __device__ __forceinline__ row_moments take_run(const forward_args &args, place 
 }
 
 /* The rows of a tile, of which the first is `first`. */
-__device__ __forceinline__ void runs_of_tile(const forward_args &args, place &p,
+__device__ __forceinline__ void runs_of_tile(const row_args &args, place &p,
                                              const affine_runs &columns, u32 tile, i64 first) {
 #pragma unroll 1
     for (int u = 0; u < ROWS; u++) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ void runs_of_tile(const forward_args &args, place &p,
     }
 }
 
-__device__ __forceinline__ void runs_of_rows(const forward_args &args, place &p) {
+__device__ __forceinline__ void runs_of_rows(const row_args &args, place &p) {
     typedef run_array<WEIGHT_TYPE> weights;
     typedef run_array<BIAS_TYPE> biases;
     __shared__ weights weight;

@@ -47,9 +47,9 @@ __device__ __forceinline__ void chunk_sums(const any_chunk &c, bool has, real pi
 
 /* Elements that one warp of the row holds. */
 __device__ __forceinline__ total elements_of_warp(int e) {
-    int left = CHUNKS - (CHUNKS_PER_THREAD - 1) * SPREAD - e * 32; /* only the last chunks can be missing */
-    return (total)(WIDTH * (32 * (CHUNKS_PER_THREAD - 1) +
-                            (left < 0 ? 0 : left > 32 ? 32 : left)));
+    int left = CHUNKS - (CHUNKS_PER_THREAD - 1) * SPREAD - e * WARP; /* only the last chunks can be missing */
+    return (total)(WIDTH * (WARP * (CHUNKS_PER_THREAD - 1) +
+                            (left < 0 ? 0 : left > WARP ? WARP : left)));
 }
 
 /* Elements that one block of the row holds. */
@@ -70,7 +70,7 @@ __device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
 template <bool SCALED, int COUNT>
 __device__ __forceinline__ void merge_entries(const place &p, const entry *slots, total count,
                                               real &pivot, real scale, total &a, total &b) {
-    static_assert(COUNT <= 32, "an entry for each lane");
+    static_assert(COUNT <= WARP, "an entry for each lane");
     constexpr int TREE = COUNT > 1 ? 2 * power_of_two_up_to(COUNT - 1) : 1;
     const total first = slots[0].value[0];
     a = b = 0;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void merge_entries(const place &p, const entry *slots
  * them may have met an outlier, and far from the mean f32 totals lose digits. */
 __device__ __forceinline__ real warp_pivot(const place &p, real own) {
     constexpr int APART = WARP_LANES / 3;
-    const int first = WARP_LANES == 32 ? 0 : p.lane - p.lane % WARP_LANES;
+    const int first = WARP_LANES == WARP ? 0 : p.lane - p.lane % WARP_LANES;
     const real a = from_lane(own, first);
     if constexpr (sizeof(total) == 4 && WARP_LANES >= 8) {
         const real b = from_lane(own, first + APART), c = from_lane(own, first + 2 * APART);
@@ -127,7 +127,7 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
         if (p.lane == 0)
             slots[p.warp] = {{(total)pivot, a, b, 0}};
         __syncthreads();
-        total count = RAGGED ? p.warp_count : (total)(32 * CHUNKS_PER_THREAD * WIDTH);
+        total count = RAGGED ? p.warp_count : (total)(WARP * CHUNKS_PER_THREAD * WIDTH);
         merge_entries<SCALED, WARPS>(p, slots, count, pivot, scale, a, b);
     }
     if constexpr (CLUSTER > 1) {
@@ -150,8 +150,8 @@ __device__ __forceinline__ void merge(place &p, real &pivot, real scale, total &
 /* A thread's place, which sends its sums through these. */
 __device__ __forceinline__ void place_of_thread(place &p, entry (*slots)[WARPS],
                                                 entry (*block_slots)[CLUSTER], u64 *byte_barriers) {
-    p.lane = threadIdx.x % 32;
-    p.warp = threadIdx.x / 32;
+    p.lane = threadIdx.x % WARP;
+    p.warp = threadIdx.x / WARP;
     p.block_rank = COOPERATIVE ? blockIdx.x % COOPERATING_BLOCKS : CLUSTER > 1 ? cluster_rank() : 0;
     p.rank = WITHIN_WARP ? p.lane % WARP_LANES : p.block_rank * THREADS_PER_ROW + threadIdx.x;
     p.idle = WITHIN_WARP && p.lane >= PER_WARP * WARP_LANES;

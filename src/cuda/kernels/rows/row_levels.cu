@@ -19,15 +19,6 @@
  */
 constexpr bool LEVELLED = LEVELS > 1;
 
-/* r / n is the high word of r * multiplier, shifted. */
-struct row_divisor {
-    u32 multiplier, shift;
-};
-
-struct row_levels {
-    row_divisor rows[2]; /* of the last axis, of the last two */
-};
-
 __device__ __forceinline__ i64 row_quotient(const row_divisor &d, i64 row) {
     return (u32)((u64)(u32)row * d.multiplier >> 32) >> d.shift;
 }
@@ -104,10 +95,6 @@ template <bool CUT, typename arguments> __device__ __forceinline__ decltype(auto
  * argument that a function does not look at changes machine code, too.
  */
 #if PAIRED
-/* Where a set's blocks are in the launch. */
-struct pair_place {
-    u32 first_block, slices;
-};
 __device__ __forceinline__ u32 block_of_set(const pair_place &place) { return blockIdx.x - place.first_block; }
 #define ROW_SLICE(args) (block_of_set((args).place) % (args).place.slices)
 #define ROW_BLOCK(args) (block_of_set((args).place) / (SLICED ? (args).place.slices : 1))

@@ -9,17 +9,17 @@
  */
 constexpr bool TILED = VARIANT != ROWS_PLAIN;
 constexpr int TILE_COLS = TILED ? COLS : 8;
-constexpr int TILE_THREADS = STEP % 8 == 0 && VARIANT == ROWS_TILED ? 32 : THREADS;
-constexpr int TILE_ROWS = TILED ? TILE_THREADS / 32 * STEP : 8;
+constexpr int TILE_THREADS = STEP % 8 == 0 && VARIANT == ROWS_TILED ? WARP : THREADS;
+constexpr int TILE_ROWS = TILED ? TILE_THREADS / WARP * STEP : 8;
 constexpr int TILE_BYTES = TILE_ROWS * TILE_COLS * 2;
 constexpr int TILE_STEP = TILE_THREADS * 16; /* bytes that a tile's threads move at once */
 constexpr int STEPS = TILE_BYTES / TILE_STEP;
-constexpr int STEPS_AT_ONCE = TILE_THREADS == 32 || VARIANT == ROWS_IN_RUNS ? most(STEPS, 1) : 4;
+constexpr int STEPS_AT_ONCE = TILE_THREADS == WARP || VARIANT == ROWS_IN_RUNS ? most(STEPS, 1) : 4;
 constexpr int ROW_CHUNKS = TILE_COLS / WIDTH, TILE_CHUNKS = TILE_ROWS * ROW_CHUNKS;
 constexpr int CHUNK_BYTES = WIDTH * 2;
 
 __device__ __forceinline__ void tile_barrier() {
-    if (TILE_THREADS == 32)
+    if (TILE_THREADS == WARP)
         __syncwarp();
     else
         __syncthreads();

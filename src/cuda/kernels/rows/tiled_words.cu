@@ -9,7 +9,7 @@
 struct __align__(16) affine_columns {
     real scale[ceil_div(TILE_COLS, 4) * 4], offset[TILE_COLS];
 
-    __device__ __forceinline__ void load(const forward_args &args) {
+    __device__ __forceinline__ void load(const row_args &args) {
         for (int c = threadIdx.x; c < TILE_COLS; c += THREADS) {
             scale[c] = WEIGHT_TYPE == NONE ? 1 : plus_offset(load_element<WEIGHT_TYPE>(args.weight, c));
             offset[c] = BIAS_TYPE == NONE ? 0 : load_element<BIAS_TYPE>(args.bias, c);
@@ -19,7 +19,7 @@ struct __align__(16) affine_columns {
 
 /* Of the thread's chunks; a chunk that it has not takes those of its first. */
 struct weights_in_tile {
-    __device__ __forceinline__ static void take(const forward_args &, const place &p,
+    __device__ __forceinline__ static void take(const row_args &, const place &p,
                                                 const affine_columns &columns, int k, real *scale,
                                                 real *offset) {
 #pragma unroll
@@ -29,14 +29,14 @@ struct weights_in_tile {
             offset[i] = columns.offset[column];
         }
     }
-    __device__ __forceinline__ static void take_in(const forward_args &, const place &, int, int, real *,
+    __device__ __forceinline__ static void take_in(const row_args &, const place &, int, int, real *,
                                                    real *, const centred_row *) {}
 };
 
 /* A row of y, which goes to the place of x when all of it is made. */
 struct y_in_tile {
     __device__ __forceinline__ static bool has(const place &, int) { return true; }
-    __device__ __forceinline__ static void put(const forward_args &, const place &, centred_row *y, int,
+    __device__ __forceinline__ static void put(const row_args &, const place &, centred_row *y, int,
                                                int k, const real *out) {
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
@@ -46,7 +46,7 @@ struct y_in_tile {
 
 /* A row in shared memory becomes its output. `at` is this thread's first chunk of it, `x` the same in
  * memory. */
-__device__ __forceinline__ row_moments take_row(const forward_args &args, place &p,
+__device__ __forceinline__ row_moments take_row(const row_args &args, place &p,
                                                 const affine_columns &columns, const char *x,
                                                 bool there, u32 at) {
     centred_row row;
@@ -79,11 +79,11 @@ __device__ __forceinline__ row_moments take_row(const forward_args &args, place 
 }
 
 /* The rows of a tile, of which the first is `first`. */
-__device__ __forceinline__ void take_tile(const forward_args &args, place &p,
+__device__ __forceinline__ void take_tile(const row_args &args, place &p,
                                           const affine_columns &columns, i64 first, u32 tile) {
 #pragma unroll 1
     for (int u = 0; u < ROWS; u++) {
-        const int local = threadIdx.x % TILE_THREADS / 32 * STEP + u * PER_WARP + p.lane / WARP_LANES;
+        const int local = threadIdx.x % TILE_THREADS / WARP * STEP + u * PER_WARP + p.lane / WARP_LANES;
         const i64 row = first + local;
         const bool there = row < args.rows;
         const char *x = begun(args, p, row);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void take_tile(const forward_args &args, place &p,
     }
 }
 
-__device__ __forceinline__ void tiled_rows(const forward_args &args, place &p) {
+__device__ __forceinline__ void tiled_rows(const row_args &args, place &p) {
     __shared__ affine_columns columns;
     const int which = threadIdx.x / TILE_THREADS;
     const u32 tile = shared_address(dynamic_shared) + which * TILE_BYTES;
