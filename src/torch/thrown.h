@@ -10,6 +10,6 @@
 
 /* Throws what became of a run, in the words of a Python function's arguments: without the struct of
  * the C API that holds them. */
-void throw_unless_ok(planish_status status, const char *text);
+void throw_status(planish_status status, const char *text);
 
 #endif

@@ -22,6 +22,7 @@ enum {
 };
 constexpr int TYPES[ROLE_COUNT] = {}, ACCESSES[ROLE_COUNT] = {};
 #define REAL_DOUBLE 0
+constexpr int WARP = 32;
 /* In this order: */
 #include "vocabulary.inc"
 

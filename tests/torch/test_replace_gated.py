@@ -117,7 +117,7 @@ def test_a_gated_norm_is_composed_or_gives_something_else(name: str, dtype: torc
     assert type(norm) is not cls and isinstance(norm, cls)
     ours = steps(norm, x, gate)
     y: Tensor = norm(x, gate)
-    assert type(y.grad_fn).__name__ == "_StagedBackward"  # one node: norm and gate together
+    assert type(y.grad_fn).__name__ == "NormForwardBackward"  # one node: norm and gate together
     assert ours[0].dtype == theirs[0].dtype
     if dtype != torch.float32:  # the class's own order: bit by bit but for neighbours
         share = float((ours[0] != theirs[0]).double().mean())

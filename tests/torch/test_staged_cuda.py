@@ -8,7 +8,7 @@ from test_staged_values import CASES, FORWARD, composed, is_fused, near, results
 
 import planish
 import torch
-from planish import _arguments, _asked, _staged_composite
+from planish import _arguments, _asked, _formulas
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU that torch can use", allow_module_level=True)
@@ -60,8 +60,8 @@ def test_a_mask_is_another_on_a_gpu() -> None:
     total = planish.add_layer_norm(x, zeros, dropout_p=0.3)[1]
     if calls.on_planish(FORWARD) == 0:
         pytest.skip("the library has no kernel for dropout on this GPU")
-    assert torch.equal(total != 0, _staged_composite.keep_of(rng, x.shape, 0.3))
-    assert torch.equal(total.cpu() != 0, _staged_composite.keep_of(rng.cpu(), x.shape, 0.3))
+    assert torch.equal(total != 0, _formulas.keep_of(rng, x.shape, 0.3))
+    assert torch.equal(total.cpu() != 0, _formulas.keep_of(rng.cpu(), x.shape, 0.3))
     (dx,) = torch.autograd.grad(total.sum(), x)
     assert torch.equal(dx, total)
 

@@ -17,7 +17,8 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 import planish
 import torch
-from planish import _ops
+from planish import _call, _ops
+from planish._formulas import Given
 from torch import Tensor, nn
 
 Function = Callable[[Tensor], Tensor]
@@ -234,13 +235,13 @@ def test_expanded_weights_raise_or_are_wrong() -> None:
 
 def test_an_operator_called_by_itself_has_silent_tangents() -> None:
     x, v = inputs((3, 4))
-    call = lambda t: _ops.forward(t, None, None, [1], [1], EPS, False, True)[0]  # noqa: E731
+    call = lambda t: _ops.plain_forward(t, None, None, [1], [1], EPS, False)[0]  # noqa: E731
     with pytest.raises(NotImplementedError, match=r"norm_forward.*forward-mode"):
         jvp(call, (x,), (v,))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, v)
         with pytest.raises(NotImplementedError, match=r"norm_statistics.*forward-mode"):
-            _ops.statistics(dual, [1])
+            _ops.STATISTICS(dual, _call.pack_axes([1]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -255,15 +256,18 @@ def test_operators_fail_opcheck(
     x = torch.randn(shape, dtype=dtype, requires_grad=True)
     w = torch.randn([shape[axis] for axis in affine], dtype=dtype, requires_grad=True)
     b = None if rms else torch.randn_like(w).requires_grad_()
-    for keep, activation in itertools.product((False, True), (0,) if rms else (0, 1)):
-        arguments = (x, w, b, reduce, affine, EPS, rms, keep, activation)
-        torch.library.opcheck(_ops.forward, arguments)
-    _, mean, rstd = _ops.forward(x, w, b, reduce, affine, EPS, rms, True)
+    tensors = _call.Tensors(x, weight=w, bias=b)
+    for dense, activation in itertools.product((False, True), (0,) if rms else (0, 1)):
+        options = {"rms": rms, "dense": dense, "activation": activation}
+        call = _call.make_call(reduce, affine, eps=EPS, **options)
+        torch.library.opcheck(_ops.FORWARD, (*tensors, *call))
+    _, mean, rstd = _ops.plain_forward(x, w, b, reduce, affine, EPS, rms)
     dy = torch.randn_like(x).requires_grad_()
-    torch.library.opcheck(
-        _ops.backward, (dy, x, mean, rstd, w, reduce, affine, rms, [True, True, True])
-    )
-    torch.library.opcheck(_ops.statistics, (x, reduce))
+    given = Given(dy, x, rstd, mean, weight=w)
+    wanted = _call.pack_options(rms=rms, save=False, wanted=0b1101, dtype=dtype, sum_dtype=dtype)
+    axes = _call.pack_axes(reduce, affine)
+    torch.library.opcheck(_ops.BACKWARD, (*given, axes, wanted, 0, 0.0))
+    torch.library.opcheck(_ops.STATISTICS, (x, _call.pack_axes(reduce)))
 
 
 @pytest.mark.parametrize("name", CASES)
