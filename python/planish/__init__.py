@@ -35,11 +35,7 @@ if TYPE_CHECKING:
     from planish import composer as composer
     from planish import hf as hf
     from planish._available import is_available as is_available
-    from planish._channels import EvoNorm2dS0 as EvoNorm2dS0
     from planish._channels import GroupNorm as GroupNorm
-    from planish._channels import InstanceNorm1d as InstanceNorm1d
-    from planish._channels import InstanceNorm2d as InstanceNorm2d
-    from planish._channels import InstanceNorm3d as InstanceNorm3d
     from planish._channels import LayerNorm2d as LayerNorm2d
     from planish._channels import RMSNorm2d as RMSNorm2d
     from planish._counts import reset_stats as reset_stats
@@ -54,7 +50,6 @@ if TYPE_CHECKING:
     from planish._fused import add_rms_norm as add_rms_norm
     from planish._fused import modulated_layer_norm as modulated_layer_norm
     from planish._fused import modulated_rms_norm as modulated_rms_norm
-    from planish._fused import qk_norm as qk_norm
     from planish._fused_modules import AddLayerNorm as AddLayerNorm
     from planish._fused_modules import AddRMSNorm as AddRMSNorm
     from planish._fused_modules import GatedRMSNorm as GatedRMSNorm
@@ -62,6 +57,11 @@ if TYPE_CHECKING:
     from planish._gated import gated_layer_norm as gated_layer_norm
     from planish._gated import gated_rms_norm as gated_rms_norm
     from planish._groups import group_norm as group_norm
+    from planish._heads import qk_norm as qk_norm
+    from planish._instances import EvoNorm2dS0 as EvoNorm2dS0
+    from planish._instances import InstanceNorm1d as InstanceNorm1d
+    from planish._instances import InstanceNorm2d as InstanceNorm2d
+    from planish._instances import InstanceNorm3d as InstanceNorm3d
     from planish._modules import LayerNorm as LayerNorm
     from planish._modules import RMSNorm as RMSNorm
     from planish._quantized import quantized_layer_norm as quantized_layer_norm
@@ -74,11 +74,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "EvoNorm2dS0": "planish._channels",
+    "EvoNorm2dS0": "planish._instances",
     "GroupNorm": "planish._channels",
-    "InstanceNorm1d": "planish._channels",
-    "InstanceNorm2d": "planish._channels",
-    "InstanceNorm3d": "planish._channels",
+    "InstanceNorm1d": "planish._instances",
+    "InstanceNorm2d": "planish._instances",
+    "InstanceNorm3d": "planish._instances",
     "LayerNorm2d": "planish._channels",
     "RMSNorm2d": "planish._channels",
     "is_available": "planish._available",
@@ -97,7 +97,7 @@ _HOMES = {
     "gated_rms_norm": "planish._gated",
     "modulated_layer_norm": "planish._fused",
     "modulated_rms_norm": "planish._fused",
-    "qk_norm": "planish._fused",
+    "qk_norm": "planish._heads",
     "AddLayerNorm": "planish._fused_modules",
     "AddRMSNorm": "planish._fused_modules",
     "GatedRMSNorm": "planish._fused_modules",

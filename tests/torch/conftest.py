@@ -28,23 +28,21 @@ def nothing_stays_enabled() -> Iterator[None]:
 
 
 #: Of what stands around a norm.
-_FUNCTIONS = (
-    *("add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulated_rms_norm", "qk_norm"),
-)
+_FUNCTIONS = ("add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulated_rms_norm")
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]:
     """How often each fused function is called."""
-    from planish import _fused  # not loaded for tests that do not ask for it
+    from planish import _fused, _heads  # not loaded for tests that do not ask for it
 
     counter: collections.Counter[str] = collections.Counter()
-    for name in _FUNCTIONS:
-        function = getattr(_fused, name)
+    for module, name in (*((_fused, name) for name in _FUNCTIONS), (_heads, "qk_norm")):
+        function = getattr(module, name)
 
         def counted(*args: Any, name: str = name, function: Any = function, **kwargs: Any) -> Any:
             counter[name] += 1
             return function(*args, **kwargs)
 
-        monkeypatch.setattr(_fused, name, functools.wraps(function)(counted))
+        monkeypatch.setattr(module, name, functools.wraps(function)(counted))
     yield counter

@@ -160,7 +160,7 @@ NUMBERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", ["1", [1.0], W, b"1", 1j, {}], ids=repr)
+@pytest.mark.parametrize("wrong", ["1", [1.0], W, b"1", 1j, {}], ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("option", ["eps", "weight_offset"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_what_is_no_number_is_taken_for_one(name: str, option: str, wrong: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn.modules import module as torch_module
 
 import torch
-from planish import _functional, _fused, _modules, _norms
+from planish import _functional, _fused, _heads, _modules, _norms
 from planish._ways import Way, is_plain, way_of
 from planish.replacing import forms, swapped
 from planish.replacing.forms import Form, parameter_of
@@ -344,7 +344,7 @@ def queries_and_keys(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable
             if rounding is not None and rounding[1] == q.dtype:
                 xhat, eps = rounding[0], _eps(form, q_norm, q)
                 given: dict[str, Any] = {"kind": form.kind, "weight_offset": _offset(form)}
-                return _fused.qk_norm(q, k, *weights, eps, cast="xhat" if xhat else "once", **given)
+                return _heads.qk_norm(q, k, *weights, eps, cast="xhat" if xhat else "once", **given)
         return queries_and_keys_apart(q_norm, k_norm, q, k)
 
     return helper

@@ -35,7 +35,7 @@ def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
         and getattr(norm, "activation", "") is None  # "": restored by another thread
         and x.dim() > 1
         and x.shape[1] == norm.num_channels
-        and _channels._planish_runs(x, norm.weight, norm.bias)
+        and _channels.planish_runs(x, norm.weight, norm.bias)
         and not watched(norm)
         and not watched(act)
     ):

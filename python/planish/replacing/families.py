@@ -18,7 +18,7 @@ from typing import Any
 from torch.nn.parameter import is_lazy
 
 import torch
-from planish import _channels, _modules
+from planish import _channels, _instances, _modules
 from planish.replacing import state
 from planish.replacing.forms import Form
 from torch import Tensor, nn
@@ -42,9 +42,9 @@ TORCH: dict[type[nn.Module], type[nn.Module]] = {
     nn.LayerNorm: _modules.LayerNorm,
     nn.RMSNorm: _modules.RMSNorm,
     nn.GroupNorm: _channels.GroupNorm,
-    nn.InstanceNorm1d: _channels.InstanceNorm1d,
-    nn.InstanceNorm2d: _channels.InstanceNorm2d,
-    nn.InstanceNorm3d: _channels.InstanceNorm3d,
+    nn.InstanceNorm1d: _instances.InstanceNorm1d,
+    nn.InstanceNorm2d: _instances.InstanceNorm2d,
+    nn.InstanceNorm3d: _instances.InstanceNorm3d,
 }
 
 #: Classes that become planish's own once their form is proven, because their results then keep the
