@@ -79,7 +79,7 @@ def under_torch() -> str:
 def main() -> None:
     """Checks and says in one line what was found."""
     import planish
-    from planish._library import library
+    from planish.library.loaded import library
 
     here = Path(planish.__file__).parent
     assert here.is_relative_to(sys.prefix), f"planish is {here}, not installed in {sys.prefix}"

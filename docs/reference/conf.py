@@ -52,7 +52,7 @@ def _help(*command: str) -> str:
 
 def _commands() -> str:
     """Every command, by what its --help prints."""
-    from planish.cli import _COMMANDS
+    from planish.commands.cli import _COMMANDS
 
     parts = ["::\n\n" + _help()]
     for name in _COMMANDS:

@@ -27,46 +27,46 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from planish import _register
+from planish.library import register
 
 if TYPE_CHECKING:
     from planish import apex as apex
     from planish import compat as compat
     from planish import composer as composer
     from planish import hf as hf
-    from planish._available import is_available as is_available
-    from planish._channels import GroupNorm as GroupNorm
-    from planish._channels import LayerNorm2d as LayerNorm2d
-    from planish._channels import RMSNorm2d as RMSNorm2d
-    from planish._counts import reset_stats as reset_stats
-    from planish._counts import stats as stats
-    from planish._enable import disable as disable
-    from planish._enable import enable as enable
-    from planish._enable import enabled as enabled
-    from planish._functional import layer_norm as layer_norm
-    from planish._functional import rms_norm as rms_norm
-    from planish._functional import weight_standardize as weight_standardize
-    from planish._fused import add_layer_norm as add_layer_norm
-    from planish._fused import add_rms_norm as add_rms_norm
-    from planish._fused import modulated_layer_norm as modulated_layer_norm
-    from planish._fused import modulated_rms_norm as modulated_rms_norm
-    from planish._fused_modules import AddLayerNorm as AddLayerNorm
-    from planish._fused_modules import AddRMSNorm as AddRMSNorm
-    from planish._fused_modules import GatedRMSNorm as GatedRMSNorm
-    from planish._fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
-    from planish._gated import gated_layer_norm as gated_layer_norm
-    from planish._gated import gated_rms_norm as gated_rms_norm
-    from planish._groups import group_norm as group_norm
-    from planish._heads import qk_norm as qk_norm
-    from planish._instances import EvoNorm2dS0 as EvoNorm2dS0
-    from planish._instances import InstanceNorm1d as InstanceNorm1d
-    from planish._instances import InstanceNorm2d as InstanceNorm2d
-    from planish._instances import InstanceNorm3d as InstanceNorm3d
-    from planish._modules import LayerNorm as LayerNorm
-    from planish._modules import RMSNorm as RMSNorm
-    from planish._quantized import quantized_layer_norm as quantized_layer_norm
-    from planish._quantized import quantized_rms_norm as quantized_rms_norm
-    from planish.pack import load_pack as load_pack
+    from planish.commands.pack import load_pack as load_pack
+    from planish.functions.functional import layer_norm as layer_norm
+    from planish.functions.functional import rms_norm as rms_norm
+    from planish.functions.functional import weight_standardize as weight_standardize
+    from planish.functions.fused import add_layer_norm as add_layer_norm
+    from planish.functions.fused import add_rms_norm as add_rms_norm
+    from planish.functions.fused import modulated_layer_norm as modulated_layer_norm
+    from planish.functions.fused import modulated_rms_norm as modulated_rms_norm
+    from planish.functions.gated import gated_layer_norm as gated_layer_norm
+    from planish.functions.gated import gated_rms_norm as gated_rms_norm
+    from planish.functions.groups import group_norm as group_norm
+    from planish.functions.heads import qk_norm as qk_norm
+    from planish.functions.quantized import quantized_layer_norm as quantized_layer_norm
+    from planish.functions.quantized import quantized_rms_norm as quantized_rms_norm
+    from planish.library.available import is_available as is_available
+    from planish.library.counts import reset_stats as reset_stats
+    from planish.library.counts import stats as stats
+    from planish.library.switch import disable as disable
+    from planish.library.switch import enable as enable
+    from planish.library.switch import enabled as enabled
+    from planish.modules.channel_modules import GroupNorm as GroupNorm
+    from planish.modules.channel_modules import LayerNorm2d as LayerNorm2d
+    from planish.modules.channel_modules import RMSNorm2d as RMSNorm2d
+    from planish.modules.fused_modules import AddLayerNorm as AddLayerNorm
+    from planish.modules.fused_modules import AddRMSNorm as AddRMSNorm
+    from planish.modules.fused_modules import GatedRMSNorm as GatedRMSNorm
+    from planish.modules.fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
+    from planish.modules.instance_modules import EvoNorm2dS0 as EvoNorm2dS0
+    from planish.modules.instance_modules import InstanceNorm1d as InstanceNorm1d
+    from planish.modules.instance_modules import InstanceNorm2d as InstanceNorm2d
+    from planish.modules.instance_modules import InstanceNorm3d as InstanceNorm3d
+    from planish.modules.norm_modules import LayerNorm as LayerNorm
+    from planish.modules.norm_modules import RMSNorm as RMSNorm
     from planish.replacing import replace as replace
     from planish.replacing import replaced as replaced
     from planish.replacing import restore as restore
@@ -74,39 +74,39 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "EvoNorm2dS0": "planish._instances",
-    "GroupNorm": "planish._channels",
-    "InstanceNorm1d": "planish._instances",
-    "InstanceNorm2d": "planish._instances",
-    "InstanceNorm3d": "planish._instances",
-    "LayerNorm2d": "planish._channels",
-    "RMSNorm2d": "planish._channels",
-    "is_available": "planish._available",
-    "disable": "planish._enable",
-    "enable": "planish._enable",
-    "enabled": "planish._enable",
-    "reset_stats": "planish._counts",
-    "stats": "planish._counts",
-    "group_norm": "planish._groups",
-    "layer_norm": "planish._functional",
-    "rms_norm": "planish._functional",
-    "weight_standardize": "planish._functional",
-    "add_layer_norm": "planish._fused",
-    "add_rms_norm": "planish._fused",
-    "gated_layer_norm": "planish._gated",
-    "gated_rms_norm": "planish._gated",
-    "modulated_layer_norm": "planish._fused",
-    "modulated_rms_norm": "planish._fused",
-    "qk_norm": "planish._heads",
-    "AddLayerNorm": "planish._fused_modules",
-    "AddRMSNorm": "planish._fused_modules",
-    "GatedRMSNorm": "planish._fused_modules",
-    "ModulatedLayerNorm": "planish._fused_modules",
-    "LayerNorm": "planish._modules",
-    "RMSNorm": "planish._modules",
-    "quantized_layer_norm": "planish._quantized",
-    "quantized_rms_norm": "planish._quantized",
-    "load_pack": "planish.pack",
+    "EvoNorm2dS0": "planish.modules.instance_modules",
+    "GroupNorm": "planish.modules.channel_modules",
+    "InstanceNorm1d": "planish.modules.instance_modules",
+    "InstanceNorm2d": "planish.modules.instance_modules",
+    "InstanceNorm3d": "planish.modules.instance_modules",
+    "LayerNorm2d": "planish.modules.channel_modules",
+    "RMSNorm2d": "planish.modules.channel_modules",
+    "is_available": "planish.library.available",
+    "disable": "planish.library.switch",
+    "enable": "planish.library.switch",
+    "enabled": "planish.library.switch",
+    "reset_stats": "planish.library.counts",
+    "stats": "planish.library.counts",
+    "group_norm": "planish.functions.groups",
+    "layer_norm": "planish.functions.functional",
+    "rms_norm": "planish.functions.functional",
+    "weight_standardize": "planish.functions.functional",
+    "add_layer_norm": "planish.functions.fused",
+    "add_rms_norm": "planish.functions.fused",
+    "gated_layer_norm": "planish.functions.gated",
+    "gated_rms_norm": "planish.functions.gated",
+    "modulated_layer_norm": "planish.functions.fused",
+    "modulated_rms_norm": "planish.functions.fused",
+    "qk_norm": "planish.functions.heads",
+    "AddLayerNorm": "planish.modules.fused_modules",
+    "AddRMSNorm": "planish.modules.fused_modules",
+    "GatedRMSNorm": "planish.modules.fused_modules",
+    "ModulatedLayerNorm": "planish.modules.fused_modules",
+    "LayerNorm": "planish.modules.norm_modules",
+    "RMSNorm": "planish.modules.norm_modules",
+    "quantized_layer_norm": "planish.functions.quantized",
+    "quantized_rms_norm": "planish.functions.quantized",
+    "load_pack": "planish.commands.pack",
     "replace": "planish.replacing",
     "replaced": "planish.replacing",
     "restore": "planish.replacing",
@@ -177,4 +177,4 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES, "__doc__", "__file__"})
 
 
-_register.register_with_torch()  # last: it may import other modules of the package
+register.register_with_torch()  # last: it may import other modules of the package

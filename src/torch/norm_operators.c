@@ -1,7 +1,7 @@
 /*
  * planish::norm_forward, norm_backward and norm_statistics: the norm over any axes with the stages
  * around it (planish.h), of which any may be absent. Quantised results are in quantized_norm.c, two
- * norms by one call in norm_pair.c. python/planish/_ops.py gives the operators their fake
+ * norms by one call in norm_pair.c. python/planish/operators/ops.py gives the operators their fake
  * implementations and their autograd formulas, and is the only caller; it checks what a user may
  * get wrong. Axes, options and split are those of options.h.
  *

@@ -1,7 +1,7 @@
 /*
  * What a norm is besides its tensors, as planish's operators of torch take it. It is whole numbers
  * alone, so that the C++ of a compiled graph calls the operators without Python, and a call of few
- * arguments costs the host little. python/planish/_call.py packs the same.
+ * arguments costs the host little. python/planish/operators/call.py packs the same.
  *
  *     axes       four sets of 16 axes: reduce, affine, column, modulation, from the lowest bits on
  *     options    the bits and fields below

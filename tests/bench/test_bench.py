@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from planish._library import library
 from planish.bench import allocator, main, plots, report, sweeps, timing
 from planish.bench.case import Case
 from planish.bench.command import parse, run
@@ -15,7 +14,8 @@ from planish.bench.measure import Result, measure
 from planish.bench.providers.pytorch import Eager
 from planish.bench.sweeps import SWEEPS, Sweep, cases_of, fit
 from planish.bench.timing import Effort
-from planish.command_lines import UsageError
+from planish.commands.command_lines import UsageError
+from planish.library.loaded import library
 
 NAMES = "copy,add,unfused,onednn,planish"
 

@@ -364,7 +364,7 @@ def test_the_gpu_is_timed_over_several_sets_of_buffers(monkeypatch, engines):
 
 COMPILES = """
 import pathlib, sys
-from planish._ahead import Gpu
+from planish.library.ahead import Gpu
 from planish.check import ahead, cuda_table
 case = next(c for c in cuda_table.cases() if c.kernel == "strips" and c.direction == "backward")
 problem = ahead.compile_one(case, Gpu(90, 132, 232448, 16), 1e-5)

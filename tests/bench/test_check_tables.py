@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from planish._library import library
 from planish.check import cpu_table, cuda_table, engine, runner
 from planish.check.case import ACTIVATIONS, DIRECTIONS, FULL, KINDS, mask
 from planish.check.problem import Problem
+from planish.library.loaded import library
 
 
 @pytest.fixture(scope="module")

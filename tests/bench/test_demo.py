@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
-from planish import demo, demo_screen, demo_time
 from planish.bench.models import took
 from planish.bench.timing import Effort, Sample
-from planish.demo_picture import AFTER, BEFORE, NormReport, StepReport, draw
-from planish.demo_time import Budget
-from planish.models import NormCall
+from planish.commands.models import NormCall
+from planish.demo import command, time
+from planish.demo import screen as demo_screen
+from planish.demo.picture import AFTER, BEFORE, NormReport, StepReport, draw
+from planish.demo.time import Budget
 
 QUIET = {BEFORE: Sample((0.02, 0.021, 0.02, 0.02)), AFTER: Sample((0.01, 0.0101, 0.01, 0.01))}
 #: A busy machine's: round by round anything between a tenth and two hundred times as fast.
@@ -81,7 +82,7 @@ def test_turns_go_on_while_they_are_noise_and_then_end():
 
     effort = Effort(trials=4, trial_seconds=0.0, case_seconds=1e9, patience=2.0)
     budget = Budget(1e12, Time())
-    samples = demo.by_turns({BEFORE: timed, AFTER: timed}, effort, budget, budget.end, "it")
+    samples = command.by_turns({BEFORE: timed, AFTER: timed}, effort, budget, budget.end, "it")
     assert len(samples[BEFORE].seconds) == 8
     assert len(calls) == 2 + 2 * 8
     assert not budget.left_out
@@ -92,7 +93,7 @@ def test_turns_end_with_the_time_that_they_have():
     budget = Budget(100.0, clock)
     noise = [1.0, 7.0, 2.0, 9.0, 1.0, 8.0, 3.0] * 20
     works = {BEFORE: clock.work(noise), AFTER: clock.work(noise[1:])}
-    samples = demo.by_turns(works, Effort(1000, 0.0, 1e9), budget, 60.0, "it")
+    samples = command.by_turns(works, Effort(1000, 0.0, 1e9), budget, 60.0, "it")
     assert 60.0 <= clock.now < 60.0 + 9.0, "no more than the trial that ran"
     assert len(samples[BEFORE].seconds) == len(samples[AFTER].seconds) >= 3
     assert not budget.left_out
@@ -102,7 +103,7 @@ def test_what_has_no_time_for_three_rounds_is_left_out_and_named():
     clock = Time()
     budget = Budget(100.0, clock)
     works = {BEFORE: clock.work(10.0), AFTER: clock.work(10.0)}
-    assert demo.by_turns(works, Effort(5, 0.0, 1e9), budget, 70.0, "the step") == {}
+    assert command.by_turns(works, Effort(5, 0.0, 1e9), budget, 70.0, "the step") == {}
     assert budget.left_out == ["the step"]
     assert clock.now <= 80.0
 
@@ -136,9 +137,9 @@ def run_steps(monkeypatch, forward, training, until):
 
         return timed
 
-    monkeypatch.setattr(demo, "timed_under", timed_under)
+    monkeypatch.setattr(command, "timed_under", timed_under)
     model = Model(clock, forward, training)
-    return demo.time_steps(model, demo_screen.Screen(), budget, until), budget, clock
+    return command.time_steps(model, demo_screen.Screen(), budget, until), budget, clock
 
 
 def test_steps_end_in_time(monkeypatch, capsys):
@@ -162,7 +163,7 @@ def test_a_norm_is_checked_though_no_time_is_left_to_time_it():
     call = NormCall(torch.randn(4, 8), [8], torch.ones(8), torch.zeros(8), 1e-5)
     call.dy = torch.randn(4, 8)
     budget = Budget(0.0)
-    report = demo.examine(call, budget, budget.end)
+    report = command.examine(call, budget, budget.end)
     assert report.forward == {} and report.backward == {}
     assert set(report.ulp[AFTER]) == {"y", "dx", "dweight", "dbias"}
     assert budget.left_out == [
@@ -172,7 +173,7 @@ def test_a_norm_is_checked_though_no_time_is_left_to_time_it():
 
 
 def test_the_demo_says_what_it_left_out(tmp_path, capsys):
-    assert demo.main(["--seconds", "1", "--small", "--out", str(tmp_path)]) == 1
+    assert command.main(["--seconds", "1", "--small", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
     assert "no norm was checked" in printed
     assert "within 4 ULP" not in printed
@@ -183,7 +184,7 @@ def test_the_demo_says_what_it_left_out(tmp_path, capsys):
 
 def test_the_whole_demo_is_done_within_three_minutes():
     """The picture, the imports and one step that had begun beside what is timed."""
-    assert demo_time.SECONDS + 15 <= 180
+    assert time.SECONDS + 15 <= 180
     budget = Budget(100.0, Time())
     assert budget.part(2) == 50.0
     assert budget.part(4, 80.0) == 20.0

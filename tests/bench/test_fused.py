@@ -16,7 +16,7 @@ import torch
 from planish.bench import allocator, main
 from planish.bench.fused import command, reference, ways, works
 from planish.bench.timing import Effort
-from planish.command_lines import UsageError
+from planish.commands.command_lines import UsageError
 
 HERE = Path(__file__).resolve()
 TINY = Effort(trials=3, trial_seconds=0.0, case_seconds=0.5, patience=1.0)

@@ -20,7 +20,7 @@ from planish.bench.models import (
 )
 from planish.bench.providers import elsewhere
 from planish.bench.sweeps import SWEEPS, cases_of
-from planish.models import RESNET_NORMS, Workload, resnet50
+from planish.commands.models import RESNET_NORMS, Workload, resnet50
 
 CUDA = torch.cuda.is_available()
 

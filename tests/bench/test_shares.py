@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
-from planish import coverage, reach, trial
 from planish.bench.timing import Sample
+from planish.commands import coverage, reach, trial
 
 
 def rounds(*of, on_core=1.0):

@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from planish.bench import switch
 from planish.bench.switch_shapes import QUICK, Norm, norms
 from planish.bench.timing import TOO_NOISY, Effort, Ratio, Sample
-from planish.command_lines import UsageError
+from planish.commands.command_lines import UsageError
 
 SHORT = Effort(trials=3, trial_seconds=0.0, case_seconds=0.2, patience=1.0)
 

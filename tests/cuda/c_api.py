@@ -19,11 +19,13 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 if TYPE_CHECKING:
-    from planish import _structs
+    from planish.library import structs as _structs
 
     structs = _structs
 else:
-    _spec = importlib.util.spec_from_file_location("structs", ROOT / "python/planish/_structs.py")
+    _spec = importlib.util.spec_from_file_location(
+        "structs", ROOT / "python/planish/library/structs.py"
+    )
     structs = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(structs)
 

@@ -17,9 +17,11 @@ from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, Plan, ShimError, lib
 ROOT = pathlib.Path(__file__).parents[2]
 
 if TYPE_CHECKING:
-    from planish import _structs as structs
+    from planish.library import structs
 else:
-    _spec = importlib.util.spec_from_file_location("structs", ROOT / "python/planish/_structs.py")
+    _spec = importlib.util.spec_from_file_location(
+        "structs", ROOT / "python/planish/library/structs.py"
+    )
     structs = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(structs)
 

@@ -137,7 +137,7 @@ def test_a_packed_cache_is_not_what_was_compiled(machine: Machine, compiled: lis
     found = machine.without_nvrtc("-c", KERNELS, PLANISH_PACK=str(out))
     assert json.loads(found) == compiled
     assert not list(machine.empty.glob("*")), "a kernel from a pack was written to the cache"
-    report = "from planish._library import library; print(library().gpu_report()['packs'])"
+    report = "from planish.library.loaded import library; print(library().gpu_report()['packs'])"
     text = machine.without_nvrtc("-c", report, PLANISH_PACK=str(out))
     assert f"'kernels': {len(set(compiled))}, 'left_out': 0" in text
 

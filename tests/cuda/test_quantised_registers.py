@@ -17,7 +17,7 @@ import pytest
 from gpu_shim import ShimError, find_nvrtc
 
 if TYPE_CHECKING:
-    from planish import _structs as structs
+    from planish.library import structs
 else:
     from c_api import structs
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy
 import pytest
 
-from planish._library import library
-from planish._structs import (
+from planish.library.loaded import library
+from planish.library.structs import (
     CPU_DEVICE,
     FLOAT_CODE,
     DLDataType,

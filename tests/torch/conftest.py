@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import planish  # noqa: E402
-from planish._library import library  # noqa: E402
+from planish.library.loaded import library  # noqa: E402
 
 library()  # an installation without the library is an error here, not a skip
 
@@ -34,10 +34,10 @@ _FUNCTIONS = ("add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulat
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]:
     """How often each fused function is called."""
-    from planish import _fused, _heads  # not loaded for tests that do not ask for it
+    from planish.functions import fused, heads  # not loaded for tests that do not ask for it
 
     counter: collections.Counter[str] = collections.Counter()
-    for module, name in (*((_fused, name) for name in _FUNCTIONS), (_heads, "qk_norm")):
+    for module, name in (*((fused, name) for name in _FUNCTIONS), (heads, "qk_norm")):
         function = getattr(module, name)
 
         def counted(*args: Any, name: str = name, function: Any = function, **kwargs: Any) -> Any:

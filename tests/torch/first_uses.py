@@ -119,7 +119,7 @@ def stats() -> None:
 
 
 def doctor() -> None:
-    from planish import doctor
+    from planish.commands import doctor
 
     problems = doctor.report()["problems"]
     assert not problems, problems

@@ -74,7 +74,7 @@ def run(blocks: dict[str, str]) -> dict[str, str]:
 
 def library_path() -> Path:
     """The library that the package has loaded, for programs in C to be linked with."""
-    from planish._library import library
+    from planish.library.loaded import library
 
     return Path(library().path)
 
@@ -110,7 +110,7 @@ def _run_in_child(text: str, folder: str) -> str:
 
 def _mend_torchvision() -> None:
     """Libraries of models import it, and the one beside a CPU build of torch may not fit it."""
-    from planish._torchvision import mend_torchvision
+    from planish.library.torchvision import mend_torchvision
 
     mend_torchvision()
 

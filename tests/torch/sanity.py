@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import planish
 import torch
-from planish._library import library
+from planish.library.loaded import library
 from torch import Tensor
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import planish
 import torch
-from planish._arguments import activates
+from planish.operators.arguments import activates
 from torch import Tensor
 
 ACTIVATIONS = {

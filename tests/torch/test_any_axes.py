@@ -12,7 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
-from planish import _call, _ops
+from planish.operators import call as _call
+from planish.operators import ops
 from torch import Tensor
 
 FORWARD, BACKWARD = "planish::norm_forward", "planish::norm_backward"
@@ -79,11 +80,11 @@ def test_strided_input_is_read_as_dense(layout: str) -> None:
 @pytest.mark.parametrize("strided", ["x", "dy", "mean", "rstd", "weight"])
 def test_backward_reads_each_tensor_by_its_strides(strided: str) -> None:
     x, weight = torch.randn(3, 8), torch.randn(8)
-    _, mean, rstd = _ops.plain_forward(x, weight, None, [1], [1], 1e-5, False, dense=True)
+    _, mean, rstd = ops.plain_forward(x, weight, None, [1], [1], 1e-5, False, dense=True)
     tensors = {"dy": torch.randn(3, 8), "x": x, "mean": mean, "rstd": rstd, "weight": weight}
 
     def gradients() -> list[Tensor]:
-        return list(_ops.plain_backward(*tensors.values(), [1], [1], False))
+        return list(ops.plain_backward(*tensors.values(), [1], [1], False))
 
     dense = gradients()
     apart = torch.full((*tensors[strided].shape, 2), torch.nan)

@@ -11,8 +11,8 @@ import pytest
 
 import planish
 import torch
-from planish import _available
-from planish._library import Library, library
+from planish.library import available
+from planish.library.loaded import Library, library
 
 GOOD: dict[str, Any] = {
     "devices": [{"name": "one", "capability": "9.0"}, {"name": "old", "problem": "7.0"}],
@@ -24,7 +24,7 @@ NO_NVRTC = {"version": None, "problem": "no NVRTC"}
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_available, "_found", set())
+    monkeypatch.setattr(available, "_found", set())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu"), torch.ones(1).device])
@@ -79,7 +79,7 @@ def test_a_library_that_torch_does_not_fit_is_available(monkeypatch: pytest.Monk
 def test_it_raises_without_torch_or_without_the_library() -> None:
     for before in (
         "import sys; sys.modules['torch'] = None",
-        "import planish._library as lib; lib.refusal = lambda: 'another system'",
+        "import planish.library.loaded as lib; lib.refusal = lambda: 'another system'",
     ):
         program = f"{before}; import planish; print(planish.is_available())"
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

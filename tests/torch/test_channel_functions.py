@@ -14,7 +14,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
-from planish import _call, _ops
+from planish.operators import call as _call
+from planish.operators import ops
 from torch import Tensor
 
 FORWARD, BACKWARD = "planish::norm_forward", "planish::norm_backward"
@@ -184,13 +185,13 @@ def test_results_are_laid_out_other_than_the_fake_ones(
         dense.permute(inverse)[:1].expand(shape),
     ):
         axes = [1], [1]
-        y, mean, rstd = _ops.plain_forward(x, None, None, *axes, 1e-5, False)
+        y, mean, rstd = ops.plain_forward(x, None, None, *axes, 1e-5, False)
         given = (None, *axes, False, [True, False, False])
-        dx = _ops.plain_backward(x, x, mean, rstd, *given)[0]
+        dx = ops.plain_backward(x, x, mean, rstd, *given)[0]
         with FakeTensorMode() as mode:
             fake_x, *fakes = (mode.from_tensor(t) for t in (x, mean, rstd))
-            fake = _ops.plain_forward(fake_x, None, None, *axes, 1e-5, False)[0]
-            fake_dx = _ops.plain_backward(fake_x, fake_x, *fakes, *given)[0]
+            fake = ops.plain_forward(fake_x, None, None, *axes, 1e-5, False)[0]
+            fake_dx = ops.plain_backward(fake_x, fake_x, *fakes, *given)[0]
         assert y.stride() == dx.stride() == torch.empty_like(x).stride()
         if x.numel():  # torch's own fake tensors differ where a stride is never stepped
             assert is_laid_out_as(fake, y)

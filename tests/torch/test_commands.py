@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import torch
-from planish import cli
+from planish.commands import cli
 from torch import nn
 
 COMMANDS = ("doctor", "bench", "check", "cache", "pack", "run", "coverage", "try", "model")

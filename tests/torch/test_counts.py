@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import planish
 import torch
-from planish import _counts
+from planish.library import counts as _counts
 
 
 def call(times: int) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import planish
 import torch
-from planish import coverage, distance, reach, zoo
+from planish import zoo
+from planish.commands import coverage, distance, reach
 from planish.zoo import named
 from torch import Tensor, nn
 

@@ -37,7 +37,7 @@ from support import (
 
 import planish
 import torch
-from planish._library import library
+from planish.library.loaded import library
 from torch import Tensor
 
 if not torch.cuda.is_available():

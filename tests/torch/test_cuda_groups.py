@@ -19,7 +19,7 @@ from support import FLOATS, GROUP, GROUP_BACKWARD, Calls, Watched
 
 import planish
 import torch
-from planish._library import library
+from planish.library.loaded import library
 from torch import Tensor, nn
 
 if not torch.cuda.is_available():

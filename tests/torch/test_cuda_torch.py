@@ -26,7 +26,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
-from planish import _enable
+from planish.library import switch
 from torch import Tensor, nn
 
 if not torch.cuda.is_available():
@@ -234,10 +234,10 @@ def test_a_large_mean_costs_digits() -> None:
 
 def test_the_groups_of_a_device_are_mixed_up() -> None:
     with planish.enabled("layer_norm", "cuda"):
-        assert _enable.is_enabled("layer_norm", "cuda")
-        assert not _enable.is_enabled("layer_norm", "cpu")
-        assert not _enable.is_enabled("rms_norm", "cuda")
+        assert switch.is_enabled("layer_norm", "cuda")
+        assert not switch.is_enabled("layer_norm", "cpu")
+        assert not switch.is_enabled("rms_norm", "cuda")
         with planish.enabled(autocast="keep"):
-            assert _enable.is_enabled("rms_norm", "cpu")
-        assert not _enable._autocast_passes
-        assert not _enable.is_enabled("rms_norm", "cuda")
+            assert switch.is_enabled("rms_norm", "cpu")
+        assert not switch._autocast_passes
+        assert not switch.is_enabled("rms_norm", "cuda")

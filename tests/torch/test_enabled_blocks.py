@@ -10,7 +10,7 @@ import pytest
 from support import dispatch_tables
 
 import planish
-from planish import _enable
+from planish.library import switch
 
 
 def overlapping(
@@ -50,30 +50,30 @@ def test_blocks_of_two_threads_that_overlap_leave_planish_on(
     def look() -> None:
         for op in ("layer_norm", "rms_norm", "group_norm"):
             wanted = ops[1] is None or op in (ops[1], before)
-            assert _enable.is_enabled(op) == wanted, op
+            assert switch.is_enabled(op) == wanted, op
 
     overlapping(planish.enabled(ops[0]), planish.enabled(ops[1]), look)
-    assert _enable.is_enabled("layer_norm") == bool(before)
-    assert not _enable.is_enabled("rms_norm")
+    assert switch.is_enabled("layer_norm") == bool(before)
+    assert not switch.is_enabled("rms_norm")
     assert dispatch_tables() == tables
 
 
 def test_what_is_asked_for_inside_of_a_block_ends_with_it() -> None:
     with planish.enabled("layer_norm"):
         planish.enable("rms_norm")
-    assert _enable.is_enabled("rms_norm")
-    assert not _enable.is_enabled("layer_norm")
+    assert switch.is_enabled("rms_norm")
+    assert not switch.is_enabled("layer_norm")
     overlapping(planish.enabled("layer_norm"), planish.enabled("layer_norm"), planish.disable)
-    assert not _enable.is_enabled("rms_norm")
-    assert not _enable.is_enabled("layer_norm")
+    assert not switch.is_enabled("rms_norm")
+    assert not switch.is_enabled("layer_norm")
 
 
 def test_a_block_inside_of_a_block_turns_the_outer_one_off() -> None:
     with planish.enabled():
         with planish.enabled():
             pass
-        assert _enable.is_enabled("rms_norm")
+        assert switch.is_enabled("rms_norm")
         with planish.enabled("layer_norm"):
             pass
-        assert _enable.is_enabled("layer_norm")
-    assert not _enable.is_enabled("layer_norm")
+        assert switch.is_enabled("layer_norm")
+    assert not switch.is_enabled("layer_norm")

@@ -258,16 +258,16 @@ def test_distributed_tensors_raise_or_are_wrong(mesh: object, name: str) -> None
 
 
 def test_gradients_of_sharded_rows_are_no_partial_sums(mesh: object) -> None:
-    from planish import _ops, _sharding
+    from planish.operators import ops, sharding
 
-    assert _sharding.register()
+    assert sharding.register()
     rows = distribute_tensor(torch.randn(6, 8), mesh, [Shard(0)])
     weight = distribute_tensor(torch.randn(8), mesh, [Replicate()])
-    y, mean, rstd = _ops.plain_forward(rows, weight, None, [1], [1], 1e-5, False)
+    y, mean, rstd = ops.plain_forward(rows, weight, None, [1], [1], 1e-5, False)
     assert [t.placements for t in (y, mean, rstd)] == [(Shard(0),)] * 3
-    dx, dweight, dbias = _ops.plain_backward(rows, rows, mean, rstd, weight, [1], [1], False)
+    dx, dweight, dbias = ops.plain_backward(rows, rows, mean, rstd, weight, [1], [1], False)
     assert dx.placements == (Shard(0),)
     assert dweight.placements == dbias.placements == (Partial(),)
     columns = distribute_tensor(torch.randn(6, 8), mesh, [Shard(1)])
-    y, _, _ = _ops.plain_forward(columns, weight, None, [1], [1], 1e-5, False)
+    y, _, _ = ops.plain_forward(columns, weight, None, [1], [1], 1e-5, False)
     assert y.placements == (Replicate(),)

@@ -82,7 +82,7 @@ def test_a_first_use_ends_the_process_or_fails(place: str) -> None:
 
 # ---- Registering --------------------------------------------------------------------------------
 
-KNOWN = "print(torch.ops.planish.norm_forward.default, 'planish._enable' in sys.modules)"
+KNOWN = "print(torch.ops.planish.norm_forward.default, 'planish.library.switch' in sys.modules)"
 
 
 @pytest.mark.parametrize("order", ["import torch, planish", "import planish, torch"])
@@ -191,7 +191,7 @@ others = torch.library.Library("aten", "IMPL")
 for name in ("empty.memory_format", "empty_like", "empty_strided", "mul.Tensor"):
     others.impl(name, refuse, "CPU")
 import planish
-from planish._library import library
+from planish.library.loaded import library
 for _ in range(2):
     for use in (planish.enable, library().define, lambda: planish.layer_norm):
         try:

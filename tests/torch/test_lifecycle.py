@@ -25,8 +25,8 @@ from support import (
 
 import planish
 import torch
-from planish import _enable
-from planish._library import library
+from planish.library import switch
+from planish.library.loaded import library
 
 X = torch.randn(3, 8)
 
@@ -86,10 +86,10 @@ def test_enabled_does_not_restore_what_was() -> None:
     planish.enable("layer_norm")
     before = dispatch_tables()
     with planish.enabled():
-        assert _enable.is_enabled("rms_norm")
+        assert switch.is_enabled("rms_norm")
     assert dispatch_tables() == before
-    assert _enable.is_enabled("layer_norm")
-    assert not _enable.is_enabled("rms_norm")
+    assert switch.is_enabled("layer_norm")
+    assert not switch.is_enabled("rms_norm")
     with pytest.raises(KeyError), planish.enabled("rms_norm"):
         raise KeyError
     assert dispatch_tables() == before
@@ -99,7 +99,7 @@ def test_enabled_does_not_restore_what_was() -> None:
 def test_an_unknown_name_is_accepted(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"planish\.enable: (ops|devices)"):
         planish.enable(**wrong)  # type: ignore[arg-type]
-    assert not _enable.is_enabled("layer_norm")
+    assert not switch.is_enabled("layer_norm")
 
 
 def test_calls_after_disable_run_on_planish() -> None:

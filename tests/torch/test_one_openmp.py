@@ -12,7 +12,7 @@ import pytest
 # LayerNorm of a tensor that is worth several threads, by the C API, which asks for OpenMP.
 C_API = """
 import ctypes, os
-from planish._library import library
+from planish.library.loaded import library
 
 class Device(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]

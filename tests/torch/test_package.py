@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import planish
-from planish import cli, doctor
-from planish._library import library
+from planish.commands import cli, doctor
+from planish.library.loaded import library
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +50,7 @@ def test_a_missing_library_is_not_explained(named: str) -> None:
 def test_another_library_is_taken_for_planish(tmp_path: object) -> None:
     from pathlib import Path
 
-    from planish._library import Library
+    from planish.library.loaded import Library
 
     assert isinstance(tmp_path, Path)
     wrong = tmp_path / "libplanish.so"
@@ -125,9 +125,9 @@ def test_the_cache_is_not_listed_or_cleared(
 
 
 def operators() -> dict[str, list[str]]:
-    from planish import _enable
+    from planish.library import switch
 
-    return _enable._REPLACED
+    return switch._REPLACED
 
 
 def test_the_command_misses_its_ways(capsys: pytest.CaptureFixture[str]) -> None:

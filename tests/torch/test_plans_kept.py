@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import torch
-from planish import _ops
+from planish.operators import ops
 from torch import Tensor
 
 X, W = torch.randn(2, 3, 8), torch.ones(8)
@@ -31,10 +31,10 @@ def others(tensor: Tensor) -> list[Tensor]:
 def test_a_plan_reads_past_a_tensor_that_does_not_go_with_x(norm: str, rms: bool) -> None:
     x, weight, reduce, affine = NORMS[norm]
     forward = {"x": x, "weight": weight, "bias": weight}
-    y, mean, rstd = _ops.plain_forward(*forward.values(), reduce, affine, 1e-5, rms, dense=True)
+    y, mean, rstd = ops.plain_forward(*forward.values(), reduce, affine, 1e-5, rms, dense=True)
     backward = {"dy": y, "x": x, "mean": mean, "rstd": rstd, "weight": weight}
     rest = reduce, affine, rms
-    _ops.plain_backward(*backward.values(), *rest)
+    ops.plain_backward(*backward.values(), *rest)
     for name, tensor in backward.items():
         if name == "x" or (name == "mean" and rms):
             continue
@@ -42,10 +42,10 @@ def test_a_plan_reads_past_a_tensor_that_does_not_go_with_x(norm: str, rms: bool
             if name in forward:
                 with pytest.raises(RuntimeError, match="planish: weight has"):
                     given = {**forward, name: other}
-                    _ops.plain_forward(*given.values(), reduce, affine, 1e-5, rms, dense=True)
+                    ops.plain_forward(*given.values(), reduce, affine, 1e-5, rms, dense=True)
             with pytest.raises(RuntimeError, match=f"planish: {name} has"):
-                _ops.plain_backward(*{**backward, name: other}.values(), *rest)
+                ops.plain_backward(*{**backward, name: other}.values(), *rest)
     for other in others(weight):
         with pytest.raises(RuntimeError, match="planish: bias has"):
             given = {**forward, "bias": other}
-            _ops.plain_forward(*given.values(), reduce, affine, 1e-5, rms, dense=True)
+            ops.plain_forward(*given.values(), reduce, affine, 1e-5, rms, dense=True)

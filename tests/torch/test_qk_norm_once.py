@@ -9,7 +9,9 @@ import pytest
 
 import planish
 import torch
-from planish import _call, _ops, _pairs, _stages
+from planish.functions import stages
+from planish.operators import call, ops
+from planish.operators import pairs as _pairs
 from torch import Tensor
 
 EPS = 1e-6
@@ -39,8 +41,8 @@ def one_by_one(
 ) -> tuple[Tensor, Tensor]:
     """Two norms."""
     return (
-        _stages.norm_last(kind == "rms", q, q_weight, None, EPS, offset, q.dtype),
-        _stages.norm_last(kind == "rms", k, k_weight, None, EPS, offset, k.dtype),
+        stages.norm_last(kind == "rms", q, q_weight, None, EPS, offset, q.dtype),
+        stages.norm_last(kind == "rms", k, k_weight, None, EPS, offset, k.dtype),
     )
 
 
@@ -138,16 +140,16 @@ def test_the_operators_keep_torchs_rules(rms: bool) -> None:
     qkv, (q_weight, k_weight) = packed(torch.float64, 8), weights(torch.float64, True, 8)
     q, k = parts(qkv)
     tensors = q, k, q_weight, k_weight
-    saving, alone = (_call.pack_options(rms=rms, save=save) for save in (True, False))
-    torch.library.opcheck(_ops.PAIR, (*tensors, saving, EPS))
-    torch.library.opcheck(_ops.PAIR, (*(t.detach() for t in tensors), alone, EPS))
-    results = _ops.PAIR(*tensors, saving, EPS)
+    saving, alone = (call.pack_options(rms=rms, save=save) for save in (True, False))
+    torch.library.opcheck(ops.PAIR, (*tensors, saving, EPS))
+    torch.library.opcheck(ops.PAIR, (*(t.detach() for t in tensors), alone, EPS))
+    results = ops.PAIR(*tensors, saving, EPS)
     _, mean, rstd, _, second_mean, second_rstd = (t if t is None else t.detach() for t in results)
     gradients = torch.randn_like(q).requires_grad_(), torch.randn_like(k).requires_grad_()
     for wanted in (0b1111, 0b1001, 0b0100):
         given = (*gradients, q, k, mean, second_mean, rstd, second_rstd, q_weight, k_weight)
-        options = _call.pack_options(rms=rms, save=False, wanted=wanted)
-        torch.library.opcheck(_ops.PAIR_BACKWARD, (*given, options))
+        options = call.pack_options(rms=rms, save=False, wanted=wanted)
+        torch.library.opcheck(ops.PAIR_BACKWARD, (*given, options))
 
 
 def test_compiled_it_is_one_operator() -> None:
@@ -238,7 +240,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="cast"):
         planish.qk_norm(q, k, None, None, EPS, cast="never")
     with pytest.raises(RuntimeError, match="weight"):
-        _ops.PAIR(q, k, torch.randn(32), None, _call.pack_options(rms=True), EPS)
+        ops.PAIR(q, k, torch.randn(32), None, call.pack_options(rms=True), EPS)
 
 
 def test_many_shapes_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:

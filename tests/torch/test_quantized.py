@@ -10,7 +10,7 @@ from support import FLOATS
 
 import planish
 import torch
-from planish._quantizing import LARGEST, power_of_two_above, quantize
+from planish.functions.quantizing import LARGEST, power_of_two_above, quantize
 from torch import Tensor
 
 TYPES = list(LARGEST)

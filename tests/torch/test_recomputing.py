@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import planish
 import torch
-from planish import _enable
+from planish.library import switch
 from torch import Tensor, nn
 
 
@@ -106,9 +106,9 @@ def test_a_backward_under_another_switch_raises(
         set_switch(forward)
         loss = model(x)
         set_switch(backward)
-        state = _enable.state()
+        state = switch.state()
         loss.backward()
-        assert _enable.state() == state
+        assert switch.state() == state
         assert x.grad is not None
         found.append([x.grad, *gradients(model)])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
@@ -122,7 +122,7 @@ def test_the_block_of_enabled_ends_before_the_backward() -> None:
     with planish.enabled():
         loss = model(x)
     loss.backward()
-    assert _enable.state() == _enable.OFF
+    assert switch.state() == switch.OFF
     inside = Model(NORMS["F.rms_norm"], True)
     with planish.enabled():
         inside(given()).backward()
@@ -146,11 +146,11 @@ def test_a_part_of_the_operators_is_restored_as_all_of_them() -> None:
     loss = model(given())
     planish.disable()
     planish.enable("layer_norm", "cpu")
-    state = _enable.state()
+    state = switch.state()
     loss.backward(retain_graph=True)
-    assert _enable.state() == state == (frozenset({("layer_norm", "cpu")}), frozenset())
+    assert switch.state() == state == (frozenset({("layer_norm", "cpu")}), frozenset())
     loss.backward()
-    assert _enable.state() == state
+    assert switch.state() == state
 
 
 def test_blocks_inside_of_the_checkpointed_function_are_forgotten() -> None:
@@ -164,9 +164,9 @@ def test_blocks_inside_of_the_checkpointed_function_are_forgotten() -> None:
         set_switch(outside)
         y: Tensor = checkpoint(inside, given(), use_reentrant=False)
         set_switch(not outside)
-        state = _enable.state()
+        state = switch.state()
         y.sum().backward()
-        assert _enable.state() == state
+        assert switch.state() == state
 
 
 def test_nested_checkpoints_are_recomputed_under_one_switch() -> None:
@@ -201,7 +201,7 @@ def test_an_error_in_a_recomputation_leaves_the_switch_as_it_was_in_the_forward(
         y: Tensor = checkpoint(once, given(), use_reentrant=False)
     with pytest.raises(ArithmeticError, match="the second time"):
         y.sum().backward()
-    assert _enable.state() == _enable.OFF
+    assert switch.state() == switch.OFF
 
 
 def test_selective_checkpoints_raise() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import planish
-from planish import _library
+from planish.library import loaded
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,8 +30,8 @@ def test_the_versions_of_the_library_and_the_package_differ() -> None:
     assert planish.__version__ == version
     assert found("CITATION.cff", r"^version: ([\d.]+)$") == [version]
     major, minor, patch = map(int, parts)
-    assert 10000 * major + 100 * minor + patch == _library._WANTED_VERSION
-    assert _library.library().version == _library._WANTED_VERSION
+    assert 10000 * major + 100 * minor + patch == loaded._WANTED_VERSION
+    assert loaded.library().version == loaded._WANTED_VERSION
     # pyproject.toml has none of its own: the wheel's is meson.build's.
     assert not found("pyproject.toml", r"^version = ")
     assert found("pyproject.toml", r"^dynamic = \[(\"version\")\]")
@@ -48,7 +48,7 @@ def test_the_least_versions_of_the_tools_are_not_told() -> None:
 
 
 def test_this_system_is_refused() -> None:
-    assert _library.refusal() == ""
+    assert loaded.refusal() == ""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_another_system_gets_no_sentence(
     with monkeypatch.context() as patch:
         change(patch)
         with pytest.raises(ImportError, match="planish runs on 64-bit Linux with glibc") as raised:
-            _library.library.__wrapped__()
+            loaded.library.__wrapped__()
     assert words in str(raised.value)
 
 

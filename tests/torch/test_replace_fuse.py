@@ -14,7 +14,8 @@ import pytest
 
 import planish
 import torch
-from planish import distance, zoo
+from planish import zoo
+from planish.commands import distance
 from torch import Tensor, nn
 
 

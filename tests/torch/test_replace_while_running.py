@@ -100,7 +100,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 #: In these files a step is an instruction, elsewhere a line.
-_FILES = ("_modules.py", "_channels.py")
+_FILES = ("norm_modules.py", "channel_modules.py")
 
 
 class _AtStep:

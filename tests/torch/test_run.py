@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-ENABLED = (
-    "import planish; from planish._enable import is_enabled; print(is_enabled('layer_norm'))\n"
-)
+ENABLED = """import planish
+from planish.library.switch import is_enabled
+print(is_enabled('layer_norm'))
+"""
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

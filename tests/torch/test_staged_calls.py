@@ -57,7 +57,7 @@ def test_memory_that_is_shared_otherwise_is_written_over() -> None:
 
 
 def test_a_small_call_costs_more_than_the_composition(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planish import _stage_calls
+    from planish.operators import stage_calls
 
     torch.set_num_threads(1)
     x, r, w = torch.randn(1, 4096), torch.randn(1, 4096), torch.randn(4096)
@@ -75,8 +75,8 @@ def test_a_small_call_costs_more_than_the_composition(monkeypatch: pytest.Monkey
         for _ in range(20):  # by turns: a machine has other things to do
             fused.append(best())
             with monkeypatch.context() as patch:
-                patch.setattr(_stage_calls, "norm", lambda *_, **__: None)
-                patch.setattr(_stage_calls, "known", lambda *_: None)
+                patch.setattr(stage_calls, "norm", lambda *_, **__: None)
+                patch.setattr(stage_calls, "known", lambda *_: None)
                 unfused.append(best())
     ours, theirs = min(fused), min(unfused)
     assert ours < 1.15 * theirs, f"{ours * 1e6:.1f} us against {theirs * 1e6:.1f} us"
@@ -87,7 +87,7 @@ def test_a_small_call_costs_more_than_the_composition(monkeypatch: pytest.Monkey
 def test_a_quantised_norm_is_not_the_composition(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, scale_format: str
 ) -> None:
-    from planish import _quantized_calls
+    from planish.operators import quantized_calls
 
     x, r, w = torch.randn(3, 5, 100), torch.randn(3, 5, 100), torch.randn(100)
     x[0, 0, 0], x[1, 1, 1], x[2, 2] = float("nan"), float("inf"), 0.0
@@ -101,7 +101,7 @@ def test_a_quantised_norm_is_not_the_composition(
         ours = planish.quantized_rms_norm(x, w, dtype=dtype, weight_offset=1.0, **given)  # type: ignore[arg-type]
         assert calls.on_planish("planish::quantized_norm") == 1
         with monkeypatch.context() as patch:
-            patch.setattr(_quantized_calls, "quantized", lambda *_, **__: None)
+            patch.setattr(quantized_calls, "quantized", lambda *_, **__: None)
             theirs = planish.quantized_rms_norm(x, w, dtype=dtype, weight_offset=1.0, **given)  # type: ignore[arg-type]
         for one, other in zip(ours, theirs, strict=True):
             assert one.dtype == other.dtype and one.stride() == other.stride()

@@ -8,11 +8,12 @@ from test_staged_values import CASES, FORWARD, composed, is_fused, near, results
 
 import planish
 import torch
-from planish import _arguments, _asked, _formulas
+from planish.operators import arguments, formulas
+from planish.operators import asked as _asked
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU that torch can use", allow_module_level=True)
-if "cuda" not in _arguments.DEVICES:
+if "cuda" not in arguments.DEVICES:
     pytest.skip("this torch lacks what planish needs of CUDA", allow_module_level=True)
 
 
@@ -60,8 +61,8 @@ def test_a_mask_is_another_on_a_gpu() -> None:
     total = planish.add_layer_norm(x, zeros, dropout_p=0.3)[1]
     if calls.on_planish(FORWARD) == 0:
         pytest.skip("the library has no kernel for dropout on this GPU")
-    assert torch.equal(total != 0, _formulas.keep_of(rng, x.shape, 0.3))
-    assert torch.equal(total.cpu() != 0, _formulas.keep_of(rng.cpu(), x.shape, 0.3))
+    assert torch.equal(total != 0, formulas.keep_of(rng, x.shape, 0.3))
+    assert torch.equal(total.cpu() != 0, formulas.keep_of(rng.cpu(), x.shape, 0.3))
     (dx,) = torch.autograd.grad(total.sum(), x)
     assert torch.equal(dx, total)
 

@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import planish
 import torch
-from planish import _asked, _call, _ops, _stage_calls
-from planish._library import ERROR_OVERLAP, ERROR_UNAVAILABLE, library
+from planish.library.loaded import ERROR_OVERLAP, ERROR_UNAVAILABLE, library
+from planish.operators import asked, ops, stage_calls
+from planish.operators import call as _call
 from torch import Tensor
 
 FORWARD = "planish::norm_forward (stages)"
@@ -79,8 +80,8 @@ def stages(dtype: torch.dtype) -> dict[str, tuple[Any, ...]]:
 @pytest.mark.parametrize("name", stages(torch.float32))
 def test_operators_fail_opcheck(name: str, dtype: torch.dtype) -> None:
     given = stages(dtype)[name]
-    torch.library.opcheck(_ops.FORWARD, given)
-    y, total, mean, rstd = _ops.FORWARD(*given)
+    torch.library.opcheck(ops.FORWARD, given)
+    y, total, mean, rstd = ops.FORWARD(*given)
     x, residual, row_scale, column, rng, weight, bias, scale, shift, gate = given[:10]
     call = _call.Call(*given[10:])
     s = x if total is None else total
@@ -105,7 +106,7 @@ def test_operators_fail_opcheck(name: str, dtype: torch.dtype) -> None:
         ),
         *(call.split, call.dropout_p),
     )
-    torch.library.opcheck(_ops.BACKWARD, back)
+    torch.library.opcheck(ops.BACKWARD, back)
 
 
 @pytest.mark.parametrize("block", [0, 4])
@@ -120,14 +121,14 @@ def test_the_quantised_operator_fails_opcheck(block: int, transposed: bool) -> N
             rms=True, save=False, dtype=torch.int8, sum_dtype=sums, more=more
         )
         given = x, residual, w, None, scale, axes, options, *rest
-        torch.library.opcheck(_ops.QUANTIZED, given)
+        torch.library.opcheck(ops.QUANTIZED, given)
 
 
 def test_the_operator_in_place_fails_opcheck() -> None:
     x, w = torch.randn(3, 8), torch.randn(8)
     options = _call.pack_options(rms=True, save=False)
     given = (x, torch.randn(3, 8), w, None, None, _call.pack_axes([1], [1]), options, 1e-5)
-    torch.library.opcheck(_ops.INTO, (*given, torch.empty(3, 8), torch.empty(3, 8)))
+    torch.library.opcheck(ops.INTO, (*given, torch.empty(3, 8), torch.empty(3, 8)))
 
 
 # ---- Derivatives --------------------------------------------------------------------------------
@@ -237,9 +238,9 @@ def add(x: Tensor, r: Tensor) -> Tensor:
 def test_what_the_library_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     x, r = leaf(4, 8), leaf(4, 8)
     wanted = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
-    monkeypatch.setattr(_asked, "_known", {})
-    monkeypatch.setattr(_stage_calls, "_calls", {})
-    monkeypatch.setattr(_asked, "_ask", lambda *_: False)
+    monkeypatch.setattr(asked, "_known", {})
+    monkeypatch.setattr(stage_calls, "_calls", {})
+    monkeypatch.setattr(asked, "_ask", lambda *_: False)
     calls = Calls()
     found = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
     assert calls.on_planish(FORWARD) == 0
@@ -253,7 +254,7 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
         name: DERIVED[name] for name in ("dropout", "gate and residual", "groups, gate before")
     }
     leaves = leaf(2, 3, 6), leaf(2, 3, 6), leaf(6), leaf(2, 1, 6)
-    from planish import _derivatives
+    from planish.operators import derivatives
 
     def run(case: Callable[..., Any]) -> Any:
         ys = case(*leaves)
@@ -279,7 +280,7 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
         def __getattr__(self, name: str) -> Any:
             return getattr(torch, name)
 
-    monkeypatch.setattr(_derivatives, "torch", Operators())
+    monkeypatch.setattr(derivatives, "torch", Operators())
     with pytest.raises(RuntimeError, match="no kernel"):  # by its words it is not known
         run(cases["dropout"])
     monkeypatch.setattr(type(library()), "take_thrown", lambda _: ERROR_UNAVAILABLE)
@@ -341,7 +342,7 @@ def test_the_operators_alone_have_silent_tangents() -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(given[0].detach(), torch.randn(2, 3, 8).double())
         with pytest.raises(NotImplementedError, match=r"norm_forward.*forward-mode"):
-            _ops.FORWARD(dual, *given[1:])
+            ops.FORWARD(dual, *given[1:])
 
 
 @pytest.mark.parametrize("name", DERIVED)

@@ -13,7 +13,7 @@ from support import FLOATS, Calls
 
 import planish
 import torch
-from planish import _formulas, _pairs, _quantized_calls, _stage_calls
+from planish.operators import formulas, pairs, quantized_calls, stage_calls
 from torch import Tensor
 
 FORWARD = "planish::norm_forward (stages)"
@@ -28,11 +28,11 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within it every function is the composition that it is without kernels."""
     with monkeypatch.context() as patch:
         for name in ("norm", "known"):
-            patch.setattr(_stage_calls, name, lambda *_, **__: None)
-        patch.setattr(_quantized_calls, "quantized", lambda *_, **__: None)
+            patch.setattr(stage_calls, name, lambda *_, **__: None)
+        patch.setattr(quantized_calls, "quantized", lambda *_, **__: None)
         for name in ("known", "norms"):
-            patch.setattr(_pairs, name, lambda *_: None)
-        patch.setattr(_quantized_calls, "norm_into", lambda *_, **__: False)
+            patch.setattr(pairs, name, lambda *_: None)
+        patch.setattr(quantized_calls, "norm_into", lambda *_, **__: False)
         yield
 
 
@@ -243,7 +243,7 @@ def test_philox_is_not_the_one_of_its_paper() -> None:
             low, high = 0, 2**32
             while high - low > 1:  # the word, by the probabilities at which it is kept
                 middle = (low + high) // 2
-                kept = bool(_formulas.keep_of(rng, (4,), middle / 2**32)[place])
+                kept = bool(formulas.keep_of(rng, (4,), middle / 2**32)[place])
                 low, high = (middle, high) if kept else (low, middle)
             words.append(low)
         return words
@@ -261,7 +261,7 @@ def test_a_mask_is_not_philox_of_seed_offset_and_place(shape: tuple[int, ...], p
     torch.manual_seed(11)
     total = planish.add_layer_norm(x, zeros, dropout_p=p)[1]
     assert torch.equal(torch.get_rng_state(), state)
-    keep = _formulas.keep_of(rng, shape, p)
+    keep = formulas.keep_of(rng, shape, p)
     assert torch.equal(total != 0, keep)
     assert torch.equal(total, keep * torch.tensor(1 / (1 - p)).float())
     (dx,) = torch.autograd.grad(total.sum(), x)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planish import _torchvision
+from planish.library import torchvision
 
 needed = [
     name for name in ("torchvision", "timm", "transformers") if not importlib.util.find_spec(name)
@@ -27,7 +27,7 @@ AT_START = (
 
 
 def ran(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    shutil.copy(_torchvision.__file__, folder / "mend_torchvision.py")
+    shutil.copy(torchvision.__file__, folder / "mend_torchvision.py")
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

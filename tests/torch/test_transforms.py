@@ -17,8 +17,9 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 import planish
 import torch
-from planish import _call, _ops
-from planish._formulas import Given
+from planish.operators import call as _call
+from planish.operators import ops
+from planish.operators.formulas import Given
 from torch import Tensor, nn
 
 Function = Callable[[Tensor], Tensor]
@@ -235,13 +236,13 @@ def test_expanded_weights_raise_or_are_wrong() -> None:
 
 def test_an_operator_called_by_itself_has_silent_tangents() -> None:
     x, v = inputs((3, 4))
-    call = lambda t: _ops.plain_forward(t, None, None, [1], [1], EPS, False)[0]  # noqa: E731
+    call = lambda t: ops.plain_forward(t, None, None, [1], [1], EPS, False)[0]  # noqa: E731
     with pytest.raises(NotImplementedError, match=r"norm_forward.*forward-mode"):
         jvp(call, (x,), (v,))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, v)
         with pytest.raises(NotImplementedError, match=r"norm_statistics.*forward-mode"):
-            _ops.STATISTICS(dual, _call.pack_axes([1]))
+            ops.STATISTICS(dual, _call.pack_axes([1]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -260,14 +261,14 @@ def test_operators_fail_opcheck(
     for dense, activation in itertools.product((False, True), (0,) if rms else (0, 1)):
         options = {"rms": rms, "dense": dense, "activation": activation}
         call = _call.make_call(reduce, affine, eps=EPS, **options)
-        torch.library.opcheck(_ops.FORWARD, (*tensors, *call))
-    _, mean, rstd = _ops.plain_forward(x, w, b, reduce, affine, EPS, rms)
+        torch.library.opcheck(ops.FORWARD, (*tensors, *call))
+    _, mean, rstd = ops.plain_forward(x, w, b, reduce, affine, EPS, rms)
     dy = torch.randn_like(x).requires_grad_()
     given = Given(dy, x, rstd, mean, weight=w)
     wanted = _call.pack_options(rms=rms, save=False, wanted=0b1101, dtype=dtype, sum_dtype=dtype)
     axes = _call.pack_axes(reduce, affine)
-    torch.library.opcheck(_ops.BACKWARD, (*given, axes, wanted, 0, 0.0))
-    torch.library.opcheck(_ops.STATISTICS, (x, _call.pack_axes(reduce)))
+    torch.library.opcheck(ops.BACKWARD, (*given, axes, wanted, 0, 0.0))
+    torch.library.opcheck(ops.STATISTICS, (x, _call.pack_axes(reduce)))
 
 
 @pytest.mark.parametrize("name", CASES)

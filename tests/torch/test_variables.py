@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from planish import _variables, doctor
-from planish._library import library
+from planish.commands import doctor
+from planish.library import variables
+from planish.library.loaded import library
 
 ROOT = Path(__file__).parents[2]
-NO_TIER = "avx9" if "avx2" in _variables.TIERS.get(os.uname().machine, ()) else "avx2"
+NO_TIER = "avx9" if "avx2" in variables.TIERS.get(os.uname().machine, ()) else "avx2"
 
 
 def loads(**environment: str) -> subprocess.CompletedProcess[str]:
     """Loads the library twice in a process of its own."""
-    code = "from planish._library import library; library(); print(library().path, library().path)"
+    code = "from planish.library.loaded import library; print(library().path, library().path)"
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -59,14 +60,14 @@ RIGHT = [
 
 @pytest.mark.parametrize(("name", "value", "why"), WRONG)
 def test_a_value_that_means_nothing_is_not_said(name: str, value: str, why: str) -> None:
-    said = _variables.misset({name: value, "HOME": "/"})
+    said = variables.misset({name: value, "HOME": "/"})
     assert list(said) == [name]
     assert said[name].startswith(f"{name}={value} means nothing: {why}")
 
 
 @pytest.mark.parametrize(("name", "value"), RIGHT)
 def test_a_value_that_means_something_is_complained_of(name: str, value: str) -> None:
-    assert _variables.misset({name: value}) == {}
+    assert variables.misset({name: value}) == {}
 
 
 def test_it_is_not_said_once_when_the_library_is_loaded() -> None:
@@ -85,7 +86,7 @@ def test_another_library_is_not_taken(tmp_path: Path) -> None:
     other = tmp_path / "other.so"
     shutil.copy(library().path, other)
     package = tmp_path / "planish"
-    shutil.copytree(Path(_variables.__file__).parent, package, ignore=lambda *_: {"__pycache__"})
+    shutil.copytree(Path(variables.__file__).parent, package, ignore=lambda *_: {"__pycache__"})
     beside = package / "libplanish.so"
     if not beside.exists():
         shutil.copy(library().path, beside)
@@ -115,11 +116,11 @@ def test_doctor_does_not_name_them(
 @pytest.mark.skipif(not (ROOT / "src").is_dir(), reason="the C sources are not beside the tests")
 def test_the_names_are_not_those_of_the_sources() -> None:
     tuning = (ROOT / "src/cpu/tuning.c").read_text()
-    assert set(re.findall(r'\.name = "(\w+)"', tuning)) == set(_variables.CPUS)
+    assert set(re.findall(r'\.name = "(\w+)"', tuning)) == set(variables.CPUS)
     dispatch = (ROOT / "src/cpu/dispatch.c").read_text()
     tiers = set(re.findall(r"&cpu_kernels_(\w+), runs_", dispatch))
-    assert tiers == {tier for tiers in _variables.TIERS.values() for tier in tiers}
+    assert tiers == {tier for tiers in variables.TIERS.values() for tier in tiers}
     read = set()
     for path in [*(ROOT / "src").rglob("*.c"), *(ROOT / "python").rglob("*.py")]:
         read |= set(re.findall(r'(?:getenv\(|environ[^"\n]*)"(PLANISH_\w+)"', path.read_text()))
-    assert read and all(map(_variables.is_known, read)), read
+    assert read and all(map(variables.is_known, read)), read

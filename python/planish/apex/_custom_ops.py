@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish import _ops
 from planish.apex import _kernels, _recovery, fused_layer_norm_cuda
+from planish.operators import ops
 from torch import Tensor
 
 __all__ = ["GROUP_NORMS", "NORMS", "activation", "define", "operator"]
@@ -166,7 +166,7 @@ def _define_group_norm() -> dict[str, Any]:
     ) -> tuple[Tensor, Tensor]:
         _check_group_norm(x, G, weight, bias, passes)
         code = _SILU if activation(act) else 0
-        y, mean, rstd = _ops.plain_forward(
+        y, mean, rstd = ops.plain_forward(
             x, weight, bias, *_AXES, float(eps), False, activation=code, split=G
         )
         assert mean is not None
@@ -192,7 +192,7 @@ def _define_group_norm() -> dict[str, Any]:
     ) -> tuple[Tensor, Tensor, Tensor]:
         code = _SILU if activation(act) else 0
         mean, rstd = sums.view(2, x.shape[0], G, 1, 1, 1)
-        dx, dweight, dbias = _ops.plain_backward(
+        dx, dweight, dbias = ops.plain_backward(
             grad_output,
             x,
             mean,

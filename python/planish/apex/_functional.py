@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 
 import torch
-from planish import _enable, _layer_norm
-from planish import _functional as planish_functions
-from planish._arguments import check_floats, check_optional, check_tensor
-from planish._ways import is_hooked, needs_graph
 from planish.apex import _autocast_utils, _functions, _kernels, _recovery
+from planish.functions import functional as planish_functions
+from planish.library import switch
+from planish.operators import layer_norm
+from planish.operators.arguments import check_floats, check_optional, check_tensor
+from planish.operators.ways import is_hooked, needs_graph
 from torch import Tensor
 
 __all__ = ["fused_norm"]
@@ -105,10 +106,10 @@ def _eager(
     hooked = is_hooked() and needs_graph(x, weight, bias)
     if not hooked and all(p is None or p.dtype == x.dtype for p in (weight, bias)):
         # torch's operators, where they run on planish, without what is checked on the way there
-        if rms and _enable.is_enabled("rms_norm", device):
+        if rms and switch.is_enabled("rms_norm", device):
             return torch.rms_norm(x, shape, weight, eps)
-        if not rms and _enable.is_enabled("layer_norm", device):
-            return _layer_norm.through_torch(x, shape, weight, bias, eps)
+        if not rms and switch.is_enabled("layer_norm", device):
+            return layer_norm.through_torch(x, shape, weight, bias, eps)
     return _norm(x, weight, bias, shape, eps, rms, mixed)
 
 

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-from planish import _functional, _ops
-from planish._arguments import check_floats, check_optional, check_tensor
 from planish.apex import _recovery
 from planish.apex._recovery import as_dtype
+from planish.functions import functional
+from planish.operators import ops
+from planish.operators.arguments import check_floats, check_optional, check_tensor
 from torch import Tensor
 
 __all__ = ["as_dtype", "backward", "check_shape", "forward", "result_dtype", "runs"]
@@ -40,7 +41,7 @@ def check_shape(x: Tensor, shape: tuple[int, ...]) -> None:
 def runs(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether planish has a kernel for these devices and dtypes."""
     device = x.device
-    if x.dtype not in _DTYPES or device.type not in _functional.DEVICES:
+    if x.dtype not in _DTYPES or device.type not in functional.DEVICES:
         return False
     if device.type == "cuda" and x.numel() == 0:
         return False
@@ -71,7 +72,7 @@ def forward(
     dtype = result_dtype(x, weight, mixed)
     axes = list(range(x.dim() - len(shape), x.dim()))
     wide = as_dtype(x, torch.promote_types(x.dtype, dtype))
-    y, mean, rstd = _ops.plain_forward(wide, weight, bias, axes, axes, float(eps), rms, dense=True)
+    y, mean, rstd = ops.plain_forward(wide, weight, bias, axes, axes, float(eps), rms, dense=True)
     return as_dtype(y, dtype), None if mean is None else mean.flatten(), rstd.flatten()
 
 
@@ -111,7 +112,7 @@ def backward(
         mean = torch.zeros_like(rstd)
     elif mean is not None and not rms:
         mean = mean.view(kept)
-    dx, dweight, dbias = _ops.plain_backward(
+    dx, dweight, dbias = ops.plain_backward(
         dy, x, mean, rstd, weight, axes, axes, rms, list(wanted)
     )
     if dx is not None:

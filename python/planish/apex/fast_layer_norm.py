@@ -7,8 +7,8 @@ They have no derivatives of their own. y has gamma's dtype.
 from __future__ import annotations
 
 import torch
-from planish._arguments import check_tensor
 from planish.apex import _kernels
+from planish.operators.arguments import check_tensor
 from torch import Tensor
 
 __all__ = ["ln_bwd", "ln_fwd"]

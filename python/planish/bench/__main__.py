@@ -2,6 +2,6 @@
 
 import sys
 
-from planish.cli import main
+from planish.commands.cli import main
 
 sys.exit(main(["bench", *sys.argv[1:]]))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..models import bert_base
+from planish.commands.models import bert_base
+
 from .case import DTYPES
 from .program import launch, parser
 from .steps import StepRow, WayOfModel, steps_by_turns

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from planish import command_lines
-from planish.command_lines import PROGRAMS, UsageError, words
+from planish.commands import command_lines
+from planish.commands.command_lines import PROGRAMS, UsageError, words
 
 from . import allocator, machine, plots, report
 from .accuracy import compare

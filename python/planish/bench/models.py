@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from planish.commands.models import RESNET_NORMS, Workload, bert_base, convnext, resnet50
 
-from ..models import RESNET_NORMS, Workload, bert_base, convnext, resnet50
 from .case import DTYPES
 from .providers.base import Provider
 from .timing import TOO_NOISY, Effort, Sample, Timed, interleave, loop, median_interval

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from planish.command_lines import words
+from planish.commands.command_lines import words
+from planish.commands.models import Workload, convnext, resnet50
 from torch import Tensor, nn
 
-from ..models import Workload, convnext, resnet50
 from .case import DTYPES
 from .program import launch, parser
 from .providers.planish_torch import enabled

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from planish.command_lines import at_least, check_device
+from planish.commands.command_lines import at_least, check_device
 
 from . import allocator, machine, report
 from .gpu import queued

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
+from planish.commands.models import Workload
 
-from ..models import Workload
 from .program import clock_of
 from .timing import TOO_NOISY, Effort, Timed, interleave, ratio
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from planish.command_lines import UsageError, at_least, check_device, words
+from planish.commands.command_lines import UsageError, at_least, check_device, words
 
 from . import allocator, machine, report
 from .case import DTYPES

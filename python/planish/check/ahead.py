@@ -11,10 +11,10 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 
-from planish import _structs
-from planish._ahead import Gpu
-from planish._library import library
-from planish.pack import gpus_here
+from planish.commands.pack import gpus_here
+from planish.library import structs
+from planish.library.ahead import Gpu
+from planish.library.loaded import library
 
 from .case import ACTIVATIONS, DIRECTIONS, FULL, KINDS, Case, mask
 
@@ -23,26 +23,26 @@ ALIGNMENT = 128
 MOST_PROCESSES = 16
 
 
-def _tensor(case: Case, role: str) -> _structs.DLTensor:
+def _tensor(case: Case, role: str) -> structs.DLTensor:
     sizes, dtype = case.sizes_of(role), case.dtype_of(role)
     steps, length = [0] * len(sizes), case.step if role in FULL else 1
     for axis in reversed(case.order_of(role)):
         steps[axis] = length
         length *= sizes[axis]
-    return _structs.DLTensor(
+    return structs.DLTensor(
         data=ALIGNMENT,
-        device=_structs.DLDevice(_structs.CUDA_DEVICE, 0),
+        device=structs.DLDevice(structs.CUDA_DEVICE, 0),
         ndim=len(sizes),
-        dtype=_structs.dtype_of(dtype),
+        dtype=structs.dtype_of(dtype),
         shape=(ctypes.c_int64 * len(sizes))(*sizes),
         strides=(ctypes.c_int64 * len(sizes))(*steps),
     )
 
 
-def norm_of(case: Case, eps: float) -> _structs.Norm:
+def norm_of(case: Case, eps: float) -> structs.Norm:
     """The operator of a case."""
-    return _structs.Norm(
-        ctypes.sizeof(_structs.Norm),
+    return structs.Norm(
+        ctypes.sizeof(structs.Norm),
         kind=KINDS.index(case.kind),
         reduce_axes=mask(case.reduce),
         affine_axes=mask(case.affine),
@@ -55,13 +55,13 @@ def norm_of(case: Case, eps: float) -> _structs.Norm:
 def compile_one(case: Case, gpu: Gpu, eps: float) -> str:
     """Compiles what one case needs; an empty text, or why that cannot be."""
     planish = library()  # it says which tensors there are
-    tensors = _structs.Tensors(ctypes.sizeof(_structs.Tensors))
+    tensors = structs.Tensors(ctypes.sizeof(structs.Tensors))
     for role in (*case.inputs, *case.outputs):
         setattr(tensors, role, ctypes.pointer(_tensor(case, role)))
     norm = norm_of(case, eps)
     direction = DIRECTIONS.index(case.direction)
     try:
-        planish.pack_prepare(_structs.Gpu(*gpu, 1), norm, direction, tensors)
+        planish.pack_prepare(structs.Gpu(*gpu, 1), norm, direction, tensors)
     except RuntimeError as error:
         return str(error)
     return ""

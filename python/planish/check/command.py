@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 import torch
-from planish import command_lines
 from planish.bench.timing import TOO_NOISY
-from planish.command_lines import UsageError
+from planish.commands import command_lines
+from planish.commands.command_lines import UsageError
 
 from . import cpu_table, cuda, cuda_table
 from .case import DTYPES, Case

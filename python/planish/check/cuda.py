@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from planish._library import library
 from planish.bench import gpu
 from planish.bench.case import Case as BenchCase
 from planish.bench.case import make_data
 from planish.bench.timing import Effort, Sample, Timed, interleave
+from planish.library.loaded import library
 
 from . import ahead
 from .case import Case

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from planish._library import library
-from planish._structs import Buffers, Norm, Tensors
 from planish.bench.providers.planish_c import Exec, dl_tensor
+from planish.library.loaded import library
+from planish.library.structs import Buffers, Norm, Tensors
 
 from .ahead import norm_of
 from .case import DIRECTIONS

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _stages
-from planish._arguments import check_optional, check_tensor, eps_of
+from planish.functions import stages
+from planish.operators.arguments import check_optional, check_tensor, eps_of
 from torch import Tensor, nn
 
 __all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]
@@ -36,11 +36,11 @@ def _check(
     rowscale: Tensor | None,
     dropout_p: float,
 ) -> None:
-    _stages.check_x(function, x)
+    stages.check_x(function, x)
     check_optional(function, **like_x, **columns, rowscale=rowscale)
     check_tensor(function, "weight", columns["weight"])
     for name, tensor in (*like_x.items(), *columns.items(), ("rowscale", rowscale)):
-        _stages.check_float(function, name, None if tensor is None else tensor.dtype)
+        stages.check_float(function, name, None if tensor is None else tensor.dtype)
     for name, tensor in like_x.items():
         if tensor is not None:
             _expect(
@@ -69,7 +69,7 @@ def _check(
             f"Expected rowscale with a value for each of {x.shape[:-1].numel()} rows, but got "
             f"{rowscale.numel()}",
         )
-    _stages.check_probability(function, dropout_p)
+    stages.check_probability(function, dropout_p)
 
 
 def _written(result: Tensor, place: Tensor | None) -> Tensor:
@@ -128,26 +128,26 @@ def layer_norm_fn(
         rowscale,
         dropout_p,
     )
-    _stages.check_float(function, "out_dtype", out_dtype)
-    wide = _stages.compute_dtype(x.dtype, x.dtype if residual is None else residual.dtype)
+    stages.check_float(function, "out_dtype", out_dtype)
+    wide = stages.compute_dtype(x.dtype, x.dtype if residual is None else residual.dtype)
     rows = None if rowscale is None else rowscale.reshape(*x.shape[:-1], 1)
-    u = _stages.scaled(x, wide, rows)
+    u = stages.scaled(x, wide, rows)
     mask = mask1 = None
     if dropout_p:
-        u, mask = _stages.drop(u.to(wide), dropout_p)
+        u, mask = stages.drop(u.to(wide), dropout_p)
     if x1 is not None:
         u1 = x1.to(wide)
         if dropout_p:
-            u1, mask1 = _stages.drop(u1, dropout_p)
+            u1, mask1 = stages.drop(u1, dropout_p)
         u = u.to(wide) + u1
     without = torch.float32 if residual_in_fp32 else x.dtype
-    total = _stages.sum_with(u, residual, without if residual is None else residual.dtype)
+    total = stages.sum_with(u, residual, without if residual is None else residual.dtype)
     dtype = (out_dtype or x.dtype) if out is None else out.dtype
     eps = eps_of(function, eps, is_rms_norm, total.dtype)
     offset = 1.0 if zero_centered_weight else 0.0
-    results = [_stages.norm_last(is_rms_norm, total, weight, bias, eps, offset, dtype)]
+    results = [stages.norm_last(is_rms_norm, total, weight, bias, eps, offset, dtype)]
     if weight1 is not None:
-        results.append(_stages.norm_last(is_rms_norm, total, weight1, bias1, eps, offset, dtype))
+        results.append(stages.norm_last(is_rms_norm, total, weight1, bias1, eps, offset, dtype))
     results[0] = _written(results[0], out)
     total = _written(total, residual_out)
     everything: list[Any] = [*results, *([total] if prenorm else [])]
@@ -292,9 +292,9 @@ def layer_norm_linear_fn(
         f"Expected linear_weight of two axes with {list(x.shape[-1:])} columns, like x, but got "
         f"{list(linear_weight.shape)}",
     )
-    _stages.check_float(function, "linear_weight", linear_weight.dtype)
+    stages.check_float(function, "linear_weight", linear_weight.dtype)
     if linear_bias is not None:
-        _stages.check_float(function, "linear_bias", linear_bias.dtype)
+        stages.check_float(function, "linear_bias", linear_bias.dtype)
         _expect(
             linear_bias.shape == linear_weight.shape[:1],
             function,

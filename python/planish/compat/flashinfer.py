@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _functional, _quantized, _quantized_calls, _stages
-from planish._arguments import check_tensor, number_of
+from planish.functions import functional, quantized, stages
+from planish.operators import quantized_calls
+from planish.operators.arguments import check_tensor, number_of
 from torch import Tensor
 
 __all__ = [
@@ -31,9 +32,9 @@ __all__ = [
 
 
 def _check_input(function: str, input: Tensor, weight: Tensor, name: str = "weight") -> None:
-    _stages.check_x(function, input, "input")
+    stages.check_x(function, input, "input")
     check_tensor(function, name, weight)
-    _stages.check_parameter(function, name, weight, input, "input")
+    stages.check_parameter(function, name, weight, input, "input")
 
 
 def _check_out(function: str, out: Tensor, input: Tensor) -> None:
@@ -53,13 +54,13 @@ def _rms(
     dtype = input.dtype
     if out is not None:
         _check_out(function, out, input)
-        _stages.check_float(function, "out", out.dtype)
+        stages.check_float(function, "out", out.dtype)
         dtype = out.dtype
-    if out is not None and _quantized_calls.norm_into(
+    if out is not None and quantized_calls.norm_into(
         out, input, None, weight, None, eps, True, weight_offset=offset
     ):
         return out
-    y = _stages.norm_last(True, input, weight, None, eps, offset, dtype)
+    y = stages.norm_last(True, input, weight, None, eps, offset, dtype)
     return y if out is None else out.copy_(y)
 
 
@@ -67,14 +68,14 @@ def _add(
     function: str, input: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float
 ) -> None:
     _check_input(function, input, weight)
-    _stages.check_like_x(function, "residual", residual, input, optional=False)
+    stages.check_like_x(function, "residual", residual, input, optional=False)
     eps = number_of(function, "eps", eps)
-    if _quantized_calls.norm_into(
+    if quantized_calls.norm_into(
         input, input, residual, weight, None, eps, True, weight_offset=offset, total=residual
     ):
         return
-    residual.copy_(_stages.sum_with(input, residual, residual.dtype))
-    input.copy_(_stages.norm_last(True, residual, weight, None, eps, offset, input.dtype))
+    residual.copy_(stages.sum_with(input, residual, residual.dtype))
+    input.copy_(stages.norm_last(True, residual, weight, None, eps, offset, input.dtype))
 
 
 @torch.no_grad()
@@ -180,15 +181,15 @@ def _quantize(
     _check_out(function, out, input)
     if not rms:
         check_tensor(function, "beta", bias)
-    _stages.check_parameter(function, "beta", bias, input, "input")
+    stages.check_parameter(function, "beta", bias, input, "input")
     if adds:
-        _stages.check_like_x(function, "residual", residual, input, optional=False)
+        stages.check_like_x(function, "residual", residual, input, optional=False)
     eps = number_of(function, "eps", eps)
     number = _scale(function, scale, input)
     given_dtype = out.dtype, "tensor", number, "f32", False, 1e-10, None
-    _quantized.check(function, *given_dtype, input, dtype_name="out's dtype")
+    quantized.check(function, *given_dtype, input, dtype_name="out's dtype")
     one = number.reshape(())
-    if _quantized_calls.norm_into(
+    if quantized_calls.norm_into(
         out, input, residual, weight, bias, eps, rms, y_scale=one, total=residual
     ):
         return
@@ -199,9 +200,9 @@ def _quantize(
         "residual": residual,
     }
     results = (
-        _quantized.quantized_rms_norm(input, weight, eps, **given)
+        quantized.quantized_rms_norm(input, weight, eps, **given)
         if rms
-        else _quantized.quantized_layer_norm(input, weight, bias, eps, **given)
+        else quantized.quantized_layer_norm(input, weight, bias, eps, **given)
     )
     if residual is not None:
         residual.copy_(results[2])
@@ -262,9 +263,9 @@ def layernorm(input: Tensor, gemma: Tensor, beta: Tensor, eps: float = 1e-6) -> 
     """
     _check_input("layernorm", input, gemma, "gemma")
     check_tensor("layernorm", "beta", beta)
-    _stages.check_parameter("layernorm", "beta", beta, input, "input")
+    stages.check_parameter("layernorm", "beta", beta, input, "input")
     eps = number_of("layernorm", "eps", eps)
-    return _functional.layer_norm(input, -1, gemma, beta, eps)
+    return functional.layer_norm(input, -1, gemma, beta, eps)
 
 
 @torch.no_grad()

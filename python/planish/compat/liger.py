@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish._arguments import check_tensor
 from planish.compat.liger_functions import (
     liger_fused_add_rms_norm,
     liger_group_norm,
@@ -29,6 +28,7 @@ from planish.compat.liger_functions import (
     liger_rms_norm,
 )
 from planish.compat.liger_models import apply_planish_to
+from planish.operators.arguments import check_tensor
 from torch import Tensor, nn
 
 __all__ = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planish import _fused, _stages
-from planish._arguments import check_optional, check_tensor
-from planish._functional import layer_norm, rms_norm
-from planish._groups import group_norm
+from planish.functions import fused, stages
+from planish.functions.functional import layer_norm, rms_norm
+from planish.functions.groups import group_norm
+from planish.operators.arguments import check_optional, check_tensor
 from torch import Tensor
 
 __all__ = [
@@ -30,7 +30,7 @@ def _cast(casting_mode: str | int) -> str:
 
 
 def _check_columns(function: str, X: Tensor, W: Tensor | None) -> None:
-    _stages.check_x(function, X, "X")
+    stages.check_x(function, X, "X")
     check_optional(function, W=W)
     if W is not None and X.shape[-1:] != W.shape:
         raise AssertionError(
@@ -72,7 +72,7 @@ def liger_layer_norm(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:
     ... ).shape
     torch.Size([4, 64])
     """
-    _stages.check_x("liger_layer_norm", X, "X")
+    stages.check_x("liger_layer_norm", X, "X")
     check_tensor("liger_layer_norm", "W", W)
     check_tensor("liger_layer_norm", "B", B)
     if X.shape[-1:] != W.shape:
@@ -133,10 +133,10 @@ def liger_fused_add_rms_norm(
     cast = _cast(casting_mode)
     check_tensor("liger_fused_add_rms_norm", "W", W)
     _check_columns("liger_fused_add_rms_norm", X, W)
-    _stages.check_like_x("liger_fused_add_rms_norm", "R", R, X, optional=False)
+    stages.check_like_x("liger_fused_add_rms_norm", "R", R, X, optional=False)
     if cast == "once":
-        return _fused.add_rms_norm(X, R, W, eps, sum_dtype=X.dtype, weight_offset=offset)
-    S = _stages.sum_with(X, R, X.dtype)
+        return fused.add_rms_norm(X, R, W, eps, sum_dtype=X.dtype, weight_offset=offset)
+    S = stages.sum_with(X, R, X.dtype)
     return rms_norm(S, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype), S
 
 
@@ -144,7 +144,7 @@ def _modulation(name: str, tensor: Tensor, X: Tensor) -> Tensor:
     """(rows, columns) as Liger takes them, N / rows neighbouring rows of X to each, with X's rank
     of axes or as (rows, 1, columns) beside X seen as (rows, N / rows, columns)."""
     check_tensor("liger_modulated_rms_norm", name, tensor)
-    _stages.check_float("liger_modulated_rms_norm", name, tensor.dtype)
+    stages.check_float("liger_modulated_rms_norm", name, tensor.dtype)
     columns = X.shape[-1]
     if not columns or tensor.numel() % columns or not tensor.numel():
         raise AssertionError(
@@ -191,11 +191,11 @@ def liger_modulated_rms_norm(
         )
     seen = X.reshape(rows.shape[0], -1, X.shape[-1])
     if cast == "once":
-        y = _fused.modulated_rms_norm(seen, rows, shifts, W, eps=eps, weight_offset=offset)
+        y = fused.modulated_rms_norm(seen, rows, shifts, W, eps=eps, weight_offset=offset)
         assert isinstance(y, Tensor)
         return y.reshape(X.shape)
     z = rms_norm(seen, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype)
-    wide = _stages.compute_dtype(X.dtype)
+    wide = stages.compute_dtype(X.dtype)
     m = z.to(wide) * (1 + rows.to(wide))
     if shifts is not None:
         m = m + shifts.to(wide)
@@ -215,15 +215,15 @@ def liger_poly_norm(
     ... ).shape
     torch.Size([4, 64])
     """
-    _stages.check_x("liger_poly_norm", X, "X")
+    stages.check_x("liger_poly_norm", X, "X")
     for name, tensor in (("W", W), ("B", B)):
         check_tensor("liger_poly_norm", name, tensor)
-        _stages.check_float("liger_poly_norm", name, tensor.dtype)
+        stages.check_float("liger_poly_norm", name, tensor.dtype)
     if W.shape != (3,):
         raise AssertionError(f"Weight tensor must have shape (3,), but got {list(W.shape)}")
     if B.numel() != 1:
         raise AssertionError(f"Bias must be a scalar, but has {B.numel()} elements")
-    wide = _stages.compute_dtype(X.dtype)
+    wide = stages.compute_dtype(X.dtype)
     x, w = X.to(wide), W.to(wide)
     square = x * x
     parts = (rms_norm(power, -1, eps=eps) for power in (square * x, square, x))

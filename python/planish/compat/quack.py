@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish import _ops, _stages
-from planish._arguments import check_floats, check_optional, check_tensor, eps_of
+from planish.functions import stages
+from planish.operators import ops
+from planish.operators.arguments import check_floats, check_optional, check_tensor, eps_of
 from torch import Tensor, nn
 
 __all__ = [
@@ -80,7 +81,7 @@ def _sum(x: Tensor, residual: Tensor | None, dtype: torch.dtype | None) -> Tenso
         )
     if residual is None:
         return x if dtype is None else x.to(dtype)
-    return _stages.sum_with(x, residual, dtype or residual.dtype)
+    return stages.sum_with(x, residual, dtype or residual.dtype)
 
 
 def rmsnorm(
@@ -114,7 +115,7 @@ def rmsnorm(
     total = _sum(x, residual, residual_dtype)
     # x as it was is read, where nothing is added to it
     read = x if residual is None else total
-    y = _stages.norm_last(True, read, weight, bias, eps, weight_offset, out_dtype or x.dtype)
+    y = stages.norm_last(True, read, weight, bias, eps, weight_offset, out_dtype or x.dtype)
     return (y, total) if prenorm else y
 
 
@@ -136,7 +137,7 @@ def _forward(
     shape = [size if axis in affine else 1 for axis, size in enumerate(read.shape)]
     if bias is not None and weight is not None and bias.shape != weight.shape:
         bias = bias.expand(weight.shape)  # (N,) beside (H, N); the other way there is no such case
-    y, mean, rstd = _ops.plain_forward(
+    y, mean, rstd = ops.plain_forward(
         wide,
         None if weight is None else weight.reshape(shape),
         None if bias is None else bias.reshape(shape),
@@ -199,7 +200,7 @@ def _backward(
     # one weight for each head where x has three axes
     affine = last if x.dim() < 3 or (weight is not None and weight.dim() == 1) else [1, 2]
     shifted = weight.float() + weight_offset if weight is not None and weight_offset else weight
-    dx, dweight, dbias = _ops.plain_backward(
+    dx, dweight, dbias = ops.plain_backward(
         dout,
         x.float() if wide else x,
         None if mean is None else mean.unsqueeze(-1),
@@ -270,7 +271,7 @@ def rmsnorm_bwd(
 
 def _check_statistics(function: str, x: Tensor, dout: Tensor, **statistics: Tensor) -> None:
     """What the backward is given: dout like x, and one number for each row."""
-    _stages.check_like_x(function, "dout", dout, x, optional=False)
+    stages.check_like_x(function, "dout", dout, x, optional=False)
     for name, given in statistics.items():
         if given.shape != x.shape[:-1]:
             raise ValueError(
@@ -372,4 +373,4 @@ class QuackRMSNorm(nn.RMSNorm):
         return y
 
 
-assert _ops  # defines the operators that are called by name
+assert ops  # defines the operators that are called by name

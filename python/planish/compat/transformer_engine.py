@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish import _functional
-from planish._arguments import check_floats, check_tensor, number_of, sizes_of
+from planish.functions import functional
+from planish.operators.arguments import check_floats, check_tensor, number_of, sizes_of
 from torch import Tensor, nn
 
 __all__ = ["LayerNorm", "RMSNorm"]
@@ -124,7 +124,7 @@ class _Norm(nn.Module):
         dtype = self.weight.dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        norm = _functional.rms_norm if rms else _functional.layer_norm
+        norm = functional.rms_norm if rms else functional.layer_norm
         return norm(
             x.to(dtype),
             range(x.dim() - count, x.dim()),

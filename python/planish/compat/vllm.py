@@ -16,10 +16,11 @@ import logging
 from typing import Any
 
 import torch
-from planish import _functional, _stage_calls, _stages
-from planish._arguments import eps_of
-from planish._call import Tensors
-from planish._ways import way_of
+from planish.functions import functional, stages
+from planish.operators import stage_calls
+from planish.operators.arguments import eps_of
+from planish.operators.call import Tensors
+from planish.operators.ways import way_of
 from torch import Tensor
 
 __all__ = ["PROVIDER", "fused_add_rms_norm", "register", "rms_norm"]
@@ -43,7 +44,7 @@ def rms_norm(
     """
     _check("rms_norm", x, weight, variance_size)
     cast = "xhat" if weight is not None and weight.dtype == x.dtype else "once"
-    return _functional.rms_norm(x, -1, weight, eps=epsilon, cast=cast).to(x.dtype)
+    return functional.rms_norm(x, -1, weight, eps=epsilon, cast=cast).to(x.dtype)
 
 
 def fused_add_rms_norm(
@@ -62,9 +63,9 @@ def fused_add_rms_norm(
     ... )
     """
     _check("fused_add_rms_norm", x, weight, variance_size)
-    _stages.check_like_x("fused_add_rms_norm", "x_residual", x_residual, x, optional=False)
+    stages.check_like_x("fused_add_rms_norm", "x_residual", x_residual, x, optional=False)
     epsilon = eps_of("fused_add_rms_norm", epsilon, True, x.dtype)
-    fused = _stage_calls.norm(
+    fused = stage_calls.norm(
         way_of(x, x_residual, weight),
         Tensors(x, x_residual, weight=weight),
         [x.dim() - 1],
@@ -76,13 +77,13 @@ def fused_add_rms_norm(
     )
     if fused is not None:
         return fused
-    total = _stages.sum_with(x, x_residual, x.dtype)
+    total = stages.sum_with(x, x_residual, x.dtype)
     return rms_norm(total, weight, epsilon, variance_size), total
 
 
 def _check(function: str, x: Tensor, weight: Tensor | None, variance_size: int | None) -> None:
-    _stages.check_x(function, x)
-    _stages.check_parameter(function, "weight", weight, x)
+    stages.check_x(function, x)
+    stages.check_parameter(function, "weight", weight, x)
     if variance_size is not None and variance_size != x.shape[-1]:
         raise ValueError(
             f"{function}: variance_size is {variance_size}; planish takes the variance over all "
@@ -95,8 +96,8 @@ def _runs(x: Tensor, weight: Tensor | None, variance_size: int | None) -> bool:
     tensors = [x] if weight is None else [x, weight]
     return (
         variance_size is None
-        and x.device.type in _functional.DEVICES
-        and all(t.dtype in _functional._DTYPES and t.device == x.device for t in tensors)
+        and x.device.type in functional.DEVICES
+        and all(t.dtype in functional._DTYPES and t.device == x.device for t in tensors)
     )
 
 
@@ -115,7 +116,7 @@ def fused_add_rms_norm_supports(
     variance_size: int | None = None,
 ) -> bool:
     """Whether :func:`fused_add_rms_norm` runs these."""
-    return _runs(x, weight, variance_size) and x_residual.dtype in _functional._DTYPES
+    return _runs(x, weight, variance_size) and x_residual.dtype in functional._DTYPES
 
 
 def register(ir: Any = None) -> bool:
@@ -155,4 +156,4 @@ def register(ir: Any = None) -> bool:
 
 def _supported() -> bool:
     """Whether there are kernels for what this torch runs on."""
-    return not torch.cuda.is_available() or "cuda" in _functional.DEVICES
+    return not torch.cuda.is_available() or "cuda" in functional.DEVICES

@@ -14,8 +14,10 @@ from typing import Any
 from torch.nn.modules import module as torch_module
 
 import torch
-from planish import _functional, _fused, _heads, _modules, _norms
-from planish._ways import Way, is_plain, way_of
+from planish.functions import functional, fused, heads
+from planish.modules import norm_modules
+from planish.operators import norms
+from planish.operators.ways import Way, is_plain, way_of
 from planish.replacing import forms, swapped
 from planish.replacing.forms import Form, parameter_of
 from torch import Tensor, nn
@@ -63,7 +65,7 @@ def norm_form(module: Any) -> Form | None:
         plain = form.kind in ("rms", "layer") and form.axis == -1 and form.count == 1
         parts = form.gate or form.groups or form.group_size or form.then or form.activation
         return form if plain and not parts else None
-    kind = {_modules.LayerNorm: "layer", _modules.RMSNorm: "rms"}.get(type(module))
+    kind = {norm_modules.LayerNorm: "layer", norm_modules.RMSNorm: "rms"}.get(type(module))
     if kind is None or len(module.normalized_shape) != 1:
         return None
     bias = "bias" if kind == "layer" else None
@@ -72,7 +74,7 @@ def norm_form(module: Any) -> Form | None:
 
 def _eps(form: Form, norm: Any, x: Tensor) -> float:
     eps = getattr(norm, form.eps) if isinstance(form.eps, str) else form.eps
-    return _norms.rms_eps(eps, x)
+    return norms.rms_eps(eps, x)
 
 
 def _offset(form: Form) -> float:
@@ -127,7 +129,7 @@ def _fits(
         if p is not None and (p.device != device or p.dtype != first.dtype or p.shape != last):  # type: ignore[union-attr]
             return False
     return (
-        device.type in _functional.DEVICES
+        device.type in functional.DEVICES
         and x.numel() > 0
         and last[0] > 0
         and (dtype == torch.float32 or not _casts(device))
@@ -199,10 +201,10 @@ def _add_norm(
 ) -> tuple[Tensor, Tensor]:
     weight, eps = forms._weight(form, norm), _eps(form, norm, x)
     if form.kind == "rms":
-        y, s = _fused.add_rms_norm(x, residual, weight, eps, **given, **around)
+        y, s = fused.add_rms_norm(x, residual, weight, eps, **given, **around)
     else:
         bias = parameter_of(norm, form.bias)
-        y, s = _fused.add_layer_norm(x, residual, weight, bias, eps, **given, **around)
+        y, s = fused.add_layer_norm(x, residual, weight, bias, eps, **given, **around)
     return s, y
 
 
@@ -309,7 +311,7 @@ def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., A
             if rounding is not None and rounding[1] == x.dtype:
                 eps, offset = _eps(form, norm, x), _offset(form)
                 given = {"residual": residual, "gate": gate, "weight_offset": offset}
-                function = _fused.modulated_rms_norm if rms else _fused.modulated_layer_norm
+                function = fused.modulated_rms_norm if rms else fused.modulated_layer_norm
                 both = function(x, scale, shift, weight, bias, eps, **given)
                 return both if residual is None else (both[1], both[0])
         return modulated_apart(norm, x, scale, shift, residual, gate)
@@ -344,7 +346,7 @@ def queries_and_keys(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable
             if rounding is not None and rounding[1] == q.dtype:
                 xhat, eps = rounding[0], _eps(form, q_norm, q)
                 given: dict[str, Any] = {"kind": form.kind, "weight_offset": _offset(form)}
-                return _heads.qk_norm(q, k, *weights, eps, cast="xhat" if xhat else "once", **given)
+                return heads.qk_norm(q, k, *weights, eps, cast="xhat" if xhat else "once", **given)
         return queries_and_keys_apart(q_norm, k_norm, q, k)
 
     return helper

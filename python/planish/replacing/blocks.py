@@ -12,7 +12,9 @@ import threading
 from typing import Any
 
 import torch
-from planish import _channels, _counts, _groups
+from planish.functions import groups as _groups
+from planish.library import counts
+from planish.modules import channel_modules
 from planish.replacing import families, probe
 from planish.replacing.around import watched
 from planish.replacing.layers import Layer, assign, body_of
@@ -31,11 +33,11 @@ def _activated(norm: nn.Module, act: nn.Module, x: Tensor) -> Tensor:
     activation = families.ACTIVATIONS.get(type(act))
     if (
         activation is not None
-        and type(norm) is _channels.GroupNorm
+        and type(norm) is channel_modules.GroupNorm
         and getattr(norm, "activation", "") is None  # "": restored by another thread
         and x.dim() > 1
         and x.shape[1] == norm.num_channels
-        and _channels.planish_runs(x, norm.weight, norm.bias)
+        and channel_modules.planish_runs(x, norm.weight, norm.bias)
         and not watched(norm)
         and not watched(act)
     ):
@@ -135,7 +137,7 @@ def _prove(cls: type[nn.Module], block: Any) -> bool:
         for given in (temb,) if block.time_emb_proj is not None else (None,):
             results.append((small(x, given), _forward(small, x, given)))
     norms: Any = small
-    norms.norm1.__class__ = norms.norm2.__class__ = _channels.GroupNorm
+    norms.norm1.__class__ = norms.norm2.__class__ = channel_modules.GroupNorm
     results += [(theirs, _forward(small.eval(), x, given)) for theirs, _ in results[:1]]
     return all(
         float((ours - theirs).detach().abs().max()) <= 1e-10 * float(theirs.detach().abs().max())
@@ -154,7 +156,7 @@ def _is_proven(cls: type[nn.Module], block: Any) -> bool:
     with _lock:
         if key not in _proven:
             try:
-                with _counts.uncounted(), probe.apart(), torch.device("cpu"):
+                with counts.uncounted(), probe.apart(), torch.device("cpu"):
                     _proven[key] = _prove(cls, block)
             except Exception:  # whatever a forward raises
                 _proven[key] = False
@@ -169,7 +171,7 @@ def put(module: Any) -> None:
         and not isinstance(module, _Fused)
         and "forward" not in module.__dict__
         and families.ACTIVATIONS.get(type(module._modules.get("nonlinearity")))
-        and any(type(module._modules.get(f"norm{i}")) is _channels.GroupNorm for i in (1, 2))
+        and any(type(module._modules.get(f"norm{i}")) is channel_modules.GroupNorm for i in (1, 2))
         and _is_proven(cls, module)
     ):
         assign(module, _fused_class(cls))

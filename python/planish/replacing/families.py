@@ -18,7 +18,7 @@ from typing import Any
 from torch.nn.parameter import is_lazy
 
 import torch
-from planish import _channels, _instances, _modules
+from planish.modules import channel_modules, instance_modules, norm_modules
 from planish.replacing import state
 from planish.replacing.forms import Form
 from torch import Tensor, nn
@@ -39,21 +39,21 @@ __all__ = [
 
 #: torch's own modules, and planish's that hold and compute the same.
 TORCH: dict[type[nn.Module], type[nn.Module]] = {
-    nn.LayerNorm: _modules.LayerNorm,
-    nn.RMSNorm: _modules.RMSNorm,
-    nn.GroupNorm: _channels.GroupNorm,
-    nn.InstanceNorm1d: _instances.InstanceNorm1d,
-    nn.InstanceNorm2d: _instances.InstanceNorm2d,
-    nn.InstanceNorm3d: _instances.InstanceNorm3d,
+    nn.LayerNorm: norm_modules.LayerNorm,
+    nn.RMSNorm: norm_modules.RMSNorm,
+    nn.GroupNorm: channel_modules.GroupNorm,
+    nn.InstanceNorm1d: instance_modules.InstanceNorm1d,
+    nn.InstanceNorm2d: instance_modules.InstanceNorm2d,
+    nn.InstanceNorm3d: instance_modules.InstanceNorm3d,
 }
 
 #: Classes that become planish's own once their form is proven, because their results then keep the
 #: memory format or have an activation fused. By name, so that nothing is imported.
 DIRECT: dict[tuple[str, str], type[nn.Module]] = {
-    ("timm.layers.norm", "GroupNorm"): _channels.GroupNorm,
-    ("timm.layers.norm", "LayerNorm2d"): _channels.LayerNorm2d,
-    ("timm.layers.norm_act", "GroupNormAct"): _channels.GroupNorm,
-    ("torchvision.models.convnext", "LayerNorm2d"): _channels.LayerNorm2d,
+    ("timm.layers.norm", "GroupNorm"): channel_modules.GroupNorm,
+    ("timm.layers.norm", "LayerNorm2d"): channel_modules.LayerNorm2d,
+    ("timm.layers.norm_act", "GroupNormAct"): channel_modules.GroupNorm,
+    ("torchvision.models.convnext", "LayerNorm2d"): channel_modules.LayerNorm2d,
 }
 
 #: Activations that planish fuses behind a group norm.

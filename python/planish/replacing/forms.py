@@ -14,11 +14,13 @@ from typing import Any
 from torch.nn import functional
 
 import torch
-from planish import _functional, _groups, _norms, _ops
-from planish import _gated as _gated_functions
-from planish._arguments import DTYPES
-from planish._norms import split_channels
-from planish._ways import is_plain, way_of
+from planish.functions import functional as _functional
+from planish.functions import gated as _gated_functions
+from planish.functions import groups as _groups
+from planish.operators import norms, ops
+from planish.operators.arguments import DTYPES
+from planish.operators.norms import split_channels
+from planish.operators.ways import is_plain, way_of
 from torch import Tensor, nn
 
 __all__ = ["Form", "Run", "eps_of", "parameter_of", "runner", "size_of"]
@@ -246,7 +248,7 @@ def _simple(form: Form) -> Run:
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
         weight, axis = _weight(form, module), 1 if form.axis == 1 else x.dim() - 1
-        _, squares = _norms.statistics(x, [axis])
+        _, squares = norms.statistics(x, [axis])
         rstd = (squares / (x.shape[axis] - 1) + eps_of(form, module)).rsqrt()
         y = _wide_half(x) * rstd
         if weight is not None:
@@ -277,7 +279,7 @@ def _l2(form: Form) -> Run:
         x_wide = _wide(x, *flat)
         channels = x.shape[axis]
         eps = _NORMALIZE_EPS**2 / channels
-        y, _, rstd = _ops.plain_forward(x_wide, flat[0], flat[1], [axis], [axis], eps, True)
+        y, _, rstd = ops.plain_forward(x_wide, flat[0], flat[1], [axis], [axis], eps, True)
         if x.dtype != torch.float16:
             if not is_plain(x, weight, bias) or x.device.type != "cpu":
                 raise NotExact("rows shorter than 4e-9 cannot be looked for")
@@ -308,7 +310,7 @@ def _evo(form: Form) -> Run:
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
         apart = split_channels(x, module.groups)
-        _, squares = _norms.statistics(apart, [2, 3, 4])
+        _, squares = norms.statistics(apart, [2, 3, 4])
         variance = squares / apart.shape[2:].numel()
         rstd = (variance + eps_of(form, module)).rsqrt()
         v, weight, bias = (t.view(1, -1, 1, 1) for t in (module.v, module.weight, module.bias))

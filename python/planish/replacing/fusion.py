@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from planish import _channels
+from planish.modules import channel_modules
 from planish.replacing import blocks, families, pairs
 from planish.replacing.layers import original_of
 from torch import nn
@@ -50,7 +50,7 @@ def fuse(model: nn.Module) -> None:
             activation = families.ACTIVATIONS.get(type(then))  # type: ignore[arg-type]
             if (
                 activation is not None
-                and type(norm) is _channels.GroupNorm
+                and type(norm) is channel_modules.GroupNorm
                 and norm.activation is None
                 and places[id(norm)] == 1
                 and not _has_hooks(norm)

@@ -209,9 +209,9 @@ def prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[aro
     key = _key(place, norms, chain)
     with _lock:
         if key not in _found:
-            from planish import _counts
+            from planish.library import counts
 
-            with _counts.uncounted(), probe.apart(), torch.device("cpu"):
+            with counts.uncounted(), probe.apart(), torch.device("cpu"):
                 _found[key] = _prove(place, norms, chain)
         result: tuple[around.Pairs, str] = _found[key]
         return result

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planish import _fused
-from planish._ways import is_plain
+from planish.functions import fused
+from planish.operators.ways import is_plain
 from planish.replacing import around, forms
 from planish.replacing.forms import Form, parameter_of
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ def norm_added(
     known: set[Any] = set()  # calls that fitted
 
     def run(norm: Any, x: Tensor, residual: Tensor) -> Any:
-        function = _fused.modulated_rms_norm if rms else _fused.modulated_layer_norm
+        function = fused.modulated_rms_norm if rms else fused.modulated_layer_norm
         weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
         eps, offset = around._eps(form, norm, x), around._offset(form)
         return function(x, None, residual, weight, bias, eps, weight_offset=offset)

@@ -230,9 +230,9 @@ def prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
         for kept in (_proofs, _passing):
             if key in kept:
                 return kept[key]
-        from planish import _counts
+        from planish.library import counts
 
-        with _counts.uncounted(), apart():
+        with counts.uncounted(), apart():
             found = _asked(cls, module)
         if isinstance(found, _Passing):
             _passing[key] = found

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish import _functional
-from planish._ways import Way, way_of
+from planish.functions import functional
+from planish.operators.ways import Way, way_of
 from planish.replacing import families, layers
 from planish.replacing.forms import NotExact, parameter_of, runner
 from planish.replacing.layers import Layer
@@ -50,7 +50,7 @@ def _runs(proof: Proof, module: Any, x: Any) -> bool:
     if (x.dtype, None if first is None else first.dtype) not in proof.pairs:
         return False
     return (
-        x.device.type in _functional.DEVICES
+        x.device.type in functional.DEVICES
         and (x.numel() > 0 or not x.is_cuda)
         and all(
             p is None or (p.device == x.device and p.dtype == first.dtype)  # type: ignore[union-attr]

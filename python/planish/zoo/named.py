@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from planish import zoo
-from planish.command_lines import UsageError
+from planish.commands.command_lines import UsageError
 from torch import nn
 
 __all__ = ["UnknownModel", "of_function", "resolve"]

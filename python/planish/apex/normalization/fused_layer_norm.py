@@ -22,8 +22,6 @@ import torch.nn.functional as F
 from torch.nn import Parameter, init
 
 import torch
-from planish import _functional as planish_functions
-from planish._arguments import check_optional, check_tensor
 from planish.apex import _custom_ops
 from planish.apex._autocast_utils import _cast_if_autocast_enabled
 from planish.apex._functional import fused_norm
@@ -35,6 +33,8 @@ from planish.apex._functions import (
     FusedRMSNormAffineMixedDtypesFunction,
     FusedRMSNormFunction,
 )
+from planish.functions import functional as planish_functions
+from planish.operators.arguments import check_optional, check_tensor
 from torch import Tensor
 
 __all__ = [

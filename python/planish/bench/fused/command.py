@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from planish.command_lines import UsageError, at_least, seconds
-from planish.command_lines import words as words_of
+from planish.commands.command_lines import UsageError, at_least, seconds
+from planish.commands.command_lines import words as words_of
 from torch import Tensor
 
 from ..case import DTYPE_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from planish.command_lines import UsageError
+from planish.commands.command_lines import UsageError
 
 from .base import Absent, Provider, Run, UnsupportedError
 from .ceilings import Add, Copy

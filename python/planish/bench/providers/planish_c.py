@@ -1,7 +1,7 @@
 """planish itself through its plain C API: one plan per case, buffers and workspace of the caller.
 
 The structs mirror include/planish.h. Which shared library is used is planish's own decision
-(planish._library), so that the bench measures what the package runs.
+(planish.library.loaded), so that the bench measures what the package runs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from planish._library import library
-from planish._structs import (
+from planish.library.loaded import library
+from planish.library.structs import (
     BFLOAT_CODE,
     CPU_DEVICE,
     CUDA_DEVICE,

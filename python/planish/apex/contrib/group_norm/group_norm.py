@@ -16,8 +16,8 @@ from torch.nn import Parameter, init
 
 import planish
 import torch
-from planish._arguments import check_tensor
 from planish.apex import _autocast_utils, _custom_ops
+from planish.operators.arguments import check_tensor
 from torch import Tensor
 
 __all__ = [

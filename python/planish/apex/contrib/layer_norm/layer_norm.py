@@ -11,8 +11,8 @@ from typing import Any
 from torch.nn import Parameter, init
 
 import torch
-from planish._arguments import check_tensor
 from planish.apex import _functional, _functions
+from planish.operators.arguments import check_tensor
 from torch import Tensor
 
 __all__ = ["FastLayerNorm", "FastLayerNormFN", "_fast_layer_norm"]

@@ -1,0 +1,1 @@
+"""``make demo``, ``planish model``: planish under real models, checked, timed and drawn."""

@@ -1,0 +1,377 @@
+"""layer_norm and rms_norm over any axes, and the standardization of weights."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from planish.library import switch
+from planish.operators import composite, norms, stage_calls
+from planish.operators import layer_norm as _layer_norm
+from planish.operators import options as _options
+from planish.operators.arguments import DEVICES as DEVICES
+from planish.operators.arguments import (
+    DTYPES,
+    activates,
+    affine_of,
+    check_activation,
+    check_cast,
+    check_optional,
+    check_tensor,
+    eps_of,
+    given_axes,
+    number_of,
+    rounds_xhat,
+)
+from planish.operators.arguments import axes_of as _axes
+from planish.operators.arguments import check_parameter as _check
+from planish.operators.arguments import device_type as _device_type
+from planish.operators.arguments import with_offset as _with_offset
+from planish.operators.call import Tensors
+from planish.operators.ways import Way, is_jit_tracing, may_be_torchs, way_of
+from torch import Tensor, fx
+
+_DTYPES = DTYPES  # of other modules, too
+_HALF = (torch.float16, torch.bfloat16)
+
+__all__ = ["layer_norm", "rms_norm", "weight_standardize"]
+
+
+def _check_x(function: str, x: Tensor, name: str = "x") -> None:
+    """A dtype and a device there are kernels for, of what is a tensor."""
+    if x.dtype not in _DTYPES:
+        raise NotImplementedError(f"{function}: not implemented for {name} of {x.dtype}")
+    if _device_type(x) not in DEVICES:
+        raise NotImplementedError(
+            f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
+        )
+
+
+def _norm(
+    function: str,
+    x: Tensor,
+    dims: int | Iterable[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float | None,
+    affine_dims: int | Iterable[int] | None,
+    keep: bool = False,
+    weight_offset: float = 0.0,
+    cast: str = "once",
+    activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """``keep``: the result is laid out as x. Otherwise it is dense."""
+    key = None
+    dims = given_axes(function, "dims", dims)
+    if affine_dims is not None:
+        affine_dims = given_axes(function, "affine_dims", affine_dims)
+    rounds = cast == "xhat" and getattr(x, "dtype", None) in _HALF
+    if keep and (rounds or weight_offset or out_dtype is not None):
+        options = function, dims, affine_dims, eps, weight_offset, cast, activation, out_dtype
+        tensors = Tensors(x, weight=weight, bias=bias)
+        key = stage_calls.key_of(options, tensors)
+        known = stage_calls.known(key, tensors)
+        if known is not None:
+            return known[0]
+    way = way_of(x, weight, bias)
+    if way is not Way.PLAIN or x is None:
+        check_tensor(function, "x", x)
+        check_optional(function, weight=weight, bias=bias)
+    _check_x(function, x)
+    check_activation(function, activation)
+    _options.check_out_dtype(function, out_dtype)
+    check_cast(function, cast)
+    rms = function == "rms_norm"
+    if type(eps) is not float:
+        eps = eps_of(function, eps, rms, x.dtype)
+    if weight_offset:
+        weight_offset = number_of(function, "weight_offset", weight_offset)
+    reduce = _axes(dims, x.dim(), f"{function}, dims")
+    if not reduce:
+        raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
+    affine = (
+        reduce if affine_dims is None else _axes(affine_dims, x.dim(), f"{function}, affine_dims")
+    )
+    if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
+        _check(x, weight, affine, function, "weight")
+        _check(x, bias, affine, function, "bias")
+    asked = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
+    if asked.are_there() and keep:
+        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, asked, key=key)
+        if fused is not None:
+            return fused
+    if asked.out_dtype is not None:
+        wide = x if asked.rounds else x.to(_options.wide_dtype(x.dtype, asked.out_dtype))
+        rest = affine, keep, weight_offset, cast, activation
+        return _norm(function, wide, reduce, weight, bias, eps, *rest).to(asked.out_dtype)
+    if weight_offset and weight is not None:
+        weight = _with_offset(weight, weight_offset)
+    if cast == "xhat" and rounds_xhat(x, weight, bias):
+        xhat = _norm(function, x, reduce, None, None, eps, None, keep)
+        return composite.activate(affine_of(xhat, weight, bias, affine), activation)
+    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep, activation)
+
+
+def by_way(
+    way: Way,
+    function: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+    keep: bool,
+    activation: str | None = None,
+) -> Tensor:
+    """layer_norm or rms_norm of what was checked; axes are sorted and not negative."""
+    rms = function == "rms_norm"
+    through_torch = (
+        may_be_torchs(way, x, weight, bias)
+        and switch.is_enabled(function, _device_type(x))
+        and _torch_can(x, weight, bias, reduce, affine, rms)
+        and not (keep and _is_permuted(x))
+    )
+    if activation:
+        if activates(x, reduce, affine) and not (through_torch and not _is_worth_a_call(x)):
+            return norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep, activation)
+        y = by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
+        return composite.activate(y, activation)
+    if through_torch:
+        shape = x.shape[reduce[0] :]
+        if rms:
+            return torch.rms_norm(x, shape, weight, eps)
+        return _layer_norm.through_torch(x, shape, weight, bias, eps)
+    return norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep)
+
+
+def _is_permuted(x: Tensor) -> bool:
+    """Whether a result laid out as x is not dense in the order of its axes."""
+    return any(one < other for one, other in itertools.pairwise(x.stride()))
+
+
+def _torch_can(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    rms: bool,
+) -> bool:
+    """Whether torch's operator says the same: planish is then one step closer through it."""
+    if rms and bias is not None:
+        return False
+    if reduce != list(range(x.dim() - len(reduce), x.dim())) or affine != reduce:
+        return False
+    return all(
+        parameter is None or (parameter.dtype == x.dtype and parameter.dim() == len(reduce))
+        for parameter in (weight, bias)
+    )
+
+
+def _node(function: Any, x: fx.Proxy, **arguments: Any) -> Any:
+    """The call as a node of the graph that torch.fx traces."""
+    return x.tracer.create_proxy("call_function", function, (x,), arguments)
+
+
+def layer_norm(
+    x: Tensor,
+    dims: int | Iterable[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    affine_dims: int | Iterable[int] | None = None,
+    *,
+    weight_offset: float = 0.0,
+    cast: str = "once",
+    activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Layer normalization over any axes.
+
+    ``y = (x - mean) / sqrt(var + eps) * weight + bias``, with mean and (biased) variance over
+    ``dims``. ``weight`` and ``bias`` vary along ``affine_dims`` (by default ``dims``): they have
+    the sizes of those axes in x's order, or x's rank with 1 everywhere else. Dtypes: f16, bf16, f32
+    and f64, each tensor its own; the result has x's and is laid out as x. Differentiable any number
+    of times, forward mode included.
+
+    ``layer_norm(x, 1, weight, bias)`` is the channel norm of an NCHW tensor without a permute.
+
+    ``weight_offset``: y is made with ``weight_offset + weight``, a sum in float (Gemma's 1 + w). No
+    effect without a weight.
+
+    ``cast="once"``: everything between x and y is in float (f64 for f64) and y is rounded once.
+    ``cast="xhat"``: xhat is rounded to x's dtype first; ``weight * xhat + bias`` are torch's own
+    operators, and the result has the dtype that they promote to. That is the order of rounding of
+    Llama's RMSNorm in Transformers.
+
+    ``out_dtype``: the result's dtype where it is not x's; y is rounded to it once.
+
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
+    It is fused: y is not rounded before it, there is no pass over memory of its own, and nothing
+    kept for the backward but what the norm keeps. Behind ``cast="xhat"``, on a GPU for rows of more
+    than 16 KiB or whose elements are no neighbours (but the channels of images), and while planish
+    is enabled for less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph
+    records), torch's own runs on the result.
+
+    Raises what torch raises: TypeError for what is no tensor, no axis or no number, IndexError for
+    an axis out of range, RuntimeError for shapes that do not fit, NotImplementedError for another
+    dtype, layout or device; and ValueError for another ``cast`` or activation.
+
+    Example:
+
+    >>> x = torch.randn(2, 96, 14, 14)
+    >>> y = planish.layer_norm(x, 1, torch.ones(96), torch.zeros(96))
+    >>> torch.allclose(y.mean(1), torch.zeros(2, 14, 14), atol=1e-5)
+    True
+    >>> planish.layer_norm(x, [2, 3], torch.ones(96), affine_dims=1).shape
+    torch.Size([2, 96, 14, 14])
+    >>> planish.layer_norm(x, 4)
+    Traceback (most recent call last):
+    IndexError: ...
+    """
+    if isinstance(x, fx.Proxy):
+        rest = {
+            "affine_dims": affine_dims,
+            "weight_offset": weight_offset,
+            "cast": cast,
+            "activation": activation,
+            "out_dtype": out_dtype,
+        }
+        return _node(layer_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
+    return _norm(
+        "layer_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        True,
+        weight_offset,
+        cast,
+        activation,
+        out_dtype,
+    )
+
+
+def rms_norm(
+    x: Tensor,
+    dims: int | Iterable[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float | None = 1e-5,
+    affine_dims: int | Iterable[int] | None = None,
+    *,
+    weight_offset: float = 0.0,
+    cast: str = "once",
+    activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Root-mean-square normalization over any axes.
+
+    ``y = x / sqrt(mean(x^2) + eps) * weight + bias``; everything else as :func:`layer_norm`, but
+    that ``eps`` may be None, which is what torch.nn.RMSNorm takes by default: the distance of 1 to
+    the next number of the arithmetic, f64 for f64 and else f32.
+
+    Example:
+
+    >>> x, weight = torch.tensor([[3.0, 4.0]]), torch.zeros(2)
+    >>> planish.rms_norm(x, -1, eps=0.0) * 12.5**0.5
+    tensor([[3., 4.]])
+    >>> y = planish.rms_norm(x, -1, weight, weight_offset=1)  # Gemma's 1 + weight
+    >>> torch.equal(y, planish.rms_norm(x, -1))
+    True
+    """
+    if isinstance(x, fx.Proxy):
+        rest = {
+            "affine_dims": affine_dims,
+            "weight_offset": weight_offset,
+            "cast": cast,
+            "activation": activation,
+            "out_dtype": out_dtype,
+        }
+        return _node(rms_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
+    return _norm(
+        "rms_norm",
+        x,
+        dims,
+        weight,
+        bias,
+        eps,
+        affine_dims,
+        True,
+        weight_offset,
+        cast,
+        activation,
+        out_dtype,
+    )
+
+
+# ---- Channels ---------------------------------------------------------------------------------
+
+
+def channel_norm(
+    way: Way,
+    function: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    channels_last: bool = False,
+) -> Tensor:
+    """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x, of a dtype and on a
+    device that planish runs, and not by torch's way. ``channels_last``: on a GPU it is laid out
+    so, whatever x is."""
+    _check(x, weight, [1], function, "weight")
+    _check(x, bias, [1], function, "bias")
+    graph = torch.is_grad_enabled() and x.requires_grad
+    if channels_last and x.is_cuda:
+        # The first norm of a model pays for the copy; what convolutions make of it is laid out so.
+        x = x.contiguous(memory_format=torch.channels_last)
+    if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+        # With a graph no view, see group_norm.
+        return by_way(way, function, x, weight, bias, [1], [1], eps, keep=True)
+    # channels last: rows, and while enabled torch's own operator, which costs less to call
+    rows = by_way(way, function, x.permute(0, 2, 3, 1), weight, bias, [3], [3], eps, keep=False)
+    return rows.permute(0, 3, 1, 2)
+
+
+#: With fewer elements a pass over them costs less than what a call of planish's own costs the host
+#: beyond one of torch's operators.
+_FUSED_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 23}
+
+
+def _is_worth_a_call(x: Tensor) -> bool:
+    if x.numel() >= _FUSED_ELEMENTS[x.device.type]:
+        return True
+    on_gpu = x.device.type == "cuda" and not torch.compiler.is_compiling()
+    return on_gpu and torch.cuda.is_current_stream_capturing()
+
+
+def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:
+    """Weight standardization (Qiao et al. 2019) of w (out, in, ...): the weights of each output get
+    mean 0 and variance 1, ``(w - mean) / sqrt(var + eps)`` with the biased variance, over all axes
+    but the first. Laid out as w; differentiable any number of times.
+
+    Raises RuntimeError for fewer than two axes, NotImplementedError for another dtype or device.
+
+    Example:
+
+    >>> w = planish.weight_standardize(torch.randn(8, 4, 3, 3))
+    >>> torch.allclose(w.var((1, 2, 3), unbiased=False), torch.ones(8), atol=1e-3)
+    True
+    """
+    if isinstance(w, fx.Proxy):
+        return _node(weight_standardize, w, eps=eps)
+    check_tensor("weight_standardize", "w", w)
+    if w.dim() < 2:
+        raise RuntimeError(
+            f"weight_standardize: Expected w to have 2 dimensions or more, but got {w.dim()}"
+        )
+    _check_x("weight_standardize", w, "w")
+    eps = number_of("weight_standardize", "eps", eps)
+    return _norm("layer_norm", w, range(1, w.dim()), None, None, eps, None, keep=True)

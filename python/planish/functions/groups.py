@@ -1,0 +1,197 @@
+"""Group norm, with what may follow it and how it is rounded."""
+
+from __future__ import annotations
+
+import torch
+from planish.functions.functional import _check_x, _is_worth_a_call, _node
+from planish.library import switch
+from planish.operators import composite, norms
+from planish.operators import options as _options
+from planish.operators.arguments import (
+    affine_of,
+    check_activation,
+    check_cast,
+    check_optional,
+    check_tensor,
+    number_of,
+    rounds_xhat,
+    whole_of,
+)
+from planish.operators.arguments import check_parameter as _check
+from planish.operators.arguments import device_type as _device_type
+from planish.operators.arguments import with_offset as _with_offset
+from planish.operators.ways import Way, is_jit_tracing, may_be_torchs, way_of
+from torch import Tensor, fx
+
+__all__ = ["group_by_way", "group_norm"]
+
+
+def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether torch's operator says the same, x's layout in the result included."""
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    last_3d = x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
+    small = x.device.type == "cpu" and x.numel() <= _TORCH_PIXELS_ELEMENTS
+    if not (x.is_contiguous() or (small and (last or last_3d))):
+        return False
+    dtypes = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
+    half = x.dtype in (torch.float16, torch.bfloat16) and x.device.type == "cpu"
+    return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
+
+
+#: Channels last: of more elements than these planish under torch's operator may hand the call to
+#: torch's kernel (src/torch/group_faster.c), which a module of planish's does not where planish is
+#: disabled.
+_TORCH_PIXELS_ELEMENTS = 32768
+
+#: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
+_FUSED_PIXELS = 4
+
+
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    *,
+    weight_offset: float = 0.0,
+    cast: str = "once",
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Group normalization of x (N, C, ...): mean and variance over each of ``num_groups`` groups of
+    neighbouring channels and all axes after them; ``weight`` and ``bias`` of C elements.
+
+    The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
+    its own. Differentiable any number of times, forward mode included.
+
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
+    It is fused: no pass over memory of its own, and nothing kept for the backward but what the norm
+    keeps. For images of less than four pixels, and while planish is enabled for less than 65536
+    elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own runs on the
+    result.
+
+    ``weight_offset``, ``cast`` and ``out_dtype`` as :func:`layer_norm` has them.
+
+    Raises what torch raises: TypeError for what is no tensor or no number, RuntimeError for shapes
+    that do not fit, NotImplementedError for another dtype, layout or device; and ValueError for
+    another ``cast`` or activation.
+
+    Example:
+
+    >>> x = torch.randn(2, 64, 8, 8)
+    >>> y = planish.group_norm(x, 32, torch.ones(64), torch.zeros(64), activation="silu")
+    >>> torch.allclose(y, torch.nn.functional.silu(torch.group_norm(x, 32)), atol=1e-5)
+    True
+    """
+    if isinstance(x, fx.Proxy):
+        return _node(
+            group_norm,
+            x,
+            num_groups=num_groups,
+            weight=weight,
+            bias=bias,
+            eps=eps,
+            activation=activation,
+            weight_offset=weight_offset,
+            cast=cast,
+            out_dtype=out_dtype,
+        )
+    check_activation("group_norm", activation)
+    check_cast("group_norm", cast)
+    _options.check_out_dtype("group_norm", out_dtype)
+    way = way_of(x, weight, bias)
+    if way is not Way.PLAIN or x is None:
+        check_tensor("group_norm", "x", x)
+        check_optional("group_norm", weight=weight, bias=bias)
+    if type(num_groups) is not int:
+        num_groups = whole_of("group_norm", "num_groups", num_groups)
+    if type(eps) is not float:
+        eps = number_of("group_norm", "eps", eps)
+    if weight_offset:
+        weight_offset = number_of("group_norm", "weight_offset", weight_offset)
+    options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
+    if options.are_there():
+        return _group_norm_with(options, way, x, num_groups, weight, bias, eps, cast)
+    return group_by_way(way, x, num_groups, weight, bias, eps, activation)
+
+
+def _group_norm_with(
+    options: _options.Options,
+    way: Way,
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    cast: str,
+) -> Tensor:
+    """group_norm with options, in one call of the kernels or composed."""
+    _check_x("group_norm", x)
+    _check_groups(x, num_groups, weight, bias)
+    fused = _options.fused_group_norm(way, x, num_groups, weight, bias, eps, options)
+    if fused is not None:
+        return fused
+    if options.weight_offset and weight is not None:
+        weight = _with_offset(weight, options.weight_offset)
+    if cast == "xhat" and rounds_xhat(x, weight, bias):
+        xhat = group_by_way(way, x, num_groups, None, None, eps, None)
+        y = composite.activate(affine_of(xhat, weight, bias, [1]), options.activation)
+    else:
+        wide = x
+        if options.out_dtype is not None:
+            wide = x.to(_options.wide_dtype(x.dtype, options.out_dtype))
+        way = way_of(wide, weight, bias)
+        y = group_by_way(way, wide, num_groups, weight, bias, eps, options.activation)
+    return y if options.out_dtype is None else y.to(options.out_dtype)
+
+
+def _check_groups(x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None) -> None:
+    if x.dim() < 2:
+        raise RuntimeError(
+            f"group_norm: Expected at least 2 dimensions for input tensor but received {x.dim()}"
+        )
+    channels = x.shape[1]
+    if num_groups <= 0 or channels % num_groups:
+        raise RuntimeError(
+            "group_norm: Expected number of channels in input to be divisible by num_groups, but "
+            f"got input of shape {list(x.shape)} and num_groups={num_groups}"
+        )
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and parameter.dim() != 1:
+            raise RuntimeError(
+                f"group_norm: Expected {name} to be a vector of size {channels}, but got "
+                f"{name} of shape {list(parameter.shape)}"
+            )
+        _check(x, parameter, [1], "group_norm", name)
+
+
+def group_by_way(
+    way: Way,
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    activation: str | None,
+) -> Tensor:
+    """group_norm of an activation that is known."""
+    _check_x("group_norm", x)
+    if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
+        return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
+    _check_groups(x, num_groups, weight, bias)
+    if way is Way.TORCH:
+        return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
+    through_torch = (
+        may_be_torchs(way, x, weight, bias)
+        and switch.is_enabled("group_norm", _device_type(x))
+        and _torch_can_group(x, weight, bias)
+    )
+    fuses = x.shape[2:].numel() >= _FUSED_PIXELS
+    if activation and fuses and (not through_torch or _is_worth_a_call(x)):
+        return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
+    if through_torch:
+        y = torch.group_norm(x, num_groups, weight, bias, eps)
+    else:
+        y = norms.group_norm(way, x, num_groups, weight, bias, eps)
+    return composite.activate(y, activation)

@@ -1,0 +1,392 @@
+"""Puts planish under torch's operators, and takes it away again.
+
+The work is done in C (src/torch); what has to be Python is told to torch's Python dispatcher, which
+tracing uses, and the wait for a moment in which the registrations can be removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from planish.library import recomputing
+from planish.library.loaded import library
+from planish.operators.ways import is_hooked, is_transformed, needs_graph
+from torch import Tensor, nn
+
+__all__ = ["disable", "enable", "enabled", "is_enabled"]
+
+_log = logging.getLogger("planish")
+_lock = threading.RLock()
+
+_OPS = ("layer_norm", "group_norm", "rms_norm")
+_DEVICES = ("cpu", "cuda")
+#: PLANISH_TORCH_* in src/torch/planish_torch.h.
+_GROUPS = {
+    ("layer_norm", "cpu"): 1,
+    ("rms_norm", "cpu"): 2,
+    ("layer_norm", "cuda"): 4,
+    ("rms_norm", "cuda"): 8,
+    ("group_norm", "cpu"): 32,
+    ("group_norm", "cuda"): 64,
+}
+_CUDA_MIXED = 16
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+
+#: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
+_AUTOCAST = {
+    "layer_norm": ("layer_norm", "native_layer_norm"),
+    "group_norm": ("group_norm",),
+    "rms_norm": ("rms_norm",),
+}
+
+_REPLACED = {
+    "layer_norm": ["native_layer_norm", "native_layer_norm_backward"],
+    "group_norm": ["native_group_norm", "native_group_norm_backward"],
+    "rms_norm": ["rms_norm", "_fused_rms_norm", "_fused_rms_norm_backward"],
+}
+
+#: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
+_active: set[tuple[str, str]] = set()
+
+#: What enable() asked for and disable() has not taken back: (op, device, autocast is kept).
+_Group = tuple[str, str, bool]
+_explicit: set[_Group] = set()
+
+#: What each block of enabled() that is under way asks for beside it, whichever thread is in it.
+_blocks: list[set[_Group]] = []
+
+#: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
+_autocast_passes: dict[str, Any] = {}
+
+#: disable() gives up waiting for a quiet moment after this long.
+_PATIENCE_SECONDS = 2.0
+_ATTEMPT_MICROSECONDS = 2000
+
+#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel
+#: was removed must not be freed under it.
+_kept_records: list[object] = []
+
+
+def _overloads(op: str) -> list[Any]:
+    return [getattr(torch.ops.aten, name).default for name in _REPLACED[op]]
+
+
+def _traced(overload: Any) -> Callable[..., Any]:
+    """What tracing sees of torch's RMS norm: the composition; but planish's own operator where
+    torch.compile's backend takes no norms apart, and would take this one apart all the same."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        results = None
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            from planish.operators import traced_rms
+
+            results = traced_rms.forward(*args, **kwargs)
+        if results is None:
+            return overload._op_dk(key, *args, **kwargs)
+        return results if overload is torch.ops.aten._fused_rms_norm.default else results[0]
+
+    return traced
+
+
+def _told(device: str) -> tuple[Any, tuple[str, ...]]:
+    """The key and the operators that tracing has to see otherwise than C does, with symbolic sizes
+    kept symbolic. For CUDA torch has a _fused_rms_norm of its own, which stays as it is."""
+    if device == "cpu":
+        return torch._C.DispatchKey.AutogradCPU, ("rms_norm", "_fused_rms_norm")
+    return torch._C.DispatchKey.AutogradCUDA, ("rms_norm",)
+
+
+def _tell_python_dispatcher(device: str) -> None:
+    key, names = _told(device)
+    for name in names:
+        overload = getattr(torch.ops.aten, name).default
+        if key not in overload.py_kernels:
+            overload.py_impl(key)(_traced(overload))
+
+
+def _untell_python_dispatcher(device: str) -> None:
+    key, names = _told(device)
+    for name in names:
+        getattr(torch.ops.aten, name).default.py_kernels.pop(key, None)
+
+
+def _forget_resolved_kernels() -> None:
+    for op in _OPS:
+        for overload in _overloads(op):
+            overload._dispatch_cache.clear()
+    for composite in (torch.ops.aten.layer_norm, torch.ops.aten.group_norm):
+        composite.default._dispatch_cache.clear()
+
+
+def _keep_records(groups: Iterable[tuple[str, str]]) -> None:
+    get_kernel = getattr(torch.library, "get_kernel", None)
+    if get_kernel is None:
+        return
+    for op, device in groups:
+        for overload in _overloads(op):
+            _kept_records.append(get_kernel(overload, _KEYS[device]))
+        if op == "rms_norm":
+            autograd = f"Autograd{_KEYS[device]}"
+            _kept_records.append(get_kernel(torch.ops.aten.rms_norm.default, autograd))
+
+
+def _let_autocast_pass(ops: Iterable[str]) -> None:
+    """Replaces autocast's cast to float by nothing, where this torch has one."""
+    for op in ops:
+        for name in _AUTOCAST[op]:
+            casts = "\nAutocastCUDA: registered" in torch._C._dispatch_dump(f"aten::{name}")
+            if name in _autocast_passes or not casts:
+                continue
+            made: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+            with library().quiet(), warnings.catch_warnings():
+                # quiet keeps torch's once for others; here the warning comes by way of Python
+                warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+                made.impl(name, torch.library.fallthrough_kernel, "AutocastCUDA")
+            _autocast_passes[name] = made
+
+
+def _give_back_autocast() -> None:
+    for made in _autocast_passes.values():
+        made._destroy()
+    _autocast_passes.clear()
+
+
+def _chosen(given: str | Iterable[str] | None, known: Iterable[str], what: str) -> list[str]:
+    if given is None:
+        return list(known)
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"planish.enable: {what} has {name!r}; known are {', '.join(known)}")
+    if not names:
+        raise ValueError(f"planish.enable: {what} is empty; known are {', '.join(known)}")
+    return names
+
+
+def _chosen_devices(devices: str | Iterable[str] | None) -> list[str]:
+    """CUDA by itself only where this torch has it, and has what planish needs of it."""
+    if devices is not None:
+        return _chosen(devices, _DEVICES, "devices")
+    missing = library().cuda_is_missing()
+    if missing and torch.version.cuda:
+        _log.warning("planish leaves CUDA tensors to torch: %s", missing)
+    return ["cpu"] if missing else ["cpu", "cuda"]
+
+
+def _check_cuda() -> None:
+    """Where CUDA runs already: that torch's own kernels, called by their C++ names, are what they
+    are taken for. Otherwise not: to start CUDA here would break a fork later."""
+    running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if not running or torch.cuda.is_current_stream_capturing():
+        return
+    library().check_cuda(torch.cuda.current_device())
+
+
+def enable(
+    ops: str | Iterable[str] | None = None,
+    devices: str | Iterable[str] | None = None,
+    autocast: str | None = None,
+) -> None:
+    """Runs torch's normalization operators on planish, in this process, from now on.
+
+    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default.
+    ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
+    it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
+    Input that planish does not run goes to torch's own kernel and is counted
+    (:func:`planish.stats`).
+
+    ``autocast="keep"``: under ``torch.autocast("cuda")`` these norms take half input as it is, also
+    with float parameters, and return half. By default they do what torch does: cast to float.
+
+    Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
+
+    Example:
+
+    >>> planish.enable("layer_norm", devices="cpu")
+    >>> y = torch.nn.functional.layer_norm(torch.randn(4, 64), (64,))  # runs on planish
+    >>> planish.disable()
+    True
+    """
+    groups = _asked(ops, devices, autocast)
+    with _lock:
+        _put(groups)
+        _explicit.update(groups)
+
+
+def _asked(
+    ops: str | Iterable[str] | None, devices: str | Iterable[str] | None, autocast: str | None
+) -> set[_Group]:
+    """The arguments of enable() as groups."""
+    if autocast not in (None, "keep"):
+        raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
+    names, places = _chosen(ops, _OPS, "ops"), _chosen_devices(devices)
+    return {
+        (op, device, device == "cuda" and autocast == "keep") for op in names for device in places
+    }
+
+
+def _put(groups: set[_Group]) -> None:
+    """Puts planish under these operators, where it is not under them already."""
+    pairs, kept = _effect(groups)
+    mask = sum(_GROUPS[pair] for pair in pairs) | (_CUDA_MIXED if kept else 0)
+    missing = mask & ~library().enabled()
+    added = [group for group, bit in _GROUPS.items() if bit & missing]
+    if missing:
+        if any(device == "cuda" for _, device in added):
+            _check_cuda()
+        library().enable(missing)
+    if kept:
+        _let_autocast_pass(sorted(kept))
+    if not added:
+        return
+    _keep_records(added)
+    for op, device in added:
+        if op == "rms_norm":
+            _tell_python_dispatcher(device)
+    _forget_resolved_kernels()
+    _active.update(added)
+    recomputing.install(state, go_to)
+    for device in _DEVICES:
+        replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
+        if replaced:
+            _log.info(
+                "torch's aten::%s now run on planish (%s)",
+                ", aten::".join(replaced),
+                _KEYS[device],
+            )
+
+
+def disable() -> bool:
+    """Gives torch's operators back to torch.
+
+    From the moment this is called no call runs on planish any more. The registrations are removed
+    when no other thread is inside one of the operators; should that not happen within two seconds,
+    they stay, pass every call on to torch's own kernels, and the next :func:`disable` removes them.
+
+    Returns true if they are removed: torch's dispatch table is then what it was, except for
+    ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there: a graph
+    recorded while planish was enabled must still find it.
+
+    Example:
+
+    >>> planish.enable()
+    >>> planish.disable()
+    True
+    """
+    with _lock:
+        _explicit.clear()
+        _blocks.clear()
+        return _take_away()
+
+
+def _take_away() -> bool:
+    """Takes planish from under all of torch's operators; whether the registrations are removed."""
+    _active.clear()
+    _give_back_autocast()
+    patience = time.monotonic() + _PATIENCE_SECONDS
+    while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
+        if time.monotonic() > patience:
+            _log.warning("planish is off, but other threads kept its kernels from being removed")
+            break
+        time.sleep(0.001)  # lets other Python threads finish what they are in
+    for device in _DEVICES:
+        _untell_python_dispatcher(device)
+    _forget_resolved_kernels()
+    return removed
+
+
+def is_enabled(op: str, device: str = "cpu") -> bool:
+    """Whether torch's operators of this group run on planish now, on this kind of device."""
+    return (op, device) in _active
+
+
+def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
+    """Whether torch's operator of this group, as it is called now, is planish with nothing to
+    decide: modules then call it at once, for the host's time counts in small models."""
+    if not _active or type(x) is not Tensor or torch.compiler.is_compiling():
+        return False
+    for parameter in parameters:
+        if parameter is not None and (
+            parameter.dtype is not x.dtype or type(parameter) not in (nn.Parameter, Tensor)
+        ):
+            return False
+    on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
+    if not on_planish or not x.is_contiguous() or x.is_inference() or is_transformed():
+        return False
+    return not is_hooked() or not needs_graph(x, *parameters)
+
+
+#: The groups that run on planish.
+State = frozenset[_Group]
+
+
+def state() -> State:
+    return frozenset(
+        (op, device, device == "cuda" and not _autocast_passes.keys().isdisjoint(_AUTOCAST[op]))
+        for op, device in _active
+    )
+
+
+def go_to(wanted: State) -> None:
+    """Has these groups run on planish, and no others, whoever asked for what."""
+    with _lock:
+        if state() != wanted:
+            _take_away()
+            _put(set(wanted))
+
+
+@contextlib.contextmanager
+def enabled(
+    ops: str | Iterable[str] | None = None,
+    devices: str | Iterable[str] | None = None,
+    autocast: str | None = None,
+) -> Iterator[None]:
+    """:func:`enable` for a block; afterwards everything is as it was before.
+
+    A backward outside of the block that computes a part of the forward again, for
+    ``torch.utils.checkpoint`` with ``use_reentrant=False``, does so as the forward ran.
+
+    This is a switch of the whole process: other threads see it too. Where blocks overlap, of
+    several threads or one in another, planish is on for what any of them asks for, until the last
+    of these ends. :func:`enable` and :func:`disable` inside of a block outlast it: what the one
+    asks for stays, and after the other planish is off, for all blocks.
+
+    Example:
+
+    >>> with planish.enabled():
+    ...     y = torch.nn.functional.rms_norm(torch.randn(4, 64), (64,))
+    """
+    block = _asked(ops, devices, autocast)
+    with _lock:
+        _put(block)
+        _blocks.append(block)
+    try:
+        yield
+    finally:
+        with _lock:
+            _end(block)
+
+
+def _end(block: set[_Group]) -> None:
+    """Takes away what only this block asked for."""
+    left = [other for other in _blocks if other is not block]
+    if len(left) == len(_blocks):
+        return  # disable() came in between
+    _blocks[:] = left
+    wanted = _explicit.union(*left)
+    if _effect(wanted | block) != _effect(wanted):
+        _take_away()
+        _put(wanted)
+
+
+def _effect(groups: set[_Group]) -> tuple[set[tuple[str, str]], set[str]]:
+    """The groups that run on planish, and the operators that keep dtypes under autocast."""
+    return {(op, device) for op, device, _ in groups}, {op for op, _, keep in groups if keep}

@@ -1,0 +1,1 @@
+"""planish's modules: parameters and options of the functions."""

@@ -1,0 +1,206 @@
+"""What planish's operators return for fake tensors: shapes, strides and dtypes, as the files of C
+that ops.py names have them. Nothing is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from planish.operators import call
+from torch import Tensor
+
+__all__ = [
+    "backward",
+    "forward",
+    "into",
+    "pair",
+    "pair_backward",
+    "quantized",
+    "statistics",
+]
+
+
+def _dense(x: Tensor, shape: Any, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=x.device)
+
+
+def _statistics_dtype(options: int, *tensors: Tensor | None) -> torch.dtype:
+    """As src/torch/norm_operators.c has it; the last two tensors are scale and gate."""
+    dtypes = {tensor.dtype for tensor in tensors if tensor is not None}
+    dtypes |= {call.dtype_in(options), call.sum_dtype_in(options)}  # type: ignore[arg-type]
+    around = not options & call.RMS and any(tensor is not None for tensor in tensors[-2:])
+    exact = call.activation_in(options) or around or torch.float64 in dtypes
+    return torch.float64 if exact else torch.float32
+
+
+def forward(
+    x: Tensor,
+    residual: Tensor | None,
+    row_scale: Tensor | None,
+    column_scale: Tensor | None,
+    rng: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    gate: Tensor | None,
+    axes: int,
+    options: int,
+    split: int,
+    eps: float,
+    dropout_p: float,
+) -> tuple[Tensor | None, ...]:
+    tensors = x, residual, row_scale, column_scale, weight, bias, shift, scale, gate
+    statistics = _statistics_dtype(options, *tensors)
+    reduce = call.axes_of(axes, 0)
+    seen = call.seen_shape(x.shape, split)
+    shape = [1 if axis in reduce else size for axis, size in enumerate(seen)]
+    save, dense = options & call.SAVE, options & call.DENSE
+
+    def full(dtype: torch.dtype) -> Tensor:
+        return _dense(x, x.shape, dtype) if dense else torch.empty_like(x, dtype=dtype)
+
+    total = call.sum_dtype_in(options)
+    return (
+        full(call.dtype_in(options) or x.dtype),
+        None if total is None else full(total),
+        _dense(x, shape, statistics) if save and not options & call.RMS else None,
+        _dense(x, shape, statistics) if save else None,
+    )
+
+
+def backward(
+    dy: Tensor,
+    s: Tensor,
+    rstd: Tensor,
+    mean: Tensor | None,
+    dsum: Tensor | None,
+    branch: Tensor | None,
+    row_scale: Tensor | None,
+    column_scale: Tensor | None,
+    rng: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    gate: Tensor | None,
+    axes: int,
+    options: int,
+    split: int,
+    dropout_p: float,
+) -> tuple[Tensor | None, ...]:
+    other = s.dtype if weight is None else weight.dtype
+    seen = call.seen_shape(s.shape, split)
+
+    def along(place: int, parameter: Tensor | None) -> Tensor:
+        own = call.axes_of(axes, place)
+        sizes = [seen[axis] for axis in own]
+        if split:
+            axis, _ = call.split_place(s.dim(), split)
+            if axis in own and axis + 1 in own:
+                first = own.index(axis)
+                sizes[first : first + 2] = [s.shape[axis]]
+        return _dense(s, sizes, other if parameter is None else parameter.dtype)
+
+    made: tuple[Callable[[], Tensor], ...] = (
+        lambda: torch.empty_like(s, dtype=call.dtype_in(options)),
+        lambda: torch.empty_like(s, dtype=call.sum_dtype_in(options)),
+        lambda: along(1, weight),
+        lambda: along(1, bias),
+        lambda: along(2, column_scale),
+        lambda: along(3, scale),
+        lambda: along(3, shift),
+        lambda: torch.empty_like(s, dtype=other if gate is None else gate.dtype),
+    )
+    wanted = call.wanted_in(options)
+    return tuple([make() if want else None for make, want in zip(made, wanted, strict=True)])
+
+
+def statistics(x: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    reduce = call.axes_of(axes, 0)
+    shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return _dense(x, shape, dtype), _dense(x, shape, dtype)
+
+
+def quantized(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y_scale: Tensor | None,
+    axes: int,
+    options: int,
+    eps: float,
+    block: int,
+    least: float,
+    most: float,
+) -> tuple[Tensor | None, ...]:
+    scales = None
+    reduce, as_bytes = call.axes_of(axes, 0), bool(options & call.SCALES_AS_BYTES)
+    if y_scale is None:
+        kept = [size for axis, size in enumerate(x.shape) if axis not in reduce]
+        shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
+        if block:
+            columns = math.prod(x.shape[axis] for axis in reduce)
+            blocks, rows = -(-columns // block), math.prod(kept)
+            step = 16 if as_bytes else 4
+            padded = -(-rows // step) * step
+            shape = [blocks, padded] if options & call.TRANSPOSED else [*kept, blocks]
+        scales = _dense(x, shape, torch.uint8 if as_bytes else torch.float32)
+    total = call.sum_dtype_in(options)
+    return (
+        torch.empty_like(x, dtype=call.dtype_in(options)),
+        scales,
+        None if total is None else torch.empty_like(x, dtype=total),
+    )
+
+
+def into(*arguments: Any) -> None:
+    return None
+
+
+def pair(
+    first: Tensor,
+    second: Tensor,
+    first_weight: Tensor | None,
+    second_weight: Tensor | None,
+    options: int,
+    eps: float,
+) -> tuple[Tensor | None, ...]:
+    save, rms = options & call.SAVE, options & call.RMS
+    made: list[Tensor | None] = []
+    for x, weight in ((first, first_weight), (second, second_weight)):
+        shape, dtype = [*x.shape[:-1], 1], _statistics_dtype(options, x, weight, None, None)
+        mean = _dense(x, shape, dtype) if save and not rms else None
+        made += torch.empty_like(x), mean, _dense(x, shape, dtype) if save else None
+    return tuple(made)
+
+
+def pair_backward(
+    first_dy: Tensor,
+    second_dy: Tensor,
+    first: Tensor,
+    second: Tensor,
+    first_mean: Tensor | None,
+    second_mean: Tensor | None,
+    first_rstd: Tensor,
+    second_rstd: Tensor,
+    first_weight: Tensor | None,
+    second_weight: Tensor | None,
+    options: int,
+) -> tuple[Tensor | None, ...]:
+    wanted = call.wanted_in(options)
+    made: list[Tensor | None] = []
+    for x, weight, want in (
+        (first, first_weight, wanted[:2]),
+        (second, second_weight, wanted[2:4]),
+    ):
+        dweight = None
+        if want[1]:
+            shape = x.shape[-1:] if weight is None else x.shape[x.dim() - weight.dim() :]
+            dweight = _dense(x, shape, x.dtype if weight is None else weight.dtype)
+        made += torch.empty_like(x) if want[0] else None, dweight
+    return tuple(made)

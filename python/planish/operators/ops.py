@@ -1,0 +1,239 @@
+"""planish's own operators under torch: the norm over any axes with the stages around it, two norms
+by one call, norms whose result is quantised or goes into a tensor that is given.
+
+C defines them and runs them on real tensors (src/torch/norm_operators.c, norm_pair.c and
+quantized_norm.c say what they take and return). What torch asks of Python is added here: shapes for
+fake tensors (fakes.py), and derivatives (derivatives.py). Forward-mode derivatives they have not,
+and say so: planish's functions go the way of torch's own there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any
+
+import torch
+from planish.library.loaded import library
+from planish.operators import call, derivatives, fakes
+from planish.operators.ways import below_autograd, needs_graph
+from torch import Tensor
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "INTO",
+    "PAIR",
+    "PAIR_BACKWARD",
+    "QUANTIZED",
+    "STATISTICS",
+    "plain_backward",
+    "plain_forward",
+    "record_forward",
+    "record_pair",
+    "record_quantized",
+]
+
+# ---- Autograd ------------------------------------------------------------------------------------
+
+
+def _refuse_tangents(name: str, tensors: list[Tensor]) -> None:
+    forward_ad = torch.autograd.forward_ad
+    if forward_ad._current_level < 0:
+        return
+    unpack: Any = forward_ad.unpack_dual
+    if any(unpack(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError(
+            f"planish::{name}: forward-mode derivatives are not implemented for the operator; "
+            "planish's functions and modules have them"
+        )
+
+
+_Save = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], None]
+_Differentiate = Callable[..., tuple[Any, ...]]
+
+
+def _recorded(
+    name: str, save: _Save, differentiate: _Differentiate, shown: Any, statistics: tuple[int, ...]
+) -> Any:
+    """The torch.autograd.Function of an operator. Its first argument is the dispatch keys of the
+    call, or None for tensors that only eager autograd looks at: the operator is then called past
+    autograd, and the results are what ``shown`` picks. ``statistics``: results without a
+    derivative."""
+    overload = getattr(torch.ops.planish, name).default
+    plain = overload._op
+
+    def forward(ctx: Any, keys: Any, *arguments: Any) -> Any:
+        if keys is None:
+            with below_autograd():
+                results = plain(*arguments)
+            save(ctx, arguments, results)
+            return results if shown is None else shown(results)
+        results = _below(overload, keys, arguments)
+        save(ctx, arguments, results)
+        if statistics:
+            found = (results[i] for i in statistics)
+            ctx.mark_non_differentiable(*(t for t in found if t is not None))
+        return results
+
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return None, *differentiate(ctx, *gradients)
+
+    function: Any = torch.autograd.Function
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(function)(name.title().replace("_", ""), (function,), members)
+
+
+def _below(overload: Any, keys: Any, arguments: tuple[Any, ...]) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return overload.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+
+def _autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
+    """What runs at the Autograd keys, by the operator's function."""
+    overload = getattr(torch.ops.planish, name).default
+
+    def kernel(keys: Any, *arguments: Any) -> Any:
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        _refuse_tangents(name, tensors)
+        if needs_graph(*tensors):
+            return function.apply(keys, *arguments)
+        return _below(overload, keys, arguments)
+
+    return kernel
+
+
+#: name: fake, save, differentiate, results shown to plain calls, results without a derivative
+_OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
+    "norm_forward": (
+        fakes.forward,
+        derivatives.save_forward,
+        derivatives.differentiate_forward,
+        itemgetter(0, 1),
+        (2, 3),
+    ),
+    "norm_backward": (
+        fakes.backward,
+        derivatives.save_backward,
+        derivatives.differentiate_backward,
+        None,
+        (),
+    ),
+    "norm_statistics": (
+        fakes.statistics,
+        derivatives.save_statistics,
+        derivatives.differentiate_statistics,
+        None,
+        (),
+    ),
+    "quantized_norm": (
+        fakes.quantized,
+        derivatives.save_quantized,
+        derivatives.differentiate_quantized,
+        None,
+        (),
+    ),
+    "norm_pair": (
+        fakes.pair,
+        derivatives.save_pair,
+        derivatives.differentiate_pair,
+        itemgetter(0, 3),
+        (1, 2, 4, 5),
+    ),
+    "norm_pair_backward": (
+        fakes.pair_backward,
+        derivatives.save_pair_backward,
+        derivatives.differentiate_pair_backward,
+        None,
+        (),
+    ),
+}
+
+
+def _define() -> tuple[Any, dict[str, Any]]:
+    """The library object whose life is that of the registrations, and the operators' functions."""
+    library().define()
+    made: Any = torch.library.Library("planish", "FRAGMENT")  # type: ignore[no-untyped-call]
+    torch.library.register_fake("planish::norm_into", fakes.into)
+    functions: dict[str, Any] = {}
+    for name, (fake, *rest) in _OPERATORS.items():
+        torch.library.register_fake(f"planish::{name}", fake)
+        functions[name] = _recorded(name, *rest)
+        made.impl(name, _autograd_kernel(name, functions[name]), "Autograd", with_keyset=True)
+    return made, functions
+
+
+_registered, _functions = _define()  # at import: tracing must not come across it
+
+#: Through the dispatcher, traced and differentiated.
+FORWARD = torch.ops.planish.norm_forward.default
+BACKWARD = torch.ops.planish.norm_backward.default
+STATISTICS = torch.ops.planish.norm_statistics.default
+QUANTIZED = torch.ops.planish.quantized_norm.default
+INTO = torch.ops.planish.norm_into.default
+PAIR = torch.ops.planish.norm_pair.default
+PAIR_BACKWARD = torch.ops.planish.norm_pair_backward.default
+
+
+def _record(name: str) -> Any:
+    """torch.autograd.Function.apply without what it does for the transforms of torch.func, at a
+    third of its cost: for calls where there are none."""
+    return super(torch.autograd.Function, _functions[name]).apply
+
+
+#: Recorded calls of tensors that only eager autograd looks at; the first argument is None.
+record_forward = _record("norm_forward")
+record_pair = _record("norm_pair")
+record_quantized = _record("quantized_norm")
+
+
+# ---- A norm alone, with its statistics -----------------------------------------------------------
+
+
+def plain_forward(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: Iterable[int],
+    affine: Iterable[int],
+    eps: float,
+    rms: bool,
+    *,
+    dense: bool = False,
+    activation: int = 0,
+    split: int = 0,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(y, mean, rstd) through the dispatcher; no mean of an RMS norm."""
+    options = call.pack_options(rms=rms, dense=dense, activation=activation)
+    none = None
+    axes = call.pack_axes(reduce, affine)
+    tensors = x, none, none, none, none, weight, bias, none, none, none
+    y, _, mean, rstd = FORWARD(*tensors, axes, options, split, eps, 0.0)
+    return y, mean, rstd
+
+
+def plain_backward(
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    weight: Tensor | None,
+    reduce: Iterable[int],
+    affine: Iterable[int],
+    rms: bool,
+    wanted: Iterable[bool] = (True, True, True),
+    *,
+    bias: Tensor | None = None,
+    activation: int = 0,
+    split: int = 0,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(dx, dweight, dbias), each where ``wanted``; ``bias`` is for an activation."""
+    dx, dweight, dbias = wanted
+    options = call.pack_options(
+        rms=rms, activation=activation, save=False, wanted=dx | dweight << 2 | dbias << 3
+    )
+    none = None
+    axes = call.pack_axes(reduce, affine)
+    tensors = dy, x, rstd, none if rms else mean, none, none, none, none, none, weight, bias
+    results = BACKWARD(*tensors, none, none, none, axes, options, split, 0.0)
+    return results[0], results[2], results[3]

@@ -1,0 +1,118 @@
+"""Norms alone, but with the options that go beyond torch's: a weight_offset, another order of
+rounding, a result of another dtype. They are checked here, and run in one call of the kernels where
+these take them; functional.py has what they are otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from planish.operators import stage_calls
+from planish.operators.arguments import DTYPES, rounds_xhat
+from planish.operators.call import ACTIVATIONS, Tensors
+from planish.operators.ways import Way
+from torch import Tensor
+
+__all__ = ["Options", "check_out_dtype", "fused_group_norm", "fused_norm", "wide_dtype"]
+
+
+class Options:
+    """weight_offset, cast, out_dtype and activation of one call."""
+
+    __slots__ = ("activation", "out_dtype", "rounds", "weight_offset", "x_dtype")
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        weight_offset: float,
+        cast: str,
+        out_dtype: torch.dtype | None,
+        activation: str | None,
+    ) -> None:
+        self.x_dtype, self.activation = x.dtype, activation
+        self.weight_offset = weight_offset if weight is not None else 0.0
+        self.out_dtype = None if out_dtype == x.dtype else out_dtype
+        self.rounds = cast == "xhat" and rounds_xhat(x, weight, bias)
+
+    def are_there(self) -> bool:
+        return bool(self.weight_offset or self.rounds or self.out_dtype is not None)
+
+    def are_kernels(self, weight: Tensor | None, bias: Tensor | None) -> bool:
+        """Whether the kernels mean the same by them: their xhat is rounded to x's 16 bits, and so
+        is its product with the weight, as torch rounds one of two such tensors."""
+        if not self.rounds:
+            return True
+        same = all(t is None or t.dtype == self.x_dtype for t in (weight, bias))
+        alone = not (self.weight_offset or self.out_dtype or (self.activation and bias is not None))
+        return alone and same and self.x_dtype in (torch.float16, torch.bfloat16)
+
+
+def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
+    if out_dtype is None:
+        return
+    if not isinstance(out_dtype, torch.dtype):
+        raise TypeError(
+            f"{function}: Expected out_dtype to be a torch.dtype, but got {out_dtype!r}"
+        )
+    if out_dtype not in DTYPES:
+        raise NotImplementedError(f"{function}: not implemented for out_dtype of {out_dtype}")
+
+
+def wide_dtype(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """What is computed in where these meet."""
+    return torch.float64 if torch.float64 in (one, other) else torch.float32
+
+
+def fused_norm(
+    way: Way,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    reduce: list[int],
+    affine: list[int],
+    eps: float,
+    rms: bool,
+    options: Options,
+    *,
+    split: int = 0,
+    key: Any = None,
+) -> Tensor | None:
+    """The norm with these options, laid out as x; None where the kernels cannot take it. ``split``:
+    how x is seen (call.py); ``key``: what the call is kept under (stage_calls.py)."""
+    if not options.are_kernels(weight, bias):
+        return None
+    if weight is not None and bias is not None and weight.shape != bias.shape:
+        sizes = [x.shape[axis] for axis in affine]
+        weight, bias = weight.reshape(sizes), bias.reshape(sizes)
+        key = None
+    results = stage_calls.norm(
+        way,
+        Tensors(x, weight=weight, bias=bias),
+        reduce,
+        eps,
+        rms,
+        affine=affine,
+        split=split,
+        weight_offset=options.weight_offset,
+        activation=ACTIVATIONS[options.activation],
+        round_xhat=options.rounds,
+        y_dtype=options.out_dtype or x.dtype,
+        key=key,
+    )
+    return None if results is None else results[0]
+
+
+def fused_group_norm(
+    way: Way,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    options: Options,
+) -> Tensor | None:
+    """Likewise of x (N, C, ...) in groups of channels."""
+    axes = list(range(2, x.dim() + 1))
+    return fused_norm(way, x, weight, bias, axes, [1, 2], eps, False, options, split=groups)

@@ -1,0 +1,264 @@
+"""The norm with its stages in one call of planish's operators, for the functions of fused.py,
+gated.py and functional.py, which have checked their arguments.
+
+What a call comes to depends on options, dtypes, sizes and devices alone, so it is found once for
+each combination of these and kept. What is special, dropout and tensors in unusual strides among
+it, is not kept, and goes the long way each time.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+from planish.library.loaded import ERROR_UNAVAILABLE
+from planish.operators import asked as _asked
+from planish.operators import call, ops
+from planish.operators.arguments import with_offset
+from planish.operators.call import Call, Tensors
+from planish.operators.derivatives import thrown
+from planish.operators.ways import Way, below_autograd, is_plain, needs_graph, signature
+from torch import Tensor
+
+__all__ = [
+    "Known",
+    "as_rows",
+    "holds_tensors",
+    "is_distributed",
+    "key_of",
+    "known",
+    "last_axes",
+    "modulation_axes",
+    "norm",
+    "run_plain",
+    "saves_badly",
+    "together",
+    "whole_offset",
+]
+
+#: Seeds and offsets are below it.
+_SEEDS = 2**63 - 1
+
+#: With more elements than this the general kernels take longer than torch's operators.
+GENERAL_ELEMENTS = 32768
+
+#: So many combinations are kept; then it begins anew. Sequences of many lengths would fill memory.
+_ROOM = 4096
+
+_forward_op = ops.FORWARD._op
+
+#: What a call is kept under (None: it is not), and its tensors.
+Known = tuple[Any, Tensors]
+
+
+class _Kept(NamedTuple):
+    """What norm_forward is called with: to save for a derivative, and without."""
+
+    saving: Call
+    alone: Call
+    #: Whether its derivative has kernels, too.
+    graph: bool
+
+
+_calls: dict[Any, _Kept] = {}
+
+
+# ---- Calls that are known ------------------------------------------------------------------------
+
+
+def key_of(options: Any, tensors: Tensors) -> Any:
+    """What a call is kept under; None for a call that goes the long way."""
+    if not is_plain(*tensors):
+        return None
+    for tensor in (tensors[0], tensors[1], tensors[9]):  # those of x's shape
+        if tensor is not None and not tensor.is_contiguous():
+            return None
+    return signature(options, tensors)
+
+
+def run_plain(tensors: Tensors, kept: _Kept) -> tuple[Tensor, Tensor | None] | None:
+    """(y, sum or None) of tensors that only eager autograd looks at; None where autograd cannot
+    save them, or the library cannot run it."""
+    try:
+        if needs_graph(*tensors):
+            if not kept.graph or saves_badly(*tensors):
+                return None
+            both: tuple[Tensor, Tensor | None] = ops.record_forward(None, *tensors, *kept.saving)
+            return both
+        with below_autograd():
+            y, total, _, _ = _forward_op(*tensors, *kept.alone)
+            return y, total
+    except RuntimeError:
+        if thrown(ERROR_UNAVAILABLE):
+            return None
+        raise
+
+
+def known(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
+    """(y, sum or None) of a call that is known by this key; None otherwise."""
+    try:
+        kept = None if key is None else _calls.get(key)
+    except TypeError:  # an option without a hash is none that the function takes
+        return None
+    return None if kept is None else run_plain(tensors, kept)
+
+
+def holds_tensors(options: tuple[Any, ...]) -> bool:
+    """Whether one of the options is a number in a tensor, which may be another the next time."""
+    return any(isinstance(option, Tensor) for option in options)
+
+
+def saves_badly(*tensors: Tensor | None) -> bool:
+    """Autograd saves no tensor that was made in inference mode."""
+    return any(t is not None and t.is_inference() for t in tensors)
+
+
+# ---- Axes and parameters -------------------------------------------------------------------------
+
+
+def last_axes(ndim: int, parameter: Tensor | None) -> list[int]:
+    """Those of a parameter with the sizes of the last axes."""
+    return list(range(ndim - (1 if parameter is None else parameter.dim()), ndim))
+
+
+def modulation_axes(x: Tensor, tensor: Tensor | None) -> list[int]:
+    """Those along which a modulation varies that has x's rank or the last axis alone."""
+    if tensor is None:
+        return []
+    if tensor.dim() != x.dim():
+        return [x.dim() - 1]
+    return [axis for axis, size in enumerate(tensor.shape) if size != 1]
+
+
+def whole_offset(weight: Tensor | None, offset: float) -> tuple[Tensor | None, int]:
+    """(weight, weight_offset) as the library has them: it adds 0 or 1."""
+    if weight is None:
+        return None, 0
+    for whole in (0, 1):  # a float may be a graph's input: what it equals is a constant
+        if offset == whole:
+            return weight, whole
+    return with_offset(weight, offset), 0
+
+
+def together(one: Tensor | None, other: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Two parameters of the same axes: where their shapes differ they are seen in the one that both
+    broadcast to."""
+    if one is None or other is None or one.shape == other.shape:
+        return one, other
+    pairs = zip_longest(one.shape[::-1], other.shape[::-1], fillvalue=1)
+    shape = [max(sizes) if 0 not in sizes else 0 for sizes in pairs][::-1]
+    return one.expand(shape), other.expand(shape)
+
+
+def _over_last(ndim: int, reduce: list[int], affine: list[int]) -> bool:
+    """Whether the norm is over the last axes, and weights vary along them: for all else the library
+    has its general kernels alone."""
+    last = list(range(ndim - len(reduce), ndim))
+    return reduce == last and affine[-len(reduce) :] == last
+
+
+def as_rows(tensor: Tensor | None) -> Any:
+    """With elements of the last axis as neighbours: a copy, as torch's own norm makes it, of an
+    image whose channels are seen last."""
+    if tensor is None or tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
+        return tensor
+    return tensor.contiguous()
+
+
+def is_distributed(x: Tensor) -> bool:
+    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(x, distributed.DTensor)
+
+
+# ---- The long way --------------------------------------------------------------------------------
+
+
+def norm(
+    way: Way,
+    given: Tensors,
+    reduce: list[int],
+    eps: float,
+    rms: bool,
+    *,
+    affine: list[int] | None = None,
+    column: list[int] | None = None,
+    split: int = 0,
+    weight_offset: float = 0,
+    activation: int = 0,
+    gate_before: bool = False,
+    round_xhat: bool = False,
+    dropout_p: float = 0.0,
+    y_dtype: torch.dtype,
+    sum_dtype: torch.dtype | None = None,
+    key: Any = None,
+) -> tuple[Tensor, Any] | None:
+    """(y, sum or None), or None where the library, or the way of the call, wants the composition of
+    torch's operators. ``given`` has no rng. ``affine`` and ``column``: the axes of weight and bias
+    and of column_scale, by default the last as far as they have them; all axes are those of x as it
+    is seen by ``split`` (call.py). ``key``: what the call is kept under."""
+    if way is not Way.PLAIN and way is not Way.OPERATOR:
+        return None
+    x, residual, row_scale, column_scale, _, weight, bias, scale, shift, gate = given
+    weight, offset = whole_offset(weight, weight_offset)
+    weight, bias = together(weight, bias)
+    scale, shift = together(scale, shift)
+    tensors = Tensors(x, residual, row_scale, column_scale, None, weight, bias, scale, shift, gate)
+    graph = needs_graph(*tensors)
+    if graph and (
+        (row_scale is not None and row_scale.requires_grad)  # it has no gradient
+        or (way is Way.PLAIN and saves_badly(*tensors))
+    ):
+        return None
+    dtypes = [None if t is None else t.dtype for i, t in enumerate(tensors) if i != 4]
+    drops = True if dropout_p > 0 else False  # noqa: SIM210 (a constant in a graph, as bool() is not)
+    question = rms, offset, activation, gate_before, round_xhat, drops, False
+    asked = (*dtypes, y_dtype, sum_dtype)
+    if not _asked.runs("cpu" if x.is_cpu else x.device.type, asked, question, graph):
+        return None
+    ndim = x.dim() + (split != 0)
+    if affine is None:
+        affine = last_axes(ndim, weight if weight is not None else bias)
+    has_stages = any(t is not None for t in (residual, scale, shift, gate)) or round_xhat
+    if has_stages and x.numel() > GENERAL_ELEMENTS:
+        if not _over_last(ndim, reduce, affine):
+            return None
+        tensors = tensors._replace(x=as_rows(x), residual=as_rows(residual), gate=as_rows(gate))
+    if column is None:
+        column = [] if column_scale is None else last_axes(ndim, column_scale)
+    if dropout_p:
+        if way is Way.OPERATOR and type(x) is not Tensor and is_distributed(x):
+            return None  # each shard would draw the others' mask
+        # The seed and the offset, by torch's generator of the device; a CUDA graph draws new ones
+        # at each replay.
+        rng = torch.randint(_SEEDS, (2,), dtype=torch.int64, device=x.device)
+        tensors = tensors._replace(rng=rng)
+    saving = call.make_call(
+        reduce,
+        affine,
+        column,
+        modulation_axes(x, shift if scale is None else scale),
+        split=split,
+        eps=eps,
+        dropout_p=dropout_p,
+        rms=rms,
+        weight_offset=offset,
+        activation=activation,
+        gate_before=gate_before,
+        round_xhat=round_xhat,
+        dtype=y_dtype,
+        sum_dtype=sum_dtype,
+    )
+    if way is Way.OPERATOR:
+        y, total, _, _ = ops.FORWARD(*tensors, *saving)
+        return y, total
+    kept = _Kept(saving, saving._replace(options=saving.options & ~call.SAVE), graph)
+    results = run_plain(tensors, kept)
+    keeps = key is not None and not holds_tensors(key[0])
+    if results is not None and keeps and all(map(operator.is_, given, tensors)):
+        if len(_calls) >= _ROOM:
+            _calls.clear()
+        _calls[key] = kept
+    return results
