@@ -66,7 +66,7 @@ def test_a_module_drops_a_part_of_everything() -> None:
     ("p", "kind"),
     [(-0.1, ValueError), (1.5, ValueError), (float("nan"), ValueError), (None, TypeError),
      ("0.5", TypeError), ([0.5], TypeError), (W, TypeError)],
-    ids=str,
+    ids=lambda given: type(given).__name__ if isinstance(given, Tensor) else str(given),
 )  # fmt: skip
 def test_no_probability_is_taken_for_one(p: Any, kind: type[Exception], training: bool) -> None:
     planish.add_rms_norm(X, R, W, training=training)
