@@ -98,6 +98,7 @@ static void pair(void) {
     const planish_tensors first = {.struct_size = sizeof first, .x = &q, .y = &q_out};
     const planish_tensors second = {.struct_size = sizeof second, .x = &k, .y = &k_out};
     size_t bytes;
+    RUNS(planish_norm_supports(&op, PLANISH_FORWARD, &first, message, sizeof message));
     RUNS(planish_norm_pair_workspace_bytes(&op, PLANISH_FORWARD, &first, &second, &bytes, &exec));
     RUNS(planish_norm_pair_run(&op, PLANISH_FORWARD, &first, &second, &exec));
 

@@ -154,7 +154,7 @@ class Missing:
         if name.partition(".")[0] in {names}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
-from planish import cli
+from planish.commands import cli
 for words in {lines}:
     print("==", words, flush=True)
     try:

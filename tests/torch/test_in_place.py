@@ -106,8 +106,8 @@ def groups(t: Given) -> Tensor:
 
 
 #: What the backward of a fused norm may read again; a residual, a shift, a row_scale and results
-#: other than the sum are not among it.
-READ_AGAIN = ("x", "k", "weight", "k_weight", "bias", "scale", "gate", "column_scale")
+#: other than the sum (result 1) are not among it.
+READ_AGAIN = ("result 1", "x", "k", "weight", "k_weight", "bias", "scale", "gate", "column_scale")
 
 NORM = {"x": X, "weight": COLUMN, "bias": COLUMN}
 SUM = {"x": X, "residual": X, "weight": COLUMN, "bias": COLUMN}

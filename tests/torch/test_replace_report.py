@@ -209,4 +209,4 @@ def test_hooks_of_all_modules_do_not_see_a_fused_norm(register: Any) -> None:
     assert len(seen["plain"]) == 4
     calls = Calls()
     fused(torch.randn(2, 16))  # without hooks both norms are fused again
-    assert calls.on_planish("planish::staged_norm") == 2
+    assert calls.on_planish("planish::norm_forward (stages)") == 2

@@ -86,7 +86,7 @@ def test_another_library_is_not_taken(tmp_path: Path) -> None:
     other = tmp_path / "other.so"
     shutil.copy(library().path, other)
     package = tmp_path / "planish"
-    shutil.copytree(Path(variables.__file__).parent, package, ignore=lambda *_: {"__pycache__"})
+    shutil.copytree(Path(variables.__file__).parents[1], package, ignore=lambda *_: {"__pycache__"})
     beside = package / "libplanish.so"
     if not beside.exists():
         shutil.copy(library().path, beside)

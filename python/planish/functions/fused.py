@@ -82,7 +82,7 @@ def _add_norm(
     y_dtype = out_dtype or (total_dtype if cast == "xhat" else x.dtype)
     fused = stage_calls.norm(
         way_of(x, residual, weight, bias, row_scale, column_scale),
-        tensors._replace(row_scale=rows),
+        Tensors(x, residual, rows, column_scale, None, weight, bias),
         [x.dim() - 1],
         eps,
         rms,

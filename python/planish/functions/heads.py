@@ -24,9 +24,9 @@ def qk_norm(
     """Norms of queries and keys over the last axis, each with a weight of its own: ``(q, k)``.
 
     ``q`` (..., heads, D) and ``k`` (..., kv_heads, D) may be slices of a packed qkv, in any
-    strides; the results are dense. The weights have D elements, or (heads, D): a weight for each
-    head; or are None. ``kind``: "rms" or "layer". Dtypes, ``eps``, ``cast`` and derivatives as
-    :func:`planish.rms_norm`.
+    strides; the results are dense. ``q_weight`` and ``k_weight`` have D elements, or (heads, D): a
+    weight for each head; or are None. ``kind``: "rms" or "layer". Dtypes, ``eps``, ``cast`` and
+    derivatives as :func:`planish.rms_norm`.
 
     Raises TypeError for what is no tensor or no number, ValueError for another kind or cast,
     RuntimeError for shapes that do not fit, NotImplementedError for another dtype or device.

@@ -64,13 +64,28 @@ def stats() -> Stats:
 
     ``rms_norm (autograd)`` counts the calls that went on to ``_fused_rms_norm``, which counts them
     again. ``unboxed`` counts those that came without torch's boxed stack, wherever they ran.
+
+    Example:
+
+    >>> planish.reset_stats()
+    >>> with planish.enabled():
+    ...     y = torch.nn.functional.layer_norm(torch.randn(4, 64), (64,))
+    >>> planish.stats()["native_layer_norm"]["planish"]
+    1
     """
     with _lock:
         return _less(library().stats(), _gone)
 
 
 def reset_stats() -> None:
-    """From now on :func:`stats` counts from zero, in the whole process."""
+    """From now on :func:`stats` counts from zero, in the whole process.
+
+    Example:
+
+    >>> planish.reset_stats()
+    >>> planish.stats()["native_layer_norm"]["planish"]
+    0
+    """
     global _resets
     with _lock:
         now = library().stats()

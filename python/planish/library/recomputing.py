@@ -25,7 +25,7 @@ _NAMES = ("_checkpoint_hook", "_recomputation_hook")
 
 #: The switch as it is, and what sets it; of switch.py.
 _State = Callable[[], Any]
-_GoTo = Callable[[Any], None]
+_GoTo = Callable[[Any], Callable[[], None]]
 
 
 @contextlib.contextmanager
@@ -34,13 +34,11 @@ def _switched(wanted: Any, state: _State, go_to: _GoTo) -> Any:
         yield
         return
     with _switching:
-        before = state()
-        go_to(wanted)
+        back = go_to(wanted)
         try:
             yield
         finally:
-            if state() == wanted:  # else somebody has said something new meanwhile
-                go_to(before)
+            back()
 
 
 def _noting(base: Any, state: _State, go_to: _GoTo) -> Any:

@@ -335,12 +335,30 @@ def state() -> State:
     )
 
 
-def go_to(wanted: State) -> None:
-    """Has these groups run on planish, and no others, whoever asked for what."""
+def go_to(wanted: State) -> Callable[[], None]:
+    """Has these groups run on planish, and no others, whoever asked for what. Returns what takes it
+    back, unless somebody has said something new by then."""
     with _lock:
-        if state() != wanted:
-            _take_away()
-            _put(set(wanted))
+        explicit, blocks = set(_explicit), list(_blocks)
+        _ask(set(wanted), [])
+
+    def back() -> None:
+        with _lock:
+            if _explicit == wanted and not _blocks:
+                _ask(explicit, blocks)
+
+    return back
+
+
+def _ask(explicit: set[_Group], blocks: list[set[_Group]]) -> None:
+    """Has these be what was asked for."""
+    _explicit.clear()
+    _explicit.update(explicit)
+    _blocks[:] = blocks
+    wanted = _explicit.union(*_blocks)
+    if _effect(set(state())) != _effect(wanted):
+        _take_away()
+        _put(wanted)
 
 
 @contextlib.contextmanager
@@ -379,7 +397,8 @@ def _end(block: set[_Group]) -> None:
     """Takes away what only this block asked for."""
     left = [other for other in _blocks if other is not block]
     if len(left) == len(_blocks):
-        return  # disable() came in between
+        block.clear()  # disable() or a recomputation came in between: it asks for nothing any more
+        return
     _blocks[:] = left
     wanted = _explicit.union(*left)
     if _effect(wanted | block) != _effect(wanted):

@@ -63,7 +63,8 @@ def check_tensor(function: str, name: str, given: Any) -> None:
     """Raises TypeError for what is no tensor, NotImplementedError for a sparse one."""
     if not isinstance(given, Tensor):
         raise TypeError(f"{function}: Expected {name} to be a tensor, but got {_kind(given)}")
-    if given.layout not in _LAYOUTS:
+    # A graph of a backward may not ask for a layout; what it is traced with has been looked at.
+    if not torch.compiler.is_compiling() and given.layout not in _LAYOUTS:
         raise NotImplementedError(
             f"{function}: not implemented for {name} of layout {given.layout}; wanted a dense "
             "tensor (torch.strided)"

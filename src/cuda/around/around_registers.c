@@ -90,8 +90,8 @@ static bool is_short(const cuda_limits *limits, const cuda_spec *spec) {
 
 /* Rows of 16 bits, their parameters too, in registers, one at a time, with these stages and no
  * other. */
-static bool has_only(const cuda_limits *limits, const cuda_spec *spec, unsigned stages) {
-    const unsigned of_rows = ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD) | ROLE_BIT(ROLE_RNG);
+static bool has_only(const cuda_limits *limits, const cuda_spec *spec, role_set stages) {
+    const role_set of_rows = ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD) | ROLE_BIT(ROLE_RNG);
     for (role r = 0; r < ROLE_COUNT; r++)
         if (spec->type[r] != DTYPE_NONE && !(of_rows & ROLE_BIT(r)) &&
             ((r >= NORM_ROLES && !(stages & ROLE_BIT(r))) || role_bytes(spec, r) != 2))
