@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from planish.library import switch
-from planish.operators import composite, norms, stage_calls
+from planish.operators import composite, norms, stage_calls, steps
 from planish.operators import layer_norm as _layer_norm
 from planish.operators import options as _options
 from planish.operators.arguments import DEVICES as DEVICES
@@ -64,6 +64,11 @@ def _norm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
+    bare = affine_dims is None and activation is None and out_dtype is None and cast == "once"
+    if bare and not weight_offset and type(dims) is int and dims == -1:
+        y = steps.norm(function == "rms_norm", x, weight, bias, eps)
+        if y is not None:
+            return y
     key = None
     dims = given_axes(function, "dims", dims)
     if affine_dims is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 from planish.functions import stages
-from planish.operators import stage_calls
+from planish.operators import stage_calls, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
 from planish.operators.call import Tensors
 from planish.operators.ways import way_of
@@ -44,6 +44,11 @@ def _add_norm(
     out_dtype: torch.dtype | None,
     cast: str,
 ) -> tuple[Tensor, Tensor]:
+    bare = row_scale is None and column_scale is None and sum_dtype is None and out_dtype is None
+    if bare and cast == "once" and not (dropout_p or weight_offset):
+        both = steps.sum_and_norm(rms, x, residual, weight, bias, eps)
+        if both is not None:
+            return both
     key, tensors = None, Tensors(x, residual, row_scale, column_scale, None, weight, bias)
     number = type(dropout_p) is float or type(dropout_p) is int
     if row_scale is None and number and (not dropout_p or (not training and 0 < dropout_p <= 1)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planish.functions import functional, stages
-from planish.operators import pairs
+from planish.operators import pairs, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
 from torch import Tensor
 
@@ -39,6 +39,10 @@ def qk_norm(
     (torch.Size([2, 5, 4, 16]), True)
     """
     number = pairs.eps_of_both(q, k) if eps is None and kind == "rms" else eps
+    if cast == "once" and not weight_offset and kind in ("rms", "layer"):
+        both = steps.pair(kind == "rms", q, k, q_weight, k_weight, eps)
+        if both is not None:
+            return both
     tensors, options = (q, k, q_weight, k_weight), (kind, number, weight_offset, cast)
     key = pairs.key_of(options, tensors) if cast == "once" and number is not None else None
     both = pairs.known(key, tensors, number, kind == "rms", weight_offset)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish.operators import call, ops, steps
+from planish.operators import call, ops
 from planish.operators.arguments import rms_eps
 from planish.operators.stage_calls import holds_tensors, saves_badly
 from planish.operators.ways import Way, below_autograd, is_plain, needs_graph, signature, way_of
@@ -24,28 +24,8 @@ def _options(rms: bool, weight_offset: float, save: bool) -> int:
     return call.pack_options(rms=rms, weight_offset=int(weight_offset), save=save)
 
 
-def _are_steps(tensors: Tensors, rms: bool, weight_offset: float) -> bool:
-    """Whether each norm is better by an operator of torch's."""
-    kind = "rms_norm" if rms else "layer_norm"
-    if weight_offset or not steps.are_better(kind, tensors[0]):
-        return False
-    for x, weight in ((tensors[0], tensors[2]), (tensors[1], tensors[3])):
-        if not x.is_contiguous() or (
-            weight is not None and (weight.dim() != 1 or weight.dtype != x.dtype)
-        ):
-            return False
-    return True
-
-
 def _plain(tensors: Tensors, eps: float, rms: bool, weight_offset: float) -> tuple[Tensor, Tensor]:
     """By tensors that only eager autograd looks at."""
-    if _are_steps(tensors, rms, weight_offset):
-        first, second, first_weight, second_weight = tensors
-        kind = "rms_norm" if rms else "layer_norm"
-        return (
-            steps.norm(kind, first, first_weight, None, eps),
-            steps.norm(kind, second, second_weight, None, eps),
-        )
     if needs_graph(*tensors):
         options = _options(rms, weight_offset, True)
         both: tuple[Tensor, Tensor] = ops.record_pair(None, *tensors, options, eps)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from planish.library.loaded import ERROR_UNAVAILABLE
 from planish.operators import asked as _asked
-from planish.operators import call, ops, steps
+from planish.operators import call, ops
 from planish.operators.arguments import with_offset
 from planish.operators.call import Call, Tensors
 from planish.operators.derivatives import thrown
@@ -61,8 +61,6 @@ class _Kept(NamedTuple):
     alone: Call
     #: Whether its derivative has kernels, too.
     graph: bool
-    #: The norm of which torch's operators say the same, behind a sum; "": there is none.
-    steps: str = ""
 
 
 _calls: dict[Any, _Kept] = {}
@@ -88,10 +86,6 @@ def run_plain(tensors: Tensors, kept: _Kept) -> tuple[Tensor, Tensor | None] | N
         graph = needs_graph(*tensors)
         if graph and (not kept.graph or saves_badly(*tensors)):
             return None
-        if kept.steps and steps.are_better(kept.steps, tensors.x):
-            summed = torch.add(tensors.x, tensors.residual)  # type: ignore[arg-type]
-            y = steps.norm(kept.steps, summed, tensors.weight, tensors.bias, kept.saving.eps)
-            return y, summed
         if graph:
             both: tuple[Tensor, Tensor | None] = ops.record_forward(None, *tensors, *kept.saving)
             return both
@@ -180,24 +174,6 @@ def is_distributed(x: Tensor) -> bool:
     return distributed is not None and isinstance(x, distributed.DTensor)
 
 
-def _steps_of(
-    tensors: Tensors, saving: Call, y_dtype: torch.dtype, sum_dtype: torch.dtype | None
-) -> str:
-    """The norm of torch's that follows torch's sum where that is all there is, of one dtype."""
-    x, residual, _, _, _, weight, bias, *_ = tensors
-    parts = [t for t in (x, residual, weight, bias) if t is not None]
-    rms = bool(saving.options & call.RMS)
-    options = call.pack_options(rms=rms, dtype=y_dtype, sum_dtype=sum_dtype)
-    given = sum(tensor is not None for tensor in tensors)
-    if residual is None or (rms and bias is not None) or given != len(parts):
-        return ""
-    last = call.pack_axes([x.dim() - 1], [x.dim() - 1])
-    alike = all(t.dtype == y_dtype == sum_dtype for t in parts)
-    if not alike or saving != Call(last, options, 0, saving.eps):
-        return ""
-    return "rms_norm" if rms else "layer_norm"
-
-
 # ---- The long way --------------------------------------------------------------------------------
 
 
@@ -280,7 +256,7 @@ def norm(
         y, total, _, _ = ops.FORWARD(*tensors, *saving)
         return y, total
     alone = saving._replace(options=saving.options & ~call.SAVE)
-    kept = _Kept(saving, alone, graph, _steps_of(tensors, saving, y_dtype, sum_dtype))
+    kept = _Kept(saving, alone, graph)
     results = run_plain(tensors, kept)
     keeps = key is not None and not holds_tensors(key[0])
     if results is not None and keeps and all(map(operator.is_, given, tensors)):

@@ -3,29 +3,76 @@ the same, and their derivatives are C++, which costs the host a fraction of one 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from planish.library import switch
+from planish.library.switch import runs_torchs
 from planish.operators import layer_norm
-from planish.operators.ways import is_hooked
 from torch import Tensor
 
-__all__ = ["are_better", "norm"]
+__all__ = ["norm", "pair", "sum_and_norm"]
 
 #: With more elements a pass over them costs more than what the host saves.
-_SMALL = {"cpu": 1 << 16, "cuda": 1 << 18}
+_SMALL = {False: 1 << 16, True: 1 << 18}
 
 
-def are_better(norm: str, x: Tensor) -> bool:
-    """Whether the steps of a call on x cost less now; ``norm``: "layer_norm" or "rms_norm". What
-    hooks save, such as those of a checkpoint, must not depend on the switch: they see one call."""
-    device = "cuda" if x.is_cuda else "cpu"
-    if x.numel() > _SMALL[device] or not switch.is_enabled(norm, device) or is_hooked():
-        return False
-    return device == "cpu" or not torch.cuda.is_current_stream_capturing()
+def _are_better(x: Tensor) -> bool:
+    cuda = x.is_cuda
+    return x.numel() <= _SMALL[cuda] and not (cuda and torch.cuda.is_current_stream_capturing())
 
 
-def norm(norm: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Over the last axis, by torch's operator."""
-    if norm == "rms_norm":
+def _by_torch(rms: bool, x: Tensor, weight: Any, bias: Any, eps: float) -> Tensor:
+    if rms:
         return torch.rms_norm(x, x.shape[-1:], weight, eps)
     return layer_norm.through_torch(x, x.shape[-1:], weight, bias, eps)
+
+
+def _fits(x: Tensor, *parameters: Any) -> bool:
+    shape = x.shape[-1:]
+    return not any(parameter is not None and parameter.shape != shape for parameter in parameters)
+
+
+def norm(rms: bool, x: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
+    """Over the last axis, by torch's operator, of any size; None where that is not the same."""
+    if type(eps) is not float or (rms and bias is not None):
+        return None
+    if not runs_torchs("rms_norm" if rms else "layer_norm", x, weight, bias):
+        return None
+    return _by_torch(rms, x, weight, bias, eps) if x.dim() and _fits(x, weight, bias) else None
+
+
+def sum_and_norm(
+    rms: bool, x: Any, residual: Any, weight: Any, bias: Any, eps: Any
+) -> tuple[Tensor, Tensor] | None:
+    """(y, sum) of torch's sum with its norm over the last axis; None where one call is better, or
+    something else is asked for."""
+    if type(eps) is not float or residual is None or (rms and bias is not None):
+        return None
+    if not runs_torchs("rms_norm" if rms else "layer_norm", x, residual, weight, bias):
+        return None
+    if residual.shape != x.shape or not (x.dim() and residual.is_contiguous() and _are_better(x)):
+        return None
+    if not _fits(x, weight, bias):
+        return None
+    total = x + residual
+    return _by_torch(rms, total, weight, bias, eps), total
+
+
+def pair(
+    rms: bool, first: Any, second: Any, first_weight: Any, second_weight: Any, eps: Any
+) -> tuple[Tensor, Tensor] | None:
+    """Two norms over the last axis of small tensors that are recorded for a derivative; None where
+    one call is better."""
+    if not torch.is_grad_enabled() or type(eps) is not float:
+        return None
+    kind = "rms_norm" if rms else "layer_norm"
+    if not (runs_torchs(kind, first, first_weight) and runs_torchs(kind, second, second_weight)):
+        return None
+    if not (first.dim() and second.dim() and _are_better(first) and _are_better(second)):
+        return None
+    if not (_fits(first, first_weight) and _fits(second, second_weight)):
+        return None
+    return (
+        _by_torch(rms, first, first_weight, None, eps),
+        _by_torch(rms, second, second_weight, None, eps),
+    )
