@@ -23,17 +23,14 @@ from torch import Tensor
 __all__ = [
     "differentiate_backward",
     "differentiate_forward",
-    "differentiate_pair",
-    "differentiate_pair_backward",
     "differentiate_quantized",
     "differentiate_statistics",
     "refuse",
     "save_backward",
     "save_forward",
-    "save_pair",
-    "save_pair_backward",
     "save_quantized",
     "save_statistics",
+    "second",
     "thrown",
 ]
 
@@ -65,6 +62,26 @@ def _shaped(gradient: Tensor | None, like: tuple[torch.Size, torch.dtype] | None
 
 def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
     """What the backward reads, and no more: what was given beside it may be written to."""
+    ctx.set_materialize_grads(False)
+    x, residual, rows, column, rng, weight, bias, scale, shift, gate, axes, options, split, *_ = (
+        inputs
+    )
+    ctx.bare = (
+        rows is None and column is None and rng is None
+        and scale is None and shift is None and gate is None
+    )  # fmt: skip
+    if ctx.bare:  # at little cost: most norms are
+        _, total, mean, rstd = output
+        ctx.numbers = axes, options, split
+        ctx.dtypes = x.dtype, x.dtype if residual is None else residual.dtype
+        ctx.like_bias = _like(bias)
+        kept_bias = bias if _call.activation_in(options) else None
+        ctx.save_for_backward(x if total is None else total, rstd, mean, weight, kept_bias)
+    else:
+        _save_stages(ctx, inputs, output)
+
+
+def _save_stages(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
     given, call = Tensors(*inputs[:_TENSORS]), Call(*inputs[_TENSORS:])
     x, residual, row_scale, column, rng, weight, bias, scale, shift, gate = given
     _, total, mean, rstd = output
@@ -72,7 +89,6 @@ def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None,
     reads_shift = _call.activation_in(call.options) or (gate is not None and not before)
     reads_bias = reads_shift or scale is not None
     dresidual_dtype = x.dtype if residual is None else residual.dtype
-    ctx.set_materialize_grads(False)
     _, needs_x, _, _, needs_column, *_ = ctx.needs_input_grad
     through = needs_x or needs_column  # else the residual gets the norm's gradient as it is
     keeps_column = needs_x or needs_column or before
@@ -100,9 +116,35 @@ def differentiate_forward(
     ctx: Any, dy: Tensor | None, dsum: Tensor | None = None, *_: Any
 ) -> tuple[Any, ...]:
     """The gradients of norm_forward's inputs; the first of its Function's is the dispatch keys."""
-    nothing = (None,) * len(Call._fields)
     if dy is None and dsum is None:
         return (None,) * _FORWARD_INPUTS
+    return _bare_gradients(ctx, dy, dsum) if ctx.bare else _gradients(ctx, dy, dsum)
+
+
+_NOTHING = (None,) * len(Call._fields)
+
+
+def _bare_gradients(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Any, ...]:
+    """Of a norm with nothing but a residual, weight, bias and an activation."""
+    _, x, residual, _, _, _, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+    s, rstd, mean, weight, bias = ctx.saved_tensors
+    axes, options, split = ctx.numbers
+    dx_dtype, dresidual_dtype = ctx.dtypes
+    if dy is None:
+        dy = torch.zeros_like(s, dtype=_call.dtype_in(options) or dx_dtype)
+    shared = x and residual and dx_dtype == dresidual_dtype  # the same numbers are written once
+    wanted = x | (residual and not shared) << 1 | needs_weight << 2 | needs_bias << 3
+    options = _call.backward_options(options, wanted, dx_dtype, dresidual_dtype)
+    none = None
+    given = dy, s, rstd, mean, dsum, none, none, none, none, weight, bias, none, none, none
+    dx, dresidual, dweight, dbias, *_ = _run_backward(given, axes, options, split, 0.0)
+    dweight = None if dweight is None else _shaped(dweight, _like(weight))
+    dbias = None if dbias is None else _shaped(dbias, ctx.like_bias)
+    other = dx if shared else dresidual
+    return dx, other, none, none, none, dweight, dbias, none, none, none, *_NOTHING
+
+
+def _gradients(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Any, ...]:
     _, x, residual, rows, column, _, weight, bias, scale, shift, gate, *_ = ctx.needs_input_grad
     if rows:
         raise NotImplementedError("planish::norm_forward: row_scale has no gradient")
@@ -142,13 +184,14 @@ def differentiate_forward(
         _shaped(dscale, like_scale),
         _shaped(summed, like_shift) if dshift is None else dshift,
         dgate,
-        *nothing,
+        *_NOTHING,
     )
 
 
-def _run_backward(given: Given, axes: int, options: int, split: int, p: float) -> Any:
+def _run_backward(given: Any, axes: int, options: int, split: int, p: float) -> Any:
     overload = torch.ops.planish.norm_backward.default
-    if torch.is_grad_enabled() or not is_plain(*given):
+    dy, s, _, _, dsum, *_ = given
+    if torch.is_grad_enabled() or not is_plain(dy, s, dsum):  # the others are of s's kind
         return overload(*given, axes, options, split, p)
     try:
         with below_autograd():
@@ -156,7 +199,7 @@ def _run_backward(given: Given, axes: int, options: int, split: int, p: float) -
     except RuntimeError:
         if not thrown(ERROR_UNAVAILABLE):
             raise
-    return _composed_backward(given, axes, options, split, p)
+    return _composed_backward(Given(*given), axes, options, split, p)
 
 
 def _composed_backward(
@@ -202,7 +245,7 @@ def _as_input(saved: Tensor | None) -> Tensor | None:
 _DIFFERENTIATED = [name not in ("rstd", "mean", "row_scale", "rng") for name in Given._fields]
 
 
-def _second(
+def second(
     given: Given, numbers: tuple[Any, ...], gradients: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Double backward: the backward's formula in torch's own operators, differentiated by torch.
@@ -242,7 +285,7 @@ def _second(
 
 def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     given = Given(*ctx.saved_tensors)
-    return *_second(given, ctx.numbers, gradients), *(None,) * (_BACKWARD_INPUTS - _GIVEN)
+    return *second(given, ctx.numbers, gradients), *(None,) * (_BACKWARD_INPUTS - _GIVEN)
 
 
 # ---- Statistics ---------------------------------------------------------------------------------
@@ -262,80 +305,6 @@ def differentiate_statistics(ctx: Any, dmean: Tensor | None, dm2: Tensor | None)
         part = 2 * dm2 * (x.to(mean.dtype) - mean)
         dx = part if dx is None else dx + part
     return None if dx is None else dx.to(x.dtype), None
-
-
-# ---- Two norms ----------------------------------------------------------------------------------
-
-_PAIR_INPUTS, _PAIR_GIVEN = 6, 10
-
-
-def save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-    first, second, first_weight, second_weight, options, _ = inputs
-    _, first_mean, first_rstd, _, second_mean, second_rstd = output
-    _, needs_first, needs_second, needs_weight, needs_second_weight, *_ = ctx.needs_input_grad
-    one, other = needs_first or needs_weight, needs_second or needs_second_weight
-    ctx.save_for_backward(
-        first if one else None,
-        second if other else None,
-        first_mean,
-        second_mean,
-        first_rstd,
-        second_rstd,
-        first_weight if one else None,
-        second_weight if other else None,
-    )
-    ctx.options = options
-
-
-def differentiate_pair(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    """Of calls through the dispatcher, which have all results, and of plain ones, which have y of
-    each."""
-    first_dy, second_dy = gradients[0], gradients[len(gradients) // 2]
-    _, first, second, first_weight, second_weight, *_ = ctx.needs_input_grad
-    if not ctx.options & _call.SAVE:
-        raise RuntimeError(
-            "planish::norm_pair: Expected the option to save statistics where gradients are wanted"
-        )
-    wanted = first | first_weight << 1 | second << 2 | second_weight << 3
-    options = ctx.options & ~_call.SAVE | _call.pack_options(rms=False, save=False, wanted=wanted)
-    kept_first, kept_second, *rest = ctx.saved_tensors
-    # The operator asks for both; a norm of which nothing is wanted has no part in the results.
-    kept_first = first_dy if kept_first is None else kept_first
-    kept_second = second_dy if kept_second is None else kept_second
-    given = first_dy, second_dy, kept_first, kept_second, *rest
-    overload = torch.ops.planish.norm_pair_backward.default
-    if torch.is_grad_enabled() or not is_plain(*given):
-        dx, dweight, second_dx, second_dweight = overload(*given, options)
-    else:
-        with below_autograd():
-            dx, dweight, second_dx, second_dweight = overload._op(*given, options)
-    return dx, second_dx, dweight, second_dweight, None, None
-
-
-def save_pair_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:_PAIR_GIVEN])
-    ctx.options = inputs[_PAIR_GIVEN]
-
-
-def differentiate_pair_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    """That of each norm alone."""
-    saved = ctx.saved_tensors
-    wanted = _call.wanted_in(ctx.options)
-    found: list[tuple[Any, Any, Any]] = []
-    for i in (0, 1):
-        dy, x, mean, rstd, weight = saved[i::2]
-        ndim = x.dim()
-        affine = range(ndim - (1 if weight is None else weight.dim()), ndim)
-        dx, dweight = wanted[2 * i], wanted[2 * i + 1]
-        options = _call.backward_options(ctx.options, dx | dweight << 2, x.dtype, x.dtype)
-        numbers = _call.pack_axes([ndim - 1], affine), options, 0, 0.0
-        given = Given(dy, x, rstd, mean, weight=weight)
-        results = gradients[2 * i], None, gradients[2 * i + 1], *(None,) * 5
-        second = Given(*_second(given, numbers, results))  # type: ignore[arg-type]
-        found.append((second.dy, second.s, second.weight))
-    (ddy, dx, dw), (second_ddy, second_dx, second_dw) = found
-    return ddy, second_ddy, dx, second_dx, *(None,) * 4, dw, second_dw, None
 
 
 # ---- Quantised results --------------------------------------------------------------------------

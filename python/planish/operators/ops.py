@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from planish.library.loaded import library
-from planish.operators import call, derivatives, fakes
+from planish.operators import call, derivatives, fakes, pair_derivatives
 from planish.operators.ways import below_autograd, needs_graph
 from torch import Tensor
 
@@ -135,15 +135,15 @@ _OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
     ),
     "norm_pair": (
         fakes.pair,
-        derivatives.save_pair,
-        derivatives.differentiate_pair,
+        pair_derivatives.save_pair,
+        pair_derivatives.differentiate_pair,
         itemgetter(0, 3),
         (1, 2, 4, 5),
     ),
     "norm_pair_backward": (
         fakes.pair_backward,
-        derivatives.save_pair_backward,
-        derivatives.differentiate_pair_backward,
+        pair_derivatives.save_pair_backward,
+        pair_derivatives.differentiate_pair_backward,
         None,
         (),
     ),
