@@ -1,8 +1,8 @@
 /*
  * planish::norm_pair and norm_pair_backward: two norms over the last axis by one call, such as
  * those of queries and keys (planish_norm_pair_run, which says when a GPU has one launch for both).
- * python/planish/operators/ops.py gives them their fake implementations and their autograd formulas; it is
- * the only caller and checks what a user may get wrong.
+ * python/planish/operators/ops.py gives them their fake implementations and their autograd
+ * formulas; it is the only caller and checks what a user may get wrong.
  *
  *     norm_pair(first, second, first_weight?, second_weight?, int options, float eps)
  *         -> (y, mean, rstd, of first and then of second)

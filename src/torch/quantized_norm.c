@@ -1,7 +1,7 @@
 /*
  * planish::quantized_norm and norm_into: norms whose result is quantised, and norms whose results
- * go into tensors that are given, for inference. python/planish/operators/ops.py gives them their fake
- * implementations; axes and options are those of options.h.
+ * go into tensors that are given, for inference. python/planish/operators/ops.py gives them their
+ * fake implementations; axes and options are those of options.h.
  *
  *     quantized_norm(x, residual?, weight?, bias?, y_scale?, int axes, int options, float eps,
  *                    int block, float least, float most)

@@ -33,14 +33,14 @@ print(json.dumps(test_pack.kernels()))
 #: Plans passes for these rows without a compiler; prints what is missing.
 ROWS = """
 import sys
-from planish import _ahead
-wanted = _ahead._wanted(__import__("json").loads(sys.argv[1]))
-gpu = _ahead.Gpu(90, 132, 232448, 16)
-print([why for job in _ahead._jobs([wanted], [gpu]) if (why := _ahead._prepare(job))])
+from planish.library import ahead
+wanted = ahead._wanted(__import__("json").loads(sys.argv[1]))
+gpu = ahead.Gpu(90, 132, 232448, 16)
+print([why for job in ahead._jobs([wanted], [gpu]) if (why := ahead._prepare(job))])
 """
 #: What doctor says of GPUs.
 PROBLEMS = """
-from planish import doctor
+from planish.commands import doctor
 print(doctor._gpu_problems(doctor.library().gpu_report()))
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import pytest
 import planish
 from planish.commands import cli, doctor
 from planish.library.loaded import library
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -159,3 +162,12 @@ def test_without_torch_the_error_does_not_name_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     wanted = "planish.enable needs PyTorch 2.10 or newer, and there is none: pip install torch"
     assert done.stdout.strip() == wanted
+
+
+def test_the_command_is_no_function() -> None:
+    """What pyproject.toml names is there: tests run the package, installed users the script."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    scripts = re.findall(r'^planish = "([\w.]+):(\w+)"', text, re.MULTILINE)
+    assert len(scripts) == 1
+    module, function = scripts[0]
+    assert callable(getattr(importlib.import_module(module), function))

@@ -65,7 +65,7 @@ def _norm(
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     bare = affine_dims is None and activation is None and out_dtype is None and cast == "once"
-    if bare and not weight_offset and type(dims) is int and dims == -1:
+    if bare and steps.is_zero(weight_offset) and type(dims) is int and dims == -1:
         y = steps.norm(function == "rms_norm", x, weight, bias, eps)
         if y is not None:
             return y

@@ -45,7 +45,7 @@ def _add_norm(
     cast: str,
 ) -> tuple[Tensor, Tensor]:
     bare = row_scale is None and column_scale is None and sum_dtype is None and out_dtype is None
-    if bare and cast == "once" and not (dropout_p or weight_offset):
+    if bare and cast == "once" and steps.is_zero(dropout_p) and steps.is_zero(weight_offset):
         both = steps.sum_and_norm(rms, x, residual, weight, bias, eps)
         if both is not None:
             return both

@@ -39,7 +39,7 @@ def qk_norm(
     (torch.Size([2, 5, 4, 16]), True)
     """
     number = pairs.eps_of_both(q, k) if eps is None and kind == "rms" else eps
-    if cast == "once" and not weight_offset and kind in ("rms", "layer"):
+    if cast == "once" and steps.is_zero(weight_offset) and kind in ("rms", "layer"):
         both = steps.pair(kind == "rms", q, k, q_weight, k_weight, eps)
         if both is not None:
             return both

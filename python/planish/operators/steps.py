@@ -10,10 +10,15 @@ from planish.library.switch import runs_torchs
 from planish.operators import layer_norm
 from torch import Tensor
 
-__all__ = ["norm", "pair", "sum_and_norm"]
+__all__ = ["is_zero", "norm", "pair", "sum_and_norm"]
 
 #: With more elements a pass over them costs more than what the host saves.
 _SMALL = {False: 1 << 16, True: 1 << 18}
+
+
+def is_zero(number: Any) -> bool:
+    """Whether an option is the number that says nothing."""
+    return (type(number) is float or type(number) is int) and number == 0
 
 
 def _are_better(x: Tensor) -> bool:
