@@ -33,13 +33,13 @@ static void pair_free(pair *p) {
 
 typedef layout pair_rooms[2][ROLE_COUNT];
 
-/* Takes the tensors of these roles, of first and second by turns; the last `optional` are. */
+/* Takes the tensors of these roles, of first and second by turns; those of the set `required` are
+ * not optional. */
 static void take(pair *p, stack_value *stack, const role roles[], int count, uint64_t required,
-                 pair_rooms rooms, uint64_t options) {
+                 pair_rooms rooms) {
     for (int k = 0; k < 2; k++) {
         norm_call *c = &p->of[k];
-        c->op = op_of(0, options);
-        c->options = options;
+        c->op = op_of(0, c->options);
         c->rooms = rooms[k];
         for (int i = 0; i < count; i++) {
             const stack_value value = stack[2 * i + k];
@@ -66,9 +66,9 @@ void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_coun
     static const role inputs[2] = {ROLE_X, ROLE_WEIGHT};
     static const role outputs[3] = {ROLE_Y, ROLE_MEAN, ROLE_RSTD};
     pair_rooms rooms;
-    PAIR p = {0};
+    PAIR p = {.of = {{.options = stack[4]}, {.options = stack[4]}}};
     const double eps = take_double(stack[5]);
-    take(&p, stack, inputs, 2, 1ull << ROLE_X, rooms, stack[4]);
+    take(&p, stack, inputs, 2, 1ull << ROLE_X, rooms);
     for (int k = 0; k < 2; k++) {
         norm_call *c = &p.of[k];
         c->op.eps = eps;
@@ -93,10 +93,9 @@ void norm_pair_backward(stack_value *stack, uint64_t argument_count, uint64_t re
     static const role inputs[INPUTS] = {ROLE_DY, ROLE_X, ROLE_MEAN, ROLE_RSTD, ROLE_WEIGHT};
     static const role outputs[OUTPUTS] = {ROLE_DX, ROLE_DWEIGHT};
     pair_rooms rooms;
-    PAIR p = {0};
     const uint64_t options = stack[2 * INPUTS];
-    take(&p, stack, inputs, INPUTS, 1ull << ROLE_DY | 1ull << ROLE_X | 1ull << ROLE_RSTD, rooms,
-         options);
+    PAIR p = {.of = {{.options = options}, {.options = options}}};
+    take(&p, stack, inputs, INPUTS, 1ull << ROLE_DY | 1ull << ROLE_X | 1ull << ROLE_RSTD, rooms);
     const int wanted = option_field(options, WANTED_AT, BYTE_BITS);
     const int of[2] = {wanted & 3, wanted >> OUTPUTS & 3};
     for (int k = 0; k < 2; k++) {

@@ -164,10 +164,10 @@ def test_without_torch_the_error_does_not_name_it() -> None:
     assert done.stdout.strip() == wanted
 
 
-def test_the_command_is_no_function() -> None:
-    """What pyproject.toml names is there: tests run the package, installed users the script."""
+def test_an_entry_point_is_no_function() -> None:
+    """What pyproject.toml names is there: tests run the package, installed users its scripts."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    scripts = re.findall(r'^planish = "([\w.]+):(\w+)"', text, re.MULTILINE)
-    assert len(scripts) == 1
-    module, function = scripts[0]
-    assert callable(getattr(importlib.import_module(module), function))
+    found = re.findall(r'^planish = "([\w.]+):(\w+)"', text, re.MULTILINE)
+    assert len(found) == 2  # the command, and vLLM's plugin
+    for module, function in found:
+        assert callable(getattr(importlib.import_module(module), function))
