@@ -87,7 +87,7 @@ $(DONE)/models: $(DONE)/torch
 	$(PIP) matplotlib pillow transformers==5.22.2 kernels==0.17.2 accelerate diffusers==0.42.1 timm==1.0.31 peft
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || { \
 	    packages=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
-	    cp python/planish/library/torchvision.py "$$packages/mend_torchvision.py" && \
+	    cp python/planish/_torchvision.py "$$packages/mend_torchvision.py" && \
 	    echo 'import mend_torchvision; mend_torchvision.mend_when_imported()' \
 	        >"$$packages/mend_torchvision.pth"; }
 	@$(BIN)/python -c 'import timm, transformers; transformers.BertModel'

@@ -10,10 +10,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import planish
 import torch
+from planish._torchvision import mend_torchvision
 from planish.bench import allocator, apex, bert, main, norms, program, unfused, variants
 from planish.bench.timing import Effort, Sample
 from planish.commands.command_lines import UsageError
-from planish.library.torchvision import mend_torchvision
 from torch import nn
 
 TINY = Effort(trials=3, trial_seconds=0.0, case_seconds=0.5, patience=1.0)

@@ -110,7 +110,7 @@ def _run_in_child(text: str, folder: str) -> str:
 
 def _mend_torchvision() -> None:
     """Libraries of models import it, and the one beside a CPU build of torch may not fit it."""
-    from planish.library.torchvision import mend_torchvision
+    from planish._torchvision import mend_torchvision
 
     mend_torchvision()
 

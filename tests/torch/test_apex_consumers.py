@@ -55,7 +55,7 @@ def test_timm_does_not_use_it_or_trains_otherwise() -> None:
         import planish.apex, torch
         assert planish.apex.install()
         import planish
-        from planish.library.torchvision import mend_torchvision
+        from planish._torchvision import mend_torchvision
         mend_torchvision()
         from timm.layers import fast_norm, set_fast_norm
         from timm.models.vision_transformer import VisionTransformer

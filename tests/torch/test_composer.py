@@ -15,8 +15,8 @@ from support import GROUP, LAYER, LAYER_BACKWARD, on_planish
 import planish
 import planish.composer
 import torch
+from planish._torchvision import mend_torchvision
 from planish.composer import apply_fused_layernorm
-from planish.library.torchvision import mend_torchvision
 from torch import nn
 
 mend_torchvision()

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("kernels", reason="the package kernels is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from planish.library.torchvision import mend_torchvision
+from planish._torchvision import mend_torchvision
 
 mend_torchvision()
 

@@ -10,7 +10,7 @@ import pytest
 for package in ("transformers", "accelerate", "kernels"):
     pytest.importorskip(package, reason=f"{package} is not installed")
 
-from planish.library.torchvision import mend_torchvision  # noqa: E402
+from planish._torchvision import mend_torchvision  # noqa: E402
 
 mend_torchvision()
 

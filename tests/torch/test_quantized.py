@@ -224,3 +224,16 @@ def test_empty_tensors_are_not_taken(shape: tuple[int, ...]) -> None:
     for per in ("row", "tensor", 32):
         q, scale = planish.quantized_rms_norm(torch.randn(shape), per=per)
         assert q.shape == shape and scale.dtype == torch.float32
+
+
+@pytest.mark.parametrize("given", [{}, {"amax_floor": 0.25}, {"scale_bound": 0.5}], ids=str)
+def test_a_graph_of_any_sizes_raises_or_has_other_scales(given: dict[str, float]) -> None:
+    """Numbers among its arguments are inputs of the graph there."""
+    torch._dynamo.reset()
+    compiled = torch.compile(planish.quantized_rms_norm, backend="aot_eager", dynamic=True)
+    weight = torch.randn(64)
+    for rows in (3, 5):
+        x = torch.randn(rows, 64)
+        found, wanted = compiled(x, weight, **given), planish.quantized_rms_norm(x, weight, **given)
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one.float(), other.float())

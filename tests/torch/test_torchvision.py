@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planish.library import torchvision
+from planish import _torchvision as torchvision
 
 needed = [
     name for name in ("torchvision", "timm", "transformers") if not importlib.util.find_spec(name)

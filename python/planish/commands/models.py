@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch
-from planish.library.torchvision import mend_torchvision
+from planish._torchvision import mend_torchvision
 
 SEED = 20
 # Steps run in full but leave the weights as they are, so that every step of a measurement does the

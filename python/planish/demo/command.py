@@ -19,6 +19,7 @@ from typing import Any
 
 import planish
 import torch
+from planish._torchvision import mend_torchvision
 from planish.bench import gpu
 from planish.bench.accuracy import compare
 from planish.bench.case import Case, Data
@@ -40,7 +41,6 @@ from planish.demo.picture import AFTER, BEFORE, NormReport, StepReport, draw
 from planish.demo.screen import BOUND_ULP, KERNELS, Screen, print_norms, print_stats, print_steps
 from planish.demo.time import MODEL_SECONDS, NORMS_SHARE, Budget
 from planish.library.loaded import library
-from planish.library.torchvision import mend_torchvision
 
 NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=1.5, patience=2.0)
 STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=35.0, patience=2.0)

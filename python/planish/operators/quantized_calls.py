@@ -28,7 +28,12 @@ _into_op = ops.INTO._op
 
 
 def float_of(number: float) -> float:
-    """The nearest f32."""
+    """The nearest f32, of a number that has one with all its digits."""
+    if (
+        torch.compiler.is_compiling()
+    ):  # it may be a graph's input: its lower 29 bits go by arithmetic
+        split = number * (2.0**29 + 1)
+        return split - (split - number)
     return float(struct.unpack("f", struct.pack("f", number))[0])
 
 

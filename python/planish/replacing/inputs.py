@@ -60,7 +60,7 @@ def copied(
     """The module with seeded parameters of this dtype, in eval. Nothing that its forward could
     change is shared with the module."""
     generator = torch.Generator().manual_seed(1)
-    new: nn.Module = cls.__new__(cls)
+    new: nn.Module = object.__new__(cls)  # a wrapper's own __new__ may want arguments
     state = own_attributes(module, unmarked(module))
     for name, value in state.items():
         if isinstance(value, types.MethodType) and value.__self__ is module:

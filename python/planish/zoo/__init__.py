@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish.library.torchvision import mend_torchvision
+from planish._torchvision import mend_torchvision
 from torch import Tensor, nn
 
 __all__ = [
