@@ -26,7 +26,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
-from planish.library import switch
+from planish.library import dispatcher, switch
 from torch import Tensor, nn
 
 if not torch.cuda.is_available():
@@ -239,5 +239,5 @@ def test_the_groups_of_a_device_are_mixed_up() -> None:
         assert not switch.is_enabled("rms_norm", "cuda")
         with planish.enabled(autocast="keep"):
             assert switch.is_enabled("rms_norm", "cpu")
-        assert not switch._autocast_passes
+        assert not dispatcher.autocast_passes
         assert not switch.is_enabled("rms_norm", "cuda")

@@ -128,9 +128,9 @@ def test_the_cache_is_not_listed_or_cleared(
 
 
 def operators() -> dict[str, list[str]]:
-    from planish.library import switch
+    from planish.library import dispatcher
 
-    return switch._REPLACED
+    return dispatcher.REPLACED
 
 
 def test_the_command_misses_its_ways(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,6 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
     run_forward = getattr(fused_layer_norm_cuda, f"{prefix}forward{suffix}")
     run_backward = getattr(fused_layer_norm_cuda, f"{prefix}backward{suffix}")
     given = 1 if rms else 2  # statistics
-
     # torch leaves out of a call what is the default: memory_efficient may be missing in `rest`.
 
     def forward(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -150,6 +149,19 @@ def _check_group_norm(x: Tensor, G: int, weight: Tensor, bias: Tensor, passes: i
         raise ValueError(f"group_norm_nhwc_fprop: passes is {passes}; known are 1 and 2")
 
 
+def _fprop_fake(x: Tensor, G: int, *rest: Any) -> tuple[Tensor, Tensor]:
+    act = rest[3] if len(rest) > 3 else None
+    wide = x.dtype == torch.float64 or activation(act) is not None
+    dtype = torch.float64 if wide else torch.float32
+    return torch.empty_like(x), x.new_empty((2 * x.shape[0] * G,), dtype=dtype)
+
+
+def _bprop_fake(
+    grad_output: Tensor, sums: Tensor, x: Tensor, G: int, weight: Tensor, bias: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+
+
 def _define_group_norm() -> dict[str, Any]:
     """apex::group_norm_nhwc_fprop and _bprop. ``sums`` is what the one hands to the other: here
     mean and rstd, in float64 where an activation follows (Apex: sums in float32)."""
@@ -171,12 +183,6 @@ def _define_group_norm() -> dict[str, Any]:
         )
         assert mean is not None
         return y, torch.stack([mean, rstd]).flatten()
-
-    def fprop_fake(x: Tensor, G: int, *rest: Any) -> tuple[Tensor, Tensor]:
-        act = rest[3] if len(rest) > 3 else None
-        wide = x.dtype == torch.float64 or activation(act) is not None
-        dtype = torch.float64 if wide else torch.float32
-        return torch.empty_like(x), x.new_empty((2 * x.shape[0] * G,), dtype=dtype)
 
     def bprop(
         grad_output: Tensor,
@@ -209,21 +215,16 @@ def _define_group_norm() -> dict[str, Any]:
         assert dbias is not None
         return dx, dweight, _kernels.as_dtype(dbias, bias.dtype)
 
-    def bprop_fake(
-        grad_output: Tensor, sums: Tensor, x: Tensor, G: int, weight: Tensor, bias: Tensor, *_: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
-
     tail = "float eps, str? act=None, int passes=1, bool use_group_norm_v2=False"
     parameters = "Tensor x, int G, Tensor weight, Tensor bias"
     forward = _custom_op(GROUP_NORMS[0], fprop, f"({parameters}, {tail}) -> (Tensor, Tensor)")
-    forward.register_fake(fprop_fake)
+    forward.register_fake(_fprop_fake)
     backward = _custom_op(
         GROUP_NORMS[1],
         bprop,
         f"(Tensor grad_output, Tensor sums, {parameters}, {tail}) -> (Tensor, Tensor, Tensor)",
     )
-    backward.register_fake(bprop_fake)
+    backward.register_fake(_bprop_fake)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, ctx.groups, weight, bias, *ctx.rest = inputs

@@ -96,18 +96,18 @@ def _gpu_problems(gpu: dict[str, Any]) -> list[str]:
 def _owners(device: str) -> dict[str, str]:
     """Who implements each operator at the device's key."""
     import torch
-    from planish.library import switch
+    from planish.library import dispatcher
 
     return {
-        name: _owner(torch._C._dispatch_dump(f"aten::{name}"), switch._KEYS[device])
-        for names in switch._REPLACED.values()
+        name: _owner(torch._C._dispatch_dump(f"aten::{name}"), dispatcher.KEYS[device])
+        for names in dispatcher.REPLACED.values()
         for name in names
     }
 
 
 def _operators(device: str, problems: list[str]) -> dict[str, str]:
     """Enables planish for a moment and looks at who owns each operator then."""
-    from planish.library import switch
+    from planish.library import dispatcher, switch
 
     try:
         with switch.enabled(devices=device):
@@ -116,7 +116,7 @@ def _operators(device: str, problems: list[str]) -> dict[str, str]:
         problems.append(str(error))
         return {}
     problems += [
-        f"aten::{name} on {switch._KEYS[device]} belongs to {owner} although planish is enabled"
+        f"aten::{name} on {dispatcher.KEYS[device]} belongs to {owner} although planish is enabled"
         for name, owner in owners.items()
         if owner != "planish"
     ]

@@ -100,11 +100,8 @@ def _add_norm(
     )
     if fused is not None:
         return fused
-    wide = stages.compute_dtype(x.dtype, residual.dtype)
-    u = stages.scaled(x, wide, column_scale, rows)
-    if training and dropout_p:
-        u, _ = stages.drop(u.to(wide), dropout_p)
-    total = stages.sum_with(u, residual, total_dtype)
+    p = dropout_p if training else 0.0
+    total = stages.sum_of(x, residual, total_dtype, column_scale, rows, dropout_p=p)
     if rounds:
         xhat = stages.norm_last(rms, total, None, None, eps, 0.0, total_dtype)
         return stages.weighted(xhat, weight, bias, 0.0), total
@@ -289,8 +286,7 @@ def _modulated_norm(
         return fused[0] if residual is None else fused
     total = x
     if residual is not None:
-        u = stages.scaled(x, stages.compute_dtype(x.dtype, residual.dtype), gate)
-        total = stages.sum_with(u, residual, total_dtype)
+        total = stages.sum_of(x, residual, total_dtype, gate)
     wide = stages.compute_dtype(total.dtype, x.dtype)
     z = stages.norm_last(rms, total.to(wide), weight, bias, eps, weight_offset, wide)
     m = z if scale is None else z * (1 + scale.to(wide))

@@ -30,6 +30,7 @@ __all__ = [
     "scaled",
     "silu",
     "split_columns",
+    "sum_of",
     "sum_with",
     "weighted",
 ]
@@ -235,6 +236,21 @@ def sum_with(u: Tensor, residual: Tensor | None, dtype: torch.dtype) -> Tensor:
         return u + residual
     wide = compute_dtype(u.dtype, residual.dtype, dtype)
     return (u.to(wide) + residual.to(wide)).to(dtype)
+
+
+def sum_of(
+    x: Tensor,
+    residual: Tensor,
+    dtype: torch.dtype,
+    *factors: Tensor | None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """The sum of the residual and of x times its factors, after dropout of that."""
+    wide = compute_dtype(x.dtype, residual.dtype)
+    u = scaled(x, wide, *factors)
+    if dropout_p:
+        u, _ = drop(u.to(wide), dropout_p)
+    return sum_with(u, residual, dtype)
 
 
 def norm_last(

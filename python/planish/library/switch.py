@@ -10,12 +10,11 @@ import contextlib
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from planish.library import recomputing
+from planish.library import dispatcher, recomputing
 from planish.library.loaded import library
 from planish.operators.ways import is_hooked, is_transformed, needs_graph
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ __all__ = ["disable", "enable", "enabled", "is_enabled"]
 _log = logging.getLogger("planish")
 _lock = threading.RLock()
 
-_OPS = ("layer_norm", "group_norm", "rms_norm")
 _DEVICES = ("cpu", "cuda")
 #: PLANISH_TORCH_* in src/torch/planish_torch.h.
 _GROUPS = {
@@ -37,21 +35,6 @@ _GROUPS = {
     ("group_norm", "cuda"): 64,
 }
 _CUDA_MIXED = 16
-_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
-
-#: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
-_AUTOCAST = {
-    "layer_norm": ("layer_norm", "native_layer_norm"),
-    "group_norm": ("group_norm",),
-    "rms_norm": ("rms_norm",),
-}
-
-_REPLACED = {
-    "layer_norm": ["native_layer_norm", "native_layer_norm_backward"],
-    "group_norm": ["native_group_norm", "native_group_norm_backward"],
-    "rms_norm": ["rms_norm", "_fused_rms_norm", "_fused_rms_norm_backward"],
-}
-
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
 _active: set[tuple[str, str]] = set()
 
@@ -62,101 +45,9 @@ _explicit: set[_Group] = set()
 #: What each block of enabled() that is under way asks for beside it, whichever thread is in it.
 _blocks: list[set[_Group]] = []
 
-#: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
-_autocast_passes: dict[str, Any] = {}
-
 #: disable() gives up waiting for a quiet moment after this long.
 _PATIENCE_SECONDS = 2.0
 _ATTEMPT_MICROSECONDS = 2000
-
-#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel
-#: was removed must not be freed under it.
-_kept_records: list[object] = []
-
-
-def _overloads(op: str) -> list[Any]:
-    return [getattr(torch.ops.aten, name).default for name in _REPLACED[op]]
-
-
-def _traced(overload: Any) -> Callable[..., Any]:
-    """What tracing sees of torch's RMS norm: the composition; but planish's own operator where
-    torch.compile's backend takes no norms apart, and would take this one apart all the same."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        results = None
-        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            from planish.operators import traced_rms
-
-            results = traced_rms.forward(*args, **kwargs)
-        if results is None:
-            return overload._op_dk(key, *args, **kwargs)
-        return results if overload is torch.ops.aten._fused_rms_norm.default else results[0]
-
-    return traced
-
-
-def _told(device: str) -> tuple[Any, tuple[str, ...]]:
-    """The key and the operators that tracing has to see otherwise than C does, with symbolic sizes
-    kept symbolic. For CUDA torch has a _fused_rms_norm of its own, which stays as it is."""
-    if device == "cpu":
-        return torch._C.DispatchKey.AutogradCPU, ("rms_norm", "_fused_rms_norm")
-    return torch._C.DispatchKey.AutogradCUDA, ("rms_norm",)
-
-
-def _tell_python_dispatcher(device: str) -> None:
-    key, names = _told(device)
-    for name in names:
-        overload = getattr(torch.ops.aten, name).default
-        if key not in overload.py_kernels:
-            overload.py_impl(key)(_traced(overload))
-
-
-def _untell_python_dispatcher(device: str) -> None:
-    key, names = _told(device)
-    for name in names:
-        getattr(torch.ops.aten, name).default.py_kernels.pop(key, None)
-
-
-def _forget_resolved_kernels() -> None:
-    for op in _OPS:
-        for overload in _overloads(op):
-            overload._dispatch_cache.clear()
-    for composite in (torch.ops.aten.layer_norm, torch.ops.aten.group_norm):
-        composite.default._dispatch_cache.clear()
-
-
-def _keep_records(groups: Iterable[tuple[str, str]]) -> None:
-    get_kernel = getattr(torch.library, "get_kernel", None)
-    if get_kernel is None:
-        return
-    for op, device in groups:
-        for overload in _overloads(op):
-            _kept_records.append(get_kernel(overload, _KEYS[device]))
-        if op == "rms_norm":
-            autograd = f"Autograd{_KEYS[device]}"
-            _kept_records.append(get_kernel(torch.ops.aten.rms_norm.default, autograd))
-
-
-def _let_autocast_pass(ops: Iterable[str]) -> None:
-    """Replaces autocast's cast to float by nothing, where this torch has one."""
-    for op in ops:
-        for name in _AUTOCAST[op]:
-            casts = "\nAutocastCUDA: registered" in torch._C._dispatch_dump(f"aten::{name}")
-            if name in _autocast_passes or not casts:
-                continue
-            made: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-            with library().quiet(), warnings.catch_warnings():
-                # quiet keeps torch's once for others; here the warning comes by way of Python
-                warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
-                made.impl(name, torch.library.fallthrough_kernel, "AutocastCUDA")
-            _autocast_passes[name] = made
-
-
-def _give_back_autocast() -> None:
-    for made in _autocast_passes.values():
-        made._destroy()
-    _autocast_passes.clear()
 
 
 def _chosen(given: str | Iterable[str] | None, known: Iterable[str], what: str) -> list[str]:
@@ -227,7 +118,7 @@ def _asked(
     """The arguments of enable() as groups."""
     if autocast not in (None, "keep"):
         raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
-    names, places = _chosen(ops, _OPS, "ops"), _chosen_devices(devices)
+    names, places = _chosen(ops, dispatcher.OPS, "ops"), _chosen_devices(devices)
     return {
         (op, device, device == "cuda" and autocast == "keep") for op in names for device in places
     }
@@ -244,23 +135,25 @@ def _put(groups: set[_Group]) -> None:
             _check_cuda()
         library().enable(missing)
     if kept:
-        _let_autocast_pass(sorted(kept))
+        dispatcher.let_autocast_pass(sorted(kept))
     if not added:
         return
-    _keep_records(added)
+    dispatcher.keep_records(added)
     for op, device in added:
         if op == "rms_norm":
-            _tell_python_dispatcher(device)
-    _forget_resolved_kernels()
+            dispatcher.tell_python(device)
+    dispatcher.forget_resolved_kernels()
     _active.update(added)
     recomputing.install(state, go_to)
     for device in _DEVICES:
-        replaced = [name for op, place in added if place == device for name in _REPLACED[op]]
+        replaced = [
+            name for op, place in added if place == device for name in dispatcher.REPLACED[op]
+        ]
         if replaced:
             _log.info(
                 "torch's aten::%s now run on planish (%s)",
                 ", aten::".join(replaced),
-                _KEYS[device],
+                dispatcher.KEYS[device],
             )
 
 
@@ -290,7 +183,7 @@ def disable() -> bool:
 def _take_away() -> bool:
     """Takes planish from under all of torch's operators; whether the registrations are removed."""
     _active.clear()
-    _give_back_autocast()
+    dispatcher.give_back_autocast()
     patience = time.monotonic() + _PATIENCE_SECONDS
     while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
         if time.monotonic() > patience:
@@ -298,8 +191,8 @@ def _take_away() -> bool:
             break
         time.sleep(0.001)  # lets other Python threads finish what they are in
     for device in _DEVICES:
-        _untell_python_dispatcher(device)
-    _forget_resolved_kernels()
+        dispatcher.untell_python(device)
+    dispatcher.forget_resolved_kernels()
     return removed
 
 
@@ -330,7 +223,12 @@ State = frozenset[_Group]
 
 def state() -> State:
     return frozenset(
-        (op, device, device == "cuda" and not _autocast_passes.keys().isdisjoint(_AUTOCAST[op]))
+        (
+            op,
+            device,
+            device == "cuda"
+            and not dispatcher.autocast_passes.keys().isdisjoint(dispatcher.AUTOCAST[op]),
+        )
         for op, device in _active
     )
 

@@ -232,10 +232,7 @@ def norm(
     if dropout_p:
         if way is Way.OPERATOR and type(x) is not Tensor and is_distributed(x):
             return None  # each shard would draw the others' mask
-        # The seed and the offset, by torch's generator of the device; a CUDA graph draws new ones
-        # at each replay.
-        rng = torch.randint(_SEEDS, (2,), dtype=torch.int64, device=x.device)
-        tensors = tensors._replace(rng=rng)
+        tensors = tensors._replace(rng=_drawn(x.device))
     saving = call.make_call(
         reduce,
         affine,
@@ -255,12 +252,22 @@ def norm(
     if way is Way.OPERATOR:
         y, total, _, _ = ops.FORWARD(*tensors, *saving)
         return y, total
-    alone = saving._replace(options=saving.options & ~call.SAVE)
-    kept = _Kept(saving, alone, graph)
+    kept = _Kept(saving, saving._replace(options=saving.options & ~call.SAVE), graph)
     results = run_plain(tensors, kept)
-    keeps = key is not None and not holds_tensors(key[0])
-    if results is not None and keeps and all(map(operator.is_, given, tensors)):
-        if len(_calls) >= _ROOM:
-            _calls.clear()
-        _calls[key] = kept
+    if results is not None and all(map(operator.is_, given, tensors)):
+        _keep(key, kept)
     return results
+
+
+def _drawn(device: torch.device) -> Tensor:
+    """The seed and the offset of dropout, by torch's generator of the device; a CUDA graph draws
+    new ones at each replay."""
+    return torch.randint(_SEEDS, (2,), dtype=torch.int64, device=device)
+
+
+def _keep(key: Any, kept: _Kept) -> None:
+    if key is None or holds_tensors(key[0]):
+        return
+    if len(_calls) >= _ROOM:
+        _calls.clear()
+    _calls[key] = kept

@@ -1,0 +1,134 @@
+"""What torch's dispatcher keeps beside the kernels that C registers: what tracing sees of them, the
+records that must outlive them, and autocast's casts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from planish.library.loaded import library
+
+__all__ = [
+    "AUTOCAST",
+    "KEYS",
+    "OPS",
+    "REPLACED",
+    "autocast_passes",
+    "forget_resolved_kernels",
+    "give_back_autocast",
+    "keep_records",
+    "let_autocast_pass",
+    "tell_python",
+    "untell_python",
+]
+
+OPS = ("layer_norm", "group_norm", "rms_norm")
+KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+
+#: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
+AUTOCAST = {
+    "layer_norm": ("layer_norm", "native_layer_norm"),
+    "group_norm": ("group_norm",),
+    "rms_norm": ("rms_norm",),
+}
+
+REPLACED = {
+    "layer_norm": ["native_layer_norm", "native_layer_norm_backward"],
+    "group_norm": ["native_group_norm", "native_group_norm_backward"],
+    "rms_norm": ["rms_norm", "_fused_rms_norm", "_fused_rms_norm_backward"],
+}
+
+#: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
+autocast_passes: dict[str, Any] = {}
+
+#: torch's records of planish's kernels. One that a thread was just about to enter when the kernel
+#: was removed must not be freed under it.
+_kept_records: list[object] = []
+
+
+def _overloads(op: str) -> list[Any]:
+    return [getattr(torch.ops.aten, name).default for name in REPLACED[op]]
+
+
+def _traced(overload: Any) -> Callable[..., Any]:
+    """What tracing sees of torch's RMS norm: the composition; but planish's own operator where
+    torch.compile's backend takes no norms apart, and would take this one apart all the same."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        results = None
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            from planish.operators import traced_rms
+
+            results = traced_rms.forward(*args, **kwargs)
+        if results is None:
+            return overload._op_dk(key, *args, **kwargs)
+        return results if overload is torch.ops.aten._fused_rms_norm.default else results[0]
+
+    return traced
+
+
+def _told(device: str) -> tuple[Any, tuple[str, ...]]:
+    """The key and the operators that tracing has to see otherwise than C does, with symbolic sizes
+    kept symbolic. For CUDA torch has a _fused_rms_norm of its own, which stays as it is."""
+    if device == "cpu":
+        return torch._C.DispatchKey.AutogradCPU, ("rms_norm", "_fused_rms_norm")
+    return torch._C.DispatchKey.AutogradCUDA, ("rms_norm",)
+
+
+def tell_python(device: str) -> None:
+    key, names = _told(device)
+    for name in names:
+        overload = getattr(torch.ops.aten, name).default
+        if key not in overload.py_kernels:
+            overload.py_impl(key)(_traced(overload))
+
+
+def untell_python(device: str) -> None:
+    key, names = _told(device)
+    for name in names:
+        getattr(torch.ops.aten, name).default.py_kernels.pop(key, None)
+
+
+def forget_resolved_kernels() -> None:
+    for op in OPS:
+        for overload in _overloads(op):
+            overload._dispatch_cache.clear()
+    for composite in (torch.ops.aten.layer_norm, torch.ops.aten.group_norm):
+        composite.default._dispatch_cache.clear()
+
+
+def keep_records(groups: Iterable[tuple[str, str]]) -> None:
+    get_kernel = getattr(torch.library, "get_kernel", None)
+    if get_kernel is None:
+        return
+    for op, device in groups:
+        for overload in _overloads(op):
+            _kept_records.append(get_kernel(overload, KEYS[device]))
+        if op == "rms_norm":
+            autograd = f"Autograd{KEYS[device]}"
+            _kept_records.append(get_kernel(torch.ops.aten.rms_norm.default, autograd))
+
+
+def let_autocast_pass(ops: Iterable[str]) -> None:
+    """Replaces autocast's cast to float by nothing, where this torch has one."""
+    for op in ops:
+        for name in AUTOCAST[op]:
+            casts = "\nAutocastCUDA: registered" in torch._C._dispatch_dump(f"aten::{name}")
+            if name in autocast_passes or not casts:
+                continue
+            made: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+            with library().quiet(), warnings.catch_warnings():
+                # quiet keeps torch's once for others; here the warning comes by way of Python
+                warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+                made.impl(name, torch.library.fallthrough_kernel, "AutocastCUDA")
+            autocast_passes[name] = made
+
+
+def give_back_autocast() -> None:
+    for made in autocast_passes.values():
+        made._destroy()
+    autocast_passes.clear()
