@@ -8,49 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fused_blocks import BLOCKS, SIZE, Block
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 
 import planish
 import torch
-from torch import Tensor, nn
-
-SIZE = 24
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.linear = nn.LayerNorm(SIZE), nn.Linear(SIZE, SIZE)
-        self.q_norm, self.k_norm = nn.RMSNorm(SIZE), nn.RMSNorm(SIZE)
-
-
-class Sum(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        h = x + self.linear(x)
-        return self.norm(h) + h
-
-
-class Added(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.q_norm(self.linear(x))
-        x = x + h
-        return x  # noqa: RET504 (a statement of its own is what is looked for)
-
-
-class Modulated(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        scale = self.linear(x)
-        return self.norm(x) * (1 + scale) + scale
-
-
-class Pair(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        q, k = self.q_norm(self.linear(x)), self.k_norm(x)
-        return q * k
-
-
-BLOCKS = (Sum, Added, Modulated, Pair)
+from torch import nn
 
 
 @contextlib.contextmanager

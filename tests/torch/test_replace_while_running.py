@@ -11,44 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fused_blocks import Added, Modulated, Pair, Sum
 from replace_support import LlamaNorm
 
 import planish
 import torch
 from planish import zoo
 from torch import Tensor, nn
-
-
-class Block(nn.Module):
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.norm, self.linear = norm(32), nn.Linear(32, 32)
-        self.q_norm, self.k_norm = norm(32), norm(32)
-
-
-class Sum(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        h = x + self.linear(x)
-        return self.norm(h) + h
-
-
-class Added(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(self.linear(x))
-        x = x + h
-        return x  # noqa: RET504 (a statement of its own is what is looked for)
-
-
-class Modulated(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        scale = self.linear(x)
-        return self.norm(x) * (1 + scale) + scale
-
-
-class Pair(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        q, k = self.q_norm(self.linear(x)), self.k_norm(x)
-        return q * k
 
 
 def of_timm(name: str) -> Callable[[], nn.Module]:
