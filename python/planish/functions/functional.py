@@ -20,6 +20,7 @@ from planish.operators.arguments import (
     check_cast,
     check_optional,
     check_tensor,
+    compute_dtype,
     eps_of,
     given_axes,
     number_of,
@@ -109,7 +110,7 @@ def _norm(
         if fused is not None:
             return fused
     if asked.out_dtype is not None:
-        wide = x if asked.rounds else x.to(_options.wide_dtype(x.dtype, asked.out_dtype))
+        wide = x if asked.rounds else x.to(compute_dtype(x.dtype, asked.out_dtype))
         rest = affine, keep, weight_offset, cast, activation
         return _norm(function, wide, reduce, weight, bias, eps, *rest).to(asked.out_dtype)
     if weight_offset and weight is not None:

@@ -13,6 +13,7 @@ from planish.operators.arguments import (
     check_cast,
     check_optional,
     check_tensor,
+    compute_dtype,
     number_of,
     rounds_xhat,
     whole_of,
@@ -140,7 +141,7 @@ def _group_norm_with(
     else:
         wide = x
         if options.out_dtype is not None:
-            wide = x.to(_options.wide_dtype(x.dtype, options.out_dtype))
+            wide = x.to(compute_dtype(x.dtype, options.out_dtype))
         way = way_of(wide, weight, bias)
         y = group_by_way(way, wide, num_groups, weight, bias, eps, options.activation)
     return y if options.out_dtype is None else y.to(options.out_dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from planish.functions import functional
-from planish.operators.arguments import check_tensor, number_of, with_offset
+from planish.operators.arguments import check_tensor, compute_dtype, number_of, with_offset
 from torch import Tensor
 
 __all__ = [
@@ -37,11 +37,6 @@ __all__ = [
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
-
-
-def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
-    """What planish computes in where these meet: f64 where one is f64, else f32."""
-    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 # ---- Checks -------------------------------------------------------------------------------------

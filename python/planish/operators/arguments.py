@@ -26,6 +26,7 @@ __all__ = [
     "check_optional",
     "check_parameter",
     "check_tensor",
+    "compute_dtype",
     "device_type",
     "eps_of",
     "given_axes",
@@ -276,6 +277,11 @@ def check_cast(function: str, cast: str) -> None:
 def with_offset(weight: Tensor, offset: float) -> Tensor:
     """In float at least: 1 + w of bf16 would lose w's digits."""
     return (weight if weight.dtype == torch.float64 else weight.float()) + offset
+
+
+def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """What planish computes in where these meet: f64 where one is f64, else f32."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def rounds_xhat(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:

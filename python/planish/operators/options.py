@@ -13,7 +13,7 @@ from planish.operators.call import ACTIVATIONS, Tensors
 from planish.operators.ways import Way
 from torch import Tensor
 
-__all__ = ["Options", "check_out_dtype", "fused_group_norm", "fused_norm", "wide_dtype"]
+__all__ = ["Options", "check_out_dtype", "fused_group_norm", "fused_norm"]
 
 
 class Options:
@@ -58,11 +58,6 @@ def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
         )
     if out_dtype not in DTYPES:
         raise NotImplementedError(f"{function}: not implemented for out_dtype of {out_dtype}")
-
-
-def wide_dtype(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """What is computed in where these meet."""
-    return torch.float64 if torch.float64 in (one, other) else torch.float32
 
 
 def fused_norm(
