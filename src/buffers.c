@@ -32,9 +32,9 @@ static int64_t elements_of(const problem *p, role r) {
     const int64_t elements[] = {[AXES_FULL] = p->rows * p->cols,
                                 [AXES_AFFINE] = p->affine,
                                 [AXES_KEPT] = p->rows,
-                                [AXES_COLUMN] = p->around.columns,
-                                [AXES_MODULATION] = p->around.modulations,
-                                [AXES_BLOCKS] = p->rows * p->around.blocks,
+                                [AXES_COLUMN] = p->stages.columns,
+                                [AXES_MODULATION] = p->stages.modulations,
+                                [AXES_BLOCKS] = p->rows * p->stages.blocks,
                                 [AXES_ONE] = 1,
                                 [AXES_PAIR] = 2};
     return elements[axes_of(r)];

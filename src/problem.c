@@ -196,7 +196,7 @@ reach problem_reach(const problem *p, role r, int skip_kept) {
     if (r == ROLE_RNG)
         found.high++;
     if (r == ROLE_Y_SCALES) {
-        const int64_t span = (p->around.blocks - 1) * p->around.scale_stride;
+        const int64_t span = (p->stages.blocks - 1) * p->stages.scale_stride;
         *(span < 0 ? &found.low : &found.high) += span;
     }
     const int bytes = dtype_bytes(p->dtypes[r]);
@@ -314,20 +314,20 @@ static void make_axes(problem *p, const planish_norm *op, const DLTensor *x, con
                    modulation = masks[AXES_MODULATION];
     /* Where nothing is dropped the steps are all 0, and no axis is kept apart for theirs. */
     int64_t index_steps[PLANISH_MAX_NDIM] = {0};
-    int64_t index_step = p->around.dropout_p > 0;
+    int64_t index_step = p->stages.dropout_p > 0;
     for (int i = x->ndim - 1; index_step && i >= 0; i--) {
         index_steps[i] = index_step;
         index_step *= x->shape[i];
     }
     axes_begin(p);
-    p->affine = p->around.columns = p->around.modulations = 1;
+    p->affine = p->stages.columns = p->stages.modulations = 1;
     for (int i = 0; i < x->ndim; i++) {
         if (affine >> i & 1)
             p->affine *= x->shape[i];
         if (column >> i & 1)
-            p->around.columns *= x->shape[i];
+            p->stages.columns *= x->shape[i];
         if (modulation >> i & 1)
-            p->around.modulations *= x->shape[i];
+            p->stages.modulations *= x->shape[i];
         if (x->shape[i] == 1)
             continue;
         const axis next = {.size = x->shape[i],

@@ -66,7 +66,7 @@ typedef struct problem {
     axis kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     int64_t rows, cols;       /* products of the sizes of kept and reduced */
     int64_t affine;           /* elements of weight: the product of the sizes of the affine axes */
-    stages around;            /* read only where problem_has_stages */
+    stages stages;            /* read only where problem_has_stages */
     int places, stride_count; /* of a row; in use */
     /* Rows by place: one of zeros, that of an axis of size 1 which stands for one that is not
      * there; one for each axis; then the lowest and the highest byte that each tensor touches. */
@@ -105,7 +105,7 @@ static inline bool has(const problem *p, role r) {
 
 /* Whether anything stands around the norm; else no role of STAGE_ROLES is there. */
 static inline bool problem_has_stages(const problem *p) {
-    return (p->present & STAGE_ROLES) || p->around.rounding;
+    return (p->present & STAGE_ROLES) || p->stages.rounding;
 }
 
 /* The reach of a tensor over all axes but one of the kept ones (-1: over all). */

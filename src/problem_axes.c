@@ -61,7 +61,7 @@ void problem_drop_stages(problem *p) {
     }
     p->present &= ~STAGE_ROLES;
     p->outputs &= ~STAGE_ROLES;
-    p->around = (stages){.sum = DTYPE_NONE, .blocks = 1};
+    p->stages = (stages){.sum = DTYPE_NONE, .blocks = 1};
     drop_stages(p, p->kept, &p->kept_count, used);
     drop_stages(p, p->reduced, &p->reduced_count, used);
 }

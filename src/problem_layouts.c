@@ -18,7 +18,7 @@ bool problem_hides_rounding(const problem *p) {
         return false;
     for (int i = 0; i < 3; i++)
         if (has(p, shown[i]) && dtype_bytes(p->dtypes[shown[i]]) > 2 &&
-            !(shown[i] == ROLE_DX && dtype_bytes(p->around.sum) == 2))
+            !(shown[i] == ROLE_DX && dtype_bytes(p->stages.sum) == 2))
             return false;
     return true;
 }

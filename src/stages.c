@@ -63,7 +63,7 @@ static planish_status check_together(const problem *p, message error) {
     if (has(p, ROLE_Y_SCALE) && has(p, ROLE_Y_SCALES))
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "y_scale and y_scales are given; wanted one of them beside q");
-    if (has(p, ROLE_RESIDUAL) && has(p, ROLE_GATE) && p->around.gate == PLANISH_GATE_BEFORE)
+    if (has(p, ROLE_RESIDUAL) && has(p, ROLE_GATE) && p->stages.gate == PLANISH_GATE_BEFORE)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "residual is given; wanted NULL with a gate before the norm");
     return PLANISH_OK;
@@ -84,7 +84,7 @@ static bool has_fields(const planish_norm *op) {
 }
 
 planish_status stages_check(problem *p, const planish_norm *op, message error) {
-    p->around = (stages){.sum = DTYPE_NONE, .blocks = 1};
+    p->stages = (stages){.sum = DTYPE_NONE, .blocks = 1};
     planish_status status = check_fields(op, error);
     if (status)
         return status;
@@ -94,7 +94,7 @@ planish_status stages_check(problem *p, const planish_norm *op, message error) {
     }
     if (!(p->present & STAGE_ROLES) && !has_fields(op))
         return PLANISH_OK;
-    stages *s = &p->around;
+    stages *s = &p->stages;
     s->gate = has(p, ROLE_GATE) ? op->gate : PLANISH_GATE_AFTER;
     /* The backward takes it for the identity, and beyond 16 bits it changes nothing. */
     if (p->pass == PLANISH_FORWARD && dtype_bytes(p->dtypes[ROLE_X]) == 2)
@@ -142,7 +142,7 @@ planish_status stages_match(problem *p, role r, const DLTensor *t, const DLTenso
     int64_t cols = 1;
     for (int i = 0; i < x->ndim; i++)
         cols *= kept >> i & 1 ? 1 : x->shape[i];
-    stages *s = &p->around;
+    stages *s = &p->stages;
     const int last = s->block ? 1 : 0; /* axes of blocks */
     if (!s->block)
         s->block = cols > 0 ? cols : 1;

@@ -18,8 +18,8 @@ static inline bool has_modulation(const problem *p) {
 /* Whether s is anything but x: what the norm reads has to be made. */
 static inline bool has_prologue(const problem *p) {
     return has(p, ROLE_RESIDUAL) || has(p, ROLE_SUM) || has(p, ROLE_ROW_SCALE) ||
-           has(p, ROLE_COLUMN_SCALE) || p->around.dropout_p > 0 || has(p, ROLE_MASK) ||
-           (has(p, ROLE_GATE) && p->around.gate == PLANISH_GATE_BEFORE);
+           has(p, ROLE_COLUMN_SCALE) || p->stages.dropout_p > 0 || has(p, ROLE_MASK) ||
+           (has(p, ROLE_GATE) && p->stages.gate == PLANISH_GATE_BEFORE);
 }
 
 /*
@@ -58,7 +58,7 @@ bool stages_modulate_alone(const problem *p);
 void stages_norm_of_modulation(const problem *p, problem *norm);
 void stages_move_modulation(char *data[ROLE_COUNT]);
 
-/* Checks op's stages, once p->present and the dtypes are known, and fills p->around but for what
+/* Checks op's stages, once p->present and the dtypes are known, and fills p->stages but for what
  * depends on sizes. */
 planish_status stages_check(problem *p, const planish_norm *op, message error);
 

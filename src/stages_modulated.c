@@ -17,7 +17,7 @@ bool stages_modulate_alone(const problem *p) {
         others &= ~ROLE_BIT(becomes[i][0]);
         weighs |= has(p, becomes[i][1]);
     }
-    return has_modulation(p) && !others && !weighs && !p->around.rounding;
+    return has_modulation(p) && !others && !weighs && !p->stages.rounding;
 }
 
 static void weigh_modulated(axis list[], int count) {
@@ -30,7 +30,7 @@ void stages_norm_of_modulation(const problem *p, problem *norm) {
     weigh_modulated(norm->kept, norm->kept_count);
     weigh_modulated(norm->reduced, norm->reduced_count);
     norm->weight_offset = has(p, ROLE_SCALE);
-    norm->affine = p->around.modulations;
+    norm->affine = p->stages.modulations;
     for (int i = 0; i < PAIRS; i++) {
         const role from = becomes[i][0], to = becomes[i][1];
         norm->place[to] = p->place[from];

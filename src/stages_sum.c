@@ -8,13 +8,13 @@ bool stages_make_sum_alone(const problem *p) {
     const role_set before = ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM) |
                             ROLE_BIT(ROLE_ROW_SCALE) | ROLE_BIT(ROLE_COLUMN_SCALE) |
                             ROLE_BIT(ROLE_RNG) | ROLE_BIT(ROLE_MASK);
-    return p->pass == PLANISH_FORWARD && p->around.sum != DTYPE_NONE && !p->around.rounding &&
+    return p->pass == PLANISH_FORWARD && p->stages.sum != DTYPE_NONE && !p->stages.rounding &&
            !(p->present & STAGE_ROLES & ~before);
 }
 
 sum_place stages_sum_place(const problem *p) {
     return has(p, ROLE_SUM)                     ? SUM_IN_SUM
-           : p->dtypes[ROLE_Y] == p->around.sum ? SUM_IN_Y
+           : p->dtypes[ROLE_Y] == p->stages.sum ? SUM_IN_Y
                                                 : SUM_IN_WORKSPACE;
 }
 
@@ -64,7 +64,7 @@ void stages_norm_of_sum(const problem *p, problem *norm) {
     int64_t kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     stages_sum_strides(p, kept, reduced);
     problem_copy(norm, p);
-    put(norm, ROLE_X, p->around.sum, kept, reduced);
+    put(norm, ROLE_X, p->stages.sum, kept, reduced);
 }
 
 bool stages_join_dsum_alone(const problem *p) {
@@ -82,7 +82,7 @@ void stages_norm_before_dsum(const problem *p, problem *norm) {
     stages_dx_strides(p, kept, reduced);
     problem_copy(norm, p);
     put(norm, ROLE_DX, problem_is_double(p) ? DTYPE_F64 : DTYPE_F32, kept, reduced);
-    norm->around.sum = p->dtypes[ROLE_DX];
+    norm->stages.sum = p->dtypes[ROLE_DX];
 }
 
 void stages_norm_lying_as(const problem *p, role like, problem *norm) {

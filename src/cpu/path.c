@@ -53,7 +53,7 @@ static bool adds_residual_alone(const problem *p) {
     const bool back = problem_is_backward(p);
     const role_set added =
         back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
-    if ((p->present & STAGE_ROLES) != added || p->around.rounding ||
+    if ((p->present & STAGE_ROLES) != added || p->stages.rounding ||
         (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
         return false;
     for (role_set rest = added; rest; rest &= rest - 1) {
@@ -86,7 +86,7 @@ static cpu_path path_alone(const problem *p) {
 }
 
 /* The same where a gradient that joins dx is all that stands around it: paths whose kernels add it,
- * as it lies where dx does; planes else. PATH_STAGED: none. */
+ * as it lies where dx does; planes else. PATH_STAGES: none. */
 static cpu_path path_with_dsum(const problem *p) {
     bool alike = p->dtypes[ROLE_DSUM] == p->dtypes[ROLE_DX];
     for (int k = 0; k < p->kept_count; k++)
@@ -94,11 +94,11 @@ static cpu_path path_with_dsum(const problem *p) {
     for (int k = 0; k < p->reduced_count; k++)
         alike &= reduced_stride(p, k, ROLE_DSUM) == reduced_stride(p, k, ROLE_DX);
     if (!stages_join_dsum_alone(p))
-        return PATH_STAGED;
+        return PATH_STAGES;
     const cpu_path path = path_alone(p);
     if (path_is_groups(path))
         return alike ? path : PATH_PLANES;
-    return path == PATH_CHANNELS && alike ? path : PATH_STAGED;
+    return path == PATH_CHANNELS && alike ? path : PATH_STAGES;
 }
 
 cpu_path cpu_path_of(const problem *p) {
@@ -110,7 +110,7 @@ cpu_path cpu_path_of(const problem *p) {
 /* What goes through scratch with its stages, but has a path of its own once s is there, takes that.
  */
 void cpu_steps_make(steps *s, const problem *p, problem *norm) {
-    const bool staged = problem_has_stages(p) && cpu_path_of(p) == PATH_STAGED;
+    const bool staged = problem_has_stages(p) && cpu_path_of(p) == PATH_STAGES;
     if (staged && stages_make_sum_alone(p)) {
         steps_of_sum(s, p, norm);
         const cpu_path path = cpu_path_of(norm);

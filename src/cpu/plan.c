@@ -1,8 +1,8 @@
 #include "cpu/plan.h"
-#include "cpu/around/staged.h"
-#include "cpu/around/sum_first.h"
 #include "cpu/hints.h"
 #include "cpu/path.h"
+#include "cpu/stages/stages_path.h"
+#include "cpu/stages/sum_first.h"
 
 #include <stdio.h>
 
@@ -294,8 +294,8 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
     case PATH_STRIDED:
         plan_strided(plan, p, real_bytes);
         break;
-    case PATH_STAGED:
-        staged_plan(plan, p);
+    case PATH_STAGES:
+        stages_plan(plan, p);
         break;
     }
 }
@@ -310,7 +310,7 @@ void cpu_plan_make(cpu_plan *plan, const steps *s, const cpu_limits *limits) {
 
 int cpu_plan_is_general(const cpu_plan *plan) {
     return plan->sum.general || plan->path == PATH_PLANES || plan->path == PATH_STRIDED ||
-           (plan->path == PATH_STAGED && plan->cut.staged.general);
+           (plan->path == PATH_STAGES && plan->cut.stages.general);
 }
 
 const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
@@ -320,7 +320,7 @@ const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
         return "the channels of x, y, dy and dx are dense neither by channel nor by pixel in all "
                "of "
                "them, or they differ in dtype";
-    if (plan->path == PATH_STAGED)
+    if (plan->path == PATH_STAGES)
         return "the elements of a row are not neighbours in every tensor that has them all";
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return "pass is PLANISH_BACKWARD_FROM_Y";
@@ -334,7 +334,7 @@ int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     char norm[160];
-    staged_describe(p, norm, sizeof norm);
+    stages_describe(p, norm, sizeof norm);
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
     return snprintf(text, bytes, "%s/%s %s %s %s %lldx%lld, %lld blocks, %zu workspace bytes",
                     paths[plan->path], plan->kernels->tier, norm, passes[p->pass],

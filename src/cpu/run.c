@@ -1,8 +1,4 @@
 #include "cpu/run.h"
-#include "cpu/around/backward.h"
-#include "cpu/around/backward_sums.h"
-#include "cpu/around/staged.h"
-#include "cpu/around/sum_first.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/sums.h"
@@ -10,6 +6,10 @@
 #include "cpu/groups/groups_job.h"
 #include "cpu/groups/groups_run.h"
 #include "cpu/openmp.h"
+#include "cpu/stages/backward.h"
+#include "cpu/stages/backward_sums.h"
+#include "cpu/stages/stages_path.h"
+#include "cpu/stages/sum_first.h"
 #include "stages.h"
 
 static const row_kernels *kernels_of(const cpu_job *job) {
@@ -175,9 +175,9 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
     case PATH_STRIDED:
         strided_blocks(data, begin, end);
         break;
-    case PATH_STAGED:
-        (problem_is_backward(job->problem) ? staged_backward_blocks
-                                           : staged_forward_blocks)(data, begin, end);
+    case PATH_STAGES:
+        (problem_is_backward(job->problem) ? stages_backward_blocks
+                                           : stages_forward_blocks)(data, begin, end);
         break;
     }
 #if defined(__SSE2__)
@@ -204,19 +204,19 @@ static void run_job(cpu_job *job, const planish_exec *exec) {
     const cpu_plan *plan = job->plan;
     if (plan->path == PATH_EMPTY) {
         fill_empty(job);
-        staged_fill_empty(job);
+        stages_fill_empty(job);
         gradient_sums_clear(job);
         return;
     }
     if (path_is_groups(plan->path))
         group_weights(job);
     fork_join(job, exec, plan->parallel, plan->blocks, blocks_of_path);
-    if (plan->path == PATH_STAGED) {
+    if (plan->path == PATH_STAGES) {
         if (problem_is_backward(p))
-            fork_join(job, exec, plan->parallel, staged_backward_sum_tiles(p),
-                      staged_backward_sums);
+            fork_join(job, exec, plan->parallel, stages_backward_sum_tiles(p),
+                      stages_backward_sums);
         else
-            staged_forward_finish(job);
+            stages_forward_finish(job);
         return;
     }
     if (plan->sums && path_is_groups(plan->path))

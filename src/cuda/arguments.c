@@ -1,7 +1,7 @@
 #include "cuda/arguments.h"
 
-#include "cuda/around/around_sum.h"
 #include "cuda/families.h"
+#include "cuda/stages/sum_step.h"
 
 /* Whether a run writes nothing: of no rows only a backward's sums have elements. */
 static bool is_empty(const cuda_plan *plan) {
@@ -20,10 +20,10 @@ int cuda_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
         return 0;
     if (plan->sum.spec.kernel < 0)
         return cuda_family_of(plan)->launch_specs(plan, buffers, launches);
-    void *const shared = around_sum_buffers(plan, buffers, NULL, of_norm);
+    void *const shared = sum_step_buffers(plan, buffers, NULL, of_norm);
     const bool last = plan->sum.is_last;
     const int count = cuda_family_of(plan)->launch_specs(plan, of_norm, launches + !last);
-    launches[last ? count : 0].spec = around_sum_spec(plan, buffers, shared);
+    launches[last ? count : 0].spec = sum_step_spec(plan, buffers, shared);
     return count + 1;
 }
 
@@ -38,11 +38,11 @@ void cuda_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT
         cuda_family_of(plan)->launch_arguments(plan, buffers, workspace, resident, launches);
         return;
     }
-    void *const shared = around_sum_buffers(plan, buffers, workspace, of_norm);
+    void *const shared = sum_step_buffers(plan, buffers, workspace, of_norm);
     if (workspace)
         rest = (char *)workspace + sum->room;
-    while (own->spec.kernel != CUDA_AROUND_SUM)
+    while (own->spec.kernel != CUDA_STAGES_SUM)
         own++;
-    around_sum_arguments(plan, buffers, shared, own);
+    sum_step_arguments(plan, buffers, shared, own);
     cuda_family_of(plan)->launch_arguments(plan, of_norm, rest, resident, launches + !sum->is_last);
 }

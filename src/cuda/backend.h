@@ -28,15 +28,15 @@ typedef struct cuda_limits {
 
 /* What stands around the norm, of the kernels for it. Levels: the outer of two axes of rows and the
  * inner one, or the only one. */
-typedef struct cuda_around {
-    int axis[2];      /* of the problem's kept ones, from 1 on; 0: no such level (around_stride) */
+typedef struct cuda_stages {
+    int axis[2];      /* of the problem's kept ones, from 1 on; 0: no such level (stages_stride) */
     int64_t index[2]; /* of the elements that dropout counts */
     int64_t inner_rows;
     int64_t block, scale_stride;
     double dropout_p, scale_least, scale_most;
     int64_t samples,
         parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
-} cuda_around;
+} cuda_stages;
 
 /* Of dense rows: where they begin, where one stride does not lead from each to the next
  * (rows/rows_levels.h). In elements. */
@@ -49,7 +49,7 @@ typedef struct cuda_row_places {
 } cuda_row_places;
 
 /* What the norm reads, made by a kernel of its own before the norm's; or what its backward made,
- * with dsum, behind them (around/around_sum.h). */
+ * with dsum, behind them (stages/stages_sum.h). */
 typedef struct cuda_sum {
     cuda_spec spec; /* kernel -1: none */
     bool is_last;
@@ -74,7 +74,7 @@ typedef struct cuda_plan {
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
     cuda_row_places places;
-    cuda_around around;
+    cuda_stages stages;
     /* What the plan is of. Kernels that walk its axes find them there when they are launched: it
      * has to be there as long as the plan is. */
     const problem *problem;

@@ -1,23 +1,23 @@
 #include "cuda/families.h"
 
-#include "cuda/around/around.h"
-#include "cuda/around/around_backward.h"
-#include "cuda/around/around_sum.h"
-#include "cuda/around/general_backward.h"
-#include "cuda/around/modulated.h"
 #include "cuda/channels/channels.h"
 #include "cuda/common/finish.h"
 #include "cuda/general/general.h"
 #include "cuda/groups/groups.h"
 #include "cuda/rows/rows.h"
 #include "cuda/rows/rows_pair.h"
+#include "cuda/stages/modulated.h"
+#include "cuda/stages/stages_backward.h"
+#include "cuda/stages/stages_forward.h"
+#include "cuda/stages/stages_general_backward.h"
+#include "cuda/stages/sum_step.h"
 
 /* Made from kernels/ by embed.py. */
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
-    cuda_text_general[], cuda_text_around_forward[], cuda_text_around_general[],
-    cuda_text_around_general_backward[], cuda_text_around_backward[], cuda_text_around_samples[],
-    cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_around_sum[],
+    cuda_text_general[], cuda_text_stages_forward[], cuda_text_stages_general[],
+    cuda_text_stages_general_backward[], cuda_text_stages_backward[], cuda_text_stages_samples[],
+    cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_stages_sum[],
     cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[];
 
 const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
@@ -49,34 +49,34 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
                               cuda_text_general, general_list},
     [CUDA_GENERAL_FINISH] = {&general_family, "planish_general_finish", "general",
                              cuda_text_general, general_list},
-    [CUDA_AROUND_FORWARD] = {&around_family, "planish_around_forward", "around_forward",
-                             cuda_text_around_forward, around_forward_list},
-    [CUDA_AROUND_CLEAR] = {&around_family, "planish_around_clear", "around_forward",
-                           cuda_text_around_forward, around_forward_list},
-    [CUDA_AROUND_GENERAL] = {&around_general_family, "planish_around_general", "around_general",
-                             cuda_text_around_general, around_general_list},
-    [CUDA_AROUND_GENERAL_CLEAR] = {&around_general_family, "planish_around_general_clear",
-                                   "around_general", cuda_text_around_general, around_general_list},
-    [CUDA_AROUND_SUM] = {&around_sum_family, "planish_around_sum", "around_sum",
-                         cuda_text_around_sum, around_sum_list},
-    [CUDA_AROUND_BACKWARD] = {&around_backward_family, "planish_around_backward", "around_backward",
-                              cuda_text_around_backward, around_backward_rows_list},
-    [CUDA_AROUND_SAMPLES] = {&around_backward_family, "planish_around_samples", "around_samples",
-                             cuda_text_around_samples, around_samples_list},
+    [CUDA_STAGES_FORWARD] = {&stages_forward_family, "planish_stages_forward", "stages_forward",
+                             cuda_text_stages_forward, stages_forward_list},
+    [CUDA_STAGES_CLEAR] = {&stages_forward_family, "planish_stages_clear", "stages_forward",
+                           cuda_text_stages_forward, stages_forward_list},
+    [CUDA_STAGES_GENERAL] = {&stages_general_family, "planish_stages_general", "stages_general",
+                             cuda_text_stages_general, stages_general_list},
+    [CUDA_STAGES_GENERAL_CLEAR] = {&stages_general_family, "planish_stages_general_clear",
+                                   "stages_general", cuda_text_stages_general, stages_general_list},
+    [CUDA_STAGES_SUM] = {&stages_sum_family, "planish_stages_sum", "stages_sum",
+                         cuda_text_stages_sum, stages_sum_list},
+    [CUDA_STAGES_BACKWARD] = {&stages_backward_family, "planish_stages_backward", "stages_backward",
+                              cuda_text_stages_backward, stages_backward_rows_list},
+    [CUDA_STAGES_SAMPLES] = {&stages_backward_family, "planish_stages_samples", "stages_samples",
+                             cuda_text_stages_samples, stages_samples_list},
     [CUDA_MODULATED_FORWARD] = {&modulated_family, "planish_modulated_forward", "modulated_forward",
                                 cuda_text_modulated_forward, rows_forward_list},
     [CUDA_MODULATED_BACKWARD] = {&modulated_family, "planish_modulated_backward",
                                  "modulated_backward", cuda_text_modulated_backward,
                                  rows_backward_list},
-    [CUDA_AROUND_BACK_ROWS] = {&around_general_backward_family, "planish_around_back_rows",
-                               "around_general_backward", cuda_text_around_general_backward,
-                               around_backward_list},
-    [CUDA_AROUND_BACK_COLUMNS] = {&around_general_backward_family, "planish_around_back_columns",
-                                  "around_general_backward", cuda_text_around_general_backward,
-                                  around_backward_list},
-    [CUDA_AROUND_BACK_ELEMENTS] = {&around_general_backward_family, "planish_around_back_elements",
-                                   "around_general_backward", cuda_text_around_general_backward,
-                                   around_backward_list},
+    [CUDA_STAGES_BACK_ROWS] = {&stages_general_backward_family, "planish_stages_back_rows",
+                               "stages_general_backward", cuda_text_stages_general_backward,
+                               stages_backward_list},
+    [CUDA_STAGES_BACK_COLUMNS] = {&stages_general_backward_family, "planish_stages_back_columns",
+                                  "stages_general_backward", cuda_text_stages_general_backward,
+                                  stages_backward_list},
+    [CUDA_STAGES_BACK_ELEMENTS] = {&stages_general_backward_family, "planish_stages_back_elements",
+                                   "stages_general_backward", cuda_text_stages_general_backward,
+                                   stages_backward_list},
 };
 
 const cuda_kernel_row *cuda_kernel_of(const cuda_spec *spec) {

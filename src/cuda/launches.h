@@ -8,25 +8,25 @@
 #include "cuda/backend.h"
 #include "cuda/words.h"
 
-#include "cuda/kernels/arguments/around_args.h"
-#include "cuda/kernels/arguments/around_general_args.h"
 #include "cuda/kernels/arguments/channel_args.h"
 #include "cuda/kernels/arguments/finish_args.h"
 #include "cuda/kernels/arguments/general_args.h"
 #include "cuda/kernels/arguments/group_args.h"
 #include "cuda/kernels/arguments/row_args.h"
+#include "cuda/kernels/arguments/stages_args.h"
+#include "cuda/kernels/arguments/stages_general_args.h"
 
 enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* A kernel has 4 KiB of arguments. */
 #define FIT(args) _Static_assert(sizeof(args) <= 4096, #args " are more than a kernel may have")
 FIT(row_backward_pair_args);
-FIT(around_general_args);
-FIT(around_general_backward_args);
+FIT(stages_general_args);
+FIT(stages_general_backward_args);
 #undef FIT
 /* Tensors' axes, and what a kernel makes of them beside. */
 _Static_assert(GENERAL_AXES == PLANISH_MAX_NDIM + 1 &&
-                   AROUND_GENERAL_AXES == PLANISH_MAX_NDIM + 1 && SUM_AXES == PLANISH_MAX_NDIM + 2,
+                   STAGES_GENERAL_AXES == PLANISH_MAX_NDIM + 1 && SUM_AXES == PLANISH_MAX_NDIM + 2,
                "the arguments have room for the axes of another rank");
 
 /* ---- Launches -------------------------------------------------------------------------------- */
@@ -46,10 +46,10 @@ typedef struct cuda_launch {
         channels_args channels;
         groups_args groups;
         general_args general;
-        around_forward_args around;
-        around_general_args around_general;
-        around_general_backward_args around_back;
-        around_backward_args around_backward;
+        stages_forward_args stages_forward;
+        stages_general_args stages_general;
+        stages_general_backward_args stages_general_backward;
+        stages_backward_args stages_backward;
         samples_args samples;
         modulated_backward_args modulated_backward;
         sum_args sum;

@@ -1,15 +1,15 @@
 /* Problem -> plan: which kernels take it. */
 #include <string.h>
 
-#include "cuda/around/around.h"
-#include "cuda/around/around_backward.h"
-#include "cuda/around/around_sum.h"
-#include "cuda/around/general_backward.h"
-#include "cuda/around/modulated.h"
 #include "cuda/backend.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
 #include "cuda/rows/rows.h"
+#include "cuda/stages/modulated.h"
+#include "cuda/stages/stages_backward.h"
+#include "cuda/stages/stages_forward.h"
+#include "cuda/stages/stages_general_backward.h"
+#include "cuda/stages/sum_step.h"
 #include "stages.h"
 
 enum { MOST_COLS = 1 << 30 };
@@ -33,9 +33,10 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
 }
 
 /* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
-static const cuda_family *const forward_families[] = {&modulated_family, &around_family, NULL};
+static const cuda_family *const forward_families[] = {&modulated_family, &stages_forward_family,
+                                                      NULL};
 static const cuda_family *const backward_families[] = {&rows_family, &modulated_family,
-                                                       &around_backward_family, NULL};
+                                                       &stages_backward_family, NULL};
 
 /* Whether this family took dense rows: then the families that know of stages have kernels for them,
  * of one launch. */
@@ -55,7 +56,7 @@ static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *
         if (!(*f)->plan_make(plan, &norm)) {
             if (is_of_rows(*f, &norm))
                 return false;
-            around_sum_plan(plan, p);
+            sum_step_plan(plan, p);
             return true;
         }
     }
@@ -75,7 +76,7 @@ static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits 
             if (is_of_rows(*f, &norm))
                 return false;
             if (!(*f)->plan_dsum || !(*f)->plan_dsum(plan, p))
-                around_dsum_plan(plan, p, norm.dtypes[ROLE_DX]);
+                sum_step_plan_dsum(plan, p, norm.dtypes[ROLE_DX]);
             return true;
         }
     }
@@ -95,7 +96,7 @@ static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limit
                 return;
         }
     begin(plan, p, limits);
-    (forward ? &around_general_family : &around_general_backward_family)->plan_make(plan, p);
+    (forward ? &stages_general_family : &stages_general_backward_family)->plan_make(plan, p);
 }
 
 static void plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
@@ -139,12 +140,12 @@ void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
 
 int cuda_plan_is_general(const cuda_plan *plan) {
     const cuda_family *family = cuda_family_of(plan);
-    return family == &general_family || family == &around_general_family ||
-           family == &around_general_backward_family;
+    return family == &general_family || family == &stages_general_family ||
+           family == &stages_general_backward_family;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    const int before = plan->sum.spec.kernel < 0 ? 0 : around_sum_describe(plan, text, bytes);
+    const int before = plan->sum.spec.kernel < 0 ? 0 : sum_step_describe(plan, text, bytes);
     const size_t at = (size_t)before < bytes ? (size_t)before : bytes;
     return before + cuda_family_of(plan)->plan_describe(plan, text + at, bytes - at);
 }

@@ -126,7 +126,7 @@ const cuda_constant general_list[] = {
     {NULL, 0},
 };
 
-const cuda_constant around_backward_rows_list[] = {
+const cuda_constant stages_backward_rows_list[] = {
     {"COLS", offsetof(cuda_spec, rows.cols)},
     {"WIDTH", offsetof(cuda_spec, rows.width)},
     {"THREADS_PER_ROW", offsetof(cuda_spec, rows.threads_per_row)},
@@ -144,7 +144,7 @@ const cuda_constant around_backward_rows_list[] = {
     {NULL, 0},
 };
 
-const cuda_constant around_samples_list[] = {
+const cuda_constant stages_samples_list[] = {
     {"COLS", offsetof(cuda_spec, finish.cols)},
     {"LANES", offsetof(cuda_spec, finish.lanes)},
     {"ROWS", offsetof(cuda_spec, finish.rows)},
@@ -152,14 +152,14 @@ const cuda_constant around_samples_list[] = {
     {NULL, 0},
 };
 
-const cuda_constant around_backward_list[] = {
-    {"LANES", offsetof(cuda_spec, around_back.lanes)},
-    {"WARPS", offsetof(cuda_spec, around_back.warps)},
-    {"SLICES", offsetof(cuda_spec, around_back.slices)},
-    {"TARGET", offsetof(cuda_spec, around_back.target)},
-    {"GATED", offsetof(cuda_spec, around_back.gate)},
-    {"DROPS", offsetof(cuda_spec, around_back.drops)},
-    {"SINGLE", offsetof(cuda_spec, around_back.single)},
+const cuda_constant stages_backward_list[] = {
+    {"LANES", offsetof(cuda_spec, stages_back.lanes)},
+    {"WARPS", offsetof(cuda_spec, stages_back.warps)},
+    {"SLICES", offsetof(cuda_spec, stages_back.slices)},
+    {"TARGET", offsetof(cuda_spec, stages_back.target)},
+    {"GATED", offsetof(cuda_spec, stages_back.gate)},
+    {"DROPS", offsetof(cuda_spec, stages_back.drops)},
+    {"SINGLE", offsetof(cuda_spec, stages_back.single)},
     {NULL, 0},
 };
 
@@ -170,7 +170,7 @@ const cuda_constant around_backward_list[] = {
         "POWER_OF_TWO", offsetof(cuda_spec, stages.power_of_two)                                   \
     }
 
-const cuda_constant around_forward_list[] = {
+const cuda_constant stages_forward_list[] = {
     {"COLS", offsetof(cuda_spec, rows.cols)},
     {"WIDTH", offsetof(cuda_spec, rows.width)},
     {"THREADS_PER_ROW", offsetof(cuda_spec, rows.threads_per_row)},
@@ -197,7 +197,7 @@ const cuda_constant around_forward_list[] = {
     {NULL, 0},
 };
 
-const cuda_constant around_general_list[] = {
+const cuda_constant stages_general_list[] = {
     {"LANES", offsetof(cuda_spec, general.lanes)},
     {"WARPS", offsetof(cuda_spec, general.warps)},
     {"SLICES", offsetof(cuda_spec, general.slices)},
@@ -207,7 +207,7 @@ const cuda_constant around_general_list[] = {
     {NULL, 0},
 };
 
-const cuda_constant around_sum_list[] = {
+const cuda_constant stages_sum_list[] = {
     {"WIDTH", offsetof(cuda_spec, sum.width)},
     {"CHUNKS", offsetof(cuda_spec, sum.chunks)},
     {"WARPS", offsetof(cuda_spec, sum.warps)},

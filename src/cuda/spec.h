@@ -25,18 +25,18 @@ typedef enum cuda_kernel {
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
-    CUDA_AROUND_FORWARD, /* with stages around the norm */
-    CUDA_AROUND_CLEAR,   /* what becomes a maximum */
-    CUDA_AROUND_GENERAL,
-    CUDA_AROUND_GENERAL_CLEAR,
-    CUDA_AROUND_SUM,      /* what a norm of another family reads */
-    CUDA_AROUND_BACKWARD, /* of rows, with stages */
-    CUDA_AROUND_SAMPLES,
+    CUDA_STAGES_FORWARD, /* with stages around the norm */
+    CUDA_STAGES_CLEAR,   /* what becomes a maximum */
+    CUDA_STAGES_GENERAL,
+    CUDA_STAGES_GENERAL_CLEAR,
+    CUDA_STAGES_SUM,      /* what a norm of another family reads */
+    CUDA_STAGES_BACKWARD, /* of rows, with stages */
+    CUDA_STAGES_SAMPLES,
     CUDA_MODULATED_FORWARD, /* of rows, with a modulation alone */
     CUDA_MODULATED_BACKWARD,
-    CUDA_AROUND_BACK_ROWS, /* backward with stages, over any axes */
-    CUDA_AROUND_BACK_COLUMNS,
-    CUDA_AROUND_BACK_ELEMENTS,
+    CUDA_STAGES_BACK_ROWS, /* backward with stages, over any axes */
+    CUDA_STAGES_BACK_COLUMNS,
+    CUDA_STAGES_BACK_ELEMENTS,
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -114,15 +114,15 @@ typedef struct general_constants {
     int32_t lanes, warps, slices;
 } general_constants;
 
-/* Whose sums planish_around_columns makes. */
-enum around_target { AROUND_AFFINE, AROUND_SCALED, AROUND_MODULATED };
+/* Whose sums planish_stages_columns makes. */
+enum stages_target { STAGES_AFFINE, STAGES_SCALED, STAGES_MODULATED };
 
-typedef struct around_back_constants {
+typedef struct stages_back_constants {
     int32_t lanes, warps, slices;
-    int32_t target;        /* around_target */
+    int32_t target;        /* stages_target */
     int32_t gate;          /* 0: none, 1: behind the norm, 2: before */
     int32_t drops, single; /* dropout; FORWARD computes in f32 */
-} around_back_constants;
+} stages_back_constants;
 
 typedef struct sum_constants {
     int32_t width, chunks, warps;
@@ -175,7 +175,7 @@ typedef struct cuda_spec {
         channels_constants channels;
         groups_constants groups;
         general_constants general;
-        around_back_constants around_back;
+        stages_back_constants stages_back;
         sum_constants sum;
         finish_constants finish;
     };
@@ -191,8 +191,8 @@ typedef struct cuda_constant {
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
     channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
-    around_forward_list[], around_general_list[], around_sum_list[], around_backward_list[],
-    around_backward_rows_list[], around_samples_list[];
+    stages_forward_list[], stages_general_list[], stages_sum_list[], stages_backward_list[],
+    stages_backward_rows_list[], stages_samples_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

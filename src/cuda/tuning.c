@@ -113,9 +113,9 @@ static const gpu_tuning sm_80 = {
             .f32_vecs = 3,
             .threads = 256,
             .summed_threads = 512,
-            .stages = 7,
-            .few_stages = 6,
-            .summed_stages = 6,
+            .ring_slots = 7,
+            .few_ring_slots = 6,
+            .summed_ring_slots = 6,
         },
     .channels =
         {

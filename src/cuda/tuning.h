@@ -122,18 +122,18 @@ typedef struct rows_backward_tuning {
 
 /* Rows over groups of blocks (rows_cooperative.c). */
 typedef struct rows_cooperative_tuning {
-    int chunks;         /* of the shortest row, in the forward of 16 bits; */
-    int backward_cols;  /* the shortest in the backward */
-    int vecs;           /* chunks a thread holds weights of; */
-    int rms_vecs;       /* of RMSNorm of f32 whose groups had more blocks */
-    int few_blocks;     /* than these */
-    int summed_vecs;    /* chunks a thread sums columns of, 16 bits; */
-    int f32_vecs;       /* f32 */
-    int threads;        /* in a multiprocessor: the fewer warps, the fewer sums to add up; */
-    int summed_threads; /* in the backward, of registers for the columns */
-    int stages;         /* rows in a ring; */
-    int few_stages;     /* of 16 bits in the forward; */
-    int summed_stages;  /* in the backward */
+    int chunks;            /* of the shortest row, in the forward of 16 bits; */
+    int backward_cols;     /* the shortest in the backward */
+    int vecs;              /* chunks a thread holds weights of; */
+    int rms_vecs;          /* of RMSNorm of f32 whose groups had more blocks */
+    int few_blocks;        /* than these */
+    int summed_vecs;       /* chunks a thread sums columns of, 16 bits; */
+    int f32_vecs;          /* f32 */
+    int threads;           /* in a multiprocessor: the fewer warps, the fewer sums to add up; */
+    int summed_threads;    /* in the backward, of registers for the columns */
+    int ring_slots;        /* rows in a ring; */
+    int few_ring_slots;    /* of 16 bits in the forward; */
+    int summed_ring_slots; /* in the backward */
 } rows_cooperative_tuning;
 
 /* Norms over channels (channels_geometry.c). A "part" is what a block has of an image. */
@@ -175,7 +175,7 @@ typedef struct channels_tuning {
     double shift_cost; /* of a channel beside its pixels, in pixels */
 } channels_tuning;
 
-/* Classes of quantised rows (around_registers.c): what they may be, sets of bits. */
+/* Classes of quantised rows (stages_registers.c): what they may be, sets of bits. */
 enum { SCALE_OF_ROWS = 1, SCALE_OF_BLOCKS = 2, SCALE_GIVEN = 4, ANY_SCALE = 7 };
 enum { QUANTISED_F8 = 1, QUANTISED_I8 = 2, ANY_QUANTISED = 3 };
 typedef struct quantised_rows {
@@ -205,7 +205,7 @@ typedef struct early_rows {
     int warps;                   /* of a block then; 0: as many as else */
 } early_rows;
 
-/* Rows with stages around the norm (around_registers.c, around_backward.c, modulated_fit.c). */
+/* Rows with stages around the norm (stages_registers.c, stages_backward.c, modulated_fit.c). */
 typedef struct stages_tuning {
     int held_chunks; /* most of a thread that lean rows and those of `early` have */
     int gated_columns, gated_threads; /* most columns of a thread of EARLY_GATED rows that are so

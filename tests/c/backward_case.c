@@ -62,7 +62,7 @@ static element type_of(const backward_case *c, stage_part p) {
     case S_RSTD:
         return c->stats;
     default:
-        return p == S_RNG ? F64 : full_parts & PART(p) ? c->around : c->params;
+        return p == S_RNG ? F64 : full_parts & PART(p) ? c->stages : c->params;
     }
 }
 

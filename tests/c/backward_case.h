@@ -1,5 +1,5 @@
 /*
- * The backward of a norm with stages around it, for tests: an operator, which tensors there are,
+ * The backward of a norm with stages stages it, for tests: an operator, which tensors there are,
  * their dtypes and layouts; made into tensors with numbers in them, run, and the same by the
  * formulas of planish.h in long double.
  */
@@ -20,7 +20,7 @@ typedef struct backward_case {
     int64_t shape[5];
     uint64_t has;  /* PART(...): x, dy and the statistics are always there */
     element x, dy; /* and of dx and dresidual; of gate, dgate, dsum and branch */
-    element dx, around;
+    element dx, stages;
     element params; /* weight, bias, the scales, shift; and their gradients */
     element stats;
     layout in, out;  /* of what is read, of what is written, of x's shape */

@@ -176,7 +176,7 @@ static bool any_double(const backward_case *c) {
                           : backward_axes(c, p) == PLANISH_AXIS(c->ndim) - 1 &&
                                   (p == S_GATE || p >= S_BRANCH) && p != S_DSCALE &&
                                   p != S_DSHIFT && p != S_DCOLUMN_SCALE
-                              ? c->around
+                              ? c->stages
                               : c->params;
         if ((c->has & PART(p)) && !kept_axes && t == F64)
             return true;

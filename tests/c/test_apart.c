@@ -180,7 +180,7 @@ static void backwards(void) {
                                           : PLANISH_IDENTITY;
                     if (c.op.activation && turn % 5)
                         c.has |= PART(S_BIAS);
-                    c.x = c.dy = c.dx = c.around = t;
+                    c.x = c.dy = c.dx = c.stages = t;
                     c.params = turn % 3 && t != F64 ? F32 : t;
                     c.stats = t == F64 ? F64 : F32;
                     c.in = layouts[l][0], c.out = layouts[l][1];

@@ -121,8 +121,8 @@ static void add_cut(const cpu_plan *plan, char line[512]) {
     case PATH_STRIDED:
         add(line, "; %lld rows a block", (long long)plan->cut.strided.block_rows);
         break;
-    case PATH_STAGED:
-        add(line, "; %lld rows a block", (long long)plan->cut.staged.block_rows);
+    case PATH_STAGES:
+        add(line, "; %lld rows a block", (long long)plan->cut.stages.block_rows);
         break;
     case PATH_CHANNELS:
         add(line, "; tiles of %lld, %lld a block", (long long)plan->cut.channels.tile_pixels,

@@ -78,7 +78,7 @@ static forward_args args_of(rows *r, planish_kind kind, planish_activation f, tr
 
 static void run(const rows *r, const forward_args *args) {
     const row_kernels *kernels = &cpu_kernels_chosen()->of[dtypes[r->type]].rows[WEIGHT_SAME];
-    kernels->forward[args->activation ? KIND_FUSED : (int)args->kind](args);
+    kernels->forward[args->activation ? KIND_ACTIVATED : (int)args->kind](args);
 }
 
 /* x + residual, element by element: in double, from which 16 bits and f32 are rounded alike once or

@@ -37,13 +37,13 @@ static void run_and_check(const backward_case *c, const planish_exec *exec) {
 
 /* ---- Stages, alone and together -------------------------------------------------------------- */
 
-typedef struct around {
+typedef struct stage_set {
     const char *name;
     uint64_t has;
     planish_activation f;
     double p;
     planish_gate gate;
-} around;
+} stage_set;
 
 #define DX PART(S_DX)
 #define WEIGHTS (PART(S_WEIGHT) | PART(S_DWEIGHT) | PART(S_DBIAS))
@@ -54,7 +54,7 @@ typedef struct around {
 #define DROPPED PART(S_RNG)
 #define GATED (PART(S_GATE) | PART(S_DGATE))
 
-static const around sets[] = {
+static const stage_set sets[] = {
     {"dsum", DX | PART(S_DSUM) | WEIGHTS, 0, 0, 0},
     {"dsum alone", DX | PART(S_DSUM), 0, 0, 0},
     {"dresidual", PART(S_DRESIDUAL), 0, 0, 0},
@@ -90,7 +90,7 @@ static const around sets[] = {
 };
 enum { SETS = sizeof sets / sizeof *sets };
 
-static void put_around(backward_case *c, const around *a) {
+static void put_stages(backward_case *c, const stage_set *a) {
     c->has |= a->has;
     c->op.activation = a->f;
     c->op.dropout_p = a->p;
@@ -155,7 +155,7 @@ static const element types[][6] = {
 enum { TYPES = sizeof types / sizeof *types };
 
 static void put_types(backward_case *c, const element t[6]) {
-    c->x = t[0], c->dy = t[1], c->dx = t[2], c->around = t[3], c->params = t[4], c->stats = t[5];
+    c->x = t[0], c->dy = t[1], c->dx = t[2], c->stages = t[3], c->params = t[4], c->stats = t[5];
 }
 
 static void stages_and_shapes(void) {
@@ -174,13 +174,13 @@ static void stages_and_shapes(void) {
                 if ((turn + turn / 9) % (uint64_t)share)
                     continue;
                 backward_case c = case_of((planish_kind)(turn % 2), &shapes[s], turn + 1);
-                put_around(&c, &sets[a]);
+                put_stages(&c, &sets[a]);
                 put_types(&c, types[t]);
                 c.in = layouts[turn / 2 % 5][0], c.out = layouts[turn / 2 % 5][1];
                 c.far_mean = turn % 7 == 3;
-                test_case("%s: %s, %s x, %s dy, %s dx, %s around, %s parameters, %s, %s, %llu",
+                test_case("%s: %s, %s x, %s dy, %s dx, %s stages, %s parameters, %s, %s, %llu",
                           sets[a].name, shapes[s].name, element_name(c.x), element_name(c.dy),
-                          element_name(c.dx), element_name(c.around), element_name(c.params),
+                          element_name(c.dx), element_name(c.stages), element_name(c.params),
                           layout_name(c.in), layout_name(c.out), (unsigned long long)turn);
                 run_and_check(&c, &ways[turn % 3]);
             }
@@ -237,7 +237,7 @@ static void differences(void) {
         for (size_t s = 0; s < sizeof small / sizeof *small; s++)
             for (int kind = 0; kind < 2; kind++) {
                 backward_case c = case_of((planish_kind)kind, &small[s], (uint64_t)a + 1);
-                put_around(&c, &sets[a]);
+                put_stages(&c, &sets[a]);
                 put_types(&c, types[3]);
                 /* Not both: there is no residual with a gate before. */
                 if (c.op.gate == PLANISH_GATE_BEFORE)
@@ -273,7 +273,7 @@ static uint64_t with_layouts(backward_case c, layout in, layout out, int threads
 }
 
 /* Whether the kernels of the norm alone do dense rows of these, and no others. */
-static bool rows_go_as_alone(const around *set) {
+static bool rows_go_as_alone(const stage_set *set) {
     const uint64_t dsum = DX | PART(S_DSUM) | WEIGHTS, modulation = DX | MODULATED;
     return !(set->has & ~dsum) || !(set->has & ~modulation);
 }
@@ -287,7 +287,7 @@ static uint64_t layouts_and_threads(bool alone) {
                 backward_case c =
                     case_of((planish_kind)((a + s) % 2), &shapes[s], (uint64_t)a + (uint64_t)s + 1);
                 const element alike[6] = {t, t, t, t, t, t == F64 ? F64 : F32};
-                put_around(&c, &sets[a]);
+                put_stages(&c, &sets[a]);
                 put_types(&c, alike);
                 /* Enough to be worth a fork. */
                 c.shape[0] *= s < 2 || s == 3 ? 9 : 1;
@@ -331,7 +331,7 @@ static void aliases(void) {
                         continue;
                     backward_case c = case_of((planish_kind)(w % 2), &shapes[s], w + 1);
                     const element alike[6] = {t, t, t, t, t, t == F64 ? F64 : F32};
-                    put_around(&c, &sets[a]);
+                    put_stages(&c, &sets[a]);
                     put_types(&c, alike);
                     uint64_t wanted = 0;
                     for (int i = 0; i < 2; i++)

@@ -34,20 +34,20 @@ static void run_and_check(const staged_case *c, const planish_exec *exec) {
 /* ---- Stages, alone and together -------------------------------------------------------------- */
 
 /* What stands around the norm, without dtypes and shapes. */
-typedef struct around {
+typedef struct stage_set {
     const char *name;
     uint64_t has;
     planish_activation f;
     double p;
     planish_gate gate;
-} around;
+} stage_set;
 
 #define WEIGHTS (PART(S_WEIGHT) | PART(S_BIAS))
 #define ADDED (PART(S_RESIDUAL) | PART(S_SUM))
 #define MODULATED (PART(S_SCALE) | PART(S_SHIFT))
 #define DROPPED (PART(S_RNG) | PART(S_MASK))
 
-static const around sets[] = {
+static const stage_set sets[] = {
     {"residual", PART(S_RESIDUAL), 0, 0, 0},
     {"residual, sum", ADDED | WEIGHTS, 0, 0, 0},
     {"sum alone", PART(S_SUM) | PART(S_WEIGHT), 0, 0, 0},
@@ -77,7 +77,7 @@ static const around sets[] = {
      PLANISH_SILU, .75, PLANISH_GATE_BEFORE},
 };
 
-static void put_around(staged_case *c, const around *a) {
+static void put_stages(staged_case *c, const stage_set *a) {
     c->has |= a->has;
     c->op.activation = a->f;
     c->op.dropout_p = a->p;
@@ -158,7 +158,7 @@ static void stages_and_shapes(void) {
                 const planish_kind kind = (planish_kind)(turn % 2);
                 const layout *l = layouts[turn / 2 % 5];
                 staged_case c = case_of(kind, &shapes[s], turn + 1);
-                put_around(&c, &sets[a]);
+                put_stages(&c, &sets[a]);
                 c.type = types[t][0], c.residual = types[t][1], c.sum = types[t][2];
                 c.y = types[t][3], c.params = types[t][4];
                 c.in = l[0], c.out = l[1];
@@ -212,7 +212,7 @@ static uint64_t layouts_and_threads(void) {
                 staged_case c = case_of((planish_kind)((a + s) % 2), &shapes[s], a + s + 1);
                 /* A residual alone is done by the kernels of the norm alone. */
                 c.shape[0] *= s < 2 ? 9 : 1;
-                put_around(&c, &sets[a]);
+                put_stages(&c, &sets[a]);
                 c.type = c.residual = c.sum = c.y = c.params = t;
                 test_case("bits of %s, %s, %s", sets[a].name, shapes[s].name, element_name(t));
                 const uint64_t dense = digest_of(c, DENSE, DENSE, 0);

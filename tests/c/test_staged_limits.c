@@ -61,12 +61,12 @@ static void forward(int way, int64_t cols, element type) {
     staged_case c = staged_rows((planish_kind)(way % 2), SAMPLES * ROWS, cols);
     c.ndim = 3;
     shape_of(c.shape, &c.op, (planish_kind)(way % 2), cols, way % 3);
-    const uint64_t around = parts[way % (int)COUNT(parts)];
-    c.has |= around;
+    const uint64_t stages = parts[way % (int)COUNT(parts)];
+    c.has |= stages;
     c.type = c.residual = c.sum = c.y = c.params = type;
-    c.op.dropout_p = around & PART(S_MASK) ? 0.25 : 0;
+    c.op.dropout_p = stages & PART(S_MASK) ? 0.25 : 0;
     c.op.activation = way % 4 == 3 ? PLANISH_SILU : PLANISH_IDENTITY;
-    if (around & PART(S_Q)) {
+    if (stages & PART(S_Q)) {
         c.has &= ~PART(S_Y);
         c.q = (DLDataType){kDLFloat8_e4m3fn, 8, 1};
     }
@@ -95,7 +95,7 @@ static void backward(int way, int64_t cols, element type) {
     shape_of(c.shape, &c.op, (planish_kind)(way % 2), cols, way % 3);
     c.has = parts[way % (int)COUNT(parts)];
     c.op.dropout_p = c.has & PART(S_RNG) ? 0.25 : 0;
-    c.x = c.dy = c.dx = c.around = c.params = type;
+    c.x = c.dy = c.dx = c.stages = c.params = type;
     c.stats = type == F64 ? F64 : F32;
     c.draw[0] = (uint64_t)way;
     c.draw[1] = 5;

@@ -1,5 +1,5 @@
 /*
- * The quotients of quantised outputs (src/cuda/kernels/around/quantize.cu), their text run on the
+ * The quotients of quantised outputs (src/cuda/kernels/stages/quantize.cu), their text run on the
  * host, beside IEEE divisions: quotients [STEP]. Every hard case of every STEPth scale, and random
  * ones in all 8-bit types. Says what differs and ends with 1, or says how many quotients were
  * looked at. Built by test_quotients.py.

@@ -72,7 +72,7 @@ class ForwardCase:
     affine: int = 0  # likewise, of weight and bias; 0: those that are reduced
     order: tuple[int, ...] = ()  # of the full tensors' axes in memory
     seed: int = 1
-    kernel: str = "cuda around"
+    kernel: str = "cuda stages"
     arch: ClassVar[int] = 90  # of the emulated device
     multiprocessors: ClassVar[int] = 4
     passed: ClassVar[int] = FORWARD
@@ -306,10 +306,10 @@ class ForwardCase:
 
     def unfused(self, library: Library, got: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What planish's own norm makes of the sum; nothing where no such norm is the same."""
-        apart = self.kernel == "cuda around sum"  # by kernels of its own, activations too
+        apart = self.kernel == "cuda stages sum"  # by kernels of its own, activations too
         stages = self.scale or self.shift or self.rounding or (self.activation and not apart)
         gated = self.gate and not self.gate_before
-        told = apart or self.kernel == "cuda around"
+        told = apart or self.kernel == "cuda stages"
         if not (self.sum and self.y) or stages or gated or not told:
             return {}
         absent = ("residual", "sum", "row_scale", "column_scale", "gate", "q")
@@ -324,7 +324,7 @@ class ForwardCase:
 
     def by_all_stages(self, library: Library) -> dict[str, torch.Tensor]:
         """What the kernels that know every stage make of a modulation alone: with x as its sum."""
-        if not self.modulated_alone() or self.kernel != "cuda around":
+        if not self.modulated_alone() or self.kernel != "cuda stages":
             return {}
         tensors, _ = dataclasses.replace(self, sum=self.x).place(library.device)
         library.run(self.op(), FORWARD, tensors)

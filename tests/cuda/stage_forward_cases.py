@@ -67,9 +67,9 @@ def together() -> list[dict[str, Any]]:
 def image_cases(quick: bool) -> list[ForwardCase]:
     """A sum, and then the kernels that are fast at the norm: groups, instances and channels of
     images, stored by channel and by pixel."""
-    groups: dict[str, Any] = {"reduce": 0b1100, "affine": 0b0110, "kernel": "cuda around sum"}
-    instances: dict[str, Any] = {"reduce": 0b100, "affine": 0b010, "kernel": "cuda around sum"}
-    channels: dict[str, Any] = {"reduce": 0b010, "kernel": "cuda around sum"}
+    groups: dict[str, Any] = {"reduce": 0b1100, "affine": 0b0110, "kernel": "cuda stages sum"}
+    instances: dict[str, Any] = {"reduce": 0b100, "affine": 0b010, "kernel": "cuda stages sum"}
+    channels: dict[str, Any] = {"reduce": 0b010, "kernel": "cuda stages sum"}
     add: dict[str, Any] = {"residual": "bf16", "sum": "bf16", "weight": "bf16", "bias": "bf16"}
     floats: dict[str, Any] = {"x": "f32", "residual": "f32", "sum": "f32", "weight": "f32"}
     last: dict[str, Any] = {"order": (0, 3, 1, 2)}
@@ -117,7 +117,7 @@ def forward_cases(quick: bool) -> list[ForwardCase]:
         kind = RMS if (i + j) % 3 == 0 else LAYER
         uneven = "block" in stage and n % 32 and n > stage["block"]
         out.append(
-            ForwardCase((rows, n), kind=kind, **stage, kernel="" if uneven else "cuda around")
+            ForwardCase((rows, n), kind=kind, **stage, kernel="" if uneven else "cuda stages")
         )
     for i, more in enumerate(together()):
         for j, n in enumerate((4096, 96, 1001) if quick else (96, 1001, 4096, 15872)):

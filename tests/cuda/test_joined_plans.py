@@ -30,7 +30,7 @@ def plan_of(case: JoinedCase) -> str:
 @pytest.mark.parametrize("case", list(joined_cases()), ids=lambda case: case.name())
 def test_dsum_is_added_where_dx_is_made_or_behind(case: JoinedCase) -> None:
     assert plan_of(case).endswith(", with dsum")
-    assert plan_of(case.apart()).startswith("cuda around sum behind")
+    assert plan_of(case.apart()).startswith("cuda stages sum behind")
 
 
 def test_every_way_is_there() -> None:
@@ -44,4 +44,4 @@ def test_an_f32_tile_takes_no_other_dtype() -> None:
     case = JoinedCase(
         (2, 3, 5, 49), ("weight", "dx", "dsum"), (2, 3), (1, 2), types={"dsum": "bf16"}
     )
-    assert plan_of(case).startswith("cuda around sum behind")
+    assert plan_of(case).startswith("cuda stages sum behind")

@@ -1,7 +1,7 @@
 """The kernels of quantised outputs of rows fit their registers, on every architecture.
 
 How many blocks a multiprocessor is to hold, and so how many registers a thread has, is planned by
-what stands around the norm (src/cuda/around/around_registers.c). Needs NVRTC, and no GPU.
+what stands around the norm (src/cuda/stages/stages_registers.c). Needs NVRTC, and no GPU.
 """
 
 from __future__ import annotations

@@ -32,20 +32,20 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 # ---- The operators ------------------------------------------------------------------------------
 
 
-def arguments(dtype: torch.dtype, **around: Any) -> tuple[Any, ...]:
+def arguments(dtype: torch.dtype, **stages: Any) -> tuple[Any, ...]:
     """What FORWARD is called with, of x (2, 3, 8)."""
     names = (
         *("residual", "row_scale", "column_scale", "rng", "weight"),
         *("bias", "scale", "shift", "gate"),
     )
-    given = [around.get(name) for name in names]
-    rms, p = around.get("rms", False), 0.25 if around.get("rng") is not None else 0.0
-    column = [2] if around.get("column_scale") is not None else []
-    modulation = [0, 2] if around.get("scale") is not None else []
-    sums = around.get("sum_dtype")
+    given = [stages.get(name) for name in names]
+    rms, p = stages.get("rms", False), 0.25 if stages.get("rng") is not None else 0.0
+    column = [2] if stages.get("column_scale") is not None else []
+    modulation = [0, 2] if stages.get("scale") is not None else []
+    sums = stages.get("sum_dtype")
     options = {
-        "activation": around.get("activation", 0),
-        "gate_before": around.get("gate_before", False),
+        "activation": stages.get("activation", 0),
+        "gate_before": stages.get("gate_before", False),
         "weight_offset": 1,
         "dtype": dtype,
         "sum_dtype": sums,

@@ -162,8 +162,8 @@ def _stage_cases(dtype: str) -> Iterator[Case]:
         yield _rows("rows", "residual", dtype, 1024, direction, 24, 200, 1023, stage="residual")
     yield _rows("rows", "residual", dtype, 1024, "forward", 24, kind="rms", stage="residual")
     for stage in ("modulated", "gated"):
-        case = _rows("staged", stage, dtype, 1024, "forward", 24, 200, 1023, stage=stage)
-        yield replace(case, wanted="staged")
+        case = _rows("stages", stage, dtype, 1024, "forward", 24, 200, 1023, stage=stage)
+        yield replace(case, wanted="stages")
 
 
 def _strided_cases(dtype: str) -> Iterator[Case]:

@@ -141,17 +141,17 @@ def _image_cases() -> list[Case]:
 
 
 def _stage_cases() -> list[Case]:
-    def around(stage: Stage, dtype: str, direction: Direction, cols: int) -> Case:
+    def staged(stage: Stage, dtype: str, direction: Direction, cols: int) -> Case:
         case = _rows(stage, dtype, direction, (1 << 25) // cols, cols, stage=stage)
-        return replace(case, kernel="around", wanted=case.wanted.replace("rows", "around"))
+        return replace(case, kernel="stages", wanted=case.wanted.replace("rows", "stages"))
 
     return [
-        around("residual", "bf16", "forward", 1024),
-        around("residual", "bf16", "forward", 8192),
-        around("residual", "f32", "forward", 4096),
-        replace(around("residual", "bf16", "backward", 4096), kernel="rows", wanted="^cuda rows"),
-        around("modulated", "bf16", "forward", 4096),
-        around("gated", "bf16", "forward", 4096),
+        staged("residual", "bf16", "forward", 1024),
+        staged("residual", "bf16", "forward", 8192),
+        staged("residual", "f32", "forward", 4096),
+        replace(staged("residual", "bf16", "backward", 4096), kernel="rows", wanted="^cuda rows"),
+        staged("modulated", "bf16", "forward", 4096),
+        staged("gated", "bf16", "forward", 4096),
     ]
 
 

@@ -16,8 +16,8 @@ from planish.functions import groups as _groups
 from planish.library import counts
 from planish.modules import channel_modules
 from planish.replacing import families, probe
-from planish.replacing.around import watched
 from planish.replacing.layers import Layer, assign, body_of
+from planish.replacing.norm_stages import watched
 from torch import Tensor, nn
 
 __all__ = ["count", "put"]

@@ -52,7 +52,7 @@ INLINE void NAME(prefetch_output)(const channel_tile *t, const tile_side *to, in
 }
 
 /* A tile from a tensor whose pixels are neighbours. Pixels past the last are 0. */
-INLINE void NAME(stage_rows)(const channel_tile *t, REAL *tile, const tile_side *from,
+INLINE void NAME(bring_rows)(const channel_tile *t, REAL *tile, const tile_side *from,
                              traffic traffic) {
     enum { AHEAD = 8 };
     const int64_t bytes = t->pixels * dtype_bytes(from->type);
@@ -68,7 +68,7 @@ INLINE void NAME(stage_rows)(const channel_tile *t, REAL *tile, const tile_side 
 }
 
 /* A tile from a tensor whose channels are neighbours. */
-INLINE void NAME(stage_columns)(const channel_tile *t, REAL *tile, const tile_side *from) {
+INLINE void NAME(bring_columns)(const channel_tile *t, REAL *tile, const tile_side *from) {
     const size_t rest = (size_t)(t->padded - t->pixels) * sizeof(REAL);
     NAME(gather_planes)(tile, t->pitch, from->data, from->pitch, from->type, t->pixels,
                         t->channels);
@@ -76,12 +76,12 @@ INLINE void NAME(stage_columns)(const channel_tile *t, REAL *tile, const tile_si
         memset(tile + c * t->pitch + t->pixels, 0, rest);
 }
 
-OUTLINE void NAME(stage)(const channel_tile *t, REAL *tile, const tile_side *from,
+OUTLINE void NAME(bring)(const channel_tile *t, REAL *tile, const tile_side *from,
                          traffic traffic) {
     if (from->pitch == dtype_bytes(from->type))
-        NAME(stage_rows)(t, tile, from, traffic);
+        NAME(bring_rows)(t, tile, from, traffic);
     else
-        NAME(stage_columns)(t, tile, from);
+        NAME(bring_columns)(t, tile, from);
 }
 
 /* Whether a tensor whose pixels are neighbours takes whole lines only, so that it may be written

@@ -169,7 +169,7 @@ OUTLINE const REAL *NAME(strip_of_dsum)(const channel_backward_args *a, int64_t 
     part.channels = channels;
     part.pitch = part.padded;
     from.data += c * from.step;
-    NAME(stage)(&part, strip, &from, a->traffic);
+    NAME(bring)(&part, strip, &from, a->traffic);
     return strip;
 }
 
@@ -264,15 +264,15 @@ INLINE void NAME(gradient_tile)(const channel_backward_args *a, const NAME(pixel
     }
 }
 
-INLINE void NAME(stage_both)(const channel_backward_args *a) {
+INLINE void NAME(bring_both)(const channel_backward_args *a) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
-    NAME(stage)(t, x, &a->x, a->traffic);
-    NAME(stage)(t, x + t->channels * t->pitch, &a->dy, a->traffic);
+    NAME(bring)(t, x, &a->x, a->traffic);
+    NAME(bring)(t, x + t->channels * t->pitch, &a->dy, a->traffic);
 }
 
 /* What is done with a tile of x and of the gradient of what the norm alone returns. */
-INLINE void NAME(backward_staged)(const channel_backward_args *a, const bool rms) {
+INLINE void NAME(backward_brought)(const channel_backward_args *a, const bool rms) {
     NAME(pixel_gradients) s;
     NAME(find_gradients)(a, rms, &s);
     if (__builtin_expect(s.any_out_of_range, 0))
@@ -283,20 +283,20 @@ INLINE void NAME(backward_staged)(const channel_backward_args *a, const bool rms
         NAME(gradient_tile)(a, &s, false, rms);
 }
 
-ONE_COPY void NAME(backward_staged_layer)(const channel_backward_args *a) {
-    NAME(backward_staged)(a, false);
+ONE_COPY void NAME(backward_brought_layer)(const channel_backward_args *a) {
+    NAME(backward_brought)(a, false);
 }
-ONE_COPY void NAME(backward_staged_rms)(const channel_backward_args *a) {
-    NAME(backward_staged)(a, true);
+ONE_COPY void NAME(backward_brought_rms)(const channel_backward_args *a) {
+    NAME(backward_brought)(a, true);
 }
 
 static void NAME(backward_layer)(const channel_backward_args *a) {
-    NAME(stage_both)(a);
-    NAME(backward_staged_layer)(a);
+    NAME(bring_both)(a);
+    NAME(backward_brought_layer)(a);
 }
 static void NAME(backward_rms)(const channel_backward_args *a) {
-    NAME(stage_both)(a);
-    NAME(backward_staged_rms)(a);
+    NAME(bring_both)(a);
+    NAME(backward_brought_rms)(a);
 }
 
 /* ---- Where an activation follows ------------------------------------------------------------- */
@@ -354,13 +354,13 @@ OUTLINE void NAME(tile_through)(const channel_backward_args *a, const NAME(pixel
     }
 }
 
-static void NAME(backward_fused)(const channel_backward_args *a) {
+static void NAME(backward_activated)(const channel_backward_args *a) {
     NAME(pixel_scales) s;
-    NAME(stage_both)(a);
+    NAME(bring_both)(a);
     NAME(saved_scales)(a, &s);
     NAME(tile_through)(a, &s);
     if (a->kind == PLANISH_RMS)
-        NAME(backward_staged_rms)(a);
+        NAME(backward_brought_rms)(a);
     else
-        NAME(backward_staged_layer)(a);
+        NAME(backward_brought_layer)(a);
 }

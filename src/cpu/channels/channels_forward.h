@@ -206,13 +206,13 @@ OUTLINE void NAME(overflow_pixels)(const channel_forward_args *a, const NAME(pix
 }
 
 INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_scales) * s,
-                             const bool rms, const bool fused) {
+                             const bool rms, const bool activated) {
     const channel_tile *t = &a->tile;
-    const planish_activation f = fused ? a->activation : PLANISH_IDENTITY;
+    const planish_activation f = activated ? a->activation : PLANISH_IDENTITY;
     /* A text for each dtype would be long; what follows takes longer than a conversion does. */
-    const dtype made = fused ? REAL_DTYPE : NAME(made_as)(&a->y);
-    const bool stream =
-        a->traffic == TRAFFIC_STREAM && (!fused || made == a->y.type) && NAME(is_lines)(t, &a->y);
+    const dtype made = activated ? REAL_DTYPE : NAME(made_as)(&a->y);
+    const bool stream = a->traffic == TRAFFIC_STREAM && (!activated || made == a->y.type) &&
+                        NAME(is_lines)(t, &a->y);
     const bool direct = !stream && made == a->y.type && a->y.pitch == dtype_bytes(made);
     _Alignas(64) REAL strip[NAME(STRIP) * TILE_PIXELS];
     for (int64_t c = 0; c < t->channels; c += NAME(STRIP)) {
@@ -238,7 +238,7 @@ INLINE void NAME(tile_scales)(const channel_forward_args *a, const bool rms,
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
     double mean[TILE_PIXELS], m2[TILE_PIXELS]; /* where they are given, rstd in place of m2 */
-    NAME(stage)(t, x, &a->x, a->traffic);
+    NAME(bring)(t, x, &a->x, a->traffic);
     if (a->given || rms)
         memset(mean, 0, sizeof mean);
     if (a->given) {
@@ -268,7 +268,7 @@ static void NAME(forward_layer)(const channel_forward_args *a) {
 static void NAME(forward_rms)(const channel_forward_args *a) {
     NAME(forward_tile)(a, true);
 }
-static void NAME(forward_fused)(const channel_forward_args *a) {
+static void NAME(forward_activated)(const channel_forward_args *a) {
     NAME(pixel_scales) s;
     if (a->kind == PLANISH_RMS)
         NAME(tile_scales)(a, true, &s);

@@ -3,8 +3,8 @@
 
 DECLARE_REAL(ELEMENT, TIER)
 const channel_kernels EXPORT(channels) = {
-    .forward = {NAME(forward_layer), NAME(forward_rms), NAME(forward_fused)},
-    .backward = {NAME(backward_layer), NAME(backward_rms), NAME(backward_fused)},
+    .forward = {NAME(forward_layer), NAME(forward_rms), NAME(forward_activated)},
+    .backward = {NAME(backward_layer), NAME(backward_rms), NAME(backward_activated)},
 };
 const plane_kernels EXPORT(planes) = {
     .gather = NAME(gather_planes),

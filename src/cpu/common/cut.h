@@ -17,7 +17,7 @@ typedef enum cpu_path {
     PATH_PIXELS,     /* the same of images stored by pixel: strips of their groups */
     PATH_PLANES,     /* the same of any layout and dtypes: rows are brought into planes and back */
     PATH_STRIDED,    /* any strides and dtypes: rows are gathered into scratch and scattered back */
-    PATH_STAGED /* stages around the norm, of any strides and dtypes: rows pass through scratch */
+    PATH_STAGES /* stages around the norm, of any strides and dtypes: rows pass through scratch */
 } cpu_path;
 
 /* The most blocks of a problem whose threads each have a slot. */
@@ -81,16 +81,16 @@ typedef struct group_tiles_cut {
     thread_slots slots;
 } group_tiles_cut;
 
-/* Rows with stages around the norm (cpu/around/staged.h). */
-typedef struct staged_cut {
+/* Rows with stages around the norm (cpu/stages/stages_path.h). */
+typedef struct stages_cut {
     int64_t block_rows, batch_rows; /* rows in scratch together */
     size_t row_bytes;               /* of one row in scratch */
     thread_slots slots;             /* forward: scratch of each thread */
     size_t largest_offset;          /* forward: the largest |y| of each block, in f64 */
     bool general;                   /* elements are brought to and fro one by one */
-} staged_cut;
+} stages_cut;
 
-/* How what the norm reads is made where a step makes it, piece by piece (cpu/around/sum_first.h);
+/* How what the norm reads is made where a step makes it, piece by piece (cpu/stages/sum_first.h);
  * path, cut and the rest are those of the norm's step. */
 typedef struct sum_cut {
     bool general;  /* elements are brought together one by one */
@@ -116,7 +116,7 @@ typedef struct cpu_plan {
         channels_cut channels;
         group_rows_cut group_rows;
         group_tiles_cut tiles; /* PATH_PIXELS and PATH_PLANES */
-        staged_cut staged;
+        stages_cut stages;
     } cut;
 } cpu_plan;
 

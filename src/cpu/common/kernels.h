@@ -95,10 +95,10 @@ typedef struct cpu_hints {
 } cpu_hints;
 
 /* Kernels are told apart by planish_kind where a norm is alone; where something follows it, the
- * fused kernel is for norms of either kind. */
-enum { KINDS = 2, KIND_FUSED = KINDS, KERNEL_KINDS };
+ * activated kernel is for norms of either kind. */
+enum { KINDS = 2, KIND_ACTIVATED = KINDS, KERNEL_KINDS };
 static inline int kernel_kind(planish_kind kind, planish_activation activation) {
-    return activation == PLANISH_IDENTITY ? (int)kind : KIND_FUSED;
+    return activation == PLANISH_IDENTITY ? (int)kind : KIND_ACTIVATED;
 }
 
 typedef struct forward_args {
@@ -116,8 +116,8 @@ typedef struct forward_args {
     traffic traffic;
     int64_t weight_span; /* overflow.c only: elements that share a weight and bias; 0: 1 */
     bool by_pixel; /* overflow.c only: these are a pitch apart, and their first ones neighbours */
-    planish_activation activation; /* fused kernels, and overflow.c */
-    planish_kind kind;             /* fused kernels only */
+    planish_activation activation; /* activated kernels, and overflow.c */
+    planish_kind kind;             /* activated kernels only */
     const char *residual; /* NULL: none; else the norm is of sum = x + residual, rounded once */
     int64_t residual_pitch;
     char *sum; /* there where a residual is; it may be x or the residual, not y */
@@ -164,7 +164,7 @@ typedef struct group_forward_args {
     row_stat mean, rstd, m2;
     bool given;
     traffic traffic;
-    planish_kind kind; /* this and activation: of fused kernels only */
+    planish_kind kind; /* this and activation: of activated kernels only */
     planish_activation activation;
 } group_forward_args;
 
@@ -182,7 +182,7 @@ typedef struct group_backward_args {
     row_stat mean, rstd;
     bool prefetch_dx; /* there is one, and the hint */
     traffic traffic;
-    planish_kind kind; /* this and down to kept: of fused kernels only */
+    planish_kind kind; /* this and down to kept: of activated kernels only */
     planish_activation activation;
     const void *bias;
     void *kept; /* room for the gradient of what went into the activation, in the compute type, and
@@ -278,7 +278,7 @@ typedef struct channel_forward_args {
     bool given;
     traffic traffic;
     void *scratch, *rows;
-    planish_kind kind; /* this and activation: of fused kernels only */
+    planish_kind kind; /* this and activation: of activated kernels only */
     planish_activation activation;
 } channel_forward_args;
 
@@ -293,7 +293,7 @@ typedef struct channel_backward_args {
     void *scratch, *rows;
     double *dweight_sum, *dbias_sum; /* added to; NULL: not wanted */
     void *dweight, *dbias;           /* the same for what overflow.c does, in the compute type */
-    planish_kind kind;               /* this and what follows: of fused kernels only */
+    planish_kind kind;               /* this and what follows: of activated kernels only */
     planish_activation activation;
     const void *bias;
 } channel_backward_args;
@@ -347,8 +347,8 @@ typedef struct cpu_kernels {
     const channel_kernels *channels[2]; /* in f32, in f64 */
     const plane_kernels *planes[2];     /* the same */
     const span_kernels *spans;
-    const struct stage_kernels *stages[2]; /* in f32, in f64: cpu/around/stage_kernels.h */
-    const struct stages_backward_kernels *stages_backward[2]; /* cpu/around/backward_kernels.h */
+    const struct stage_kernels *stages[2]; /* in f32, in f64: cpu/stages/stage_kernels.h */
+    const struct stages_backward_kernels *stages_backward[2]; /* cpu/stages/backward_kernels.h */
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows/rows.h). */

@@ -26,7 +26,7 @@ static void NAME(group_forward_layer)(const group_forward_args *a) {
 static void NAME(group_forward_rms)(const group_forward_args *a) {
     NAME(group_forward)(a, true, PLANISH_IDENTITY);
 }
-static void NAME(group_forward_fused)(const group_forward_args *a) {
+static void NAME(group_forward_activated)(const group_forward_args *a) {
     NAME(group_forward)(a, a->kind == PLANISH_RMS, a->activation);
 }
 static void NAME(group_backward_layer)(const group_backward_args *a) {
@@ -35,6 +35,6 @@ static void NAME(group_backward_layer)(const group_backward_args *a) {
 static void NAME(group_backward_rms)(const group_backward_args *a) {
     NAME(group_backward)(a, true, PLANISH_IDENTITY);
 }
-static void NAME(group_backward_fused)(const group_backward_args *a) {
+static void NAME(group_backward_activated)(const group_backward_args *a) {
     NAME(group_backward)(a, a->kind == PLANISH_RMS, a->activation);
 }

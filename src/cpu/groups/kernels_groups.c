@@ -12,10 +12,10 @@ DECLARE_GROUPS(ELEMENT, WEIGHT, TIER)
 group_forward_kernel *const EXPORT(group_forward)[KERNEL_KINDS] = {
     NAME(group_forward_layer),
     NAME(group_forward_rms),
-    NAME(group_forward_fused),
+    NAME(group_forward_activated),
 };
 group_backward_kernel *const EXPORT(group_backward)[KERNEL_KINDS] = {
     NAME(group_backward_layer),
     NAME(group_backward_rms),
-    NAME(group_backward_fused),
+    NAME(group_backward_activated),
 };

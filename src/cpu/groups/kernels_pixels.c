@@ -9,10 +9,10 @@ DECLARE_GROUPS(ELEMENT, WEIGHT, TIER)
 strip_forward_kernel *const EXPORT(strip_forward)[KERNEL_KINDS] = {
     NAME(strip_forward_layer),
     NAME(strip_forward_rms),
-    NAME(strip_forward_fused),
+    NAME(strip_forward_activated),
 };
 strip_backward_kernel *const EXPORT(strip_backward)[KERNEL_KINDS] = {
     NAME(strip_backward_layer),
     NAME(strip_backward_rms),
-    NAME(strip_backward_fused),
+    NAME(strip_backward_activated),
 };

@@ -116,7 +116,7 @@ static void NAME(strip_forward_layer)(const strip_forward_args *a) {
 static void NAME(strip_forward_rms)(const strip_forward_args *a) {
     NAME(strip_forward)(a, true, PLANISH_IDENTITY);
 }
-static void NAME(strip_forward_fused)(const strip_forward_args *a) {
+static void NAME(strip_forward_activated)(const strip_forward_args *a) {
     NAME(strip_forward)(a, a->kind == PLANISH_RMS, a->activation);
 }
 static void NAME(strip_backward_layer)(const strip_backward_args *a) {
@@ -125,6 +125,6 @@ static void NAME(strip_backward_layer)(const strip_backward_args *a) {
 static void NAME(strip_backward_rms)(const strip_backward_args *a) {
     NAME(strip_backward)(a, true, PLANISH_IDENTITY);
 }
-static void NAME(strip_backward_fused)(const strip_backward_args *a) {
+static void NAME(strip_backward_activated)(const strip_backward_args *a) {
     NAME(strip_backward)(a, a->kind == PLANISH_RMS, a->activation);
 }

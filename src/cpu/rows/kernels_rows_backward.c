@@ -9,13 +9,13 @@ DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
 
 #include "cpu/rows/rows_backward.h"
 
-#include "cpu/rows/rows_fused_backward.h"
+#include "cpu/rows/rows_activated_backward.h"
 
 DECLARE_ROWS(ELEMENT, WEIGHT, TIER)
 backward_kernel *const EXPORT(rows_backward)[KERNEL_KINDS] = {
     NAME(backward_layer),
     NAME(backward_rms),
-    NAME(backward_fused),
+    NAME(backward_activated),
 };
 
 void EXPORT(one_by_one)(const backward_args *a, int64_t row, int count, bool rms) {

@@ -13,13 +13,13 @@ DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)
 
 #include "cpu/rows/rows_forward.h"
 
-#include "cpu/rows/rows_fused_forward.h"
+#include "cpu/rows/rows_activated_forward.h"
 
 DECLARE_ROWS(ELEMENT, WEIGHT, TIER)
 forward_kernel *const EXPORT(rows_forward)[KERNEL_KINDS] = {
     NAME(forward_layer),
     NAME(forward_rms),
-    NAME(forward_fused),
+    NAME(forward_activated),
 };
 
 void EXPORT(one_row)(const forward_args *a, int64_t row, bool rms) {

@@ -44,15 +44,15 @@ size_t channels_shared_bytes(const cuda_spec *spec) {
     const channels_constants *c = &spec->channels;
     const bool backward = spec->pass == PLANISH_BACKWARD;
     const size_t tile = (size_t)c->tile_pixels, depth = (size_t)c->depth;
-    const size_t rows = (size_t)c->line_channels, stages = (size_t)c->ring_slots;
+    const size_t rows = (size_t)c->line_channels, ring = (size_t)c->ring_slots;
     const size_t parts = (size_t)parts_of(spec);
     size_t bytes = tile_bytes(spec, role_bytes(spec, ROLE_X));
     if (backward)
         bytes += tile_bytes(spec, role_bytes(spec, ROLE_DY));
     const size_t room = spec->cluster == 1 && c->tile_pixels != c->pixels ? 3 : parts;
-    bytes = stages * bytes + round_up(room * (size_t)c->planes * rows * tile * 4) + 16 * tile;
+    bytes = ring * bytes + round_up(room * (size_t)c->planes * rows * tile * 4) + 16 * tile;
     if (backward)
-        bytes += round_up(stages * 2 * tile * 4);
+        bytes += round_up(ring * 2 * tile * 4);
     if (spec->type[ROLE_WEIGHT] != DTYPE_NONE)
         bytes += round_up(depth * 4);
     if (spec->type[ROLE_BIAS] != DTYPE_NONE) /* backward: with an activation */

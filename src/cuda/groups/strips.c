@@ -58,10 +58,10 @@ size_t strips_shared_bytes(const cuda_spec *spec) {
         round_up((size_t)(kinds * c->warps * c->tile_channels / together) * sizeof(float));
     const size_t groups = (size_t)(c->tile_channels / c->depth);
     const size_t mail = spec->cluster == 1 ? 0 : message_bytes(spec) * (size_t)spec->cluster;
-    const bool staged =
+    const bool in_shared =
         spec->cooperating_blocks <= 1 && (spec->cluster == 1 || channels_together(spec) == 1);
     const size_t staging =
-        staged ? 2 * (size_t)c->tile_channels + (is_backward(spec) ? 3 * groups : 0) : 0;
+        in_shared ? 2 * (size_t)c->tile_channels + (is_backward(spec) ? 3 * groups : 0) : 0;
     return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
 }
 

@@ -122,7 +122,7 @@ static bool is_too_long(const cuda_plan *plan, const problem *p) {
  */
 static bool is_residual_alone(const problem *p, problem *known, int *dx_role) {
     const role_set taken = ROLE_BIT(ROLE_DSUM) | ROLE_BIT(ROLE_DRESIDUAL);
-    const stages *s = &p->around;
+    const stages *s = &p->stages;
     problem_copy(known, p);
     *dx_role = ROLE_DX;
     if (!problem_has_stages(p))

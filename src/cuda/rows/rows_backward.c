@@ -131,9 +131,9 @@ static void runs_geometry(const rows_backward_tuning *t, cuda_spec *spec, int co
             c->planes = planes;
         }
     }
-    const int stages = 2 * 4 * 2 * pairs * cols; /* bytes of a block */
+    const int two_rows = 2 * 4 * 2 * pairs * cols; /* bytes of a block */
     spec->min_blocks =
-        lanes < WARP && least_each < t->runs_each && 3 * stages <= t->runs_bytes ? 3 : 2;
+        lanes < WARP && least_each < t->runs_each && 3 * two_rows <= t->runs_bytes ? 3 : 2;
 }
 
 /* A row as its geometry sees it. */

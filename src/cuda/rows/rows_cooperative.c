@@ -35,9 +35,11 @@ void cooperative_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits)
     int slot = lanes * vecs * 16 * inputs;
     /* Less what every block takes of a multiprocessor, and the exchange. */
     int room = (limits->shared_per_block + 1024) / blocks - 2048;
-    const int useful = !forward ? t->summed_stages : bytes == 2 ? t->few_stages : t->stages;
-    int stages = least(useful, room / slot);
-    if (!lanes || stages < 3)
+    const int useful = !forward     ? t->summed_ring_slots
+                       : bytes == 2 ? t->few_ring_slots
+                                    : t->ring_slots;
+    int ring_slots = least(useful, room / slot);
+    if (!lanes || ring_slots < 3)
         return;
     plan->cooperative = plan->main;
     plan->cooperative.kernel = forward ? CUDA_FORWARD : CUDA_BACKWARD;
@@ -49,9 +51,11 @@ void cooperative_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits)
     spec->cooperating_blocks = group;
     c->rows = spec->cluster = c->teams = c->early = 1;
     c->hold = forward ? (int)HOLD_IN_SHARED : (int)HOLD_IN_RING;
-    c->ring_slots = stages;
+    c->ring_slots = ring_slots;
     /* As measured; an exchange of f32 backward rows takes three turns. */
-    c->delay = !forward ? bytes == 4 ? stages - 1 : stages / 2 : stages == 6 ? 4 : (stages + 1) / 2;
+    c->delay = !forward          ? bytes == 4 ? ring_slots - 1 : ring_slots / 2
+               : ring_slots == 6 ? 4
+                                 : (ring_slots + 1) / 2;
     if (!forward && bytes == 4)
         c->hold = HOLD_THE_NEXT; /* for a ring has room for no row but that and those under way */
     spec->min_blocks = blocks;

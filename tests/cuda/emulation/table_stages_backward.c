@@ -45,7 +45,7 @@ static backward_case backward_of(const backward_row *b) {
     c.op.dropout_p = b->p;
     c.op.gate = b->gate;
     c.has = b->has;
-    c.x = c.dy = c.dx = c.around = b->type;
+    c.x = c.dy = c.dx = c.stages = b->type;
     c.params = b->params;
     c.stats = b->stats;
     c.in = b->in;

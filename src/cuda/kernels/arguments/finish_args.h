@@ -14,7 +14,7 @@ typedef struct finish_pair_args {
     u32 first_block; /* of the second */
 } finish_pair_args;
 
-/* Of sums for each sample (around/around_samples.cu). */
+/* Of sums for each sample (stages/stages_samples.cu). */
 typedef struct samples_args {
     const partial_sum *partial_weight, *partial_bias; /* [samples][parts][COLS]; either may lack */
     partial_sum *sample_weight, *sample_bias;         /* [samples][COLS] */

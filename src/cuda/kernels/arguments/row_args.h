@@ -57,7 +57,7 @@ typedef struct row_backward_args {
     pair_place place;
 } row_backward_args;
 
-/* Of rows with a modulation alone (around/modulated_backward.cu), whose slices are the samples. */
+/* Of rows with a modulation alone (stages/modulated_backward.cu), whose slices are the samples. */
 typedef struct modulated_backward_args {
     row_backward_args rows; /* turns and rest: of each sample */
     i64 partial_slice;      /* numbers */

@@ -1,5 +1,5 @@
 /*
- * A part of general.cu and of ../around/around_general.cu and around_general_backward.cu: where elements lie, by
+ * A part of general.cu and of ../stages/stages_general.cu and stages_general_backward.cu: where elements lie, by
  * two lists of axes, outer ones and inner ones. The text that includes it names its arguments axes_args, and counts
  * its tensors up to ROLES; one of them may be the number of an element, whose strides are in elements.
  */

@@ -1,11 +1,11 @@
 /*
- * A part of backward.cu, backward_pair.cu and ../around/modulated_backward.cu: the arguments of rows, what follows
+ * A part of backward.cu, backward_pair.cu and ../stages/modulated_backward.cu: the arguments of rows, what follows
  * from the constants, and what a block does. What the constants mean is in backward.cu.
  */
 #include "../arguments/row_args.h"
 #include "row_levels.cu"
 
-/* As the parts below know them: those that around_backward.cu shares have other arguments there. */
+/* As the parts below know them: those that stages_backward.cu shares have other arguments there. */
 typedef row_backward_args row_args;
 
 constexpr bool LAYER = KIND == 0;

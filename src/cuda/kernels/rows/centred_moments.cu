@@ -1,5 +1,5 @@
 /*
- * A part of forward.cu and of around_forward.cu: the moments of short rows of 16 bits within a warp, the mean
+ * A part of forward.cu and of stages_forward.cu: the moments of short rows of 16 bits within a warp, the mean
  * first (centred_words.cu).
  */
 constexpr real INVERSE = (real)(1.0 / COLS);

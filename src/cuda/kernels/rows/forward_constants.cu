@@ -1,5 +1,5 @@
 /*
- * A part of forward.cu and of around_forward.cu: what follows from the constants of rows. Their meaning is
+ * A part of forward.cu and of stages_forward.cu: what follows from the constants of rows. Their meaning is
  * in forward.cu.
  */
 constexpr bool LAYER = KIND == 0;

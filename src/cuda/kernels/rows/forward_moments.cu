@@ -1,4 +1,4 @@
-/* A part of forward.cu and of around_forward.cu: the moments of a row, again from scaled values where squares leave float's range. */
+/* A part of forward.cu and of stages_forward.cu: the moments of a row, again from scaled values where squares leave float's range. */
 
 struct row_moments {
     real pivot, delta, rstd;

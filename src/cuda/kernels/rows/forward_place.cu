@@ -1,4 +1,4 @@
-/* A part of forward.cu and of around_forward.cu: where a thread is. */
+/* A part of forward.cu and of stages_forward.cu: where a thread is. */
 
 struct place {
     int lane, warp, rank; /* rank in the row */

@@ -1,11 +1,11 @@
 /*
- * A part of forward.cu, forward_pair.cu and ../around/modulated_forward.cu: the arguments of rows, and what a
+ * A part of forward.cu, forward_pair.cu and ../stages/modulated_forward.cu: the arguments of rows, and what a
  * block does with them. What the constants mean is in forward.cu.
  */
 #include "../arguments/row_args.h"
 #include "row_levels.cu"
 
-/* As the parts below know them: those that around_forward.cu shares have other arguments there. */
+/* As the parts below know them: those that stages_forward.cu shares have other arguments there. */
 typedef row_forward_args row_args;
 
 #include "forward_constants.cu"

@@ -1,5 +1,5 @@
 /*
- * A part of forward.cu and of around_forward.cu: the sums of a row about a pivot, of a thread, and merged over its
+ * A part of forward.cu and of stages_forward.cu: the sums of a row about a pivot, of a thread, and merged over its
  * warp, its block and its cluster.
  */
 

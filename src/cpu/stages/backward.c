@@ -1,0 +1,369 @@
+/*
+ * The rows of the backward of a norm with stages around it; see backward.h. Rows are brought into
+ * scratch in the compute type. There the stages behind the norm make dz of dy, the row kernels' own
+ * backward makes ds of that, and the stages before it make the rest. A row is written when all that
+ * is read of it was read, for an output may lie where an input does.
+ */
+#include "cpu/stages/backward.h"
+#include "cpu/common/saved_mean.h"
+#include "cpu/stages/backward_kernels.h"
+#include "cpu/stages/backward_rows.h"
+#include "cpu/stages/backward_sums.h"
+#include "cpu/stages/stages_path.h"
+
+typedef struct stages_block {
+    const cpu_job *job;
+    size_t row_bytes;
+    role_set direct; /* roles whose rows are as scratch is: they are read and written in place */
+    char *batch[BATCH_KINDS];
+    char *rows[SCRATCH_ROWS];           /* NULL: not needed */
+    const char *gathered[SCRATCH_ROWS]; /* what is in them that rows may share */
+    block_sum *sums[ROLE_COUNT];        /* by output; NULL: not wanted */
+    philox draw;
+} stages_block;
+
+static const stages_backward_kernels *kernels_of(const cpu_plan *plan) {
+    return plan->kernels->stages_backward[plan->is_double];
+}
+
+/* A number rounded to the compute type. */
+static double rounded(const cpu_plan *plan, double value) {
+    return plan->is_double ? value : (double)(float)value;
+}
+
+/* ---- Rows in scratch ------------------------------------------------------------------------- */
+
+/* A run's data from its row `r` on. */
+static char *data_at(const row_run *run, role of, int64_t r) {
+    return run->data[of] ? run->data[of] + r * run->pitch[of] : NULL;
+}
+
+/* Dense in the compute type; of the results, those that do not go past the cache. */
+static role_set direct_roles(const cpu_job *job) {
+    const problem *p = job->problem;
+    const bool streams = job->plan->traffic == TRAFFIC_STREAM && !job->plan->is_double;
+    const dtype real = job->plan->is_double ? DTYPE_F64 : DTYPE_F32;
+    role_set roles = 0;
+    for (role_set rest = streams ? p->present & ~p->outputs : p->present;
+         rest && p->reduced_count == 1; rest &= rest - 1) {
+        const role r = first_role(rest);
+        if (p->dtypes[r] == real && (reduced_stride(p, 0, r) == 1 || p->cols == 1))
+            roles |= ROLE_BIT(r);
+    }
+    return roles;
+}
+
+static bool is_direct(const stages_block *b, role r) {
+    return b->direct & ROLE_BIT(r);
+}
+
+/* The row of a tensor, in scratch unless it is so already; NULL where there is none. */
+static void *gather(const stages_block *b, role of, const char *data, scratch_row to) {
+    if (!data)
+        return NULL;
+    if (is_direct(b, of))
+        return (char *)data;
+    stages_gather(b->job, of, data, b->rows[to]);
+    return b->rows[to];
+}
+
+/* The same of what many rows share: not again where it is there. */
+static void *gather_shared(stages_block *b, role of, const char *data, scratch_row to) {
+    if (data && !is_direct(b, of) && b->gathered[to] == data)
+        return b->rows[to];
+    b->gathered[to] = data;
+    return gather(b, of, data, to);
+}
+
+/* Where a row of results is made, and its way to its tensor. */
+static void *place(const stages_block *b, role of, char *data, scratch_row otherwise) {
+    return !data ? NULL : is_direct(b, of) ? data : b->rows[otherwise];
+}
+static void bring(const stages_block *b, role of, char *data, const void *row) {
+    if (data && row != data)
+        stages_scatter(b->job, of, data, row);
+}
+
+static char *batch_row(const stages_block *b, int kind, int64_t i) {
+    return b->batch[kind] + (size_t)i * b->row_bytes;
+}
+
+/* Whether the batch of s, or of dz, is the tensor's own rows. */
+static bool is_own_s(const stages_block *b) {
+    return is_direct(b, ROLE_X) && !gate_is_before(b->job->problem);
+}
+static bool is_own_dz(const stages_block *b) {
+    return is_direct(b, ROLE_DY) && !has_behind(b->job->problem);
+}
+
+static void *chunk_of(const stages_block *b, role output) {
+    return b->sums[output] ? b->sums[output]->chunk : NULL;
+}
+
+static void count_row(const stages_block *b, role output, int64_t row) {
+    if (b->sums[output])
+        block_sum_row(b->job, b->sums[output], row);
+}
+
+/* ---- The stages before the norm, as they were ------------------------------------------------ */
+
+/* What x of row `row`, the run's r-th, is multiplied by; keep only where it `keeps`. */
+static factor_rows factors_of(stages_block *b, const row_run *run, int64_t r, int64_t row,
+                              bool keeps) {
+    const cpu_job *job = b->job;
+    const problem *p = job->problem;
+    factor_rows by = {
+        .gate =
+            gate_is_before(p) ? gather(b, ROLE_GATE, data_at(run, ROLE_GATE, r), ROW_GATE) : NULL,
+        .column =
+            gather_shared(b, ROLE_COLUMN_SCALE, data_at(run, ROLE_COLUMN_SCALE, r), ROW_COLUMN),
+        .has_row_scale = has(p, ROLE_ROW_SCALE),
+    };
+    if (by.has_row_scale)
+        by.row_scale = rounded(
+            job->plan, element_load(data_at(run, ROLE_ROW_SCALE, r), p->dtypes[ROLE_ROW_SCALE]));
+    if (keeps && p->stages.dropout_p > 0) {
+        char *const keep = b->rows[ROW_KEEP];
+        for (int64_t i = 0; i < p->cols; i++)
+            if (job->plan->is_double)
+                ((double *)keep)[i] = 1;
+            else
+                ((float *)keep)[i] = 1;
+        stages_drop(job, &b->draw, stages_row_index(p, row), keep, NULL);
+        by.keep = keep;
+    }
+    return by;
+}
+
+/* s from x of the forward, which is in place of it. */
+static void make_s(stages_block *b, const row_run *run, int64_t r, int64_t row, void *s) {
+    const cpu_job *job = b->job;
+    const int64_t n = job->problem->cols;
+    const stage_kernels *kernels = stages_kernels(job->plan);
+    const factor_rows by = factors_of(b, run, r, row, true);
+    kernels->gate(s, by.gate, n);
+    if (by.column)
+        kernels->multiply(s, by.column, n);
+    if (by.has_row_scale)
+        kernels->scale(s, by.row_scale, n);
+    if (by.keep)
+        stages_drop(job, &b->draw, stages_row_index(job->problem, row), s, NULL);
+}
+
+/* ---- The stages behind it -------------------------------------------------------------------- */
+
+/* Beyond these xhat would leave the range of f32 on the way. */
+static bool in_range(double mean, double rstd) {
+    return fabs(mean) < 1e30 && rstd < 1e30 && rstd > 1e-30;
+}
+
+/* What makes xhat of s, by statistics as the row kernels take them: a saved mean is mended. */
+static void set_norm(const stages_block *b, const row_run *run, int64_t r, behind_args *a) {
+    const cpu_job *job = b->job;
+    const problem *p = job->problem;
+    const cpu_plan *plan = job->plan;
+    const row_stat mean = run_stat(p, run, ROLE_MEAN), rstd = run_stat(p, run, ROLE_RSTD);
+    const double inverse = 1.0 / (double)p->cols;
+    a->rms = p->kind == PLANISH_RMS;
+    a->rstd = rounded(plan, stat_load(&rstd, r));
+    a->rest = -0.0;
+    if (!a->rms) {
+        const mean_reach reach = mean_reach_of(mean.type, plan->is_double);
+        a->mean = rounded(plan, stat_load(&mean, r));
+        const double delta =
+            reach.is_exact ? 0
+                           : kernels_of(plan)->distance(a->s, p->cols, a->mean) * inverse * a->rstd;
+        a->rest = -rest_of_mean(&reach, &mean, r, delta, a->mean, a->rstd);
+    }
+    if (plan->is_double || in_range(a->mean, a->rstd))
+        return;
+    const double near = a->rms ? 0 : stat_load(&mean, r), scale = stat_load(&rstd, r);
+    const double rest = a->rms || mean.type == DTYPE_F64 ? 0 : a->rest;
+    float *const xhat = (float *)b->rows[ROW_XHAT];
+    for (int64_t i = 0; i < p->cols; i++)
+        xhat[i] = (float)(((double)((const float *)a->s)[i] - near) * scale + rest);
+    a->s = xhat;
+    a->rms = true;
+    a->rstd = 1;
+}
+
+/* dz of row `row` in scratch, the run's r-th and the batch's i-th; and dgate and sums. */
+static void behind_row(stages_block *b, const row_run *run, int64_t r, int64_t row, int64_t i) {
+    const cpu_job *job = b->job;
+    const problem *p = job->problem;
+    char *const dz = batch_row(b, BATCH_DZ, i), *const dy = data_at(run, ROLE_DY, r);
+    if (!is_direct(b, ROLE_DY))
+        stages_gather(job, ROLE_DY, dy, dz);
+    if (!has_behind(p))
+        return;
+    const bool after = gate_is_after(p);
+    char *const dgate = after ? data_at(run, ROLE_DGATE, r) : NULL;
+    behind_args a = {
+        .cols = p->cols,
+        .s = is_own_s(b) ? data_at(run, ROLE_X, r) : batch_row(b, BATCH_S, i),
+        .dy = is_direct(b, ROLE_DY) ? dy : dz,
+        .dz = dz,
+        .weight = gather_shared(b, ROLE_WEIGHT, data_at(run, ROLE_WEIGHT, r), ROW_WEIGHT),
+        .bias = gather_shared(b, ROLE_BIAS, data_at(run, ROLE_BIAS, r), ROW_BIAS),
+        .scale = gather_shared(b, ROLE_SCALE, data_at(run, ROLE_SCALE, r), ROW_SCALE),
+        .shift = gather_shared(b, ROLE_SHIFT, data_at(run, ROLE_SHIFT, r), ROW_SHIFT),
+        .gate = after ? gather(b, ROLE_GATE, data_at(run, ROLE_GATE, r), ROW_GATE) : NULL,
+        .weight_offset = p->weight_offset,
+        .activation = p->activation,
+        .dgate = place(b, ROLE_DGATE, dgate, ROW_DGATE),
+        .dscale = chunk_of(b, ROLE_DSCALE),
+        .dshift = chunk_of(b, ROLE_DSHIFT),
+    };
+    count_row(b, ROLE_DSCALE, row);
+    count_row(b, ROLE_DSHIFT, row);
+    if (needs_z(p))
+        set_norm(b, run, r, &a);
+    kernels_of(job->plan)->behind(&a);
+    bring(b, ROLE_DGATE, dgate, a.dgate);
+}
+
+/* ---- The norm itself, and the stages before it ----------------------------------------------- */
+
+/* ds of a batch, which is the run's rows from r on. */
+static void norm_rows(stages_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
+    const cpu_job *job = b->job;
+    const problem *p = job->problem;
+    const cpu_plan *plan = job->plan;
+    const row_stat mean = run_stat(p, run, ROLE_MEAN), rstd = run_stat(p, run, ROLE_RSTD);
+    for (int64_t i = 0; i < rows; i++) {
+        count_row(b, ROLE_DWEIGHT, row + i);
+        count_row(b, ROLE_DBIAS, row + i);
+    }
+    const backward_args args = {
+        .hints = &plan->hints,
+        .rows = rows,
+        .cols = p->cols,
+        .dy = is_own_dz(b) ? data_at(run, ROLE_DY, r) : b->batch[BATCH_DZ],
+        .dy_pitch = is_own_dz(b) ? run->pitch[ROLE_DY] : (int64_t)b->row_bytes,
+        .x = is_own_s(b) ? data_at(run, ROLE_X, r) : b->batch[BATCH_S],
+        .x_pitch = is_own_s(b) ? run->pitch[ROLE_X] : (int64_t)b->row_bytes,
+        .dx = wants_ds(p) ? b->batch[BATCH_DS] : NULL,
+        .dx_pitch = (int64_t)b->row_bytes,
+        .weight = gather_shared(b, ROLE_WEIGHT, data_at(run, ROLE_WEIGHT, r), ROW_WEIGHT),
+        .weight_offset = p->weight_offset,
+        .mean = stat_at(&mean, r),
+        .rstd = stat_at(&rstd, r),
+        .traffic = TRAFFIC_CACHED,
+        .dweight = chunk_of(b, ROLE_DWEIGHT),
+        .dbias = chunk_of(b, ROLE_DBIAS),
+        .kind = p->kind,
+    };
+    stages_row_kernels(plan)->backward[p->kind](&args);
+}
+
+/* dresidual, dx and what else is made of ds, of row `row`. */
+static void before_row(stages_block *b, const row_run *run, int64_t r, int64_t row, int64_t i) {
+    const cpu_job *job = b->job;
+    const problem *p = job->problem;
+    const bool factors = has_factors(p), before = gate_is_before(p);
+    char *const dx = data_at(run, ROLE_DX, r);
+    char *const dgate = before ? data_at(run, ROLE_DGATE, r) : NULL;
+    before_args a = {
+        .cols = p->cols,
+        .ds = batch_row(b, BATCH_DS, i),
+        .dsum = gather(b, ROLE_DSUM, data_at(run, ROLE_DSUM, r), ROW_DSUM),
+        .branch = gather(b, ROLE_BRANCH, data_at(run, ROLE_BRANCH, r), ROW_BRANCH),
+        .dcolumn = chunk_of(b, ROLE_DCOLUMN_SCALE),
+        .dgate = place(b, ROLE_DGATE, dgate, ROW_DGATE),
+        .dx = factors || is_direct(b, ROLE_DX) ? place(b, ROLE_DX, dx, ROW_DX) : NULL,
+    };
+    /* Of dx alone: drawn where it is used, the same product. */
+    const bool drops = p->stages.dropout_p > 0 && a.dx && !a.dcolumn && !a.dgate;
+    if (factors)
+        a.by = factors_of(b, run, r, row, !drops);
+    if (a.dgate)
+        a.x = gather(b, ROLE_X, data_at(run, ROLE_X, r), ROW_X);
+    count_row(b, ROLE_DCOLUMN_SCALE, row);
+    if (factors || a.dsum || a.dx)
+        kernels_of(job->plan)->before(&a);
+    if (drops)
+        stages_drop(job, &b->draw, stages_row_index(p, row), a.dx, NULL);
+    bring(b, ROLE_DRESIDUAL, data_at(run, ROLE_DRESIDUAL, r), a.ds);
+    bring(b, ROLE_DX, dx, a.dx ? a.dx : a.ds);
+    bring(b, ROLE_DGATE, dgate, a.dgate);
+}
+
+/* ---- Blocks ---------------------------------------------------------------------------------- */
+
+static void batch(stages_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
+    const problem *p = b->job->problem;
+    for (int64_t i = 0; i < rows; i++) {
+        char *const s = batch_row(b, BATCH_S, i);
+        if (!is_own_s(b))
+            stages_gather(b->job, ROLE_X, data_at(run, ROLE_X, r + i), s);
+        const int64_t next = r + i + b->job->plan->cut.stages.batch_rows;
+        if (next < run->rows)
+            stages_prefetch_row(b->job, run, next);
+        if (gate_is_before(p))
+            make_s(b, run, r + i, row + i, s);
+        behind_row(b, run, r + i, row + i, i);
+    }
+    if (wants_ds(p) || b->sums[ROLE_DWEIGHT] || b->sums[ROLE_DBIAS])
+        norm_rows(b, run, r, row, rows);
+    for (int64_t i = 0; i < rows && wants_ds(p); i++)
+        before_row(b, run, r + i, row + i, i);
+}
+
+/* Shares a thread's slot out. */
+static stages_block block_in(const cpu_job *job, char *at) {
+    const problem *p = job->problem;
+    const stages_cut *cut = &job->plan->cut.stages;
+    const unsigned wanted = scratch_rows_of(p);
+    stages_block b = {.job = job, .row_bytes = cut->row_bytes, .direct = direct_roles(job)};
+    for (int k = 0; k < BATCH_KINDS; k++, at += (size_t)cut->batch_rows * cut->row_bytes)
+        b.batch[k] = at;
+    for (int k = 0; k < SCRATCH_ROWS; k++)
+        if (wanted >> k & 1) {
+            b.rows[k] = at;
+            at += cut->row_bytes;
+        }
+    if (p->stages.dropout_p > 0)
+        b.draw = philox_of((const uint64_t *)job->data[ROLE_RNG], p->stages.dropout_p);
+    return b;
+}
+
+static void run_block(stages_block *b, const gradient_sum of[], int count, int64_t block) {
+    const cpu_job *job = b->job;
+    const problem *p = job->problem;
+    const cpu_plan *plan = job->plan;
+    const int64_t first = block * plan->cut.stages.block_rows,
+                  after = first + plan->cut.stages.block_rows;
+    const int64_t last = after < p->rows ? after : p->rows;
+    char *at = job->workspace + (size_t)block * plan->slices.bytes;
+    block_sum sums[GRADIENT_SUMS];
+    for (int i = 0; i < count; i++) {
+        sums[i] = block_sum_begin(job, &of[i], at, first, last);
+        at += gradient_sum_bytes(&of[i], p->cols, stages_real_bytes(plan));
+        b->sums[of[i].output] = &sums[i];
+    }
+    for (int64_t row = first; row < last;) {
+        const row_run run = row_run_at(job, row, last);
+        for (int64_t r = 0; r < run.rows;) {
+            const int64_t chunk = CHUNK_ROWS - (row + r - first) % CHUNK_ROWS;
+            int64_t rows = plan->cut.stages.batch_rows;
+            rows = rows < chunk ? rows : chunk;
+            rows = rows < run.rows - r ? rows : run.rows - r;
+            batch(b, &run, r, row + r, rows);
+            r += rows;
+        }
+        row += run.rows;
+    }
+    for (int i = 0; i < count; i++)
+        block_sum_end(job, &sums[i]);
+}
+
+void stages_backward_blocks(void *data, int64_t begin, int64_t end) {
+    cpu_job *const job = data;
+    gradient_sum of[GRADIENT_SUMS];
+    const int count = gradient_sums_of(job->problem, of);
+    const int slot = slot_take(job);
+    stages_block b = block_in(job, slot_data(job, &job->plan->cut.stages.slots, slot));
+    for (int64_t block = begin; block < end; block++)
+        run_block(&b, of, count, block);
+    slot_return(job, slot);
+}
