@@ -1,8 +1,8 @@
 /*
  * planish: fused normalization layers, forward and backward, at the speed of memory.
  *
- * This is the whole public C API. It covers LayerNorm, RMSNorm, GroupNorm, InstanceNorm, channel
- * LayerNorm and weight standardization by one operator over two sets of axes:
+ * This is the whole public C API. It covers LayerNorm, RMSNorm, GroupNorm, InstanceNorm, BatchNorm,
+ * channel LayerNorm and weight standardization by one operator over two sets of axes:
  *
  *     reduce axes R    the moments are taken over these
  *     affine axes A    weight and bias vary along these and are broadcast along the others
@@ -37,19 +37,33 @@
  *     s    = u + residual                               rounded once; written as `sum`
  *     z    = the norm of s, as above
  *     m    = z * (1 + scale) + shift                    modulation
- *     v    = f(m)
+ *     a    = m + addend                                 a residual behind the norm
+ *     v    = f(a)
  *     y    = v * silu(gate)                             a gate behind the norm
  *     q    = y / y_scale, rounded and saturated         quantisation
  *
  * and backward, of all sums over axes those that the result has not:
  *
- *     dm        = dy * silu(gate) * f'(m)               dgate  = dy * v * silu'(gate)
+ *     dm        = dy * silu(gate) * f'(a)               dgate  = dy * v * silu'(gate)
+ *     daddend   = dm
  *     dshift    = sum of dm                             dscale = sum of dm * z
  *     ds        = the norm's dx of dm * (1 + scale), + dsum
  *     dresidual = ds
  *     dx        = ds * (what x was multiplied by)
  *     dcolumn_scale = sum of ds * x * (what x was multiplied by, but column_scale)
  *     dgate     = ds * x * silu'(gate) * (the other factors of x)          a gate before the norm
+ *
+ * Statistics may be kept over many calls (LAYER norms; BatchNorm, where R is all axes but the
+ * channels and A the channels). FORWARD brings them up to date where they are there, after all of
+ * them was read, in f64, rounded once:
+ *
+ *     running_mean = (1 - momentum) * running_mean + momentum * mu
+ *     running_var  = (1 - momentum) * running_var  + momentum * var * n / (n - 1)
+ *
+ * Where R has no elements they stay; where it has one, running_var becomes NaN. APPLY and BACKWARD
+ * take them in place of mean and rstd: mu is running_mean, rstd is 1 / sqrt(running_var + eps), and
+ * as these do not depend on x, c1 and c2 are 0 in backward: dx = dy * (weight_offset + weight) *
+ * rstd. A batch norm depends on the whole batch: what is told below of rows holds for channels.
  *
  * Sources: Ba, Kiros, Hinton 2016 (LayerNorm); Zhang, Sennrich 2019 (RMSNorm); Wu, He 2018
  * (GroupNorm); Chan, Golub, LeVeque 1983 (corrected sums of squares).
@@ -227,6 +241,9 @@ typedef struct planish_norm {
     double scale_least, scale_most;    /* bounds of a scale that is made, before it becomes a power
                                           of two; 0: none. In that order: where they contradict,
                                           scale_most holds. A scale of 0 is made 1 before that */
+    /* ---- Statistics that are kept over many calls ---- */
+    double momentum; /* the share of the new ones in running_mean and running_var; finite. A
+                        cumulative average has 1 / (calls so far, this one included) */
 } planish_norm;
 
 /* The operator over these axes, with everything else 0. (These makers are part of the caller, not
@@ -247,6 +264,7 @@ static inline planish_norm planish_norm_op(planish_kind kind, uint64_t reduce_ax
                        0,
                        0,
                        PLANISH_SCALE_FLOAT,
+                       0,
                        0,
                        0,
                        0};
@@ -282,6 +300,7 @@ static inline planish_norm planish_rms_norm_op(int32_t ndim, int32_t normalized_
  *   instance  x (N, C, ...), 3 axes or more: R is all but the first two, A the channels
  *   channel   x (N, C, ...), 2 axes or more, of either kind: R and A are the channels. LayerNorm2d
  *             without a permute.
+ *   batch     x (N, C, ...), 2 axes or more: R is all but the channels, which are A.
  * Where the numbers make no sense the axes are empty, as above.
  */
 static inline uint64_t planish_axes_from_2(int32_t ndim) {
@@ -304,12 +323,24 @@ static inline planish_norm planish_channel_norm_op(planish_kind kind, int32_t nd
     return planish_norm_op(kind, axes, axes, eps);
 }
 
+static inline planish_norm planish_batch_norm_op(int32_t ndim, double eps, double momentum) {
+    const uint64_t channels = ndim > 1 && ndim <= PLANISH_MAX_NDIM ? PLANISH_AXIS(1) : 0;
+    const uint64_t reduce = channels ? (PLANISH_AXIS(ndim) - 1) & ~channels : 0;
+    planish_norm op = planish_norm_op(PLANISH_LAYER, reduce, channels, eps);
+    op.momentum = momentum;
+    return op;
+}
+
 /* ---- Passes and their tensors ------------------------------------------------------------- */
 
 typedef enum planish_pass {
-    /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors) */
+    /* x, weight?, bias? -> y, mean?, rstd?, and the stages' tensors (planish_tensors);
+     * running_mean?, running_var? are read and written */
     PLANISH_FORWARD = 0,
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
+     * or, of a norm by kept statistics, running_mean and running_var in place of mean and rstd;
+     * and c1?, c2?: both or none (RMS: c2? alone), used in place of what the formula makes of this
+     * part, where a reduced axis is split over processes;
      * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean
      * in f64 then: with x, y and weight of less it is taken for the mean itself, where any other
      * costs a sweep over x that finds what its rounding lost. mean and rstd are used as they are
@@ -330,7 +361,8 @@ typedef enum planish_pass {
      * and rstd = 1 / sqrt(m2 / n + eps). Keep mean, m2 and rstd in f64: a mean in f32 is rounded,
      * and apply cannot mend it. */
     PLANISH_STATISTICS = 3,
-    /* x, mean, rstd, weight?, bias? -> y     (RMS: no mean; eps is not used) */
+    /* x, mean, rstd, weight?, bias?, addend? -> y     (RMS: no mean; eps is not used)
+     * or running_mean and running_var in place of mean and rstd, with eps: inference */
     PLANISH_APPLY = 4
 } planish_pass;
 
@@ -341,13 +373,16 @@ typedef enum planish_pass {
  * x, y, dy, dx             the same shape, of rank up to PLANISH_MAX_NDIM and up to 2^48 elements
  * weight, bias, dweight,   the sizes of the affine axes in their order, or x's rank with 1 on every
  *   dbias                  other axis
- * mean, rstd, m2           the sizes of the axes not reduced in their order, or x's rank with 1 on
- *                          every reduced axis
+ * mean, rstd, m2, c1, c2,  the sizes of the axes not reduced in their order, or x's rank with 1 on
+ *   running_mean,          every reduced axis
+ *   running_var
  *
- * Of the stages around the norm, FORWARD and BACKWARD may have any; every other pass none:
+ * Of the stages around the norm, FORWARD and BACKWARD may have any; APPLY addend; every other pass
+ * none:
  *
  * residual, sum, gate, mask, q, branch,   x's shape
- *   dsum, dresidual, dgate
+ *   dsum, dresidual, dgate, addend,
+ *   daddend
  * row_scale               as mean
  * column_scale, scale,    the sizes of planish_norm.column_axes or modulation_axes in their order,
  *   shift and gradients     or x's rank with 1 on every other axis
@@ -365,6 +400,13 @@ typedef enum planish_pass {
  * its axes, takes word i % 4 of the block whose counter is (i / 4, offset), each of two words, the
  * lower first; it is kept where that is at least dropout_p * 2^32. So the mask depends on seed,
  * offset and place alone, and BACKWARD draws it again.
+ *
+ * In BACKWARD, where f is not the identity, addend is FORWARD's, of which a is made again. Or, with
+ * PLANISH_RELU and no gate behind the norm, y is FORWARD's y, whatever was added to it: where it is
+ * more than 0, or NaN, f' is 1, and elsewhere 0; bias and addend are then not needed, and addend
+ * must be NULL. Without y the mask of a ReLU behind an addend, or of a norm whose affine axes are
+ * kept ones (BatchNorm), is that of a as FORWARD rounded it, to dy's dtype: where a is too small
+ * for y not to be 0, f' is 0.
  *
  * q is rounded to nearest, ties to even, and saturated: to 448 (f8_e4m3fn), 57344 (f8_e5m2), 127
  * and -127 (i8). NaN stays NaN; in i8 it becomes 0. It is made of y before that is rounded. amax
@@ -411,6 +453,13 @@ typedef struct planish_tensors {
     const DLTensor *dshift;
     const DLTensor *dgate;
     const DLTensor *dcolumn_scale;
+    const DLTensor *addend;  /* added behind the norm, before the activation; its own dtype */
+    const DLTensor *daddend; /* dm is written here */
+    /* ---- Statistics ---- */
+    const DLTensor *c1; /* the means over all of R of dy * (weight_offset + weight), */
+    const DLTensor *c2; /* and of that times xhat */
+    const DLTensor *running_mean;
+    const DLTensor *running_var; /* unbiased */
 } planish_tensors;
 
 /* The name of the field at this place behind struct_size, in planish_tensors and in
@@ -575,6 +624,7 @@ typedef struct planish_buffers {
     void *residual, *sum, *row_scale, *column_scale, *scale, *shift, *gate, *rng, *mask, *q;
     void *y_scale, *y_scales, *amax, *branch, *dsum, *dresidual, *dscale, *dshift, *dgate;
     void *dcolumn_scale;
+    void *addend, *daddend, *c1, *c2, *running_mean, *running_var;
 } planish_buffers;
 
 /*

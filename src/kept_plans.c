@@ -206,6 +206,7 @@ static void add_op(plan_key *key, const planish_norm *op, planish_pass pass) {
     add(key, (uint64_t)op->scale_block);
     add_number(key, op->scale_least);
     add_number(key, op->scale_most);
+    add_number(key, op->momentum);
 }
 
 static void add_tensor(plan_key *key, const DLTensor *t) {

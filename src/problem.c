@@ -34,12 +34,27 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
     if (!isfinite(op->eps))
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->eps is %g; wanted a finite number",
                     op->eps);
+    if (!isfinite(op->momentum))
+        return fail(error, PLANISH_ERROR_ARGUMENT, "op->momentum is %g; wanted a finite number",
+                    op->momentum);
     return PLANISH_OK;
+}
+
+/* What a norm by kept statistics takes in place of its own. */
+static void take_running(pass_roles *roles, planish_pass pass, role_set present) {
+    const role_set running = ROLE_BIT(ROLE_RUNNING_MEAN) | ROLE_BIT(ROLE_RUNNING_VAR),
+                   own = ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD);
+    if (pass == PLANISH_FORWARD || !(present & running))
+        return;
+    roles->required = (roles->required & ~own) | running;
+    roles->optional &= ~(ROLE_BIT(ROLE_C1) | ROLE_BIT(ROLE_C2));
 }
 
 static planish_status check_presence(const planish_norm *op, planish_pass pass, role_set present,
                                      message error) {
     pass_roles roles = roles_of_pass(pass, op->kind, op->activation);
+    if (!kind_lacks(op->kind, ROLE_RUNNING_MEAN))
+        take_running(&roles, pass, present);
     /* What the norm returned is made again for these, as for an activation. */
     if (pass == PLANISH_BACKWARD && (present & (ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_GATE))))
         roles.optional |= ROLE_BIT(ROLE_BIAS);
@@ -372,6 +387,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     p->activation = pass == PLANISH_STATISTICS ? PLANISH_IDENTITY : op->activation;
     p->weight_offset = op->weight_offset;
     p->eps = op->eps;
+    p->momentum = op->momentum;
     p->device = x->device;
     p->outputs = roles_of_pass(pass, op->kind, op->activation).outputs;
     status = check_tensors(p, model, t, error);

@@ -55,7 +55,7 @@ typedef struct problem {
     planish_kind kind;
     planish_activation activation;
     int weight_offset;
-    double eps;
+    double eps, momentum;
     DLDevice device;
     role_set present;              /* the roles that there are */
     role_set outputs;              /* those that the pass writes, where they are there */
@@ -103,9 +103,20 @@ static inline bool has(const problem *p, role r) {
     return p->dtypes[r] != DTYPE_NONE;
 }
 
-/* Whether anything stands around the norm; else no role of STAGE_ROLES is there. */
+/* Whether a ReLU's mask is y's, which the backward is given. */
+static inline bool problem_masks_by_y(const problem *p) {
+    return p->pass == PLANISH_BACKWARD && has(p, ROLE_Y);
+}
+
+/* Whether statistics are given that the pass would make, or are kept by those that came before. */
+static inline bool problem_is_given(const problem *p) {
+    return (p->pass != PLANISH_FORWARD && has(p, ROLE_RUNNING_MEAN)) || has(p, ROLE_C2);
+}
+
+/* Whether anything stands around the norm, or is given for it, that its kernels alone do not know;
+ * else no role of STAGE_ROLES is there. */
 static inline bool problem_has_stages(const problem *p) {
-    return (p->present & STAGE_ROLES) || p->stages.rounding;
+    return (p->present & STAGE_ROLES) || p->stages.rounding || problem_masks_by_y(p);
 }
 
 /* The reach of a tensor over all axes but one of the kept ones (-1: over all). */

@@ -53,7 +53,7 @@ typedef uint64_t role_set;
     MAKE(arg, X,       x,       FULL,   ANY,   PASS_F | PASS_B | PASS_S | PASS_A, 0,                                 0,        0,               0,                                           REAL)    \
     MAKE(arg, WEIGHT,  weight,  AFFINE, ANY,   0,                                 PASS_F | PASS_B | PASS_Y | PASS_A, 0,        0,               0,                                           REAL)    \
     MAKE(arg, BIAS,    bias,    AFFINE, ANY,   0,                                 PASS_F | PASS_Y | PASS_A,          PASS_B,   0,               0,                                           REAL)    \
-    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 0,        PASS_F | PASS_A, ALIAS_X,                                     REAL)    \
+    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 PASS_B,   PASS_F | PASS_A, ALIAS_X,                                     REAL)    \
     MAKE(arg, MEAN,    mean,    KEPT,   LAYER, PASS_B | PASS_S | PASS_A,          PASS_F,                            0,        PASS_F | PASS_S, 0,                                           REAL)    \
     MAKE(arg, RSTD,    rstd,    KEPT,   ANY,   PASS_B | PASS_Y | PASS_A,          PASS_F,                            0,        PASS_F,          0,                                           REAL)    \
     MAKE(arg, M2,      m2,      KEPT,   ANY,   PASS_S,                            0,                                 0,        PASS_S,          0,                                           REAL)    \
@@ -85,6 +85,13 @@ typedef uint64_t role_set;
     MAKE(arg, DSHIFT,        dshift,        MODULATION, ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
     MAKE(arg, DGATE,         dgate,         FULL,       ANY,  0,     PASS_B,          0,        PASS_B, ALIAS_GATE | ALIAS_DY,           REAL)        \
     MAKE(arg, DCOLUMN_SCALE, dcolumn_scale, COLUMN,     ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
+    MAKE(arg, ADDEND,        addend,        FULL,       ANY,  0,     PASS_F | PASS_B | PASS_A, 0, 0,  0,                               REAL)        \
+    MAKE(arg, DADDEND,       daddend,       FULL,       ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
+    /* statistics that are kept or given */                                                                                                           \
+    MAKE(arg, C1,            c1,            KEPT,       LAYER, 0,    PASS_B,          0,        0,      0,                               REAL)        \
+    MAKE(arg, C2,            c2,            KEPT,       ANY,  0,     PASS_B,          0,        0,      0,                               REAL)        \
+    MAKE(arg, RUNNING_MEAN,  running_mean,  KEPT,       LAYER, 0,    PASS_F | PASS_B | PASS_A, 0, PASS_F, 0,                             REAL)        \
+    MAKE(arg, RUNNING_VAR,   running_var,   KEPT,       LAYER, 0,    PASS_F | PASS_B | PASS_A, 0, PASS_F, 0,                             REAL)        \
     /* a new role comes last, as its field does */
 /* clang-format on */
 
@@ -95,6 +102,11 @@ _Static_assert(ROLE_COUNT <= 64, "a set of roles has 64 bits");
 /* Those of the norm alone, which are the first. */
 #define NORM_ROLES (ROLE_DBIAS + 1)
 #define STAGE_ROLES (~(role_set)0 << NORM_ROLES)
+/* Of these the ones that are no stage, but statistics that the kernels of a norm alone do not know
+ * either. */
+#define STATISTIC_ROLES                                                                            \
+    (ROLE_BIT(ROLE_C1) | ROLE_BIT(ROLE_C2) | ROLE_BIT(ROLE_RUNNING_MEAN) |                         \
+     ROLE_BIT(ROLE_RUNNING_VAR))
 
 /* The field's name. */
 const char *role_name(role r);

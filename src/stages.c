@@ -52,7 +52,8 @@ static planish_status check_together(const problem *p, message error) {
                   {ROLE_DCOLUMN_SCALE, ROLE_BRANCH},
                   {ROLE_BRANCH, ROLE_DCOLUMN_SCALE},
                   {ROLE_Y_SCALE, ROLE_Q},
-                  {ROLE_Y_SCALES, ROLE_Q}};
+                  {ROLE_Y_SCALES, ROLE_Q},
+                  {ROLE_C1, ROLE_C2}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (has(p, wanted[i].one) && !has(p, wanted[i].other))
             return fail(error, PLANISH_ERROR_NULL_POINTER, "%s is NULL; wanted it beside %s",
@@ -63,6 +64,14 @@ static planish_status check_together(const problem *p, message error) {
     if (has(p, ROLE_Y_SCALE) && has(p, ROLE_Y_SCALES))
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "y_scale and y_scales are given; wanted one of them beside q");
+    if (has(p, ROLE_C2) && !has(p, ROLE_C1) && p->kind == PLANISH_LAYER)
+        return fail(error, PLANISH_ERROR_NULL_POINTER, "c1 is NULL; wanted it beside c2");
+    if (problem_masks_by_y(p) &&
+        (p->activation != PLANISH_RELU ||
+         (has(p, ROLE_GATE) && p->stages.gate == PLANISH_GATE_AFTER) || has(p, ROLE_ADDEND)))
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "y is given; wanted NULL in PLANISH_BACKWARD but for a PLANISH_RELU without a "
+                    "gate behind it, and then addend NULL");
     if (has(p, ROLE_RESIDUAL) && has(p, ROLE_GATE) && p->stages.gate == PLANISH_GATE_BEFORE)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "residual is given; wanted NULL with a gate before the norm");
@@ -92,7 +101,7 @@ planish_status stages_check(problem *p, const planish_norm *op, message error) {
         /* Their tensors are refused there already. */
         return PLANISH_OK;
     }
-    if (!(p->present & STAGE_ROLES) && !has_fields(op))
+    if (!(p->present & STAGE_ROLES) && !has_fields(op) && !problem_masks_by_y(p))
         return PLANISH_OK;
     stages *s = &p->stages;
     s->gate = has(p, ROLE_GATE) ? op->gate : PLANISH_GATE_AFTER;

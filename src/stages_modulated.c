@@ -17,7 +17,7 @@ bool stages_modulate_alone(const problem *p) {
         others &= ~ROLE_BIT(becomes[i][0]);
         weighs |= has(p, becomes[i][1]);
     }
-    return has_modulation(p) && !others && !weighs && !p->stages.rounding;
+    return has_modulation(p) && !others && !weighs && !p->stages.rounding && !problem_masks_by_y(p);
 }
 
 static void weigh_modulated(axis list[], int count) {

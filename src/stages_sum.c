@@ -69,7 +69,7 @@ void stages_norm_of_sum(const problem *p, problem *norm) {
 
 bool stages_join_dsum_alone(const problem *p) {
     return p->pass == PLANISH_BACKWARD && has(p, ROLE_DX) &&
-           (p->present & STAGE_ROLES) == ROLE_BIT(ROLE_DSUM);
+           (p->present & STAGE_ROLES) == ROLE_BIT(ROLE_DSUM) && !problem_masks_by_y(p);
 }
 
 void stages_dx_strides(const problem *p, int64_t kept[PLANISH_MAX_NDIM],

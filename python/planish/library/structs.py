@@ -65,6 +65,7 @@ class Norm(ctypes.Structure):
         ("reserved", ctypes.c_int32),
         ("scale_least", ctypes.c_double),
         ("scale_most", ctypes.c_double),
+        ("momentum", ctypes.c_double),
     )
 
 

@@ -349,6 +349,7 @@ typedef struct cpu_kernels {
     const span_kernels *spans;
     const struct stage_kernels *stages[2]; /* in f32, in f64: cpu/stages/stage_kernels.h */
     const struct stages_backward_kernels *stages_backward[2]; /* cpu/stages/backward_kernels.h */
+    const struct batch_kernels *batch[DTYPE_NONE];            /* cpu/batch/batch_kernels.h */
 } cpu_kernels;
 
 /* A row is summed in segments of this many elements in every lane (see cpu/rows/rows.h). */

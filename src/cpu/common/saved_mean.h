@@ -29,6 +29,16 @@ static inline double least_normal(dtype type) {
     return least[type];
 }
 
+/* The largest number that becomes 0 when it is rounded to this. */
+static inline double rounds_to_zero(dtype type) {
+    static const double most[] = {[DTYPE_F32] = 0,
+                                  [DTYPE_F16] = 0x1p-25,
+                                  [DTYPE_BF16] = 0x1p-134,
+                                  [DTYPE_F64] = 0,
+                                  [DTYPE_NONE] = 0};
+    return most[type];
+}
+
 /* A mean is rounded once at the end, and may have lost more before: torch's are off by up to two
  * ULP, but those of long images stored by pixel. */
 enum { SAVED_MEAN_ULPS = 4 };

@@ -5,6 +5,7 @@
  * is read of it was read, for an output may lie where an input does.
  */
 #include "cpu/stages/backward.h"
+#include "cpu/common/running.h"
 #include "cpu/common/saved_mean.h"
 #include "cpu/stages/backward_kernels.h"
 #include "cpu/stages/backward_rows.h"
@@ -157,28 +158,46 @@ static bool in_range(double mean, double rstd) {
     return fabs(mean) < 1e30 && rstd < 1e30 && rstd > 1e-30;
 }
 
-/* What makes xhat of s, by statistics as the row kernels take them: a saved mean is mended. */
+/* A row's mean, NaN where there is none, and rstd. */
+typedef struct row_moments {
+    double mean, rstd;
+} row_moments;
+
+static row_moments moments_of(const problem *p, const row_run *run, int64_t r) {
+    const bool running = has(p, ROLE_RUNNING_MEAN);
+    const row_stat mean = run_stat(p, run, running ? ROLE_RUNNING_MEAN : ROLE_MEAN);
+    const row_stat of_scale = run_stat(p, run, running ? ROLE_RUNNING_VAR : ROLE_RSTD);
+    const double scale = stat_load(&of_scale, r);
+    return (row_moments){mean.data ? stat_load(&mean, r) : 0,
+                         running ? running_rstd(scale, p->eps) : scale};
+}
+
+/* What makes xhat of s, by statistics as the row kernels take them: a saved mean is mended, unless
+ * it is not of this part of a row alone. */
 static void set_norm(const stages_block *b, const row_run *run, int64_t r, behind_args *a) {
     const cpu_job *job = b->job;
     const problem *p = job->problem;
     const cpu_plan *plan = job->plan;
-    const row_stat mean = run_stat(p, run, ROLE_MEAN), rstd = run_stat(p, run, ROLE_RSTD);
+    const row_stat mean = run_stat(p, run, ROLE_MEAN);
+    const row_moments of = moments_of(p, run, r);
     const double inverse = 1.0 / (double)p->cols;
+    bool is_exact = problem_is_given(p);
     a->rms = p->kind == PLANISH_RMS;
-    a->rstd = rounded(plan, stat_load(&rstd, r));
+    a->rstd = rounded(plan, of.rstd);
     a->rest = -0.0;
     if (!a->rms) {
         const mean_reach reach = mean_reach_of(mean.type, plan->is_double);
-        a->mean = rounded(plan, stat_load(&mean, r));
+        a->mean = rounded(plan, of.mean);
+        is_exact |= reach.is_exact;
         const double delta =
-            reach.is_exact ? 0
-                           : kernels_of(plan)->distance(a->s, p->cols, a->mean) * inverse * a->rstd;
-        a->rest = -rest_of_mean(&reach, &mean, r, delta, a->mean, a->rstd);
+            is_exact ? 0 : kernels_of(plan)->distance(a->s, p->cols, a->mean) * inverse * a->rstd;
+        a->rest = -(is_exact ? (of.mean - a->mean) * a->rstd
+                             : rest_of_mean(&reach, &mean, r, delta, a->mean, a->rstd));
     }
     if (plan->is_double || in_range(a->mean, a->rstd))
         return;
-    const double near = a->rms ? 0 : stat_load(&mean, r), scale = stat_load(&rstd, r);
-    const double rest = a->rms || mean.type == DTYPE_F64 ? 0 : a->rest;
+    const double near = of.mean, scale = of.rstd;
+    const double rest = a->rms || is_exact ? 0 : a->rest;
     float *const xhat = (float *)b->rows[ROW_XHAT];
     for (int64_t i = 0; i < p->cols; i++)
         xhat[i] = (float)(((double)((const float *)a->s)[i] - near) * scale + rest);
@@ -198,6 +217,7 @@ static void behind_row(stages_block *b, const row_run *run, int64_t r, int64_t r
         return;
     const bool after = gate_is_after(p);
     char *const dgate = after ? data_at(run, ROLE_DGATE, r) : NULL;
+    char *const daddend = data_at(run, ROLE_DADDEND, r);
     behind_args a = {
         .cols = p->cols,
         .s = is_own_s(b) ? data_at(run, ROLE_X, r) : batch_row(b, BATCH_S, i),
@@ -207,10 +227,14 @@ static void behind_row(stages_block *b, const row_run *run, int64_t r, int64_t r
         .bias = gather_shared(b, ROLE_BIAS, data_at(run, ROLE_BIAS, r), ROW_BIAS),
         .scale = gather_shared(b, ROLE_SCALE, data_at(run, ROLE_SCALE, r), ROW_SCALE),
         .shift = gather_shared(b, ROLE_SHIFT, data_at(run, ROLE_SHIFT, r), ROW_SHIFT),
+        .addend = gather(b, ROLE_ADDEND, data_at(run, ROLE_ADDEND, r), ROW_ADDEND),
         .gate = after ? gather(b, ROLE_GATE, data_at(run, ROLE_GATE, r), ROW_GATE) : NULL,
+        .y = gather(b, ROLE_Y, data_at(run, ROLE_Y, r), ROW_Y),
+        .least = rounds_to_zero(p->dtypes[ROLE_DY]),
         .weight_offset = p->weight_offset,
         .activation = p->activation,
         .dgate = place(b, ROLE_DGATE, dgate, ROW_DGATE),
+        .daddend = place(b, ROLE_DADDEND, daddend, ROW_DADDEND),
         .dscale = chunk_of(b, ROLE_DSCALE),
         .dshift = chunk_of(b, ROLE_DSHIFT),
     };
@@ -220,9 +244,36 @@ static void behind_row(stages_block *b, const row_run *run, int64_t r, int64_t r
         set_norm(b, run, r, &a);
     kernels_of(job->plan)->behind(&a);
     bring(b, ROLE_DGATE, dgate, a.dgate);
+    bring(b, ROLE_DADDEND, daddend, a.daddend);
 }
 
 /* ---- The norm itself, and the stages before it ----------------------------------------------- */
+
+/* ds of row i of a batch, the run's r-th, by statistics that depend on nothing in it. */
+static void given_row(stages_block *b, const row_run *run, int64_t r, int64_t i) {
+    const problem *p = b->job->problem;
+    behind_args of = {.s = is_own_s(b) ? data_at(run, ROLE_X, r) : batch_row(b, BATCH_S, i)};
+    set_norm(b, run, r, &of);
+    const row_stat c1 = run_stat(p, run, ROLE_C1), c2 = run_stat(p, run, ROLE_C2);
+    const given_args args = {
+        .cols = p->cols,
+        .s = of.s,
+        .dz = is_own_dz(b) ? data_at(run, ROLE_DY, r) : batch_row(b, BATCH_DZ, i),
+        .ds = wants_ds(p) ? batch_row(b, BATCH_DS, i) : NULL,
+        .weight = gather_shared(b, ROLE_WEIGHT, data_at(run, ROLE_WEIGHT, r), ROW_WEIGHT),
+        .weight_offset = p->weight_offset,
+        .rms = of.rms,
+        .mean = of.mean,
+        .rstd = of.rstd,
+        .rest = of.rest,
+        .scale = moments_of(p, run, r).rstd,
+        .c1 = c1.data ? stat_load(&c1, r) : 0,
+        .c2 = c2.data ? stat_load(&c2, r) : 0,
+        .dweight = chunk_of(b, ROLE_DWEIGHT),
+        .dbias = chunk_of(b, ROLE_DBIAS),
+    };
+    kernels_of(b->job->plan)->given(&args);
+}
 
 /* ds of a batch, which is the run's rows from r on. */
 static void norm_rows(stages_block *b, const row_run *run, int64_t r, int64_t row, int64_t rows) {
@@ -233,7 +284,11 @@ static void norm_rows(stages_block *b, const row_run *run, int64_t r, int64_t ro
     for (int64_t i = 0; i < rows; i++) {
         count_row(b, ROLE_DWEIGHT, row + i);
         count_row(b, ROLE_DBIAS, row + i);
+        if (problem_is_given(p))
+            given_row(b, run, r + i, i);
     }
+    if (problem_is_given(p))
+        return;
     const backward_args args = {
         .hints = &plan->hints,
         .rows = rows,

@@ -14,8 +14,9 @@
  *     xhat = (s - mean) * rstd + rest                   RMS: s * rstd
  *     z    = xhat * (weight_offset + weight) + bias
  *     m    = z * (1 + scale) + shift
- *     dm   = dy * silu(gate) * f'(m)                    dgate = dy * f(m) * silu'(gate)
- *     dz   = dm * (1 + scale)
+ *     a    = m + addend
+ *     dm   = dy * silu(gate) * f'(a)                    dgate = dy * f(a) * silu'(gate)
+ *     dz   = dm * (1 + scale)                           daddend = dm
  *
  * and dm * z is added to dscale, dm to dshift.
  */
@@ -23,14 +24,37 @@ typedef struct behind_args {
     int64_t cols;
     const void *s, *dy;
     void *dz; /* it may be dy */
-    const void *weight, *bias, *scale, *shift, *gate;
+    const void *weight, *bias, *scale, *shift, *addend, *gate;
+    const void
+        *y;       /* of ReLU: where this is more than 0 f' is 1; NULL: a is made again, and is to */
+    double least; /* be more than this */
     int weight_offset;
     bool rms;
     double mean, rstd, rest; /* numbers of the compute type */
     planish_activation activation;
-    void *dgate;
+    void *dgate, *daddend;
     void *dscale, *dshift;
 } behind_args;
+
+/*
+ * The norm's own backward where what it would sum over the row is known:
+ *
+ *     xhat = (s - mean) * rstd + rest                   RMS: s * rstd
+ *     g    = dz * (weight_offset + weight)
+ *     ds   = scale * (g - c1 - xhat * c2)
+ *
+ * and dz * xhat is added to dweight, dz to dbias.
+ */
+typedef struct given_args {
+    int64_t cols;
+    const void *s, *dz;
+    void *ds; /* NULL: not wanted */
+    const void *weight;
+    int weight_offset;
+    bool rms;
+    double mean, rstd, rest, scale, c1, c2; /* numbers of the compute type */
+    void *dweight, *dbias;
+} given_args;
 
 /* What x is multiplied by before the norm, in this order; keep is 0 or 1 / (1 - p), and what meets
  * 0 there is 0. */
@@ -62,6 +86,7 @@ typedef struct before_args {
 typedef struct stages_backward_kernels {
     void (*behind)(const behind_args *);
     void (*before)(const before_args *);
+    void (*given)(const given_args *);
     /* The sum of s - mean over a row. */
     double (*distance)(const void *s, int64_t cols, double mean);
 } stages_backward_kernels;

@@ -22,8 +22,11 @@ typedef enum scratch_row {
     ROW_BRANCH,
     ROW_KEEP,
     ROW_DSUM,
+    ROW_ADDEND,
+    ROW_Y,
     ROW_DX,
     ROW_DGATE,
+    ROW_DADDEND,
     SCRATCH_ROWS
 } scratch_row;
 
@@ -37,12 +40,13 @@ static inline bool gate_is_after(const problem *p) {
 /* Whether anything stands between dy and the gradient of what the norm returns. */
 static inline bool has_behind(const problem *p) {
     return p->activation != PLANISH_IDENTITY || gate_is_after(p) || has(p, ROLE_SCALE) ||
-           has(p, ROLE_DSHIFT);
+           has(p, ROLE_DSHIFT) || has(p, ROLE_DADDEND);
 }
 
 /* Whether that needs what the norm returned. */
 static inline bool needs_z(const problem *p) {
-    return p->activation != PLANISH_IDENTITY || gate_is_after(p) || has(p, ROLE_DSCALE);
+    return (p->activation != PLANISH_IDENTITY && !problem_masks_by_y(p)) || gate_is_after(p) ||
+           has(p, ROLE_DSCALE);
 }
 
 /* Whether x was multiplied by anything. */
@@ -67,13 +71,16 @@ static inline unsigned scratch_rows_of(const problem *p) {
     WANTED(ROW_SHIFT, has(p, ROLE_SHIFT));
     WANTED(ROW_COLUMN, has(p, ROLE_COLUMN_SCALE));
     WANTED(ROW_GATE, has(p, ROLE_GATE));
-    WANTED(ROW_XHAT, needs_z(p));
+    WANTED(ROW_XHAT, needs_z(p) || problem_is_given(p));
     WANTED(ROW_X, gate_is_before(p));
     WANTED(ROW_BRANCH, has(p, ROLE_BRANCH));
     WANTED(ROW_KEEP, p->stages.dropout_p > 0);
     WANTED(ROW_DSUM, has(p, ROLE_DSUM));
+    WANTED(ROW_ADDEND, has(p, ROLE_ADDEND));
+    WANTED(ROW_Y, has(p, ROLE_Y));
     WANTED(ROW_DX, has_factors(p));
     WANTED(ROW_DGATE, has(p, ROLE_DGATE));
+    WANTED(ROW_DADDEND, has(p, ROLE_DADDEND));
 #undef WANTED
     return rows;
 }

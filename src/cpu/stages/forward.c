@@ -4,6 +4,7 @@
  * and written. A row's result depends on that row alone, whatever batch it is in.
  */
 #include "cpu/stages/stages_path.h"
+#include "cpu/common/running.h"
 #include "stages.h"
 
 /* A block of rows on its thread. */
@@ -121,7 +122,46 @@ static bool kernel_weighs(const problem *p) {
     return p->stages.rounding == PLANISH_ROUND_ONCE;
 }
 static bool kernel_activates(const problem *p) {
-    return kernel_weighs(p) && !has_modulation(p);
+    return kernel_weighs(p) && !has_modulation(p) && !has(p, ROLE_ADDEND);
+}
+
+/* Statistics of some rows in f64, beside those in tensors. */
+typedef struct row_doubles {
+    double mean[STAGES_BATCH_ROWS], rstd[STAGES_BATCH_ROWS], m2[STAGES_BATCH_ROWS];
+} row_doubles;
+
+static row_stat stat_of_doubles(double values[]) {
+    return (row_stat){(char *)values, sizeof *values, DTYPE_F64};
+}
+
+static bool keeps_running(const problem *p) {
+    return p->pass == PLANISH_FORWARD && (has(p, ROLE_RUNNING_MEAN) || has(p, ROLE_RUNNING_VAR));
+}
+
+/* Has the kernel write a row's moments to `own`, of which the kept ones are made, or read them from
+ * there. */
+static void use_doubles(const problem *p, const row_run *run, int64_t i, row_doubles *own,
+                        forward_args *args) {
+    args->mean = stat_of_doubles(own->mean);
+    if (keeps_running(p)) {
+        args->m2 = stat_of_doubles(own->m2);
+        return;
+    }
+    args->rstd = stat_of_doubles(own->rstd);
+    const row_stat mean = run_stat(p, run, ROLE_RUNNING_MEAN),
+                   var = run_stat(p, run, ROLE_RUNNING_VAR);
+    for (int64_t k = 0; k < args->rows; k++) {
+        own->mean[k] = stat_load(&mean, i + k);
+        own->rstd[k] = running_rstd(stat_load(&var, i + k), p->eps);
+    }
+}
+
+static void update_running(const problem *p, const row_run *run, int64_t i, int64_t count,
+                           const row_doubles *own) {
+    const row_stat mean = run_stat(p, run, ROLE_MEAN);
+    stat_store_rows(&mean, i, (int)count, own->mean);
+    for (int64_t k = 0; k < count; k++)
+        running_update(p, run, i + k, own->mean[k], own->m2[k]);
 }
 
 /* Rows [i, i + count) of a batch, which have one weight and bias, in place. */
@@ -132,7 +172,8 @@ static void norm(stages_block *b, const row_run *run, int64_t i, int64_t count, 
     const row_stat mean = run_stat(p, run, ROLE_MEAN), rstd = run_stat(p, run, ROLE_RSTD);
     const planish_activation f = kernel_activates(p) ? p->activation : PLANISH_IDENTITY;
     const bool weighs = kernel_weighs(p);
-    const forward_args args = {
+    row_doubles own;
+    forward_args args = {
         .hints = &plan->hints,
         .rows = count,
         .cols = p->cols,
@@ -146,10 +187,15 @@ static void norm(stages_block *b, const row_run *run, int64_t i, int64_t count, 
         .eps = p->eps,
         .mean = stat_at(&mean, i),
         .rstd = stat_at(&rstd, i),
+        .given = p->pass == PLANISH_APPLY,
         .kind = p->kind,
         .activation = f,
     };
+    if (has(p, ROLE_RUNNING_MEAN) || has(p, ROLE_RUNNING_VAR))
+        use_doubles(p, run, i, &own, &args);
     stages_row_kernels(plan)->forward[f == PLANISH_IDENTITY ? (int)p->kind : KIND_ACTIVATED](&args);
+    if (keeps_running(p))
+        update_running(p, run, i, count, &own);
 }
 
 static void norm_of_batch(stages_block *b, const row_run *run, bool made) {
@@ -225,6 +271,8 @@ static void after_norm(stages_block *b, const row_run *run, int64_t i) {
     if (has_modulation(p))
         kernels->modulate(y, operand(b, run, i, ROLE_SCALE, STAGES_SCALE),
                           operand(b, run, i, ROLE_SHIFT, STAGES_SHIFT), p->cols);
+    if (has(p, ROLE_ADDEND))
+        kernels->add(y, operand(b, run, i, ROLE_ADDEND, STAGES_OPERAND), p->cols);
     if (p->activation != PLANISH_IDENTITY && !kernel_activates(p))
         kernels->activate(y, p->activation, p->cols);
     if (has(p, ROLE_GATE) && p->stages.gate == PLANISH_GATE_AFTER)

@@ -49,10 +49,10 @@ INLINE NAME(slope) NAME(slope_at)(const planish_activation f, VEC z, const bool 
 
 /* What the loop reads is local: a store could change what a pointer reaches. */
 typedef struct NAME(behind) {
-    const REAL *s, *dy, *weight, *bias, *scale, *shift, *gate;
-    REAL *dz, *dgate, *dscale, *dshift;
+    const REAL *s, *dy, *weight, *bias, *scale, *shift, *addend, *gate, *y;
+    REAL *dz, *dgate, *daddend, *dscale, *dshift;
     NAME(scale) norm;
-    VEC offset;
+    VEC offset, least;
     bool rms;
 } NAME(behind);
 
@@ -64,9 +64,11 @@ INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const b
     const VEC z = V(fma)(xhat, weight, NAME(row_at)(b.bias, i, left, part, (REAL)-0.0));
     const VEC factor = b.scale ? V(add)(one, NAME(row_at)(b.scale, i, left, part, 0)) : one;
     const VEC m = V(fma)(z, factor, NAME(row_at)(b.shift, i, left, part, (REAL)-0.0));
+    const VEC a = b.addend ? V(add)(m, NAME(row_at)(b.addend, i, left, part, 0)) : m;
     VEC d = NAME(row_at)(b.dy, i, left, part, 0);
-    const NAME(slope) v =
-        f == PLANISH_IDENTITY ? (NAME(slope)){m, one} : NAME(slope_at)(f, m, gated && b.dgate);
+    const NAME(slope) v = f == PLANISH_IDENTITY || f == PLANISH_RELU
+                              ? (NAME(slope)){NAME(activated)(f, a), one}
+                              : NAME(slope_at)(f, a, gated && b.dgate);
     if (gated) {
         const NAME(slope) gate =
             NAME(slope_at)(PLANISH_SILU, NAME(row_at)(b.gate, i, left, part, 0), true);
@@ -74,8 +76,14 @@ INLINE void NAME(behind_vector)(NAME(behind) b, int64_t i, int64_t left, const b
             NAME(put)(b.dgate, i, left, part, V(mul)(V(mul)(d, v.value), gate.slope));
         d = V(mul)(d, gate.value);
     }
-    if (f != PLANISH_IDENTITY)
+    if (b.y)
+        d = V(drop)(d, NAME(row_at)(b.y, i, left, part, 0), V(set1)(0));
+    else if (f == PLANISH_RELU)
+        d = V(drop)(d, a, b.least);
+    else if (f != PLANISH_IDENTITY)
         d = V(mul)(d, v.slope);
+    if (b.daddend)
+        NAME(put)(b.daddend, i, left, part, d);
     if (b.dscale)
         NAME(put)(b.dscale, i, left, part, V(fma)(d, z, NAME(row_at)(b.dscale, i, left, part, 0)));
     if (b.dshift)
@@ -93,9 +101,13 @@ INLINE void NAME(behind_as)(const behind_args *a, const planish_activation f, co
         .bias = a->bias,
         .scale = a->scale,
         .shift = a->shift,
+        .addend = a->addend,
         .gate = a->gate,
+        .y = a->y,
+        .least = V(set1)((REAL)a->least),
         .dz = a->dz,
         .dgate = a->dgate,
+        .daddend = a->daddend,
         .dscale = a->dscale,
         .dshift = a->dshift,
         .norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->rest)},
@@ -184,6 +196,38 @@ static void NAME(before_row)(const before_args *a) {
     EACH_VECTOR(cols, GRADIENT)
 }
 
+/* ---- The norm itself, by given sums -----------------------------------------------------------
+ */
+
+static void NAME(given_row)(const given_args *a) {
+    const REAL *const s = a->s, *const dz = a->dz, *const weights = a->weight;
+    REAL *const ds = a->ds, *const dweight = a->dweight, *const dbias = a->dbias;
+    const NAME(scale)
+        norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->rest)};
+    const VEC offset = V(set1)((REAL)a->weight_offset), one = V(set1)(1);
+    const VEC scale = V(set1)((REAL)a->scale), c1 = V(set1)((REAL)a->c1);
+    const VEC minus_c2 = V(set1)((REAL)-a->c2);
+    const int64_t cols = a->cols;
+    const bool rms = a->rms, fixed = a->c1 == 0 && a->c2 == 0;
+#define GIVEN(i, left, part)                                                                       \
+    do {                                                                                           \
+        const VEC d = NAME(row_at)(dz, i, left, part, 0);                                          \
+        const VEC xhat = NAME(normalize)(NAME(row_at)(s, i, left, part, 0), norm, rms);            \
+        const VEC w = weights ? V(add)(NAME(row_at)(weights, i, left, part, 0), offset) : one;     \
+        VEC g = V(mul)(d, w);                                                                      \
+        if (!fixed)                                                                                \
+            g = V(fma)(xhat, minus_c2, V(sub)(g, c1));                                             \
+        if (dweight)                                                                               \
+            NAME(put)(dweight, i, left, part,                                                      \
+                      V(fma)(d, xhat, NAME(row_at)(dweight, i, left, part, 0)));                   \
+        if (dbias)                                                                                 \
+            NAME(put)(dbias, i, left, part, V(add)(d, NAME(row_at)(dbias, i, left, part, 0)));     \
+        if (ds)                                                                                    \
+            NAME(put)(ds, i, left, part, V(mul)(g, scale));                                        \
+    } while (0)
+    EACH_VECTOR(cols, GIVEN)
+}
+
 /* As the row kernels sum: lanes that are the same however wide a vector is, chains of CHAIN
  * elements in each, and these in f64. */
 static double NAME(distance)(const void *s, int64_t cols, double mean) {
@@ -216,5 +260,6 @@ DECLARE_REAL(ELEMENT, TIER)
 const stages_backward_kernels EXPORT(stages_backward) = {
     .behind = NAME(behind_row),
     .before = NAME(before_row),
+    .given = NAME(given_row),
     .distance = NAME(distance),
 };

@@ -7,7 +7,6 @@
 
 enum {
     BATCH_BYTES = 32768, /* of rows that are in scratch together, where they are not longer */
-    BATCH_ROWS = 64,     /* or so many */
     MOST_BLOCKS = SLOTS  /* each thread has a slot */
 };
 
@@ -39,7 +38,7 @@ static bool rows_are_dense(const problem *p) {
 
 static int64_t batch_rows(const problem *p, size_t row_bytes) {
     const int64_t rows = BATCH_BYTES / (int64_t)row_bytes;
-    const int64_t most = rows > BATCH_ROWS ? BATCH_ROWS : rows < 1 ? 1 : rows;
+    const int64_t most = rows > STAGES_BATCH_ROWS ? STAGES_BATCH_ROWS : rows < 1 ? 1 : rows;
     const int64_t whole = most >= TOGETHER ? most / TOGETHER * TOGETHER : most;
     return whole < p->rows ? whole : p->rows;
 }
@@ -76,12 +75,14 @@ int stages_describe(const problem *p, char *text, size_t bytes) {
     const stages *s = &p->stages;
     const bool before = has(p, ROLE_GATE) && s->gate == PLANISH_GATE_BEFORE;
     return snprintf(
-        text, bytes, "%s%s%s%s%s%s%s%s%s%s%s%s", before ? "gate+" : "",
+        text, bytes, "%s%s%s%s%s%s%s%s%s%s%s%s%s%s", before ? "gate+" : "",
         has_column(p) ? "column_scale+" : "", has(p, ROLE_ROW_SCALE) ? "row_scale+" : "",
         s->dropout_p > 0 || has(p, ROLE_MASK) ? "dropout+" : "",
         has(p, ROLE_RESIDUAL) ? "residual+" : "", p->kind == PLANISH_RMS ? "rms" : "layer",
         s->rounding == PLANISH_ROUND_XHAT ? "+round_xhat" : "",
-        has_modulation(p) ? "+modulation" : "", activations[p->activation],
+        has_modulation(p) ? "+modulation" : "",
+        has(p, ROLE_ADDEND) || has(p, ROLE_DADDEND) ? "+addend" : "", activations[p->activation],
         has(p, ROLE_GATE) && !before ? "+gate" : "", has(p, ROLE_Q) ? "+" : "",
-        has(p, ROLE_Q) ? dtype_name(p->dtypes[ROLE_Q]) : "");
+        has(p, ROLE_Q) ? dtype_name(p->dtypes[ROLE_Q]) : "",
+        has(p, ROLE_RUNNING_MEAN) || has(p, ROLE_RUNNING_VAR) ? "+running" : "");
 }

@@ -27,6 +27,9 @@ enum {
     STAGES_ROWS
 };
 
+/* The most rows that are in scratch together. */
+enum { STAGES_BATCH_ROWS = 64 };
+
 /* Fills plan->cut.stages, blocks and workspace_bytes. */
 void stages_plan(cpu_plan *plan, const problem *p);
 
