@@ -22,8 +22,8 @@ typedef struct backend {
      * p is on. Errors: what the device is not there for. */
     planish_status (*plan)(void *plan, steps *s, const problem *p, problem *norm,
                            size_t *workspace_bytes, message error);
-    /* The plan is at another place, and so is its problem; NULL: it does not matter. */
-    void (*rebind)(void *plan, const problem *p);
+    /* The plan is at another place, and so are its steps' problems; NULL: it does not matter. */
+    void (*rebind)(void *plan, const steps *s);
 
     /* Runs the steps in exec's workspace. All arguments are checked. */
     planish_status (*run)(const void *plan, const steps *s, void *const buffers[ROLE_COUNT],

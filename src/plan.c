@@ -44,7 +44,7 @@ void plan_keep(planish_plan *kept, const planish_plan *plan) {
     kept->own = (char *)kept + at.own;
     memcpy(kept->own, plan->own, plan->backend->plan_bytes);
     if (plan->backend->rebind)
-        plan->backend->rebind(kept->own, &kept->problem);
+        plan->backend->rebind(kept->own, &kept->steps);
 }
 
 planish_status plan_run(const planish_plan *plan, void *const buffers[ROLE_COUNT],

@@ -52,10 +52,12 @@ void stages_norm_lying_as(const problem *p, role like, problem *norm);
 
 /*
  * Whether a modulation is all that stands around the norm, and there are no weights; the plain norm
- * whose weights, 1 + scale and shift, are those; and tensors' data, moved to where it has them.
+ * whose weights, 1 + scale and shift, are those; which role's memory has a role of it; and tensors'
+ * data, moved to where it has them.
  */
 bool stages_modulate_alone(const problem *p);
 void stages_norm_of_modulation(const problem *p, problem *norm);
+role stages_role_of_modulation(role r);
 void stages_move_modulation(char *data[ROLE_COUNT]);
 
 /* Checks op's stages, once p->present and the dtypes are known, and fills p->stages but for what

@@ -41,6 +41,13 @@ void stages_norm_of_modulation(const problem *p, problem *norm) {
     problem_drop_stages(norm);
 }
 
+role stages_role_of_modulation(role r) {
+    for (int i = 0; i < PAIRS; i++)
+        if (becomes[i][1] == r)
+            return becomes[i][0];
+    return r;
+}
+
 void stages_move_modulation(char *data[ROLE_COUNT]) {
     for (int i = 0; i < PAIRS; i++)
         data[becomes[i][1]] = data[becomes[i][0]];

@@ -1,6 +1,7 @@
 /*
  * What a problem is run as: one step or a few, each a problem of one kind, made once with the plan.
- * A backend says which (cpu/path.c); the norms that stages leave behind are those of stages.h.
+ * A backend says which (cpu/path.c, cuda/plan.c); the norms that stages leave behind are those of
+ * stages.h.
  */
 #ifndef PLANISH_STEPS_H
 #define PLANISH_STEPS_H
@@ -12,6 +13,7 @@ typedef enum step_kind {
     STEP_MODULATED_NORM, /* the plain norm whose weights are the modulation: its tensors' data moves
                             to theirs */
     STEP_MAKE_SUM,       /* what the norm of the next step reads */
+    STEP_ADD_DSUM,       /* to the dx that the norm of the step before made */
 } step_kind;
 
 typedef struct step {
@@ -19,7 +21,7 @@ typedef struct step {
     const problem *problem;
 } step;
 
-/* The last step is the norm. */
+/* One of them is the norm. */
 enum { MOST_STEPS = 2 };
 typedef struct steps {
     int count;
@@ -33,12 +35,21 @@ void steps_of_whole(steps *s, const problem *p);
  * where stages_make_sum_alone. */
 void steps_of_sum(steps *s, const problem *p, problem *norm);
 
+/* The plain backward to a dx of its own, to which dsum is then added: where stages_join_dsum_alone.
+ */
+void steps_of_dsum(steps *s, const problem *p, problem *norm);
+
 /* The norm whose weights are the modulation: where stages_modulate_alone. */
 void steps_of_modulation(steps *s, const problem *p, problem *norm);
 
 /* The step that is the norm. */
 static inline const step *steps_norm(const steps *s) {
-    return &s->step[s->count - 1];
+    return &s->step[s->step[0].kind == STEP_MAKE_SUM];
+}
+
+/* The step beside it, element by element; NULL: there is none. */
+static inline const step *steps_beside(const steps *s) {
+    return s->count < 2 ? NULL : &s->step[s->step[0].kind != STEP_MAKE_SUM];
 }
 
 #endif

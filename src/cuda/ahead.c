@@ -29,7 +29,8 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
                                     size_t text_bytes) {
     const message error = {text, text_bytes};
     cuda_limits limits;
-    problem p;
+    problem p, norm;
+    steps steps;
     cuda_plan plan;
     planish_norm own_op;
     planish_tensors own_tensors;
@@ -42,7 +43,7 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
         status = problem_make(&p, &own_op, pass, &own_tensors, error);
     if (status)
         return status;
-    cuda_plan_make(&plan, &p, &limits);
+    cuda_plan_make(&plan, &steps, &p, &norm, &limits);
     void *buffers[ROLE_COUNT];
     buffers_of(&own_tensors, buffers);
     return cuda_plan_prepare(&plan, buffers, error);

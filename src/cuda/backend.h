@@ -10,7 +10,7 @@
 #include "cuda/spec.h"
 #include "cuda/tuning.h"
 #include "cuda/words.h"
-#include "problem.h"
+#include "steps.h"
 #include "text.h"
 
 #include "cuda/kernels/arguments/sum_args.h"
@@ -32,8 +32,6 @@ typedef struct cuda_stages {
     int axis[2];      /* of the problem's kept ones, from 1 on; 0: no such level (stages_stride) */
     int64_t index[2]; /* of the elements that dropout counts */
     int64_t inner_rows;
-    int64_t block, scale_stride;
-    double dropout_p, scale_least, scale_most;
     int64_t samples,
         parts; /* backward: rows of scale and shift that are summed for, and blocks of each */
 } cuda_stages;
@@ -48,16 +46,21 @@ typedef struct cuda_row_places {
     int64_t slice[NORM_ROLES];   /* from one to the next */
 } cuda_row_places;
 
-/* What the norm reads, made by a kernel of its own before the norm's; or what its backward made,
- * with dsum, behind them (stages/stages_sum.h). */
+/* The step beside the norm, of a kernel of its own (stages/sum_step.h): what the norm reads, made
+ * before it; or what its backward made, with dsum, behind it. */
 typedef struct cuda_sum {
-    cuda_spec spec; /* kernel -1: none */
+    const problem *problem; /* the step's; NULL: there is no such step */
+    cuda_spec spec;
     bool is_last;
     int place;   /* the role whose memory has what the two kernels share; ROLE_COUNT: none's, but */
     size_t room; /* so many bytes at the beginning of the workspace */
-    double dropout_p;
-    int64_t elements;
 } cuda_sum;
+
+/* What the alignment of buffers changes in how dense rows are cut (rows/rows_fit.h). */
+enum { ROWS_CLASSES = 8 };
+typedef struct rows_fit {
+    int8_t rows, warps, hold, ring_slots, early, min_blocks, gate_in_shared;
+} rows_fit;
 
 typedef struct cuda_plan {
     cuda_limits limits;
@@ -74,10 +77,12 @@ typedef struct cuda_plan {
     int64_t turns; /* forward whose blocks live on: rows a team takes in its life; 0: its share */
     size_t workspace_bytes;
     cuda_row_places places;
+    rows_fit fits[ROWS_CLASSES]; /* of main, by the class of the buffers' alignments */
     cuda_stages stages;
-    /* What the plan is of. Kernels that walk its axes find them there when they are launched: it
-     * has to be there as long as the plan is. */
+    /* What the step is of that is the norm. Kernels that walk its axes find them there when they
+     * are launched: it has to be there as long as the plan is. */
     const problem *problem;
+    bool is_modulated; /* the step is a STEP_MODULATED_NORM */
     /* Of the general kernels. */
     int axis_count;
     int column_lanes;        /* that take neighbouring sums of columns */
@@ -88,8 +93,13 @@ typedef struct cuda_plan {
  * such device. */
 planish_status cuda_device_limits(int device, cuda_limits *limits, message error);
 
-/* Pure. The row kernels where they take the problem, else the general ones. */
-void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits);
+/* Pure. Writes the steps of p, of which one may be of *norm, and their plan: the kernels that are
+ * fast at it, else the general ones. The steps' problems have to be there as long as the plan. */
+void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
+                    const cuda_limits *limits);
+
+/* The plan is at another place, and so are its steps' problems. */
+void cuda_plan_rebind(cuda_plan *plan, const steps *s);
 
 /*
  * Queues the plan on `stream` (NULL: the default stream). `buffers` as in buffers_check,

@@ -19,21 +19,19 @@ static planish_status check_known(const problem *p, message error) {
 static planish_status plan_steps(void *plan, steps *s, const problem *p, problem *norm,
                                  size_t *workspace_bytes, message error) {
     cuda_limits limits;
-    (void)norm; /* which kernels run first or last is in the plan (cuda_plan.sum) */
     const planish_status status = cuda_device_limits(p->device.device_id, &limits, error);
     if (status)
         return status;
     const planish_status known = check_known(p, error);
     if (known)
         return known;
-    steps_of_whole(s, p);
-    cuda_plan_make(plan, p, &limits);
+    cuda_plan_make(plan, s, p, norm, &limits);
     *workspace_bytes = ((const cuda_plan *)plan)->workspace_bytes;
     return PLANISH_OK;
 }
 
-static void rebind(void *plan, const problem *p) {
-    ((cuda_plan *)plan)->problem = p;
+static void rebind(void *plan, const steps *s) {
+    cuda_plan_rebind(plan, s);
 }
 
 static planish_status run(const void *plan, const steps *s, void *const buffers[ROLE_COUNT],

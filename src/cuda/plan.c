@@ -29,14 +29,39 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->rows = p->rows;
     plan->cols = p->cols;
     plan->eps = p->eps;
-    plan->finish.kernel = plan->cooperative.kernel = plan->sum.spec.kernel = -1;
+    plan->finish.kernel = plan->cooperative.kernel = -1;
 }
 
-/* The families that know of stages around the norm, by pass, closed by NULL; the last takes all. */
-static const cuda_family *const forward_families[] = {&modulated_family, &stages_forward_family,
-                                                      NULL};
-static const cuda_family *const backward_families[] = {&rows_family, &modulated_family,
-                                                       &stages_backward_family, NULL};
+/* Where all that is asked for has to be: a problem, its steps, and room for another problem. */
+typedef struct planning {
+    steps *steps;
+    const problem *problem;
+    problem *norm;
+    const cuda_limits *limits;
+} planning;
+
+/* What in a problem a family does not take; NULL: the plan is its. */
+static const char *ask(cuda_plan *plan, const cuda_family *family, const problem *p,
+                       const cuda_limits *limits) {
+    begin(plan, p, limits);
+    return family->plan_make(plan, p);
+}
+
+/* The first of some families that takes a problem; NULL: none. */
+static const cuda_family *first_of(cuda_plan *plan, const cuda_family *const list[],
+                                   const problem *p, const cuda_limits *limits) {
+    for (; *list; list++)
+        if (!ask(plan, *list, p, limits))
+            return *list;
+    return NULL;
+}
+
+/* The families that know of stages around the norm, by pass, closed by NULL. */
+static const cuda_family *const forward_families[] = {&stages_forward_family, NULL};
+static const cuda_family *const backward_families[] = {&rows_family, &stages_backward_family, NULL};
+static const cuda_family *const *families_of_stages(const problem *p) {
+    return p->pass == PLANISH_FORWARD ? forward_families : backward_families;
+}
 
 /* Whether this family took dense rows: then the families that know of stages have kernels for them,
  * of one launch. */
@@ -46,96 +71,101 @@ static bool is_of_rows(const cuda_family *family, const problem *norm) {
 
 /* Families that are fast at the norm alone: s is made first where one of them takes it; its bits
  * are those of the norm alone. */
-static bool sum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    problem norm;
-    if (!stages_make_sum_alone(p))
+static bool plan_sum(cuda_plan *plan, const planning *of) {
+    if (!stages_make_sum_alone(of->problem))
         return false;
-    stages_norm_of_sum(p, &norm);
-    for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
-        begin(plan, &norm, limits);
-        if (!(*f)->plan_make(plan, &norm)) {
-            if (is_of_rows(*f, &norm))
-                return false;
-            sum_step_plan(plan, p);
-            return true;
-        }
-    }
-    return false;
+    steps_of_sum(of->steps, of->problem, of->norm);
+    const cuda_family *const f = first_of(plan, cuda_fast_families, of->norm, of->limits);
+    if (!f || is_of_rows(f, of->norm))
+        return false;
+    sum_step_plan(plan, of->problem);
+    return true;
 }
 
 /* The same of a backward to whose dx a gradient is added: by the kernels that make it, where they
- * can, else by one behind them. The bits are the same. */
-static bool dsum_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    problem norm;
+ * can, else by a step behind them. The bits are the same. */
+static bool plan_dsum(cuda_plan *plan, const planning *of) {
+    const problem *p = of->problem;
     if (!stages_join_dsum_alone(p) || problem_is_rows(p))
         return false;
-    stages_norm_before_dsum(p, &norm);
-    for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
-        begin(plan, &norm, limits);
-        if (!(*f)->plan_make(plan, &norm)) {
-            if (is_of_rows(*f, &norm))
-                return false;
-            if (!(*f)->plan_dsum || !(*f)->plan_dsum(plan, p))
-                sum_step_plan_dsum(plan, p, norm.dtypes[ROLE_DX]);
-            return true;
-        }
+    steps_of_dsum(of->steps, p, of->norm);
+    const cuda_family *const f = first_of(plan, cuda_fast_families, of->norm, of->limits);
+    if (!f || is_of_rows(f, of->norm))
+        return false;
+    if (f->plan_dsum && f->plan_dsum(plan, p)) {
+        steps_of_whole(of->steps, p);
+        plan->problem = p;
+    } else {
+        sum_step_plan_dsum(plan, p, of->norm->dtypes[ROLE_DX]);
     }
-    return false;
+    return true;
 }
 
-static void stages_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    const bool forward = p->pass == PLANISH_FORWARD;
+/* A modulation alone: what in it kernels do not take, or NULL. */
+static const char *plan_modulation(cuda_plan *plan, const planning *of) {
+    if (!stages_modulate_alone(of->problem))
+        return "anything but dense rows and scale, shift or both";
+    steps_of_modulation(of->steps, of->problem, of->norm);
+    const char *const why = ask(plan, &modulated_family, of->norm, of->limits);
+    plan->is_modulated = true;
+    return why;
+}
+
+static bool plan_stages(cuda_plan *plan, const planning *of) {
+    if (plan_sum(plan, of) || plan_dsum(plan, of) || !plan_modulation(plan, of))
+        return true;
+    steps_of_whole(of->steps, of->problem);
+    return first_of(plan, families_of_stages(of->problem), of->problem, of->limits);
+}
+
+static const cuda_family *general_family_of(const problem *p) {
+    return !problem_has_stages(p)       ? &general_family
+           : p->pass == PLANISH_FORWARD ? &stages_general_family
+                                        : &stages_general_backward_family;
+}
+
+void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
+                    const cuda_limits *limits) {
+    const planning of = {s, p, norm, limits};
+    steps_of_whole(s, p);
     if (may_be_fast(p) &&
-        (forward ? sum_plan_make(plan, p, limits) : dsum_plan_make(plan, p, limits)))
+        (problem_has_stages(p) ? plan_stages(plan, &of)
+                               : first_of(plan, cuda_fast_families, p, limits) != NULL))
         return;
-    if (may_be_fast(p))
-        for (const cuda_family *const *f = forward ? forward_families : backward_families; *f;
-             f++) {
-            begin(plan, p, limits);
-            if (!(*f)->plan_make(plan, p))
-                return;
-        }
-    begin(plan, p, limits);
-    (forward ? &stages_general_family : &stages_general_backward_family)->plan_make(plan, p);
+    steps_of_whole(s, p);
+    ask(plan, general_family_of(p), p, limits);
 }
 
-static void plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    if (problem_has_stages(p)) {
-        stages_plan_make(plan, p, limits);
-        return;
-    }
-    if (may_be_fast(p))
-        for (const cuda_family *const *f = cuda_fast_families; *f; f++) {
-            begin(plan, p, limits);
-            if (!(*f)->plan_make(plan, p))
-                return;
-        }
-    begin(plan, p, limits);
-    general_family.plan_make(plan, p);
+void cuda_plan_rebind(cuda_plan *plan, const steps *s) {
+    plan->problem = steps_norm(s)->problem;
+    if (plan->sum.problem)
+        plan->sum.problem = steps_beside(s)->problem;
 }
 
-void cuda_plan_make(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
-    plan_make(plan, p, limits);
-    plan->problem = p;
+static void say_why(text *to, const char **separator, const cuda_family *family, const char *why) {
+    if (why)
+        append(to, "%skernels of %s do not take %s", *separator, family->name, why);
+    *separator = "; ";
 }
 
 void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
     cuda_plan plan;
+    steps unused;
+    problem norm;
+    const char *separator = "";
+    const planning of = {&unused, p, &norm, limits};
     if (!may_be_fast(p)) {
         append(to, p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD
                        ? "rows have no elements, or more than 2^30"
                        : "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD");
         return;
     }
-    const cuda_family *const *const asked = !problem_has_stages(p)       ? cuda_fast_families
-                                            : p->pass == PLANISH_FORWARD ? forward_families
-                                                                         : backward_families;
-    for (const cuda_family *const *f = asked; *f; f++) {
-        begin(&plan, p, limits);
-        const char *why = (*f)->plan_make(&plan, p);
-        if (why)
-            append(to, "%skernels of %s do not take %s", f == asked ? "" : "; ", (*f)->name, why);
-    }
+    const bool has_stages = problem_has_stages(p);
+    if (has_stages)
+        say_why(to, &separator, &modulated_family, plan_modulation(&plan, &of));
+    const cuda_family *const *f = has_stages ? families_of_stages(p) : cuda_fast_families;
+    for (; *f; f++)
+        say_why(to, &separator, *f, ask(&plan, *f, p, limits));
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {
@@ -145,7 +175,7 @@ int cuda_plan_is_general(const cuda_plan *plan) {
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    const int before = plan->sum.spec.kernel < 0 ? 0 : sum_step_describe(plan, text, bytes);
+    const int before = !plan->sum.problem ? 0 : sum_step_describe(plan, text, bytes);
     const size_t at = (size_t)before < bytes ? (size_t)before : bytes;
     return before + cuda_family_of(plan)->plan_describe(plan, text + at, bytes - at);
 }

@@ -105,12 +105,13 @@ static void of_a_gpu(void) {
            "%s", text);
     plan.backend = backend_of(plan.problem.device);
     plan.own = plan.room;
-    steps_of_whole(&plan.steps, &plan.problem);
-    cuda_plan_make(plan.own, &plan.problem, &limits);
+    cuda_plan_make(plan.own, &plan.steps, &plan.problem, &plan.norm, &limits);
     expect_kept(&plan);
     planish_plan *kept = malloc(plan_kept_bytes(&plan));
     plan_keep(kept, &plan);
-    expect(((cuda_plan *)kept->own)->problem == &kept->problem, "its problem is another's");
+    const cuda_plan *own = kept->own;
+    expect(own->problem == steps_norm(&kept->steps)->problem, "its problem is another's");
+    expect(own->sum.problem == &kept->problem, "its sum's problem is another's");
     free(kept);
 }
 

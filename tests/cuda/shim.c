@@ -30,8 +30,9 @@ static cuda_limits limits_of(int arch) {
 
 /* A plan is there as long as its problem is. */
 typedef struct plan_and_problem {
-    cuda_plan plan; /* first: what frees it frees both */
-    problem problem;
+    cuda_plan plan; /* first: what frees it frees all */
+    steps steps;
+    problem problem, norm;
 } plan_and_problem;
 
 /* `arch` 0: the limits of `device`. */
@@ -48,7 +49,7 @@ static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
     if (!made)
         return PLANISH_ERROR_OUT_OF_MEMORY;
     problem_copy(&made->problem, p);
-    cuda_plan_make(&made->plan, &made->problem, &limits);
+    cuda_plan_make(&made->plan, &made->steps, &made->problem, &made->norm, &limits);
     *out = &made->plan;
     return PLANISH_OK;
 }
@@ -159,7 +160,7 @@ EXPORT int shim_launches(const cuda_plan *plan, void *const *buffers, char *text
     cuda_launch launches[CUDA_MOST_LAUNCHES];
     const int count = cuda_launch_specs(plan, buffers, launches);
     const cuda_spec *first =
-        &launches[plan->sum.spec.kernel >= 0 && !plan->sum.is_last].spec; /* of the norm */
+        &launches[plan->sum.problem && !plan->sum.is_last].spec; /* of the norm */
     if (bytes)
         text[0] = 0;
     if (!count)

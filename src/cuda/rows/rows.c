@@ -11,6 +11,7 @@
 #include "cuda/rows/rows_backward.h"
 #include "cuda/rows/rows_cooperative.h"
 #include "cuda/rows/rows_early.h"
+#include "cuda/rows/rows_fit.h"
 #include "cuda/rows/rows_forward.h"
 #include "cuda/rows/rows_launches.h"
 #include "cuda/rows/rows_levels.h"
@@ -37,6 +38,7 @@ static void rows_plan_size(cuda_plan *plan) {
     if (plan->main.kernel == CUDA_BACKWARD)
         plan->partials = partial_rows(plan);
     plan->workspace_bytes = rows_plan_workspace(plan);
+    rows_fit_alone(plan);
 }
 
 /* Sets the constants of a backward in one read; 0: rows are too long for it. */
@@ -105,6 +107,7 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         backward_plan(plan, p);
     }
     plan->workspace_bytes = rows_plan_workspace(plan);
+    rows_fit_alone(plan);
 }
 
 /* Only rows in one read take dy through an activation. */
@@ -165,7 +168,7 @@ static const char *rows_plan_make(cuda_plan *plan, const problem *given) {
 static const char *row_levels_plan_make(cuda_plan *plan, const problem *given) {
     problem known;
     const bool fast = given->pass == PLANISH_FORWARD || given->pass == PLANISH_BACKWARD;
-    if (!fast || !rows_levels_make(plan, given, &known))
+    if (!fast || !rows_levels_make(plan, given, &known) || !rows_sums_follow(plan, given))
         return "rows that are not dense and at most three strides apart, or weights that vary "
                "along "
                "several axes of them";

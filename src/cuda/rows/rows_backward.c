@@ -283,7 +283,8 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
 
 /* Asynchronous copies need 4 bytes; but rows that are read twice go through registers to their
  * ring. */
-void backward_fit_buffers(cuda_spec *spec) {
+void backward_fit(const cuda_plan *plan, cuda_spec *spec) {
+    (void)plan;
     rows_constants *c = &spec->rows;
     const role read[] = {ROLE_X, ROLE_DY, ROLE_DSUM};
     bool narrow = false;

@@ -9,8 +9,8 @@
 int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int is_double,
                       const cuda_limits *limits);
 
-/* What is otherwise in a kernel for buffers that are aligned as spec->access says. The sums stay
- * the same. */
-void backward_fit_buffers(cuda_spec *spec);
+/* What is otherwise in a kernel of the plan, in buffers that are aligned as spec->access says: a
+ * rows_fit_function. */
+void backward_fit(const cuda_plan *plan, cuda_spec *spec);
 
 #endif

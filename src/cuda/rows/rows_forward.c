@@ -304,7 +304,7 @@ static int64_t all_units(const cuda_plan *plan, const cuda_spec *spec) {
     return rows_slices(plan) * rows_units(plan, spec);
 }
 
-void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec) {
+void forward_fit(const cuda_plan *plan, cuda_spec *spec) {
     rows_constants *c = &spec->rows;
     const bool narrow = is_narrow(spec), tiled = rows_are_tiled(spec);
     /* Rows within warps that fill less than half of the device: rather more threads than several

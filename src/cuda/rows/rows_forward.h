@@ -13,7 +13,7 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
 void group_rows_geometry(cuda_plan *plan, int x_bytes);
 
 /* What is otherwise in a kernel of the plan for so many rows, in buffers that are aligned as
- * spec->access and dense say. The sums stay the same. */
-void forward_fit_buffers(const cuda_plan *plan, cuda_spec *spec);
+ * spec->access says: a rows_fit_function. */
+void forward_fit(const cuda_plan *plan, cuda_spec *spec);
 
 #endif

@@ -9,8 +9,7 @@
 #include "cuda/common/finish.h"
 #include "cuda/common/integers.h"
 #include "cuda/geometry.h"
-#include "cuda/rows/rows_backward.h"
-#include "cuda/rows/rows_forward.h"
+#include "cuda/rows/rows_fit.h"
 #include "cuda/rows/rows_levels.h"
 #include "cuda/rows/rows_shape.h"
 
@@ -32,51 +31,30 @@ static int64_t row_bytes(const cuda_plan *plan, role r) {
 
 /* ---- Specialisations ------------------------------------------------------------------------- */
 
-/* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. Their strides become 0, for
- * only the first row's address counts. */
-static int dense_rows(const cuda_plan *plan, int64_t stride[ROLE_COUNT]) {
-    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
-    const int is_forward = plan->main.kernel == CUDA_FORWARD;
-    const role *roles = is_forward ? forward : backward;
-    int dense = 0;
-    for (int i = 0; i < (is_forward ? 2 : 3); i++)
-        if (plan->rows < 2 ||
-            (stride[roles[i]] == plan->cols && !rows_have_jumps(plan, roles[i]))) {
-            dense |= 1 << i;
-            stride[roles[i]] = 0;
-        }
-    return dense;
-}
-
 /* A kernel of the plan for buffers at these addresses: the alignments, and what follows from them.
  */
 static cuda_spec spec_for(const cuda_plan *plan, const cuda_spec *which, void *const *b) {
     static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
-    const bool is_forward = which->kernel == CUDA_FORWARD;
+    const bool is_forward = rows_are_forward(which);
     const role *roles = is_forward ? forward : backward;
     cuda_spec spec = *which;
-    int64_t stride[ROLE_COUNT];
-    memcpy(stride, plan->stride, sizeof stride);
-    if (rows_are_tiled(which))
-        spec.rows.dense = dense_rows(plan, stride);
-    for (int i = 0; i < (is_forward ? 2 : 3); i++)
+    for (int i = 0; i < (is_forward ? 2 : 3); i++) {
+        /* Of rows that follow each other only the first one's address counts. */
+        const int64_t stride = spec.rows.dense >> i & 1 ? 0 : plan->stride[roles[i]];
         spec.access[roles[i]] =
-            access_of(b[roles[i]], stride[roles[i]] | (int64_t)rows_stride_bits(plan, roles[i]),
+            access_of(b[roles[i]], stride | (int64_t)rows_stride_bits(plan, roles[i]),
                       role_bytes(&spec, roles[i]));
+    }
     if (spec.type[ROLE_DSUM] != DTYPE_NONE)
         spec.access[ROLE_DSUM] =
-            access_of(b[ROLE_DSUM], stride[ROLE_DSUM], role_bytes(&spec, ROLE_DSUM));
+            access_of(b[ROLE_DSUM], plan->stride[ROLE_DSUM], role_bytes(&spec, ROLE_DSUM));
     spec.access[ROLE_WEIGHT] =
         access_of(b[ROLE_WEIGHT], plan->places.slice[ROLE_WEIGHT], role_bytes(&spec, ROLE_WEIGHT));
     if (is_forward || spec.type[ROLE_BIAS] != DTYPE_NONE)
         spec.access[ROLE_BIAS] =
             access_of(b[ROLE_BIAS], plan->places.slice[ROLE_BIAS], role_bytes(&spec, ROLE_BIAS));
-    if (cuda_spec_is_cooperative(&spec))
-        return spec;
-    if (is_forward)
-        forward_fit_buffers(plan, &spec);
-    else
-        backward_fit_buffers(&spec);
+    if (!cuda_spec_is_cooperative(&spec))
+        rows_fit_apply(plan, &spec);
     return spec;
 }
 
@@ -118,9 +96,9 @@ static void set_jumps(const cuda_plan *plan, role r, int64_t jump[2]) {
 
 /* A grid of blocks that share the rows, of each slice. */
 static void set_grid(const cuda_plan *plan, cuda_launch *l, int64_t blocks) {
-    const bool sliced = plan->places.slices > 0;
-    l->blocks_x = sliced ? plan->places.slices : blocks;
-    l->blocks_y = sliced ? (unsigned)blocks : 1;
+    const bool sliced = plan->places.slices > 0, last = rows_slices_are_last(&l->spec);
+    l->blocks_x = sliced && !last ? plan->places.slices : blocks;
+    l->blocks_y = !sliced ? 1 : (unsigned)(last ? plan->places.slices : blocks);
 }
 
 row_forward_args rows_forward_arguments(const cuda_plan *plan, void *const b[ROLE_COUNT],
@@ -160,6 +138,8 @@ static void forward_arguments(const cuda_plan *plan, void *const *b, int residen
     const rows_constants *c = &spec->rows;
     int64_t units = rows_units(plan, &l->spec), cluster = spec->cluster, grid = units;
     int64_t at_once = cluster > 1 ? resident_clusters : rows_resident(plan, &l->spec);
+    if (rows_slices_are_last(spec)) /* of a slice */
+        at_once = most_i64(1, at_once / rows_slices(plan));
     /* Short-lived blocks even out what multiprocessors differ in; long-lived ones save starts. */
     if (plan->turns && units >= 2 * plan->turns * at_once)
         grid = (units + plan->turns - 1) / plan->turns;
@@ -297,7 +277,7 @@ static void cooperative_arguments(const cuda_plan *plan, void *const *b, char *w
         groups = resident;
     l->blocks_x = groups * l->spec.cooperating_blocks;
     l->blocks_y = 1;
-    if (l->spec.kernel == CUDA_FORWARD) {
+    if (rows_are_forward(&l->spec)) {
         l->args.forward = rows_forward_arguments(plan, b, plan->rows, groups);
         l->args.forward.mail = (void *)workspace;
     } else {
@@ -314,7 +294,7 @@ void rows_launch_arguments(const cuda_plan *plan, void *const given[ROLE_COUNT],
     buffers_of_kernels(plan, given, buffers);
     if (cuda_spec_is_cooperative(&launches[0].spec))
         cooperative_arguments(plan, buffers, workspace, resident, launches);
-    else if (plan->main.kernel == CUDA_FORWARD)
+    else if (rows_are_forward(&plan->main))
         forward_arguments(plan, buffers, resident, launches);
     else if (plan->main.kernel == CUDA_APPLY)
         long_arguments(plan, buffers, workspace, launches);

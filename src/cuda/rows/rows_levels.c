@@ -6,6 +6,7 @@
 #include "cuda/rows/rows_levels.h"
 
 #include "cuda/common/integers.h"
+#include "cuda/rows/rows_shape.h"
 
 enum { MOST_LEVELS = 3 };
 
@@ -32,15 +33,6 @@ static int slice_axis(const problem *p) {
         if (p->kept[k].affine)
             found = found == -1 ? k : -2;
     return found;
-}
-
-/* Sums of a slice's columns lie behind those of the slice before it. */
-static bool sums_follow(const problem *p, const axis *slices) {
-    static const role sums[] = {ROLE_DWEIGHT, ROLE_DBIAS};
-    for (int i = 0; i < 2; i++)
-        if (has(p, sums[i]) && axis_stride(p, slices, sums[i]) != p->cols)
-            return false;
-    return slices->size <= (1 << 30) / p->cols;
 }
 
 /* ---- Levels ---------------------------------------------------------------------------------- */
@@ -89,7 +81,7 @@ static bool has_plain_statistics(const problem *p, const axis *level, int count)
 bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known) {
     axis level[MOST_LEVELS] = {{0}};
     const int slices = slice_axis(p);
-    if (!has_dense_rows(p) || slices == -2 || (slices >= 0 && !sums_follow(p, &p->kept[slices])))
+    if (!has_dense_rows(p) || slices == -2)
         return false;
     const int count = levels_of(p, slices, level);
     if (count > MOST_LEVELS || !has_plain_statistics(p, level, count))
@@ -123,6 +115,14 @@ bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known) {
     known->kept[0].affine = false;
     known->affine = p->affine / rows_slices(plan);
     return true;
+}
+
+bool rows_sums_follow(const cuda_plan *plan, const problem *p) {
+    static const role sums[] = {ROLE_DWEIGHT, ROLE_DBIAS};
+    for (int i = 0; plan->places.slices && i < 2; i++)
+        if (has(p, sums[i]) && plan->places.slice[sums[i]] != p->cols)
+            return false;
+    return rows_slices(plan) <= (1 << 30) / p->cols;
 }
 
 /* ---- What kernels are told ------------------------------------------------------------------- */
@@ -164,4 +164,16 @@ bool rows_have_jumps(const cuda_plan *plan, role r) {
 uint64_t rows_stride_bits(const cuda_plan *plan, role r) {
     const cuda_row_places *at = &plan->places;
     return (uint64_t)(at->jump[0][r] | at->jump[1][r] | at->slice[r]);
+}
+
+int rows_that_follow(const cuda_plan *plan) {
+    static const role forward[] = {ROLE_X, ROLE_Y}, backward[] = {ROLE_X, ROLE_DY, ROLE_DX};
+    const bool is_forward = rows_are_forward(&plan->main);
+    const role *roles = is_forward ? forward : backward;
+    int follow = 0;
+    for (int i = 0; i < (is_forward ? 2 : 3); i++)
+        if (plan->rows < 2 ||
+            (plan->stride[roles[i]] == plan->cols && !rows_have_jumps(plan, roles[i])))
+            follow |= 1 << i;
+    return follow;
 }

@@ -13,6 +13,10 @@
  */
 bool rows_levels_make(cuda_plan *plan, const problem *p, problem *known);
 
+/* Whether the sums of a slice's columns lie behind those of the slice before it, as one finish of
+ * all of them wants it. */
+bool rows_sums_follow(const cuda_plan *plan, const problem *p);
+
 /* What kernels are told. */
 row_levels rows_levels_arguments(const cuda_plan *plan);
 
@@ -22,6 +26,9 @@ int64_t rows_slice_bytes(const cuda_plan *plan, role r, int bytes);
 
 /* Slices of the plan's rows; 1: they are not cut. */
 int64_t rows_slices(const cuda_plan *plan);
+
+/* Whose rows follow each other without a gap: 1 x, 2 y or dy, 4 dx. */
+int rows_that_follow(const cuda_plan *plan);
 
 /* Whether more than its stride leads from row to row of a tensor. */
 bool rows_have_jumps(const cuda_plan *plan, role r);

@@ -27,7 +27,7 @@ static bool may_pair(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     const rows_constants *c = &spec->rows;
     return (spec->kernel == CUDA_FORWARD || spec->kernel == CUDA_BACKWARD) && spec->cluster == 1 &&
-           plan->cooperative.kernel < 0 && plan->sum.spec.kernel < 0 && !c->groups &&
+           plan->cooperative.kernel < 0 && !plan->sum.problem && !c->groups &&
            c->variant == ROWS_PLAIN && c->threads_per_row <= WARP &&
            c->threads_per_row * c->chunks_per_thread * c->width == c->cols &&
            all_rows(plan) <= MOST_ROWS;
@@ -43,15 +43,6 @@ static bool same_spec(const cuda_spec *a, const cuda_spec *b) {
 static bool fit_alike(const cuda_spec *a, const cuda_spec *b) {
     return !memcmp(a->access, b->access, sizeof a->access) && a->rows.dense == b->rows.dense &&
            (a->kernel == CUDA_FORWARD || same_spec(a, b));
-}
-
-static cuda_spec as_single(const cuda_spec *spec) {
-    cuda_spec single = *spec;
-    if (spec->kernel == CUDA_FORWARD_PAIR)
-        single.kernel = CUDA_FORWARD;
-    else if (spec->kernel == CUDA_BACKWARD_PAIR)
-        single.kernel = CUDA_BACKWARD;
-    return single;
 }
 
 int rows_pair_specs(const cuda_pair *pair, cuda_launch launches[CUDA_MOST_LAUNCHES]) {
@@ -112,7 +103,7 @@ void rows_pair_arguments(const cuda_pair *pair, void *const workspace[2],
     for (int which = 0; which < 2; which++) {
         const cuda_plan *plan = pair->plan[which];
         cuda_launch own[CUDA_MOST_LAUNCHES];
-        own[0].spec = as_single(&launches[0].spec);
+        own[0].spec = launches[0].spec;
         own[1].spec = plan->finish;
         /* Nothing here is launched in clusters: how many of them are resident does not count. */
         cuda_launch_arguments(plan, pair->buffers[which], workspace[which], 1, own);
@@ -120,14 +111,4 @@ void rows_pair_arguments(const cuda_pair *pair, void *const workspace[2],
     }
 }
 
-static unsigned threads(const cuda_spec *spec) {
-    const cuda_spec single = as_single(spec);
-    return rows_threads(&single);
-}
-
-static size_t shared_bytes(const cuda_spec *spec) {
-    const cuda_spec single = as_single(spec);
-    return rows_shared_bytes(&single);
-}
-
-const cuda_family rows_pair_family = {.threads = threads, .shared_bytes = shared_bytes};
+const cuda_family rows_pair_family = {.threads = rows_threads, .shared_bytes = rows_shared_bytes};

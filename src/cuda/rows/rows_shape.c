@@ -4,14 +4,27 @@
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
 
+bool rows_are_forward(const cuda_spec *s) {
+    return s->kernel == CUDA_FORWARD || s->kernel == CUDA_FORWARD_PAIR ||
+           s->kernel == CUDA_MODULATED_FORWARD || s->kernel == CUDA_STAGES_FORWARD;
+}
+
+bool rows_are_backward(const cuda_spec *s) {
+    return s->kernel == CUDA_BACKWARD || s->kernel == CUDA_BACKWARD_PAIR ||
+           s->kernel == CUDA_MODULATED_BACKWARD;
+}
+
+bool rows_slices_are_last(const cuda_spec *s) {
+    return s->kernel == CUDA_MODULATED_FORWARD || s->kernel == CUDA_MODULATED_BACKWARD;
+}
+
 unsigned rows_threads(const cuda_spec *s) {
     const int exchanges = s->cooperating_blocks > 1; /* a warp of its own */
     return WARP * (unsigned)(s->rows.warps + exchanges);
 }
 
 int rows_are_tiled(const cuda_spec *s) {
-    return (s->kernel == CUDA_FORWARD || s->kernel == CUDA_BACKWARD) &&
-           s->rows.variant != ROWS_PLAIN;
+    return (rows_are_forward(s) || rows_are_backward(s)) && s->rows.variant != ROWS_PLAIN;
 }
 
 int64_t rows_plan_groups(const cuda_plan *plan) {
@@ -27,7 +40,7 @@ size_t rows_mail_bytes(const cuda_spec *s) {
     const rows_constants *c = &spec->rows;
     /* Words of an entry and lines of a group, as the kernels have them. */
     int x_bytes = role_bytes(spec, ROLE_X);
-    int is_forward = s->kernel == CUDA_FORWARD, in_double = is_forward && x_bytes == 4;
+    int is_forward = rows_are_forward(s), in_double = is_forward && x_bytes == 4;
     size_t words = in_double ? 6 : 4, lines = is_forward ? 2 : 1;
     return 8 * words * lines * (size_t)spec->cooperating_blocks * (size_t)(2 * c->delay + 2);
 }
@@ -56,14 +69,14 @@ size_t rows_shared_bytes(const cuda_spec *s) {
     size_t tiles = rows_are_tiled(s) ? (size_t)rows_at_a_time(s) * (size_t)c->cols * 2 : 0;
     if (tiles && c->variant == ROWS_IN_RUNS) /* lanes read a run that ends behind the last row */
         tiles = round_up(tiles + 4 * (size_t)run_words(c->cols, c->threads_per_row) + 4);
-    if (tiles && s->kernel == CUDA_FORWARD)
+    if (tiles && rows_are_forward(s))
         return tiles;
-    if (s->kernel == CUDA_FORWARD) {
+    if (rows_are_forward(s)) {
         const bool alone = c->hold == HOLD_IN_SHARED && spec->cooperating_blocks == 1;
         int slots = alone ? 1 : c->hold == READ_AGAIN ? 0 : c->ring_slots;
         return (size_t)slots * (size_t)c->rows * threads * vecs * x;
     }
-    if (s->kernel == CUDA_BACKWARD) {
+    if (rows_are_backward(s)) {
         size_t g = (size_t)c->width * (size_t)role_bytes(spec, ROLE_DY);
         size_t ring = (size_t)c->ring_slots * (size_t)c->rows * vecs * threads * (x + g);
         if (tiles)
@@ -92,7 +105,7 @@ int rows_at_a_time(const cuda_spec *s) {
         return c->warps * (WARP / c->threads_per_row) * c->rows;
     if (spec->cooperating_blocks > 1)
         return 1;
-    return s->kernel == CUDA_BACKWARD ? c->teams : s->kernel == CUDA_FORWARD ? c->rows : 1;
+    return rows_are_backward(s) ? c->teams : rows_are_forward(s) ? c->rows : 1;
 }
 
 int64_t rows_units(const cuda_plan *plan, const cuda_spec *spec) {

@@ -7,6 +7,15 @@
 /* LONG_PIECE of kernels/backward_long.cu. */
 enum { CUDA_LONG_PIECE = 8192 };
 
+/* Whether a kernel cuts rows as the forward of dense rows alone does, or as its backward: stages or
+ * another norm beside it change nothing of what is said here. */
+bool rows_are_forward(const cuda_spec *spec);
+bool rows_are_backward(const cuda_spec *spec);
+
+/* Whether slices of rows are samples, one after the other on a grid's second axis, and not beside
+ * each other on its first: as was faster (docs/notebook/033). */
+bool rows_slices_are_last(const cuda_spec *spec);
+
 /* Whether rows go through shared memory, many in one piece (kernels/row_tiles.cu). */
 int rows_are_tiled(const cuda_spec *spec);
 

@@ -11,6 +11,7 @@
 #include "cuda/common/finish.h"
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
+#include "cuda/rows/rows_fit.h"
 #include "cuda/stages/samples.h"
 #include "cuda/stages/stages_forward.h"
 #include "stages.h"
@@ -138,8 +139,18 @@ static int block_rows(const cuda_spec *spec) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
+static void fit(const cuda_plan *plan, cuda_spec *spec) {
+    (void)plan;
+    spec->rows.ring_slots = 1;
+    for (int i = 0; i < STREAMS; i++) /* asynchronous copies need 4 bytes */
+        if (spec->type[streams[i]] != DTYPE_NONE &&
+            (spec->access[streams[i]] < 4 || spec->rows.width * role_bytes(spec, streams[i]) < 4))
+            spec->rows.ring_slots = 0;
+}
+
 static void size(cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
+    rows_fit_make(plan, fit);
     const int64_t samples = most_i64(1, plan->stages.samples), rows = plan->rows / samples;
     const int64_t resident =
         most_i64(1, (int64_t)plan->limits.multiprocessors * spec->min_blocks / spec->cluster);
@@ -215,7 +226,6 @@ static const char *make(cuda_plan *plan, const problem *p) {
         spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
     if (!make_geometry(&plan->limits, spec, p))
         return "rows so long";
-    plan->stages = (cuda_stages){.dropout_p = p->stages.dropout_p};
     set_levels(plan, p);
     size(plan);
     cuda_plan_finish(plan, p, spec->rows.cols,
@@ -247,11 +257,7 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
                                               (uint64_t)(stages_stride(plan, 0, r) * bytes) |
                                               (uint64_t)(stages_stride(plan, 1, r) * bytes));
     }
-    spec.rows.ring_slots = 1;
-    for (int i = 0; i < STREAMS; i++) /* asynchronous copies need 4 bytes */
-        if (spec.type[streams[i]] != DTYPE_NONE &&
-            (spec.access[streams[i]] < 4 || spec.rows.width * role_bytes(&spec, streams[i]) < 4))
-            spec.rows.ring_slots = 0;
+    rows_fit_apply(plan, &spec);
     return spec;
 }
 
@@ -335,22 +341,22 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
                              void *workspace, int resident,
                              cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)resident; /* no block waits for another */
-    const cuda_stages *stages = &plan->stages;
+    const cuda_stages *at = &plan->stages;
     const cuda_spec *spec = &launches[0].spec;
     const sums s = sums_in(plan, workspace);
-    const double keep = 1 / (1 - stages->dropout_p);
+    const double keep = 1 / (1 - plan->problem->stages.dropout_p);
     cuda_launch *l = &launches[1];
     stages_backward_args *a = &launches[0].args.stages_backward;
     *a = (stages_backward_args){.partial_weight = s.weight,
                                 .partial_bias = s.bias,
                                 .partial_scaled = s.scaled,
-                                .rows = spec->stages.by_sample ? stages->inner_rows : plan->rows,
-                                .inner_rows = stages->inner_rows,
-                                .index_outer = stages->index[0],
-                                .index_inner = stages->index[1],
-                                .dropped = stages_dropped(stages->dropout_p),
+                                .rows = spec->stages.by_sample ? at->inner_rows : plan->rows,
+                                .inner_rows = at->inner_rows,
+                                .index_outer = at->index[0],
+                                .index_inner = at->index[1],
+                                .dropped = stages_dropped(plan->problem->stages.dropout_p),
                                 .keep_factor = keep,
-                                .parts = (uint32_t)stages->parts};
+                                .parts = (uint32_t)at->parts};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = role_bytes(spec, r);
         if (spec->type[r] != DTYPE_NONE && r != ROLE_Y)
@@ -364,7 +370,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     if (wants(plan, ROLE_DWEIGHT) || wants(plan, ROLE_DBIAS))
         l = spec->stages.by_sample
                 ? add_finish(l, s.sample_weight, s.sample_bias, buffers[ROLE_DWEIGHT],
-                             buffers[ROLE_DBIAS], stages->samples)
+                             buffers[ROLE_DBIAS], at->samples)
                 : add_finish(l, s.weight, s.bias, buffers[ROLE_DWEIGHT], buffers[ROLE_DBIAS],
                              plan->partials);
     if (wants(plan, ROLE_DCOLUMN_SCALE))

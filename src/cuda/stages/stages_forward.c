@@ -13,6 +13,7 @@
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
 #include "cuda/rows/rows_early.h"
+#include "cuda/rows/rows_fit.h"
 #include "cuda/rows/rows_forward.h"
 #include "cuda/rows/rows_shape.h"
 #include "stages.h"
@@ -92,6 +93,26 @@ void stages_set_constants(cuda_spec *spec, const problem *p) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
+/* What the norm reads has no memory of its own: it is in registers, or shared memory. */
+static void fit(const cuda_plan *plan, cuda_spec *spec) {
+    rows_constants *c = &spec->rows;
+    spec->access[ROLE_X] = 16;
+    forward_fit(plan, spec);
+    if (spec->stages.gate_in_shared && spec->access[ROLE_GATE] < 4) {
+        spec->stages.gate_in_shared = 0;
+        stages_set_blocks(&plan->limits, spec);
+    }
+    if (c->early > EARLY_IN_REGISTERS &&
+        (!rows_early_can_be_brought(spec) || c->hold != HOLD_IN_REGISTERS))
+        c->early = 0;
+    if (c->early && !plan->main.rows.early)
+        spec->min_blocks = 1;
+}
+
+static void stages_forward_plan_size(cuda_plan *plan) {
+    rows_fit_make(plan, fit);
+}
+
 static const char *stages_forward_plan_make(cuda_plan *plan, const problem *p) {
     if (!problem_has_stages(p) || p->pass != PLANISH_FORWARD)
         return "this pass";
@@ -101,6 +122,7 @@ static const char *stages_forward_plan_make(cuda_plan *plan, const problem *p) {
     rows_constants *c = &spec->rows;
     stages_constants *s = &spec->stages;
     stages_set_constants(spec, p);
+    spec->kernel = CUDA_STAGES_FORWARD;
     spec->real_double = problem_is_double(p);
     spec->cooperating_blocks = 1;
     spec->type[ROLE_BRANCH] = p->dtypes[ROLE_X];
@@ -108,8 +130,6 @@ static const char *stages_forward_plan_make(cuda_plan *plan, const problem *p) {
     if (!s->want_y)
         spec->type[ROLE_Y] = p->dtypes[ROLE_X];
     c->cols = (int)p->cols;
-    /* The geometry is that of a kernel of plain rows. */
-    spec->kernel = CUDA_FORWARD;
     forward_geometry(plan, c->cols, dtype_bytes((dtype)spec->type[ROLE_X]), spec->real_double,
                      &plan->limits);
     c->ring_slots = c->delay = c->early = 0;
@@ -119,15 +139,9 @@ static const char *stages_forward_plan_make(cuda_plan *plan, const problem *p) {
     s->scale_block = has(p, ROLE_Y_SCALES) ? (int)least_i64(p->stages.block, p->cols) : 0;
     stages_set_blocks(&plan->limits, spec);
     c->early = stages_early(&plan->limits, spec);
-    spec->kernel = CUDA_STAGES_FORWARD;
     s->two_levels = p->kept_count == 2;
     s->index_aligned = index_alignment(p);
-    plan->stages = (cuda_stages){.inner_rows = p->kept[p->kept_count - 1].size,
-                                 .dropout_p = p->stages.dropout_p,
-                                 .block = p->stages.block,
-                                 .scale_stride = p->stages.scale_stride,
-                                 .scale_least = p->stages.scale_least,
-                                 .scale_most = p->stages.scale_most};
+    plan->stages = (cuda_stages){.inner_rows = p->kept[p->kept_count - 1].size};
     for (int k = 0; k < p->kept_count; k++) {
         const int level = k + 2 - p->kept_count; /* the inner one is 1 */
         plan->stages.index[level] = axis_index_step(p, &p->kept[k]);
@@ -140,23 +154,18 @@ static const char *stages_forward_plan_make(cuda_plan *plan, const problem *p) {
         if (stages_is_of_columns(r) && p->cols > 1 && reduced_stride(p, 0, r) == 0)
             role_words_add(&s->alike, r);
     }
+    stages_forward_plan_size(plan);
     return NULL;
 }
 
-static void stages_forward_plan_size(cuda_plan *plan) {
-    (void)plan;
-}
-
 static int stages_forward_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    cuda_spec counted = plan->main; /* as rows_at_a_time knows it */
-    const rows_constants *c = &counted.rows;
-    counted.kernel = CUDA_FORWARD;
+    const cuda_spec *spec = &plan->main;
+    const rows_constants *c = &spec->rows;
     return snprintf(text, bytes,
                     "cuda stages forward %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d",
                     (long long)plan->rows, (long long)plan->cols, c->threads_per_row,
-                    c->chunks_per_thread, c->width, rows_at_a_time(&counted), c->warps,
-                    counted.cluster);
+                    c->chunks_per_thread, c->width, rows_at_a_time(spec), c->warps, spec->cluster);
 }
 
 /* ---- Launches -------------------------------------------------------------------------------- */
@@ -177,19 +186,7 @@ static cuda_spec spec_for(const cuda_plan *plan, void *const *b) {
                                               (uint64_t)(stages_stride(plan, 0, outside) * bytes) |
                                               (uint64_t)(stages_stride(plan, 1, outside) * bytes));
     }
-    spec.kernel = CUDA_FORWARD;
-    forward_fit_buffers(plan, &spec);
-    if (spec.stages.gate_in_shared && spec.access[ROLE_GATE] < 4) {
-        spec.stages.gate_in_shared = 0;
-        stages_set_blocks(&plan->limits, &spec);
-    }
-    spec.rows.dense = 0;
-    if (spec.rows.early > EARLY_IN_REGISTERS &&
-        (!rows_early_can_be_brought(&spec) || spec.rows.hold != HOLD_IN_REGISTERS))
-        spec.rows.early = 0;
-    if (spec.rows.early && !plan->main.rows.early)
-        spec.min_blocks = 1;
-    spec.kernel = CUDA_STAGES_FORWARD;
+    rows_fit_apply(plan, &spec);
     return spec;
 }
 
@@ -211,32 +208,31 @@ static void stages_forward_launch_arguments(const cuda_plan *plan, void *const b
                                             cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)workspace;
     (void)resident;
-    const cuda_stages *stages = &plan->stages;
+    const cuda_stages *at = &plan->stages;
+    const stages *s = &plan->problem->stages;
     const int clears = launches[0].spec.kernel == CUDA_STAGES_CLEAR;
     cuda_launch *l = &launches[clears];
-    cuda_spec counted = l->spec; /* as rows_units knows it */
-    counted.kernel = CUDA_FORWARD;
-    const int64_t units = rows_units(plan, &counted), cluster = l->spec.cluster;
+    const int64_t units = rows_units(plan, &l->spec), cluster = l->spec.cluster;
     int64_t grid = least_i64(units, MOST_GRID_X / cluster);
     if (clears) /* few blocks, each with a maximum of its own */
         grid = least_i64(grid, 4 * rows_resident(plan, &l->spec));
     l->blocks_x = grid * cluster;
     l->blocks_y = 1;
     stages_forward_args *a = &l->args.stages_forward;
-    *a = (stages_forward_args){.rows = plan->rows,
-                               .row_turn = grid * rows_at_a_time(&counted),
-                               .inner_rows = stages->inner_rows,
-                               .index_outer = stages->index[0],
-                               .index_inner = stages->index[1],
-                               .scale_stride =
-                                   stages->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
-                               .dropped = stages_dropped(stages->dropout_p),
-                               .eps = plan->eps,
-                               .keep_factor = 1 / (1 - stages->dropout_p),
-                               .eps_rounded = (float)plan->eps,
-                               .scale_least = (float)stages->scale_least,
-                               .scale_most = (float)stages->scale_most,
-                               .eps_is_small = plan->eps < 1e-30};
+    *a =
+        (stages_forward_args){.rows = plan->rows,
+                              .row_turn = grid * rows_at_a_time(&l->spec),
+                              .inner_rows = at->inner_rows,
+                              .index_outer = at->index[0],
+                              .index_inner = at->index[1],
+                              .scale_stride = s->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                              .dropped = stages_dropped(s->dropout_p),
+                              .eps = plan->eps,
+                              .keep_factor = 1 / (1 - s->dropout_p),
+                              .eps_rounded = (float)plan->eps,
+                              .scale_least = (float)s->scale_least,
+                              .scale_most = (float)s->scale_most,
+                              .eps_is_small = plan->eps < 1e-30};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const role outside = role_outside(r);
         const int64_t bytes = role_bytes(&l->spec, r);

@@ -37,11 +37,6 @@ static const char *stages_general_plan_make(cuda_plan *plan, const problem *p) {
     spec->general = (general_constants){.warps = WARPS};
     spec->general.lanes = p->cols < t->short_row || !dense ? ACROSS : 1;
     spec->general.slices = WARP * WARPS / spec->general.lanes;
-    plan->stages = (cuda_stages){.dropout_p = p->stages.dropout_p,
-                                 .block = has(p, ROLE_Y_SCALES) ? p->stages.block : p->cols,
-                                 .scale_stride = p->stages.scale_stride,
-                                 .scale_least = p->stages.scale_least,
-                                 .scale_most = p->stages.scale_most};
     return NULL;
 }
 
@@ -85,23 +80,24 @@ static void stages_general_launch_arguments(const cuda_plan *plan, void *const b
                                             cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)workspace;
     (void)resident;
-    const cuda_stages *stages = &plan->stages;
+    const stages *s = &plan->problem->stages;
+    const int64_t block = has(plan->problem, ROLE_Y_SCALES) ? s->block : plan->cols;
     const int clears = launches[0].spec.kernel == CUDA_STAGES_GENERAL_CLEAR;
     cuda_launch *l = &launches[clears];
     stages_general_args *a = &l->args.stages_general;
-    *a = (stages_general_args){.rng = buffers[ROLE_RNG],
-                               .y_scale = buffers[ROLE_Y_SCALE],
-                               .amax = buffers[ROLE_AMAX],
-                               .outer_size = plan->rows,
-                               .inner_size = plan->cols,
-                               .block = stages->block > 0 ? stages->block : 1,
-                               .scale_stride =
-                                   stages->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
-                               .dropped = stages_dropped(stages->dropout_p),
-                               .eps = plan->eps,
-                               .keep_factor = 1 / (1 - stages->dropout_p),
-                               .scale_least = (float)stages->scale_least,
-                               .scale_most = (float)stages->scale_most};
+    *a =
+        (stages_general_args){.rng = buffers[ROLE_RNG],
+                              .y_scale = buffers[ROLE_Y_SCALE],
+                              .amax = buffers[ROLE_AMAX],
+                              .outer_size = plan->rows,
+                              .inner_size = plan->cols,
+                              .block = most_i64(1, block),
+                              .scale_stride = s->scale_stride * role_bytes(&l->spec, ROLE_Y_SCALES),
+                              .dropped = stages_dropped(s->dropout_p),
+                              .eps = plan->eps,
+                              .keep_factor = 1 / (1 - s->dropout_p),
+                              .scale_least = (float)s->scale_least,
+                              .scale_most = (float)s->scale_most};
     for (int i = 0; i < STAGES_GENERAL_INDEX; i++)
         a->data[i] = buffers[roles[i]];
     set_axes(plan, a);

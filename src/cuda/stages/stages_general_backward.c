@@ -64,7 +64,6 @@ static const char *make(cuda_plan *plan, const problem *p) {
     c->gate = !has(p, ROLE_GATE) ? 0 : p->stages.gate == PLANISH_GATE_AFTER ? 1 : 2;
     c->drops = p->stages.dropout_p > 0;
     c->single = !problem_is_double(p);
-    plan->stages.dropout_p = p->stages.dropout_p;
     cuda_axes axes;
     cuda_axes_by(&axes, p, ROLE_X);
     plan->axis_count = axes.count;
@@ -157,8 +156,8 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
             a->data[r] = buffers[known[r]];
         a->data[STAGES_GENERAL_ROW] = workspace;
         a->rng = buffers[ROLE_RNG];
-        a->drop_below = stages_dropped(plan->stages.dropout_p);
-        a->kept = 1 / (1 - plan->stages.dropout_p);
+        a->drop_below = stages_dropped(plan->problem->stages.dropout_p);
+        a->kept = 1 / (1 - plan->problem->stages.dropout_p);
         if (spec->stages_back.single)
             a->kept = (float)a->kept;
         a->outer_size = size_of(&axes, spec, true);

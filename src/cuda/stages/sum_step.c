@@ -35,6 +35,10 @@ static int64_t size_of_stride(int64_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
+static int64_t elements_of(const cuda_sum *sum) {
+    return sum->problem->rows * sum->problem->cols;
+}
+
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
 /* Adds an axis to a list that is sorted by the strides of s, the smallest last. */
@@ -124,8 +128,6 @@ static void describe(cuda_sum *sum, const problem *p) {
     spec->real_double = problem_is_double(p);
     spec->cluster = spec->cooperating_blocks = spec->min_blocks = 1;
     spec->stages.dropout = p->stages.dropout_p > 0;
-    sum->elements = p->rows * p->cols;
-    sum->dropout_p = p->stages.dropout_p;
 }
 
 /* Its axes, by the strides of s, the smallest last; returns how many. */
@@ -163,7 +165,7 @@ static void cut(cuda_sum *sum, const problem *p) {
     c->width = width_of(spec, inner);
     c->warps = WARPS;
     c->chunks = least(4, most(1, THREAD_BYTES / (c->width * role_bytes(spec, ROLE_X))));
-    c->narrow = sum->elements < (int64_t)1 << 31;
+    c->narrow = elements_of(sum) < (int64_t)1 << 31;
     spec->stages.index_aligned = index_alignment(axes, c->axes, c->width);
     for (int t = 0; t < SUM_TENSORS; t++)
         if (is_scale(t) && inner->stride[t] == 0)
@@ -172,7 +174,7 @@ static void cut(cuda_sum *sum, const problem *p) {
 
 /* The workspace begins with what the two kernels share. */
 static void add_room(cuda_plan *plan, dtype type) {
-    const size_t bytes = (size_t)plan->sum.elements * (size_t)dtype_bytes(type);
+    const size_t bytes = (size_t)elements_of(&plan->sum) * (size_t)dtype_bytes(type);
     plan->sum.place = ROLE_COUNT;
     plan->sum.room = (bytes + ROOM_ALIGNMENT - 1) & ~(size_t)(ROOM_ALIGNMENT - 1);
     plan->workspace_bytes += plan->sum.room;
@@ -181,7 +183,7 @@ static void add_room(cuda_plan *plan, dtype type) {
 void sum_step_plan(cuda_plan *plan, const problem *p) {
     cuda_sum *sum = &plan->sum;
     const sum_place place = stages_sum_place(p);
-    memset(sum, 0, sizeof *sum);
+    *sum = (cuda_sum){.problem = p};
     describe(sum, p);
     sum->spec.type[ROLE_SUM] = p->stages.sum;
     cut(sum, p);
@@ -192,8 +194,7 @@ void sum_step_plan(cuda_plan *plan, const problem *p) {
 
 void sum_step_plan_dsum(cuda_plan *plan, const problem *p, dtype made) {
     cuda_sum *sum = &plan->sum;
-    memset(sum, 0, sizeof *sum);
-    sum->is_last = true;
+    *sum = (cuda_sum){.problem = p, .is_last = true};
     describe(sum, p);
     sum->spec.type[ROLE_X] = made;
     cut(sum, p);
@@ -213,11 +214,10 @@ static void *data_of(const cuda_sum *sum, void *const buffers[ROLE_COUNT], void 
     return t == (sum->is_last ? OF_X : OF_SUM) ? shared : buffers[role_of(sum, t)];
 }
 
-void *sum_step_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
-                       void *of_norm[ROLE_COUNT]) {
+void *sum_step_share(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+                     void *of_norm[ROLE_COUNT]) {
     const cuda_sum *sum = &plan->sum;
     void *const shared = sum->place == ROLE_COUNT ? workspace : buffers[sum->place];
-    memcpy(of_norm, buffers, ROLE_COUNT * sizeof *of_norm);
     of_norm[sum->is_last ? ROLE_DX : ROLE_X] = shared;
     return shared;
 }
@@ -225,7 +225,7 @@ void *sum_step_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT], v
 cuda_spec sum_step_spec(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared) {
     cuda_spec spec = plan->sum.spec;
     sum_axis axes[SUM_AXES];
-    sum_axes(&plan->sum, plan->problem, axes);
+    sum_axes(&plan->sum, plan->sum.problem, axes);
     for (role r = 0; r < ROLE_COUNT; r++)
         spec.access[r] = 16;
     for (int t = 0; t < SUM_TENSORS; t++) {
@@ -243,13 +243,13 @@ void sum_step_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT], 
     const sum_constants *c = &sum->spec.sum;
     sum_args *a = &l->args.sum;
     *a = (sum_args){.rng = buffers[ROLE_RNG],
-                    .elements = sum->elements,
-                    .dropped = stages_dropped(sum->dropout_p),
-                    .keep_factor = 1 / (1 - sum->dropout_p)};
+                    .elements = elements_of(sum),
+                    .dropped = stages_dropped(sum->problem->stages.dropout_p),
+                    .keep_factor = 1 / (1 - sum->problem->stages.dropout_p)};
     for (int t = 0; t < SUM_TENSORS; t++)
         a->data[t] = data_of(sum, buffers, shared, t);
-    sum_axes(sum, plan->problem, a->axis);
-    l->blocks_x = ceil_div_i64(sum->elements, (int64_t)c->width * c->chunks * WARP * c->warps);
+    sum_axes(sum, sum->problem, a->axis);
+    l->blocks_x = ceil_div_i64(elements_of(sum), (int64_t)c->width * c->chunks * WARP * c->warps);
     l->blocks_y = 1;
 }
 

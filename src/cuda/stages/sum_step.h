@@ -4,25 +4,25 @@
  * backward it adds dsum to what they made. So the two have the bits of the steps one after the
  * other. Pure.
  */
-#ifndef PLANISH_CUDA_STAGES_SUM_H
-#define PLANISH_CUDA_STAGES_SUM_H
+#ifndef PLANISH_CUDA_SUM_STEP_H
+#define PLANISH_CUDA_SUM_STEP_H
 
 #include "cuda/families.h"
 
 extern const cuda_family stages_sum_family;
 
-/* Adds it to a plan of the norm of s (stages_norm_of_sum), which becomes one of p; or to one of the
- * plain backward (stages_norm_before_dsum), whose dx is of dtype `made`. */
+/* Adds the step of p to a plan of the norm: STEP_MAKE_SUM before it, or STEP_ADD_DSUM behind it,
+ * whose dx is of dtype `made`. */
 void sum_step_plan(cuda_plan *plan, const problem *p);
 void sum_step_plan_dsum(cuda_plan *plan, const problem *p, dtype made);
 
 /* Writes what it is, closed by a semicolon; returns its whole length. */
 int sum_step_describe(const cuda_plan *plan, char *text, size_t bytes);
 
-/* The buffers of the norm, and what both kernels share, which is returned; workspace NULL: only
- * their alignment counts. */
-void *sum_step_buffers(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
-                       void *of_norm[ROLE_COUNT]);
+/* Gives the norm's buffers what both steps share, which is returned; workspace NULL: only its
+ * alignment counts. */
+void *sum_step_share(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *workspace,
+                     void *of_norm[ROLE_COUNT]);
 
 /* The kernel for these addresses, and its launch. */
 cuda_spec sum_step_spec(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared);

@@ -120,11 +120,11 @@ static void share_rows(cuda_plan *plan) {
     cuda_family_of(plan)->plan_size(plan);
 }
 
-planish_status emulated_plan(cuda_plan *plan, problem *p, const planish_norm *op, planish_pass pass,
-                             const planish_tensors *tensors, message error) {
-    planish_status status = problem_make(p, op, pass, tensors, error);
+planish_status emulated_plan(cuda_plan *plan, emulated_problem *p, const planish_norm *op,
+                             planish_pass pass, const planish_tensors *tensors, message error) {
+    planish_status status = problem_make(&p->problem, op, pass, tensors, error);
     if (!status)
-        cuda_plan_make(plan, p, &limits);
+        cuda_plan_make(plan, &p->steps, &p->problem, &p->norm, &limits);
     if (!status && without_clusters && plan->main.kernel == CUDA_STRIPS)
         share_without_clusters(plan);
     if (!status && sharing_of_rows.group)
@@ -177,7 +177,7 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
     const message error = {exec->message, exec->message_bytes};
     void *buffers[ROLE_COUNT];
     emulated_buffers(tensors, buffers);
-    problem p;
+    emulated_problem p;
     cuda_plan plan;
     planish_status status = emulated_plan(&plan, &p, op, pass, tensors, error);
     if (status)
@@ -188,7 +188,7 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
         return PLANISH_OK;
     /* As the driver answers for clusters, with multiprocessors in groups of 16 or so. */
     const cuda_spec *first =
-        &launches[plan.sum.spec.kernel >= 0 && !plan.sum.is_last].spec; /* of the norm */
+        &launches[plan.sum.problem && !plan.sum.is_last].spec; /* of the norm */
     int cluster = cuda_spec_cluster(first);
     int held = limits.multiprocessors / cluster;
     if (cuda_spec_is_cooperative(first))
@@ -205,7 +205,7 @@ planish_status planish_norm_run(const planish_norm *op, planish_pass pass,
 planish_status planish_norm_workspace_bytes(const planish_norm *op, planish_pass pass,
                                             const planish_tensors *tensors, size_t *bytes,
                                             const planish_exec *exec) {
-    problem p;
+    emulated_problem p;
     cuda_plan plan;
     planish_status status =
         emulated_plan(&plan, &p, op, pass, tensors, (message){exec->message, exec->message_bytes});

@@ -34,8 +34,12 @@ void name_missing_variants(bool alone, bool stages);
 
 /* What the entries of the library are made of: a plan for this device, where each tensor of a run
  * is, and a launch, which is written down or run. */
-planish_status emulated_plan(cuda_plan *plan, problem *p, const planish_norm *op, planish_pass pass,
-                             const planish_tensors *tensors, message error);
+typedef struct emulated_problem {
+    steps steps;
+    problem problem, norm;
+} emulated_problem;
+planish_status emulated_plan(cuda_plan *plan, emulated_problem *p, const planish_norm *op,
+                             planish_pass pass, const planish_tensors *tensors, message error);
 void emulated_buffers(const planish_tensors *tensors, void *buffers[ROLE_COUNT]);
 planish_status emulated_queue(const cuda_launch *l, message error);
 

@@ -11,7 +11,7 @@
 enum { ALIGNMENT = 256 };
 
 typedef struct two {
-    problem problem[2];
+    emulated_problem problem[2];
     cuda_plan plan[2];
     size_t second_at; /* in the workspace */
 } two;
