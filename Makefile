@@ -99,15 +99,25 @@ $(DONE)/test-tools: $(DONE)/torch
 	$(PIP) nvidia-cuda-nvrtc || echo "no NVRTC: what compiles GPU kernels is skipped"
 	@touch $@
 
+# JAX has an environment of its own, in which there is no torch.
+JAX := .venv/jax/bin/python
+$(DONE)/jax: $(DONE)/venv
+	@echo "==> JAX, in an environment of its own"
+	$(PYTHON) -m venv .venv/jax
+	$(JAX) -m pip --disable-pip-version-check install --progress-bar on jax==0.10.2 flax==0.12.8 flatbuffers numpy pytest
+	@touch $@
+
 # The C tests are linked with the objects that the wheel was made of.
-test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers $(DONE)/models
+test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers $(DONE)/models $(DONE)/jax
 	@echo "==> C tests, then Python tests"
 	@$(BIN)/meson configure build/release -Dtests=true
 	@$(BIN)/meson compile -C build/release -j $(JOBS)
 	@failed=0; \
 	$(BIN)/meson test -C build/release --print-errorlogs --num-processes $(JOBS) \
 	    --timeout-multiplier 4 || failed=1; \
-	cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile . || failed=1; \
+	(cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --ignore=jax .) || failed=1; \
+	(cd tests/jax && PYTHONPATH=$(CURDIR)/python PLANISH_LIBRARY=$(CURDIR)/build/release/libplanish.so \
+	    $(CURDIR)/$(JAX) -m pytest -q .) || failed=1; \
 	exit $$failed
 
 # Every case of every table, some of which take hours: ARGS=--table=NAME, ARGS=--share=K for parts.

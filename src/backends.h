@@ -28,6 +28,9 @@ typedef struct backend {
     /* Runs the steps in exec's workspace. All arguments are checked. */
     planish_status (*run)(const void *plan, const steps *s, void *const buffers[ROLE_COUNT],
                           const planish_exec *exec);
+    /* What a run would have to find, compile and load first; NULL: nothing. */
+    planish_status (*load)(const void *plan, void *const buffers[ROLE_COUNT],
+                           const planish_exec *exec);
     /* Two of one device, each in a workspace of its own; NULL: one after the other will do. */
     planish_status (*run_pair)(const void *const plans[2], void *const *const buffers[2],
                                void *const workspace[2], const planish_exec *exec);

@@ -27,7 +27,8 @@ static planish_status run_plan(const planish_plan *plan, void *const buffers[ROL
     planish_status status = buffers_check(&plan->problem, buffers, exec->apart, error);
     if (status)
         return status;
-    status = plan_check_workspace(plan->workspace_bytes, plan->backend, exec);
+    if (!exec->load_only)
+        status = plan_check_workspace(plan->workspace_bytes, plan->backend, exec);
     return status ? status : plan_run(plan, buffers, exec);
 }
 

@@ -69,6 +69,9 @@ static planish_status run_plans(const planish_plan *const plan[2], void *const *
     const backend *backend = plan[0]->backend;
     heard h;
     for (int i = 0; i < 2; i++) {
+        if (exec->load_only)
+            return fail(error, PLANISH_ERROR_ARGUMENT,
+                        "exec->load_only is not 0; wanted 0 for two norms at once");
         const planish_status status =
             buffers_check(&plan[i]->problem, buffers[i], exec->apart, heard_message(&h));
         if (status)

@@ -49,7 +49,10 @@ void plan_keep(planish_plan *kept, const planish_plan *plan) {
 
 planish_status plan_run(const planish_plan *plan, void *const buffers[ROLE_COUNT],
                         const planish_exec *exec) {
-    return plan->backend->run(plan->own, &plan->steps, buffers, exec);
+    const backend *b = plan->backend;
+    if (exec->load_only)
+        return b->load ? b->load(plan->own, buffers, exec) : PLANISH_OK;
+    return b->run(plan->own, &plan->steps, buffers, exec);
 }
 
 planish_status plan_check_workspace(size_t bytes, const backend *backend,

@@ -108,6 +108,10 @@ void cuda_plan_rebind(cuda_plan *plan, const steps *s);
 planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *stream,
                              void *workspace, message error);
 
+/* Finds, compiles and loads the kernels that a run on such buffers launches. */
+planish_status cuda_plan_load(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                              message error);
+
 /*
  * Queues two plans of one device, which know nothing of each other's tensors: where one launch does
  * for both (rows/rows_pair.h) as one, else one after the other, the first's kernels first. Each has

@@ -40,6 +40,11 @@ static planish_status run(const void *plan, const steps *s, void *const buffers[
     return cuda_plan_run(plan, buffers, exec->stream, exec->workspace, message_of(exec));
 }
 
+static planish_status load(const void *plan, void *const buffers[ROLE_COUNT],
+                           const planish_exec *exec) {
+    return cuda_plan_load(plan, buffers, message_of(exec));
+}
+
 static planish_status run_pair(const void *const plans[2], void *const *const buffers[2],
                                void *const workspace[2], const planish_exec *exec) {
     const cuda_plan *const both[2] = {plans[0], plans[1]};
@@ -65,6 +70,7 @@ const backend cuda_backend = {
     .plan = plan_steps,
     .rebind = rebind,
     .run = run,
+    .load = load,
     .run_pair = run_pair,
     .is_general = is_general,
     .why_general = why_general,

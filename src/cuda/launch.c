@@ -131,6 +131,7 @@ typedef struct launch {
     const cuda_plan *plan;
     CUstream stream;
     unsigned long long context;
+    bool loads_only;
     message error;
 } launch;
 
@@ -286,6 +287,18 @@ static planish_status run_pair_held(const launch *l, const cuda_pair *pair,
     return status ? status : run_held(&second, pair->buffers[1], workspace[1]);
 }
 
+/* The same of what run_held falls back on, too. */
+static planish_status load_held(const launch *l, void *const *buffers) {
+    const planish_status status = load_all(l, buffers);
+    if (status || l->plan->cooperative.kernel < 0)
+        return status;
+    cuda_plan plain = *l->plan;
+    launch again = *l;
+    plain.cooperative.kernel = -1;
+    again.plan = &plain;
+    return load_all(&again, buffers);
+}
+
 /* `pair` NULL: l->plan alone, of these buffers. */
 static planish_status run_inside(launch *l, void *const *buffers, const cuda_pair *pair,
                                  void *const *workspace) {
@@ -294,7 +307,9 @@ static planish_status run_inside(launch *l, void *const *buffers, const cuda_pai
     if (status)
         return status;
     status = enter(l->driver, l->plan->limits.device, &l->context, &pushed, l->error);
-    if (!status)
+    if (!status && l->loads_only)
+        status = load_held(l, buffers);
+    else if (!status)
         status = pair ? run_pair_held(l, pair, workspace) : run_held(l, buffers, workspace[0]);
     if (pushed) {
         CUcontext popped;
@@ -307,6 +322,12 @@ planish_status cuda_plan_run(const cuda_plan *plan, void *const buffers[ROLE_COU
                              void *workspace, message error) {
     launch l = {.plan = plan, .stream = stream, .error = error};
     return run_inside(&l, buffers, NULL, &workspace);
+}
+
+planish_status cuda_plan_load(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
+                              message error) {
+    launch l = {.plan = plan, .loads_only = true, .error = error};
+    return run_inside(&l, buffers, NULL, NULL);
 }
 
 planish_status cuda_plan_run_pair(const cuda_plan *const plans[2], void *const *const buffers[2],

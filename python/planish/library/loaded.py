@@ -136,6 +136,29 @@ class Library:
                 f"planish: {path} has version {self.version}, this package wants {_WANTED_VERSION}"
             )
 
+    @property
+    def functions(self) -> ctypes.CDLL:
+        """The library's functions as they are, for bindings that hand their addresses on."""
+        return self._dll
+
+    def workspace_bytes(self, norm: structs.Norm, direction: int, tensors: structs.Tensors) -> int:
+        """What such a pass needs (planish_norm_workspace_bytes); 0 where its device is not there.
+        ValueError where it is no norm."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        how = structs.Exec(
+            struct_size=ctypes.sizeof(structs.Exec),
+            message=ctypes.addressof(text),
+            message_bytes=len(text),
+        )
+        size = ctypes.c_size_t()
+        status = self._dll.planish_norm_workspace_bytes(
+            ctypes.byref(norm), direction, ctypes.byref(tensors), ctypes.byref(size),
+            ctypes.byref(how),
+        )  # fmt: skip
+        if status not in (0, ERROR_UNAVAILABLE):
+            raise ValueError(f"planish: {text.value.decode(errors='replace')}")
+        return size.value
+
     def cpu_tier(self) -> str:
         """The instruction set in use: portable, avx2, avx512, avx512bf16 or neon."""
         tier: bytes = self._dll.planish_cpu_tier()

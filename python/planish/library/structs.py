@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 __all__ = [
-    *("Buffers", "DLDataType", "DLDevice", "DLTensor", "Gpu", "Norm", "Tensors"),
+    *("Buffers", "DLDataType", "DLDevice", "DLTensor", "Exec", "Gpu", "Norm", "Tensors"),
     *("dtype_of", "name_fields"),
 ]
 
@@ -66,6 +66,22 @@ class Norm(ctypes.Structure):
         ("scale_least", ctypes.c_double),
         ("scale_most", ctypes.c_double),
         ("momentum", ctypes.c_double),
+    )
+
+
+class Exec(ctypes.Structure):
+    """planish_exec."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("parallel_for", ctypes.c_void_p),
+        ("parallel_context", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_size_t),
+        ("message", ctypes.c_void_p),
+        ("message_bytes", ctypes.c_size_t),
+        ("apart", ctypes.c_int),
     )
 
 

@@ -1,0 +1,112 @@
+"""The norm as a function of arrays by role that JAX differentiates, to any order.
+
+The first derivative is planish's backward. That of the backward is taken of its formula.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+
+import jax
+from planish.jax import formulas, targets
+from planish.jax.calls import Call, compute_dtype
+from planish.jax.passes import run
+
+__all__ = ["Arrays", "norm"]
+
+Arrays = dict[str, Any]
+#: What x is multiplied by before the sum.
+_FACTORS = ("row_scale", "column_scale", "rng")
+
+
+def _made(call: Call, given: Arrays) -> list[tuple[str, Any]]:
+    made = [("y", call.y_dtype), ("sum", call.sum_dtype), ("q", call.q_dtype)]
+    made = [(name, dtype) for name, dtype in made if dtype is not None]
+    if call.q_dtype is not None and "y_scale" not in given:
+        made.append(("y_scales", jnp.dtype("float32")))
+    if call.saves:
+        wide = compute_dtype(list(given.values()))
+        made += [("rstd", wide)] if call.rms else [("mean", wide), ("rstd", wide)]
+    return made
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def norm(call: Call, given: Arrays) -> Arrays:
+    """The forward: y and, where the call has a dtype for it, sum or q, by role."""
+    return run(call, targets.FORWARD, given, _made(call, given))
+
+
+def _save(call: Call, given: Arrays) -> tuple[Arrays, tuple[Arrays, Arrays]]:
+    """With the statistics. Where s is not x itself it is a result, sum."""
+    found = norm(replace(call, saves=True), given)
+    results = found if call.saves else {name: found[name] for name, _ in _made(call, given)}
+    return results, (given, found)
+
+
+def _wanted(call: Call, given: Arrays) -> dict[str, Any]:
+    """The gradients that planish makes, and their dtypes; what is dropped of these XLA drops."""
+    wanted = {"dx": given["x"].dtype}
+    if "residual" in given and (
+        any(name in given for name in _FACTORS) or given["residual"].dtype != given["x"].dtype
+    ):
+        wanted["dresidual"] = given["residual"].dtype
+    for name in ("weight", "bias", "scale", "shift", "gate", "column_scale"):
+        if name in given:
+            wanted[f"d{name}"] = given[name].dtype
+    return wanted
+
+
+def _pull(call: Call, saved: tuple[Arrays, Arrays], cotangents: Arrays) -> tuple[Arrays]:
+    given, found = saved
+    reads_bias = call.activation or any(name in given for name in ("scale", "shift", "gate"))
+    kept = {name: array for name, array in given.items() if name not in ("x", "residual", "bias")}
+    kept |= {name: found[name] for name in ("mean", "rstd") if name in found}
+    kept["x"] = found.get("sum", given["x"])
+    kept["dy"] = cotangents["y"]
+    if "bias" in given and reads_bias:
+        kept["bias"] = given["bias"]
+    if "sum" in cotangents:
+        kept["dsum"] = cotangents["sum"]
+    if "column_scale" in given:
+        kept["branch"] = given["x"]
+    wanted = tuple(sorted(_wanted(call, given).items()))
+    gradients = _backward(call, wanted, kept)
+    return ({name: _gradient(name, given, gradients) for name in given},)
+
+
+def _gradient(name: str, given: Arrays, gradients: Arrays) -> Any:
+    if name == "residual" and "dresidual" not in gradients:
+        return gradients["dx"]
+    return gradients.get(f"d{name}")  # None: a seed, or row_scale, which stop_gradient went over
+
+
+norm.defvjp(_save, _pull)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _backward(call: Call, made: tuple[tuple[str, Any], ...], given: Arrays) -> Arrays:
+    return run(call, targets.BACKWARD, given, made)
+
+
+def _save_backward(
+    call: Call, made: tuple[tuple[str, Any], ...], given: Arrays
+) -> tuple[Arrays, Arrays]:
+    return _backward(call, made, given), given
+
+
+def _pull_backward(
+    call: Call, made: tuple[tuple[str, Any], ...], given: Arrays, cotangents: Arrays
+) -> tuple[Arrays]:
+    """mean and rstd are functions of x here, so their own cotangents are 0."""
+    floats = {name: array for name, array in given.items() if name not in ("mean", "rstd")}
+    _, pull = jax.vjp(lambda each: formulas.backward(call, each, dict(made)), floats)
+    (found,) = pull(cotangents)
+    zeros = {name: jnp.zeros_like(given[name]) for name in ("mean", "rstd") if name in given}
+    return ({**found, **zeros},)
+
+
+_backward.defvjp(_save_backward, _pull_backward)

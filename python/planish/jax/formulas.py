@@ -1,0 +1,93 @@
+"""The backward in JAX's own operators: what the derivative of planish's backward is taken of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+import jax
+from planish.jax.calls import Axes, Call, compute_dtype
+
+__all__ = ["backward", "forward"]
+
+_ACTIVATIONS = {
+    0: lambda z: z,
+    1: jax.nn.silu,
+    2: jax.nn.relu,
+    3: lambda z: jax.nn.gelu(z, approximate=False),
+    4: lambda z: jax.nn.gelu(z, approximate=True),
+}
+
+
+def _along(array: Any, axes: Axes, ndim: int, dtype: Any) -> Any:
+    """With the rank of x, 1 on every other axis."""
+    sizes = dict(zip(sorted(axes), array.shape, strict=True))
+    return array.astype(dtype).reshape([sizes.get(axis, 1) for axis in range(-ndim, 0)])
+
+
+def _kept(array: Any, call: Call, ndim: int, dtype: Any) -> Any:
+    axes = tuple(axis for axis in range(-ndim, 0) if axis not in call.reduce)
+    return _along(array, axes, ndim, dtype)
+
+
+def forward(call: Call, given: Mapping[str, Any], eps: Any = None) -> Any:
+    """y of s = ``given["x"]`` and what stands behind the norm, in the type of the arithmetic.
+    ``eps``: in place of the call's."""
+    s = given["x"]
+    ndim, wide = s.ndim, compute_dtype(list(given.values()))
+    s = s.astype(wide)
+    if call.gate_before:
+        s = s * jax.nn.silu(given["gate"].astype(wide))
+    mean = 0.0 if call.rms else s.mean(call.reduce, keepdims=True)
+    centred = s - mean
+    variance = jnp.square(centred).mean(call.reduce, keepdims=True)
+    z = centred * jax.lax.rsqrt(variance + (call.eps if eps is None else eps))
+    if "weight" in given:
+        z = z * (call.weight_offset + _along(given["weight"], call.affine, ndim, wide))
+    if "bias" in given:
+        z = z + _along(given["bias"], call.affine, ndim, wide)
+    if "scale" in given:
+        z = z * (1 + _along(given["scale"], call.modulation, ndim, wide))
+    if "shift" in given:
+        z = z + _along(given["shift"], call.modulation, ndim, wide)
+    z = _ACTIVATIONS[call.activation](z)
+    if "gate" in given and not call.gate_before:
+        z = z * jax.nn.silu(given["gate"].astype(wide))
+    return z
+
+
+def backward(call: Call, given: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """What PLANISH_BACKWARD makes of dy, x (which is s) and the rest, by role, in these dtypes;
+    mean and rstd are made again of x."""
+    if "rng" in given:
+        raise NotImplementedError("planish.jax: a second derivative through dropout is not there")
+    wide = compute_dtype(list(given.values()))
+    ndim = given["x"].ndim
+    behind = {
+        name: given[name] for name in ("x", "weight", "bias", "scale", "shift", "gate")
+        if name in given
+    }  # fmt: skip
+    behind = {name: array.astype(wide) for name, array in behind.items()}
+    # Where the bias is not read it is not given, and its gradient is that of any.
+    if "dbias" in made and "bias" not in behind:
+        behind["bias"] = jnp.zeros(call.shape_of("bias", given["x"].shape), wide)
+    if "dshift" in made and "shift" not in behind:
+        behind["shift"] = jnp.zeros(call.shape_of("shift", given["x"].shape), wide)
+    _, pull = jax.vjp(lambda each: forward(call, each), behind)
+    (found,) = pull(given["dy"].astype(wide))
+    gradients = {f"d{name}": gradient for name, gradient in found.items()}
+    ds = gradients["dx"]
+    if "dsum" in given:
+        ds = ds + given["dsum"].astype(wide)
+    factor: Any = 1.0
+    if "row_scale" in given:
+        factor = _kept(given["row_scale"], call, ndim, wide)
+    if "dcolumn_scale" in made:
+        others = tuple(axis for axis in range(-ndim, 0) if axis not in call.column)
+        gradients["dcolumn_scale"] = (ds * given["branch"].astype(wide) * factor).sum(others)
+    if "column_scale" in given:
+        factor = factor * _along(given["column_scale"], call.column, ndim, wide)
+    gradients["dresidual"], gradients["dx"] = ds, ds * factor
+    return {name: gradients[name].astype(dtype) for name, dtype in made.items()}
