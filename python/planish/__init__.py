@@ -32,6 +32,7 @@ from planish.library import register
 if TYPE_CHECKING:
     from planish import apex as apex
     from planish import compat as compat
+    from planish import compile as compile
     from planish import composer as composer
     from planish import hf as hf
     from planish.commands.pack import load_pack as load_pack
@@ -113,7 +114,7 @@ _HOMES = {
 }
 
 #: Modules of what other packages look for, imported when they are asked for.
-_MODULES = ("apex", "compat", "composer", "hf")
+_MODULES = ("apex", "compat", "compile", "composer", "hf")
 
 __all__ = [
     "AddLayerNorm",

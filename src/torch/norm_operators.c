@@ -23,12 +23,21 @@
  * f64 where any tensor is, where an activation follows, and for a LAYER norm with a modulation or a
  * gate, whose backward wants the mean with all its digits.
  */
-#include "norm_call.h"
+#include "norm_operators.h"
 
 #include "calls.h"
 #include "kernels.h"
 
-enum { FORWARD_INPUTS = 10, BACKWARD_INPUTS = 14, BACKWARD_OUTPUTS = 8 };
+const role forward_inputs[FORWARD_INPUTS] = {
+    ROLE_X,      ROLE_RESIDUAL, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_RNG,
+    ROLE_WEIGHT, ROLE_BIAS,     ROLE_SCALE,     ROLE_SHIFT,        ROLE_GATE};
+const role forward_outputs[FORWARD_OUTPUTS] = {ROLE_Y, ROLE_SUM, ROLE_MEAN, ROLE_RSTD};
+const role backward_inputs[BACKWARD_INPUTS] = {
+    ROLE_DY,           ROLE_X,   ROLE_RSTD,   ROLE_MEAN, ROLE_DSUM,  ROLE_BRANCH, ROLE_ROW_SCALE,
+    ROLE_COLUMN_SCALE, ROLE_RNG, ROLE_WEIGHT, ROLE_BIAS, ROLE_SCALE, ROLE_SHIFT,  ROLE_GATE};
+const role backward_outputs[BACKWARD_OUTPUTS] = {ROLE_DX,     ROLE_DRESIDUAL,     ROLE_DWEIGHT,
+                                                 ROLE_DBIAS,  ROLE_DCOLUMN_SCALE, ROLE_DSCALE,
+                                                 ROLE_DSHIFT, ROLE_DGATE};
 
 static int32_t statistics_dtype(const norm_call *c, bool more_doubles) {
     const bool layer = c->op.kind == PLANISH_LAYER;
@@ -45,36 +54,37 @@ static bool has_stages(const norm_call *c) {
     return c->op.weight_offset || c->op.rounding;
 }
 
+void norm_forward_taken(norm_call *c, int64_t split) {
+    INSIDE call = call_enter(has_stages(c) ? NORM_FORWARD_STAGES : NORM_FORWARD, BOXED);
+    norm_call_view(c, split);
+
+    const bool dense = c->options & OPTION_DENSE;
+    const bool has_sum = option_field(c->options, SUM_DTYPE_AT, BYTE_BITS);
+    const int32_t y_dtype = norm_call_dtype(c, DTYPE_AT);
+    const int32_t sum_dtype = norm_call_dtype(c, SUM_DTYPE_AT);
+    norm_call_make_full(c, ROLE_Y, y_dtype, dense);
+    if (has_sum)
+        norm_call_make_full(c, ROLE_SUM, sum_dtype, dense);
+    if (c->options & OPTION_SAVE) {
+        const int32_t dtype =
+            statistics_dtype(c, y_dtype == torch.f64 || (has_sum && sum_dtype == torch.f64));
+        if (c->op.kind == PLANISH_LAYER)
+            norm_call_make_dense(c, ROLE_MEAN, norm_call_kept_axes(c), true, dtype);
+        norm_call_make_dense(c, ROLE_RSTD, norm_call_kept_axes(c), true, dtype);
+    }
+    norm_call_run(c, PLANISH_FORWARD, false);
+}
+
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    static const role inputs[FORWARD_INPUTS] = {
-        ROLE_X,      ROLE_RESIDUAL, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_RNG,
-        ROLE_WEIGHT, ROLE_BIAS,     ROLE_SCALE,     ROLE_SHIFT,        ROLE_GATE};
-    static const role outputs[4] = {ROLE_Y, ROLE_SUM, ROLE_MEAN, ROLE_RSTD};
     layout rooms[ROLE_COUNT];
     NORM_CALL c = {.op = op_of(stack[10], stack[11]), .options = stack[11], .rooms = rooms};
     c.op.eps = take_double(stack[13]);
     c.op.dropout_p = take_double(stack[14]);
-    norm_call_take(&c, stack, inputs, FORWARD_INPUTS, 1);
-    INSIDE call = call_enter(has_stages(&c) ? NORM_FORWARD_STAGES : NORM_FORWARD, BOXED);
-    norm_call_view(&c, (int64_t)stack[12]);
-
-    const bool dense = c.options & OPTION_DENSE;
-    const bool has_sum = option_field(c.options, SUM_DTYPE_AT, BYTE_BITS);
-    const int32_t y_dtype = norm_call_dtype(&c, DTYPE_AT);
-    const int32_t sum_dtype = norm_call_dtype(&c, SUM_DTYPE_AT);
-    norm_call_make_full(&c, ROLE_Y, y_dtype, dense);
-    if (has_sum)
-        norm_call_make_full(&c, ROLE_SUM, sum_dtype, dense);
-    if (c.options & OPTION_SAVE) {
-        const int32_t dtype =
-            statistics_dtype(&c, y_dtype == torch.f64 || (has_sum && sum_dtype == torch.f64));
-        if (c.op.kind == PLANISH_LAYER)
-            norm_call_make_dense(&c, ROLE_MEAN, norm_call_kept_axes(&c), true, dtype);
-        norm_call_make_dense(&c, ROLE_RSTD, norm_call_kept_axes(&c), true, dtype);
-    }
-    norm_call_run(&c, PLANISH_FORWARD, false);
-    norm_call_give(&c, stack, outputs, 4);
+    const int64_t split = (int64_t)stack[12];
+    norm_call_take(&c, stack, forward_inputs, FORWARD_INPUTS, 1);
+    norm_forward_taken(&c, split);
+    norm_call_give(&c, stack, forward_outputs, FORWARD_OUTPUTS);
 }
 
 /* What a parameter's gradient has: the parameter's dtype, or weight's, or x's. */
@@ -111,29 +121,27 @@ static void make_gradient(norm_call *c, role r) {
     }
 }
 
+void norm_backward_taken(norm_call *c, int64_t split) {
+    INSIDE call = call_enter(has_stages(c) ? NORM_BACKWARD_STAGES : NORM_BACKWARD, BOXED);
+    norm_call_view(c, split);
+
+    const int wanted = option_field(c->options, WANTED_AT, BYTE_BITS);
+    for (int i = 0; i < BACKWARD_OUTPUTS; i++)
+        if (wanted & 1 << i)
+            make_gradient(c, backward_outputs[i]);
+    if (wanted)
+        norm_call_run(c, PLANISH_BACKWARD, false);
+}
+
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    static const role inputs[BACKWARD_INPUTS] = {
-        ROLE_DY,     ROLE_X,         ROLE_RSTD,         ROLE_MEAN, ROLE_DSUM,
-        ROLE_BRANCH, ROLE_ROW_SCALE, ROLE_COLUMN_SCALE, ROLE_RNG,  ROLE_WEIGHT,
-        ROLE_BIAS,   ROLE_SCALE,     ROLE_SHIFT,        ROLE_GATE};
-    static const role outputs[BACKWARD_OUTPUTS] = {ROLE_DX,     ROLE_DRESIDUAL,     ROLE_DWEIGHT,
-                                                   ROLE_DBIAS,  ROLE_DCOLUMN_SCALE, ROLE_DSCALE,
-                                                   ROLE_DSHIFT, ROLE_DGATE};
     layout rooms[ROLE_COUNT];
     NORM_CALL c = {.op = op_of(stack[14], stack[15]), .options = stack[15], .rooms = rooms};
     c.op.dropout_p = take_double(stack[17]);
-    norm_call_take(&c, stack, inputs, BACKWARD_INPUTS, 3);
-    INSIDE call = call_enter(has_stages(&c) ? NORM_BACKWARD_STAGES : NORM_BACKWARD, BOXED);
-    norm_call_view(&c, (int64_t)stack[16]);
-
-    const int wanted = option_field(c.options, WANTED_AT, BYTE_BITS);
-    for (int i = 0; i < BACKWARD_OUTPUTS; i++)
-        if (wanted & 1 << i)
-            make_gradient(&c, outputs[i]);
-    if (wanted)
-        norm_call_run(&c, PLANISH_BACKWARD, false);
-    norm_call_give(&c, stack, outputs, BACKWARD_OUTPUTS);
+    const int64_t split = (int64_t)stack[16];
+    norm_call_take(&c, stack, backward_inputs, BACKWARD_INPUTS, 3);
+    norm_backward_taken(&c, split);
+    norm_call_give(&c, stack, backward_outputs, BACKWARD_OUTPUTS);
 }
 
 void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count) {

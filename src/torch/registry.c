@@ -14,6 +14,7 @@
 #include "calls.h"
 #include "cpu/openmp.h"
 #include "fallback.h"
+#include "graph_norms.h"
 #include "guard.h"
 #include "habits.h"
 #include "kernels.h"
@@ -291,33 +292,74 @@ static const char *name_in(const char *schema, char name[NAME_ROOM]) {
     return name;
 }
 
+/* torch's records of planish's own operators: their definitions, and their kernels for the devices
+ * that this torch has. They stay. */
+enum { KEY_COUNT = 2 };
+static const char *const keys[KEY_COUNT] = {"CPU", "CUDA"};
+static library_handle kernel_libraries[KEY_COUNT];
+
+static planish_status open_libraries(message error) {
+    if (torch.library_init_fragment("planish", "planish", 0, &planish_library) != 0) {
+        planish_library = NULL;
+        return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
+                    torch_last_words());
+    }
+    const int count = torch_has_cuda((message){0}) == PLANISH_OK ? KEY_COUNT : 1;
+    for (int i = 0; i < count; i++)
+        if (torch.library_init_impl("planish", keys[i], "planish", 0, &kernel_libraries[i]) != 0) {
+            kernel_libraries[i] = NULL;
+            return fail(error, PLANISH_ERROR_DRIVER, "torch would not open planish for key %s: %s",
+                        keys[i], torch_last_words());
+        }
+    return PLANISH_OK;
+}
+
+static void close_libraries(void) {
+    for (int i = 0; i < KEY_COUNT; i++)
+        if (kernel_libraries[i]) {
+            torch.library_delete(kernel_libraries[i]);
+            kernel_libraries[i] = NULL;
+        }
+    if (planish_library)
+        torch.library_delete(planish_library);
+    planish_library = NULL;
+}
+
+static planish_status define_one(const char *schema, boxed_kernel kernel, message error) {
+    if (torch.library_define(planish_library, schema) != 0)
+        return fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s", schema,
+                    torch_last_words());
+    char name[NAME_ROOM];
+    name_in(schema, name);
+    for (int i = 0; i < KEY_COUNT; i++)
+        if (kernel_libraries[i] &&
+            torch.library_implement(kernel_libraries[i], name, kernel, TORCH_BUILD_VERSION) != 0)
+            return fail(error, PLANISH_ERROR_DRIVER,
+                        "torch would not register planish::%s for key %s: %s", name, keys[i],
+                        torch_last_words());
+    return PLANISH_OK;
+}
+
+static planish_status define_all(message error) {
+    planish_status status = open_libraries(error);
+    for (int i = 0; i < OPERATOR_COUNT && status == PLANISH_OK; i++)
+        status = define_one(operators[i].schema, operators[i].kernel, error);
+    graph_form form;
+    char schema[GRAPH_SCHEMA_ROOM];
+    for (int i = 0; status == PLANISH_OK && graph_form_at(i, &form, schema); i++)
+        status = define_one(schema, form.kernel, error);
+    return status;
+}
+
 static planish_status define(void *context, message error) {
-    static const char *const keys[] = {"CPU", "CUDA"};
-    static library_handle kernel_libraries[2][OPERATOR_COUNT];
     (void)context;
     planish_status status = prepare(error);
     if (status != PLANISH_OK || planish_library)
         return status;
-    library_handle made = NULL;
-    if (torch.library_init_fragment("planish", "planish", 0, &made) != 0)
-        return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
-                    torch_last_words());
-    for (int i = 0; i < OPERATOR_COUNT && status == PLANISH_OK; i++)
-        if (torch.library_define(made, operators[i].schema) != 0)
-            status = fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s",
-                          operators[i].schema, torch_last_words());
-    int key_count = torch_has_cuda((message){0}) == PLANISH_OK ? 2 : 1;
-    char name[NAME_ROOM];
-    for (int i = 0; i < key_count; i++)
-        for (int k = 0; k < OPERATOR_COUNT && status == PLANISH_OK; k++)
-            status = implement("planish", keys[i], name_in(operators[k].schema, name),
-                               operators[k].kernel, &kernel_libraries[i][k], error);
-    if (status != PLANISH_OK) {
-        torch.library_delete(made);
-        return status;
-    }
-    planish_library = made;
-    return PLANISH_OK;
+    status = define_all(error);
+    if (status != PLANISH_OK)
+        close_libraries();
+    return status;
 }
 
 planish_status planish_torch_define(char *text, size_t bytes) {

@@ -6,12 +6,13 @@ C counts (src/torch/calls.c) and never begins anew; what is not to be seen is ta
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Iterator
 
 from planish.library.loaded import OperatorStats, library
 
-__all__ = ["Stats", "reset_stats", "stats", "uncounted"]
+__all__ = ["Stats", "count_compiled", "reset_stats", "stats", "uncounted"]
 
 
 class Stats(dict[str, OperatorStats]):
@@ -43,6 +44,26 @@ _resets = 0
 _lock = threading.Lock()
 
 
+#: Norms of the graphs that were compiled, by their pass: those that run on planish there, and those
+#: that inductor makes itself.
+_compiled: dict[str, OperatorStats] = {}
+
+
+def count_compiled(direction: str, planish: bool, why: str) -> None:
+    """Counts one norm of a graph; ``why`` inductor makes it itself."""
+    with _lock:
+        name = f"in compiled graphs ({direction})"
+        counts = _compiled.setdefault(name, OperatorStats(planish=0, unboxed=0, torch={}))
+        if planish:
+            counts["planish"] += 1
+        else:
+            counts["torch"][why] = counts["torch"].get(why, 0) + 1
+
+
+def _counted() -> dict[str, OperatorStats]:
+    return {**library().stats(), **copy.deepcopy(_compiled)}
+
+
 def _less(now: dict[str, OperatorStats], then: dict[str, OperatorStats]) -> Stats:
     """The calls of ``now`` that are none of ``then``."""
     left = Stats()
@@ -63,7 +84,8 @@ def stats() -> Stats:
     table. It is a copy: later calls do not change it.
 
     ``rms_norm (autograd)`` counts the calls that went on to ``_fused_rms_norm``, which counts them
-    again. ``unboxed`` counts those that came without torch's boxed stack, wherever they ran.
+    again. ``in compiled graphs`` counts norms where torch.compile looked at them, not their calls.
+    ``unboxed`` counts those that came without torch's boxed stack, wherever they ran.
 
     Example:
 
@@ -74,7 +96,7 @@ def stats() -> Stats:
     1
     """
     with _lock:
-        return _less(library().stats(), _gone)
+        return _less(_counted(), _gone)
 
 
 def reset_stats() -> None:
@@ -88,7 +110,7 @@ def reset_stats() -> None:
     """
     global _resets
     with _lock:
-        now = library().stats()
+        now = _counted()
         for kept in (_gone, _at_reset):
             kept.clear()
             kept.update(now)
@@ -102,13 +124,13 @@ def uncounted() -> Iterator[None]:
     The counters are the process's: calls of other threads in the meantime go missing, too.
     """
     with _lock:
-        before, resets = library().stats(), _resets
+        before, resets = _counted(), _resets
     try:
         yield
     finally:
         with _lock:
             since = before if resets == _resets else _at_reset
-            for operator, counts in _less(library().stats(), since).items():
+            for operator, counts in _less(_counted(), since).items():
                 gone = _gone.setdefault(operator, OperatorStats(planish=0, unboxed=0, torch={}))
                 torch = dict(gone["torch"])
                 for why, calls in counts["torch"].items():

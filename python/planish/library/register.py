@@ -13,9 +13,10 @@ import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 __all__ = ["register_with_torch"]
 
@@ -28,13 +29,33 @@ def _register() -> None:
         logging.getLogger("planish").debug("planish's operators are not registered: %s", error)
 
 
-class _WaitsForTorch:
-    """A finder of modules that finds none: it sees torch's import begin, and acts at its end."""
+#: Where torch.compile looks for a backend by its name.
+_BACKENDS = "torch._dynamo.backends.registry"
+
+
+def compile_graph(model: Any, inputs: Any, **options: Any) -> Any:
+    """The backend "planish", which is imported when a graph is compiled."""
+    return importlib.import_module("planish.compile").backend(model, inputs, **options)
+
+
+def _register_backend() -> None:
+    """The name that the package's entry point has as well, for a planish that is not installed."""
+    try:
+        sys.modules[_BACKENDS].register_backend(compiler_fn=compile_graph, name="planish")
+    except Exception as error:
+        logging.getLogger("planish").debug("the backend planish is not registered: %s", error)
+
+
+class _WaitsFor:
+    """A finder of modules that finds none: it sees a module's import begin, and acts at its end."""
+
+    def __init__(self, module: str, act: Callable[[], None]) -> None:
+        self._module, self._act = module, act
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "torch":
+        if name != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -51,18 +72,24 @@ class _WaitsForTorch:
             except BaseException:
                 sys.meta_path.insert(0, self)
                 raise
-            _register()
+            self._act()
 
         try:
             loader.exec_module = execute_then_register  # type: ignore[method-assign]
         except AttributeError:
-            logging.getLogger("planish").debug("torch's loader cannot be waited for: %r", loader)
+            logging.getLogger("planish").debug(
+                "the loader of %s cannot be waited for: %r", name, loader
+            )
         return spec
 
 
 def register_with_torch() -> None:
-    """Now, or once torch is imported."""
+    """Now, or once torch is imported; torch.compile's backend once torch's compiler is."""
     if hasattr(sys.modules.get("torch"), "library"):
         _register()
     elif "torch" not in sys.modules:
-        sys.meta_path.insert(0, _WaitsForTorch())
+        sys.meta_path.insert(0, _WaitsFor("torch", _register))
+    if hasattr(sys.modules.get(_BACKENDS), "register_backend"):
+        _register_backend()
+    elif _BACKENDS not in sys.modules:
+        sys.meta_path.insert(0, _WaitsFor(_BACKENDS, _register_backend))

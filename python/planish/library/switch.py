@@ -7,7 +7,9 @@ tracing uses, and the wait for a moment in which the registrations can be remove
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -85,6 +87,7 @@ def enable(
     ops: str | Iterable[str] | None = None,
     devices: str | Iterable[str] | None = None,
     autocast: str | None = None,
+    compile: bool | str | None = None,
 ) -> None:
     """Runs torch's normalization operators on planish, in this process, from now on.
 
@@ -97,6 +100,11 @@ def enable(
     ``autocast="keep"``: under ``torch.autocast("cuda")`` these norms take half input as it is, also
     with float parameters, and return half. By default they do what torch does: cast to float.
 
+    ``compile=True``: of graphs that ``torch.compile`` makes with inductor from now on planish takes
+    the norms that it was measured to be faster at, torch's own as well as planish's; ``"always"``
+    takes all of them, and ``False`` none. A graph that is compiled already stays as it is, also
+    after :func:`disable`.
+
     Raises ValueError for an unknown name and RuntimeError where torch lacks what planish needs.
 
     Example:
@@ -108,8 +116,15 @@ def enable(
     """
     groups = _asked(ops, devices, autocast)
     with _lock:
+        if compile is not None:
+            _compiler().switch(compile)
         _put(groups)
         _explicit.update(groups)
+
+
+def _compiler() -> Any:
+    """What is imported only where it is asked for: with it comes torch's compiler."""
+    return importlib.import_module("planish.compile.inductor")
 
 
 def _asked(
@@ -177,6 +192,8 @@ def disable() -> bool:
     with _lock:
         _explicit.clear()
         _blocks.clear()
+        if "planish.compile.inductor" in sys.modules:
+            _compiler().switch(False)
         return _take_away()
 
 

@@ -30,8 +30,10 @@ GRADIENTS = ("x", "residual", "weight", "bias", "column_scale", "scale", "shift"
 
 RMS, ROUND_XHAT, GATE_BEFORE, DENSE, SAVE = (1 << bit for bit in range(5))
 POWER_OF_TWO, SCALES_AS_BYTES, TRANSPOSED = (1 << bit for bit in range(5, 8))
-_ACTIVATION_AT, _WEIGHT_OFFSET_AT, _WANTED_AT, _DTYPE_AT, _SUM_DTYPE_AT = 8, 12, 16, 24, 32
+_ACTIVATION_AT, _WEIGHT_OFFSET_AT, WANTED_AT, _DTYPE_AT, _SUM_DTYPE_AT = 8, 12, 16, 24, 32
 _SMALL, _BYTE = 0xF, 0xFF
+#: The bits of a field each.
+WANTED, SUM_DTYPE = _BYTE << WANTED_AT, _BYTE << _SUM_DTYPE_AT
 _AXES = 16
 
 #: torch's numbers of dtypes (c10::ScalarType, which files of tensors keep stable).
@@ -101,7 +103,7 @@ def pack_options(
     options = RMS * rms | ROUND_XHAT * round_xhat | GATE_BEFORE * gate_before
     options |= DENSE * dense | SAVE * save | more
     options |= activation << _ACTIVATION_AT | weight_offset << _WEIGHT_OFFSET_AT
-    options |= wanted << _WANTED_AT
+    options |= wanted << WANTED_AT
     options |= (0 if dtype is None else _NUMBERS[dtype] + 1) << _DTYPE_AT
     return options | (0 if sum_dtype is None else _NUMBERS[sum_dtype] + 1) << _SUM_DTYPE_AT
 
@@ -128,7 +130,7 @@ def weight_offset_in(options: int) -> int:
 
 def wanted_in(options: int) -> list[bool]:
     """Of the results of norm_backward, or of norm_pair_backward."""
-    return [bool(options >> (_WANTED_AT + bit) & 1) for bit in range(len(GRADIENTS))]
+    return [bool(options >> (WANTED_AT + bit) & 1) for bit in range(len(GRADIENTS))]
 
 
 _OF_BACKWARD = RMS | GATE_BEFORE | _SMALL << _ACTIVATION_AT | _SMALL << _WEIGHT_OFFSET_AT
@@ -138,7 +140,7 @@ def backward_options(
     options: int, wanted: int, dtype: torch.dtype, residual_dtype: torch.dtype
 ) -> int:
     """Those of the backward of a call with these; the dtypes are dx's and dresidual's."""
-    options = options & _OF_BACKWARD | wanted << _WANTED_AT
+    options = options & _OF_BACKWARD | wanted << WANTED_AT
     options |= (_NUMBERS[dtype] + 1) << _DTYPE_AT
     return options | (_NUMBERS[residual_dtype] + 1) << _SUM_DTYPE_AT
 

@@ -19,6 +19,7 @@ __all__ = [
     "pair_backward",
     "quantized",
     "statistics",
+    "statistics_dtype",
 ]
 
 
@@ -26,7 +27,7 @@ def _dense(x: Tensor, shape: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=x.device)
 
 
-def _statistics_dtype(options: int, *tensors: Tensor | None) -> torch.dtype:
+def statistics_dtype(options: int, *tensors: Tensor | None) -> torch.dtype:
     """As src/torch/norm_operators.c has it; the last two tensors are scale and gate."""
     dtypes = {tensor.dtype for tensor in tensors if tensor is not None}
     dtypes |= {call.dtype_in(options), call.sum_dtype_in(options)}  # type: ignore[arg-type]
@@ -53,7 +54,7 @@ def forward(
     dropout_p: float,
 ) -> tuple[Tensor | None, ...]:
     tensors = x, residual, row_scale, column_scale, weight, bias, shift, scale, gate
-    statistics = _statistics_dtype(options, *tensors)
+    statistics = statistics_dtype(options, *tensors)
     reduce = call.axes_of(axes, 0)
     seen = call.seen_shape(x.shape, split)
     shape = [1 if axis in reduce else size for axis, size in enumerate(seen)]
@@ -173,7 +174,7 @@ def pair(
     save, rms = options & call.SAVE, options & call.RMS
     made: list[Tensor | None] = []
     for x, weight in ((first, first_weight), (second, second_weight)):
-        shape, dtype = [*x.shape[:-1], 1], _statistics_dtype(options, x, weight, None, None)
+        shape, dtype = [*x.shape[:-1], 1], statistics_dtype(options, x, weight, None, None)
         mean = _dense(x, shape, dtype) if save and not rms else None
         made += torch.empty_like(x), mean, _dense(x, shape, dtype) if save else None
     return tuple(made)

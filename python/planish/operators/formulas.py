@@ -13,7 +13,7 @@ import torch
 from planish.operators import call
 from torch import Tensor
 
-__all__ = ["Given", "backward", "keep_of"]
+__all__ = ["Given", "activated", "along", "backward", "keep_of"]
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -75,7 +75,8 @@ def keep_of(rng: Tensor, shape: Any, p: float) -> Tensor:
 # ---- Stages -------------------------------------------------------------------------------------
 
 
-def _activated(code: int, m: Tensor) -> Tensor:
+def activated(code: int, m: Tensor) -> Tensor:
+    """m behind an activation, by its number (call.py)."""
     functional = torch.nn.functional
     if code == 1:
         return functional.silu(m)
@@ -86,7 +87,7 @@ def _activated(code: int, m: Tensor) -> Tensor:
     return functional.gelu(m, approximate="tanh") if code == 4 else m
 
 
-def _along(parameter: Tensor | None, axes: list[int], like: Tensor, dtype: torch.dtype) -> Any:
+def along(parameter: Tensor | None, axes: list[int], like: Tensor, dtype: torch.dtype) -> Any:
     """A parameter with its axes at their places in ``like``; None stays."""
     if parameter is None:
         return None
@@ -113,14 +114,14 @@ def _norm(
     eps = (rstd.to(dtype).pow(-2) - variance).detach()
     z = centred * (variance + eps).rsqrt()
     if weight is not None:
-        z = z * (call.weight_offset_in(options) + _along(weight, affine, s, dtype))
+        z = z * (call.weight_offset_in(options) + along(weight, affine, s, dtype))
     if bias is not None:
-        z = z + _along(bias, affine, s, dtype)
+        z = z + along(bias, affine, s, dtype)
     if scale is not None:
-        z = z * (1 + _along(scale, modulation, s, dtype))
+        z = z * (1 + along(scale, modulation, s, dtype))
     if shift is not None:
-        z = z + _along(shift, modulation, s, dtype)
-    y = _activated(call.activation_in(options), z)
+        z = z + along(shift, modulation, s, dtype)
+    y = activated(call.activation_in(options), z)
     if gate is not None and not options & call.GATE_BEFORE:
         y = y * torch.nn.functional.silu(gate.to(dtype))
     return y
@@ -153,7 +154,7 @@ def backward(
         factor = row_scale.to(dtype).reshape(rstd.shape)
     if p and rng is not None:
         factor = factor * keep_of(rng, x.shape, p).reshape(shape) * (1 / (1 - p))
-    column = _along(column_scale, column_axes, seen(x), dtype)
+    column = along(column_scale, column_axes, seen(x), dtype)
     whole = factor if column is None else factor * column
 
     def leaf(tensor: Tensor | None) -> Any:

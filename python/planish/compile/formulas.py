@@ -1,0 +1,188 @@
+"""planish's norms in torch's own operators, for a compiler that fuses these: what stands in a graph
+where the compiler's own kernels are faster.
+
+The forward and the backward are those of planish.h, with the results that fakes.py names. What has
+no formula here stays planish's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+
+import torch
+from planish.operators import call
+from planish.operators.call import Tensors
+from planish.operators.fakes import statistics_dtype
+from planish.operators.formulas import Given, activated, along
+from torch import Tensor
+
+__all__ = ["backward", "forward", "has_formula"]
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def has_formula(tensors: Tensors | Given) -> bool:
+    """Not for the scales of a branch, nor for dropout, whose numbers are planish's."""
+    given = tensors.row_scale, tensors.column_scale, tensors.rng
+    return all(tensor is None for tensor in given)
+
+
+def _compute_dtype(tensors: Any) -> torch.dtype:
+    double = any(t is not None and t.dtype == torch.float64 for t in tensors)
+    return torch.float64 if double else torch.float32
+
+
+def _weight(weight: Tensor, axes: list[int], like: Tensor, dtype: torch.dtype, offset: int) -> Any:
+    wide = along(weight, axes, like, dtype)
+    return wide + offset if offset else wide
+
+
+def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
+    """(y, sum, mean, rstd) of norm_forward's arguments."""
+    given = Tensors(*arguments[: len(Tensors._fields)])
+    axes, options, split, eps, _ = arguments[len(Tensors._fields) :]
+    x, residual, _, _, _, weight, bias, scale, shift, gate = given
+    dtype = _compute_dtype(given)
+    reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
+    shape = call.seen_shape(x.shape, split)
+
+    def seen(tensor: Tensor) -> Tensor:
+        wide = tensor.to(dtype)
+        return wide.reshape(shape) if split else wide
+
+    s = seen(x)
+    if residual is not None:
+        s = s + seen(residual)
+    if gate is not None and options & call.GATE_BEFORE:
+        s = s * F.silu(seen(gate))
+    total = None
+    total_dtype = call.sum_dtype_in(options)
+    if total_dtype is not None:
+        total = s.to(total_dtype)
+        s = total.to(dtype)  # the norm is of the sum as it is returned
+    rms = bool(options & call.RMS)
+    if rms:
+        mean, centred = None, s
+        variance = s.square().mean(reduce, keepdim=True)
+    else:
+        variance, mean = torch.var_mean(s, reduce, correction=0, keepdim=True)
+        centred = s - mean
+    rstd = torch.rsqrt(variance + eps)
+    z = centred * rstd
+    if options & call.ROUND_XHAT:
+        z = z.to(x.dtype).to(dtype)
+    if weight is not None:
+        z = z * _weight(weight, affine, s, dtype, call.weight_offset_in(options))
+    if bias is not None:
+        z = z + along(bias, affine, s, dtype)
+    if scale is not None:
+        z = z * (1 + along(scale, modulation, s, dtype))
+    if shift is not None:
+        z = z + along(shift, modulation, s, dtype)
+    y = activated(call.activation_in(options), z)
+    if gate is not None and not options & call.GATE_BEFORE:
+        y = y * F.silu(seen(gate))
+    y = y.reshape(x.shape).to(call.dtype_in(options) or x.dtype)
+    if total is not None:
+        total = total.reshape(x.shape)
+    if not options & call.SAVE:
+        return y, total, None, None
+    kept = statistics_dtype(options, x, residual, weight, bias, shift, scale, gate)
+    return y, total, None if mean is None else mean.to(kept), rstd.to(kept)
+
+
+def _slope(code: int, m: Tensor) -> Tensor:
+    """The derivative of an activation."""
+    if code == 1:
+        sigmoid = torch.sigmoid(m)
+        return sigmoid * (1 + m * (1 - sigmoid))
+    if code == 2:
+        return torch.where(m <= 0, 0.0, 1.0)
+    approximate = "tanh" if code == 4 else "none"
+    gelu_backward: Any = torch.ops.aten.gelu_backward
+    return gelu_backward(torch.ones_like(m), m, approximate=approximate)  # type: ignore[no-any-return]
+
+
+def _summed(gradient: Tensor, axes: list[int]) -> Tensor:
+    others = [axis for axis in range(gradient.dim()) if axis not in axes]
+    return gradient.sum(others) if others else gradient
+
+
+def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
+    """norm_backward's eight results, None where not wanted."""
+    count = len(Given._fields)
+    given = Given(*arguments[:count])
+    axes, options, split, _ = arguments[count:]
+    dy, x, rstd, mean, dsum, _, _, _, _, weight, bias, scale, shift, gate = given
+    dtype = _compute_dtype(given[:2] + given[9:])
+    reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
+    shape = call.seen_shape(x.shape, split)
+    before = bool(options & call.GATE_BEFORE)
+    wanted = call.wanted_in(options)
+    like_x = call.dtype_in(options) or x.dtype, call.sum_dtype_in(options) or x.dtype
+
+    def seen(tensor: Tensor) -> Tensor:
+        wide = tensor.to(dtype)
+        return wide.reshape(shape) if split else wide
+
+    s, gated = seen(x), None if gate is None else seen(gate)
+    if before and gated is not None:
+        s = s * F.silu(gated)
+    rstd = rstd.to(dtype)
+    xhat = s * rstd if mean is None else (s - mean.to(dtype)) * rstd
+    z, w = xhat, None
+    if weight is not None:
+        w = _weight(weight, affine, s, dtype, call.weight_offset_in(options))
+        z = z * w
+    if bias is not None:
+        z = z + along(bias, affine, s, dtype)
+    factor = None if scale is None else 1 + along(scale, modulation, s, dtype)
+    m = z if factor is None else z * factor
+    if shift is not None:
+        m = m + along(shift, modulation, s, dtype)
+    code = call.activation_in(options)
+    dm, dgate = seen(dy), None
+    if gated is not None and not before:
+        dgate = dm * activated(code, m) * _slope(1, gated)
+        dm = dm * F.silu(gated)
+    if code:
+        dm = dm * _slope(code, m)
+    dz = dm if factor is None else dm * factor
+    dxhat = dz if w is None else dz * w
+    ds = dxhat - xhat * (dxhat * xhat).mean(reduce, keepdim=True)
+    if mean is not None:
+        ds = ds - dxhat.mean(reduce, keepdim=True)
+    ds = ds * rstd
+    if dsum is not None:
+        ds = ds + seen(dsum)
+    dx = ds
+    if before and gated is not None:
+        dgate = ds * seen(x) * _slope(1, gated)
+        dx = ds * F.silu(gated)
+    other = x.dtype if weight is None else weight.dtype
+
+    def full(gradient: Tensor, kind: torch.dtype) -> Tensor:
+        return gradient.reshape(x.shape).to(kind)
+
+    def parameter(gradient: Tensor, own: list[int], like: Tensor | None) -> Tensor:
+        found = _summed(gradient, own)
+        if split:
+            axis, _ = call.split_place(x.dim(), split)
+            if axis in own and axis + 1 in own:
+                found = found.flatten(own.index(axis), own.index(axis) + 1)
+        return found.to(other if like is None else like.dtype)
+
+    made: tuple[Callable[[], Tensor | None], ...] = (
+        lambda: full(dx, like_x[0]),
+        lambda: full(ds, like_x[1]),
+        lambda: parameter(dz * xhat, affine, weight),
+        lambda: parameter(dz, affine, bias),
+        lambda: None,
+        lambda: parameter(dm * z, modulation, scale),
+        lambda: parameter(dm, modulation, shift),
+        lambda: None if dgate is None else full(dgate, other if gate is None else gate.dtype),
+    )
+    return tuple(make() if want else None for make, want in zip(made, wanted, strict=True))

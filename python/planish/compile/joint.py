@@ -1,0 +1,90 @@
+"""The pass over a graph of forward and backward: each norm becomes planish's, or what inductor
+makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+import torch
+from planish.compile import choice, forms, pairs, putting, reading, records, table
+from planish.compile.reading import TORCHS, Norm, hint
+from planish.library.counts import count_compiled
+from torch import fx
+
+__all__ = ["NormPass"]
+
+
+class NormPass(CustomGraphPass):
+    """inductor's joint_custom_pre_pass. Its uuid is all that a choice depends on, so that graphs
+    that torch keeps on the disk are those of these choices."""
+
+    def __init__(self, mode: str, decompositions: dict[Any, Callable[..., Any]]) -> None:
+        self.mode = mode
+        self.formulas = putting.Formulas(decompositions)
+
+    def uuid(self) -> Any:
+        return "planish", self.mode, table.digest(), torch.__version__
+
+    def __call__(self, graph: fx.Graph) -> None:
+        forms.register()
+        number: int | None = None
+        for one in _graphs(graph):
+            pairs.take_apart(one)
+            for node in list(one.nodes):
+                if node.op == "call_function" and reading.is_norm(node):
+                    number = records.begin() if number is None else number
+                    self._place(node, number)
+
+    def _place(self, node: fx.Node, number: int) -> None:
+        norm = reading.read(node)
+        if norm is None:
+            if node.target in TORCHS:
+                self._leave(node)
+            return
+        chosen = choice.choose(norm, self.mode)
+        if not chosen.planish and not putting.as_torchs(norm, self.formulas):
+            if norm.node.target in TORCHS:
+                chosen = choice.Choice(False, "inductor has no formula; torch's kernel is called")
+                _record(norm, chosen, number)
+                return
+            chosen = choice.Choice(True, "it has no formula in torch's operators")
+        if chosen.planish:
+            putting.as_planish(norm)
+        _record(norm, chosen, number)
+
+    def _leave(self, node: fx.Node) -> None:
+        """As inductor has it, of a norm that planish has no operator for."""
+        users = reading.users_of_results(node)
+        if users is not None:
+            results = {at: at for at in users}
+            whole = Norm(node, False, (), reading.NOTHING, results, users)
+            putting.as_torchs(whole, self.formulas)
+
+
+def _graphs(graph: fx.Graph) -> list[fx.Graph]:
+    """This one, and those of the modules that its nodes call."""
+    module = graph.owning_module
+    if module is None:
+        return [graph]
+    inner = [m.graph for m in module.modules() if isinstance(m, fx.GraphModule) and m is not module]
+    return [graph, *inner]
+
+
+def _record(norm: Norm, chosen: choice.Choice, number: int) -> None:
+    x = norm.x
+    direction = "backward" if norm.is_backward else "forward"
+    count_compiled(direction, chosen.planish, chosen.why)
+    records.record(
+        records.Entry(
+            number,
+            norm.node.name,
+            direction,
+            tuple(hint(size) for size in x.shape),
+            str(x.dtype).removeprefix("torch."),
+            "planish" if chosen.planish else "inductor",
+            chosen.why,
+        )
+    )

@@ -1,0 +1,216 @@
+"""Puts norms of a graph in place: as planish's operators for graphs (forms.py), or in the operators
+of torch that a compiler fuses."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import torch
+from planish.compile import forms, formulas
+from planish.compile.reading import TORCHS, Norm, value
+from planish.operators import call, fakes
+from torch import Tensor, fx
+
+__all__ = ["Formulas", "Writer", "as_planish", "as_torchs"]
+
+aten = torch.ops.aten
+
+#: What a node's successors do not inherit: what its own result is.
+_OWN_META = ("val", "tensor_meta", "eager_input_vals", "example_value", "unbacked_bindings")
+
+
+def _meta_of(node: fx.Node) -> dict[str, Any]:
+    """What is known of a node beside its result: where it comes from, whether a checkpoint computes
+    it again, and the pass that it is of."""
+    return {key: known for key, known in node.meta.items() if key not in _OWN_META}
+
+
+def _fake_mode(node: fx.Node) -> Any:
+    return detect_fake_mode([value(one) for one in node.all_input_nodes])
+
+
+class Writer:
+    """Adds nodes to a graph in front of a node, each with what it returns."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node, self.meta, self.mode = node, _meta_of(node), _fake_mode(node)
+
+    def add(self, target: Any, *arguments: Any, result: Any = None) -> fx.Node:
+        graph = self.node.graph
+        if result is None:
+            values = fx.map_arg(arguments, value)
+            with self.mode, enable_python_dispatcher():
+                result = target(*values)
+        with graph.inserting_before(self.node):
+            made = graph.call_function(target, arguments)
+        made.meta.update(self.meta)
+        made.meta["val"] = result
+        return made
+
+    def pick(self, whole: fx.Node, place: int) -> fx.Node:
+        return self.add(operator.getitem, whole, place, result=value(whole)[place])
+
+    def several(
+        self, target: Any, arguments: Sequence[Any], results: list[Tensor]
+    ) -> list[fx.Node]:
+        """A node of each result of an operator that has these."""
+        if len(results) == 1:
+            return [self.add(target, *arguments, result=results[0])]
+        whole = self.add(target, *arguments, result=tuple(results))
+        return [self.pick(whole, place) for place in range(len(results))]
+
+    def like(self, made: fx.Node, wanted: Tensor) -> fx.Node:
+        """With the shape and the dtype of this tensor."""
+        if value(made).dtype != wanted.dtype:
+            made = self.add(torch.ops.prims.convert_element_type.default, made, wanted.dtype)
+        if value(made).dim() != wanted.dim():
+            made = self.add(aten.reshape.default, made, list(wanted.shape))
+        return made
+
+
+def _hand_over(norm: Norm, made: dict[int, fx.Node], writer: Writer) -> None:
+    """Gives the users of the node's results what was made, by its place in the operator's."""
+    for at, users in norm.users.items():
+        for user in users:
+            place = norm.results.get(at)
+            if place is not None:
+                user.replace_all_uses_with(writer.like(made[place], value(user)))
+            if not user.users:
+                norm.node.graph.erase_node(user)
+    if not norm.node.users:
+        norm.node.graph.erase_node(norm.node)
+
+
+# ---- As planish's operators ---------------------------------------------------------------------
+
+
+def _statistic(norm: Norm, writer: Writer, node: fx.Node | None) -> fx.Node | None:
+    """A statistic with x's rank, as planish has it: torch's group norm has other ones."""
+    if node is None:
+        return None
+    shape = call.seen_shape(norm.x.shape, norm.call.split)
+    if value(node).dim() == len(shape):
+        return node
+    made = node.args[0] if node.target is aten.reshape.default else None
+    if isinstance(made, fx.Node) and value(made).dim() == len(shape):
+        return made
+    reduce = call.axes_of(norm.call.axes, 0)
+    return writer.add(
+        aten.reshape.default, node, [1 if axis in reduce else n for axis, n in enumerate(shape)]
+    )
+
+
+def as_planish(norm: Norm) -> None:
+    """One of planish's operators for graphs takes the place of the node."""
+    writer = Writer(norm.node)
+    tensors = list(norm.tensors)
+    if norm.is_backward:
+        tensors[2], tensors[3] = (_statistic(norm, writer, node) for node in tensors[2:4])
+    there = [tensor for tensor in tensors if tensor is not None]
+    arguments = *there, forms.given_bits(tensors), *norm.numbers()
+    values = [None if tensor is None else value(tensor) for tensor in tensors]
+    whole: Any = fakes.backward if norm.is_backward else fakes.forward
+    with writer.mode, enable_python_dispatcher():
+        results = whole(*values, *norm.numbers())
+    places = [place for place, result in enumerate(results) if result is not None]
+    found = [result for result in results if result is not None]
+    name = forms.BACKWARD if norm.is_backward else forms.FORWARD
+    target = forms.form(name, len(there), len(found))
+    made = writer.several(target, arguments, found)
+    _hand_over(norm, dict(zip(places, made, strict=True)), writer)
+
+
+# ---- As torch's operators -----------------------------------------------------------------------
+
+Table = dict[Any, Callable[..., Any]]
+
+
+def _own_of(node: fx.Node) -> dict[str, Any]:
+    return {key: node.meta[key] for key in _OWN_META if key in node.meta}
+
+
+def _flat(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
+    """The function of the tensors among these arguments, with the others as they are."""
+
+    def flat(*tensors: Tensor) -> Any:
+        given = iter(tensors)
+        made = function(*(next(given) if isinstance(a, fx.Node) else a for a in arguments))
+        return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+    return flat
+
+
+def _described(tensors: Sequence[Tensor]) -> Any:
+    """What a traced formula depends on; None where a size is symbolic."""
+    parts = []
+    for tensor in tensors:
+        sizes = *tensor.shape, *tensor.stride()
+        if not all(type(size) is int for size in sizes):
+            return None
+        parts.append((sizes, tensor.dtype, tensor.device))
+    return tuple(parts)
+
+
+class Formulas:
+    """Traces formulas by a table of decompositions, each once for tensors that are alike."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._known: dict[Any, fx.GraphModule] = {}
+
+    def of(self, norm: Norm) -> tuple[fx.GraphModule, list[fx.Node]] | None:
+        """The formula and the nodes of its tensors; None where there is none."""
+        node = norm.node
+        if node.target in TORCHS:
+            function, arguments = self._table.get(node.target), list(node.args)
+            if function is None:
+                return None
+        else:
+            function = formulas.backward if norm.is_backward else formulas.forward
+            arguments = [*norm.tensors, *norm.numbers()]
+        nodes = [a for a in arguments if isinstance(a, fx.Node)]
+        values = [value(a) for a in nodes]
+        described = _described(values)
+        rest = [None if isinstance(a, fx.Node) else a for a in arguments]
+        key = None if described is None else (node.target, str(rest), described)
+        traced = self._known.get(key) if key is not None else None
+        if traced is None:
+            with _fake_mode(node), enable_python_dispatcher():
+                flat = _flat(function, arguments)
+                traced = make_fx(flat, self._table, tracing_mode="real")(*values)
+            if key is not None:
+                self._known[key] = traced
+        return traced, nodes
+
+
+def as_torchs(norm: Norm, known: Formulas) -> bool:
+    """What the node's formula is takes the place of the node; false where there is none."""
+    found = known.of(norm)
+    if found is None:
+        return False
+    traced, nodes = found
+    graph, meta = norm.node.graph, _meta_of(norm.node)
+    placeholders = iter(nodes)
+    copies: dict[fx.Node, Any] = {}
+    results: Any = None
+    with graph.inserting_before(norm.node):
+        for node in traced.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = next(placeholders)
+            elif node.op == "output":
+                results = fx.map_arg(node.args[0], copies.__getitem__)
+            elif node.op == "get_attr":
+                return False  # a constant: none of these formulas has one
+            else:
+                copies[node] = made = graph.node_copy(node, copies.__getitem__)
+                made.meta = {**meta, **_own_of(node)}
+    own = norm.node.target not in TORCHS
+    by_place = {place: results[place if own else at] for at, place in norm.results.items()}
+    _hand_over(norm, by_place, Writer(norm.node))
+    return True

@@ -1,0 +1,241 @@
+"""What a node of a graph says about a norm: planish's operators and torch's, read as one pass of
+planish's operators with the nodes of its tensors. Nothing is decided or changed here."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from planish.operators import call
+from planish.operators.arguments import DTYPES, rms_eps
+from planish.operators.call import Call, Tensors
+from planish.operators.formulas import Given
+from torch import Tensor, fx
+
+__all__ = ["NOTHING", "TORCHS", "Norm", "hint", "is_norm", "read", "users_of_results", "value"]
+
+aten = torch.ops.aten
+
+#: Of a norm of which nothing is known.
+NOTHING = Call(0, 0)
+
+#: The results of norm_forward.
+_Y, _SUM, _MEAN, _RSTD = range(4)
+#: Of norm_backward, those of norms without stages (call.GRADIENTS).
+_DX, _DWEIGHT, _DBIAS = 0, 2, 3
+
+_SAVE_BITS, _SUM_BITS, _WANTED_BITS = call.SAVE, call.SUM_DTYPE, call.WANTED
+
+
+@dataclass(frozen=True)
+class Norm:
+    """One pass of one norm: ``tensors`` as norm_forward or norm_backward takes them, ``results``
+    the place in that operator's results of each that is used, by its place in the node's."""
+
+    node: fx.Node
+    is_backward: bool
+    tensors: tuple[fx.Node | None, ...]
+    call: Call
+    results: dict[int, int]
+    #: By the place in the node's results: what picks it.
+    users: dict[int, list[fx.Node]]
+
+    @property
+    def x(self) -> Tensor:
+        """x, or s of a backward."""
+        found: Tensor = value(self.tensors[1 if self.is_backward else 0])
+        return found
+
+    @property
+    def is_planishs(self) -> bool:
+        return self.node.target not in TORCHS
+
+    def values(self) -> list[Tensor | None]:
+        return [None if tensor is None else value(tensor) for tensor in self.tensors]
+
+    def numbers(self) -> tuple[Any, ...]:
+        """What the operator takes behind its tensors."""
+        axes, options, split, eps, p = self.call
+        return (axes, options, split, p) if self.is_backward else (axes, options, split, eps, p)
+
+
+def value(node: Any) -> Any:
+    """The fake tensor that stands for a node's."""
+    return node.meta["val"]
+
+
+def hint(size: Any) -> int | None:
+    """A size as a number, without a guard on it; None where nothing is known of it."""
+    if isinstance(size, int):
+        return size
+    found = getattr(getattr(size, "node", None), "hint", None)
+    return int(found) if isinstance(found, int) else None
+
+
+def users_of_results(node: fx.Node) -> dict[int, list[fx.Node]] | None:
+    """The nodes that pick each result; None where one uses the node otherwise."""
+    found: dict[int, list[fx.Node]] = {}
+    for user in node.users:
+        if user.target is not operator.getitem or user.args[0] is not node:
+            return None
+        found.setdefault(cast(int, user.args[1]), []).append(user)
+    return found
+
+
+def _made(
+    node: fx.Node,
+    is_backward: bool,
+    tensors: Sequence[Any],
+    made: Call,
+    places: Sequence[int | None],
+) -> Norm | None:
+    """With the options of the results that are used."""
+    users = users_of_results(node)
+    if users is None:
+        return None
+    results = {}
+    for at, place in enumerate(places):
+        if at in users and place is not None:
+            results[at] = place
+    used = set(results.values())
+    options = made.options
+    if is_backward:
+        options = options & ~_WANTED_BITS | sum(1 << place for place in used) << call.WANTED_AT
+    else:
+        if not used & {_MEAN, _RSTD}:
+            options &= ~_SAVE_BITS
+        if _SUM not in used:
+            options &= ~_SUM_BITS
+    return Norm(node, is_backward, tuple(tensors), made._replace(options=options), results, users)
+
+
+# ---- planish's operators ------------------------------------------------------------------------
+
+
+def _own_forward(node: fx.Node) -> Norm | None:
+    count = len(Tensors._fields)
+    tensors, numbers = node.args[:count], node.args[count:]
+    return _made(node, False, tensors, Call(*numbers), (_Y, _SUM, _MEAN, _RSTD))  # type: ignore[arg-type]
+
+
+def _own_backward(node: fx.Node) -> Norm | None:
+    count = len(Given._fields)
+    axes, options, split, p = node.args[count:]
+    made = Call(axes, options, split, 0.0, p)  # type: ignore[arg-type]
+    return _made(node, True, node.args[:count], made, range(len(call.GRADIENTS)))
+
+
+# ---- torch's ------------------------------------------------------------------------------------
+
+
+def _last(ndim: int, shape: Any) -> list[int]:
+    return list(range(ndim - len(shape), ndim))
+
+
+def _is_over_last(x: Any, shape: Any, *parameters: Any) -> bool:
+    ndim, count = value(x).dim(), len(shape)
+    if not 0 < count <= ndim:
+        return False
+    given = [list(value(parameter).shape) for parameter in parameters if parameter is not None]
+    return all(sizes == list(shape) for sizes in given)
+
+
+def _layer_norm(node: fx.Node) -> Norm | None:
+    x, shape, weight, bias, eps = node.args
+    if not _is_over_last(x, shape, weight, bias):
+        return None
+    axes = _last(value(x).dim(), shape)
+    made = call.make_call(axes, axes, eps=eps, rms=False, dense=True)  # type: ignore[arg-type]
+    tensors = Tensors(x, weight=weight, bias=bias)  # type: ignore[arg-type]
+    return _made(node, False, tensors, made, (_Y, _MEAN, _RSTD))
+
+
+def _layer_norm_backward(node: fx.Node) -> Norm | None:
+    dy, x, shape, mean, rstd, weight, bias, _ = node.args
+    if not _is_over_last(x, shape, weight, bias):
+        return None
+    axes = _last(value(x).dim(), shape)
+    return _of_gradients(node, Given(dy, x, rstd, mean, weight=weight), axes, axes, False)  # type: ignore[arg-type]
+
+
+def _of_gradients(
+    node: fx.Node, given: Given, reduce: list[int], affine: list[int], rms: bool, split: int = 0
+) -> Norm | None:
+    dtype = value(given.s).dtype
+    made = call.make_call(
+        reduce, affine, split=split, rms=rms, save=False, dtype=dtype, sum_dtype=dtype
+    )
+    return _made(node, True, given, made, (_DX, _DWEIGHT) if rms else (_DX, _DWEIGHT, _DBIAS))
+
+
+def _rms_norm(node: fx.Node) -> Norm | None:
+    x, shape, weight, eps = (*node.args, None, None)[:4]
+    if not _is_over_last(x, shape, weight):
+        return None
+    axes = _last(value(x).dim(), shape)
+    number = rms_eps(eps, value(x))  # type: ignore[arg-type]
+    made = call.make_call(axes, axes, eps=number, rms=True)
+    return _made(node, False, Tensors(x, weight=weight), made, (_Y, _RSTD))  # type: ignore[arg-type]
+
+
+def _rms_norm_backward(node: fx.Node) -> Norm | None:
+    dy, x, shape, rstd, weight, _ = node.args
+    if not _is_over_last(x, shape, weight):
+        return None
+    axes = _last(value(x).dim(), shape)
+    return _of_gradients(node, Given(dy, x, rstd, weight=weight), axes, axes, True)  # type: ignore[arg-type]
+
+
+def _group_norm(node: fx.Node) -> Norm | None:
+    x, weight, bias, _, _, _, groups, eps = node.args
+    axes = list(range(2, value(x).dim() + 1))
+    made = call.make_call(axes, [1, 2], split=groups, eps=eps, rms=False)  # type: ignore[arg-type]
+    tensors = Tensors(x, weight=weight, bias=bias)  # type: ignore[arg-type]
+    return _made(node, False, tensors, made, (_Y, _MEAN, _RSTD))
+
+
+def _group_norm_backward(node: fx.Node) -> Norm | None:
+    dy, x, mean, rstd, weight, _, _, _, groups, _ = node.args
+    axes = list(range(2, value(x).dim() + 1))
+    given = Given(dy, x, rstd, mean, weight=weight)  # type: ignore[arg-type]
+    return _of_gradients(node, given, axes, [1, 2], False, groups)  # type: ignore[arg-type]
+
+
+#: torch's operators, which its compilers take apart where they are not kept.
+TORCHS: dict[Any, Callable[[fx.Node], Norm | None]] = {
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten._fused_rms_norm.default: _rms_norm,
+    aten._fused_rms_norm_backward.default: _rms_norm_backward,
+}
+_OWN: dict[Any, Callable[[fx.Node], Norm | None]] = {
+    torch.ops.planish.norm_forward.default: _own_forward,
+    torch.ops.planish.norm_backward.default: _own_backward,
+}
+
+
+def is_norm(node: fx.Node) -> bool:
+    return node.target in TORCHS or node.target in _OWN
+
+
+def read(node: fx.Node) -> Norm | None:
+    """The norm of a node that is one; None where planish has no such operator."""
+    if node.kwargs:
+        return None
+    norm = (TORCHS.get(node.target) or _OWN[node.target])(node)
+    if norm is None:
+        return None
+    x = norm.x
+    if x.device.type not in ("cpu", "cuda") or x.dim() + (norm.call.split != 0) > 16:
+        return None
+    values = [v for v in norm.values() if v is not None]
+    parameters = norm.values()[9:] if norm.is_backward else norm.values()[5:]
+    dtypes = {x.dtype, *(v.dtype for v in parameters if v is not None)}
+    if not dtypes <= set(DTYPES) or any(v.device != x.device for v in values):
+        return None
+    return norm

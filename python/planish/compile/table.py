@@ -1,0 +1,136 @@
+"""The table of choices: where planish's kernels were measured to be faster in a compiled graph than
+what inductor makes of the same norm and what stands around it. The numbers are in choices.json,
+which `planish bench choices` measures and writes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from planish.compile.reading import Norm, hint
+from planish.library.loaded import library
+from planish.operators import call
+from torch import Tensor
+
+__all__ = ["MARGIN", "Row", "Site", "digest", "look_up", "rows", "site_of"]
+
+_FILE = Path(__file__).with_name("choices.json")
+
+#: planish is taken where it was faster by this factor at the least: what is less is noise.
+MARGIN = 1.03
+
+_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+
+
+class Row(NamedTuple):
+    """Norms of one class, and how many times as fast as inductor's own planish was there. The
+    bounds hold: from the first number on, below the second (None: without end)."""
+
+    device: str
+    layout: str
+    dtype: str
+    direction: str
+    columns: tuple[int, int | None]
+    elements: tuple[int, int | None]
+    speedup: float
+
+
+class Site(NamedTuple):
+    """What the table asks of a norm."""
+
+    device: str
+    layout: str
+    dtype: str
+    direction: str
+    columns: int
+    elements: int
+
+
+@functools.cache
+def rows() -> list[Row]:
+    found = json.loads(_FILE.read_text())
+    return [
+        Row(device, layout, dtype, direction, tuple(columns), tuple(elements), speedup)
+        for device, layout, dtype, direction, columns, elements, speedup in found["rows"]
+    ]
+
+
+@functools.cache
+def digest() -> str:
+    """Of all that a choice depends on: the table, and this package's text."""
+    found = hashlib.sha256(_FILE.read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+@functools.cache
+def device_kind(device: torch.device) -> str:
+    """The kind of device that a row is measured on: a GPU's architecture, or the instruction set
+    that planish uses on the CPU."""
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return f"sm_{major}{minor}"
+    return f"cpu {library().cpu_tier()}"
+
+
+def _layout(x: Tensor, reduce: list[int], split: int, staged: bool) -> str | None:
+    """rows, channels (of NCHW) or groups of images by their layout; None for any other."""
+    behind = " with stages" if staged else ""
+    ndim = x.dim() + (split != 0)
+    if reduce == list(range(ndim - len(reduce), ndim)) and split <= 0:
+        return "rows" + behind
+    if reduce == [1] and not split and ndim > 2:
+        return "channels" + behind
+    if reduce == list(range(2, ndim)) and split > 0:
+        channels_last = hint(x.stride(1)) == 1 and hint(x.shape[1]) != 1
+        return ("groups nhwc" if channels_last else "groups nchw") + behind
+    return None
+
+
+def site_of(norm: Norm) -> Site | None:
+    """None where a size is not known, or there are no rows for such a norm."""
+    x = norm.x
+    reduce = call.axes_of(norm.call.axes, 0)
+    values = norm.values()
+    stages = [values[4], *values[11:]] if norm.is_backward else [values[1], *values[7:]]
+    staged = any(value is not None for value in stages) or bool(
+        call.activation_in(norm.call.options)
+    )
+    layout = _layout(x, reduce, norm.call.split, staged)
+    sizes = [hint(size) for size in x.shape]
+    if layout is None or any(size is None for size in sizes):
+        return None
+    elements = 1
+    for size in sizes:
+        elements *= size or 0
+    columns = 1
+    for axis, size in enumerate(call.seen_shape(sizes, norm.call.split)):
+        if axis in reduce:
+            columns *= size
+    direction = "backward" if norm.is_backward else "forward"
+    device = device_kind(x.device)
+    return Site(device, layout, _NAMES[x.dtype], direction, columns, elements)
+
+
+def _holds(bounds: tuple[int, int | None], number: int) -> bool:
+    least, end = bounds
+    return least <= number and (end is None or number < end)
+
+
+def _fitting(site: Site) -> Iterator[Row]:
+    for row in rows():
+        if row[:4] != site[:4] or not _holds(row.columns, site.columns):
+            continue
+        if _holds(row.elements, site.elements):
+            yield row
+
+
+def look_up(site: Site) -> Row | None:
+    """The row that holds for a norm, if one was measured."""
+    return next(_fitting(site), None)
