@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.pattern_matcher import stable_topological_sort
 
 import torch
-from planish.compile import choice, forms, pairs, putting, reading, records, table
+from planish.compile import choice, forms, neighbours, pairs, putting, reading, records, table
 from planish.compile.reading import TORCHS, Norm, hint
 from planish.library.counts import count_compiled
 from torch import fx
@@ -37,6 +38,7 @@ class NormPass(CustomGraphPass):
                 if node.op == "call_function" and reading.is_norm(node):
                     number = records.begin() if number is None else number
                     self._place(node, number)
+            stable_topological_sort(one)
 
     def _place(self, node: fx.Node, number: int) -> None:
         norm = reading.read(node)
@@ -44,6 +46,13 @@ class NormPass(CustomGraphPass):
             if node.target in TORCHS:
                 self._leave(node)
             return
+        joined = neighbours.with_sum(norm) if self.mode == choice.FASTER else None
+        if joined is not None:
+            chosen = choice.choose(joined[0], self.mode, joined[1])
+            if chosen.planish:
+                putting.as_planish(*joined)
+                _record(norm, chosen, number)
+                return
         chosen = choice.choose(norm, self.mode)
         if not chosen.planish and not putting.as_torchs(norm, self.formulas):
             if norm.node.target in TORCHS:

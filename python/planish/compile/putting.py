@@ -21,6 +21,9 @@ __all__ = ["Formulas", "Writer", "as_planish", "as_torchs"]
 
 aten = torch.ops.aten
 
+#: The result of an operator that takes the place of a sum beside it.
+_SUM, _DX = 1, 0
+
 #: What a node's successors do not inherit: what its own result is.
 _OWN_META = ("val", "tensor_meta", "eager_input_vals", "example_value", "unbacked_bindings")
 
@@ -106,8 +109,9 @@ def _statistic(norm: Norm, writer: Writer, node: fx.Node | None) -> fx.Node | No
     )
 
 
-def as_planish(norm: Norm) -> None:
-    """One of planish's operators for graphs takes the place of the node."""
+def as_planish(norm: Norm, total: fx.Node | None = None) -> None:
+    """One of planish's operators for graphs takes the place of the node, and of the sum beside it
+    that is part of the call."""
     writer = Writer(norm.node)
     tensors = list(norm.tensors)
     if norm.is_backward:
@@ -122,8 +126,12 @@ def as_planish(norm: Norm) -> None:
     found = [result for result in results if result is not None]
     name = forms.BACKWARD if norm.is_backward else forms.FORWARD
     target = forms.form(name, len(there), len(found))
-    made = writer.several(target, arguments, found)
-    _hand_over(norm, dict(zip(places, made, strict=True)), writer)
+    made = dict(zip(places, writer.several(target, arguments, found), strict=True))
+    if total is not None:
+        total.replace_all_uses_with(made[_DX if norm.is_backward else _SUM])
+    _hand_over(norm, made, writer)
+    if total is not None:
+        total.graph.erase_node(total)
 
 
 # ---- As torch's operators -----------------------------------------------------------------------

@@ -120,6 +120,11 @@ def sum_dtype_in(options: int) -> torch.dtype | None:
     return _DTYPES[number - 1] if number else None
 
 
+def sum_bits(dtype: torch.dtype) -> int:
+    """The options that ask for a sum of this dtype."""
+    return (_NUMBERS[dtype] + 1) << _SUM_DTYPE_AT
+
+
 def activation_in(options: int) -> int:
     return options >> _ACTIVATION_AT & _SMALL
 
