@@ -34,6 +34,8 @@ PROGRAMS = {
     "fused": ("fused", "norms with a residual, dropout, modulation, gate or fp8 around them"),
     "norms": ("norms", "ConvNeXt and ResNet with six norms over their channels"),
     "bert": ("bert", "training of BERT with each LayerNorm"),
+    "choices": ("choices", "norms of compiled graphs: inductor's own beside planish's"),
+    "compiled": ("compiled", "what a norm costs the host inside of a compiled graph"),
 }
 
 

@@ -17,14 +17,21 @@ from planish.library.loaded import library
 from planish.operators import call
 from torch import Tensor
 
-__all__ = ["MARGIN", "Row", "Site", "digest", "look_up", "rows", "site_of"]
+__all__ = ["MARGIN", "NAMES", "Row", "Site", "digest", "look_up", "rows", "site_of"]
 
 _FILE = Path(__file__).with_name("choices.json")
 
 #: planish is taken where it was faster by this factor at the least: what is less is noise.
 MARGIN = 1.03
 
-_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+#: Both dtypes of 16 bits have the same kernels, but for the conversion of a number; rows of the one
+#: hold for the other.
+NAMES = {
+    torch.float16: "16 bits",
+    torch.bfloat16: "16 bits",
+    torch.float32: "f32",
+    torch.float64: "f64",
+}
 
 
 class Row(NamedTuple):
@@ -79,17 +86,20 @@ def device_kind(device: torch.device) -> str:
     return f"cpu {library().cpu_tier()}"
 
 
-def _layout(x: Tensor, reduce: list[int], split: int, staged: bool) -> str | None:
-    """rows, channels (of NCHW) or groups of images by their layout; None for any other."""
+def _layout(kind: str, x: Tensor, reduce: list[int], split: int, staged: bool) -> str | None:
+    """The kind of norm, and of rows, channels (of NCHW) or groups of images by their layout; None
+    for any other."""
     behind = " with stages" if staged else ""
     ndim = x.dim() + (split != 0)
     if reduce == list(range(ndim - len(reduce), ndim)) and split <= 0:
-        return "rows" + behind
+        if hint(x.stride(-1)) != 1 and hint(x.shape[-1]) != 1:
+            return None
+        return f"{kind} rows{behind}"
     if reduce == [1] and not split and ndim > 2:
-        return "channels" + behind
+        return f"{kind} channels{behind}"
     if reduce == list(range(2, ndim)) and split > 0:
         channels_last = hint(x.stride(1)) == 1 and hint(x.shape[1]) != 1
-        return ("groups nhwc" if channels_last else "groups nchw") + behind
+        return f"{kind} groups {'nhwc' if channels_last else 'nchw'}{behind}"
     return None
 
 
@@ -102,7 +112,8 @@ def site_of(norm: Norm) -> Site | None:
     staged = any(value is not None for value in stages) or bool(
         call.activation_in(norm.call.options)
     )
-    layout = _layout(x, reduce, norm.call.split, staged)
+    kind = "rms" if norm.call.options & call.RMS else "layer"
+    layout = _layout(kind, x, reduce, norm.call.split, staged)
     sizes = [hint(size) for size in x.shape]
     if layout is None or any(size is None for size in sizes):
         return None
@@ -115,7 +126,7 @@ def site_of(norm: Norm) -> Site | None:
             columns *= size
     direction = "backward" if norm.is_backward else "forward"
     device = device_kind(x.device)
-    return Site(device, layout, _NAMES[x.dtype], direction, columns, elements)
+    return Site(device, layout, NAMES[x.dtype], direction, columns, elements)
 
 
 def _holds(bounds: tuple[int, int | None], number: int) -> bool:

@@ -1,0 +1,385 @@
+"""`planish bench choices`: where planish's kernels are faster than what inductor makes of a norm.
+
+Each norm is compiled alone, with the residual sum in front of it, or with the activation behind it,
+and its forward and its backward are timed beside planish's operators that do the same. The shapes
+are those of no particular model: each stands for the class around it. It writes the rows of this
+kind of device into planish/compile/choices.json, which planish's backend of torch.compile decides
+by.
+
+A first run with `--compile N` lets N processes fill inductor's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch._functorch.config
+import torch.nn.functional as F
+
+import torch
+from planish.compile import forms, table
+from planish.operators import call
+from torch import Tensor
+
+from .gpu import replayed, side_stream
+from .machine import describe
+from .program import launch, parser
+from .timing import QUICK, THOROUGH, Timed, interleave, loop, ratio
+
+_DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+#: Large tensors that one trial goes around in: more than a GPU's L2 holds.
+_ROTATED_BYTES = 200 << 20
+
+
+@dataclass(frozen=True)
+class Class:
+    """Norms that one shape stands for: from half of its columns and elements to the next class."""
+
+    layout: str
+    dtype: str
+    shape: tuple[int, ...]
+    columns: tuple[int, int | None]
+    elements: tuple[int, int | None]
+    groups: int = 0
+
+    @property
+    def rms(self) -> bool:
+        """Whether it is an RMS norm."""
+        return self.layout.startswith("rms")
+
+    @property
+    def staged(self) -> bool:
+        """Whether something stands beside the norm."""
+        return self.layout.endswith("stages")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One pass of one class."""
+
+    device: str
+    layout: str
+    dtype: str
+    direction: str
+    shape: str
+    columns: str
+    elements: str
+    inductor_us: float
+    planish_us: float
+    speedup: float
+    noisy: bool
+
+
+# ---- Classes -------------------------------------------------------------------------------------
+
+
+def _bounds(sizes: Sequence[int], at: int) -> tuple[int, int | None]:
+    """From the geometric middle to the size before, to that of the next; the last has no end."""
+    low = sizes[at] // 2 if at == 0 else math.isqrt(sizes[at - 1] * sizes[at])
+    return low, None if at == len(sizes) - 1 else math.isqrt(sizes[at] * sizes[at + 1])
+
+
+def _rows(device: str, quick: bool) -> Iterator[Class]:
+    cuda = device == "cuda"
+    columns = [320, 1280, 4608, 10240] if cuda else [160, 640, 2560]
+    elements = [1 << 19, 1 << 22, 1 << 25] if cuda else [1 << 15, 1 << 18, 1 << 22]
+    if quick:
+        columns, elements = columns[1:3], elements[1:2]
+    dtypes = ["bf16"] if cuda else ["f32"]
+    kinds = ["layer rows", "layer rows with stages", "rms rows", "rms rows with stages"]
+    for layout, dtype in itertools.product(kinds, dtypes):
+        for (c, cols), (e, count) in itertools.product(enumerate(columns), enumerate(elements)):
+            shape = (max(count // cols, 1), cols)
+            yield Class(layout, dtype, shape, _bounds(columns, c), _bounds(elements, e))
+
+
+def _images(device: str, quick: bool) -> Iterator[Class]:
+    cuda = device == "cuda"
+    dtype = "bf16" if cuda else "f32"
+    batch, channels, groups = (16, 192, 32) if cuda else (2, 48, 8)
+    sides = [12, 48] if quick else [12, 48, 144] if cuda else [8, 24, 96]
+    elements = [batch * channels * side * side for side in sides]
+    for layout in ("nchw", "nhwc"):
+        for behind in ("", " with stages"):
+            for at, side in enumerate(sides):
+                yield Class(
+                    f"layer groups {layout}{behind}",
+                    dtype,
+                    (batch, channels, side, side),
+                    (0, None),
+                    _bounds(elements, at),
+                    groups,
+                )
+    for at, side in enumerate(sides):
+        shape = (batch, channels, side, side)
+        yield Class("layer channels", dtype, shape, (0, None), _bounds(elements, at))
+
+
+def classes(device: str, quick: bool) -> list[Class]:
+    """What is measured on a kind of device."""
+    return [*_rows(device, quick), *_images(device, quick)]
+
+
+# ---- One class, by torch's functions and by planish's operators ----------------------------------
+
+
+def _formula(one: Class) -> Callable[..., Any]:
+    """The norm in torch's functions, and what stands beside it."""
+    if one.groups:
+
+        def of_groups(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            y = F.group_norm(x, one.groups, w, b, 1e-5)
+            return F.silu(y) if one.staged else y
+
+        return of_groups
+    if one.layout.startswith("layer channels"):
+
+        def of_channels(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            y = F.layer_norm(x.permute(0, 2, 3, 1), w.shape, w, b, 1e-6)
+            return y.permute(0, 3, 1, 2)
+
+        return of_channels
+
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        if not one.rms:
+            return F.layer_norm(x, w.shape, w, b, 1e-5)
+        wide = x.float()  # as models write it, and as torch's own formula on every device
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+    if not one.staged:
+        return norm
+
+    def with_sum(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + r
+        return norm(total, w, b), total
+
+    return with_sum
+
+
+def _call(one: Class) -> call.Call:
+    dtype = _DTYPES[one.dtype]
+    staged = one.staged and not one.groups
+    if one.groups:
+        axes, affine = list(range(2, len(one.shape) + 1)), [1, 2]
+    else:
+        axes = affine = [1] if len(one.shape) > 2 else [len(one.shape) - 1]
+    return call.make_call(
+        axes,
+        affine,
+        split=one.groups,
+        eps=1e-5,
+        rms=one.rms,
+        activation=call.ACTIVATIONS["silu"] if one.groups and one.staged else 0,
+        dtype=dtype,
+        sum_dtype=dtype if staged else None,
+    )
+
+
+class _Operators:
+    """planish's operators as a graph has them."""
+
+    def __init__(self, one: Class) -> None:
+        self.call = _call(one)
+        self.dtype, self.rms = _DTYPES[one.dtype], one.rms
+        self.staged = one.staged and not one.groups
+        self.activated = bool(one.groups) and one.staged
+
+    def forward(self, x: Tensor, w: Tensor, b: Tensor, r: Tensor | None) -> Any:
+        """(y, the sum where there is one, the mean but of RMS, rstd)"""
+        tensors = [x, r, *[None] * 3, w, None if self.rms else b, *[None] * 3]
+        there = [t for t in tensors if t is not None]
+        results = 2 + self.staged + (not self.rms)
+        run = forms.form(forms.FORWARD, len(there), results)
+        return run(*there, forms.given_bits(tensors), *self.call)
+
+    def backward(
+        self, dy: Tensor, s: Tensor, saved: Any, w: Tensor, b: Tensor, dsum: Tensor | None
+    ) -> Any:
+        """The gradients of x (and of the residual, which is the same), weight and bias."""
+        rstd, mean = saved[-1], None if self.rms else saved[-2]
+        bias = b if self.activated else None
+        tensors = [dy, s, rstd, mean, dsum, *[None] * 4, w, bias, *[None] * 3]
+        there = [t for t in tensors if t is not None]
+        wanted = 0b101 if self.rms else 0b1101
+        options = call.backward_options(self.call.options, wanted, self.dtype, self.dtype)
+        run = forms.form(forms.BACKWARD, len(there), 2 if self.rms else 3)
+        axes, _, split, _, _ = self.call
+        return run(*there, forms.given_bits(tensors), axes, options, split, 0.0)
+
+
+def _tensor(one: Class, device: str, dtype: torch.dtype) -> Tensor:
+    x = torch.randn(one.shape, device=device, dtype=dtype)
+    return x.contiguous(memory_format=torch.channels_last) if "nhwc" in one.layout else x
+
+
+def _compiled(one: Class) -> Any:
+    return torch.compile(_formula(one), dynamic=False, fullgraph=True)
+
+
+def _leaves(one: Class, device: str, dtype: torch.dtype) -> list[Tensor]:
+    columns = one.shape[1]
+    w = torch.randn(columns, device=device, dtype=dtype).requires_grad_()
+    b = torch.randn(columns, device=device, dtype=dtype).requires_grad_()
+    x = _tensor(one, device, dtype).requires_grad_()
+    residual = one.staged and not one.groups
+    return [x, w, b, *([_tensor(one, device, dtype).requires_grad_()] if residual else [])]
+
+
+def _works(one: Class, device: str) -> dict[str, dict[str, Timed]]:
+    """For each direction: inductor and planish, over as many sets of tensors as exceed the L2."""
+    dtype = _DTYPES[one.dtype]
+    numel = math.prod(one.shape)
+    bytes_ = numel * dtype.itemsize * (4 + 2 * one.staged)
+    sets = max(1, min(16, _ROTATED_BYTES // bytes_)) if device == "cuda" else 1
+    compiled, ours = _compiled(one), _Operators(one)
+    calls: dict[str, dict[str, list[Callable[[], object]]]] = {
+        d: {"inductor": [], "planish": []} for d in ("forward", "backward")
+    }
+    for _ in range(sets):
+        leaves = _leaves(one, device, dtype)
+        x, w, b, *rest = leaves
+        r = rest[0] if rest else None
+        gradients = [_tensor(one, device, dtype) for _ in range(2 if r is not None else 1)]
+        y = compiled(*leaves)
+        results = y if isinstance(y, tuple) else (y,)
+        wrt = [leaf for leaf in leaves if not (one.rms and leaf is b)]
+
+        def inductor_forward(leaves: Any = leaves) -> object:
+            return compiled(*leaves)
+
+        def inductor_backward(
+            results: Any = results, wrt: Any = wrt, gradients: Any = gradients
+        ) -> object:
+            return torch.autograd.grad(results, wrt, gradients, retain_graph=True)
+
+        plain = [None if t is None else t.detach() for t in (x, w, b, r)]
+        saved = ours.forward(*plain)  # type: ignore[arg-type]
+        s = saved[1] if r is not None else plain[0]
+
+        def planish_forward(plain: Any = plain) -> object:
+            return ours.forward(*plain)
+
+        def planish_backward(
+            s: Any = s, saved: Any = saved, plain: Any = plain, g: Any = gradients
+        ) -> object:
+            return ours.backward(g[0], s, saved, plain[1], plain[2], g[1] if len(g) > 1 else None)
+
+        calls["forward"]["inductor"].append(inductor_forward)
+        calls["backward"]["inductor"].append(inductor_backward)
+        calls["forward"]["planish"].append(planish_forward)
+        calls["backward"]["planish"].append(planish_backward)
+    if device == "cuda":
+        return {d: {n: replayed(c) for n, c in by.items()} for d, by in calls.items()}
+    return {d: {n: loop(c[0]) for n, c in by.items()} for d, by in calls.items()}
+
+
+def measure(one: Class, device: str, quick: bool) -> list[Found]:
+    """Both passes of one class."""
+    effort = QUICK if quick or device == "cuda" else THOROUGH
+    torch._dynamo.reset()
+    torch._functorch.config.donated_buffer = False  # a backward is called many times
+    kind = table.device_kind(torch.device(device, 0) if device == "cuda" else torch.device(device))
+    found = []
+    with side_stream() if device == "cuda" else torch.enable_grad():
+        works = _works(one, device)
+    for direction, by in works.items():
+        samples = interleave(by, effort, alike=True)
+        times = ratio(samples["inductor"], samples["planish"])
+        record = Found(
+            kind,
+            one.layout,
+            one.dtype,
+            direction,
+            "x".join(map(str, one.shape)),
+            f"{one.columns[0]}-{one.columns[1]}",
+            f"{one.elements[0]}-{one.elements[1]}",
+            samples["inductor"].median * 1e6,
+            samples["planish"].median * 1e6,
+            times.value,
+            times.noisy,
+        )
+        found.append(record)
+        print(
+            f"{one.layout:32}{one.dtype:5}{record.shape:18}{direction:10}"
+            f"{record.inductor_us:9.1f}{record.planish_us:9.1f} us {times!s}",
+            flush=True,
+        )
+    return found
+
+
+# ---- The table -----------------------------------------------------------------------------------
+
+
+def write_table(found: Sequence[Found], path: Path, command: str) -> None:
+    """Puts the rows of this kind of device in the place of those that were there. What was too
+    noisy to say is no row: inductor keeps such norms."""
+    kept = json.loads(path.read_text())
+    device = found[0].device
+    rows = [row for row in kept["rows"] if row[0] != device]
+    for one in found:
+        if one.noisy:
+            continue
+        bounds = [_bounds_of(one.columns), _bounds_of(one.elements)]
+        dtype = table.NAMES[_DTYPES[one.dtype]]
+        rows.append([device, one.layout, dtype, one.direction, *bounds, round(one.speedup, 2)])
+    about = describe()
+    machine = about.get("gpu") if device.startswith("sm_") else about["cpu"]
+    measured = {
+        **kept.get("measured", {}),
+        device: f"{machine}, torch {torch.__version__}: {command}",
+    }
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    path.write_text(f'{{"measured": {json.dumps(measured)},\n "rows": [\n{lines}\n]}}\n')
+
+
+def _bounds_of(text: str) -> list[int | None]:
+    low, high = text.split("-")
+    return [int(low), None if high == "None" else int(high)]
+
+
+def _compile_part(device: str, quick: bool, part: int, parts: int) -> None:
+    torch._functorch.config.donated_buffer = False
+    for one in classes(device, quick)[part::parts]:
+        torch._dynamo.reset()
+        leaves = _leaves(one, device, _DTYPES[one.dtype])
+        results = _compiled(one)(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        sum(r.float().sum() for r in results).backward()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures, prints, and writes choices.csv and the table."""
+    p = parser("choices", __doc__)
+    p.add_argument("--compile", type=int, default=0, help="processes that compile first")
+    p.add_argument("--table", type=Path, help="the file to write the rows into; none by default")
+    arguments = p.parse_args(argv)
+
+    def run(given: argparse.Namespace) -> list[Found]:
+        if given.compile:
+            context = multiprocessing.get_context("spawn")
+            parts = [
+                context.Process(
+                    target=_compile_part, args=(given.device, given.quick, k, given.compile)
+                )
+                for k in range(given.compile)
+            ]
+            for part in parts:
+                part.start()
+            for part in parts:
+                part.join()
+        found: list[Found] = []
+        for one in classes(given.device, given.quick):
+            found += measure(one, given.device, given.quick)
+        if given.table is not None:
+            write_table(found, given.table, " ".join(["planish bench choices", *argv]))
+        return found
+
+    return launch("choices", argv, arguments, run)
