@@ -69,8 +69,10 @@ def compile_graph(
     from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
 
-    from planish.compile import joint, reading
+    from planish.compile import joint, reading, written
 
+    if isinstance(model, torch.fx.GraphModule):
+        written.rewrite(model, mode)
     patches = config_patches or {}
     with config.patch(patches):
         whole = dict(decompositions or select_decomp_table())

@@ -46,14 +46,16 @@ class NormPass(CustomGraphPass):
             if node.target in TORCHS:
                 self._leave(node)
             return
-        joined = neighbours.with_sum(norm) if self.mode == choice.FASTER else None
+        joined, taken = None, norm
+        if self.mode == choice.FASTER:  # else the bits are those of eager calls
+            joined, taken = neighbours.with_sum(norm), neighbours.without_copy(norm)
         if joined is not None:
             chosen = choice.choose(joined[0], self.mode, joined[1])
             if chosen.planish:
                 putting.as_planish(*joined)
                 _record(norm, chosen, number)
                 return
-        chosen = choice.choose(norm, self.mode)
+        chosen = choice.choose(taken, self.mode)
         if not chosen.planish and not putting.as_torchs(norm, self.formulas):
             if norm.node.target in TORCHS:
                 chosen = choice.Choice(False, "inductor has no formula; torch's kernel is called")
@@ -61,7 +63,7 @@ class NormPass(CustomGraphPass):
                 return
             chosen = choice.Choice(True, "it has no formula in torch's operators")
         if chosen.planish:
-            putting.as_planish(norm)
+            putting.as_planish(taken)
         _record(norm, chosen, number)
 
     def _leave(self, node: fx.Node) -> None:

@@ -12,7 +12,7 @@ from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
 
-__all__ = ["extra_passes", "with_sum"]
+__all__ = ["extra_passes", "with_sum", "without_copy"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -93,6 +93,20 @@ def _behind_gradient(norm: Norm) -> tuple[Norm, fx.Node] | None:
 def _is_of(node: Any, norm: Norm) -> bool:
     """Whether it is one of the norm's other results."""
     return isinstance(node, fx.Node) and norm.node in node.all_input_nodes
+
+
+def without_copy(norm: Norm) -> Norm:
+    """A group norm of images as they lie: on a GPU torch's copies images that are stored by pixel
+    first, and planish's operator writes what it reads."""
+    if not norm.call.split:
+        return norm
+    at = 1 if norm.is_backward else 0
+    x, options = norm.tensors[at], norm.call.options & ~call.DENSE
+    if x is not None and x.target is aten.clone.default and value(x).is_contiguous():
+        source = cast(fx.Node, x.args[0])
+        tensors = tuple(source if t is x else t for t in norm.tensors)
+        norm = replace(norm, tensors=tensors)
+    return replace(norm, call=norm.call._replace(options=options))
 
 
 # ---- What a call of its own costs ---------------------------------------------------------------

@@ -17,7 +17,7 @@ from planish.library.loaded import library
 from planish.operators import call
 from torch import Tensor
 
-__all__ = ["MARGIN", "NAMES", "Row", "Site", "digest", "look_up", "rows", "site_of"]
+__all__ = ["MARGIN", "NAMES", "Row", "Site", "digest", "look_up", "rows", "site", "site_of"]
 
 _FILE = Path(__file__).with_name("choices.json")
 
@@ -105,28 +105,26 @@ def _layout(kind: str, x: Tensor, reduce: list[int], split: int, staged: bool) -
 
 def site_of(norm: Norm) -> Site | None:
     """None where a size is not known, or there are no rows for such a norm."""
-    x = norm.x
-    reduce = call.axes_of(norm.call.axes, 0)
     values = norm.values()
     stages = [values[4], *values[11:]] if norm.is_backward else [values[1], *values[7:]]
-    staged = any(value is not None for value in stages) or bool(
-        call.activation_in(norm.call.options)
-    )
-    kind = "rms" if norm.call.options & call.RMS else "layer"
-    layout = _layout(kind, x, reduce, norm.call.split, staged)
+    staged = any(value is not None for value in stages)
+    return site(norm.x, norm.call, staged, "backward" if norm.is_backward else "forward")
+
+
+def site(x: Tensor, made: call.Call, staged: bool, direction: str) -> Site | None:
+    """Of a pass of a norm of x; ``staged``: with other tensors than weight and bias."""
+    reduce = call.axes_of(made.axes, 0)
+    kind = "rms" if made.options & call.RMS else "layer"
+    staged = staged or bool(call.activation_in(made.options))
+    layout = _layout(kind, x, reduce, made.split, staged)
     sizes = [hint(size) for size in x.shape]
     if layout is None or any(size is None for size in sizes):
         return None
-    elements = 1
-    for size in sizes:
-        elements *= size or 0
-    columns = 1
-    for axis, size in enumerate(call.seen_shape(sizes, norm.call.split)):
-        if axis in reduce:
-            columns *= size
-    direction = "backward" if norm.is_backward else "forward"
-    device = device_kind(x.device)
-    return Site(device, layout, NAMES[x.dtype], direction, columns, elements)
+    elements = columns = 1
+    for axis, size in enumerate(call.seen_shape(sizes, made.split)):
+        elements *= size
+        columns *= size if axis in reduce else 1
+    return Site(device_kind(x.device), layout, NAMES[x.dtype], direction, columns, elements)
 
 
 def _holds(bounds: tuple[int, int | None], number: int) -> bool:

@@ -1,0 +1,253 @@
+"""Training steps of whole models under torch.compile: inductor, and planish's backend, which takes the
+norms that it is faster at. By turns, on the first GPU, in bf16.
+
+    python3 bench/compiled_models.py --csv FILE              # all of them
+    python3 bench/compiled_models.py llama convnext          # some
+    python3 bench/compiled_models.py --tiny --device cpu     # does it run
+
+Each model has a process of its own, so that they compile at the same time; they are measured one
+after the other, once all are compiled. `gpu` is the time of the kernels, as the profiler adds them up;
+`clock` the time of a step by the clock; both in milliseconds, the median of the rounds. `graphs` is a
+small model under mode="reduce-overhead", where the host costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import planish
+import planish.compile
+import torch
+from planish.bench import machine, report
+from torch import Tensor, nn
+
+WAYS = ("inductor", "planish")
+ROUNDS, STEPS = 9, 3
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+Made = tuple[nn.Module, Callable[[Any], Tensor]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of one model in one way."""
+
+    model: str
+    way: str
+    gpu_ms: float
+    clock_ms: float
+    peak_gib: float
+    compile_s: float
+    loss: float
+    forward_planish: int
+    forward_inductor: int
+    backward_planish: int
+    backward_inductor: int
+
+
+def _language(stem: str, batch: int, length: int, **size: Any) -> Callable[[bool, str], Made]:
+    def make(tiny: bool, device: str) -> Made:
+        import transformers
+
+        given = dict(size)
+        if tiny:
+            width = "n_embd" if "n_embd" in given else "hidden_size"
+            given[width] = 64
+            given.update({"n_head": 4} if width == "n_embd" else {"num_attention_heads": 4})
+            if "num_key_value_heads" in given:
+                given["num_key_value_heads"] = 2
+            if "head_dim" in given:
+                given["head_dim"] = 16
+            if "intermediate_size" in given:
+                given["intermediate_size"] = 96
+        config = getattr(transformers, f"{stem}Config")(vocab_size=2048, **given, **SPECIAL)
+        suffix = "LMHeadModel" if stem == "GPT2" else "ForMaskedLM" if stem == "Bert" else ""
+        model = getattr(transformers, stem + (suffix or "ForCausalLM"))(config)
+        rows, columns = (2, 16) if tiny else (batch, length)
+        ids = torch.randint(3, 2048, (rows, columns), device=device)
+        more = {} if stem == "Bert" else {"use_cache": False}
+        return model, lambda m: m(input_ids=ids, labels=ids, **more).loss  # type: ignore[no-any-return]
+
+    return make
+
+
+def _image(name: str, batch: int, **more: Any) -> Callable[[bool, str], Made]:
+    def make(tiny: bool, device: str) -> Made:
+        import timm
+
+        model = timm.create_model(name, **more)
+        side, count = (64, 2) if tiny else (224, batch)
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        x = torch.randn(count, 3, side, side, device=device, dtype=dtype)
+        if "vit" not in name:
+            model, x = (t.to(memory_format=torch.channels_last) for t in (model, x))
+        labels = torch.randint(0, 1000, (count,), device=device)
+        return model, lambda m: nn.functional.cross_entropy(m(x).float(), labels)
+
+    return make
+
+
+_DECODER = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16}
+_SMALL = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}
+MODELS: dict[str, Callable[[bool, str], Made]] = {
+    "llama": _language(
+        "Llama", 4, 1024, num_hidden_layers=4, num_key_value_heads=4, head_dim=128, **_DECODER
+    ),
+    "qwen3": _language(
+        "Qwen3", 4, 1024, num_hidden_layers=4, num_key_value_heads=4, head_dim=128, **_DECODER
+    ),
+    "gpt2": _language("GPT2", 4, 1024, n_embd=1024, n_layer=8, n_head=16),
+    "bert": _language(
+        "Bert", 32, 512, hidden_size=1024, intermediate_size=4096, num_attention_heads=16,
+        num_hidden_layers=4, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0,
+    ),
+    "vit": _image("vit_base_patch16_224", 64, depth=6),
+    "convnext": _image("convnext_base", 64),
+    "resnet_gn": _image("resnet50_gn", 64),
+    "graphs": _language(
+        "Llama", 2, 512, num_hidden_layers=4, num_key_value_heads=2, head_dim=128, **_SMALL
+    ),
+}  # fmt: skip
+
+
+class _Way:
+    """A model compiled in one way, and its step."""
+
+    def __init__(self, name: str, way: str, tiny: bool, device: str) -> None:
+        torch.manual_seed(0)
+        self.model, loss = MODELS[name](tiny, device)
+        self.model.to(device, torch.float32 if device == "cpu" else torch.bfloat16).train()
+        mode = "reduce-overhead" if name == "graphs" else None
+        compiled: Any = torch.compile(self.model, backend=way, mode=mode, dynamic=False)
+        self.parameters = list(self.model.parameters())
+        self.cuda = device == "cuda"
+
+        def step() -> Tensor:
+            found = loss(compiled)
+            found.backward()  # type: ignore[no-untyped-call]
+            for parameter in self.parameters:
+                parameter.grad = None
+            return found
+
+        self.step = step
+        before = len(planish.compile.report())
+        begin = time.perf_counter()
+        for _ in range(3):
+            self.loss = float(step())
+        self.compile_s = time.perf_counter() - begin
+        self.chosen = collections.Counter(
+            (entry.direction, entry.chosen) for entry in planish.compile.report()[before:]
+        )
+
+    def clock(self) -> float:
+        """Milliseconds of a step."""
+        self._wait()
+        begin = time.perf_counter()
+        for _ in range(STEPS):
+            self.step()
+        self._wait()
+        return (time.perf_counter() - begin) / STEPS * 1e3
+
+    def gpu(self) -> float:
+        """Milliseconds of a step's kernels."""
+        if not self.cuda:
+            return 0.0
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            for _ in range(STEPS):
+                self.step()
+            self._wait()
+        spent = sum(e.self_device_time_total for e in profile.key_averages())
+        return spent / STEPS / 1e3
+
+    def peak(self) -> float:
+        """GiB that one step holds at most."""
+        if not self.cuda:
+            return 0.0
+        torch.cuda.reset_peak_memory_stats()
+        self.step()
+        return torch.cuda.max_memory_allocated() / 2**30
+
+    def _wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+
+def _measure(name: str, tiny: bool, device: str, barrier: Any, lock: Any, results: Any) -> None:
+    found: list[dict[str, Any]] = []
+    try:
+        ways = {}
+        try:
+            ways = {way: _Way(name, way, tiny, device) for way in WAYS}
+        except Exception as error:
+            print(f"{name}: left out: {type(error).__name__}: {error}"[:600], flush=True)
+        barrier.wait()
+        with lock:
+            found = _by_turns(name, ways)
+    finally:
+        results.put(found)
+
+
+def _by_turns(name: str, ways: dict[str, _Way]) -> list[dict[str, Any]]:
+    clocks: dict[str, list[float]] = {way: [] for way in ways}
+    gpus: dict[str, list[float]] = {way: [] for way in ways}
+    for round_ in range(ROUNDS):
+        for way in list(ways)[:: 1 if round_ % 2 else -1]:
+            clocks[way].append(ways[way].clock())
+            if round_ % 3 == 0:
+                gpus[way].append(ways[way].gpu())
+    found = []
+    for way, made in ways.items():
+        chosen = {
+            f"{direction}_{who}": made.chosen[direction, who]
+            for direction in ("forward", "backward")
+            for who in ("planish", "inductor")
+        }
+        medians = statistics.median(gpus[way]), statistics.median(clocks[way])
+        found.append(
+            asdict(Step(name, way, *medians, made.peak(), made.compile_s, made.loss, **chosen))
+        )
+        print(
+            f"{name:10} {way:9} gpu {medians[0]:8.3f}  clock {medians[1]:8.3f} ms  "
+            f"peak {found[-1]['peak_gib']:6.2f} GiB  compiled in {made.compile_s:5.1f} s  "
+            f"loss {made.loss:.4f}  {chosen}",
+            flush=True,
+        )
+    return found
+
+
+def main() -> int:
+    """Runs each model in its process."""
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("models", nargs="*", default=list(MODELS), choices=[*MODELS, []])
+    p.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    p.add_argument("--tiny", action="store_true")
+    p.add_argument("--csv", type=Path)
+    arguments = p.parse_args()
+    context = multiprocessing.get_context("spawn")
+    names = arguments.models or list(MODELS)
+    barrier, lock, results = context.Barrier(len(names)), context.Lock(), context.Queue()
+    given = arguments.tiny, arguments.device, barrier, lock, results
+    processes = [context.Process(target=_measure, args=(name, *given)) for name in names]
+    for process in processes:
+        process.start()
+    rows = [row for _ in processes for row in results.get()]
+    for process in processes:
+        process.join()
+    if arguments.csv:
+        about = {"machine": machine.describe(), "settings": {"command": " ".join(sys.argv)}}
+        report.write_csv(arguments.csv, [Step(**row) for row in rows], about)
+    return int(not rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
