@@ -18,6 +18,8 @@ import pytest
 from dsum_plans import channels_plan, groups_plan
 from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
 
+from planish.operators import limits
+
 GOLDEN = Path(__file__).with_name("plans.txt")
 ARCHS = (80, 89, 90, 100, 120)
 needs_shim = pytest.mark.skipif(
@@ -184,6 +186,27 @@ def test_a_general_plan_says_why() -> None:
     statistics = {role: types[role] for role in ("x", "mean")} | {"m2": "f32"}
     plan = Plan(gpu_shim.STATISTICS, LAYER, 8, 1024, statistics, arch=90)
     assert plan.why_general() == "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD"
+
+
+def is_activated(direction: int, cols: int, dtype: str, arch: int) -> bool:
+    """Whether fast kernels have a norm of rows with SiLU behind it."""
+    types = dtypes_of(direction, LAYER, dtype, True)
+    rows = {r: [cols, 1] if r in FULL else [1, 0] if r in STATISTICS else [0, 1] for r in types}
+    plan = AnyPlan(direction, LAYER, [512, cols], 2, 2, types, rows, activation=SILU, arch=arch)
+    return not plan.why_general()
+
+
+@needs_shim
+@pytest.mark.parametrize(("dtype", "size"), [("f64", 8), ("f32", 4), ("bf16", 2), ("f16", 2)])
+def test_rows_that_python_activates_have_no_kernels(dtype: str, size: int) -> None:
+    """planish/operators/limits.py has the longest rows that have them on every architecture, which
+    those of f64 decide."""
+    most = limits.ACTIVATED_BYTES // size
+    for arch in ARCHS:
+        for direction in (FORWARD, BACKWARD):
+            assert is_activated(direction, most, dtype, arch), (arch, direction)
+    if dtype == "f64":
+        assert not all(is_activated(BACKWARD, 2 * most, dtype, arch) for arch in ARCHS)
 
 
 @needs_shim

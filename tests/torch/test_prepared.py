@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 
 import planish
 import torch
-from planish.operators import stage_calls
+from planish.operators import kept
 from torch import Tensor
 
 Function = Callable[..., Any]
@@ -81,18 +81,18 @@ def step(function: Function, tensors: list[Tensor]) -> list[Tensor]:
 def test_a_known_call_has_other_bits(name: str, dtype: torch.dtype) -> None:
     function, shapes = CASES[name]
     tensors = [drawn(*s, dtype=dtype, seed=i) for i, s in enumerate(shapes)]
-    stage_calls._calls.clear()
+    kept._calls.clear()
     first = step(function, tensors)
-    assert len(stage_calls._calls) == 1
+    assert len(kept._calls) == 1
     for one, other in zip(step(function, tensors), first, strict=True):
         assert torch.equal(one, other)
     for needed in itertools.product((False, True), repeat=len(tensors)):
         if not any(needed):
             continue
         live = [t.clone().requires_grad_(n) for t, n in zip(tensors, needed, strict=True)]
-        stage_calls._calls.clear()
+        kept._calls.clear()
         first = step(function, live)
-        assert len(stage_calls._calls) == 1
+        assert len(kept._calls) == 1
         for one, other in zip(step(function, live), first, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype
             assert torch.equal(one, other)
@@ -133,7 +133,7 @@ def test_another_call_takes_a_known_one() -> None:
     ]
     wanted = []
     for call in calls:
-        stage_calls._calls.clear()
+        kept._calls.clear()
         wanted.append(call())
     for _ in range(2):
         for call, other in zip(calls, wanted, strict=True):
@@ -176,12 +176,12 @@ def test_inference_tensors_and_modes_break_a_known_call() -> None:
 
 
 def test_so_many_calls_are_kept_that_memory_fills(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_calls, "_ROOM", 4)
-    stage_calls._calls.clear()
+    monkeypatch.setattr(kept, "_ROOM", 4)
+    kept._calls.clear()
     for length in range(1, 20):
         x = drawn(1, length, 8)
         assert planish.add_rms_norm(x, x)[0].shape == x.shape
-        assert len(stage_calls._calls) <= 4
+        assert len(kept._calls) <= 4
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -189,9 +189,9 @@ def test_recomputation_under_a_checkpoint_saves_other_tensors(name: str) -> None
     """The first call of its kind is in the forward, the second is the recomputation."""
     function, shapes = CASES[name]
     tensors = [drawn(*s, seed=i).requires_grad_() for i, s in enumerate(shapes)]
-    stage_calls._calls.clear()
+    kept._calls.clear()
     wanted = step(function, tensors)
-    stage_calls._calls.clear()
+    kept._calls.clear()
 
     def again(*given: Tensor) -> Any:
         return torch.utils.checkpoint.checkpoint(function, *given, use_reentrant=False)

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 import planish
 import torch
 from planish.library.loaded import ERROR_OVERLAP, ERROR_UNAVAILABLE, library
-from planish.operators import asked, ops, stage_calls
+from planish.operators import asked, kept, ops, short
 from planish.operators import call as _call
 from torch import Tensor
 
@@ -239,14 +239,17 @@ def test_what_the_library_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch
     x, r = leaf(4, 8), leaf(4, 8)
     wanted = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
     monkeypatch.setattr(asked, "_known", {})
-    monkeypatch.setattr(stage_calls, "_calls", {})
-    monkeypatch.setattr(asked, "_ask", lambda *_: False)
+    monkeypatch.setattr(kept, "_calls", {})
+    monkeypatch.setattr(asked, "_ask", lambda *_: "nothing of this kind")
+    planish.reset_stats()
     calls = Calls()
     found = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
     assert calls.on_planish(FORWARD) == 0
     torch.testing.assert_close(found, wanted)
     assert planish.quantized_rms_norm(x.detach())[0].shape == x.shape
     assert calls.on_planish(QUANTIZED) == 0
+    for name in (FORWARD, QUANTIZED):
+        assert planish.stats()[name]["torch"] == {"nothing of this kind": 1}
 
 
 def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +257,6 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
         name: DERIVED[name] for name in ("dropout", "gate and residual", "groups, gate before")
     }
     leaves = leaf(2, 3, 6), leaf(2, 3, 6), leaf(6), leaf(2, 1, 6)
-    from planish.operators import derivatives
 
     def run(case: Callable[..., Any]) -> Any:
         ys = case(*leaves)
@@ -264,23 +266,10 @@ def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch
 
     wanted = [run(case) for case in cases.values()]
 
-    class Refused:
-        @staticmethod
-        def _op(*_: Any) -> None:
-            raise RuntimeError("planish: no kernel")
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("planish: no kernel")
 
-    class Operator:
-        default = Refused
-
-    class Operators:
-        class ops:
-            class planish:
-                norm_backward = Operator
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(torch, name)
-
-    monkeypatch.setattr(derivatives, "torch", Operators())
+    monkeypatch.setattr(short, "BACKWARD", refuse)
     with pytest.raises(RuntimeError, match="no kernel"):  # by its words it is not known
         run(cases["dropout"])
     monkeypatch.setattr(type(library()), "take_thrown", lambda _: ERROR_UNAVAILABLE)

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from planish.library import switch
-from planish.operators import composite, norms, stage_calls, steps
-from planish.operators import layer_norm as _layer_norm
+from planish.operators import composite, kept, norms
 from planish.operators import options as _options
 from planish.operators.arguments import DEVICES as DEVICES
 from planish.operators.arguments import (
@@ -30,12 +29,10 @@ from planish.operators.arguments import axes_of as _axes
 from planish.operators.arguments import check_parameter as _check
 from planish.operators.arguments import device_type as _device_type
 from planish.operators.arguments import with_offset as _with_offset
-from planish.operators.call import Tensors
 from planish.operators.ways import Way, is_jit_tracing, may_be_torchs, way_of
 from torch import Tensor, fx
 
 _DTYPES = DTYPES  # of other modules, too
-_HALF = (torch.float16, torch.bfloat16)
 
 __all__ = ["layer_norm", "rms_norm", "weight_standardize"]
 
@@ -65,23 +62,15 @@ def _norm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
-    bare = affine_dims is None and activation is None and out_dtype is None and cast == "once"
-    if bare and steps.is_zero(weight_offset) and type(dims) is int and dims == -1:
-        y = steps.norm(function == "rms_norm", x, weight, bias, eps)
-        if y is not None:
-            return y
-    key = None
-    dims = given_axes(function, "dims", dims)
+    if type(dims) is not int:
+        dims = given_axes(function, "dims", dims)
     if affine_dims is not None:
         affine_dims = given_axes(function, "affine_dims", affine_dims)
-    rounds = cast == "xhat" and getattr(x, "dtype", None) in _HALF
-    if keep and (rounds or weight_offset or out_dtype is not None):
-        options = function, dims, affine_dims, eps, weight_offset, cast, activation, out_dtype
-        tensors = Tensors(x, weight=weight, bias=bias)
-        key = stage_calls.key_of(options, tensors)
-        known = stage_calls.known(key, tensors)
-        if known is not None:
-            return known[0]
+    options = dims, affine_dims, eps, weight_offset, cast, activation, out_dtype, keep
+    key = kept.key_of((function, switch.active(), *options), (x, weight, bias), (x,))
+    known = norms.known(key, x, weight, bias)
+    if known is not None:
+        return known
     way = way_of(x, weight, bias)
     if way is not Way.PLAIN or x is None:
         check_tensor(function, "x", x)
@@ -114,11 +103,11 @@ def _norm(
         rest = affine, keep, weight_offset, cast, activation
         return _norm(function, wide, reduce, weight, bias, eps, *rest).to(asked.out_dtype)
     if weight_offset and weight is not None:
-        weight = _with_offset(weight, weight_offset)
+        weight, key = _with_offset(weight, weight_offset), None
     if cast == "xhat" and rounds_xhat(x, weight, bias):
         xhat = _norm(function, x, reduce, None, None, eps, None, keep)
         return composite.activate(affine_of(xhat, weight, bias, affine), activation)
-    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep, activation)
+    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep, activation, key=key)
 
 
 def by_way(
@@ -132,26 +121,31 @@ def by_way(
     eps: float,
     keep: bool,
     activation: str | None = None,
+    *,
+    key: Any = None,
 ) -> Tensor:
-    """layer_norm or rms_norm of what was checked; axes are sorted and not negative."""
+    """layer_norm or rms_norm of what was checked; axes are sorted and not negative. ``key``: what
+    the call is kept under."""
     rms = function == "rms_norm"
-    through_torch = (
-        may_be_torchs(way, x, weight, bias)
-        and switch.is_enabled(function, _device_type(x))
+    is_torchs = (
+        switch.is_enabled(function, _device_type(x))
         and _torch_can(x, weight, bias, reduce, affine, rms)
         and not (keep and _is_permuted(x))
     )
     if activation:
-        if activates(x, reduce, affine) and not (through_torch and not _is_worth_a_call(x)):
-            return norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep, activation)
+        if activates(x, reduce, affine):
+            return norms.norm(
+                way, x, weight, bias, reduce, affine, eps, rms, keep, activation, key=key
+            )
         y = by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
         return composite.activate(y, activation)
-    if through_torch:
-        shape = x.shape[reduce[0] :]
-        if rms:
-            return torch.rms_norm(x, shape, weight, eps)
-        return _layer_norm.through_torch(x, shape, weight, bias, eps)
-    return norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep)
+    if is_torchs:
+        by_torch = norms.ByTorch(function, x.shape[reduce[0] :], eps)
+        kept.keep(key, by_torch)
+        if may_be_torchs(way, x, weight, bias):
+            return by_torch.run(x, weight, bias)
+        key = None
+    return norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep, key=key)
 
 
 def _is_permuted(x: Tensor) -> bool:
@@ -218,10 +212,9 @@ def layer_norm(
 
     ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
     It is fused: y is not rounded before it, there is no pass over memory of its own, and nothing
-    kept for the backward but what the norm keeps. Behind ``cast="xhat"``, on a GPU for rows of more
-    than 16 KiB or whose elements are no neighbours (but the channels of images), and while planish
-    is enabled for less than 65536 elements (on a GPU 2^23, but for calls that a CUDA graph
-    records), torch's own runs on the result.
+    kept for the backward but what the norm keeps. Behind ``cast="xhat"``, and on a GPU for rows of
+    more than 16 KiB or whose elements are no neighbours (but the channels of images), torch's own
+    runs on the result.
 
     Raises what torch raises: TypeError for what is no tensor, no axis or no number, IndexError for
     an axis out of range, RuntimeError for shapes that do not fit, NotImplementedError for another
@@ -328,34 +321,24 @@ def channel_norm(
     bias: Tensor | None,
     eps: float,
     channels_last: bool = False,
+    *,
+    key: Any = None,
 ) -> Tensor:
     """layer_norm or rms_norm over the channels of (N, C, H, W), laid out as x, of a dtype and on a
     device that planish runs, and not by torch's way. ``channels_last``: on a GPU it is laid out
-    so, whatever x is."""
+    so, whatever x is. ``key``: as by_way has it, for an x that is row-major."""
     _check(x, weight, [1], function, "weight")
     _check(x, bias, [1], function, "bias")
     graph = torch.is_grad_enabled() and x.requires_grad
     if channels_last and x.is_cuda:
         # The first norm of a model pays for the copy; what convolutions make of it is laid out so.
-        x = x.contiguous(memory_format=torch.channels_last)
+        x, key = x.contiguous(memory_format=torch.channels_last), None
     if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
         # With a graph no view, see group_norm.
-        return by_way(way, function, x, weight, bias, [1], [1], eps, keep=True)
+        return by_way(way, function, x, weight, bias, [1], [1], eps, keep=True, key=key)
     # channels last: rows, and while enabled torch's own operator, which costs less to call
     rows = by_way(way, function, x.permute(0, 2, 3, 1), weight, bias, [3], [3], eps, keep=False)
     return rows.permute(0, 3, 1, 2)
-
-
-#: With fewer elements a pass over them costs less than what a call of planish's own costs the host
-#: beyond one of torch's operators.
-_FUSED_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 23}
-
-
-def _is_worth_a_call(x: Tensor) -> bool:
-    if x.numel() >= _FUSED_ELEMENTS[x.device.type]:
-        return True
-    on_gpu = x.device.type == "cuda" and not torch.compiler.is_compiling()
-    return on_gpu and torch.cuda.is_current_stream_capturing()
 
 
 def weight_standardize(w: Tensor, eps: float = 1e-5) -> Tensor:

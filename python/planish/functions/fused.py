@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 from planish.functions import stages
+from planish.library import switch
 from planish.operators import stage_calls, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
 from planish.operators.call import Tensors
@@ -45,14 +46,15 @@ def _add_norm(
     cast: str,
 ) -> tuple[Tensor, Tensor]:
     bare = row_scale is None and column_scale is None and sum_dtype is None and out_dtype is None
-    if bare and cast == "once" and steps.is_zero(dropout_p) and steps.is_zero(weight_offset):
+    bare = bare and cast == "once" and bool(switch.active())
+    if bare and steps.is_zero(dropout_p) and steps.is_zero(weight_offset):
         both = steps.sum_and_norm(rms, x, residual, weight, bias, eps)
         if both is not None:
             return both
     key, tensors = None, Tensors(x, residual, row_scale, column_scale, None, weight, bias)
     number = type(dropout_p) is float or type(dropout_p) is int
     if row_scale is None and number and (not dropout_p or (not training and 0 < dropout_p <= 1)):
-        options = rms, eps, sum_dtype, weight_offset, out_dtype, cast
+        options = "added", rms, eps, sum_dtype, weight_offset, out_dtype, cast
         key = stage_calls.key_of(options, tensors)
         known = stage_calls.known(key, tensors)
         if known is not None:
@@ -244,7 +246,7 @@ def _modulated_norm(
     weight_offset: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
     tensors = Tensors(x, residual, None, gate, None, weight, bias, scale, shift)
-    key = stage_calls.key_of((rms, eps, sum_dtype, weight_offset), tensors)
+    key = stage_calls.key_of(("modulated", rms, eps, sum_dtype, weight_offset), tensors)
     known = stage_calls.known(key, tensors)
     if known is not None:
         return known[0] if residual is None else known

@@ -28,7 +28,7 @@ def _gated_norm(
     cast: str = "once",
 ) -> Tensor:
     tensors = Tensors(x, weight=weight, bias=bias, gate=gate)
-    options = rms, eps, norm_before_gate, group_size, weight_offset, cast
+    options = "gated", rms, eps, norm_before_gate, group_size, weight_offset, cast
     key = stage_calls.key_of(options, tensors)
     known = stage_calls.known(key, tensors)
     if known is not None:

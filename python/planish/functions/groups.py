@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from planish.functions.functional import _check_x, _is_worth_a_call, _node
+from planish.functions.functional import _check_x, _node
 from planish.library import switch
-from planish.operators import composite, norms
+from planish.operators import composite, kept, limits, norms
 from planish.operators import options as _options
 from planish.operators.arguments import (
     affine_of,
@@ -31,21 +33,12 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
     """Whether torch's operator says the same, x's layout in the result included."""
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     last_3d = x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d)
-    small = x.device.type == "cpu" and x.numel() <= _TORCH_PIXELS_ELEMENTS
+    small = x.device.type == "cpu" and x.numel() <= limits.FEW_ELEMENTS
     if not (x.is_contiguous() or (small and (last or last_3d))):
         return False
     dtypes = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
     half = x.dtype in (torch.float16, torch.bfloat16) and x.device.type == "cpu"
     return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
-
-
-#: Channels last: of more elements than these planish under torch's operator may hand the call to
-#: torch's kernel (src/torch/group_faster.c), which a module of planish's does not where planish is
-#: disabled.
-_TORCH_PIXELS_ELEMENTS = 32768
-
-#: Images of fewer pixels have no kernels of their own (planish.h, planish_norm).
-_FUSED_PIXELS = 4
 
 
 def group_norm(
@@ -68,9 +61,7 @@ def group_norm(
 
     ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
     It is fused: no pass over memory of its own, and nothing kept for the backward but what the norm
-    keeps. For images of less than four pixels, and while planish is enabled for less than 65536
-    elements (on a GPU 2^23, but for calls that a CUDA graph records), torch's own runs on the
-    result.
+    keeps. For images of less than four pixels torch's own runs on the result.
 
     ``weight_offset``, ``cast`` and ``out_dtype`` as :func:`layer_norm` has them.
 
@@ -98,6 +89,13 @@ def group_norm(
             cast=cast,
             out_dtype=out_dtype,
         )
+    key = None
+    if type(num_groups) is int:
+        options = num_groups, eps, activation, weight_offset, cast, out_dtype
+        key = kept.key_of(("group_norm", switch.active(), *options), (x, weight, bias), (x,))
+        known = norms.known(key, x, weight, bias)
+        if known is not None:
+            return known
     check_activation("group_norm", activation)
     check_cast("group_norm", cast)
     _options.check_out_dtype("group_norm", out_dtype)
@@ -111,10 +109,10 @@ def group_norm(
         eps = number_of("group_norm", "eps", eps)
     if weight_offset:
         weight_offset = number_of("group_norm", "weight_offset", weight_offset)
-    options = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
-    if options.are_there():
-        return _group_norm_with(options, way, x, num_groups, weight, bias, eps, cast)
-    return group_by_way(way, x, num_groups, weight, bias, eps, activation)
+    asked = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
+    if asked.are_there():
+        return _group_norm_with(asked, way, x, num_groups, weight, bias, eps, cast)
+    return group_by_way(way, x, num_groups, weight, bias, eps, activation, key=key)
 
 
 def _group_norm_with(
@@ -175,24 +173,27 @@ def group_by_way(
     bias: Tensor | None,
     eps: float,
     activation: str | None,
+    *,
+    key: Any = None,
 ) -> Tensor:
-    """group_norm of an activation that is known."""
+    """group_norm of an activation that is known. ``key``: what the call is kept under."""
     _check_x("group_norm", x)
     if way is Way.TORCH and is_jit_tracing():  # sizes are not numbers there
         return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     _check_groups(x, num_groups, weight, bias)
     if way is Way.TORCH:
         return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
-    through_torch = (
-        may_be_torchs(way, x, weight, bias)
-        and switch.is_enabled("group_norm", _device_type(x))
-        and _torch_can_group(x, weight, bias)
+    is_torchs = switch.is_enabled("group_norm", _device_type(x)) and _torch_can_group(
+        x, weight, bias
     )
-    fuses = x.shape[2:].numel() >= _FUSED_PIXELS
-    if activation and fuses and (not through_torch or _is_worth_a_call(x)):
-        return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
-    if through_torch:
-        y = torch.group_norm(x, num_groups, weight, bias, eps)
-    else:
-        y = norms.group_norm(way, x, num_groups, weight, bias, eps)
+    if activation and x.shape[2:].numel() >= limits.IMAGE_PIXELS:
+        return norms.group_norm(way, x, num_groups, weight, bias, eps, activation, key=key)
+    own = None if activation else key
+    if is_torchs:
+        by_torch = norms.ByTorch("group_norm", num_groups, eps)
+        kept.keep(own, by_torch)
+        if may_be_torchs(way, x, weight, bias):
+            return composite.activate(by_torch.run(x, weight, bias), activation)
+        own = None
+    y = norms.group_norm(way, x, num_groups, weight, bias, eps, key=own)
     return composite.activate(y, activation)

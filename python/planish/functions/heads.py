@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from planish.functions import functional, stages
-from planish.operators import pairs, steps
+from planish.library import switch
+from planish.operators import kept, pairs, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
 from torch import Tensor
 
@@ -39,15 +40,17 @@ def qk_norm(
     (torch.Size([2, 5, 4, 16]), True)
     """
     number = pairs.eps_of_both(q, k) if eps is None and kind == "rms" else eps
-    if cast == "once" and steps.is_zero(weight_offset) and kind in ("rms", "layer"):
+    plain = cast == "once" and kind in ("rms", "layer") and steps.is_zero(weight_offset)
+    if plain and switch.active():
         both = steps.pair(kind == "rms", q, k, q_weight, k_weight, eps)
         if both is not None:
             return both
-    tensors, options = (q, k, q_weight, k_weight), (kind, number, weight_offset, cast)
-    key = pairs.key_of(options, tensors) if cast == "once" and number is not None else None
-    both = pairs.known(key, tensors, number, kind == "rms", weight_offset)
-    if both is not None:
-        return both
+    tensors, key = (q, k, q_weight, k_weight), None
+    if cast == "once" and number is not None:
+        key = kept.key_of(("qk_norm", kind, number, weight_offset), tensors)
+        both = pairs.known(key, tensors)
+        if both is not None:
+            return both
     check_cast("qk_norm", cast)
     if kind not in ("rms", "layer"):
         raise ValueError(f"qk_norm: kind is {kind!r}; known are 'rms' and 'layer'")

@@ -1,6 +1,7 @@
 """What became of the calls of torch's and planish's operators: planish.stats().
 
-C counts (src/torch/calls.c) and never begins anew; what is not to be seen is taken off here.
+C counts (src/torch/calls.c) and never begins anew; what is not to be seen is taken off here. Calls
+of planish's own that the library says it cannot run are counted here, with its reason.
 """
 
 from __future__ import annotations
@@ -60,8 +61,23 @@ def count_compiled(direction: str, planish: bool, why: str) -> None:
             counts["torch"][why] = counts["torch"].get(why, 0) + 1
 
 
+#: Calls that were composed of torch's operators at once, by operator and reason.
+_composed: dict[tuple[str, str], int] = {}
+
+
+def count_composed(operator: str, why: str) -> None:
+    """Counts a call of planish's own that is none of this operator, by the reason."""
+    with _lock:
+        _composed[operator, why] = _composed.get((operator, why), 0) + 1
+
+
 def _counted() -> dict[str, OperatorStats]:
-    return {**library().stats(), **copy.deepcopy(_compiled)}
+    """By C, and what never came to it."""
+    found = {**library().stats(), **copy.deepcopy(_compiled)}
+    for (operator, why), calls in _composed.items():
+        torch = found[operator]["torch"]
+        torch[why] = torch.get(why, 0) + calls
+    return found
 
 
 def _less(now: dict[str, OperatorStats], then: dict[str, OperatorStats]) -> Stats:

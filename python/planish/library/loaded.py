@@ -26,9 +26,8 @@ __all__ = ["ERROR_OVERLAP", "ERROR_UNAVAILABLE", "Library", "OperatorStats", "Sy
 _WANTED_VERSION = 100
 _MESSAGE_BYTES = 1024
 _log = logging.getLogger("planish")
-#: Of planish_status, PLANISH_ERROR_OVERLAP and PLANISH_ERROR_UNAVAILABLE.
-ERROR_OVERLAP, ERROR_UNAVAILABLE = 9, 12
-_ERROR_FILE = 14  # PLANISH_ERROR_FILE
+#: Of planish_status: PLANISH_ERROR_OVERLAP, _UNAVAILABLE, _FILE and _NO_FAST_KERNEL.
+ERROR_OVERLAP, ERROR_UNAVAILABLE, _ERROR_FILE, _ERROR_NO_FAST_KERNEL = 9, 12, 14, 15
 
 
 class OperatorStats(TypedDict):
@@ -100,15 +99,12 @@ class Library:
                 ctypes.POINTER(structs.Tensors),
                 *text,
             ]
-            dll.planish_plan_create.argtypes = [
+            dll.planish_norm_supports.argtypes = [
                 ctypes.POINTER(structs.Norm),
                 ctypes.c_int,
                 ctypes.POINTER(structs.Tensors),
-                ctypes.POINTER(ctypes.c_void_p),
                 *text,
             ]
-            dll.planish_plan_destroy.argtypes = [ctypes.c_void_p]
-            dll.planish_plan_destroy.restype = None
             dll.planish_torch_enabled.restype = ctypes.c_uint32
             dll.planish_torch_enable.argtypes = [
                 ctypes.c_uint32,
@@ -198,16 +194,15 @@ class Library:
         if self._dll.planish_pack_prepare(gpu, norm, direction, tensors, text, len(text)) != 0:
             raise RuntimeError(text.value.decode(errors="replace"))
 
-    def has_plan(self, norm: structs.Norm, direction: int, tensors: structs.Tensors) -> bool:
-        """Whether such a norm can be run here; RuntimeError where it is none."""
+    def why_not(self, norm: structs.Norm, direction: int, tensors: structs.Tensors) -> str:
+        """Why such a norm cannot be run here at all, in one sentence; empty where it can, be it by
+        kernels made for any layout. RuntimeError where it is none."""
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        plan = ctypes.c_void_p()
-        status = self._dll.planish_plan_create(norm, direction, tensors, plan, text, len(text))
-        if status == 0:
-            self._dll.planish_plan_destroy(plan)
-        elif status != ERROR_UNAVAILABLE:
-            raise RuntimeError(f"planish: {text.value.decode(errors='replace')}")
-        return bool(status == 0)
+        status = self._dll.planish_norm_supports(norm, direction, tensors, text, len(text))
+        reason = text.value.decode(errors="replace")
+        if status not in (0, _ERROR_NO_FAST_KERNEL, ERROR_UNAVAILABLE):
+            raise RuntimeError(f"planish: {reason}")
+        return reason if status == ERROR_UNAVAILABLE else ""
 
     def take_thrown(self) -> int:
         """The status with which an operator of planish's own threw last on this thread, and is

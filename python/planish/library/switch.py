@@ -21,7 +21,7 @@ from planish.library.loaded import library
 from planish.operators.ways import is_hooked, is_transformed, needs_graph
 from torch import Tensor, nn
 
-__all__ = ["disable", "enable", "enabled", "is_enabled"]
+__all__ = ["active", "disable", "enable", "enabled", "is_enabled"]
 
 _log = logging.getLogger("planish")
 _lock = threading.RLock()
@@ -38,7 +38,7 @@ _GROUPS = {
 }
 _CUDA_MIXED = 16
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
-_active: set[tuple[str, str]] = set()
+_active: frozenset[tuple[str, str]] = frozenset()
 
 #: What enable() asked for and disable() has not taken back: (op, device, autocast is kept).
 _Group = tuple[str, str, bool]
@@ -158,7 +158,7 @@ def _put(groups: set[_Group]) -> None:
         if op == "rms_norm":
             dispatcher.tell_python(device)
     dispatcher.forget_resolved_kernels()
-    _active.update(added)
+    _set_active(_active.union(added))
     recomputing.install(state, go_to)
     for device in _DEVICES:
         replaced = [
@@ -199,7 +199,7 @@ def disable() -> bool:
 
 def _take_away() -> bool:
     """Takes planish from under all of torch's operators; whether the registrations are removed."""
-    _active.clear()
+    _set_active(frozenset())
     dispatcher.give_back_autocast()
     patience = time.monotonic() + _PATIENCE_SECONDS
     while not (removed := library().disable(_ATTEMPT_MICROSECONDS)):
@@ -211,6 +211,16 @@ def _take_away() -> bool:
         dispatcher.untell_python(device)
     dispatcher.forget_resolved_kernels()
     return removed
+
+
+def _set_active(groups: frozenset[tuple[str, str]]) -> None:
+    global _active
+    _active = groups
+
+
+def active() -> frozenset[tuple[str, str]]:
+    """The groups of torch's operators, each on a kind of device, that run on planish now."""
+    return _active
 
 
 def is_enabled(op: str, device: str = "cpu") -> bool:

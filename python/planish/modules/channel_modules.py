@@ -12,9 +12,10 @@ import torch.nn.functional as F
 
 import torch
 from planish.functions import functional, groups
+from planish.library import switch
 from planish.library.switch import runs_torchs
 from planish.modules.norm_modules import held_parameter
-from planish.operators import arguments, composite, norms
+from planish.operators import arguments, composite, kept, norms
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -103,17 +104,23 @@ class LayerNorm2d(nn.LayerNorm):
         last = getattr(self, "channels_last", False)
         if not isinstance(self, LayerNorm2d):  # no more: restore() in another thread, before that
             return type(self).forward(self, input)
-        way = way_of(input, self.weight, self.bias)
+        weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
+        options = "LayerNorm2d", switch.active(), self.normalized_shape, self.eps, last
+        key = kept.key_of(options, (input, weight, bias), (input,))
+        known = norms.known(key, input, weight, bias)
+        if known is not None:
+            return known
+        way = way_of(input, weight, bias)
         if way is Way.NODE:
             return leaf(self, input)
         check_image(self, input, self.normalized_shape[0])
-        if way is Way.TORCH or not planish_runs(input, self.weight, self.bias):
+        if way is Way.TORCH or not planish_runs(input, weight, bias):
             pixels, shape = input.permute(0, 2, 3, 1), self.normalized_shape
-            y = composite.layer_norm(pixels, shape, self.weight, self.bias, self.eps)
+            y = composite.layer_norm(pixels, shape, weight, bias, self.eps)
             y = y.permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, input)
         return functional.channel_norm(
-            way, "layer_norm", input, self.weight, self.bias, self.eps, last
+            way, "layer_norm", input, weight, bias, self.eps, last, key=key
         )
 
 
@@ -156,15 +163,21 @@ class RMSNorm2d(nn.RMSNorm):
         return y
 
     def _forward(self, x: Tensor) -> Tensor:
-        way = way_of(x, self.weight)
+        weight = held_parameter(self, "weight")
+        options = "RMSNorm2d", switch.active(), self.normalized_shape, self.eps
+        key = kept.key_of(options, (x, weight), (x,))
+        known = norms.known(key, x, weight, None)
+        if known is not None:
+            return known
+        way = way_of(x, weight)
         if way is Way.NODE:
             return leaf(self, x)
         check_image(self, x, self.normalized_shape[0])
-        if way is Way.TORCH or not planish_runs(x, self.weight):
+        if way is Way.TORCH or not planish_runs(x, weight):
             y = nn.RMSNorm.forward(self, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             return y if way is Way.TORCH else _laid_out_as(y, x)
         eps = norms.rms_eps(self.eps, x)
-        return functional.channel_norm(way, "rms_norm", x, self.weight, None, eps)
+        return functional.channel_norm(way, "rms_norm", x, weight, None, eps, key=key)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -236,6 +249,11 @@ class GroupNorm(nn.GroupNorm):
         parameters = held_parameter(self, "weight"), held_parameter(self, "bias")
         if not activation and runs_torchs("group_norm", input, *parameters):
             return torch.group_norm(input, self.num_groups, *parameters, self.eps)
+        options = "GroupNorm", switch.active(), self.num_groups, self.num_channels, self.eps
+        key = kept.key_of((*options, activation), (input, *parameters), (input,))
+        known = norms.known(key, input, *parameters)
+        if known is not None:
+            return known
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(self, input)
@@ -245,7 +263,9 @@ class GroupNorm(nn.GroupNorm):
         if way is Way.TORCH or not fits or not planish_runs(input, *parameters):
             y = nn.GroupNorm.forward(self, input)
             return composite.activate(y, activation)
-        return groups.group_by_way(way, input, self.num_groups, *parameters, self.eps, activation)
+        return groups.group_by_way(
+            way, input, self.num_groups, *parameters, self.eps, activation, key=key
+        )
 
     def extra_repr(self) -> str:
         activation = f", activation={self.activation!r}" if self.activation else ""

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from planish.modules.channel_modules import check_image, planish_runs
-from planish.operators import arguments, norms
+from planish.modules.norm_modules import held_parameter
+from planish.operators import arguments, kept, norms
 from planish.operators.ways import Way, leaf, needs_graph, way_of
 from torch import Tensor, nn
 
@@ -37,7 +38,14 @@ class _InstanceNorm:
 
     def _forward(self, input: Tensor) -> Tensor:
         module: Any = self
-        parameters = module.weight, module.bias
+        parameters = held_parameter(module, "weight"), held_parameter(module, "bias")
+        key = None
+        if not module.track_running_stats and module._buffers.get("running_mean") is None:
+            options = type(self), module.num_features, module.eps
+            key = kept.key_of(options, (input, *parameters), (input,))
+            known = norms.known(key, input, *parameters)
+            if known is not None:
+                return known
         way = way_of(input, *parameters)
         if way is Way.NODE:
             return leaf(module, input)
@@ -48,9 +56,8 @@ class _InstanceNorm:
             return result
         channels_axis = input.dim() - module._get_no_batch_dim()
         reduce = list(range(channels_axis + 1, input.dim()))
-        y = norms.norm(
-            way, input, *parameters, reduce, [channels_axis], module.eps, rms=False, keep=True
-        )
+        axes = reduce, [channels_axis]
+        y = norms.norm(way, input, *parameters, *axes, module.eps, False, True, key=key)
         if module.running_mean is not None and module.training:
             _update_running(module, input, reduce)
         return y

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 
 import torch
 from planish.functions import functional
+from planish.library import switch
 from planish.library.switch import runs_torchs
-from planish.operators import composite, layer_norm, norms
+from planish.operators import composite, kept, layer_norm, norms
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -82,6 +83,11 @@ class LayerNorm(nn.LayerNorm):
         if runs_torchs("layer_norm", input, weight, bias):
             shape, eps = self.normalized_shape, self.eps
             return layer_norm.through_torch(input, shape, weight, bias, eps)
+        options = "LayerNorm", switch.active(), self.normalized_shape, self.eps
+        key = kept.key_of(options, (input, weight, bias), (input,))
+        known = norms.known(key, input, weight, bias)
+        if known is not None:
+            return known
         way = way_of(input, weight, bias)
         if way is Way.NODE:
             return leaf(self, input)
@@ -91,7 +97,7 @@ class LayerNorm(nn.LayerNorm):
         axes = list(range(input.dim() - len(shape), input.dim()))
         # dense, as torch's
         return functional.by_way(
-            way, "layer_norm", input, weight, bias, axes, axes, self.eps, keep=False
+            way, "layer_norm", input, weight, bias, axes, axes, self.eps, keep=False, key=key
         )
 
 
@@ -125,6 +131,11 @@ class RMSNorm(nn.RMSNorm):
         weight = held_parameter(self, "weight")
         if runs_torchs("rms_norm", x, weight):
             return torch.rms_norm(x, self.normalized_shape, weight, self.eps)
+        options = "RMSNorm", switch.active(), self.normalized_shape, self.eps
+        key = kept.key_of(options, (x, weight), (x,))
+        known = norms.known(key, x, weight, None)
+        if known is not None:
+            return known
         way = way_of(x, weight)
         if way is Way.NODE:
             return leaf(self, x)
@@ -133,7 +144,9 @@ class RMSNorm(nn.RMSNorm):
             return nn.RMSNorm.forward(self, x)
         eps = norms.rms_eps(self.eps, x)
         axes = list(range(x.dim() - len(shape), x.dim()))
-        return functional.by_way(way, "rms_norm", x, weight, None, axes, axes, eps, keep=True)
+        return functional.by_way(
+            way, "rms_norm", x, weight, None, axes, axes, eps, keep=True, key=key
+        )
 
 
 def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from planish.library.loaded import library
+from planish.operators import limits
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
 
@@ -236,10 +237,6 @@ def check_parameter(
         )
 
 
-#: Longer rows have a GPU's fast kernels for an activation in the forward alone, or on some GPUs.
-_ACTIVATED_BYTES = 1 << 14
-
-
 def activates(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
     """Whether a norm over these axes has fast kernels, forward and backward, that an activation can
     be part of: on a GPU where a row's elements are neighbours, or are the channels of images."""
@@ -254,7 +251,7 @@ def activates(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
         if axis != other or (x.shape[axis] != 1 and x.stride(axis) != columns):
             return False
         columns *= x.shape[axis]
-    return columns * x.element_size() <= _ACTIVATED_BYTES
+    return columns * x.element_size() <= limits.ACTIVATED_BYTES
 
 
 def check_activation(function: str, activation: str | None) -> None:

@@ -1,5 +1,5 @@
-"""Whether the library has kernels for a norm with these stages, which it is asked once for each
-combination of dtypes and stages. Nothing runs here."""
+"""Whether the library can run a norm with these stages, which it is asked once for each combination
+of dtypes and stages, by rows as they are in most models. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from planish.library import structs
 from planish.library.loaded import library
 
-__all__ = ["Question", "runs"]
+__all__ = ["Question", "why_not"]
 
 #: rms, weight_offset, activation, gate_before, round_xhat, dropout_p > 0, a quantised result.
 Question = tuple[bool, int, int, bool, bool, bool, bool]
@@ -39,7 +39,7 @@ _FORWARD_ROLES = (
     ("sum", _FULL),
 )
 
-_known: dict[Any, bool] = {}
+_known: dict[Any, str] = {}
 
 
 def _describe(dtype: structs.DLDataType, shape: tuple[int, ...], device: str) -> Any:
@@ -62,7 +62,7 @@ def _ask(
     device: str,
     dtypes: tuple[torch.dtype | None, ...],
     question: Question,
-) -> bool:
+) -> str:
     rms, weight_offset, activation, gate_before, round_xhat, drops, quantised = question
     given = {
         name: _describe(structs.dtype_of(_NAMES[dtype]), shape, device)
@@ -109,13 +109,14 @@ def _ask(
     tensors = structs.Tensors(struct_size=ctypes.sizeof(structs.Tensors))
     for name, tensor in given.items():
         setattr(tensors, name, ctypes.pointer(tensor))
-    return library().has_plan(norm, direction, tensors)
+    return library().why_not(norm, direction, tensors)
 
 
-def runs(
+def why_not(
     device: str, dtypes: tuple[torch.dtype | None, ...], question: Question, backward: bool
-) -> bool:
-    """Whether the forward (and the backward, if that is asked) of such tensors has kernels.
+) -> str:
+    """Why the forward (or the backward, if that is asked) of such tensors cannot be run, in one
+    sentence; empty where it can.
 
     ``dtypes``: of x, residual, row_scale, column_scale, weight, bias, scale, shift, gate, y and
     sum, None for what is absent.
@@ -123,14 +124,13 @@ def runs(
     key = device, dtypes, question, backward
     known = _known.get(key)
     if known is None:
-        known = device == "meta" or (
-            _ask(_FORWARD, device, dtypes, question)
-            and (not backward or _ask(_BACKWARD, device, dtypes, question))
-        )
+        known = "" if device == "meta" else _ask(_FORWARD, device, dtypes, question)
+        if backward and not known and device != "meta":
+            known = _ask(_BACKWARD, device, dtypes, question)
         _known[key] = known
     return known
 
 
 #: What torch.compiler.assume_constant_result does, which would import all of torch's compiler: the
 #: function is called while a graph is traced, and is no part of it.
-runs._dynamo_marked_constant = True  # type: ignore[attr-defined]
+why_not._dynamo_marked_constant = True  # type: ignore[attr-defined]

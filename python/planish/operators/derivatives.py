@@ -1,8 +1,8 @@
-"""Derivatives of planish's operators: what a call saves, and the formulas of every order.
+"""Derivatives of planish's operators but for that of a norm itself (records.py): what a call saves,
+and the gradients of its tensors.
 
-The first derivative of a norm is planish's own backward. That of the backward is its formula in
-torch's own operators (formulas.py), differentiated by torch, so that any further order is torch's
-affair.
+That of a norm's backward is its formula in torch's own operators (formulas.py), differentiated by
+torch, so that any further order is torch's affair.
 """
 
 from __future__ import annotations
@@ -12,213 +12,23 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
-from planish.library.loaded import ERROR_UNAVAILABLE, library
 from planish.operators import call as _call
 from planish.operators import formulas
-from planish.operators.call import Call, Tensors
 from planish.operators.formulas import Given
-from planish.operators.ways import below_autograd, is_plain
 from torch import Tensor
 
 __all__ = [
     "differentiate_backward",
-    "differentiate_forward",
     "differentiate_quantized",
     "differentiate_statistics",
     "refuse",
     "save_backward",
-    "save_forward",
     "save_quantized",
     "save_statistics",
     "second",
-    "thrown",
 ]
 
-_TENSORS, _GIVEN = len(Tensors._fields), len(Given._fields)
-_FORWARD_INPUTS, _BACKWARD_INPUTS = _TENSORS + len(Call._fields), _GIVEN + 4
-
-
-def thrown(*statuses: int) -> bool:
-    """Whether the operator whose exception was just caught threw with one of these statuses."""
-    return library().take_thrown() in statuses
-
-
-def _like(tensor: Tensor | None) -> tuple[torch.Size, torch.dtype] | None:
-    return None if tensor is None else (tensor.shape, tensor.dtype)
-
-
-def _shaped(gradient: Tensor | None, like: tuple[torch.Size, torch.dtype] | None) -> Tensor | None:
-    """Of the parameter's shape and dtype."""
-    if gradient is None or like is None:
-        return gradient
-    shape, dtype = like
-    if gradient.shape != shape:
-        gradient = gradient.reshape(shape)
-    return gradient if gradient.dtype == dtype else gradient.to(dtype)
-
-
-# ---- The forward --------------------------------------------------------------------------------
-
-
-def save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-    """What the backward reads, and no more: what was given beside it may be written to."""
-    ctx.set_materialize_grads(False)
-    x, residual, rows, column, rng, weight, bias, scale, shift, gate, axes, options, split, *_ = (
-        inputs
-    )
-    ctx.bare = (
-        rows is None and column is None and rng is None
-        and scale is None and shift is None and gate is None
-    )  # fmt: skip
-    if ctx.bare:  # at little cost: most norms are
-        _, total, mean, rstd = output
-        ctx.numbers = axes, options, split
-        ctx.dtypes = x.dtype, x.dtype if residual is None else residual.dtype
-        ctx.like_bias = _like(bias)
-        kept_bias = bias if _call.activation_in(options) else None
-        ctx.save_for_backward(x if total is None else total, rstd, mean, weight, kept_bias)
-    else:
-        _save_stages(ctx, inputs, output)
-
-
-def _save_stages(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-    given, call = Tensors(*inputs[:_TENSORS]), Call(*inputs[_TENSORS:])
-    x, residual, row_scale, column, rng, weight, bias, scale, shift, gate = given
-    _, total, mean, rstd = output
-    before = call.options & _call.GATE_BEFORE
-    reads_shift = _call.activation_in(call.options) or (gate is not None and not before)
-    reads_bias = reads_shift or scale is not None
-    dresidual_dtype = x.dtype if residual is None else residual.dtype
-    _, needs_x, _, _, needs_column, *_ = ctx.needs_input_grad
-    through = needs_x or needs_column  # else the residual gets the norm's gradient as it is
-    keeps_column = needs_x or needs_column or before
-    ctx.call = call
-    ctx.scales = row_scale is not None or column is not None or call.dropout_p > 0
-    ctx.dtypes = x.dtype, dresidual_dtype
-    ctx.likes = _like(weight), _like(bias), _like(column), _like(scale), _like(shift)
-    ctx.save_for_backward(
-        x if total is None else total,
-        rstd,
-        mean,
-        x if column is not None and needs_column and not before else None,
-        row_scale if through else None,
-        column if keeps_column else None,
-        rng,  # the kernels ask for it
-        weight,
-        bias if reads_bias else None,
-        scale,
-        shift if reads_shift or type(shift) not in (Tensor, torch.nn.Parameter) else None,
-        gate,
-    )
-
-
-def differentiate_forward(
-    ctx: Any, dy: Tensor | None, dsum: Tensor | None = None, *_: Any
-) -> tuple[Any, ...]:
-    """The gradients of norm_forward's inputs; the first of its Function's is the dispatch keys."""
-    if dy is None and dsum is None:
-        return (None,) * _FORWARD_INPUTS
-    return _bare_gradients(ctx, dy, dsum) if ctx.bare else _gradients(ctx, dy, dsum)
-
-
-_NOTHING = (None,) * len(Call._fields)
-
-
-def _bare_gradients(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Any, ...]:
-    """Of a norm with nothing but a residual, weight, bias and an activation."""
-    _, x, residual, _, _, _, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-    s, rstd, mean, weight, bias = ctx.saved_tensors
-    axes, options, split = ctx.numbers
-    dx_dtype, dresidual_dtype = ctx.dtypes
-    if dy is None:
-        dy = torch.zeros_like(s, dtype=_call.dtype_in(options) or dx_dtype)
-    shared = x and residual and dx_dtype == dresidual_dtype  # the same numbers are written once
-    wanted = x | (residual and not shared) << 1 | needs_weight << 2 | needs_bias << 3
-    options = _call.backward_options(options, wanted, dx_dtype, dresidual_dtype)
-    none = None
-    given = dy, s, rstd, mean, dsum, none, none, none, none, weight, bias, none, none, none
-    dx, dresidual, dweight, dbias, *_ = _run_backward(given, axes, options, split, 0.0)
-    dweight = None if dweight is None else _shaped(dweight, _like(weight))
-    dbias = None if dbias is None else _shaped(dbias, ctx.like_bias)
-    other = dx if shared else dresidual
-    return dx, other, none, none, none, dweight, dbias, none, none, none, *_NOTHING
-
-
-def _gradients(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Any, ...]:
-    _, x, residual, rows, column, _, weight, bias, scale, shift, gate, *_ = ctx.needs_input_grad
-    if rows:
-        raise NotImplementedError("planish::norm_forward: row_scale has no gradient")
-    call: Call = ctx.call
-    saved = ctx.saved_tensors
-    s, rstd, mean, branch, row_scale, column_scale, rng, *parameters = saved
-    w, b, scales, shifts, gates = parameters
-    like_weight, like_bias, like_column, like_scale, like_shift = ctx.likes
-    dx_dtype, dresidual_dtype = ctx.dtypes
-    if dy is None:
-        dy = torch.zeros_like(s, dtype=_call.dtype_in(call.options) or dx_dtype)
-    shared = x and residual and not ctx.scales and dx_dtype == dresidual_dtype  # written once
-    dshift = None
-    if shift and shifts is None:  # what it was makes no difference
-        shape, dtype = like_shift
-        if scales is None and shape == dy.shape:  # y is its sum with the norm's result
-            dshift, shift = _shaped(dy, like_shift), False
-        else:
-            shifts = torch.zeros(shape, dtype=dtype, device=dy.device)
-    wanted = x | (residual and not shared) << 1 | weight << 2 | bias << 3
-    wanted |= column << 4 | scale << 5 | shift << 6 | gate << 7
-    options = _call.backward_options(call.options, wanted, dx_dtype, dresidual_dtype)
-    tensors = Given(
-        dy, s, rstd, mean, dsum, branch, row_scale, column_scale, rng, w, b, scales, shifts, gates
-    )
-    dx, dresidual, dweight, dbias, dcolumn, dscale, summed, dgate = _run_backward(
-        tensors, call.axes, options, call.split, call.dropout_p
-    )
-    return (
-        dx,
-        dx if shared else dresidual,
-        None,
-        _shaped(dcolumn, like_column),
-        None,
-        _shaped(dweight, like_weight),
-        _shaped(dbias, like_bias),
-        _shaped(dscale, like_scale),
-        _shaped(summed, like_shift) if dshift is None else dshift,
-        dgate,
-        *_NOTHING,
-    )
-
-
-def _run_backward(given: Any, axes: int, options: int, split: int, p: float) -> Any:
-    overload = torch.ops.planish.norm_backward.default
-    dy, s, _, _, dsum, *_ = given
-    if torch.is_grad_enabled() or not is_plain(dy, s, dsum):  # the others are of s's kind
-        return overload(*given, axes, options, split, p)
-    try:
-        with below_autograd():
-            return overload._op(*given, axes, options, split, p)
-    except RuntimeError:
-        if not thrown(ERROR_UNAVAILABLE):
-            raise
-    return _composed_backward(Given(*given), axes, options, split, p)
-
-
-def _composed_backward(
-    given: Given, axes: int, options: int, split: int, p: float
-) -> list[Tensor | None]:
-    """The same in torch's operators, each result in its own dtype."""
-    with torch.enable_grad():
-        results = formulas.backward(given, axes, options, split, p, [])
-    others = given.weight, given.bias, given.column_scale, given.scale, given.shift, given.gate
-    own = given.s.dtype
-    dtypes = (
-        _call.dtype_in(options) or own,
-        _call.sum_dtype_in(options) or own,
-        *(own if t is None else t.dtype for t in others),
-    )
-    return [
-        None if result is None else result.detach().to(dtype)
-        for result, dtype in zip(results, dtypes, strict=True)
-    ]
+_GIVEN = len(Given._fields)
 
 
 # ---- The backward -------------------------------------------------------------------------------
@@ -285,7 +95,7 @@ def second(
 
 def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     given = Given(*ctx.saved_tensors)
-    return *second(given, ctx.numbers, gradients), *(None,) * (_BACKWARD_INPUTS - _GIVEN)
+    return tuple(second(given, ctx.numbers, gradients))
 
 
 # ---- Statistics ---------------------------------------------------------------------------------
@@ -304,7 +114,7 @@ def differentiate_statistics(ctx: Any, dmean: Tensor | None, dm2: Tensor | None)
     if dm2 is not None:
         part = 2 * dm2 * (x.to(mean.dtype) - mean)
         dx = part if dx is None else dx + part
-    return None if dx is None else dx.to(x.dtype), None
+    return (None if dx is None else dx.to(x.dtype),)
 
 
 # ---- Quantised results --------------------------------------------------------------------------
@@ -317,7 +127,7 @@ def refuse(function: str) -> NoReturn:
     )
 
 
-_QUANTIZED_INPUTS = 11
+_QUANTIZED_TENSORS = 5
 
 
 def save_quantized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
@@ -338,7 +148,7 @@ def differentiate_quantized(
     if dq is not None or dscales is not None:
         refuse(ctx.function)
     if dsum is None:
-        return (None,) * _QUANTIZED_INPUTS
+        return (None,) * _QUANTIZED_TENSORS
     dx_dtype, dresidual_dtype = ctx.dtypes
     dresidual = None if dresidual_dtype is None else dsum.to(dresidual_dtype)
-    return dsum.to(dx_dtype), dresidual, *(None,) * (_QUANTIZED_INPUTS - 2)
+    return dsum.to(dx_dtype), dresidual, *(None,) * (_QUANTIZED_TENSORS - 2)

@@ -3,18 +3,17 @@ for (ways.py)."""
 
 from __future__ import annotations
 
-import functools
+from typing import Any, NamedTuple
 
-from planish.operators import call, composite, ops
+import torch
+from planish.operators import call, composite, kept, layer_norm, ops, short, stage_calls
 from planish.operators.arguments import rms_eps as rms_eps
-from planish.operators.call import Call
+from planish.operators.call import Call, Tensors
 from planish.operators.stage_calls import is_distributed
-from planish.operators.ways import Way, below_autograd, needs_graph, way_of
+from planish.operators.ways import Way, is_hooked, needs_graph, way_of
 from torch import Tensor
 
-__all__ = ["group_norm", "norm", "rms_eps", "split_channels", "statistics"]
-
-_forward_op = ops.FORWARD._op
+__all__ = ["ByTorch", "group_norm", "known", "norm", "rms_eps", "split_channels", "statistics"]
 
 
 def split_channels(x: Tensor, groups: int) -> Tensor:
@@ -23,44 +22,79 @@ def split_channels(x: Tensor, groups: int) -> Tensor:
     return x.view(batch, groups, channels // groups, *pixels)
 
 
-def _make(
-    reduce: tuple[int, ...],
-    affine: tuple[int, ...],
-    split: int,
-    eps: float,
-    rms: bool,
-    dense: bool,
-    activation: int,
-) -> tuple[Call, Call]:
-    """What norm_forward is called with, to save for a derivative and without."""
-    options = call.pack_options(rms=rms, dense=dense, activation=activation)
-    saving = Call(call.pack_axes(reduce, affine), options, split, eps)
-    return saving, saving._replace(options=saving.options & ~call.SAVE)
+class ByTorch(NamedTuple):
+    """A norm that is a call of torch's operator, which planish is under."""
+
+    kind: str
+    size: Any  # normalized_shape, or num_groups
+    eps: float
+
+    def run(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        if self.kind == "layer_norm":
+            return layer_norm.through_torch(x, self.size, weight, bias, self.eps)
+        if self.kind == "rms_norm":
+            return torch.rms_norm(x, self.size, weight, self.eps)
+        return torch.group_norm(x, self.size, weight, bias, self.eps)
 
 
-_made = functools.lru_cache(maxsize=1024)(_make)
+def known(key: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """y of a call that is known by this key (kept.py); None otherwise."""
+    prepared = kept.find(key)
+    if prepared is None:
+        return None
+    if type(prepared) is ByTorch:  # as ways.may_be_torchs has it of plain tensors
+        if needs_graph(x, weight, bias) and (x.is_inference() or is_hooked()):
+            return None
+        return prepared.run(x, weight, bias)
+    tensors = Tensors(x, None, None, None, None, weight, bias)
+    both = stage_calls.run_plain(tensors, prepared)
+    return None if both is None else both[0]
+
+
+class _Problem(NamedTuple):
+    """What a norm alone is besides its tensors."""
+
+    reduce: tuple[int, ...]
+    affine: tuple[int, ...]
+    split: int
+    eps: float
+    rms: bool
+    dense: bool
+    activation: int
+
+    def call(self) -> Call:
+        """What norm_forward is called with to save for a derivative."""
+        options = call.pack_options(rms=self.rms, dense=self.dense, activation=self.activation)
+        return Call(call.pack_axes(self.reduce, self.affine), options, self.split, self.eps)
 
 
 def _run(
-    way: Way, x: Tensor, weight: Tensor | None, bias: Tensor | None, calls: tuple[Call, Call]
+    way: Way,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    problem: _Problem,
+    key: Any = None,
 ) -> Tensor:
     """By way of eager autograd, or of what traces."""
-    none, (saving, alone) = None, calls
     y: Tensor
+    tensors = Tensors(x, weight=weight, bias=bias)
     if way is Way.OPERATOR:
-        return ops.FORWARD(  # type: ignore[no-any-return]
-            x, none, none, none, none, weight, bias, none, none, none, *saving
-        )[0]
-    if needs_graph(x, weight, bias):
-        if x.is_inference():
-            x = x.clone()  # autograd saves no tensor that was made in inference mode
-        y, _ = ops.record_forward(
-            none, x, none, none, none, none, weight, bias, none, none, none, *saving
-        )
+        y, _, _, _ = ops.FORWARD(*tensors, *problem.call())
         return y
-    with below_autograd():
-        y, _, _, _ = _forward_op(x, none, none, none, none, weight, bias, none, none, none, *alone)
+    own = kept.key_of((problem,), (x, weight, bias))
+    prepared = kept.find(own)
+    if prepared is None:
+        prepared = stage_calls.prepare(problem.call(), tensors)
+        kept.keep(own, prepared)
+    kept.keep(key, prepared)
+    if not needs_graph(x, weight, bias):
+        y, _, _, _ = short.FORWARD(*tensors, *prepared.alone)
         return y
+    if x.is_inference():
+        x = x.clone()  # autograd saves no tensor that was made in inference mode
+    y = ops.record_forward(prepared.record, *[t for t in (x, weight, bias) if t is not None])
+    return y
 
 
 def norm(
@@ -74,16 +108,17 @@ def norm(
     rms: bool,
     keep: bool = False,
     activation: str | None = None,
+    *,
+    key: Any = None,
 ) -> Tensor:
     """The general operator, by this way; axes are sorted and not negative. ``keep``: the result is
-    laid out as torch.empty_like(x), else dense."""
+    laid out as torch.empty_like(x), else dense. ``key``: what the call is kept under."""
     if way is Way.TORCH:
         y = composite.norm(x, weight, bias, reduce, affine, eps, rms)
         return composite.activate(y, activation)
     code = call.ACTIVATIONS[activation]
-    make = _made if way is Way.PLAIN else _make  # what is traced looks into no cache
-    calls = make(tuple(reduce), tuple(affine), 0, eps, rms, not keep, code)
-    return _run(way, x, weight, bias, calls)
+    problem = _Problem(tuple(reduce), tuple(affine), 0, eps, rms, not keep, code)
+    return _run(way, x, weight, bias, problem, key)
 
 
 def group_norm(
@@ -94,24 +129,32 @@ def group_norm(
     bias: Tensor | None,
     eps: float,
     activation: str | None = None,
+    *,
+    key: Any = None,
 ) -> Tensor:
-    """Group norm of (N, C, ...), laid out as x; weight and bias have C elements."""
+    """Group norm of (N, C, ...), laid out as x; weight and bias have C elements. ``key``: what the
+    call is kept under."""
     if way is Way.TORCH:
         return composite.activate(composite.group_norm(x, groups, weight, bias, eps), activation)
     code = call.ACTIVATIONS[activation]
-    reduce = tuple(range(2, x.dim() + 1))
+    problem = _Problem(tuple(range(2, x.dim() + 1)), (1, 2), groups, eps, False, False, code)
     if way is Way.OPERATOR and is_distributed(x):  # groups are an axis that may be sharded
         w, b = (None if t is None else t.view(groups, -1) for t in (weight, bias))
-        calls = _make(reduce, (1, 2), 0, eps, False, False, code)
-        return _run(way, split_channels(x, groups), w, b, calls).flatten(1, 2)
-    make = _made if way is Way.PLAIN else _make
-    calls = make(reduce, (1, 2), groups, eps, False, False, code)
-    return _run(way, x, weight, bias, calls)
+        seen, problem = split_channels(x, groups), problem._replace(split=0)
+        return _run(way, seen, w, b, problem).flatten(1, 2)
+    return _run(way, x, weight, bias, problem, key)
 
 
 def statistics(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
     """Mean, and sum of squares of what is left beside it, over these axes, kept with size 1."""
-    if way_of(x) is Way.TORCH:
+    way = way_of(x)
+    if way is Way.TORCH:
         return composite.statistics(x, reduce)
-    mean, m2 = ops.STATISTICS(x, call.pack_axes(reduce))
+    axes = call.pack_axes(reduce)
+    if way is not Way.PLAIN:
+        mean, m2 = ops.STATISTICS(x, axes)
+    elif needs_graph(x):
+        mean, m2 = ops.record_statistics((None, axes), x)
+    else:
+        mean, m2 = short.STATISTICS(x, axes)
     return mean, m2

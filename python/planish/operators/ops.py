@@ -14,9 +14,10 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from planish.library.loaded import library
-from planish.operators import call, derivatives, fakes, pair_derivatives
-from planish.operators.ways import below_autograd, needs_graph
+from planish.operators import call, derivatives, fakes, pair_derivatives, records, short
+from planish.operators.call import Call, Tensors
+from planish.operators.records import Record
+from planish.operators.ways import needs_graph
 from torch import Tensor
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "record_forward",
     "record_pair",
     "record_quantized",
+    "record_statistics",
 ]
 
 # ---- Autograd ------------------------------------------------------------------------------------
@@ -53,20 +55,39 @@ _Save = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], None]
 _Differentiate = Callable[..., tuple[Any, ...]]
 
 
+class NormForward(torch.autograd.Function):
+    """norm_forward of what a record says (records.py), the tensors that are there being all else
+    that it is given. Plain tensors have y, or (y, sum), as the result."""
+
+    @staticmethod
+    def forward(ctx: Any, record: Record, *tensors: Tensor) -> Any:
+        given = record.spread((*tensors, None))
+        if record.keys is None:
+            results = short.FORWARD(*given, *record.call)
+            records.save(ctx, record, given, results)
+            y, total, _, _ = results
+            return y if total is None else (y, total)
+        results = _below(FORWARD, record.keys, (*given, *record.call))
+        records.save(ctx, record, given, results)
+        ctx.mark_non_differentiable(*(t for t in results[2:] if t is not None))
+        return results
+
+    backward = staticmethod(records.differentiate)
+
+
 def _recorded(
     name: str, save: _Save, differentiate: _Differentiate, shown: Any, statistics: tuple[int, ...]
 ) -> Any:
-    """The torch.autograd.Function of an operator. Its first argument is the dispatch keys of the
-    call, or None for tensors that only eager autograd looks at: the operator is then called past
-    autograd, and the results are what ``shown`` picks. ``statistics``: results without a
-    derivative."""
+    """The torch.autograd.Function of an operator. Its first argument is (dispatch keys of the call,
+    what is no tensor), with None for the keys of plain tensors: the results are then what ``shown``
+    picks. ``statistics``: results without a derivative."""
     overload = getattr(torch.ops.planish, name).default
-    plain = overload._op
 
-    def forward(ctx: Any, keys: Any, *arguments: Any) -> Any:
+    def forward(ctx: Any, call: tuple[Any, ...], *tensors: Any) -> Any:
+        keys, *numbers = call
+        arguments = (*tensors, *numbers)
         if keys is None:
-            with below_autograd():
-                results = plain(*arguments)
+            results = _SHORT[name](*arguments)
             save(ctx, arguments, results)
             return results if shown is None else shown(results)
         results = _below(overload, keys, arguments)
@@ -84,34 +105,47 @@ def _recorded(
     return type(function)(name.title().replace("_", ""), (function,), members)
 
 
+_SHORT = {
+    "norm_pair": short.PAIR,
+    "norm_statistics": short.STATISTICS,
+    "quantized_norm": short.QUANTIZED,
+}
+
+
 def _below(overload: Any, keys: Any, arguments: tuple[Any, ...]) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
         return overload.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
 
+def _record(arguments: tuple[Any, ...], keys: Any) -> Any:
+    """norm_forward's Function called with what the operator was."""
+    count = len(Tensors._fields)
+    given = Tensors(*arguments[:count])
+    record = Record(Call(*arguments[count:]), given, keys)
+    there = [tensor for tensor in given if tensor is not None]
+    return NormForward.apply(record, *there)  # type: ignore[no-untyped-call]
+
+
 def _autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
     """What runs at the Autograd keys, by the operator's function."""
     overload = getattr(torch.ops.planish, name).default
+    count = sum("Tensor" in str(argument.type) for argument in overload._schema.arguments)
 
     def kernel(keys: Any, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         _refuse_tangents(name, tensors)
-        if needs_graph(*tensors):
-            return function.apply(keys, *arguments)
-        return _below(overload, keys, arguments)
+        if not needs_graph(*tensors):
+            return _below(overload, keys, arguments)
+        if function is NormForward:
+            return _record(arguments, keys)
+        return function.apply((keys, *arguments[count:]), *arguments[:count])
 
     return kernel
 
 
-#: name: fake, save, differentiate, results shown to plain calls, results without a derivative
+#: But for norm_forward: name: fake, save, differentiate, results shown to plain calls, results
+#: without a derivative.
 _OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
-    "norm_forward": (
-        fakes.forward,
-        derivatives.save_forward,
-        derivatives.differentiate_forward,
-        itemgetter(0, 1),
-        (2, 3),
-    ),
     "norm_backward": (
         fakes.backward,
         derivatives.save_backward,
@@ -152,14 +186,15 @@ _OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
 
 def _define() -> tuple[Any, dict[str, Any]]:
     """The library object whose life is that of the registrations, and the operators' functions."""
-    library().define()
     made: Any = torch.library.Library("planish", "FRAGMENT")  # type: ignore[no-untyped-call]
     torch.library.register_fake("planish::norm_into", fakes.into)
-    functions: dict[str, Any] = {}
+    torch.library.register_fake("planish::norm_forward", fakes.forward)
+    functions: dict[str, Any] = {"norm_forward": NormForward}
     for name, (fake, *rest) in _OPERATORS.items():
         torch.library.register_fake(f"planish::{name}", fake)
         functions[name] = _recorded(name, *rest)
-        made.impl(name, _autograd_kernel(name, functions[name]), "Autograd", with_keyset=True)
+    for name, function in functions.items():
+        made.impl(name, _autograd_kernel(name, function), "Autograd", with_keyset=True)
     return made, functions
 
 
@@ -175,16 +210,18 @@ PAIR = torch.ops.planish.norm_pair.default
 PAIR_BACKWARD = torch.ops.planish.norm_pair_backward.default
 
 
-def _record(name: str) -> Any:
+def _apply(name: str) -> Any:
     """torch.autograd.Function.apply without what it does for the transforms of torch.func, at a
     third of its cost: for calls where there are none."""
     return super(torch.autograd.Function, _functions[name]).apply
 
 
-#: Recorded calls of tensors that only eager autograd looks at; the first argument is None.
-record_forward = _record("norm_forward")
-record_pair = _record("norm_pair")
-record_quantized = _record("quantized_norm")
+#: Recorded calls of plain tensors: of a record and the tensors that are there; of (None, what is no
+#: tensor) and the tensors.
+record_forward = _apply("norm_forward")
+record_pair = _apply("norm_pair")
+record_quantized = _apply("quantized_norm")
+record_statistics = _apply("norm_statistics")
 
 
 # ---- A norm alone, with its statistics -----------------------------------------------------------

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from planish.operators import call as _call
+from planish.operators import short
 from planish.operators.derivatives import second
 from planish.operators.formulas import Given
-from planish.operators.ways import below_autograd, is_plain
+from planish.operators.ways import is_plain
 from torch import Tensor
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
     "save_pair_backward",
 ]
 
-_PAIR_INPUTS, _PAIR_GIVEN = 6, 10
+_PAIR_GIVEN = 10
 
 
 def save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
@@ -55,13 +56,12 @@ def differentiate_pair(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     kept_first = first_dy if kept_first is None else kept_first
     kept_second = second_dy if kept_second is None else kept_second
     given = first_dy, second_dy, kept_first, kept_second, *rest
-    overload = torch.ops.planish.norm_pair_backward.default
     if torch.is_grad_enabled() or not is_plain(*given):
-        dx, dweight, second_dx, second_dweight = overload(*given, options)
+        run: Any = torch.ops.planish.norm_pair_backward.default
     else:
-        with below_autograd():
-            dx, dweight, second_dx, second_dweight = overload._op(*given, options)
-    return dx, second_dx, dweight, second_dweight, None, None
+        run = short.PAIR_BACKWARD
+    dx, dweight, second_dx, second_dweight = run(*given, options)
+    return dx, second_dx, dweight, second_dweight
 
 
 def save_pair_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -87,4 +87,4 @@ def differentiate_pair_backward(ctx: Any, *gradients: Tensor | None) -> tuple[An
         both = Given(*second(given, numbers, results))  # type: ignore[arg-type]
         found.append((both.dy, both.s, both.weight))
     (ddy, dx, dw), (second_ddy, second_dx, second_dw) = found
-    return ddy, second_ddy, dx, second_dx, *(None,) * 4, dw, second_dw, None
+    return ddy, second_ddy, dx, second_dx, *(None,) * 4, dw, second_dw

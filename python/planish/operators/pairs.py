@@ -3,54 +3,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from planish.operators import call, ops
+from planish.operators import call, kept, ops, short
 from planish.operators.arguments import rms_eps
-from planish.operators.stage_calls import holds_tensors, saves_badly
-from planish.operators.ways import Way, below_autograd, is_plain, needs_graph, signature, way_of
+from planish.operators.stage_calls import saves_badly
+from planish.operators.ways import Way, needs_graph, way_of
 from torch import Tensor
 
-__all__ = ["Kept", "eps_of_both", "key_of", "known", "norms"]
+__all__ = ["eps_of_both", "known", "norms"]
 
 #: first, second, first_weight, second_weight.
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
-_forward_op = ops.PAIR._op
+
+class _Prepared(NamedTuple):
+    """What norm_pair is called with: to save for a derivative, and without."""
+
+    options: int
+    alone: int
+    eps: float
 
 
-def _options(rms: bool, weight_offset: float, save: bool) -> int:
-    return call.pack_options(rms=rms, weight_offset=int(weight_offset), save=save)
+def _prepare(rms: bool, weight_offset: float, eps: float) -> _Prepared:
+    options = call.pack_options(rms=rms, weight_offset=int(weight_offset))
+    return _Prepared(options, options & ~call.SAVE, eps)
 
 
-def _plain(tensors: Tensors, eps: float, rms: bool, weight_offset: float) -> tuple[Tensor, Tensor]:
+def _plain(tensors: Tensors, prepared: _Prepared) -> tuple[Tensor, Tensor]:
     """By tensors that only eager autograd looks at."""
+    options, alone, eps = prepared
     if needs_graph(*tensors):
-        options = _options(rms, weight_offset, True)
-        both: tuple[Tensor, Tensor] = ops.record_pair(None, *tensors, options, eps)
+        both: tuple[Tensor, Tensor] = ops.record_pair((None, options, eps), *tensors)
         return both
-    with below_autograd():
-        y, _, _, second_y, _, _ = _forward_op(*tensors, _options(rms, weight_offset, False), eps)
+    y, _, _, second_y, _, _ = short.PAIR(*tensors, alone, eps)
     return y, second_y
-
-
-# ---- Calls ---------------------------------------------------------------------------------------
-
-#: So many combinations of options, dtypes, shapes and devices are kept; then it begins anew.
-_ROOM = 4096
-
-#: What a call is kept under, once its arguments were looked at.
-Kept = tuple[Any, ...]
-
-_kept: set[Kept] = set()
-
-
-def key_of(options: tuple[Any, ...], tensors: Tensors) -> Kept | None:
-    """What a call is kept under; None for one that has to go the long way."""
-    if not is_plain(*tensors):
-        return None
-    return signature(options, tensors)
 
 
 def _is_inference(tensors: Tensors) -> bool:
@@ -67,16 +55,12 @@ def eps_of_both(first: Any, second: Any) -> float | None:
     return eps if eps == rms_eps(None, second) else None
 
 
-def known(
-    key: Kept | None, tensors: Tensors, eps: float | None, rms: bool, weight_offset: float
-) -> tuple[Tensor, Tensor] | None:
-    """The norms of a call that is known by this key; None otherwise."""
-    try:
-        if key is None or eps is None or key not in _kept or _is_inference(tensors):
-            return None
-    except TypeError:  # an option without a hash is none that the function takes
+def known(key: Any, tensors: Tensors) -> tuple[Tensor, Tensor] | None:
+    """The norms of a call that is known by this key (kept.py); None otherwise."""
+    prepared = kept.find(key)
+    if prepared is None or _is_inference(tensors):
         return None
-    return _plain(tensors, eps, rms, weight_offset)
+    return _plain(tensors, prepared)
 
 
 def _takes(tensors: Tensors, weight_offset: float) -> bool:
@@ -98,7 +82,7 @@ def _takes(tensors: Tensors, weight_offset: float) -> bool:
 
 
 def norms(
-    key: Kept | None, tensors: Tensors, eps: float, rms: bool, weight_offset: float
+    key: Any, tensors: Tensors, eps: float, rms: bool, weight_offset: float
 ) -> tuple[Tensor, Tensor] | None:
     """Both norms of arguments that were looked at; None where they are for one call each."""
     way = way_of(*tensors)
@@ -107,16 +91,14 @@ def norms(
     if way is Way.PLAIN:
         if _is_inference(tensors):
             return None
-        results = _plain(tensors, eps, rms, weight_offset)
-        if key is not None and not holds_tensors(key[0]):
-            if len(_kept) >= _ROOM:
-                _kept.clear()
-            _kept.add(key)
+        prepared = _prepare(rms, weight_offset, eps)
+        results = _plain(tensors, prepared)
+        kept.keep(key, prepared)
         return results
     fakes = torch._subclasses.FakeTensor
     plain = (Tensor, torch.nn.Parameter, fakes)
     if not all(type(t) in plain for t in tensors if t is not None):
         return None  # DTensor has rules for the operators of one norm
-    options = _options(rms, weight_offset, True)
+    options = _prepare(rms, weight_offset, eps).options
     y, _, _, second_y, _, _ = ops.PAIR(*tensors, options, eps)
     return y, second_y

@@ -7,24 +7,21 @@ from __future__ import annotations
 import struct
 
 import torch
+from planish.library import counts
 from planish.library.loaded import ERROR_OVERLAP, ERROR_UNAVAILABLE
-from planish.operators import asked, call, ops
-from planish.operators.derivatives import thrown
+from planish.operators import asked, call, limits, ops, short
+from planish.operators.records import thrown
 from planish.operators.stage_calls import (
-    GENERAL_ELEMENTS,
     as_rows,
     last_axes,
     saves_badly,
     together,
     whole_offset,
 )
-from planish.operators.ways import Way, below_autograd, needs_graph, way_of
+from planish.operators.ways import Way, needs_graph, way_of
 from torch import Tensor
 
 __all__ = ["float_of", "norm_into", "quantized"]
-
-_quantized_op = ops.QUANTIZED._op
-_into_op = ops.INTO._op
 
 
 def float_of(number: float) -> float:
@@ -63,8 +60,7 @@ def norm_into(
     axes = _last(x, weight if weight is not None else bias)
     options = call.pack_options(rms=rms, weight_offset=offset, save=False)
     try:
-        with below_autograd():
-            _into_op(x, residual, weight, bias, y_scale, axes, options, eps, out, total)
+        short.INTO(x, residual, weight, bias, y_scale, axes, options, eps, out, total)
     except RuntimeError:
         if thrown(ERROR_UNAVAILABLE, ERROR_OVERLAP):
             return False  # torch's operators do as well as they can where memory is shared
@@ -108,9 +104,12 @@ def quantized(
     dtypes = x_dtype, residual_dtype, none, none, weight_dtype, bias_dtype, none, none, none
     question = rms, offset, 0, False, False, False, True
     device = "cpu" if x.is_cpu else x.device.type
-    if not asked.runs(device, (*dtypes, x_dtype, sum_dtype), question, False):
+    why = asked.why_not(device, (*dtypes, x_dtype, sum_dtype), question, False)
+    if why:
+        if way is Way.PLAIN:
+            counts.count_composed("planish::quantized_norm", why)
         return None
-    if x.numel() > GENERAL_ELEMENTS:
+    if x.numel() > limits.GENERAL_ELEMENTS:
         x, residual = as_rows(x), as_rows(residual)
     more = call.POWER_OF_TWO * (scale_format != "f32") | call.TRANSPOSED * transposed
     more |= call.SCALES_AS_BYTES * (scale_format == "e8m0")
@@ -124,10 +123,9 @@ def quantized(
         if way is not Way.PLAIN:
             results = ops.QUANTIZED(*arguments)
         elif graph:
-            results = ops.record_quantized(None, *arguments)
+            results = ops.record_quantized((None, *arguments[5:]), *arguments[:5])
         else:
-            with below_autograd():
-                results = _quantized_op(*arguments)
+            results = short.QUANTIZED(*arguments)
     except RuntimeError:
         if thrown(ERROR_UNAVAILABLE):
             return None

@@ -1,9 +1,7 @@
 """The norm with its stages in one call of planish's operators, for the functions of fused.py,
 gated.py and functional.py, which have checked their arguments.
 
-What a call comes to depends on options, dtypes, sizes and devices alone, so it is found once for
-each combination of these and kept. What is special, dropout and tensors in unusual strides among
-it, is not kept, and goes the long way each time.
+A call that is known from before (kept.py) goes the short way.
 """
 
 from __future__ import annotations
@@ -14,25 +12,26 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
+from planish.library import counts
 from planish.library.loaded import ERROR_UNAVAILABLE
 from planish.operators import asked as _asked
-from planish.operators import call, ops
+from planish.operators import call, kept, limits, ops, short
 from planish.operators.arguments import with_offset
 from planish.operators.call import Call, Tensors
-from planish.operators.derivatives import thrown
-from planish.operators.ways import Way, below_autograd, is_plain, needs_graph, signature
+from planish.operators.records import Record, thrown
+from planish.operators.ways import Way, needs_graph
 from torch import Tensor
 
 __all__ = [
     "Known",
     "as_rows",
-    "holds_tensors",
     "is_distributed",
     "key_of",
     "known",
     "last_axes",
     "modulation_axes",
     "norm",
+    "prepare",
     "run_plain",
     "saves_badly",
     "together",
@@ -42,56 +41,44 @@ __all__ = [
 #: Seeds and offsets are below it.
 _SEEDS = 2**63 - 1
 
-#: With more elements than this the general kernels take longer than torch's operators.
-GENERAL_ELEMENTS = 32768
-
-#: So many combinations are kept; then it begins anew. Sequences of many lengths would fill memory.
-_ROOM = 4096
-
-_forward_op = ops.FORWARD._op
-
 #: What a call is kept under (None: it is not), and its tensors.
 Known = tuple[Any, Tensors]
 
 
-class _Kept(NamedTuple):
+class Prepared(NamedTuple):
     """What norm_forward is called with: to save for a derivative, and without."""
 
-    saving: Call
+    record: Record
     alone: Call
     #: Whether its derivative has kernels, too.
-    graph: bool
+    graph: bool = True
 
 
-_calls: dict[Any, _Kept] = {}
+def prepare(saving: Call, given: Tensors, graph: bool = True) -> Prepared:
+    alone = saving._replace(options=saving.options & ~call.SAVE)
+    return Prepared(Record(saving, given), alone, graph)
 
 
 # ---- Calls that are known ------------------------------------------------------------------------
 
 
-def key_of(options: Any, tensors: Tensors) -> Any:
+def key_of(options: tuple[Any, ...], tensors: Tensors) -> Any:
     """What a call is kept under; None for a call that goes the long way."""
-    if not is_plain(*tensors):
-        return None
-    for tensor in (tensors[0], tensors[1], tensors[9]):  # those of x's shape
-        if tensor is not None and not tensor.is_contiguous():
-            return None
-    return signature(options, tensors)
+    return kept.key_of(options, tensors, (tensors[0], tensors[1], tensors[9]))  # those as x
 
 
-def run_plain(tensors: Tensors, kept: _Kept) -> tuple[Tensor, Tensor | None] | None:
+def run_plain(tensors: Tensors, prepared: Prepared) -> tuple[Tensor, Tensor | None] | None:
     """(y, sum or None) of tensors that only eager autograd looks at; None where autograd cannot
     save them, or the library cannot run it."""
+    there = [tensor for tensor in tensors if tensor is not None]
     try:
-        graph = needs_graph(*tensors)
-        if graph and (not kept.graph or saves_badly(*tensors)):
-            return None
-        if graph:
-            both: tuple[Tensor, Tensor | None] = ops.record_forward(None, *tensors, *kept.saving)
-            return both
-        with below_autograd():
-            y, total, _, _ = _forward_op(*tensors, *kept.alone)
-            return y, total
+        if needs_graph(*there):
+            if not prepared.graph or saves_badly(*there):
+                return None
+            found = ops.record_forward(prepared.record, *there)
+            return found if type(found) is tuple else (found, None)
+        y, total, _, _ = short.FORWARD(*tensors, *prepared.alone)
+        return y, total
     except RuntimeError:
         if thrown(ERROR_UNAVAILABLE):
             return None
@@ -100,21 +87,16 @@ def run_plain(tensors: Tensors, kept: _Kept) -> tuple[Tensor, Tensor | None] | N
 
 def known(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
     """(y, sum or None) of a call that is known by this key; None otherwise."""
-    try:
-        kept = None if key is None else _calls.get(key)
-    except TypeError:  # an option without a hash is none that the function takes
-        return None
-    return None if kept is None else run_plain(tensors, kept)
-
-
-def holds_tensors(options: tuple[Any, ...]) -> bool:
-    """Whether one of the options is a number in a tensor, which may be another the next time."""
-    return any(isinstance(option, Tensor) for option in options)
+    prepared = kept.find(key)
+    return None if prepared is None else run_plain(tensors, prepared)
 
 
 def saves_badly(*tensors: Tensor | None) -> bool:
     """Autograd saves no tensor that was made in inference mode."""
-    return any(t is not None and t.is_inference() for t in tensors)
+    for tensor in tensors:  # noqa: SIM110 (a loop, as in ways.py)
+        if tensor is not None and tensor.is_inference():
+            return True
+    return False
 
 
 # ---- Axes and parameters -------------------------------------------------------------------------
@@ -217,13 +199,16 @@ def norm(
     drops = True if dropout_p > 0 else False  # noqa: SIM210 (a constant in a graph, as bool() is not)
     question = rms, offset, activation, gate_before, round_xhat, drops, False
     asked = (*dtypes, y_dtype, sum_dtype)
-    if not _asked.runs("cpu" if x.is_cpu else x.device.type, asked, question, graph):
+    why = _asked.why_not("cpu" if x.is_cpu else x.device.type, asked, question, graph)
+    if why:
+        if way is Way.PLAIN:
+            counts.count_composed("planish::norm_forward (stages)", why)
         return None
     ndim = x.dim() + (split != 0)
     if affine is None:
         affine = last_axes(ndim, weight if weight is not None else bias)
     has_stages = any(t is not None for t in (residual, scale, shift, gate)) or round_xhat
-    if has_stages and x.numel() > GENERAL_ELEMENTS:
+    if has_stages and x.numel() > limits.GENERAL_ELEMENTS:
         if not _over_last(ndim, reduce, affine):
             return None
         tensors = tensors._replace(x=as_rows(x), residual=as_rows(residual), gate=as_rows(gate))
@@ -252,10 +237,10 @@ def norm(
     if way is Way.OPERATOR:
         y, total, _, _ = ops.FORWARD(*tensors, *saving)
         return y, total
-    kept = _Kept(saving, saving._replace(options=saving.options & ~call.SAVE), graph)
-    results = run_plain(tensors, kept)
+    prepared = prepare(saving, tensors, graph)
+    results = run_plain(tensors, prepared)
     if results is not None and all(map(operator.is_, given, tensors)):
-        _keep(key, kept)
+        kept.keep(key, prepared)
     return results
 
 
@@ -263,11 +248,3 @@ def _drawn(device: torch.device) -> Tensor:
     """The seed and the offset of dropout, by torch's generator of the device; a CUDA graph draws
     new ones at each replay."""
     return torch.randint(_SEEDS, (2,), dtype=torch.int64, device=device)
-
-
-def _keep(key: Any, kept: _Kept) -> None:
-    if key is None or holds_tensors(key[0]):
-        return
-    if len(_calls) >= _ROOM:
-        _calls.clear()
-    _calls[key] = kept

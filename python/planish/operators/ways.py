@@ -63,34 +63,65 @@ def below_autograd() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(_AUTOGRAD)
 
 
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_tracing_state = torch._C._get_tracing_state
+_forward_ad = torch.autograd.forward_ad
+
+
+def _is_quiet() -> bool:
+    """Whether no tracing, transform or mode sees calls, whatever their tensors are."""
+    return not (
+        _is_compiling()
+        or _dispatch_modes()
+        or _function_modes()
+        or _interpreter() is not None
+        or _tracing_state() is not None
+        or _forward_ad._current_level >= 0
+    )
+
+
 def is_plain(*tensors: Tensor | None) -> bool:
-    """Whether only eager autograd sees these calls: no subclass, tracing, transform or mode."""
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    ):
+    """Whether only eager autograd sees these calls: no subclass, tracing, transform or mode. Then
+    the kernels read what a tensor's memory has: no lazy negation, no tensor of zeros without any.
+    """
+    if not _is_quiet():
         return False
     for tensor in tensors:  # a loop: all() of a generator takes twice as long
-        if tensor is not None and not (
-            type(tensor) in _PLAIN_TYPES and tensor.layout in _LAYOUTS and not tensor.is_nested
+        if tensor is not None and (
+            type(tensor) not in _PLAIN_TYPES
+            or tensor.layout not in _LAYOUTS
+            or tensor.is_nested
+            or tensor.is_neg()
+            or tensor._is_zerotensor()
         ):
             return False
     return True
 
 
-def signature(options: Any, tensors: Iterable[Tensor | None]) -> tuple[Any, ...]:
-    """What calls have in common that a look at one of them settles for all: options, and of each
-    tensor dtype, shape and device."""
+def signature(options: Any, tensors: Iterable[Tensor | None]) -> tuple[Any, ...] | None:
+    """What plain calls have in common that a look at one of them settles for all: options, and of
+    each tensor dtype, shape and device. None for calls that are not plain."""
+    if not _is_quiet():
+        return None
     parts: list[Any] = [options]
-    for tensor in tensors:
-        if tensor is None:
-            parts.append(None)
-        else:
-            parts += (tensor.dtype, tensor.shape, tensor.device)
+    try:
+        for tensor in tensors:
+            if tensor is None:
+                parts.append(None)
+            elif (
+                type(tensor) not in _PLAIN_TYPES
+                or tensor.layout not in _LAYOUTS
+                or tensor.is_neg()
+                or tensor._is_zerotensor()
+            ):
+                return None
+            else:
+                parts += (tensor.dtype, tensor.shape, tensor.device)
+    except RuntimeError:  # a nested one has no shape
+        return None
     return tuple(parts)
 
 
@@ -101,7 +132,11 @@ def is_jit_tracing() -> bool:
 
 def needs_graph(*tensors: Tensor | None) -> bool:
     """Whether autograd records a call of these."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def is_hooked() -> bool:

@@ -1,0 +1,52 @@
+"""Calls that are known: what a call comes to depends on options, dtypes, sizes and devices alone,
+so it is found once for each combination of these and kept. What is special, dropout and tensors in
+unusual strides among it, is not kept, and goes the long way each time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from planish.operators.ways import signature
+from torch import Tensor
+
+__all__ = ["find", "keep", "key_of"]
+
+#: So many combinations are kept; then it begins anew. Sequences of many lengths would fill memory.
+_ROOM = 4096
+
+_calls: dict[Any, Any] = {}
+
+
+def key_of(
+    options: tuple[Any, ...],
+    tensors: Iterable[Tensor | None],
+    dense: Iterable[Tensor | None] = (),
+) -> Any:
+    """What a call is kept under, beside what it is called with; None for one that goes the long
+    way. ``dense``: those that have to be."""
+    key = signature(options, tensors)
+    if key is not None:
+        for tensor in dense:
+            if tensor is not None and not tensor.is_contiguous():
+                return None
+    return key
+
+
+def find(key: Any) -> Any:
+    """What is kept under this key; None where nothing is."""
+    try:
+        return None if key is None else _calls.get(key)
+    except TypeError:  # an option without a hash is none that the functions take
+        return None
+
+
+def keep(key: Any, call: Any) -> None:
+    """But for options that are numbers in tensors, which may be others the next time."""
+    if key is None or any(isinstance(option, Tensor) for option in key[0]):
+        return
+    if len(_calls) >= _ROOM:
+        _calls.clear()
+    with contextlib.suppress(TypeError):  # as above
+        _calls[key] = call

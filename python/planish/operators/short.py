@@ -1,0 +1,48 @@
+"""planish's operators for tensors that only eager autograd sees: at once to the kernels of the
+device, past all else that torch's dispatcher would look at.
+
+C defines the operators (src/torch/norm_operators.c, norm_pair.c and quantized_norm.c say what they
+take and return); ops.py has them as the dispatcher does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from planish.library.loaded import library
+from planish.operators.ways import below_autograd
+
+__all__ = ["BACKWARD", "FORWARD", "INTO", "PAIR", "PAIR_BACKWARD", "QUANTIZED", "STATISTICS"]
+
+_CPU, _CUDA = (
+    torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+)
+_profiler = torch.autograd.profiler
+
+library().define()  # at import: tracing must not come across it
+
+
+def _short(name: str) -> Callable[..., Any]:
+    overload = getattr(torch.ops.planish, name).default
+    operator, redispatch = overload._op, overload._handle.redispatch_boxed
+
+    def run(*arguments: Any) -> Any:
+        x = arguments[0]
+        keys = _CPU if x.is_cpu else _CUDA if x.is_cuda else None
+        if keys is None or _profiler._is_profiler_enabled:  # which sees what is dispatched
+            with below_autograd():
+                return operator(*arguments)
+        return redispatch(keys, *arguments)
+
+    return run
+
+
+FORWARD = _short("norm_forward")
+BACKWARD = _short("norm_backward")
+STATISTICS = _short("norm_statistics")
+QUANTIZED = _short("quantized_norm")
+INTO = _short("norm_into")
+PAIR = _short("norm_pair")
+PAIR_BACKWARD = _short("norm_pair_backward")
