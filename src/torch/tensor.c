@@ -3,7 +3,7 @@
  */
 #include "tensor.h"
 
-#include "pages.h"
+#include "../pages.h"
 #include "stack.h"
 
 static DLDataType dtype_from_torch(int32_t dtype) {

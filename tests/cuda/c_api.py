@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,38 @@ class Library:
         if self.device == "cuda":
             torch.cuda.synchronize()
         del work
+
+    def runner(
+        self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]
+    ) -> Callable[[], None]:
+        """A plan that is made once: what queues it on the stream that is current now, as often as
+        it is called."""
+        given, kept = described(tensors)
+        plan, text = ctypes.c_void_p(), ctypes.create_string_buffer(600)
+        status = self.lib.planish_plan_create(
+            ctypes.byref(op), which, ctypes.byref(given), ctypes.byref(plan), text, len(text)
+        )
+        if status:
+            raise PlanishError(status, text.value.decode(errors="replace"))
+        self.lib.planish_plan_workspace_bytes.restype = ctypes.c_size_t
+        size = self.lib.planish_plan_workspace_bytes(plan)
+        work = torch.empty(size + ALIGNED, dtype=torch.uint8, device=self.device)
+        data = structs.Buffers(
+            ctypes.sizeof(structs.Buffers), **{role: t.data_ptr() for role, t in tensors.items()}
+        )
+        how = Exec(ctypes.sizeof(Exec), message_bytes=len(text), workspace_bytes=size)
+        how.message, how.apart = ctypes.addressof(text), 1
+        how.workspace = -(-work.data_ptr() // ALIGNED) * ALIGNED
+        if self.device == "cuda":
+            how.stream = torch.cuda.current_stream().cuda_stream
+        run, arguments = self.lib.planish_plan_run, (plan, ctypes.byref(data), ctypes.byref(how))
+
+        def once(_kept: object = (kept, work, data, how, text)) -> None:
+            status = run(*arguments)
+            if status:
+                raise PlanishError(status, text.value.decode(errors="replace"))
+
+        return once
 
     def describe(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> str:
         """The plan in one line."""

@@ -5,8 +5,7 @@ that was not meant to change speed.
 
 Each case is a plan of each build over the same tensors; their kernels are compiled beforehand, in
 threads. A turn is a batch of launches between two events; the builds take turns, and each one's
-time is the median of its turns. The structs are those of release 0.1, which every later build
-takes.
+time is the median of its turns.
 """
 
 from __future__ import annotations
@@ -14,88 +13,16 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import csv
-import ctypes
 import statistics
 import sys
-from ctypes import (
-    POINTER,
-    c_char_p,
-    c_double,
-    c_int,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint64,
-    c_void_p,
-)
-from typing import Any
+from collections.abc import Callable
+
+from c_api import Library, norm
 
 import torch
 
-ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias")
 ELEMENTS = 1 << 25
 TURNS, LAUNCHES = 7, 8
-
-
-class Device(ctypes.Structure):
-    _fields_ = (("type", c_int), ("id", c_int32))
-
-
-class Dtype(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", c_void_p),
-        ("device", Device),
-        ("ndim", c_int32),
-        ("dtype", Dtype),
-        ("shape", POINTER(c_int64)),
-        ("strides", POINTER(c_int64)),
-        ("byte_offset", c_uint64),
-    )
-
-
-class Norm(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", c_size_t),
-        ("kind", c_int),
-        ("weight_offset", c_int32),
-        ("reduce_axes", c_uint64),
-        ("affine_axes", c_uint64),
-        ("eps", c_double),
-        ("activation", c_int),
-    )
-
-
-class Tensors(ctypes.Structure):
-    _fields_ = (("struct_size", c_size_t), *((role, POINTER(Tensor)) for role in ROLES))
-
-
-class Buffers(ctypes.Structure):
-    _fields_ = (("struct_size", c_size_t), *((role, c_void_p) for role in ROLES))
-
-
-class Exec(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", c_size_t),
-        ("parallel_for", c_void_p),
-        ("parallel_context", c_void_p),
-        ("stream", c_void_p),
-        ("workspace", c_void_p),
-        ("workspace_bytes", c_size_t),
-        ("message", c_char_p),
-        ("message_bytes", c_size_t),
-        ("apart", c_int),
-    )
-
-
-def descriptor(t: torch.Tensor) -> Tensor:
-    code = 4 if t.dtype == torch.bfloat16 else 2
-    sizes, strides = ((c_int64 * t.dim())(*values) for values in (t.shape, t.stride()))
-    kind = Dtype(code, 8 * t.element_size(), 1)
-    return Tensor(t.data_ptr(), Device(2, 0), t.dim(), kind, sizes, strides, 0)
 
 
 class Case:
@@ -129,37 +56,11 @@ class Case:
         return made
 
 
-class Build:
-    def __init__(self, path: str) -> None:
-        self.dll = ctypes.CDLL(path)
-        self.dll.planish_plan_workspace_bytes.restype = c_size_t
-
-    def runner(self, case: Case, tensors: dict[str, torch.Tensor]) -> Any:
-        """What runs the case once on torch's stream."""
-        text = ctypes.create_string_buffer(512)
-        op = Norm(ctypes.sizeof(Norm), case.kind, 0, *case.axes, 1e-5, 0)
-        views = {role: descriptor(t) for role, t in tensors.items()}
-        given = Tensors(ctypes.sizeof(Tensors), **{r: ctypes.pointer(v) for r, v in views.items()})
-        plan = c_void_p()
-        create = self.dll.planish_plan_create
-        status = create(ctypes.byref(op), int(case.backward), ctypes.byref(given),
-                        ctypes.byref(plan), text, c_size_t(512))  # fmt: skip
-        if status:
-            raise RuntimeError(f"{case.name}: {text.value.decode()}")
-        size = self.dll.planish_plan_workspace_bytes(plan)
-        room = torch.empty(max(size, 1), device="cuda", dtype=torch.uint8)
-        pointers = {role: t.data_ptr() for role, t in tensors.items()}
-        data = Buffers(ctypes.sizeof(Buffers), **pointers)
-        stream = torch.cuda.current_stream().cuda_stream
-        how = Exec(ctypes.sizeof(Exec), None, None, stream, room.data_ptr(), size,
-                   ctypes.cast(text, c_char_p), 512, 1)  # fmt: skip
-        run, arguments = self.dll.planish_plan_run, (plan, ctypes.byref(data), ctypes.byref(how))
-
-        def once(_keep: Any = (room, views, data, how)) -> None:
-            if run(*arguments):
-                raise RuntimeError(f"{case.name}: {text.value.decode()}")
-
-        return once
+def runner(build: Library, case: Case, tensors: dict[str, torch.Tensor]) -> Callable[[], None]:
+    """What runs the case once on torch's stream."""
+    reduce, affine = case.axes
+    op = norm(kind=case.kind, reduce_axes=reduce, affine_axes=affine, eps=1e-5)
+    return build.runner(op, int(case.backward), tensors)
 
 
 def cases() -> list[Case]:
@@ -190,17 +91,16 @@ def cases() -> list[Case]:
     return made
 
 
-def measure(before: Any, after: Any) -> tuple[float, float]:
+def measure(before: Callable[[], None], after: Callable[[], None]) -> tuple[float, float]:
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(2 * TURNS):
         once = (before, after)[turn % 2]
-        event: Any = torch.cuda.Event
-        start, end = (event(enable_timing=True) for _ in range(2))
-        start.record()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()  # type: ignore[no-untyped-call]
         for _ in range(LAUNCHES):
             once()
-        end.record()
-        end.synchronize()
+        end.record()  # type: ignore[no-untyped-call]
+        end.synchronize()  # type: ignore[no-untyped-call]
         times[turn % 2].append(start.elapsed_time(end) / LAUNCHES * 1e3)
     return statistics.median(times[0]), statistics.median(times[1])
 
@@ -211,7 +111,7 @@ def main() -> int:
     parser.add_argument("after")
     parser.add_argument("--out")
     given = parser.parse_args()
-    builds = Build(given.before), Build(given.after)
+    builds = Library(given.before), Library(given.after)
 
     def compile_one(case: Case) -> None:
         torch.cuda.set_device(0)
@@ -220,7 +120,7 @@ def main() -> int:
         )
         tensors = small.tensors()
         for build in builds:
-            build.runner(small, tensors)()
+            runner(build, small, tensors)()
 
     every = cases()
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
@@ -229,7 +129,7 @@ def main() -> int:
     rows: list[tuple[str, float, float]] = []
     for case in every:
         tensors = case.tensors()
-        before, after = (build.runner(case, tensors) for build in builds)
+        before, after = (runner(build, case, tensors) for build in builds)
         for once in (before, after):
             once()
         rows.append((case.name, *measure(before, after)))

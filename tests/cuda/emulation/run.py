@@ -69,6 +69,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
         "stages_modulated",
         "stages_sum",
         "status",
+        "steps",
     )
     host = sorted((ROOT / "src/cuda").rglob("*.c"))
     return [

@@ -1,6 +1,6 @@
 /* The pages of large new tensors. */
-#ifndef PLANISH_TORCH_PAGES_H
-#define PLANISH_TORCH_PAGES_H
+#ifndef PLANISH_PAGES_H
+#define PLANISH_PAGES_H
 
 #include <stddef.h>
 
