@@ -356,6 +356,7 @@ static void make_axes(problem *p, const planish_norm *op, const DLTensor *x, con
                         reduced ? &p->reduced_count : &p->kept_count, &next))
             p->stride_count += p->places;
     }
+    p->first_reduced = op->reduce_axes & 1 && op->reduce_axes != PLANISH_AXIS(x->ndim) - 1;
     /* Both lists have at least one axis, so that nobody below needs a special case. */
     const axis one = {.size = 1};
     if (!p->kept_count)

@@ -65,6 +65,7 @@ typedef struct problem {
     int kept_count, reduced_count;
     axis kept[PLANISH_MAX_NDIM], reduced[PLANISH_MAX_NDIM];
     int64_t rows, cols;       /* products of the sizes of kept and reduced */
+    bool first_reduced;       /* x's first axis is, and not all are: a row goes through the batch */
     int64_t affine;           /* elements of weight: the product of the sizes of the affine axes */
     stages stages;            /* read only where problem_has_stages */
     int places, stride_count; /* of a row; in use */
@@ -170,6 +171,15 @@ bool problem_has_dense_groups(const problem *p);
  * than one; 0: they are not.
  */
 int64_t problem_groups_by_pixel(const problem *p);
+
+/*
+ * Whether every row is a channel with one weight and bias, whose elements are pieces of neighbours
+ * (by channel), or lie beside those of the next channels, a pixel of them after the other (by
+ * pixel), alike in x, y, dy, dx, the addend and its gradient: BatchNorm, and other norms whose kept
+ * axis is between two reduced ones.
+ */
+typedef enum batch_layout { BATCH_NEITHER, BATCH_BY_CHANNEL, BATCH_BY_PIXEL } batch_layout;
+batch_layout problem_batch_layout(const problem *p);
 
 /* Checks the operator and the tensors (all but their data) and makes the problem. */
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,

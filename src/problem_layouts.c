@@ -98,3 +98,28 @@ int64_t problem_groups_by_pixel(const problem *p) {
             return 0;
     return one_group ? 1 : inner->size;
 }
+
+batch_layout problem_batch_layout(const problem *p) {
+    enum { LEAST_SPAN = 8 };
+    const axis *inner = &p->kept[p->kept_count - 1], *span = &p->reduced[p->reduced_count - 1];
+    const bool weighted = p->present & AFFINE_ROLES,
+               sums = has(p, ROLE_DWEIGHT) || has(p, ROLE_DBIAS);
+    bool by_channel = p->reduced_count <= 2 && span->size >= LEAST_SPAN;
+    /* What is of one image is to have the bits that it has among many. */
+    bool by_pixel =
+        p->first_reduced && p->kept_count == 1 && p->reduced_count == 1 && inner->size > 1;
+    if (p->kind != PLANISH_LAYER)
+        return BATCH_NEITHER;
+    for (int k = 0; weighted && k < p->reduced_count; k++)
+        if (p->reduced[k].affine)
+            return BATCH_NEITHER;
+    for (int k = 0; sums && k < p->kept_count; k++)
+        if (!p->kept[k].affine && p->kept[k].size > 1)
+            return BATCH_NEITHER;
+    for (role_set rest = p->present & every_full_role; rest; rest &= rest - 1) {
+        const role r = first_role(rest);
+        by_channel &= axis_stride(p, span, r) == 1;
+        by_pixel &= axis_stride(p, inner, r) == 1;
+    }
+    return by_channel ? BATCH_BY_CHANNEL : by_pixel ? BATCH_BY_PIXEL : BATCH_NEITHER;
+}

@@ -64,6 +64,24 @@ static bool adds_residual_alone(const problem *p) {
     return problem_is_rows(p) && kernel_dtypes(p);
 }
 
+/* Whether the kernels of batch norms take it: channels that lie apart, of one dtype, and stages
+ * they know. What an activation was made of is found by a mean that has all digits alone. */
+static bool is_batch(const problem *p) {
+    const role_set known = ROLE_BIT(ROLE_ADDEND) | ROLE_BIT(ROLE_DADDEND) | STATISTIC_ROLES;
+    const dtype element = p->dtypes[ROLE_X];
+    if (!has(p, ROLE_X) || (p->present & STAGE_ROLES & ~known) || p->stages.rounding ||
+        problem_is_double(p) != (element == DTYPE_F64))
+        return false;
+    for (role_set rest = p->present & every_full_role; rest; rest &= rest - 1)
+        if (p->dtypes[first_role(rest)] != element)
+            return false;
+    if (p->pass == PLANISH_BACKWARD && p->activation != PLANISH_IDENTITY &&
+        !problem_masks_by_y(p) && !problem_is_given(p) &&
+        !(p->dtypes[ROLE_MEAN] == DTYPE_F64 && element != DTYPE_F64))
+        return false;
+    return problem_batch_layout(p) != BATCH_NEITHER;
+}
+
 /* The path of a norm that stands alone. */
 static cpu_path path_alone(const problem *p) {
     /* What is groups too, having no weights, goes as groups do where an activation follows. */
@@ -72,12 +90,14 @@ static cpu_path path_alone(const problem *p) {
         return PATH_EMPTY;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
+    if (p->first_reduced && is_batch(p))
+        return PATH_BATCH;
     if (alone && problem_is_rows(p) && kernel_dtypes(p))
         return PATH_ROWS;
     if (alone && problem_is_channels(p))
         return PATH_CHANNELS;
     if (!problem_is_groups(p))
-        return PATH_STRIDED;
+        return is_batch(p) ? PATH_BATCH : PATH_STRIDED;
     if (!group_dtypes(p))
         return PATH_PLANES;
     return problem_has_dense_groups(p)  ? PATH_GROUP_ROWS
@@ -104,6 +124,8 @@ static cpu_path path_with_dsum(const problem *p) {
 cpu_path cpu_path_of(const problem *p) {
     if (!p->rows || !p->cols || !problem_has_stages(p))
         return path_alone(p);
+    if (is_batch(p))
+        return PATH_BATCH;
     return adds_residual_alone(p) ? PATH_ROWS : path_with_dsum(p);
 }
 

@@ -1,4 +1,5 @@
 #include "cpu/plan.h"
+#include "cpu/batch/batch_run.h"
 #include "cpu/hints.h"
 #include "cpu/path.h"
 #include "cpu/stages/stages_path.h"
@@ -261,8 +262,9 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
         /* xhat that is divided out of y has a rounding more than one from x, and an f32 row of a
          * few elements none to spare (docs/internals/numerics.md). */
         .is_double = problem_is_double(p) || p->pass == PLANISH_BACKWARD_FROM_Y,
-        .parallel = p->rows * p->cols >=
-                    (path_is_groups(path) ? row->fork_group_elements : row->fork_elements),
+        .parallel = p->rows * p->cols >= (path_is_groups(path) || path == PATH_BATCH
+                                              ? row->fork_group_elements
+                                              : row->fork_elements),
         .traffic = cpu_traffic_of(p, limits, path),
         .sums = problem_is_backward(p) ? has(p, ROLE_DWEIGHT) + has(p, ROLE_DBIAS) : 0,
     };
@@ -290,6 +292,9 @@ static void plan_path(cpu_plan *plan, const problem *p, const cpu_limits *limits
         break;
     case PATH_PLANES:
         plan_planes(plan, p, real_bytes);
+        break;
+    case PATH_BATCH:
+        batch_plan(plan, p);
         break;
     case PATH_STRIDED:
         plan_strided(plan, p, real_bytes);
@@ -329,8 +334,8 @@ const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
 }
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {
-    static const char *const paths[] = {"empty",  "rows",   "channels", "groups",
-                                        "pixels", "planes", "strided",  "staged"};
+    static const char *const paths[] = {"empty",  "rows",  "channels", "groups", "pixels",
+                                        "planes", "batch", "strided",  "staged"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     char norm[160];

@@ -1,4 +1,5 @@
 #include "cpu/run.h"
+#include "cpu/batch/batch_run.h"
 #include "cpu/channels/channels_run.h"
 #include "cpu/common/affine.h"
 #include "cpu/common/sums.h"
@@ -172,6 +173,9 @@ static void blocks_of_path(void *data, int64_t begin, int64_t end) {
     case PATH_PLANES:
         group_tile_blocks(data, begin, end);
         break;
+    case PATH_BATCH:
+        batch_blocks(data, begin, end);
+        break;
     case PATH_STRIDED:
         strided_blocks(data, begin, end);
         break;
@@ -210,7 +214,15 @@ static void run_job(cpu_job *job, const planish_exec *exec) {
     }
     if (path_is_groups(plan->path))
         group_weights(job);
+    if (plan->path == PATH_BATCH)
+        batch_begin(job);
     fork_join(job, exec, plan->parallel, plan->blocks, blocks_of_path);
+    if (plan->path == PATH_BATCH) {
+        if (batch_goes_on(job))
+            fork_join(job, exec, plan->parallel, plan->blocks, batch_results);
+        batch_end(job);
+        return;
+    }
     if (plan->path == PATH_STAGES) {
         if (problem_is_backward(p))
             fork_join(job, exec, plan->parallel, stages_backward_sum_tiles(p),

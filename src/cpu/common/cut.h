@@ -16,6 +16,7 @@ typedef enum cpu_path {
     PATH_GROUP_ROWS, /* rows of channels of pixels, each channel with one weight and bias: dense */
     PATH_PIXELS,     /* the same of images stored by pixel: strips of their groups */
     PATH_PLANES,     /* the same of any layout and dtypes: rows are brought into planes and back */
+    PATH_BATCH,      /* rows that are channels whose elements lie apart: BatchNorm */
     PATH_STRIDED,    /* any strides and dtypes: rows are gathered into scratch and scattered back */
     PATH_STAGES /* stages around the norm, of any strides and dtypes: rows pass through scratch */
 } cpu_path;
@@ -81,6 +82,20 @@ typedef struct group_tiles_cut {
     thread_slots slots;
 } group_tiles_cut;
 
+/*
+ * Channels, the rows, in tiles along the innermost kept axis, and their pieces in parts. Where
+ * there is one part a tile is done at once; else a block is a tile of a part, all channels' numbers
+ * and the records of all parts are in the workspace, and a slot is room for the sums of a part.
+ */
+typedef struct batch_cut {
+    bool by_pixel;
+    int64_t pieces, span;
+    int64_t run_rows, tile_rows, run_tiles, tiles;
+    int64_t part_pieces, parts;
+    size_t records_offset, numbers_offset;
+    thread_slots slots; /* by pixel */
+} batch_cut;
+
 /* Rows with stages around the norm (cpu/stages/stages_path.h). */
 typedef struct stages_cut {
     int64_t block_rows, batch_rows; /* rows in scratch together */
@@ -116,6 +131,7 @@ typedef struct cpu_plan {
         channels_cut channels;
         group_rows_cut group_rows;
         group_tiles_cut tiles; /* PATH_PIXELS and PATH_PLANES */
+        batch_cut batch;
         stages_cut stages;
     } cut;
 } cpu_plan;

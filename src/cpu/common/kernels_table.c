@@ -3,6 +3,7 @@
  * meson.build compiles it once for each TIER. Where it names a TIER_BELOW, these tiers differ in
  * what they do to bf16 alone, and the kernels of other dtypes are that one's.
  */
+#include "cpu/batch/batch_kernels.h"
 #include "cpu/common/exports.h"
 
 #if defined(TIER_BELOW)
@@ -21,6 +22,10 @@ DECLARE_GROUPS(f32, f32, REST)
 DECLARE_GROUPS(f64, f64, REST)
 DECLARE_GROUPS(f16, f32, REST)
 DECLARE_GROUPS(bf16, f32, TIER)
+DECLARE_BATCH(f32, f32, REST)
+DECLARE_BATCH(f64, f64, REST)
+DECLARE_BATCH(f16, f32, REST)
+DECLARE_BATCH(bf16, f32, TIER)
 DECLARE_REAL(f32, TIER)
 DECLARE_REAL(f32, REST)
 DECLARE_REAL(f64, REST)
@@ -52,4 +57,8 @@ const cpu_kernels TABLE(TIER) = {
     .stages = {&UNIT(stages, f32, f32, TIER), &UNIT(stages, f64, f64, REST)},
     .stages_backward = {&UNIT(stages_backward, f32, f32, REST),
                         &UNIT(stages_backward, f64, f64, REST)},
+    .batch = {[DTYPE_F32] = &UNIT(batch, f32, f32, REST),
+              [DTYPE_F16] = &UNIT(batch, f16, f32, REST),
+              [DTYPE_BF16] = &UNIT(batch, bf16, f32, TIER),
+              [DTYPE_F64] = &UNIT(batch, f64, f64, REST)},
 };

@@ -5,6 +5,7 @@
  * Rows with NaN or infinity come here too and leave as NaN. Slow and rare; the same bits on every
  * tier.
  */
+#include "cpu/common/formulas.h"
 #include "cpu/common/saved_mean.h"
 
 #include <math.h>
@@ -68,61 +69,6 @@ static double weight_at(const void *weight, int offset, dtype type, int64_t i) {
     return weight ? at(weight, type, i) + offset : 1.0;
 }
 
-static double sigmoid(double z) {
-    return 1 / (1 + exp(-z));
-}
-
-/* z not below, nor above; NaN stays. */
-static double between(double z, double least, double most) {
-    return z < least ? least : z > most ? most : z;
-}
-
-/* The logistic function's argument in GELU's tanh form, and its derivative. */
-static double gelu_argument(double z) {
-    return z * (1.5957691216057308 + .071354816272600249 * z * z);
-}
-static double gelu_argument_slope(double z) {
-    return 1.5957691216057308 + 3 * .071354816272600249 * z * z;
-}
-
-/* What follows the norm, and its slope; z not past where exp leaves the range. */
-static double activated(planish_activation f, double z) {
-    switch (f) {
-    case PLANISH_SILU:
-        return between(z, -708, INFINITY) * sigmoid(z);
-    case PLANISH_RELU:
-        return z <= 0 ? 0 : z;
-    case PLANISH_GELU:
-        z = between(z, -37.5, INFINITY);
-        return z * .5 * erfc(z * -.70710678118654752);
-    case PLANISH_GELU_TANH:
-        z = between(z, -21.1, INFINITY);
-        return z * sigmoid(gelu_argument(z));
-    default:
-        return z;
-    }
-}
-static double slope(planish_activation f, double z) {
-    double near, s;
-    switch (f) {
-    case PLANISH_SILU:
-        near = between(z, -708, INFINITY);
-        return sigmoid(near) * (1 + near * sigmoid(-near));
-    case PLANISH_RELU:
-        return !(z <= 0);
-    case PLANISH_GELU:
-        near = between(z, -37.5, 37.5);
-        return .5 * erfc(near * -.70710678118654752) +
-               near * exp(-.5 * near * near) * .3989422804014327;
-    case PLANISH_GELU_TANH:
-        near = between(z, -21.1, 21.1);
-        s = gelu_argument(near);
-        return sigmoid(s) * (1 + near * gelu_argument_slope(near) * sigmoid(-s));
-    default:
-        return 1;
-    }
-}
-
 /* The weight that element i has. */
 static int64_t weight_of(int64_t i, int64_t span) {
     return span ? i / span : i;
@@ -161,7 +107,7 @@ void overflow_forward_row(const forward_args *a, int64_t row, planish_kind kind,
         const int64_t c = weight_of(i, a->weight_span);
         const double w = weight_at(a->weight, a->weight_offset, weight, c);
         const double b = a->bias ? at(a->bias, weight, c) : 0;
-        store(&y, i, activated(a->activation, xhat * w + b));
+        store(&y, i, activated_value(a->activation, xhat * w + b));
     }
 }
 
@@ -181,7 +127,7 @@ static double gradient_of(const backward_args *a, const places *dy, int64_t i, d
     if (a->activation == PLANISH_IDENTITY)
         return d;
     const double b = a->bias ? at(a->bias, weight, weight_of(i, a->weight_span)) : 0;
-    return d * slope(a->activation, xhat * w + b);
+    return d * activated_slope(a->activation, xhat * w + b);
 }
 
 static void backward(const backward_args *a, int64_t row, planish_kind kind, dtype element,

@@ -1,0 +1,226 @@
+/*
+ * The moments of channels; part of cpu/batch/kernels_batch.c. Elements are summed about a center,
+ * the mean of those before them, which is made again whenever they are twice as many: so squares
+ * about it are never more than about twice those about the mean, and one read is enough. What was
+ * summed about one center is merged in f64 (Chan, Golub, LeVeque 1983).
+ */
+
+/* Of one channel, or an array for each. Sums about the center since it was made; before that the
+ * mean's distance from the pivot, and the squares. */
+typedef struct NAME(growing) {
+    double *distance, *m2, *sum, *squares;
+    REAL *pivot, *center;
+    int64_t before, since, until; /* elements; the next center is made at `until` */
+} NAME(growing);
+
+/* Takes what was summed since the last center to the moments, and makes the next one. */
+static void NAME(renew)(NAME(growing) * g, int64_t channels) {
+    double *restrict const distance = g->distance, *restrict const m2 = g->m2;
+    double *restrict const sum = g->sum, *restrict const squares = g->squares;
+    REAL *restrict const center = g->center;
+    const REAL *restrict const pivot = g->pivot;
+    const double n = (double)g->since, all = (double)(g->before + g->since);
+    const double share = n / all, spread = (double)g->before * share;
+    for (int64_t c = 0; c < channels; c++) {
+        const double delta = sum[c] / n;
+        const double step = ((double)center[c] - (double)pivot[c]) - distance[c] + delta;
+        m2[c] += squares[c] - sum[c] * delta + step * step * spread;
+        distance[c] += step * share;
+        center[c] = (REAL)((double)pivot[c] + distance[c]);
+        sum[c] = squares[c] = 0;
+    }
+    g->before += g->since;
+    g->since = 0;
+    g->until = 2 * g->before;
+}
+
+/* The largest power of two that is no more than this, so that equal elements have their own mean.
+ */
+INLINE int64_t NAME(power_below)(int64_t n, int64_t most) {
+    int64_t power = most;
+    while (power > n)
+        power /= 2;
+    return power;
+}
+
+/* ---- By channel ------------------------------------------------------------------------------ */
+
+/* Adds n elements of a piece from `at` on about the center; the piece ends with them where
+ * `ends`. */
+INLINE void NAME(add_segment)(const ELEMENT_T *piece, int64_t at, int64_t n, int64_t span,
+                              REAL center, REAL *kept) {
+    const VEC c = V(set1)(center);
+    const ELEMENT_T *x = piece + at;
+    NAME(lanes) sum = NAME(read_lanes)(kept), squares = NAME(read_lanes)(kept + LANES);
+    int64_t i = 0;
+    for (; i + NAME(HALF) <= n; i += NAME(HALF)) {
+        const NAME(lanes) a = NAME(load_lanes)(x + i), b = NAME(load_lanes)(x + i + LANES);
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
+            const VEC u = V(sub)(a.part[k], c), v = V(sub)(b.part[k], c);
+            sum.part[k] = V(add)(sum.part[k], V(add)(u, v));
+            squares.part[k] = V(add)(squares.part[k], V(fma)(v, v, V(mul)(u, u)));
+        }
+    }
+    for (; i + LANES <= n; i += LANES) {
+        const NAME(lanes) a = NAME(load_lanes)(x + i);
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
+            const VEC u = V(sub)(a.part[k], c);
+            sum.part[k] = V(add)(sum.part[k], u);
+            squares.part[k] = V(fma)(u, u, squares.part[k]);
+        }
+    }
+    if (i < n) {
+        const NAME(lanes) a = NAME(load_last)(piece, span, n - i);
+        const NAME(lanes) own = NAME(own_lanes)(n - i, span < LANES);
+        UNROLL for (int k = 0; k < NAME(PARTS); k++) {
+            const VEC u = V(mul)(V(sub)(a.part[k], c), own.part[k]);
+            sum.part[k] = V(add)(sum.part[k], u);
+            squares.part[k] = V(fma)(u, u, squares.part[k]);
+        }
+    }
+    NAME(write_lanes)(kept, sum);
+    NAME(write_lanes)(kept + LANES, squares);
+}
+
+/* The mean of the first elements of a piece, as a first center. */
+INLINE REAL NAME(first_center)(const ELEMENT_T *piece, int64_t span) {
+    const int64_t n = NAME(power_below)(span, NAME(HALF));
+    REAL kept[2 * LANES] = {0};
+    double sum = 0, rest = 0;
+    double *const to[2] = {&sum, &rest};
+    NAME(add_segment)(piece, 0, n, n, 0, kept);
+    NAME(flush_lanes)(kept, 2, to);
+    return (REAL)(sum / (double)n);
+}
+
+static void NAME(moments_by_channel)(const batch_moments_args *a) {
+    enum { MOST = BATCH_TILE_CHANNELS };
+    const int64_t channels = a->tile.channels, pieces = a->tile.pieces, span = a->tile.span;
+    _Alignas(64) REAL kept[MOST][2 * LANES];
+    REAL pivot[MOST], center[MOST];
+    double sum[MOST] = {0}, squares[MOST] = {0};
+    NAME(growing)
+    g = {.distance = a->record[RECORD_DISTANCE],
+         .m2 = a->record[RECORD_M2],
+         .sum = sum,
+         .squares = squares,
+         .pivot = pivot,
+         .center = center};
+    double *to[2 * MOST];
+    int64_t pending = 0;
+    memset(kept, 0, sizeof kept);
+    for (int64_t c = 0; c < channels; c++) {
+        pivot[c] = center[c] = NAME(first_center)(NAME(side_at)(&a->x, c, 0), span);
+        g.distance[c] = g.m2[c] = 0;
+        to[2 * c] = &sum[c];
+        to[2 * c + 1] = &squares[c];
+    }
+    g.until = NAME(HALF);
+    for (int64_t piece = 0; piece < pieces; piece++)
+        for (int64_t at = 0, n; at < span; at += n) {
+            /* As far as the center goes, in whole steps. */
+            const int64_t far = g.until - g.since - g.before, least = NAME(HALF);
+            n = far < least ? least : far > NAME(FLUSH) ? NAME(FLUSH) : far / least * least;
+            n = n > span - at ? span - at : n;
+            for (int64_t c = 0; c < channels; c++)
+                NAME(add_segment)(NAME(side_at)(&a->x, c, piece), at, n, span, center[c], kept[c]);
+            g.since += n;
+            pending += n;
+            const bool renews = g.before + g.since >= g.until;
+            if (pending >= NAME(FLUSH) || renews) {
+                NAME(flush_lanes)(kept[0], 2 * (int)channels, to);
+                pending = 0;
+            }
+            if (renews)
+                NAME(renew)(&g, channels);
+        }
+    if (pending)
+        NAME(flush_lanes)(kept[0], 2 * (int)channels, to);
+    if (g.since)
+        NAME(renew)(&g, channels);
+    for (int64_t c = 0; c < channels; c++)
+        a->record[RECORD_PIVOT][c] = (double)pivot[c];
+}
+
+/* ---- By pixel -------------------------------------------------------------------------------- */
+
+INLINE void NAME(oct_vector)(const char *x, int64_t pitch, const int count, int64_t left,
+                             const REAL *center, REAL *sum, REAL *squares) {
+    const VEC c = NAME(load_real)(center, left);
+    VEC v[NAME(OCT)];
+    UNROLL for (int k = 0; k < NAME(OCT); k++) v[k] =
+        k < count ? V(sub)(NAME(load_x)((const ELEMENT_T *)(x + k * pitch), left), c) : V(set1)(0);
+    NAME(add_real)(sum, count == 1 ? v[0] : NAME(oct_sum)(v), left);
+    NAME(add_real)(squares, count == 1 ? V(mul)(v[0], v[0]) : NAME(oct_dot)(v, v), left);
+}
+
+/* Adds pixels [0, n) of some channels about their centers. */
+INLINE void NAME(add_pixels)(const char *x, int64_t pitch, int64_t n, int64_t channels,
+                             const REAL *center, REAL *sum, REAL *squares) {
+    const int64_t bytes = sizeof(ELEMENT_T);
+    for (int64_t p = 0; p < n;) {
+        const int count = n - p >= NAME(OCT) ? NAME(OCT) : 1;
+        const char *const at = x + p * pitch;
+        int64_t c = 0;
+        if (count == NAME(OCT)) {
+            for (; c + VEC_LANES <= channels; c += VEC_LANES)
+                NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), VEC_LANES, center + c, sum + c,
+                                 squares + c);
+            if (c < channels)
+                NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), channels - c, center + c,
+                                 sum + c, squares + c);
+        } else {
+            for (; c < channels; c += VEC_LANES)
+                NAME(oct_vector)(at + c * bytes, pitch, 1, channels - c, center + c, sum + c,
+                                 squares + c);
+        }
+        p += count;
+    }
+}
+
+static void NAME(moments_by_pixel)(const batch_moments_args *a) {
+    const int64_t channels = a->tile.channels, pixels = a->tile.pieces, pitch = a->x.piece;
+    double *const sum = a->scratch, *const squares = sum + channels;
+    REAL *const center = (REAL *)(squares + channels), *const pivot = center + channels;
+    REAL *const part = pivot + channels, *const part_squares = part + channels;
+    NAME(growing)
+    g = {.distance = a->record[RECORD_DISTANCE],
+         .m2 = a->record[RECORD_M2],
+         .sum = sum,
+         .squares = squares,
+         .pivot = pivot,
+         .center = center};
+    memset(sum, 0, 2 * (size_t)channels * sizeof *sum);
+    memset(center, 0, 4 * (size_t)channels * sizeof *center);
+    memset(g.distance, 0, (size_t)channels * sizeof *g.distance);
+    memset(g.m2, 0, (size_t)channels * sizeof *g.m2);
+    const int64_t first = NAME(power_below)(pixels, NAME(OCT));
+    NAME(add_pixels)(a->x.data, pitch, first, channels, center, part, part_squares);
+    memset(part_squares, 0, (size_t)channels * sizeof *part_squares);
+    for (int64_t c = 0; c < channels; c++) {
+        pivot[c] = center[c] = (REAL)((double)part[c] / (double)first);
+        part[c] = 0;
+    }
+    g.until = 2 * NAME(OCT);
+    for (int64_t p = 0, n; p < pixels; p += n) {
+        n = NAME(min)(NAME(min)(g.until - p, NAME(FLUSH_PIXELS)), pixels - p);
+        for (int64_t c = 0; c < channels; c += NAME(NEAR_CHANNELS)) {
+            const int64_t some = NAME(min)(channels - c, NAME(NEAR_CHANNELS));
+            NAME(add_pixels)(a->x.data + p * pitch + c * (int64_t)sizeof(ELEMENT_T), pitch, n, some,
+                             center + c, part + c, part_squares + c);
+            NAME(flush_sums)(sum + c, part + c, some);
+            NAME(flush_sums)(squares + c, part_squares + c, some);
+        }
+        g.since += n;
+        if (p + n >= g.until)
+            NAME(renew)(&g, channels);
+    }
+    if (g.since)
+        NAME(renew)(&g, channels);
+    for (int64_t c = 0; c < channels; c++)
+        a->record[RECORD_PIVOT][c] = (double)pivot[c];
+}
+
+static void NAME(batch_moments)(const batch_moments_args *a) {
+    (a->tile.by_pixel ? NAME(moments_by_pixel) : NAME(moments_by_channel))(a);
+}
