@@ -1,5 +1,6 @@
 #include "cuda/families.h"
 
+#include "cuda/batch/batch.h"
 #include "cuda/channels/channels.h"
 #include "cuda/common/finish.h"
 #include "cuda/general/general.h"
@@ -15,13 +16,13 @@
 /* Made from kernels/ by embed.py. */
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
-    cuda_text_general[], cuda_text_stages_forward[], cuda_text_stages_general[],
+    cuda_text_batch[], cuda_text_general[], cuda_text_stages_forward[], cuda_text_stages_general[],
     cuda_text_stages_general_backward[], cuda_text_stages_backward[], cuda_text_stages_samples[],
     cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_stages_sum[],
     cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[];
 
 const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
-                                                 &groups_family, NULL};
+                                                 &groups_family, &batch_family, NULL};
 
 static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_FORWARD] = {&rows_family, "planish_forward", "forward", cuda_text_forward,
@@ -43,6 +44,7 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
                        channels_list},
     [CUDA_GROUPS] = {&groups_family, "planish_groups", "groups", cuda_text_groups, groups_list},
     [CUDA_STRIPS] = {&groups_family, "planish_strips", "strips", cuda_text_strips, strips_list},
+    [CUDA_BATCH] = {&batch_family, "planish_batch", "batch", cuda_text_batch, batch_list},
     [CUDA_GENERAL_ROWS] = {&general_family, "planish_general_rows", "general", cuda_text_general,
                            general_list},
     [CUDA_GENERAL_COLUMNS] = {&general_family, "planish_general_columns", "general",

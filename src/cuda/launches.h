@@ -8,6 +8,7 @@
 #include "cuda/backend.h"
 #include "cuda/words.h"
 
+#include "cuda/kernels/arguments/batch_args.h"
 #include "cuda/kernels/arguments/channel_args.h"
 #include "cuda/kernels/arguments/finish_args.h"
 #include "cuda/kernels/arguments/general_args.h"
@@ -45,6 +46,7 @@ typedef struct cuda_launch {
         finish_pair_args finish_pair;
         channels_args channels;
         groups_args groups;
+        batch_args batch;
         general_args general;
         stages_forward_args stages_forward;
         stages_general_args stages_general;

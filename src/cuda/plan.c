@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda/backend.h"
+#include "cuda/batch/batch.h"
 #include "cuda/families.h"
 #include "cuda/general/general.h"
 #include "cuda/rows/rows.h"
@@ -14,10 +15,14 @@
 
 enum { MOST_COLS = 1 << 30 };
 
+/* The family that knows a norm by given moments. */
+static const cuda_family *const apply_families[] = {&batch_family, NULL};
+
 /* Whether the families of kernels that are fast at some problems are asked at all. */
 static bool may_be_fast(const problem *p) {
-    return (p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD) && p->cols >= 1 &&
-           p->cols <= MOST_COLS;
+    return (p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD ||
+            p->pass == PLANISH_APPLY) &&
+           p->cols >= 1 && p->cols <= MOST_COLS;
 }
 
 /* A plan of nothing yet. */
@@ -118,6 +123,11 @@ static bool plan_stages(cuda_plan *plan, const planning *of) {
     return first_of(plan, families_of_stages(of->problem), of->problem, of->limits);
 }
 
+/* Those that are asked about a norm alone. */
+static const cuda_family *const *families_of_norms(const problem *p) {
+    return p->pass == PLANISH_APPLY ? apply_families : cuda_fast_families;
+}
+
 static const cuda_family *general_family_of(const problem *p) {
     return !problem_has_stages(p)       ? &general_family
            : p->pass == PLANISH_FORWARD ? &stages_general_family
@@ -130,7 +140,7 @@ void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
     steps_of_whole(s, p);
     if (may_be_fast(p) &&
         (problem_has_stages(p) ? plan_stages(plan, &of)
-                               : first_of(plan, cuda_fast_families, p, limits) != NULL))
+                               : first_of(plan, families_of_norms(p), p, limits) != NULL))
         return;
     steps_of_whole(s, p);
     ask(plan, general_family_of(p), p, limits);
@@ -155,15 +165,15 @@ void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
     const char *separator = "";
     const planning of = {&unused, p, &norm, limits};
     if (!may_be_fast(p)) {
-        append(to, p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD
-                       ? "rows have no elements, or more than 2^30"
-                       : "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD");
+        append(to, p->pass == PLANISH_STATISTICS || p->pass == PLANISH_BACKWARD_FROM_Y
+                       ? "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD"
+                       : "rows have no elements, or more than 2^30");
         return;
     }
     const bool has_stages = problem_has_stages(p);
     if (has_stages)
         say_why(to, &separator, &modulated_family, plan_modulation(&plan, &of));
-    const cuda_family *const *f = has_stages ? families_of_stages(p) : cuda_fast_families;
+    const cuda_family *const *f = has_stages ? families_of_stages(p) : families_of_norms(p);
     for (; *f; f++)
         say_why(to, &separator, *f, ask(&plan, *f, p, limits));
 }

@@ -22,6 +22,7 @@ typedef enum cuda_kernel {
     CUDA_CHANNELS,
     CUDA_GROUPS,
     CUDA_STRIPS, /* of groups, in one read */
+    CUDA_BATCH,
     CUDA_GENERAL_ROWS,
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
@@ -110,6 +111,16 @@ typedef struct groups_constants {
     int32_t late_half; /* of strips over blocks anywhere: the later half begins after the barrier */
 } groups_constants;
 
+/* Which kernel batches go through (kernels/batch/batch.cu). */
+enum batch_variant { BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY, BATCH_WHOLE };
+
+typedef struct batch_constants {
+    int32_t variant; /* batch_variant */
+    int32_t last, width, lanes, warps;
+    int32_t at_once; /* steps of a thread under way together */
+    int32_t hold;    /* of a row whole: steps of a thread that wait in shared memory */
+} batch_constants;
+
 typedef struct general_constants {
     int32_t lanes, warps, slices;
 } general_constants;
@@ -174,6 +185,7 @@ typedef struct cuda_spec {
         rows_constants rows;
         channels_constants channels;
         groups_constants groups;
+        batch_constants batch;
         general_constants general;
         stages_back_constants stages_back;
         sum_constants sum;
@@ -190,7 +202,7 @@ typedef struct cuda_constant {
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
-    channels_list[], groups_list[], strips_list[], general_list[], finish_list[],
+    channels_list[], groups_list[], strips_list[], batch_list[], general_list[], finish_list[],
     stages_forward_list[], stages_general_list[], stages_sum_list[], stages_backward_list[],
     stages_backward_rows_list[], stages_samples_list[];
 

@@ -220,6 +220,24 @@ static const gpu_tuning sm_80 = {
             .spilling = 4,
             .is_lean = false,
         },
+    .batch =
+        {
+            .blocks = 132,
+            .least_steps = 4,
+            .most_lanes = 16,
+            .piece_steps = 16,
+            .threads = 256,
+            .at_once = 4,
+            .backward_at_once = 3,
+            .active_at_once = 2,
+            .many_threads = 768, /* addresses take registers of their own before Hopper */
+            .some_threads = 512,
+            .few_threads = 512,
+            .part_bytes = 52 << 10,
+            .whole_bytes = 200 << 10,
+            .hold_bytes = 200 << 10,
+            .most_warps = 16,
+        },
     .general =
         {
             .short_row = 32,
@@ -266,6 +284,8 @@ static void sm_90(gpu_tuning *t) {
     t->channels.lines_summed = 13;
     t->groups.mixed_blocks = 3;
     t->tiles.half_threads = 1344; /* 48 registers each */
+    t->batch.many_threads = 1024; /* 64 registers each */
+    t->batch.some_threads = 768;
     t->strips.is_lean = true;
 }
 
@@ -298,6 +318,8 @@ static void sm_120(gpu_tuning *t) {
     t->rows_forward.tiled_registers = t->rows_forward.runs_held_registers = 54;
     t->rows_forward.runs_registers = 50;
     t->rows_backward.has_runs = false;
+    t->batch.many_threads = 768;
+    t->batch.some_threads = 512;
 }
 
 /* Each row: a copy of the one before it, and what is otherwise. */

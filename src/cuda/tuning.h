@@ -300,6 +300,28 @@ typedef struct strips_tuning {
     bool is_lean;   /* the assembler takes registers as sm_90's: fewer warps are rarely needed */
 } strips_tuning;
 
+/* Rows that lie spread, a batch's channels first of all (batch/batch_geometry.c). */
+typedef struct batch_tuning {
+    int blocks;           /* that pieces of channels stored by pixel are cut for, times those in a
+                             multiprocessor */
+    int least_steps;      /* of a thread in such a piece, where there are enough */
+    int most_lanes;       /* chunks of channels in a block, rather */
+    int piece_steps;      /* of a thread in a piece of a row in runs */
+    int threads;          /* of a block of these */
+    int at_once;          /* steps of a thread under way; */
+    int backward_at_once; /* of x and of dy each, */
+    int active_at_once;   /* through an activation */
+    /* Threads in a multiprocessor. */
+    int many_threads;
+    int some_threads; /* of the backward, and before a GELU; */
+    int few_threads;  /* of f64, and of a backward through an activation */
+    /* Rows in runs that a cluster has whole. */
+    int part_bytes;  /* of x and dy in a block, rather; */
+    int whole_bytes; /* at most */
+    int hold_bytes;  /* that wait in a multiprocessor's shared memory */
+    int most_warps;  /* of a block */
+} batch_tuning;
+
 /* The general kernels (general.c) and the sums of partial sums (finish.c). */
 typedef struct general_tuning {
     int short_row;        /* rows below this leave most threads of a block idle */
@@ -326,6 +348,7 @@ typedef struct gpu_tuning {
     groups_tuning groups;
     tiles_tuning tiles;
     strips_tuning strips;
+    batch_tuning batch;
     general_tuning general;
 } gpu_tuning;
 

@@ -13,6 +13,7 @@ import json
 import sys
 
 from axes_cases import AnyCase, any_cases
+from batch_cases import batch_cases
 from behind_cases import behind_cases
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ShimError
 from image_cases import image_cases
@@ -34,7 +35,7 @@ def small_cases() -> list[Case | AnyCase]:
         out.append(Case(direction, LAYER, 41, 520, types_of(direction, LAYER, "f16"), skew=1))
         out.append(Case(direction, LAYER, 700, 4096, types_of(direction, LAYER, "f32")))
         out.append(Case(direction, LAYER, 9, 1000, types_of(direction, LAYER, "f64")))
-    return out + any_cases(True)[::3] + image_cases(True) + behind_cases(True)
+    return out + any_cases(True)[::3] + image_cases(True) + behind_cases(True) + batch_cases(True)[::4]
 
 
 def prepare(case: Case | AnyCase) -> str:
@@ -55,6 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="small sizes, as for a sanitizer")
     parser.add_argument("--small", action="store_true", help="a few of everything")
+    parser.add_argument("--batch", action="store_true", help="only batch norms and their like")
     parser.add_argument("--images", action="store_true", help="only channels and groups")
     parser.add_argument(
         "--given", action="store_true", help="the backward, with statistics that are not x's own"
@@ -73,11 +75,13 @@ def main() -> int:
     found: list[Case | AnyCase] = [*cases(arguments.quick), *any_cases(arguments.quick)]
     found += cooperative_cases(arguments.quick)
     found += behind_cases(arguments.quick)
-    if arguments.images:
+    if arguments.batch:
+        found = [*batch_cases(arguments.quick)]
+    elif arguments.images:
         found = [*image_cases(arguments.small)]
     else:
-        found += image_cases(arguments.quick)
-    if arguments.small and not arguments.images:
+        found += [*image_cases(arguments.quick), *batch_cases(arguments.quick)]
+    if arguments.small and not (arguments.images or arguments.batch):
         found = small_cases()
     if arguments.given:
         found = [c for c in found if c.direction == BACKWARD]
@@ -102,7 +106,7 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
-    for problem in [] if arguments.images or arguments.given or first else at_once():
+    for problem in [] if arguments.images or arguments.batch or arguments.given or first else at_once():
         failures += 1
         print(f"WRONG {problem}")
     for name, wrong in large() if arguments.large else []:

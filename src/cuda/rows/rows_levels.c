@@ -5,6 +5,7 @@
  */
 #include "cuda/rows/rows_levels.h"
 
+#include "cuda/common/divisors.h"
 #include "cuda/common/integers.h"
 #include "cuda/rows/rows_shape.h"
 
@@ -129,16 +130,6 @@ bool rows_sums_follow(const cuda_plan *plan, const problem *p) {
 
 int64_t rows_slices(const cuda_plan *plan) {
     return plan->places.slices ? plan->places.slices : 1;
-}
-
-/* Numbers below 2^31, times the multiplier, shifted by 32 and by this, are divided by n > 1: the
- * multiplier is 2^(32 + shift) / n, rounded up, and 2^shift < n <= 2^(shift + 1). */
-static row_divisor divisor_of(int64_t n) {
-    uint32_t shift = 0;
-    while (((int64_t)2 << shift) < n)
-        shift++;
-    const uint64_t power = (uint64_t)1 << (32 + shift);
-    return (row_divisor){(uint32_t)((power + (uint64_t)n - 1) / (uint64_t)n), shift};
 }
 
 row_levels rows_levels_arguments(const cuda_plan *plan) {

@@ -60,6 +60,10 @@ void table_groups(void);
 void table_groups_otherwise(void);
 void table_group_tiles(void);
 
+/* table_batch.c */
+void table_batch(void);
+void table_batch_otherwise(void);
+
 /* table_strips.c */
 void table_strips(void);
 void table_strips_over_few(void);

@@ -80,6 +80,8 @@ int main(int argc, char **argv) {
         {"stages quantised", table_stages_quantised},
         {"stages backward", table_stages_backward},
         {"pairs", table_pairs},
+        {"batch", table_batch},
+        {"batch otherwise", table_batch_otherwise},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

@@ -5,13 +5,10 @@
 #ifndef PLANISH_CUDA_ROW_ARGS_H
 #define PLANISH_CUDA_ROW_ARGS_H
 
-/* r / n is the high word of r * multiplier, shifted. */
-typedef struct row_divisor {
-    u32 multiplier, shift;
-} row_divisor;
+#include "divisor.h"
 
 typedef struct row_levels {
-    row_divisor rows[2]; /* of the last axis, of the last two */
+    divisor rows[2]; /* of the last axis, of the last two */
 } row_levels;
 
 /* Where a set's blocks are in a launch of two sets (rows/row_levels.cu); else nobody asks. */

@@ -17,19 +17,17 @@
  * blockIdx.x, each set's behind those before it, slice by slice: block b of a set is block b / slices of
  * slice b % slices.
  */
-constexpr bool LEVELLED = LEVELS > 1;
+#include "../common/quotient.cu"
 
-__device__ __forceinline__ i64 row_quotient(const row_divisor &d, i64 row) {
-    return (u32)((u64)(u32)row * d.multiplier >> 32) >> d.shift;
-}
+constexpr bool LEVELLED = LEVELS > 1;
 
 /* Bytes from a tensor's first row to row `row`. */
 __device__ __forceinline__ i64 row_begin(const row_levels &levels, i64 row, i64 stride, const i64 *jump) {
     if (!LEVELLED)
         return row * stride;
-    i64 bytes = (i64)(u32)row * stride + row_quotient(levels.rows[0], row) * jump[0];
+    i64 bytes = (i64)(u32)row * stride + quotient_of(levels.rows[0], row) * jump[0];
     if (LEVELS > 2)
-        bytes += row_quotient(levels.rows[1], row) * jump[1];
+        bytes += quotient_of(levels.rows[1], row) * jump[1];
     return bytes;
 }
 

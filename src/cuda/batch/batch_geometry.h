@@ -1,0 +1,20 @@
+/* How rows that lie spread are cut. Pure. */
+#ifndef PLANISH_CUDA_BATCH_GEOMETRY_H
+#define PLANISH_CUDA_BATCH_GEOMETRY_H
+
+#include "cuda/batch/batch_view.h"
+
+/* Sets a plan's geometry, all else of its spec being described: the variant of its first kernel,
+ * and how many steps are a piece of a row (turns). */
+void batch_set_geometry(cuda_plan *plan, const batch_view *v);
+
+/* Steps of a row, and pieces. */
+int64_t batch_steps(const cuda_plan *plan);
+int64_t batch_pieces(const cuda_plan *plan);
+
+/* Bytes of an element of what is written. */
+int batch_out_bytes(const cuda_spec *spec);
+
+size_t batch_shared_bytes(const cuda_spec *spec);
+
+#endif

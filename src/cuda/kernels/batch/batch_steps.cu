@@ -1,0 +1,168 @@
+/* A part of batch.cu: the sums of a unit's steps, by thread and by block. */
+
+/* An element in the middle of three, for any one may be far off. */
+__device__ __forceinline__ float pivot_of(float a, float b, float c) { return middle_of(a, b, c); }
+__device__ __forceinline__ double pivot_of(double a, double b, double c) {
+    return a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
+}
+
+/* The pivots of a thread's rows, elements of steps [begin, end); all threads of a row have the same. */
+__device__ __forceinline__ void find_pivots(const batch_args &args, const char *x, u32 begin, u32 end, real *pivot) {
+    if (!FORWARD || !LAYER) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            pivot[i] = 0;
+        return;
+    }
+    const u32 at[3] = {begin, begin + (end - begin) / 2, end - 1};
+    chunk<X_BYTES> c[3];
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+        c[k] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x_at, at[k]));
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        pivot[i] = pivot_of(element<X_TYPE>(c[0].word, i), element<X_TYPE>(c[1].word, i),
+                            element<X_TYPE>(c[2].word, i));
+}
+
+/* A thread's sums so far; elements of a step have sums of their own, as have rows. */
+struct thread_sums {
+    real v[SUMS][WIDTH];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int j = 0; j < SUMS; j++)
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                v[j][i] = 0;
+    }
+    /* A step, or 0 in its place where it is not `there`. */
+    __device__ __forceinline__ void add(const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy, const row_constants *c,
+                                        bool there) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const row_constants &of = c[LAST ? i : 0];
+            real d = element<X_TYPE>(x.word, i);
+            if (LAYER)
+                d -= of.mean;
+            if constexpr (FORWARD) {
+                d = there ? d : 0;
+                if (LAYER)
+                    v[0][i] += d;
+                v[1][i] = multiply_add(d, d, v[1][i]);
+            } else {
+                real g = element<DY_TYPE>(dy.word, i);
+                if (ACTIVE)
+                    g = through_activation(g, normal_of(d, of));
+                g = there ? g : 0;
+                v[0][i] += g;
+                v[1][i] = multiply_add(g, d, v[1][i]);
+                if constexpr (FIND_REST)
+                    v[2][i] += there ? d : 0;
+            }
+        }
+    }
+};
+
+/* The steps that a thread has of [begin, end). */
+__device__ __forceinline__ u32 steps_of(u32 begin, u32 end, int plane) {
+    return begin + plane < end ? (end - begin - plane + PLANES - 1) / PLANES : 0;
+}
+
+/* Loads AT_ONCE steps of a thread from its `first`th on; of those past its last the last. */
+template <bool ALL>
+__device__ __forceinline__ void load_steps(const batch_args &args, const row_bases &b, u32 begin, u32 first, u32 count,
+                                           chunk<X_BYTES> *x, chunk<DY_BYTES> *dy) {
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+        const u32 step = begin + (ALL ? first + j : least_of(first + j, count - 1)) * PLANES;
+        x[j] = load_chunk<X_BYTES, X_ACCESS>(b.x + step_at<X_TYPE>(args, args.x_at, step));
+        if constexpr (BACKWARD)
+            dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(b.dy + step_at<DY_TYPE>(args, args.dy_at, step));
+    }
+}
+
+template <bool ALL>
+__device__ __forceinline__ void add_steps(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
+                                          u32 first, u32 count, thread_sums &s) {
+    chunk<X_BYTES> x[AT_ONCE];
+    chunk<DY_BYTES> dy[AT_ONCE];
+    load_steps<ALL>(args, b, begin, first, count, x, dy);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++)
+        s.add(x[j], dy[j], c, ALL || first + j < count);
+}
+
+/* Sums of LANES * COLUMNS rows over the block; the first threads of `room` have them. */
+constexpr int ROOM = LANES * COLUMNS;
+typedef real block_room[WARPS][SUMS][ROOM];
+
+__device__ __forceinline__ void add_up_block(thread_sums &s, block_room &room) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int j = 0; j < SUMS; j++) {
+        if (!LAST)
+            s.v[j][0] = tree_sum<WIDTH>(s.v[j]);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) {
+            const real v = sum_over_planes<LANES, WARP / LANES>(s.v[j][i], lane);
+            if (lane < LANES)
+                room[warp][j][lane * COLUMNS + i] = v;
+        }
+    }
+    __syncthreads();
+}
+
+/* What the constants of a thread's rows are while they are summed: the pivots, or what is given. */
+__device__ __forceinline__ void sum_constants(const batch_args &args, i64 row, const real *pivot, row_constants *c) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        c[i] = {pivot[i], 1, 0, 0, 0};
+        if constexpr (BACKWARD && ACTIVE)
+            c[i] = given_constants(args, number_of(args, row + i));
+        else if (BACKWARD && LAYER)
+            c[i].mean = (real)load_mean((const char *)args.mean + row_at(args.mean_at, number_of(args, row + i)));
+    }
+}
+
+/* A unit's sums, to memory. */
+__device__ __forceinline__ void sum_unit(const batch_args &args, const unit_place &p) {
+    __shared__ block_room room;
+    __shared__ real pivots[ROOM];
+    thread_sums s;
+    s.clear();
+    if (p.active) {
+        const row_bases b = bases_of(args, p.row);
+        row_constants c[COLUMNS];
+        real pivot[COLUMNS];
+        find_pivots(args, b.x, p.begin, p.end, pivot);
+        sum_constants(args, p.row, pivot, c);
+        const u32 count = steps_of(p.begin, p.end, p.plane);
+        u32 k = 0;
+#pragma unroll 1
+        for (; k + AT_ONCE <= count; k += AT_ONCE)
+            add_steps<true>(args, b, c, p.begin + p.plane, k, count, s);
+        if (k < count)
+            add_steps<false>(args, b, c, p.begin + p.plane, k, count, s);
+        if (FORWARD && p.plane == 0)
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                pivots[p.lane * COLUMNS + i] = c[i].mean;
+    }
+    add_up_block(s, room);
+    real *const to = (real *)args.sums + (i64)p.piece * 3 * args.rows;
+    const i64 first = p.row - p.lane * COLUMNS;
+    for (int e = threadIdx.x; e < ROOM && first + e < args.rows; e += THREADS) {
+#pragma unroll
+        for (int j = 0; j < SUMS; j++) {
+            real v = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                v += room[w][j][e];
+            to[j * args.rows + first + e] = v;
+        }
+        if (FORWARD)
+            to[2 * args.rows + first + e] = pivots[e];
+    }
+    __syncthreads();
+}

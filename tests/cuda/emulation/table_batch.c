@@ -1,0 +1,98 @@
+/* Tables of the emulated cases: rows that lie spread over memory, as a batch norm's channels do. */
+#include <string.h>
+
+#include "tables.h"
+
+/* Over images and pixels of (images, channels, pixels), or with the channels last. */
+static norm_case batch_of(planish_pass pass, planish_kind kind, const int64_t *n, bool last,
+                          element type) {
+    norm_case c = rows_of(pass, kind, 1, 1, type);
+    c.ndim = 3;
+    memcpy(c.shape, n, 3 * sizeof *n);
+    c.reduce_axes = 5;
+    c.affine_axes = 2;
+    c.in = c.out = last ? CHANNELS_LAST : DENSE;
+    return c;
+}
+
+static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_APPLY};
+
+/* Every way there is: a row for a block or a cluster, held or not, three kernels; channels that fill
+ * the lanes of a block and that do not, one chunk and many, of 16 bytes and of an element. */
+void table_batch(void) {
+    static const int64_t shapes[][3] = {
+        {3, 16, 64},  {5, 24, 49}, {2, 33, 20}, {7, 8, 3},     {3, 160, 40},
+        {4, 3, 9000}, {9, 72, 16}, {3, 5, 6000}, {40, 130, 1}, {2, 64, 1200},
+    };
+    for (int pass = 0; pass < 3; pass++)
+        for (int i = 0; i < 10; i++)
+            for (int last = 0; last < 2; last++) {
+                norm_case c = batch_of(passes[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
+                                       shapes[i], last, types[(i + last + pass) % 4]);
+                set_device(i % 3 == 2 ? 80 : 90, 2);
+                if (i == 7) /* few bytes are held, or none */
+                    limits.shared_per_block = last ? 2500 : 40000;
+                if (pass == 2)
+                    c.stats = F64;
+                c.weight_offset = i == 6;
+                if (i % 2 && c.x != F64)
+                    c.weight = c.grad = F32;
+                emulate_case(c);
+            }
+}
+
+/* An activation behind, outputs that lack, other layouts and dtypes, numbers that sums suffer from. */
+void table_batch_otherwise(void) {
+    static const int64_t shapes[][3] = {{5, 16, 48}, {3, 9, 49}, {2, 40, 600}};
+    static const unsigned drop[] = {HAS(BIAS), HAS(WEIGHT) | HAS(DBIAS), HAS(DX),
+                                    HAS(DWEIGHT) | HAS(DBIAS), HAS(MEAN) | HAS(RSTD)};
+    for (int i = 0; i < 32; i++) {
+        const bool last = i / 2 % 2;
+        norm_case c =
+            batch_of(both[i % 2], PLANISH_LAYER, shapes[i / 4 % 3], last, types[i / 3 % 3]);
+        set_device(i % 5 == 4 ? 80 : 90, 2);
+        c.activation = i % 4 == 3   ? PLANISH_RELU
+                       : i % 8 == 2 ? PLANISH_GELU
+                       : i % 8 == 5 ? PLANISH_GELU_TANH
+                                    : PLANISH_SILU;
+        c.stats = F64;
+        c.numbers = i % 3 == 2 ? MEAN_1E4 : i % 3 == 1 ? MEAN_100 : NORMAL;
+        emulate_case(c);
+    }
+    for (int i = 0; i < 20; i++) {
+        norm_case c = batch_of(both[i % 2], PLANISH_LAYER, shapes[i % 3], i / 2 % 2, types[i % 3]);
+        set_device(i % 5 == 4 ? 80 : 90, 2);
+        c.has &= ~drop[i / 4];
+        if (i % 4 == 3)
+            c.in = MISALIGNED;
+        if (i % 4 == 2)
+            c.out = PADDED;
+        if (i % 7 == 6) {
+            c.y = F32;
+            c.stats = F64;
+        }
+        emulate_case(c);
+    }
+    for (numbers n = MEAN_100; n < NUMBERS_COUNT; n++)
+        for (int t = 0; t < 6; t++) {
+            norm_case c = batch_of(both[n % 2], PLANISH_LAYER, shapes[t % 2 * 2], t / 3, types[t % 3]);
+            set_device(t % 2 ? 80 : 90, 2);
+            c.numbers = n;
+            c.eps = n == SCALE_TINY ? 0 : 1e-5;
+            emulate_case(c);
+            c.pass = PLANISH_FORWARD;
+            if (n != SUBNORMAL)
+                emulate_case(c);
+        }
+    /* Two axes of rows; a row of one run; f64. */
+    for (int i = 0; i < 6; i++) {
+        norm_case c = rows_of(both[i % 2], PLANISH_LAYER, 1, 1, i < 4 ? types[i] : F64);
+        c.ndim = 4;
+        memcpy(c.shape, (int64_t[]){6, 5, 7, 40}, 4 * sizeof *c.shape);
+        c.reduce_axes = i < 4 ? 10 : 8;
+        c.affine_axes = i < 4 ? 5 : 2;
+        if (i % 2 && i >= 4)
+            c.affine_axes = 3;
+        emulate_case(c);
+    }
+}
