@@ -101,6 +101,10 @@ void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
 /* The plan is at another place, and so are its steps' problems. */
 void cuda_plan_rebind(cuda_plan *plan, const steps *s);
 
+/* Whether the plan's kernels know all that the problem has. Not: the name of a tensor that they do
+ * not. */
+bool cuda_plan_knows(const cuda_plan *plan, const problem *p, const char **unknown);
+
 /*
  * Queues the plan on `stream` (NULL: the default stream). `buffers` as in buffers_check,
  * checked by the caller; `workspace` of workspace_bytes, aligned to 256.

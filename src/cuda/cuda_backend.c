@@ -5,27 +5,19 @@
 
 _Static_assert(sizeof(cuda_plan) <= MOST_PLAN_BYTES, "MOST_PLAN_BYTES is too little");
 
-/* No kernels of this backend know these: nothing is planned for them. */
-static planish_status check_known(const problem *p, message error) {
-    const role_set unknown =
-        p->present & (ROLE_BIT(ROLE_ADDEND) | ROLE_BIT(ROLE_DADDEND) | STATISTIC_ROLES);
-    if (!unknown && !problem_masks_by_y(p))
-        return PLANISH_OK;
-    return fail(error, PLANISH_ERROR_NO_FAST_KERNEL,
-                "%s is given; wanted NULL: no kernels for GPUs take it",
-                role_name(unknown ? first_role(unknown) : ROLE_Y));
-}
-
 static planish_status plan_steps(void *plan, steps *s, const problem *p, problem *norm,
                                  size_t *workspace_bytes, message error) {
     cuda_limits limits;
     const planish_status status = cuda_device_limits(p->device.device_id, &limits, error);
     if (status)
         return status;
-    const planish_status known = check_known(p, error);
-    if (known)
-        return known;
+    const char *unknown;
     cuda_plan_make(plan, s, p, norm, &limits);
+    if (!cuda_plan_knows(plan, p, &unknown))
+        return fail(error, PLANISH_ERROR_NO_FAST_KERNEL,
+                    "%s is given; wanted NULL: no kernels for GPUs take it with such axes and "
+                    "strides",
+                    unknown);
     *workspace_bytes = ((const cuda_plan *)plan)->workspace_bytes;
     return PLANISH_OK;
 }

@@ -123,6 +123,27 @@ static bool plan_stages(cuda_plan *plan, const planning *of) {
     return first_of(plan, families_of_stages(of->problem), of->problem, of->limits);
 }
 
+/* What no other kernels know: statistics that are kept or given, and what is added behind a norm.
+ * Where there are no elements there is nothing to know of it. */
+static const role_set of_batches = ROLE_BIT(ROLE_ADDEND) | ROLE_BIT(ROLE_DADDEND) | STATISTIC_ROLES;
+
+static bool is_for_batches(const problem *p) {
+    return (p->present & of_batches) || problem_masks_by_y(p);
+}
+
+bool cuda_plan_knows(const cuda_plan *plan, const problem *p, const char **unknown) {
+    const role_set roles = p->present & of_batches;
+    *unknown = role_name(roles ? first_role(roles) : ROLE_Y);
+    return !is_for_batches(p) || p->rows == 0 || p->cols == 0 ||
+           cuda_family_of(plan) == &batch_family;
+}
+
+/* By the kernels of batches, or by none. */
+static void plan_batch(cuda_plan *plan, const planning *of) {
+    if (!may_be_fast(of->problem) || ask(plan, &batch_family, of->problem, of->limits))
+        ask(plan, &general_family, of->problem, of->limits);
+}
+
 /* Those that are asked about a norm alone. */
 static const cuda_family *const *families_of_norms(const problem *p) {
     return p->pass == PLANISH_APPLY ? apply_families : cuda_fast_families;
@@ -138,6 +159,10 @@ void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
                     const cuda_limits *limits) {
     const planning of = {s, p, norm, limits};
     steps_of_whole(s, p);
+    if (is_for_batches(p)) {
+        plan_batch(plan, &of);
+        return;
+    }
     if (may_be_fast(p) &&
         (problem_has_stages(p) ? plan_stages(plan, &of)
                                : first_of(plan, families_of_norms(p), p, limits) != NULL))

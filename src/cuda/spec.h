@@ -119,6 +119,8 @@ typedef struct batch_constants {
     int32_t last, width, lanes, warps;
     int32_t at_once; /* steps of a thread under way together */
     int32_t hold;    /* of a row whole: steps of a thread that wait in shared memory */
+    int32_t frozen;  /* moments are statistics that are kept over many calls */
+    int32_t alone;   /* of BATCH_APPLY: nothing is summed before it */
 } batch_constants;
 
 typedef struct general_constants {

@@ -228,6 +228,7 @@ static const gpu_tuning sm_80 = {
             .piece_steps = 16,
             .threads = 256,
             .at_once = 4,
+            .most_at_once = 7,
             .backward_at_once = 3,
             .active_at_once = 2,
             .many_threads = 768, /* addresses take registers of their own before Hopper */

@@ -309,7 +309,8 @@ typedef struct batch_tuning {
     int piece_steps;      /* of a thread in a piece of a row in runs */
     int threads;          /* of a block of these */
     int at_once;          /* steps of a thread under way; */
-    int backward_at_once; /* of x and of dy each, */
+    int most_at_once;     /* where that leaves fewer idle; */
+    int backward_at_once; /* of x and of dy each, or one more, */
     int active_at_once;   /* through an activation */
     /* Threads in a multiprocessor. */
     int many_threads;

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from batch_stages import BatchCase
 from c_api import Library, PlanishError
 from pair_cases import PairCase
 from stage_backward import BackwardCase
@@ -24,7 +25,7 @@ sys.path.append(str(Path(__file__).parent / "emulation"))
 
 import run as emulation
 
-Case = ForwardCase | BackwardCase | PairCase
+Case = ForwardCase | BackwardCase | PairCase | BatchCase
 
 
 class Emulation(Library):

@@ -9,7 +9,7 @@
 #include "cuda/common/images.h"
 #include "cuda/common/integers.h"
 
-enum { MOST_GRID = 1 << 30, MOST_VARIANTS = 3, MERGE_LANES = 8, CONSTANTS = 5 };
+enum { MOST_GRID = 1 << 30, MOST_VARIANTS = 3, MERGE_LANES = 8, CONSTANTS = 7 };
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
@@ -30,24 +30,41 @@ static void batch_plan_size(cuda_plan *plan) {
             sums_bytes(plan) + CONSTANTS * (size_t)plan->rows * real_bytes(&plan->main);
 }
 
-static const char *batch_plan_make(cuda_plan *plan, const problem *p) {
-    batch_view v;
+/* What the kernels know beside the roles of a norm alone. */
+static const role_set known = ROLE_BIT(ROLE_ADDEND) | ROLE_BIT(ROLE_DADDEND) | STATISTIC_ROLES;
+
+static void describe(cuda_plan *plan, const problem *p) {
     cuda_spec *spec = &plan->main;
-    if (images_lack_digits(p))
-        return IMAGES_LACK_DIGITS;
-    if (!batch_view_of(&v, p))
-        return "rows that are neither neighbours nor runs of neighbours";
     cuda_spec_describe(spec, p);
     spec->kernel = CUDA_BATCH;
     spec->pass = p->pass;
     spec->real_double = problem_is_double(p);
     spec->cooperating_blocks = 1;
     spec->correct = is_backward(spec) && p->kind == PLANISH_LAYER && !problem_hides_rounding(p) &&
-                    p->activation == PLANISH_IDENTITY;
+                    (p->activation == PLANISH_IDENTITY || problem_masks_by_y(p)) &&
+                    !problem_is_given(p);
     spec->want_dweight = has(p, ROLE_DWEIGHT);
     spec->want_dbias = has(p, ROLE_DBIAS);
+    spec->batch.frozen = p->pass != PLANISH_FORWARD && has(p, ROLE_RUNNING_MEAN);
+    if (spec->batch.frozen) { /* in the places of mean and rstd */
+        spec->type[ROLE_MEAN] = p->dtypes[ROLE_RUNNING_MEAN];
+        spec->type[ROLE_RSTD] = p->dtypes[ROLE_RUNNING_VAR];
+        spec->type[ROLE_RUNNING_MEAN] = spec->type[ROLE_RUNNING_VAR] = DTYPE_NONE;
+    }
+}
+
+static const char *batch_plan_make(cuda_plan *plan, const problem *p) {
+    batch_view v;
+    if ((p->present & STAGE_ROLES & ~known) || p->stages.rounding)
+        return "stages around the norm, but an addend";
+    /* What is kept over many calls is taken as it is. */
+    if (images_lack_digits(p) && !problem_masks_by_y(p) && !has(p, ROLE_RUNNING_MEAN))
+        return IMAGES_LACK_DIGITS;
+    if (!batch_view_of(&v, p))
+        return "rows that are neither neighbours nor runs of neighbours";
+    describe(plan, p);
     batch_set_geometry(plan, &v);
-    if (plan->rows > MOST_GRID / spec->cluster)
+    if (plan->rows > MOST_GRID / plan->main.cluster)
         return "more rows than a grid has blocks";
     batch_plan_size(plan);
     return NULL;
@@ -78,7 +95,8 @@ static int variants_of_plan(const cuda_plan *plan, int variants[MOST_VARIANTS]) 
     }
     variants[count++] = BATCH_SUMS;
     variants[count++] = BATCH_MOMENTS;
-    if (!is_backward(spec) || spec->type[ROLE_DX] != DTYPE_NONE)
+    if (!is_backward(spec) || spec->type[ROLE_DX] != DTYPE_NONE ||
+        spec->type[ROLE_DADDEND] != DTYPE_NONE)
         variants[count++] = BATCH_APPLY;
     return count;
 }
@@ -96,13 +114,12 @@ static int32_t access_of(const cuda_plan *plan, const batch_view *v, void *const
 
 static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *const *buffers,
                             int variant) {
-    static const role full[] = {ROLE_X, ROLE_Y, ROLE_DY, ROLE_DX};
     cuda_spec made = plan->main, *spec = &made;
     batch_constants *c = &spec->batch;
     c->variant = variant;
-    for (size_t i = 0; i < sizeof full / sizeof *full; i++)
-        spec->access[full[i]] =
-            has(plan->problem, full[i]) ? (uint8_t)access_of(plan, v, buffers, full[i]) : 1;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (axes_of(r) == AXES_FULL && has(plan->problem, r))
+            spec->access[r] = (uint8_t)access_of(plan, v, buffers, r);
     if (variant == BATCH_MOMENTS) {
         c->lanes = MERGE_LANES;
         spec->min_blocks = 1;
@@ -131,51 +148,54 @@ static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec) {
     return least_i64(strips * plan->partials, MOST_GRID);
 }
 
+static batch_tensor tensor_of(const batch_view *v, void *const *buffers, role r) {
+    return (batch_tensor){buffers[r], v->at[r]};
+}
+
 static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                                    void *workspace, int resident,
                                    cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     (void)resident; /* clusters come and go */
     const cuda_spec *spec = &plan->main;
-    const role out = is_backward(spec) ? ROLE_DX : ROLE_Y;
+    const bool back = is_backward(spec), frozen = spec->batch.frozen;
     int variants[MOST_VARIANTS];
     const int count = variants_of_plan(plan, variants);
     batch_view v;
     batch_view_of(&v, plan->problem);
     const int64_t run_steps = v.last ? 1 : v.run / spec->batch.width;
+    const batch_args args = {
+        .x = tensor_of(&v, buffers, ROLE_X),
+        .dy = tensor_of(&v, buffers, ROLE_DY),
+        .beside = tensor_of(&v, buffers, problem_masks_by_y(plan->problem) ? ROLE_Y : ROLE_ADDEND),
+        .out = tensor_of(&v, buffers, back ? ROLE_DX : ROLE_Y),
+        .daddend = tensor_of(&v, buffers, ROLE_DADDEND),
+        .weight = tensor_of(&v, buffers, ROLE_WEIGHT),
+        .bias = tensor_of(&v, buffers, ROLE_BIAS),
+        .mean = tensor_of(&v, buffers, frozen ? ROLE_RUNNING_MEAN : ROLE_MEAN),
+        .rstd = tensor_of(&v, buffers, frozen ? ROLE_RUNNING_VAR : ROLE_RSTD),
+        .c1 = tensor_of(&v, buffers, ROLE_C1),
+        .c2 = tensor_of(&v, buffers, ROLE_C2),
+        .dweight = tensor_of(&v, buffers, ROLE_DWEIGHT),
+        .dbias = tensor_of(&v, buffers, ROLE_DBIAS),
+        .running_mean = tensor_of(&v, buffers, ROLE_RUNNING_MEAN),
+        .running_var = tensor_of(&v, buffers, ROLE_RUNNING_VAR),
+        .sums = workspace,
+        .constants = workspace ? (char *)workspace + sums_bytes(plan) : NULL,
+        .rows = plan->rows,
+        .inner_rows = v.inner_rows,
+        .steps = (u32)batch_steps(plan),
+        .run_steps = (u32)run_steps,
+        .piece = (u32)plan->turns,
+        .pieces = (u32)plan->partials,
+        .run_divisor = divisor_of(most_i64(run_steps, 2)),
+        .cols = (double)plan->cols,
+        .eps = plan->eps,
+        .momentum = plan->problem->momentum,
+        .eps_is_small = plan->eps < 1e-30};
     for (int i = 0; i < count; i++) {
         launches[i].blocks_x = grid_of(plan, &launches[i].spec);
         launches[i].blocks_y = 1;
-        launches[i].args.batch =
-            (batch_args){.x = buffers[ROLE_X],
-                         .weight = buffers[ROLE_WEIGHT],
-                         .bias = buffers[ROLE_BIAS],
-                         .dy = buffers[ROLE_DY],
-                         .mean = buffers[ROLE_MEAN],
-                         .rstd = buffers[ROLE_RSTD],
-                         .out = buffers[out],
-                         .dweight = buffers[ROLE_DWEIGHT],
-                         .dbias = buffers[ROLE_DBIAS],
-                         .sums = workspace,
-                         .constants = workspace ? (char *)workspace + sums_bytes(plan) : NULL,
-                         .rows = plan->rows,
-                         .inner_rows = v.inner_rows,
-                         .x_at = v.at[ROLE_X],
-                         .dy_at = v.at[ROLE_DY],
-                         .out_at = v.at[out],
-                         .weight_at = v.at[ROLE_WEIGHT],
-                         .bias_at = v.at[ROLE_BIAS],
-                         .mean_at = v.at[ROLE_MEAN],
-                         .rstd_at = v.at[ROLE_RSTD],
-                         .dweight_at = v.at[ROLE_DWEIGHT],
-                         .dbias_at = v.at[ROLE_DBIAS],
-                         .steps = (u32)batch_steps(plan),
-                         .run_steps = (u32)run_steps,
-                         .piece = (u32)plan->turns,
-                         .pieces = (u32)plan->partials,
-                         .run_divisor = divisor_of(most_i64(run_steps, 2)),
-                         .cols = (double)plan->cols,
-                         .eps = plan->eps,
-                         .eps_is_small = plan->eps < 1e-30};
+        launches[i].args.batch = args;
     }
 }
 

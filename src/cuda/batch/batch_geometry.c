@@ -12,10 +12,6 @@ static bool is_backward(const cuda_spec *spec) {
     return spec->pass == PLANISH_BACKWARD;
 }
 
-int batch_out_bytes(const cuda_spec *spec) {
-    return role_bytes(spec, is_backward(spec) ? ROLE_DX : ROLE_Y);
-}
-
 int64_t batch_steps(const cuda_plan *plan) {
     const batch_constants *c = &plan->main.batch;
     return c->last ? plan->cols : plan->cols / c->width;
@@ -25,10 +21,18 @@ int64_t batch_pieces(const cuda_plan *plan) {
     return ceil_div_i64(batch_steps(plan), plan->turns);
 }
 
-/* Bytes of x, and of dy, of a step. */
+static int bytes_if(const cuda_spec *spec, role r) {
+    return spec->type[r] == DTYPE_NONE ? 0 : role_bytes(spec, r);
+}
+
+/* Bytes of what is held of a step: of x, and in the backward of dy and what is beside them. */
 static int step_bytes(const cuda_spec *spec) {
-    return spec->batch.width *
-           (role_bytes(spec, ROLE_X) + (is_backward(spec) ? role_bytes(spec, ROLE_DY) : 0));
+    int bytes = role_bytes(spec, ROLE_X);
+    if (is_backward(spec))
+        bytes += role_bytes(spec, ROLE_DY);
+    if (is_backward(spec) && spec->activation != PLANISH_IDENTITY)
+        bytes += bytes_if(spec, ROLE_ADDEND) + bytes_if(spec, ROLE_Y);
+    return spec->batch.width * bytes;
 }
 
 size_t batch_shared_bytes(const cuda_spec *spec) {
@@ -77,40 +81,63 @@ static void pixel_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     plan->turns = planes * most_i64(steps, t->least_steps);
 }
 
-/* The blocks that share a row whole, and their warps, so that few of them are idle in the last
- * turn; false where no cluster may hold it. */
+/* Steps that are under way together, so that few of the last are none. */
+static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turns) {
+    const bool back = is_backward(spec), active = spec->activation != PLANISH_IDENTITY;
+    const bool light = !active || (!back && spec->activation == PLANISH_RELU);
+    const int fewest = back && active ? t->active_at_once : back ? t->backward_at_once : t->at_once;
+    const int largest = !light ? fewest : back ? fewest + 1 : t->most_at_once;
+    int best = fewest;
+    int64_t best_turns = INT64_MAX;
+    for (int each = fewest; each <= largest; each++) {
+        const int64_t all = ceil_div_i64(turns, each) * each;
+        if (all > best_turns)
+            continue;
+        best_turns = all;
+        best = each;
+    }
+    return best;
+}
+
+/* Warps of a block, of `most` at most, so that few of its threads are idle in the last turn. */
+static int warps_of(int64_t part, int largest) {
+    int best = largest;
+    double best_cost = 0;
+    for (int warps = largest; warps >= 4; warps--) {
+        const int threads = warps * WARP;
+        const double cost = (double)(ceil_div_i64(part, threads) * threads) / (double)part;
+        if (best_cost > 0 && cost >= best_cost - .01)
+            continue;
+        best_cost = cost;
+        best = warps;
+    }
+    return best;
+}
+
+/* The blocks that share a row whole, and what they hold of it; false where no cluster may. Two
+ * blocks in a multiprocessor at least: one reads while the other writes. */
 static bool whole_geometry(cuda_plan *plan) {
     const batch_tuning *t = &plan->limits.tuning->batch;
     cuda_spec *spec = &plan->main;
     batch_constants *c = &spec->batch;
     const int64_t steps = batch_steps(plan), bytes = steps * step_bytes(spec);
-    const int most_cluster = least(plan->limits.max_cluster, 16);
+    const int most_cluster = least(plan->limits.max_cluster, 16), threads = threads_in(t, spec);
     int cluster = 1;
     while (2 * cluster <= most_cluster && bytes > (int64_t)cluster * t->part_bytes)
         cluster *= 2;
-    const int64_t part = ceil_div_i64(steps, cluster);
-    if (part * step_bytes(spec) > t->whole_bytes)
+    const int64_t part = ceil_div_i64(steps, cluster), part_bytes = part * step_bytes(spec);
+    if (part_bytes > t->whole_bytes)
         return false;
-    double best = 0;
-    const int room_for = threads_in(t, spec);
-    for (int warps = least(t->most_warps, room_for / (2 * WARP)); warps >= 4; warps--) {
-        const int threads = warps * WARP;
-        const int64_t turns = ceil_div_i64(part, threads);
-        /* A turn more costs as much as what is idle in it; short rows are for small blocks. */
-        const double cost =
-            (double)(turns * threads) / (double)part + (turns < c->at_once ? .1 : 0);
-        if (best > 0 && cost >= best - .01)
-            continue;
-        best = cost;
-        c->warps = warps;
-    }
-    const int threads = c->warps * WARP;
-    const int blocks = most(1, room_for / threads);
-    const int room = least(t->hold_bytes, plan->limits.shared_per_block) / blocks - 2048;
-    const int fits = room / (threads * step_bytes(spec)) / c->at_once * c->at_once;
-    const int turns = (int)ceil_div_i64(part, threads);
+    int blocks = most(2, threads / t->threads);
+    while (blocks > 2 && blocks * part_bytes > t->hold_bytes)
+        blocks--;
+    c->warps = warps_of(part, least(t->most_warps, threads / blocks / WARP));
+    const int64_t turns = ceil_div_i64(part, c->warps * WARP);
+    c->at_once = at_once_of(t, spec, turns);
+    const int room = least(t->hold_bytes, plan->limits.shared_per_block - 4096) / blocks;
+    const int fits = room / (c->warps * WARP * step_bytes(spec)) / c->at_once;
     c->variant = BATCH_WHOLE;
-    c->hold = least(fits, ceil_div(turns, c->at_once) * c->at_once);
+    c->hold = c->at_once * (int)least_i64(fits, ceil_div_i64(turns, c->at_once));
     spec->cluster = cluster;
     spec->min_blocks = blocks;
     plan->turns = part;
@@ -121,7 +148,7 @@ static void run_geometry(cuda_plan *plan) {
     const batch_tuning *t = &plan->limits.tuning->batch;
     batch_constants *c = &plan->main.batch;
     c->lanes = 1;
-    if (plan->main.pass != PLANISH_APPLY && whole_geometry(plan))
+    if (c->variant != BATCH_APPLY && whole_geometry(plan))
         return;
     c->warps = t->threads / WARP;
     plan->turns = least_i64((int64_t)t->threads * t->piece_steps, batch_steps(plan));
@@ -131,15 +158,16 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v) {
     const gpu_tuning *t = plan->limits.tuning;
     cuda_spec *spec = &plan->main;
     batch_constants *c = &spec->batch;
-    int bytes = most(role_bytes(spec, ROLE_X), batch_out_bytes(spec));
-    if (is_backward(spec))
-        bytes = most(bytes, role_bytes(spec, ROLE_DY));
+    int bytes = 1;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (axes_of(r) == AXES_FULL)
+            bytes = most(bytes, bytes_if(spec, r));
     c->last = v->last;
     c->width = chunk_width(v->last ? v->rows : v->run, bytes, 16);
-    c->at_once = !is_backward(spec)                       ? t->batch.at_once
-                 : spec->activation == PLANISH_IDENTITY ? t->batch.backward_at_once
-                                                        : t->batch.active_at_once;
-    c->variant = spec->pass == PLANISH_APPLY ? BATCH_APPLY : BATCH_SUMS;
+    c->at_once = at_once_of(&t->batch, spec, 1);
+    c->alone = c->frozen || spec->type[ROLE_C2] != DTYPE_NONE || spec->pass == PLANISH_APPLY;
+    c->alone = c->alone && !spec->want_dweight && !spec->want_dbias;
+    c->variant = c->alone ? BATCH_APPLY : BATCH_SUMS;
     spec->cluster = 1;
     spec->min_blocks = threads_in(&t->batch, spec) / t->batch.threads;
     if (v->last)

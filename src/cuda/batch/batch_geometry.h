@@ -12,9 +12,6 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v);
 int64_t batch_steps(const cuda_plan *plan);
 int64_t batch_pieces(const cuda_plan *plan);
 
-/* Bytes of an element of what is written. */
-int batch_out_bytes(const cuda_spec *spec);
-
 size_t batch_shared_bytes(const cuda_spec *spec);
 
 #endif

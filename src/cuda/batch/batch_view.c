@@ -13,10 +13,10 @@ typedef struct row_axes {
     const axis *run, *element; /* reduced */
 } row_axes;
 
-/* Whether an axis has neighbours in x, y, dy and dx. */
+/* Whether an axis has neighbours in every tensor of x's shape. */
 static bool is_dense(const problem *p, const axis *a) {
-    for (role r = 0; r < NORM_ROLES; r++)
-        if (has(p, r) && ROLE_BIT(r) & FULL_ROLES && axis_stride(p, a, r) != 1)
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (has(p, r) && axes_of(r) == AXES_FULL && axis_stride(p, a, r) != 1)
             return false;
     return true;
 }
@@ -35,7 +35,7 @@ static bool has_weights_of_rows(const problem *p) {
 }
 
 static void set_places(batch_view *v, const problem *p, const row_axes *a) {
-    for (role r = 0; r < NORM_ROLES; r++) {
+    for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = has(p, r) ? dtype_bytes(p->dtypes[r]) : 0;
         const axis *const axes[] = {a->outer, a->inner, a->run};
         int64_t stride[3];

@@ -10,7 +10,7 @@ typedef struct batch_view {
     bool last;                  /* rows are neighbours, their elements one stride apart */
     int64_t rows, inner_rows;   /* of the inner of two axes that number them */
     int64_t run;                /* elements of a run; 1 of rows that are neighbours */
-    batch_place at[NORM_ROLES]; /* of each tensor, in bytes */
+    batch_place at[ROLE_COUNT]; /* of each tensor, in bytes */
 } batch_view;
 
 /* Whether a problem is one. The weights of a row are the same all along it. */

@@ -10,18 +10,24 @@ typedef struct batch_place {
     i64 outer, inner, run;
 } batch_place;
 
+/* What the arguments have a place for. */
+typedef struct batch_tensor {
+    void *data;
+    batch_place at;
+} batch_tensor;
+
 typedef struct batch_args {
-    const void *x, *weight, *bias, *dy;
-    void *mean, *rstd, *out, *dweight, *dbias;
+    batch_tensor x, dy, beside, out, daddend;
+    batch_tensor weight, bias, mean, rstd, c1, c2, dweight, dbias;
+    batch_tensor running_mean, running_var;
     partial_sum *sums;      /* [pieces][3][rows] */
     partial_sum *constants; /* [5][rows] */
     i64 rows, inner_rows;   /* of all; of the inner axis */
-    batch_place x_at, dy_at, out_at, weight_at, bias_at, mean_at, rstd_at, dweight_at, dbias_at;
     u32 steps; /* of a row; STEP_ELEMENTS of it each */
     u32 run_steps;
     u32 piece, pieces; /* steps of a piece, and pieces of a row */
     divisor run_divisor;
-    double cols, eps;
+    double cols, eps, momentum;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
 } batch_args;
 

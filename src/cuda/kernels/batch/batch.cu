@@ -17,8 +17,8 @@
  * about a pivot of each piece, an element in the middle of three, and merged in f64; rows whose squares leave float's
  * range are summed again, scaled by a power of two.
  *
- * Constants: VARIANT PASS KIND ACTIVATION LAST WIDTH LANES WARPS AT_ONCE HOLD CLUSTER CORRECT WEIGHT_OFFSET MIN_BLOCKS
- * WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a step in bytes).
+ * Constants: VARIANT PASS KIND ACTIVATION LAST WIDTH LANES WARPS AT_ONCE HOLD CLUSTER FROZEN ALONE CORRECT
+ * WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a step in bytes).
  */
 #include "batch_words.cu"
 #include "batch_steps.cu"

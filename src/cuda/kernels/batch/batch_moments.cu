@@ -35,7 +35,7 @@ __device__ __forceinline__ void wide_sums(const batch_args &args, const char *x,
     for (u32 step = begin + rank; step < end; step += count)
 #pragma unroll 1
         for (int i = 0; i < STEP_ELEMENTS; i++) {
-            const i64 at = step_at<X_TYPE>(args, args.x_at, step) + i * bytes_of(X_TYPE);
+            const i64 at = step_at<X_TYPE>(args, args.x, step) + i * bytes_of(X_TYPE);
             const double d = (double)load_element<X_TYPE>(x + at, 0) - pivot;
             v[0] += d;
             v[1] = multiply_add(d, d, v[1]);
@@ -80,7 +80,7 @@ __device__ __forceinline__ void merge_wide(const batch_args &args, i64 first, do
         if (!is_wide[r])
             continue;
         double part[3] = {0, 0, 0};
-        const char *x = (const char *)args.x + row_at(args.x_at, number_of(args, first + r));
+        const char *x = row_of(args.x, number_of(args, first + r));
         wide_sums(args, x, 0, args.steps, threadIdx.x, THREADS, pivots[r], part);
         /* Over the planes, then over the lanes, which are of one row here. */
         add_up_planes(part, room);
@@ -109,6 +109,8 @@ __device__ __forceinline__ void keep_constants(const batch_args &args, i64 row, 
     if (BACKWARD) {
         to[3 * args.rows] = c.c1;
         to[4 * args.rows] = c.c2;
+        to[5 * args.rows] = c.weight;
+        to[6 * args.rows] = c.rstd;
     }
 }
 

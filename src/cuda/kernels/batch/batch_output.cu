@@ -1,35 +1,50 @@
 /* A part of batch.cu: the output of a unit's steps. */
 
-/* An element of y, or of dx. */
-__device__ __forceinline__ real output_of(real x, real dy, const row_constants &c) {
-    const real d = LAYER ? x - c.mean : x;
-    if (!BACKWARD)
-        return activated(normal_of(d, c));
-    if (ACTIVE)
-        dy = through_activation(dy, normal_of(d, c));
-    return multiply_add(-d, c.c2, LAYER ? dy - c.c1 : dy) * c.scale;
+/* An element of dx. */
+__device__ __forceinline__ real dx_of(real g, real d, const row_constants &c) {
+    if (MEANS_GIVEN)
+        return multiply_add(-d, c.c2, multiply_add(g, c.weight, LAYER ? -c.c1 : 0)) * c.rstd;
+    if (FROZEN)
+        return g * c.scale;
+    return multiply_add(-d, c.c2, LAYER ? g - c.c1 : g) * c.scale;
 }
 
-__device__ __forceinline__ void put_step(const batch_args &args, char *out, u32 step, const chunk<X_BYTES> &x,
-                                         const chunk<DY_BYTES> &dy, const row_constants *c) {
-    real v[WIDTH];
+template <int TYPE, int BYTES, int ACCESS>
+__device__ __forceinline__ void put(const batch_args &args, char *base, const batch_tensor &t, u32 step,
+                                    const real *v) {
+    store_chunk<BYTES, ACCESS>(base + step_at<TYPE>(args, t, step), pack<TYPE, WIDTH>(v));
+}
+
+__device__ __forceinline__ void put_step(const batch_args &args, const row_bases &b, u32 step, const step_chunks &s,
+                                         const row_constants *c) {
+    real v[WIDTH], g[WIDTH];
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        v[i] = output_of(element<X_TYPE>(x.word, i), BACKWARD ? element<DY_TYPE>(dy.word, i) : 0, c[LAST ? i : 0]);
-    store_chunk<OUT_BYTES, OUT_ACCESS>(out + step_at<OUT_TYPE>(args, args.out_at, step), pack<OUT_TYPE, WIDTH>(v));
+    for (int i = 0; i < WIDTH; i++) {
+        const row_constants &of = c[LAST ? i : 0];
+        const real x = element<X_TYPE>(s.x.word, i), d = LAYER ? x - of.mean : x;
+        if constexpr (BACKWARD) {
+            g[i] = gradient_of(element<DY_TYPE>(s.dy.word, i), d, beside_of(s, i), of);
+            v[i] = dx_of(g[i], d, of);
+        } else {
+            v[i] = activated(HAS_BESIDE ? normal_of(d, of) + beside_of(s, i) : normal_of(d, of));
+        }
+    }
+    if constexpr (OUT_TYPE != NONE)
+        put<OUT_TYPE, OUT_BYTES, OUT_ACCESS>(args, b.out, args.out, step, v);
+    if constexpr (DADDEND_TYPE != NONE)
+        put<DADDEND_TYPE, DADDEND_BYTES, DADDEND_ACCESS>(args, b.daddend, args.daddend, step, g);
 }
 
 /* Those of a thread's steps from the `first`th on, AT_ONCE or those that there are. */
 template <bool ALL>
 __device__ __forceinline__ void put_steps(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
                                           u32 first, u32 count) {
-    chunk<X_BYTES> x[AT_ONCE];
-    chunk<DY_BYTES> dy[AT_ONCE];
-    load_steps<ALL>(args, b, begin, first, count, x, dy);
+    step_chunks s[AT_ONCE];
+    load_steps<ALL, false>(args, b, begin, first, count, s);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
         if (ALL || first + j < count)
-            put_step(args, b.out, begin + (first + j) * PLANES, x[j], dy[j], c);
+            put_step(args, b, begin + (first + j) * PLANES, s[j], c);
 }
 
 /* A thread's steps from its `first`th on, the last first: these were read last. */
@@ -52,27 +67,36 @@ template <int COUNT> __device__ __forceinline__ void load_reals(const real *from
         v[i] = element<TYPE>(c.word, i);
 }
 
+/* Number `which` of those of COLUMNS rows, where it is wanted. */
+template <bool WANTED>
+__device__ __forceinline__ void kept_numbers(const batch_args &args, i64 row, int which, real *v) {
+    if constexpr (WANTED)
+        load_reals<COLUMNS>((const real *)args.constants + which * args.rows + row, v);
+    else
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            v[i] = 0;
+}
+
 __device__ __forceinline__ void kept_constants(const batch_args &args, i64 row, row_constants *c) {
-    const real *const from = (const real *)args.constants + row;
-    real v[5][COLUMNS];
-#pragma unroll
-    for (int j = 0; j < 5; j++)
-        if (BACKWARD || j < 3)
-            load_reals<COLUMNS>(from + j * args.rows, v[j]);
-        else
-#pragma unroll
-            for (int i = 0; i < COLUMNS; i++)
-                v[j][i] = 0;
+    real v[7][COLUMNS];
+    kept_numbers<LAYER>(args, row, 0, v[0]);
+    kept_numbers<!MEANS_GIVEN || NEEDS_Z>(args, row, 1, v[1]);
+    kept_numbers<!BACKWARD || NEEDS_Z>(args, row, 2, v[2]);
+    kept_numbers<BACKWARD && !FROZEN && LAYER>(args, row, 3, v[3]);
+    kept_numbers<BACKWARD && !FROZEN>(args, row, 4, v[4]);
+    kept_numbers<MEANS_GIVEN>(args, row, 5, v[5]);
+    kept_numbers<MEANS_GIVEN>(args, row, 6, v[6]);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
-        c[i] = {v[0][i], v[1][i], v[2][i], v[3][i], v[4][i]};
+        c[i] = {v[0][i], v[1][i], v[2][i], v[3][i], v[4][i], v[5][i], v[6][i]};
 }
 
 __device__ __forceinline__ void put_unit(const batch_args &args, const unit_place &p) {
     row_constants c[COLUMNS];
     if (!p.active)
         return;
-    if constexpr (GIVEN)
+    if constexpr (ALONE)
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
             c[i] = given_constants(args, number_of(args, p.row + i));

@@ -18,11 +18,26 @@ __device__ __forceinline__ void find_pivots(const batch_args &args, const char *
     chunk<X_BYTES> c[3];
 #pragma unroll
     for (int k = 0; k < 3; k++)
-        c[k] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x_at, at[k]));
+        c[k] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x, at[k]));
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
         pivot[i] = pivot_of(element<X_TYPE>(c[0].word, i), element<X_TYPE>(c[1].word, i),
                             element<X_TYPE>(c[2].word, i));
+}
+
+/* What is read of a step. */
+struct step_chunks {
+    chunk<X_BYTES> x;
+    chunk<DY_BYTES> dy;
+    chunk<BESIDE_BYTES> beside;
+};
+
+/* An element of what is beside. */
+__device__ __forceinline__ real beside_of(const step_chunks &s, int i) {
+    if constexpr (HAS_BESIDE)
+        return element<BESIDE_TYPE>(s.beside.word, i);
+    else
+        return 0;
 }
 
 /* A thread's sums so far; elements of a step have sums of their own, as have rows. */
@@ -37,12 +52,11 @@ struct thread_sums {
                 v[j][i] = 0;
     }
     /* A step, or 0 in its place where it is not `there`. */
-    __device__ __forceinline__ void add(const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy, const row_constants *c,
-                                        bool there) {
+    __device__ __forceinline__ void add(const step_chunks &s, const row_constants *c, bool there) {
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const row_constants &of = c[LAST ? i : 0];
-            real d = element<X_TYPE>(x.word, i);
+            real d = element<X_TYPE>(s.x.word, i);
             if (LAYER)
                 d -= of.mean;
             if constexpr (FORWARD) {
@@ -51,9 +65,7 @@ struct thread_sums {
                     v[0][i] += d;
                 v[1][i] = multiply_add(d, d, v[1][i]);
             } else {
-                real g = element<DY_TYPE>(dy.word, i);
-                if (ACTIVE)
-                    g = through_activation(g, normal_of(d, of));
+                real g = gradient_of(element<DY_TYPE>(s.dy.word, i), d, beside_of(s, i), of);
                 g = there ? g : 0;
                 v[0][i] += g;
                 v[1][i] = multiply_add(g, d, v[1][i]);
@@ -69,28 +81,31 @@ __device__ __forceinline__ u32 steps_of(u32 begin, u32 end, int plane) {
     return begin + plane < end ? (end - begin - plane + PLANES - 1) / PLANES : 0;
 }
 
-/* Loads AT_ONCE steps of a thread from its `first`th on; of those past its last the last. */
-template <bool ALL>
+/* Loads AT_ONCE steps of a thread from its `first`th on; of those past its last the last. What is added behind the
+ * norm the sums of a forward do not ask for. */
+template <bool ALL, bool SUMMED>
 __device__ __forceinline__ void load_steps(const batch_args &args, const row_bases &b, u32 begin, u32 first, u32 count,
-                                           chunk<X_BYTES> *x, chunk<DY_BYTES> *dy) {
+                                           step_chunks *s) {
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
         const u32 step = begin + (ALL ? first + j : least_of(first + j, count - 1)) * PLANES;
-        x[j] = load_chunk<X_BYTES, X_ACCESS>(b.x + step_at<X_TYPE>(args, args.x_at, step));
+        s[j].x = load_chunk<X_BYTES, X_ACCESS>(b.x + step_at<X_TYPE>(args, args.x, step));
         if constexpr (BACKWARD)
-            dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(b.dy + step_at<DY_TYPE>(args, args.dy_at, step));
+            s[j].dy = load_chunk<DY_BYTES, DY_ACCESS>(b.dy + step_at<DY_TYPE>(args, args.dy, step));
+        if constexpr (HAS_BESIDE && (BACKWARD || !SUMMED))
+            s[j].beside =
+                load_chunk<BESIDE_BYTES, BESIDE_ACCESS>(b.beside + step_at<BESIDE_TYPE>(args, args.beside, step));
     }
 }
 
 template <bool ALL>
 __device__ __forceinline__ void add_steps(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
-                                          u32 first, u32 count, thread_sums &s) {
-    chunk<X_BYTES> x[AT_ONCE];
-    chunk<DY_BYTES> dy[AT_ONCE];
-    load_steps<ALL>(args, b, begin, first, count, x, dy);
+                                          u32 first, u32 count, thread_sums &sums) {
+    step_chunks s[AT_ONCE];
+    load_steps<ALL, true>(args, b, begin, first, count, s);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
-        s.add(x[j], dy[j], c, ALL || first + j < count);
+        sums.add(s[j], c, ALL || first + j < count);
 }
 
 /* Sums of LANES * COLUMNS rows over the block; the first threads of `room` have them. */
@@ -117,11 +132,11 @@ __device__ __forceinline__ void add_up_block(thread_sums &s, block_room &room) {
 __device__ __forceinline__ void sum_constants(const batch_args &args, i64 row, const real *pivot, row_constants *c) {
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
-        c[i] = {pivot[i], 1, 0, 0, 0};
-        if constexpr (BACKWARD && ACTIVE)
+        c[i] = {pivot[i], 1, 0, 0, 0, 1, 1};
+        if constexpr (BACKWARD && NEEDS_Z)
             c[i] = given_constants(args, number_of(args, row + i));
         else if (BACKWARD && LAYER)
-            c[i].mean = (real)load_mean((const char *)args.mean + row_at(args.mean_at, number_of(args, row + i)));
+            c[i].mean = (real)load_mean(row_of(args.mean, number_of(args, row + i)));
     }
 }
 

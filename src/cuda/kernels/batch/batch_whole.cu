@@ -10,27 +10,50 @@ struct cluster_mail {
     __align__(16) double entries[2][CLUSTER][4];
 };
 
-__device__ __forceinline__ u32 held_at(int k, bool of_dy) {
-    return shared_address(dynamic_shared) +
-           (of_dy ? HOLD * THREADS * X_BYTES : 0) +
-           (k * THREADS + (int)threadIdx.x) * (of_dy ? DY_BYTES : X_BYTES);
+/* A thread's places in shared memory: of x, of dy and of what is beside them, step by step. */
+constexpr int HELD_BESIDE = BACKWARD && HAS_BESIDE ? BESIDE_BYTES : 0, HELD_DY = BACKWARD ? DY_BYTES : 0;
+
+template <int BEFORE, int BYTES> __device__ __forceinline__ u32 held_at(int k) {
+    return shared_address(dynamic_shared) + HOLD * THREADS * BEFORE + (k * THREADS + (int)threadIdx.x) * BYTES;
+}
+
+__device__ __forceinline__ void hold_step(int k, const step_chunks &s) {
+    store_to_shared<X_BYTES>(held_at<0, X_BYTES>(k), s.x);
+    if constexpr (BACKWARD)
+        store_to_shared<DY_BYTES>(held_at<X_BYTES, DY_BYTES>(k), s.dy);
+    if constexpr (HELD_BESIDE > 0)
+        store_to_shared<BESIDE_BYTES>(held_at<X_BYTES + HELD_DY, BESIDE_BYTES>(k), s.beside);
+}
+
+/* AT_ONCE held steps from the `first`th on; a forward reads what is added behind the norm. */
+__device__ __forceinline__ void held_steps(const batch_args &args, const row_bases &b, u32 begin, u32 first, u32 count,
+                                           step_chunks *s) {
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+        s[j].x = load_from_shared<X_BYTES>(held_at<0, X_BYTES>(first + j));
+        if constexpr (BACKWARD)
+            s[j].dy = load_from_shared<DY_BYTES>(held_at<X_BYTES, DY_BYTES>(first + j));
+        if constexpr (HELD_BESIDE > 0) {
+            s[j].beside = load_from_shared<BESIDE_BYTES>(held_at<X_BYTES + HELD_DY, BESIDE_BYTES>(first + j));
+        } else if constexpr (HAS_BESIDE) {
+            const u32 step = begin + least_of(first + j, count - 1) * PLANES;
+            s[j].beside =
+                load_chunk<BESIDE_BYTES, BESIDE_ACCESS>(b.beside + step_at<BESIDE_TYPE>(args, args.beside, step));
+        }
+    }
 }
 
 /* Adds a thread's steps from the `first`th on, of which those before HOLD stay. */
 template <bool ALL, bool HELD>
 __device__ __forceinline__ void add_whole(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
-                                          u32 first, u32 count, thread_sums &s) {
-    chunk<X_BYTES> x[AT_ONCE];
-    chunk<DY_BYTES> dy[AT_ONCE];
-    load_steps<ALL>(args, b, begin, first, count, x, dy);
+                                          u32 first, u32 count, thread_sums &sums) {
+    step_chunks s[AT_ONCE];
+    load_steps<ALL, true>(args, b, begin, first, count, s);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
-        s.add(x[j], dy[j], c, ALL || first + j < count);
-        if (HELD) {
-            store_to_shared<X_BYTES>(held_at(first + j, false), x[j]);
-            if constexpr (BACKWARD)
-                store_to_shared<DY_BYTES>(held_at(first + j, true), dy[j]);
-        }
+        sums.add(s[j], c, ALL || first + j < count);
+        if (HELD)
+            hold_step(first + j, s[j]);
     }
 }
 
@@ -93,13 +116,14 @@ __device__ __forceinline__ void add_up_cluster(cluster_mail &mail, double (*room
 
 __device__ __forceinline__ void put_held(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
                                          u32 count) {
-#pragma unroll 2
-    for (u32 k = 0; k < least_of(HOLD, count); k++) {
-        const auto x = load_from_shared<X_BYTES>(held_at(k, false));
-        chunk<DY_BYTES> dy;
-        if constexpr (BACKWARD)
-            dy = load_from_shared<DY_BYTES>(held_at(k, true));
-        put_step(args, b.out, begin + k * PLANES, x, dy, c);
+#pragma unroll 1
+    for (u32 k = 0; k < least_of(HOLD, count); k += AT_ONCE) {
+        step_chunks s[AT_ONCE];
+        held_steps(args, b, begin, k, count, s);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (k + j < count)
+                put_step(args, b, begin + (k + j) * PLANES, s[j], c);
     }
 }
 
@@ -147,7 +171,7 @@ __device__ __forceinline__ void take_whole(const batch_args &args) {
         c[0] = forward_constants(args, n, about, v, rank == 0 && threadIdx.x == 0);
     } else {
         c[0] = backward_constants(args, n, v, rank == 0 && threadIdx.x == 0);
-        if (DX_TYPE == NONE)
+        if (DX_TYPE == NONE && DADDEND_TYPE == NONE)
             return;
     }
     put_back(args, b, c, begin, least_of(HOLD, count), count);

@@ -14,10 +14,23 @@ constexpr int COLUMNS = LAST ? WIDTH : 1;    /* rows of a thread */
 constexpr int STEP_ELEMENTS = LAST ? 1 : WIDTH; /* of a row */
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
 constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
-constexpr bool BIASED = (!BACKWARD || ACTIVE) && BIAS_TYPE != NONE;
+constexpr bool BIASED = (!BACKWARD || ACTIVE) && BIAS_TYPE != NONE; /* of a mask by y nobody asks for it */
 constexpr int OUT_TYPE = BACKWARD ? DX_TYPE : Y_TYPE, OUT_ACCESS = BACKWARD ? DX_ACCESS : Y_ACCESS;
+/* What a pass reads beside x and dy: what is added behind the norm; in the backward, of an activation alone, or y
+ * itself, whose sign is a ReLU's mask. */
+constexpr bool MASKED_BY_Y = BACKWARD && Y_TYPE != NONE;
+constexpr int BESIDE_ROLE = MASKED_BY_Y ? ROLE_Y : ROLE_ADDEND;
+constexpr int BESIDE_TYPE = BACKWARD && !ACTIVE ? NONE : TYPES[BESIDE_ROLE];
+constexpr int BESIDE_ACCESS = ACCESSES[BESIDE_ROLE];
+constexpr bool HAS_BESIDE = BESIDE_TYPE != NONE;
+constexpr int DADDEND_TYPE = TYPES[ROLE_DADDEND], DADDEND_ACCESS = ACCESSES[ROLE_DADDEND];
+/* Whether c1 and c2 are given, as the means of more than the rows here. */
+constexpr bool MEANS_GIVEN = TYPES[ROLE_C2] != NONE;
+/* Whether z is made again for the slope of what is behind it. */
+constexpr bool NEEDS_Z = ACTIVE && !MASKED_BY_Y;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE), DY_BYTES = WIDTH * bytes_of(DY_TYPE);
-constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE);
+constexpr int OUT_BYTES = WIDTH * bytes_of(OUT_TYPE), BESIDE_BYTES = WIDTH * bytes_of(BESIDE_TYPE);
+constexpr int DADDEND_BYTES = WIDTH * bytes_of(DADDEND_TYPE);
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
@@ -34,16 +47,13 @@ __device__ __forceinline__ row_number number_of(const batch_args &args, i64 row)
     const i64 outer = row / args.inner_rows;
     return {outer, row - outer * args.inner_rows};
 }
-__device__ __forceinline__ i64 row_at(const batch_place &at, const row_number &n) {
-    return n.outer * at.outer + n.inner * at.inner;
-}
 
 /* Bytes from a row's first element to those of a step. */
-template <int TYPE> __device__ __forceinline__ i64 step_at(const batch_args &args, const batch_place &at, u32 step) {
+template <int TYPE> __device__ __forceinline__ i64 step_at(const batch_args &args, const batch_tensor &t, u32 step) {
     if (LAST)
-        return (i64)step * at.run;
+        return (i64)step * t.at.run;
     const u32 run = args.run_steps > 1 ? (u32)quotient_of(args.run_divisor, step) : step;
-    return (i64)run * at.run + (i64)(step - run * args.run_steps) * (WIDTH * bytes_of(TYPE));
+    return (i64)run * t.at.run + (i64)(step - run * args.run_steps) * (WIDTH * bytes_of(TYPE));
 }
 
 __device__ __forceinline__ u32 least_of(u32 a, u32 b) { return a < b ? a : b; }
@@ -70,17 +80,21 @@ __device__ __forceinline__ unit_place unit_of(const batch_args &args, i64 strips
     return p;
 }
 
+/* A row's place in a tensor. */
+__device__ __forceinline__ char *row_of(const batch_tensor &t, const row_number &n) {
+    return (char *)t.data + n.outer * t.at.outer + n.inner * t.at.inner;
+}
+
 /* The first elements of a thread's rows. */
 struct row_bases {
-    const char *x, *dy;
-    char *out;
+    const char *x, *dy, *beside;
+    char *out, *daddend;
 };
 
 __device__ __forceinline__ row_bases bases_of(const batch_args &args, i64 row) {
     const row_number n = number_of(args, row);
-    return {(const char *)args.x + row_at(args.x_at, n),
-            BACKWARD ? (const char *)args.dy + row_at(args.dy_at, n) : nullptr,
-            (char *)args.out + row_at(args.out_at, n)};
+    return {row_of(args.x, n), BACKWARD ? row_of(args.dy, n) : nullptr, HAS_BESIDE ? row_of(args.beside, n) : nullptr,
+            row_of(args.out, n), DADDEND_TYPE != NONE ? row_of(args.daddend, n) : nullptr};
 }
 
 /* ---- What is known of a row ------------------------------------------------------------------- */
@@ -89,7 +103,7 @@ __device__ __forceinline__ real weight_of(const batch_args &args, const row_numb
     if constexpr (!WEIGHTED) {
         return 1;
     } else {
-        const real w = load_element<WEIGHT_TYPE>((const char *)args.weight + row_at(args.weight_at, n), 0);
+        const real w = load_element<WEIGHT_TYPE>(row_of(args.weight, n), 0);
         return WEIGHT_OFFSET ? w + (real)WEIGHT_OFFSET : w; /* adding 0 would change -0 */
     }
 }
@@ -97,30 +111,35 @@ __device__ __forceinline__ real bias_of(const batch_args &args, const row_number
     if constexpr (!BIASED)
         return 0;
     else
-        return load_element<BIAS_TYPE>((const char *)args.bias + row_at(args.bias_at, n), 0);
+        return load_element<BIAS_TYPE>(row_of(args.bias, n), 0);
 }
 
-/* The moments that a pass is given. */
+/* The moments that a pass is given. FROZEN: in the place of rstd there is the variance, as it is kept over many calls;
+ * it does not depend on x. */
 struct given_moments {
     stored_mean mean;
     stored_rstd rstd;
 };
 
 __device__ __forceinline__ given_moments given_of(const batch_args &args, const row_number &n) {
-    given_moments g = {0, load_rstd((const char *)args.rstd + row_at(args.rstd_at, n))};
+    given_moments g = {0, load_rstd(row_of(args.rstd, n))};
+    if (FROZEN)
+        g.rstd = (stored_rstd)reciprocal_root((double)g.rstd + args.eps);
     if (LAYER)
-        g.mean = load_mean((const char *)args.mean + row_at(args.mean_at, n));
+        g.mean = load_mean(row_of(args.mean, n));
     return g;
 }
 
 /*
  * What an element's output is made by. With d = x - mean, of which the mean's rest is part of the other constants,
  *
- *     z  = d * scale + offset                 y = f(z)
- *     g  = dy * f'(z)                         dx = (g - c1 - d * c2) * scale
+ *     z  = d * scale + offset                 y = f(z + addend)
+ *     g  = dy * f'(z + addend)                dx = (g - c1 - d * c2) * scale
+ *
+ * or, where c1 and c2 are given and have the weight in them, dx = (g * weight - c1 - d * c2) * rstd.
  */
 struct row_constants {
-    real mean, scale, offset, c1, c2;
+    real mean, scale, offset, c1, c2, weight, rstd;
 };
 
 __device__ __forceinline__ real normal_of(real d, const row_constants &c) {
@@ -130,14 +149,40 @@ __device__ __forceinline__ real normal_of(real d, const row_constants &c) {
 /* Of a row's mean, as a pair, and rstd. */
 __device__ __forceinline__ row_constants constants_of(real mean, real rest, real rstd, real weight, real bias) {
     const real scale = rstd * weight;
-    return {mean, scale, LAYER ? multiply_add(-rest, scale, bias) : bias, 0, 0};
+    return {mean, scale, LAYER ? multiply_add(-rest, scale, bias) : bias, 0, 0, weight, rstd};
 }
 
-/* Of the moments and parameters that a pass is given. */
+/* What a float leaves of the mean that is given, where that has more digits. */
+__device__ __forceinline__ real given_rest(const given_moments &g) {
+    return LAYER && MEAN_IS_EXACT ? (real)(g.mean - (stored_mean)(real)g.mean) : 0;
+}
+
+/* Of the moments and parameters that a pass is given, and of the means. */
 __device__ __forceinline__ row_constants given_constants(const batch_args &args, const row_number &n) {
     const given_moments g = given_of(args, n);
-    const real mean = (real)g.mean, rest = LAYER && MEAN_IS_EXACT ? (real)(g.mean - (stored_mean)mean) : 0;
-    return constants_of(mean, rest, (real)g.rstd, weight_of(args, n), bias_of(args, n));
+    row_constants c =
+        constants_of((real)g.mean, given_rest(g), (real)g.rstd, weight_of(args, n), bias_of(args, n));
+    if constexpr (MEANS_GIVEN) {
+        c.c2 = (real)load_stored<TYPES[ROLE_C2]>(row_of(args.c2, n)) * (real)g.rstd;
+        if (LAYER)
+            c.c1 = multiply_add(-given_rest(g), c.c2, (real)load_stored<TYPES[ROLE_C1]>(row_of(args.c1, n)));
+    }
+    return c;
+}
+
+/* Below this, and at it, what a ReLU had is 0 in dy's dtype. */
+constexpr real LEAST_SHOWN = (real)(DY_TYPE == F16 ? 0x1p-25 : DY_TYPE == BF16 ? 0x1p-134 : 0);
+
+/* An element of dy as it comes to the norm; what is `beside` it is y or the addend. */
+__device__ __forceinline__ real gradient_of(real dy, real d, real beside, const row_constants &c) {
+    if (!ACTIVE)
+        return dy;
+    if (MASKED_BY_Y)
+        return beside <= 0 ? 0 : dy;
+    const real a = HAS_BESIDE ? normal_of(d, c) + beside : normal_of(d, c);
+    if (ACTIVATION == RELU)
+        return a <= LEAST_SHOWN ? 0 : dy;
+    return through_activation(dy, a);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------- */
@@ -161,17 +206,40 @@ __device__ __forceinline__ bool leaves_range(const batch_args &args, double b) {
     return WIDE_RANGE && (!(b < 1e36) || (args.eps_is_small && b < 1e-28));
 }
 
+/* A number with all digits of f64, rounded once. */
+template <int TYPE> __device__ __forceinline__ void store_rounded(void *address, double v) {
+    if constexpr (TYPE == F64) {
+        const u64 bits = (u64)__double_as_longlong(v);
+        store_chunk<8, 8>(address, chunk<8>{{(u32)bits, (u32)(bits >> 32)}});
+    } else if constexpr (TYPE != NONE) {
+        store_element<TYPE>(address, 0, TYPE == F32 ? (real)v : (real)round_to_odd(v));
+    }
+}
+
+/* Brings a statistic that is kept over many calls up to date. */
+template <int TYPE>
+__device__ __forceinline__ void keep_running(const batch_args &args, const batch_tensor &t, const row_number &n,
+                                             double v) {
+    if constexpr (TYPE != NONE) {
+        char *const at = row_of(t, n);
+        const double before = (double)load_stored<TYPE>(at);
+        store_rounded<TYPE>(at, (1 - args.momentum) * before + args.momentum * v);
+    }
+}
+
 /* A row's constants by its sums about `pivot`; its moments are saved. */
 __device__ __forceinline__ row_constants forward_constants(const batch_args &args, const row_number &n, double pivot,
                                                            const double *v, bool saves) {
     const double delta = LAYER ? v[0] / args.cols : 0;
-    const double variance = (v[1] - delta * v[0]) / args.cols;
+    const double found = v[1] - delta * v[0], squares = found < 0 ? 0 : found;
     const real mean = (real)(pivot + delta), rest = (real)((pivot - (double)mean) + delta);
-    const real rstd = reciprocal_root((variance < 0 ? 0 : variance) + args.eps);
+    const real rstd = reciprocal_root(squares / args.cols + args.eps);
     if (saves) {
         if constexpr (LAYER && MEAN_TYPE != NONE)
-            store_pair<MEAN_TYPE>((char *)args.mean + row_at(args.mean_at, n), mean, rest);
-        store_element<RSTD_TYPE>((char *)args.rstd + row_at(args.rstd_at, n), 0, rstd);
+            store_pair<MEAN_TYPE>(row_of(args.mean, n), mean, rest);
+        store_element<RSTD_TYPE>(row_of(args.rstd, n), 0, rstd);
+        keep_running<TYPES[ROLE_RUNNING_MEAN]>(args, args.running_mean, n, pivot + delta);
+        keep_running<TYPES[ROLE_RUNNING_VAR]>(args, args.running_var, n, squares / (args.cols - 1));
     }
     return constants_of(mean, rest, rstd, weight_of(args, n), bias_of(args, n));
 }
@@ -180,15 +248,18 @@ __device__ __forceinline__ row_constants forward_constants(const batch_args &arg
 __device__ __forceinline__ row_constants backward_constants(const batch_args &args, const row_number &n,
                                                             const double *v, bool saves) {
     const given_moments g = given_of(args, n);
-    const double rstd = (double)g.rstd;
-    const double rest = LAYER ? (double)rest_of_mean(g.mean, FIND_REST ? (real)(v[2] / args.cols) : 0) : 0;
-    row_constants c = constants_of((real)g.mean, (real)rest, (real)g.rstd, weight_of(args, n), bias_of(args, n));
-    const double product = v[1] - rest * v[0], c2 = product / args.cols * rstd * rstd;
-    c.c2 = (real)c2;
-    c.c1 = LAYER ? (real)(v[0] / args.cols - rest * c2) : 0;
+    const double rstd = (double)g.rstd, found = FIND_REST ? v[2] / args.cols : 0;
+    const double rest = !LAYER ? 0 : FROZEN ? (double)given_rest(g) : (double)rest_of_mean(g.mean, (real)found);
+    const double product = v[1] - rest * v[0];
+    row_constants c = given_constants(args, n);
+    if (!MEANS_GIVEN && !FROZEN) {
+        const double c2 = product / args.cols * rstd * rstd;
+        c.c2 = (real)c2;
+        c.c1 = LAYER ? (real)(v[0] / args.cols - rest * c2) : 0;
+    }
     if (saves && WANT_DWEIGHT)
-        store_element<DWEIGHT_TYPE>((char *)args.dweight + row_at(args.dweight_at, n), 0, (real)(product * rstd));
+        store_element<DWEIGHT_TYPE>(row_of(args.dweight, n), 0, (real)(product * rstd));
     if (saves && WANT_DBIAS)
-        store_element<DBIAS_TYPE>((char *)args.dbias + row_at(args.dbias_at, n), 0, (real)v[0]);
+        store_element<DBIAS_TYPE>(row_of(args.dbias, n), 0, (real)v[0]);
     return c;
 }
