@@ -24,6 +24,7 @@ static const char lists[] = "reading integer lists (torch 2.10)";
 static const char registering[] = "registering kernels (torch 2.10)";
 static const char calling[] = "calling operators (torch 2.10)";
 static const char falling_back[] = "handing unsupported input to torch's own kernel";
+static const char batches[] = "handing batch norms on CUDA to torch's own kernel";
 static const char optional_values[] = "optional values (torch 2.13; before: operator new)";
 static const char unboxing[] = "calls without a boxed stack (else boxed, slower for small tensors)";
 static const char warnings[] = "keeping torch's one warning about overriding quiet";
@@ -90,6 +91,12 @@ static const symbol symbols[] = {
      "_ZN2at3cpu26native_group_norm_backwardERKNS_6TensorES3_S3_S3_RKSt8optionalIS1_Ellll"
      "St5arrayIbLm3EE",
      falling_back},
+    {FIELD(batch_norm), true,
+     "_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd", falling_back},
+    {FIELD(batch_norm_backward), true,
+     "_ZN2at3cpu26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_S7_S7_bd"
+     "St5arrayIbLm3EE",
+     falling_back},
     {FIELD(fused_rms_norm_composite), true,
      "_ZN2at25compositeimplicitautograd15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEE"
      "RKSt8optionalIS1_ES7_IdE",
@@ -152,6 +159,23 @@ static const symbol cuda_symbols[] = {
      "_ZN2at4cuda26native_group_norm_backwardERKNS_6TensorES3_S3_S3_RKSt8optionalIS1_Ellll"
      "St5arrayIbLm3EE",
      falling_back},
+    {FIELD(cuda_batch_norm), false,
+     "_ZN2at4cuda17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd", batches},
+    {FIELD(cuda_batch_norm_backward), false,
+     "_ZN2at4cuda26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_S7_S7_bd"
+     "St5arrayIbLm3EE",
+     batches},
+    {FIELD(cuda_batch_norm_with_update), false,
+     "_ZN2at4cuda23_batch_norm_with_updateERKNS_6TensorERKSt8optionalIS1_ES7_RS1_S8_dd", batches},
+    {FIELD(cuda_batch_norm_with_reserve_backward), false,
+     "_ZN2at4cuda19batch_norm_backwardERKNS_6TensorES3_S3_RKSt8optionalIS1_ES7_S7_S7_bd"
+     "St5arrayIbLm3EES3_",
+     batches},
+    {FIELD(cudnn_batch_norm), false,
+     "_ZN2at4cuda16cudnn_batch_normERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_bdd", batches},
+    {FIELD(cudnn_batch_norm_backward), false,
+     "_ZN2at4cuda25cudnn_batch_norm_backwardERKNS_6TensorES3_S3_RKSt8optionalIS1_ES7_S7_S7_dS3_",
+     batches},
     {FIELD(cuda_fused_rms_norm), true,
      "_ZN2at4cuda15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS1_ES7_IdE",
      falling_back},

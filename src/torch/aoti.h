@@ -88,6 +88,45 @@ typedef returned_tensors rms_norm_backward_function(tensor_handle dy, tensor_han
                                                     tensor_handle rstd,
                                                     const optional_tensor *weight, mask2 mask);
 
+/* What C++ returns of four tensors: as returned_tensors, the first is the last field. */
+typedef struct returned_four {
+    void *impl[4];
+} returned_four;
+
+typedef returned_tensors batch_norm_function(tensor_handle input, const optional_tensor *weight,
+                                             const optional_tensor *bias,
+                                             const optional_tensor *running_mean,
+                                             const optional_tensor *running_var, bool training,
+                                             double momentum, double eps);
+typedef returned_tensors batch_norm_backward_function(tensor_handle dy, tensor_handle input,
+                                                      const optional_tensor *weight,
+                                                      const optional_tensor *running_mean,
+                                                      const optional_tensor *running_var,
+                                                      const optional_tensor *save_mean,
+                                                      const optional_tensor *save_rstd,
+                                                      bool training, double eps, mask3 mask);
+typedef returned_four
+batch_norm_with_update_function(tensor_handle input, const optional_tensor *weight,
+                                const optional_tensor *bias, tensor_handle running_mean,
+                                tensor_handle running_var, double momentum, double eps);
+typedef returned_tensors batch_norm_with_reserve_backward_function(
+    tensor_handle dy, tensor_handle input, tensor_handle weight,
+    const optional_tensor *running_mean, const optional_tensor *running_var,
+    const optional_tensor *save_mean, const optional_tensor *save_rstd, bool update, double eps,
+    mask3 mask, tensor_handle reserve);
+typedef returned_four cudnn_batch_norm_function(tensor_handle input, tensor_handle weight,
+                                                const optional_tensor *bias,
+                                                const optional_tensor *running_mean,
+                                                const optional_tensor *running_var, bool training,
+                                                double momentum, double eps);
+typedef returned_tensors cudnn_batch_norm_backward_function(tensor_handle input, tensor_handle dy,
+                                                            tensor_handle weight,
+                                                            const optional_tensor *running_mean,
+                                                            const optional_tensor *running_var,
+                                                            const optional_tensor *save_mean,
+                                                            const optional_tensor *save_rstd,
+                                                            double eps, tensor_handle reserve);
+
 /* std::optional<c10::MemoryFormat>; not engaged: row-major. */
 typedef struct optional_layout {
     int8_t value;
@@ -177,6 +216,8 @@ typedef struct torch_functions {
     layer_norm_backward_function *layer_norm_backward;
     group_norm_function *group_norm;
     group_norm_backward_function *group_norm_backward;
+    batch_norm_function *batch_norm;
+    batch_norm_backward_function *batch_norm_backward;
     rms_norm_function *fused_rms_norm_composite;
     rms_norm_function *rms_norm_composite;
     /* at::_fused_rms_norm through the dispatcher, unboxed. */
@@ -211,6 +252,12 @@ typedef struct torch_functions {
     layer_norm_backward_function *cuda_layer_norm_backward;
     group_norm_function *cuda_group_norm;
     group_norm_backward_function *cuda_group_norm_backward;
+    batch_norm_function *cuda_batch_norm;
+    batch_norm_backward_function *cuda_batch_norm_backward;
+    batch_norm_with_update_function *cuda_batch_norm_with_update;
+    batch_norm_with_reserve_backward_function *cuda_batch_norm_with_reserve_backward;
+    cudnn_batch_norm_function *cudnn_batch_norm;
+    cudnn_batch_norm_backward_function *cudnn_batch_norm_backward;
     rms_norm_function *cuda_fused_rms_norm;
     rms_norm_backward_function *cuda_fused_rms_norm_backward;
     empty_cuda_function *empty_cuda;

@@ -18,6 +18,14 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "_fused_rms_norm_backward",
     "rms_norm",
     "rms_norm (autograd)",
+    "native_batch_norm",
+    "native_batch_norm_backward",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit.no_stats",
+    "_batch_norm_with_update",
+    "batch_norm_backward",
+    "cudnn_batch_norm",
+    "cudnn_batch_norm_backward",
     "planish::norm_forward",
     "planish::norm_forward (stages)",
     "planish::norm_backward",
@@ -27,6 +35,10 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::norm_into",
     "planish::norm_pair",
     "planish::norm_pair_backward",
+    "planish::batch_norm",
+    "planish::batch_norm_apply",
+    "planish::batch_norm_backward",
+    "planish::batch_norm_statistics",
 };
 
 static const char *const reason_names[REASON_COUNT] = {
@@ -42,7 +54,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "a layout that torch refuses",
     "a layout that no fast kernel takes, or no kernel could be made",
     "a tensor made in inference mode, which autograd saves none of",
-    "a group norm of which torch's own kernel is faster",
+    "a norm of which torch's own kernel is faster",
     "refused by libplanish",
 };
 

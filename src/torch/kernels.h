@@ -51,6 +51,27 @@ void fused_rms_norm_backward_cuda(stack_value *stack, uint64_t argument_count,
 void rms_norm_inference_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* batch_norm.c */
+void batch_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_legit(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_legit_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_no_stats(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_no_stats_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_with_update(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_with_update_cuda(stack_value *stack, uint64_t argument_count,
+                                 uint64_t return_count);
+void batch_norm_cudnn(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
+/* batch_backward.c */
+void batch_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_reserve_backward(stack_value *stack, uint64_t argument_count,
+                                 uint64_t return_count);
+void batch_norm_reserve_backward_cuda(stack_value *stack, uint64_t argument_count,
+                                      uint64_t return_count);
+void batch_norm_cudnn_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 /* norm_operators.c */
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
@@ -59,6 +80,12 @@ void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t retur
 /* norm_pair.c */
 void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_pair_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
+/* batch_operators.c */
+void batch_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_gradients(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
 /* quantized_norm.c */
 void quantized_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);

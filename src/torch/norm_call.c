@@ -200,9 +200,11 @@ static void see_copy(norm_call *c, role r, new_tensor copy) {
         see_split(c, r);
 }
 
+/* Not the running statistics, which are written where they lie. */
 static void make_dense(norm_call *c) {
     for (int r = 0; r < ROLE_COUNT; r++)
-        if (c->given[r] && types_of((role)r) == TYPES_REAL && !view_is_contiguous(&c->view[r])) {
+        if (c->given[r] && types_of((role)r) == TYPES_REAL && !view_is_contiguous(&c->view[r]) &&
+            r != ROLE_RUNNING_MEAN && r != ROLE_RUNNING_VAR) {
             free_new_tensor(&c->copies[r]);
             c->copies[r].impl = NULL;
             see_copy(c, (role)r, new_dense_copy(c->given[r]));

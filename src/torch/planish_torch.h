@@ -37,7 +37,9 @@ enum {
      * torch's own refuse. Set while autocast leaves their input as it is. */
     PLANISH_TORCH_CUDA_MIXED = 16,
     PLANISH_TORCH_GROUP_NORM = 32, /* native_group_norm and its backward, on the CPU */
-    PLANISH_TORCH_CUDA_GROUP_NORM = 64
+    PLANISH_TORCH_CUDA_GROUP_NORM = 64,
+    PLANISH_TORCH_BATCH_NORM = 128, /* native_batch_norm, its kin and their backwards, on the CPU */
+    PLANISH_TORCH_CUDA_BATCH_NORM = 256 /* the same on CUDA, and cuDNN's operators */
 };
 
 /*
@@ -72,7 +74,7 @@ PLANISH_API uint32_t planish_torch_enabled(void);
 /*
  * Defines the operators of planish's own namespace (planish::norm_forward, norm_backward and
  * norm_statistics; quantized_norm and norm_into; norm_pair and norm_pair_backward, for two norms at
- * once) once per process; later calls do nothing. Errors: as planish_torch_enable.
+ * once; batch_norm and what belongs to it) once per process; later calls do nothing. Errors: as planish_torch_enable.
  */
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
 

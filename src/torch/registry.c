@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "batch_fallback.h"
 #include "calls.h"
 #include "cpu/openmp.h"
 #include "fallback.h"
@@ -22,7 +23,7 @@
 #include "unboxed.h"
 
 typedef struct registration {
-    uint32_t group; /* 0: for ever */
+    uint32_t group;
     const char *key, *name;
     boxed_kernel kernel;
     /* The same for calls without the boxed stack, or NULL: torch's autograd calls the backward of
@@ -54,18 +55,49 @@ static const registration registrations[] = {
      NULL},
     {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "rms_norm", rms_norm_inference_cuda, NULL},
     {PLANISH_TORCH_CUDA_RMS_NORM, "AutogradCUDA", "rms_norm", rms_norm_autograd_cuda, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "native_batch_norm", batch_norm_forward, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "native_batch_norm_backward", batch_norm_backward, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "_native_batch_norm_legit", batch_norm_legit, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "_native_batch_norm_legit.no_stats", batch_norm_no_stats,
+     NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "_batch_norm_with_update", batch_norm_with_update, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "batch_norm_backward", batch_norm_reserve_backward, NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "native_batch_norm", batch_norm_forward_cuda, NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "native_batch_norm_backward", batch_norm_backward_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "_native_batch_norm_legit", batch_norm_legit_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "_native_batch_norm_legit.no_stats",
+     batch_norm_no_stats_cuda, NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "_batch_norm_with_update", batch_norm_with_update_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "batch_norm_backward", batch_norm_reserve_backward_cuda,
+     NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "cudnn_batch_norm", batch_norm_cudnn, NULL},
 };
 
-enum { REGISTRATION_COUNT = sizeof registrations / sizeof *registrations };
+/* Those that stay for the rest of the process: what planish's forward saved torch has no backward
+ * for. */
+static const registration backwards[] = {
+    {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm_backward", fused_rms_norm_backward, NULL},
+    {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "cudnn_batch_norm_backward", batch_norm_cudnn_backward,
+     NULL},
+};
+
+enum {
+    REGISTRATION_COUNT = sizeof registrations / sizeof *registrations,
+    BACKWARD_COUNT = sizeof backwards / sizeof *backwards,
+};
 
 /* torch's record of each; its deletion is the removal. */
 static library_handle libraries[REGISTRATION_COUNT];
-static library_handle backward_library, planish_library;
+static library_handle backward_libraries[BACKWARD_COUNT], planish_library;
 
 static const uint32_t cuda_groups = PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_GROUP_NORM |
-                                    PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_MIXED;
-static const uint32_t all_groups =
-    PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM | PLANISH_TORCH_RMS_NORM | cuda_groups;
+                                    PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_BATCH_NORM |
+                                    PLANISH_TORCH_CUDA_MIXED;
+static const uint32_t all_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM |
+                                   PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_BATCH_NORM | cuda_groups;
 
 /* How long nobody must have come in before the registrations are removed. */
 static const int64_t quiet_microseconds = 500;
@@ -104,6 +136,8 @@ static void ask_torch(void *data, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     p->status = fallback_self_test(BACKEND_CPU, 0, p->error);
     if (p->status == PLANISH_OK)
+        p->status = batch_fallback_self_test(BACKEND_CPU, 0, p->error);
+    if (p->status == PLANISH_OK)
         ask_habits();
 }
 
@@ -133,9 +167,12 @@ static planish_status register_one(int index, message error) {
 
 static planish_status register_groups(uint32_t groups, message error) {
     planish_status status = PLANISH_OK;
-    if (groups & PLANISH_TORCH_RMS_NORM && !backward_library)
-        status = implement("aten", "CPU", "_fused_rms_norm_backward", fused_rms_norm_backward,
-                           &backward_library, error);
+    if (groups & PLANISH_TORCH_CUDA_BATCH_NORM)
+        status = cuda_batch_norms_are_there(error);
+    for (int i = 0; i < BACKWARD_COUNT && status == PLANISH_OK; i++)
+        if (backwards[i].group & groups && !backward_libraries[i])
+            status = implement("aten", backwards[i].key, backwards[i].name, backwards[i].kernel,
+                               &backward_libraries[i], error);
     for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
         if (registrations[i].group & groups && !libraries[i])
             status = register_one(i, error);
@@ -239,7 +276,11 @@ uint32_t planish_torch_enabled(void) {
 }
 
 static planish_status check_cuda(void *context, message error) {
-    return fallback_self_test(BACKEND_CUDA, *(const int *)context, error);
+    const int device = *(const int *)context;
+    const planish_status status = fallback_self_test(BACKEND_CUDA, device, error);
+    return status == PLANISH_OK && cuda_batch_norms_are_there((message){0}) == PLANISH_OK
+               ? batch_fallback_self_test(BACKEND_CUDA, device, error)
+               : status;
 }
 
 planish_status planish_torch_check_cuda(int device, char *text, size_t bytes) {
@@ -280,6 +321,18 @@ static const struct {
      "Tensor? first_weight, Tensor? second_weight, int options) -> (Tensor, Tensor, Tensor, "
      "Tensor)",
      norm_pair_backward},
+    {"batch_norm(Tensor x, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, "
+     "Tensor(b!)? running_var, int activation, bool save, float momentum, float eps) -> (Tensor, "
+     "Tensor, Tensor)",
+     batch_norm},
+    {"batch_norm_apply(Tensor x, Tensor mean, Tensor spread, Tensor? addend, Tensor? weight, "
+     "Tensor? bias, int activation, bool running, float eps) -> Tensor",
+     batch_norm_apply},
+    {"batch_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor spread, Tensor? y, Tensor? "
+     "addend, Tensor? weight, Tensor? bias, Tensor? c1, Tensor? c2, int activation, bool running, "
+     "float eps, int wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+     batch_norm_gradients},
+    {"batch_norm_statistics(Tensor x) -> (Tensor, Tensor)", batch_norm_statistics},
 };
 
 enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };

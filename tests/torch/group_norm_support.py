@@ -9,7 +9,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 SLOW = "a layout that no fast kernel takes, or no kernel could be made"
-FASTER = "a group norm of which torch's own kernel is faster"
+FASTER = "a norm of which torch's own kernel is faster"
 
 
 def raised_by(call: Callable[[], object]) -> tuple[type[Exception], str] | None:

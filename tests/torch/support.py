@@ -24,7 +24,11 @@ RMS = "_fused_rms_norm"
 RMS_BACKWARD = "_fused_rms_norm_backward"
 
 #: Operators under which planish puts itself and takes itself away.
-REPLACED = [LAYER, LAYER_BACKWARD, GROUP, GROUP_BACKWARD, RMS, "rms_norm"]
+REPLACED = [
+    *(LAYER, LAYER_BACKWARD, GROUP, GROUP_BACKWARD, RMS, "rms_norm"),
+    *("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit"),
+    *("_native_batch_norm_legit.no_stats", "_batch_norm_with_update", "batch_norm_backward"),
+]
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 

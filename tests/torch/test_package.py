@@ -130,7 +130,7 @@ def test_the_cache_is_not_listed_or_cleared(
 def operators() -> dict[str, list[str]]:
     from planish.library import dispatcher
 
-    return dispatcher.REPLACED
+    return {op: dispatcher.replaced(op, "cpu") for op in dispatcher.OPS}
 
 
 def test_the_command_misses_its_ways(capsys: pytest.CaptureFixture[str]) -> None:

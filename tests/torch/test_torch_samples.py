@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from batch_norm_support import LEGIT, NATIVE, NATIVE_BACKWARD, NO_STATS, UPDATE, UPDATE_BACKWARD
 from support import (
     GROUP,
     GROUP_BACKWARD,
@@ -35,9 +36,24 @@ OPERATORS = {
     "nn.functional.group_norm": (GROUP, GROUP_BACKWARD),
     "native_group_norm": (GROUP, GROUP_BACKWARD),
     "nn.functional.rms_norm": (RMS, RMS_BACKWARD),
+    "nn.functional.batch_norm": (NATIVE, NATIVE_BACKWARD),
+    "nn.functional.instance_norm": (NATIVE, NATIVE_BACKWARD),
+    "native_batch_norm": (NATIVE, NATIVE_BACKWARD),
+    "_native_batch_norm_legit": (LEGIT, NATIVE_BACKWARD),
+    "_batch_norm_with_update": (UPDATE, UPDATE_BACKWARD),
 }
+#: Other operators that samples of these call.
+FORMS = {"_native_batch_norm_legit": (NO_STATS,)}
 OPS = {op.name: op for op in op_db if op.name in OPERATORS}
-MODULE_OPERATORS = {"nn.LayerNorm": LAYER, "nn.GroupNorm": GROUP, "nn.RMSNorm": RMS}
+MODULE_OPERATORS = {
+    "nn.LayerNorm": LAYER,
+    "nn.GroupNorm": GROUP,
+    "nn.RMSNorm": RMS,
+    "nn.BatchNorm1d": NATIVE,
+    "nn.BatchNorm2d": NATIVE,
+    "nn.BatchNorm3d": NATIVE,
+    "nn.InstanceNorm2d": NATIVE,
+}
 MODULES = {info.name: info for info in module_db if info.name in MODULE_OPERATORS}
 #: rtol and atol of torch.testing.assert_close.
 TOLERANCE = {
@@ -107,7 +123,7 @@ def test_torchs_samples_differ_from_torch(name: str, dtype: torch.dtype) -> None
         largest = max((t.abs().max() for t in exact if t is not None and t.numel()), default=None)
         for mine, theirs, right in zip(ours, native, exact, strict=True):
             if right is None or torch.allclose(
-                mine.double(), right, *TOLERANCE[dtype], equal_nan=True
+                mine.double(), right.double(), *TOLERANCE[dtype], equal_nan=True
             ):
                 continue
             # what is left where half values cancel: measured by the values that were there
@@ -115,8 +131,10 @@ def test_torchs_samples_differ_from_torch(name: str, dtype: torch.dtype) -> None
             scale = wide(largest.reshape(1))
             error, torchs = (row_error(t, wide(right), None, scale) for t in (mine, theirs))
             assert error <= max(torchs, 4.0), f"{error} ULP, torch {torchs}"
-    assert calls.on_planish(forward) + calls.on_torch(forward).get("no elements", 0) == len(samples)
-    assert calls.on_planish(forward) > 0
+    # batches of nothing may not get as far as the operator
+    full = sum(sample.input.numel() > 0 for sample in samples)
+    assert full <= calls.on_planish(forward, *FORMS.get(name, ())) <= len(samples)
+    assert set(calls.on_torch(forward)) <= {"no elements"}
     assert calls.on_planish(backward) > 0
     assert set(calls.on_torch(backward)) <= {"no elements"}
 
@@ -224,14 +242,3 @@ def test_torchs_modules_differ_from_torch(name: str, training: bool) -> None:
         torch.testing.assert_close(ours, native)
         assert description([ours]) == description([native])
     assert calls.on_planish(MODULE_OPERATORS[name]) > 0
-
-
-def test_instance_norm_is_changed() -> None:
-    op = next(op for op in op_db if op.name == "nn.functional.instance_norm")
-    for sample in op.sample_inputs("cpu", torch.float32, requires_grad=True):
-        native = values_and_gradients(op, sample)
-        with on_planish():
-            ours = values_and_gradients(op, sample)
-        assert description(ours) == description(native)
-        for mine, theirs in zip(ours, native, strict=True):
-            assert mine is theirs or torch.equal(mine, theirs)

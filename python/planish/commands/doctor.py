@@ -100,8 +100,8 @@ def _owners(device: str) -> dict[str, str]:
 
     return {
         name: _owner(torch._C._dispatch_dump(f"aten::{name}"), dispatcher.KEYS[device])
-        for names in dispatcher.REPLACED.values()
-        for name in names
+        for op in dispatcher.OPS
+        for name in dispatcher.replaced(op, device)
     }
 
 
@@ -128,6 +128,7 @@ _CALLED = {
     "layer_norm": "native_layer_norm",
     "group_norm": "native_group_norm",
     "rms_norm": "_fused_rms_norm",
+    "batch_norm": "native_batch_norm",
 }
 
 
@@ -146,6 +147,9 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
 
     def call(op: str, x: torch.Tensor) -> torch.Tensor:
         function = getattr(torch.nn.functional, op)
+        if op == "batch_norm":
+            z: torch.Tensor = function(x, None, None, training=True)
+            return z
         y: torch.Tensor = function(x, 3 if op == "group_norm" else x.shape[-1:])
         return y
 

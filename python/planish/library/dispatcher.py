@@ -15,17 +15,17 @@ __all__ = [
     "AUTOCAST",
     "KEYS",
     "OPS",
-    "REPLACED",
     "autocast_passes",
     "forget_resolved_kernels",
     "give_back_autocast",
     "keep_records",
     "let_autocast_pass",
+    "replaced",
     "tell_python",
     "untell_python",
 ]
 
-OPS = ("layer_norm", "group_norm", "rms_norm")
+OPS = ("layer_norm", "group_norm", "rms_norm", "batch_norm")
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 #: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
@@ -33,13 +33,28 @@ AUTOCAST = {
     "layer_norm": ("layer_norm", "native_layer_norm"),
     "group_norm": ("group_norm",),
     "rms_norm": ("rms_norm",),
+    "batch_norm": (),
 }
 
-REPLACED = {
+#: The operators of each group that C registers a kernel for, by their names and overloads.
+_REPLACED = {
     "layer_norm": ["native_layer_norm", "native_layer_norm_backward"],
     "group_norm": ["native_group_norm", "native_group_norm_backward"],
     "rms_norm": ["rms_norm", "_fused_rms_norm", "_fused_rms_norm_backward"],
+    "batch_norm": [
+        "native_batch_norm",
+        "native_batch_norm_backward",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit.no_stats",
+        "_batch_norm_with_update",
+        "batch_norm_backward",
+    ],
 }
+#: Those that torch has on CUDA alone.
+_REPLACED_ON_CUDA = {"batch_norm": ["cudnn_batch_norm", "cudnn_batch_norm_backward"]}
+
+#: What torch's functions call, which ends in an operator of a group.
+_COMPOSITES = ("layer_norm", "group_norm", "batch_norm", "instance_norm")
 
 #: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
 autocast_passes: dict[str, Any] = {}
@@ -49,8 +64,17 @@ autocast_passes: dict[str, Any] = {}
 _kept_records: list[object] = []
 
 
-def _overloads(op: str) -> list[Any]:
-    return [getattr(torch.ops.aten, name).default for name in REPLACED[op]]
+def replaced(op: str, device: str) -> list[str]:
+    """The operators of a group that have a kernel of planish's on this kind of device."""
+    return _REPLACED[op] + (_REPLACED_ON_CUDA.get(op, []) if device == "cuda" else [])
+
+
+def _overloads(op: str, device: str) -> list[Any]:
+    found = []
+    for name in replaced(op, device):
+        packet, _, overload = name.partition(".")
+        found.append(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+    return found
 
 
 def _traced(overload: Any) -> Callable[..., Any]:
@@ -95,10 +119,10 @@ def untell_python(device: str) -> None:
 
 def forget_resolved_kernels() -> None:
     for op in OPS:
-        for overload in _overloads(op):
+        for overload in _overloads(op, "cuda"):
             overload._dispatch_cache.clear()
-    for composite in (torch.ops.aten.layer_norm, torch.ops.aten.group_norm):
-        composite.default._dispatch_cache.clear()
+    for name in _COMPOSITES:
+        getattr(torch.ops.aten, name).default._dispatch_cache.clear()
 
 
 def keep_records(groups: Iterable[tuple[str, str]]) -> None:
@@ -106,7 +130,7 @@ def keep_records(groups: Iterable[tuple[str, str]]) -> None:
     if get_kernel is None:
         return
     for op, device in groups:
-        for overload in _overloads(op):
+        for overload in _overloads(op, device):
             _kept_records.append(get_kernel(overload, KEYS[device]))
         if op == "rms_norm":
             autograd = f"Autograd{KEYS[device]}"

@@ -35,6 +35,8 @@ _GROUPS = {
     ("rms_norm", "cuda"): 8,
     ("group_norm", "cpu"): 32,
     ("group_norm", "cuda"): 64,
+    ("batch_norm", "cpu"): 128,
+    ("batch_norm", "cuda"): 256,
 }
 _CUDA_MIXED = 16
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
@@ -91,7 +93,8 @@ def enable(
 ) -> None:
     """Runs torch's normalization operators on planish, in this process, from now on.
 
-    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"`` or several; all of them by default.
+    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"``, ``"batch_norm"`` or several; all
+    of them by default. Batch norm takes instance norm, which torch makes of it, with it.
     ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
     it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
     Input that planish does not run goes to torch's own kernel and is counted
@@ -162,7 +165,10 @@ def _put(groups: set[_Group]) -> None:
     recomputing.install(state, go_to)
     for device in _DEVICES:
         replaced = [
-            name for op, place in added if place == device for name in dispatcher.REPLACED[op]
+            name
+            for op, place in added
+            if place == device
+            for name in dispatcher.replaced(op, device)
         ]
         if replaced:
             _log.info(
@@ -180,8 +186,9 @@ def disable() -> bool:
     they stay, pass every call on to torch's own kernels, and the next :func:`disable` removes them.
 
     Returns true if they are removed: torch's dispatch table is then what it was, except for
-    ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there: a graph
-    recorded while planish was enabled must still find it.
+    ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there, and
+    ``aten::cudnn_batch_norm_backward`` on CUDA, which cannot use what planish's forward saved: a
+    graph recorded while planish was enabled must still find them.
 
     Example:
 

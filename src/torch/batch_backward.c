@@ -1,0 +1,218 @@
+/*
+ * The backwards of batch norm on planish: aten::native_batch_norm_backward, batch_norm_backward and
+ * cudnn_batch_norm_backward.
+ *
+ * Gradients are torch's: dx laid out as x, or where it goes by the running statistics on CUDA as
+ * dy; dweight and dbias in the dtype of the parameters, undefined where they are not asked for. A
+ * forward of planish's has a backward of planish's also after disable(): its reserve tells.
+ */
+#include "batch_faster.h"
+#include "batch_views.h"
+#include "kernels.h"
+#include "run.h"
+#include "stack.h"
+
+static bool is_active(batch_habit habit) {
+    return group_is_active(habit == HABIT_CPU ? PLANISH_TORCH_BATCH_NORM
+                                              : PLANISH_TORCH_CUDA_BATCH_NORM);
+}
+
+/* Whether the forward was planish's. */
+static bool is_marked(tensor_handle reserve) {
+    int64_t ndim = 0;
+    if (!reserve)
+        return false;
+    torch_check(torch.get_dim(reserve, &ndim));
+    return ndim == BATCH_RESERVE_NDIM;
+}
+
+static reason examine_gradient(const batch *b, const DLTensor *dy) {
+    if (!same_device(&b->x, dy))
+        return OTHER_DEVICE;
+    if (!same_dtype(&b->x, dy))
+        return MIXED_DTYPES;
+    return same_shape(&b->x, dy) ? SUPPORTED : WRONG_SHAPE;
+}
+
+static reason backward_on_planish(batch *b, const DLTensor *dy, const batch_gradient_arguments *a,
+                                  returned_tensors *made) {
+    int64_t strides[PLANISH_MAX_NDIM];
+    channel_view dweight, dbias;
+    DLTensor dx, saved[2];
+    /* Out of training the running statistics, whatever was saved of them. */
+    reason why = a->training       ? batch_examine_statistics(b, a->mean, a->rstd, saved)
+                 : b->running_mean ? SUPPORTED
+                                   : WRONG_SHAPE;
+    if (why == SUPPORTED && b->habit == HABIT_CPU && batch_torch_is_faster(b, dy, a->training))
+        why = TORCH_IS_FASTER;
+    if (why != SUPPORTED)
+        return why;
+
+    NEW_TENSOR dx_out = {NULL};
+    NEW_TENSOR dweight_out = {NULL};
+    NEW_TENSOR dbias_out = {NULL};
+    if (a->mask.wanted[0])
+        dx_out = batch_new_result(b, dy, b->habit == HABIT_CUDA && !a->training, strides, &dx);
+    if (a->mask.wanted[1])
+        dweight_out = batch_new_channels(b, b->channels, b->parameter_dtype, &dweight);
+    if (a->mask.wanted[2])
+        dbias_out = batch_new_channels(b, b->channels, b->parameter_dtype, &dbias);
+    const planish_norm op = planish_batch_norm_op(b->x.ndim, a->eps, 0);
+    const planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &b->x,
+        .weight = b->weight ? &b->w : NULL,
+        .mean = a->training ? &saved[0] : NULL,
+        .rstd = a->training ? &saved[1] : NULL,
+        .running_mean = a->training ? NULL : &b->mean,
+        .running_var = a->training ? NULL : &b->var,
+        .dy = dy,
+        .dx = dx_out.impl ? &dx : NULL,
+        .dweight = dweight_out.impl ? &dweight.view : NULL,
+        .dbias = dbias_out.impl ? &dbias.view : NULL,
+    };
+    if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
+        const planish_status status =
+            run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        if (status != PLANISH_OK)
+            return refusal(status);
+    }
+    *made = give_tensors(&dx_out, &dweight_out, &dbias_out);
+    return SUPPORTED;
+}
+
+/* Whether planish made the gradients; else the reason was counted. */
+static bool is_served(operation_counts *call, const batch_gradient_arguments *a, batch_habit habit,
+                      returned_tensors *made) {
+    batch b = {
+        .input = a->input,
+        .weight = a->weight,
+        .running_mean = a->running_mean,
+        .running_var = a->running_var,
+        .habit = habit,
+    };
+    DLTensor dy;
+    reason why = is_active(habit) || is_marked(a->reserve) ? batch_examine(&b) : DISABLED;
+    if (why == SUPPORTED) {
+        dy = view_input(a->dy);
+        why = examine_gradient(&b, &dy);
+    }
+    if (why == SUPPORTED)
+        why = backward_on_planish(&b, &dy, a, made);
+    if (why != SUPPORTED)
+        count_reason(call, why);
+    return why == SUPPORTED;
+}
+
+/* ---- The operators ----------------------------------------------------------------------------
+ */
+
+/* grad_out, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?, train, eps,
+ * output_mask */
+static void native_backward(batch_habit habit, stack_value *stack) {
+    INSIDE call = call_enter(NATIVE_BATCH_NORM_BACKWARD, BOXED);
+    OWNED_TENSOR grad_out = take_tensor(stack[0]);
+    OWNED_TENSOR input = take_tensor(stack[1]);
+    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
+    OWNED_TENSOR running_mean = take_optional_tensor(stack[3]);
+    OWNED_TENSOR running_var = take_optional_tensor(stack[4]);
+    OWNED_TENSOR mean = take_optional_tensor(stack[5]);
+    OWNED_TENSOR rstd = take_optional_tensor(stack[6]);
+    OWNED_LIST mask_list = take_list(stack[9]);
+    batch_gradient_arguments a = {.dy = grad_out,
+                                  .input = input,
+                                  .weight = weight,
+                                  .running_mean = running_mean,
+                                  .running_var = running_var,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .training = take_bool(stack[7]),
+                                  .eps = take_double(stack[8])};
+    read_mask(mask_list, a.mask.wanted, 3);
+    returned_tensors made;
+    if (!is_served(call, &a, habit, &made))
+        made = torch_batch_norm_backward(batch_backend(habit), &a);
+    give_returned(stack, &made, 3);
+}
+
+void batch_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    native_backward(HABIT_CPU, stack);
+}
+
+void batch_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    native_backward(HABIT_CUDA, stack);
+}
+
+/* grad_out, input, weight, running_mean?, running_var?, save_mean?, save_var?, update, eps,
+ * output_mask, reserve */
+static void with_reserve_backward(batch_habit habit, stack_value *stack) {
+    INSIDE call = call_enter(BATCH_NORM_BACKWARD, BOXED);
+    OWNED_TENSOR grad_out = take_tensor(stack[0]);
+    OWNED_TENSOR input = take_tensor(stack[1]);
+    OWNED_TENSOR weight = take_tensor(stack[2]);
+    OWNED_TENSOR running_mean = take_optional_tensor(stack[3]);
+    OWNED_TENSOR running_var = take_optional_tensor(stack[4]);
+    OWNED_TENSOR mean = take_optional_tensor(stack[5]);
+    OWNED_TENSOR rstd = take_optional_tensor(stack[6]);
+    OWNED_LIST mask_list = take_list(stack[9]);
+    OWNED_TENSOR reserve = take_tensor(stack[10]);
+    batch_gradient_arguments a = {.dy = grad_out,
+                                  .input = input,
+                                  .weight = weight,
+                                  .running_mean = running_mean,
+                                  .running_var = running_var,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .reserve = reserve,
+                                  .training = take_bool(stack[7]),
+                                  .eps = take_double(stack[8])};
+    read_mask(mask_list, a.mask.wanted, 3);
+    returned_tensors made;
+    if (!is_served(call, &a, habit, &made))
+        made = torch_batch_norm_with_reserve_backward(batch_backend(habit), &a);
+    give_returned(stack, &made, 3);
+}
+
+void batch_norm_reserve_backward(stack_value *stack, uint64_t argument_count,
+                                 uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    with_reserve_backward(HABIT_CPU, stack);
+}
+
+void batch_norm_reserve_backward_cuda(stack_value *stack, uint64_t argument_count,
+                                      uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    with_reserve_backward(HABIT_CUDA, stack);
+}
+
+/* input, grad_output, weight, running_mean?, running_var?, save_mean?, save_var?, epsilon,
+ * reserveSpace. It has no mask: all gradients are made. */
+void batch_norm_cudnn_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(CUDNN_BATCH_NORM_BACKWARD, BOXED);
+    OWNED_TENSOR input = take_tensor(stack[0]);
+    OWNED_TENSOR grad_out = take_tensor(stack[1]);
+    OWNED_TENSOR weight = take_tensor(stack[2]);
+    OWNED_TENSOR running_mean = take_optional_tensor(stack[3]);
+    OWNED_TENSOR running_var = take_optional_tensor(stack[4]);
+    OWNED_TENSOR mean = take_optional_tensor(stack[5]);
+    OWNED_TENSOR rstd = take_optional_tensor(stack[6]);
+    OWNED_TENSOR reserve = take_tensor(stack[8]);
+    const batch_gradient_arguments a = {.dy = grad_out,
+                                        .input = input,
+                                        .weight = weight,
+                                        .running_mean = running_mean,
+                                        .running_var = running_var,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .reserve = reserve,
+                                        .training = true,
+                                        .eps = take_double(stack[7]),
+                                        .mask = {{true, true, true}}};
+    returned_tensors made;
+    if (!is_served(call, &a, HABIT_CUDNN, &made))
+        made = torch_cudnn_batch_norm_backward(&a);
+    give_returned(stack, &made, 3);
+}
