@@ -2,7 +2,7 @@
 
     import planish
 
-    planish.enable()               # F.layer_norm, F.group_norm, F.rms_norm now run on planish
+    planish.enable()               # F.layer_norm, F.batch_norm and so on now run on planish
     with planish.enabled(): ...    # the same, for a block
     model = planish.replace(model) # or: swap the modules of one model, Llama's and timm's included
     planish.replaced(model)        # what it took, what it left, and why
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from planish import composer as composer
     from planish import hf as hf
     from planish.commands.pack import load_pack as load_pack
+    from planish.functions.batch import batch_norm as batch_norm
     from planish.functions.functional import layer_norm as layer_norm
     from planish.functions.functional import rms_norm as rms_norm
     from planish.functions.functional import weight_standardize as weight_standardize
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from planish.library.switch import disable as disable
     from planish.library.switch import enable as enable
     from planish.library.switch import enabled as enabled
+    from planish.modules.batch_modules import BatchNorm1d as BatchNorm1d
+    from planish.modules.batch_modules import BatchNorm2d as BatchNorm2d
+    from planish.modules.batch_modules import BatchNorm3d as BatchNorm3d
+    from planish.modules.batch_modules import SyncBatchNorm as SyncBatchNorm
     from planish.modules.channel_modules import GroupNorm as GroupNorm
     from planish.modules.channel_modules import LayerNorm2d as LayerNorm2d
     from planish.modules.channel_modules import RMSNorm2d as RMSNorm2d
@@ -75,6 +80,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchNorm1d": "planish.modules.batch_modules",
+    "BatchNorm2d": "planish.modules.batch_modules",
+    "BatchNorm3d": "planish.modules.batch_modules",
+    "SyncBatchNorm": "planish.modules.batch_modules",
+    "batch_norm": "planish.functions.batch",
     "EvoNorm2dS0": "planish.modules.instance_modules",
     "GroupNorm": "planish.modules.channel_modules",
     "InstanceNorm1d": "planish.modules.instance_modules",
@@ -119,6 +129,9 @@ _MODULES = ("apex", "compat", "compile", "composer", "hf")
 __all__ = [
     "AddLayerNorm",
     "AddRMSNorm",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "EvoNorm2dS0",
     "GatedRMSNorm",
     "GroupNorm",
@@ -130,9 +143,11 @@ __all__ = [
     "ModulatedLayerNorm",
     "RMSNorm",
     "RMSNorm2d",
+    "SyncBatchNorm",
     "__version__",
     "add_layer_norm",
     "add_rms_norm",
+    "batch_norm",
     "disable",
     "enable",
     "enabled",

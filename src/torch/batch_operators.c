@@ -5,13 +5,13 @@
  * implementations and their derivatives, and is the only caller; it checks what a user may get
  * wrong.
  *
- *     batch_norm(x, addend?, weight?, bias?, running_mean?, running_var?, int activation, bool
- * save, float momentum, float eps) -> (y, mean, rstd) batch_norm_apply(x, mean, spread, addend?,
- * weight?, bias?, int activation, bool running, float eps) -> y batch_norm_backward(dy, x, mean,
- * spread, y?, addend?, weight?, bias?, c1?, c2?, int activation, bool running, float eps, int
- * wanted)
- *         -> (dx, daddend, dweight, dbias)
- *     batch_norm_statistics(x) -> (mean, m2)
+ *     batch_norm            (x, addend?, weight?, bias?, running_mean?, running_var?,
+ *                            activation, save, momentum, eps) -> (y, mean, rstd)
+ *     batch_norm_apply      (x, mean, spread, addend?, weight?, bias?,
+ *                            activation, running, eps) -> y
+ *     batch_norm_backward   (dy, x, mean, spread, y?, addend?, weight?, bias?, c1?, c2?,
+ *                            activation, running, eps, wanted) -> (dx, daddend, dweight, dbias)
+ *     batch_norm_statistics (x) -> (mean, m2)
  *
  * batch_norm is the norm by x's own statistics, and brings the running ones up to date, which are
  * written where they lie. The others are given them: `running`: mean and spread are the running

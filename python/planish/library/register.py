@@ -24,7 +24,7 @@ __all__ = ["register_with_torch"]
 def _register() -> None:
     """What fails here fails again, with its exception, at the first use."""
     try:
-        importlib.import_module("planish.operators.ops")
+        importlib.import_module("planish.operators.batch_ops")  # and ops, which it stands on
     except Exception as error:
         logging.getLogger("planish").debug("planish's operators are not registered: %s", error)
 

@@ -9,7 +9,7 @@ and say so: planish's functions go the way of torch's own there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -31,9 +31,11 @@ __all__ = [
     "plain_backward",
     "plain_forward",
     "record_forward",
+    "record_of",
     "record_pair",
     "record_quantized",
     "record_statistics",
+    "register",
 ]
 
 # ---- Autograd ------------------------------------------------------------------------------------
@@ -81,13 +83,13 @@ def _recorded(
     """The torch.autograd.Function of an operator. Its first argument is (dispatch keys of the call,
     what is no tensor), with None for the keys of plain tensors: the results are then what ``shown``
     picks. ``statistics``: results without a derivative."""
-    overload = getattr(torch.ops.planish, name).default
+    overload, plain = getattr(torch.ops.planish, name).default, short.of(name)
 
     def forward(ctx: Any, call: tuple[Any, ...], *tensors: Any) -> Any:
         keys, *numbers = call
         arguments = (*tensors, *numbers)
         if keys is None:
-            results = _SHORT[name](*arguments)
+            results = plain(*arguments)
             save(ctx, arguments, results)
             return results if shown is None else shown(results)
         results = _below(overload, keys, arguments)
@@ -103,13 +105,6 @@ def _recorded(
     function: Any = torch.autograd.Function
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(function)(name.title().replace("_", ""), (function,), members)
-
-
-_SHORT = {
-    "norm_pair": short.PAIR,
-    "norm_statistics": short.STATISTICS,
-    "quantized_norm": short.QUANTIZED,
-}
 
 
 def _below(overload: Any, keys: Any, arguments: tuple[Any, ...]) -> Any:
@@ -143,9 +138,11 @@ def _autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
     return kernel
 
 
-#: But for norm_forward: name: fake, save, differentiate, results shown to plain calls, results
-#: without a derivative.
-_OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
+#: A fake alone, where NormForward is the operator's function; or fake, save, differentiate, results
+#: shown to plain calls, results without a derivative.
+Operator = tuple[Any] | tuple[Any, Any, Any, Any, tuple[int, ...]]
+_OPERATORS: dict[str, Operator] = {
+    "norm_forward": (fakes.forward,),
     "norm_backward": (
         fakes.backward,
         derivatives.save_backward,
@@ -184,21 +181,20 @@ _OPERATORS: dict[str, tuple[Any, Any, Any, Any, tuple[int, ...]]] = {
 }
 
 
-def _define() -> tuple[Any, dict[str, Any]]:
+def register(operators: Mapping[str, Operator]) -> tuple[Any, dict[str, Any]]:
     """The library object whose life is that of the registrations, and the operators' functions."""
     made: Any = torch.library.Library("planish", "FRAGMENT")  # type: ignore[no-untyped-call]
-    torch.library.register_fake("planish::norm_into", fakes.into)
-    torch.library.register_fake("planish::norm_forward", fakes.forward)
-    functions: dict[str, Any] = {"norm_forward": NormForward}
-    for name, (fake, *rest) in _OPERATORS.items():
+    functions: dict[str, Any] = {}
+    for name, (fake, *rest) in operators.items():
         torch.library.register_fake(f"planish::{name}", fake)
-        functions[name] = _recorded(name, *rest)
-    for name, function in functions.items():
-        made.impl(name, _autograd_kernel(name, function), "Autograd", with_keyset=True)
+        functions[name] = _recorded(name, *rest) if rest else NormForward
+        kernel = _autograd_kernel(name, functions[name])
+        made.impl(name, kernel, "Autograd", with_keyset=True)
     return made, functions
 
 
-_registered, _functions = _define()  # at import: tracing must not come across it
+_registered, _functions = register(_OPERATORS)  # at import: tracing must not come across it
+torch.library.register_fake("planish::norm_into", fakes.into)
 
 #: Through the dispatcher, traced and differentiated.
 FORWARD = torch.ops.planish.norm_forward.default
@@ -210,18 +206,18 @@ PAIR = torch.ops.planish.norm_pair.default
 PAIR_BACKWARD = torch.ops.planish.norm_pair_backward.default
 
 
-def _apply(name: str) -> Any:
+def record_of(function: Any) -> Any:
     """torch.autograd.Function.apply without what it does for the transforms of torch.func, at a
     third of its cost: for calls where there are none."""
-    return super(torch.autograd.Function, _functions[name]).apply
+    return super(torch.autograd.Function, function).apply
 
 
 #: Recorded calls of plain tensors: of a record and the tensors that are there; of (None, what is no
 #: tensor) and the tensors.
-record_forward = _apply("norm_forward")
-record_pair = _apply("norm_pair")
-record_quantized = _apply("quantized_norm")
-record_statistics = _apply("norm_statistics")
+record_forward = record_of(_functions["norm_forward"])
+record_pair = record_of(_functions["norm_pair"])
+record_quantized = record_of(_functions["quantized_norm"])
+record_statistics = record_of(_functions["norm_statistics"])
 
 
 # ---- A norm alone, with its statistics -----------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 from planish.library.loaded import library
 from planish.operators.ways import below_autograd
 
-__all__ = ["BACKWARD", "FORWARD", "INTO", "PAIR", "PAIR_BACKWARD", "QUANTIZED", "STATISTICS"]
+__all__ = ["BACKWARD", "FORWARD", "INTO", "PAIR", "PAIR_BACKWARD", "QUANTIZED", "STATISTICS", "of"]
 
 _CPU, _CUDA = (
     torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
@@ -24,7 +24,8 @@ _profiler = torch.autograd.profiler
 library().define()  # at import: tracing must not come across it
 
 
-def _short(name: str) -> Callable[..., Any]:
+def of(name: str) -> Callable[..., Any]:
+    """The short way of one operator."""
     overload = getattr(torch.ops.planish, name).default
     operator, redispatch = overload._op, overload._handle.redispatch_boxed
 
@@ -39,10 +40,10 @@ def _short(name: str) -> Callable[..., Any]:
     return run
 
 
-FORWARD = _short("norm_forward")
-BACKWARD = _short("norm_backward")
-STATISTICS = _short("norm_statistics")
-QUANTIZED = _short("quantized_norm")
-INTO = _short("norm_into")
-PAIR = _short("norm_pair")
-PAIR_BACKWARD = _short("norm_pair_backward")
+FORWARD = of("norm_forward")
+BACKWARD = of("norm_backward")
+STATISTICS = of("norm_statistics")
+QUANTIZED = of("quantized_norm")
+INTO = of("norm_into")
+PAIR = of("norm_pair")
+PAIR_BACKWARD = of("norm_pair_backward")

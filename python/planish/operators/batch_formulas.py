@@ -1,0 +1,127 @@
+"""Batch norm in torch's own operators: for derivatives of second order, for transforms, and for
+input that planish has no kernel for.
+
+x is (N, C, ...); parameters and statistics are vectors of C.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+
+import torch
+from planish.operators import composite
+from planish.operators.call import ACTIVATIONS
+from torch import Tensor
+
+__all__ = ["Given", "Numbers", "backward", "batch_norm"]
+
+_NAMES = {code: name for name, code in ACTIVATIONS.items()}
+
+
+class Given(NamedTuple):
+    """What batch_norm_backward takes before its numbers."""
+
+    dy: Tensor
+    x: Tensor
+    mean: Tensor
+    spread: Tensor
+    y: Tensor | None = None
+    addend: Tensor | None = None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    c1: Tensor | None = None
+    c2: Tensor | None = None
+
+
+class Numbers(NamedTuple):
+    """And these numbers."""
+
+    activation: int
+    running: bool
+    eps: float
+    wanted: int
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    activation: str | None,
+    addend: Tensor | None,
+) -> Tensor:
+    """torch's, its errors included, with what follows it."""
+    y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    if addend is not None:
+        y = y + addend.to(y.dtype)
+    return composite.activate(y, activation)
+
+
+def along(vector: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A vector of the channels beside x."""
+    return vector.to(dtype).reshape(-1, *(1,) * (x.dim() - 2))
+
+
+def _mask(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """The slope of a ReLU of what became y: NaN has slope 1."""
+    return (~(y <= 0)).to(dtype)
+
+
+def backward(given: Given, numbers: Numbers, inputs: list[Tensor]) -> list[Tensor | None]:
+    """(dx, daddend, dweight, dbias) in the dtype of the arithmetic, None where not wanted.
+
+    To be called where autograd records. ``inputs``: those of the tensors by which the results are
+    differentiated further; empty: none is.
+    """
+    if given.c2 is not None:
+        raise NotImplementedError(
+            "planish::batch_norm_backward: a batch norm over several processes has derivatives of "
+            "first order only"
+        )
+    double = any(t is not None and t.dtype == torch.float64 for t in given[:2])
+    dtype = torch.float64 if double else torch.float32
+
+    def leaf(tensor: Tensor | None, wanted: bool, value: float) -> Tensor | None:
+        if tensor is None:
+            if not wanted:
+                return None
+            tensor = torch.full((given.x.size(1),), value, dtype=dtype, device=given.x.device)
+        elif inputs:
+            return tensor  # it is in the graph already
+        return tensor.detach().requires_grad_()
+
+    wanted = [bool(numbers.wanted >> bit & 1) for bit in range(4)]
+    x, weight = leaf(given.x, True, 0), leaf(given.weight, wanted[2], 1)
+    bias = leaf(given.bias, wanted[3], 0)
+    assert x is not None
+    z = _norm(given, numbers, x.to(dtype))
+    for parameter in (weight, bias):
+        if parameter is not None:
+            vector = along(parameter, x, dtype)
+            z = z * vector if parameter is weight else z + vector
+    dy = given.dy.to(dtype)
+    if given.y is not None:
+        y, dy = z, dy * _mask(given.y, dtype)
+    else:
+        z = z if given.addend is None else z + given.addend.to(dtype)
+        y = composite.activate(z, _NAMES[numbers.activation])
+    asked: list[Tensor] = [t for t in (x, z, weight, bias) if t is not None]
+    found = iter(torch.autograd.grad(y, asked, dy, allow_unused=True, create_graph=bool(inputs)))
+    results = [None if t is None else next(found) for t in (x, z, weight, bias)]
+    return [result if want else None for result, want in zip(results, wanted, strict=True)]
+
+
+def _norm(given: Given, numbers: Numbers, wide: Tensor) -> Tensor:
+    """xhat."""
+    if numbers.running:
+        mean, var = along(given.mean, wide, wide.dtype), along(given.spread, wide, wide.dtype)
+        return (wide - mean) * (var + numbers.eps).rsqrt()
+    reduce = [axis for axis in range(wide.dim()) if axis != 1]
+    centred = wide - wide.mean(reduce, keepdim=True)
+    return centred * (centred.square().mean(reduce, keepdim=True) + numbers.eps).rsqrt()

@@ -1,0 +1,177 @@
+"""Batch norm by the statistics of several processes.
+
+The message of a process is (mean, m2, n) of each channel in f64: how many values there are, their
+mean and the sum of squares of what is left beside it (Chan, Golub, LeVeque 1983). All processes
+merge all messages in the order of ranks, by the same element-wise operations, so that they get the
+same bits. One that has no values sends n = 0, which is passed over without a look at it: nothing
+waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch.distributed as dist
+
+import torch
+from planish.operators import batch_ops
+from planish.operators.arguments import DEVICES, DTYPES
+from planish.operators.call import ACTIVATIONS
+from torch import Tensor
+
+__all__ = ["batch_norm", "group_of", "merge"]
+
+
+def group_of(given: Any) -> Any:
+    """The processes whose statistics are merged; None: there are no others."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    group = given if given else dist.group.WORLD
+    return group if dist.get_world_size(group) > 1 else None
+
+
+def _gather(message: Tensor, group: Any) -> list[Tensor]:
+    """Those of all processes, by their ranks."""
+    size = dist.get_world_size(group)
+    if dist.get_backend(group) == "nccl":
+        flat = message.new_empty(size * message.numel())
+        dist.all_gather_into_tensor(flat, message, group)
+        return list(flat.view(size, -1))
+    gathered = [torch.empty_like(message) for _ in range(size)]
+    dist.all_gather(gathered, message, group)
+    return gathered
+
+
+def merge(messages: list[Tensor], channels: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(mean, m2, n) of all, in the order of the list; n is a tensor of one number."""
+    sizes = [channels, channels, 1]
+    mean, m2, count = torch.split(messages[0], sizes)
+    for message in itertools.islice(messages, 1, None):
+        other_mean, other_m2, other_count = torch.split(message, sizes)
+        total = count + other_count
+        share = other_count / total.clamp(min=1)
+        apart = other_mean - mean
+        m2 = m2 + other_m2 + apart.square() * (count * share)
+        mean = mean + apart * share
+        count = total
+    return mean, m2, count
+
+
+def _update(running: Tensor | None, found: Tensor, momentum: float) -> None:
+    if running is not None:
+        running.copy_((1 - momentum) * running.double() + momentum * found)
+
+
+class _SyncBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        addend: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+        code: int,
+        group: Any,
+    ) -> Tensor:
+        channels = x.shape[1]
+        if x.numel():
+            mean, m2 = batch_ops.STATISTICS(x)
+        else:
+            mean = m2 = torch.zeros(channels, dtype=torch.float64, device=x.device)
+        count = torch.full_like(mean[:1], x.numel() // channels)
+        mean, m2, count = merge(_gather(torch.cat([mean, m2, count]), group), channels)
+        rstd = (m2 / count + eps).rsqrt()
+        _update(running_mean, mean, momentum)
+        _update(running_var, m2 / (count - 1), momentum)
+        y = torch.empty_like(x)
+        if x.numel():
+            y = batch_ops.APPLY(x, mean, rstd, addend, weight, bias, code, False, eps)
+        by_y = code == batch_ops.RELU and addend is not None
+        saved_y, saved_addend = (y, None) if by_y else (None, addend if code else None)
+        saved_bias = bias if code and not by_y else None
+        ctx.save_for_backward(x, mean, rstd, saved_y, saved_addend, weight, saved_bias, count)
+        ctx.numbers, ctx.group = (code, False, eps), group
+        ctx.dtypes = [None if t is None else t.dtype for t in (weight, bias, addend)]
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, mean, rstd, y, addend, weight, bias, count = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, needs_addend, *_ = ctx.needs_input_grad
+        given = dy, x, mean, rstd, y, addend, weight, bias
+        sums = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
+        daddend = None
+        if x.numel():
+            wanted = 2 * needs_addend | 4 | 8 | batch_ops.SUMS
+            _, daddend, dweight, dbias = batch_ops.BACKWARD(
+                *given, None, None, *ctx.numbers, wanted
+            )
+            sums = torch.stack([dbias, dweight]).double()
+        weight_dtype, bias_dtype, addend_dtype = ctx.dtypes
+        dbias, dweight = sums  # those of this process: whoever reduces gradients adds them up
+        dx = None
+        if needs_x:
+            everywhere = sums.clone()
+            dist.all_reduce(everywhere, group=ctx.group)
+            dx = torch.empty_like(x)
+            if x.numel():
+                scale = 1 if weight is None else weight.double()
+                c1, c2 = everywhere * (scale / count)
+                dx, *_ = batch_ops.BACKWARD(*given, c1, c2, *ctx.numbers, 1)
+        return (
+            dx,
+            dweight.to(weight_dtype) if needs_weight else None,
+            dbias.to(bias_dtype) if needs_bias else None,
+            (dy.to(addend_dtype) if daddend is None else daddend.to(addend_dtype))
+            if needs_addend
+            else None,
+            *(None,) * 6,
+        )
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    activation: str | None,
+    addend: Tensor | None,
+    group: Any,
+) -> Tensor:
+    """The norm of x by the statistics of the group, which has two processes or more."""
+    vectors = running_mean, running_var, weight, bias
+    for vector in vectors:
+        if vector is not None and vector.shape != x.shape[1:2]:
+            raise RuntimeError(
+                f"SyncBatchNorm: Expected {x.shape[1]} channels in every parameter and buffer, "
+                f"like the input, but got one of shape {list(vector.shape)}"
+            )
+    if x.dtype not in DTYPES or x.device.type not in DEVICES:
+        raise NotImplementedError(f"SyncBatchNorm: not implemented for {x.dtype} on {x.device}")
+    if addend is not None and addend.shape != x.shape:
+        raise RuntimeError(
+            f"SyncBatchNorm: Expected addend of input's shape {list(x.shape)}, but got addend of "
+            f"shape {list(addend.shape)}"
+        )
+    return _SyncBatchNorm.apply(  # type: ignore[no-any-return, no-untyped-call]
+        x,
+        weight,
+        bias,
+        addend,
+        running_mean,
+        running_var,
+        momentum,
+        eps,
+        ACTIVATIONS[activation],
+        group,
+    )
