@@ -1,23 +1,25 @@
-"""Training steps of whole models under torch.compile: inductor, and planish's backend, which takes the
-norms that it is faster at. By turns, on the first GPU, in bf16.
+"""Training steps of whole models under torch.compile: inductor, and planish's backend, which takes
+the norms that it is faster at. By turns, on the first GPU, in bf16.
 
     python3 bench/compiled_models.py --csv FILE              # all of them
     python3 bench/compiled_models.py llama convnext          # some
     python3 bench/compiled_models.py --tiny --device cpu     # does it run
 
 Each model has a process of its own, so that they compile at the same time; they are measured one
-after the other, once all are compiled. `gpu` is the time of the kernels, as the profiler adds them up;
-`clock` the time of a step by the clock; both in milliseconds, the median of the rounds. `graphs` is a
-small model under mode="reduce-overhead", where the host costs nothing.
+after the other, once all are compiled or --patience is over. `gpu` is the time of the kernels, as
+the profiler adds them up; `clock` the time of a step by the clock; both in milliseconds, the median
+of the rounds. `graphs` is a small model under mode="reduce-overhead", where the host costs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import multiprocessing
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -31,7 +33,7 @@ from planish.bench import machine, report
 from torch import Tensor, nn
 
 WAYS = ("inductor", "planish")
-ROUNDS, STEPS = 9, 3
+ROUNDS, STEPS = 7, 3
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 Made = tuple[nn.Module, Callable[[Any], Tensor]]
@@ -142,7 +144,7 @@ class _Way:
         before = len(planish.compile.report())
         begin = time.perf_counter()
         for _ in range(3):
-            self.loss = float(step())
+            self.loss = float(step().detach())
         self.compile_s = time.perf_counter() - begin
         self.chosen = collections.Counter(
             (entry.direction, entry.chosen) for entry in planish.compile.report()[before:]
@@ -182,7 +184,9 @@ class _Way:
             torch.cuda.synchronize()
 
 
-def _measure(name: str, tiny: bool, device: str, barrier: Any, lock: Any, results: Any) -> None:
+def _measure(
+    name: str, tiny: bool, device: str, patience: float, barrier: Any, lock: Any, results: Any
+) -> None:
     found: list[dict[str, Any]] = []
     try:
         ways = {}
@@ -190,7 +194,8 @@ def _measure(name: str, tiny: bool, device: str, barrier: Any, lock: Any, result
             ways = {way: _Way(name, way, tiny, device) for way in WAYS}
         except Exception as error:
             print(f"{name}: left out: {type(error).__name__}: {error}"[:600], flush=True)
-        barrier.wait()
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(patience)
         with lock:
             found = _by_turns(name, ways)
     finally:
@@ -231,12 +236,13 @@ def main() -> int:
     p.add_argument("models", nargs="*", default=list(MODELS), choices=[*MODELS, []])
     p.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     p.add_argument("--tiny", action="store_true")
+    p.add_argument("--patience", type=float, default=600.0, help="seconds to wait for all")
     p.add_argument("--csv", type=Path)
     arguments = p.parse_args()
     context = multiprocessing.get_context("spawn")
     names = arguments.models or list(MODELS)
     barrier, lock, results = context.Barrier(len(names)), context.Lock(), context.Queue()
-    given = arguments.tiny, arguments.device, barrier, lock, results
+    given = arguments.tiny, arguments.device, arguments.patience, barrier, lock, results
     processes = [context.Process(target=_measure, args=(name, *given)) for name in names]
     for process in processes:
         process.start()

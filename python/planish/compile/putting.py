@@ -185,7 +185,7 @@ class Formulas:
         nodes = [a for a in arguments if isinstance(a, fx.Node)]
         values = [value(a) for a in nodes]
         described = _described(values)
-        rest = [None if isinstance(a, fx.Node) else a for a in arguments]
+        rest = ["tensor" if isinstance(a, fx.Node) else a for a in arguments]
         key = None if described is None else (node.target, str(rest), described)
         traced = self._known.get(key) if key is not None else None
         if traced is None:

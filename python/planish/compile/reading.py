@@ -25,7 +25,9 @@ NOTHING = Call(0, 0)
 #: The results of norm_forward.
 _Y, _SUM, _MEAN, _RSTD = range(4)
 #: Of norm_backward, those of norms without stages (call.GRADIENTS).
-_DX, _DWEIGHT, _DBIAS = 0, 2, 3
+_DX, _DWEIGHT, _DBIAS, _DCOLUMN = 0, 2, 3, 4
+#: The tensor of norm_backward that is read for dcolumn_scale alone.
+_BRANCH_AT = 5
 
 _SAVE_BITS, _SUM_BITS, _WANTED_BITS = call.SAVE, call.SUM_DTYPE, call.WANTED
 
@@ -104,6 +106,8 @@ def _made(
     options = made.options
     if is_backward:
         options = options & ~_WANTED_BITS | sum(1 << place for place in used) << call.WANTED_AT
+        if _DCOLUMN not in used:
+            tensors = [None if at == _BRANCH_AT else t for at, t in enumerate(tensors)]
     else:
         if not used & {_MEAN, _RSTD}:
             options &= ~_SAVE_BITS

@@ -1,0 +1,117 @@
+"""Graphs as planish's backend leaves them, run node by node: what is chosen, put in and computed is
+seen without waiting for inductor to write and compile code, which test_compile_inductor.py does."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch._functorch.config
+from functorch.compile import make_boxed_func
+
+import torch
+from planish.compile import choice, forms, inductor, table
+from torch import Tensor, fx, nn
+
+Record = tuple[Any, tuple[Any, ...], tuple[Tensor, ...]]
+
+
+class Graphs:
+    """The graphs that were compiled, and with ``record`` what each of planish's forms was called
+    with and returned."""
+
+    def __init__(self) -> None:
+        self.modules: list[fx.GraphModule] = []
+        self.calls: list[Record] = []
+        self.record = False
+
+    def counted(self) -> collections.Counter[str]:
+        """The operators of all graphs by their names, without overloads."""
+        names: collections.Counter[str] = collections.Counter()
+        for module in self.modules:
+            for node in module.graph.nodes:
+                if isinstance(node.target, torch._ops.OpOverload):
+                    names[node.target.name().split(".")[0]] += 1
+        return names
+
+    def take(self, module: fx.GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
+        """inductor's inner_compile."""
+        self.modules.append(module)
+        return make_boxed_func(lambda *given: _Recorder(module, self).run(*given))
+
+
+class _Recorder(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, graphs: Graphs) -> None:
+        super().__init__(module)
+        self.graphs = graphs
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        found = super().call_function(target, args, kwargs)
+        if self.graphs.record and forms.is_form(target):
+            results = found if isinstance(found, tuple) else (found,)
+            self.graphs.calls.append((target, args, results))
+        return found
+
+
+def compiled(
+    model: Any, mode: str = choice.ALWAYS, dynamic: bool | None = False, fullgraph: bool = True
+) -> tuple[Any, Graphs]:
+    """The model through planish's backend, and its graphs."""
+    graphs = Graphs()
+
+    def backend(module: Any, inputs: Any) -> Any:
+        return inductor.compile_graph(module, inputs, mode, inner_compile=graphs.take)
+
+    torch._dynamo.reset()
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        made = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph)
+    return made, graphs
+
+
+def results_of(run: Any, model: Any, *inputs: Tensor) -> list[Tensor]:
+    """Of a call and its backward: the results, and the gradients of inputs and parameters."""
+    leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    found = run(*leaves)
+    outputs = found if isinstance(found, tuple) else (found,)
+    wrt = [t for t in (*leaves, *parameters) if t.requires_grad]
+    weighed = sum(
+        (y.float() * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum() for y in outputs
+    )
+    gradients = torch.autograd.grad(weighed, wrt, allow_unused=True)  # type: ignore[arg-type]
+    return [*(y.detach() for y in outputs), *(g for g in gradients if g is not None)]
+
+
+@pytest.fixture(autouse=True)
+def uncached() -> Iterator[None]:
+    """A graph out of a cache would not be looked at."""
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the table: ``rows(forward=2.0)`` says that planish is twice as fast at every forward on
+    this device, and has no row for backwards."""
+
+    def put(**speedups: float) -> None:
+        device = table.device_kind(torch.device("cpu"))
+        behind = ("", " with stages")
+        layouts = [
+            f"{kind} {layout}{stages}"
+            for kind in ("layer", "rms")
+            for layout in ("rows", "channels", "groups nchw", "groups nhwc")
+            for stages in behind
+        ]
+        whole = (0, None)
+        found = [
+            table.Row(device, layout, dtype, direction, whole, whole, speedup)
+            for layout in layouts
+            for dtype in set(table.NAMES.values())
+            for direction, speedup in speedups.items()
+        ]
+        monkeypatch.setattr(table, "rows", lambda: found)
+
+    return put
