@@ -340,7 +340,8 @@ typedef enum planish_pass {
     /* dy, x, mean, rstd, weight? -> dx?, dweight?, dbias?     (RMS: no mean)
      * or, of a norm by kept statistics, running_mean and running_var in place of mean and rstd;
      * and c1?, c2?: both or none (RMS: c2? alone), used in place of what the formula makes of this
-     * part, where a reduced axis is split over processes;
+     * part, where a reduced axis is split over processes. In f32 and less dy * (weight_offset +
+     * weight) then has to be within f32's range;
      * and bias? where an activation, scale or gate follows, the one of the forward. Save the mean
      * in f64 then: with x, y and weight of less it is taken for the mean itself, where any other
      * costs a sweep over x that finds what its rounding lost. mean and rstd are used as they are
@@ -363,7 +364,15 @@ typedef enum planish_pass {
     PLANISH_STATISTICS = 3,
     /* x, mean, rstd, weight?, bias?, addend? -> y     (RMS: no mean; eps is not used)
      * or running_mean and running_var in place of mean and rstd, with eps: inference */
-    PLANISH_APPLY = 4
+    PLANISH_APPLY = 4,
+    /* dy, x, mean, rstd, weight? -> c1, c2, dweight?, dbias?     (RMS: neither mean nor c1)
+     * The first half of a backward whose reduced axis is split over processes: c1 and c2 of the
+     * part, by the mean and rstd of the whole, which are used as they are given. Parts a and b merge
+     * as
+     *     c1 = (n_a c1_a + n_b c1_b) / (n_a + n_b)
+     * and c2 likewise; a part without elements has 0. PLANISH_BACKWARD with c1 and c2 then gives dx.
+     * Keep all four in f64. dweight and dbias are those of the part. Not with an activation. */
+    PLANISH_BACKWARD_STATISTICS = 5
 } planish_pass;
 
 /*
@@ -417,7 +426,7 @@ typedef enum planish_pass {
  * branch. Any other sharing of memory with an output is refused.
  *
  * If R has 0 elements or there are 0 rows, y and dx are empty, dweight and dbias become 0, and with
- * 0 elements mean and rstd become NaN (m2 becomes 0).
+ * 0 elements mean and rstd become NaN (m2, c1 and c2 become 0).
  */
 typedef struct planish_tensors {
     size_t struct_size; /* sizeof(planish_tensors) */

@@ -16,9 +16,9 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
     if (op->kind != PLANISH_LAYER && op->kind != PLANISH_RMS)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->kind is %d; wanted PLANISH_LAYER or PLANISH_RMS", (int)op->kind);
-    if ((int)pass < PLANISH_FORWARD || pass > PLANISH_APPLY)
+    if ((int)pass < PLANISH_FORWARD || pass > PLANISH_BACKWARD_STATISTICS)
         return fail(error, PLANISH_ERROR_ARGUMENT, "pass is %d; wanted a planish_pass (0 to %d)",
-                    (int)pass, PLANISH_APPLY);
+                    (int)pass, PLANISH_BACKWARD_STATISTICS);
     if (op->weight_offset != 0 && op->weight_offset != 1)
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->weight_offset is %d; wanted 0 or 1",
                     (int)op->weight_offset);
@@ -30,6 +30,11 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->activation is %d; wanted PLANISH_IDENTITY for PLANISH_BACKWARD_FROM_Y: y "
                     "does not tell what went into another",
+                    (int)op->activation);
+    if (op->activation != PLANISH_IDENTITY && pass == PLANISH_BACKWARD_STATISTICS)
+        return fail(error, PLANISH_ERROR_ARGUMENT,
+                    "op->activation is %d; wanted PLANISH_IDENTITY for "
+                    "PLANISH_BACKWARD_STATISTICS",
                     (int)op->activation);
     if (!isfinite(op->eps))
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->eps is %g; wanted a finite number",
@@ -44,7 +49,7 @@ static planish_status check_op(const planish_norm *op, planish_pass pass, messag
 static void take_running(pass_roles *roles, planish_pass pass, role_set present) {
     const role_set running = ROLE_BIT(ROLE_RUNNING_MEAN) | ROLE_BIT(ROLE_RUNNING_VAR),
                    own = ROLE_BIT(ROLE_MEAN) | ROLE_BIT(ROLE_RSTD);
-    if (pass == PLANISH_FORWARD || !(present & running))
+    if (pass == PLANISH_FORWARD || !(present & running) || !(roles->optional & running))
         return;
     roles->required = (roles->required & ~own) | running;
     roles->optional &= ~(ROLE_BIT(ROLE_C1) | ROLE_BIT(ROLE_C2));

@@ -17,6 +17,7 @@
     planish.apex.install()         # `from apex.normalization import FusedLayerNorm` works
     planish.hf.register()          # Transformers' use_kernels=True runs planish
     planish.composer.FusedLayerNorm()  # an algorithm for Composer's Trainer
+    planish.distributed.rms_norm(x, weight, group=group)  # rows that are spread over ranks
 
 Importing planish does not import torch, and without it not the library either. Once torch is
 imported, before or after, planish's operators are registered with it.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from planish import compat as compat
     from planish import compile as compile
     from planish import composer as composer
+    from planish import distributed as distributed
     from planish import hf as hf
     from planish.commands.pack import load_pack as load_pack
     from planish.functions.batch import batch_norm as batch_norm
@@ -124,7 +126,7 @@ _HOMES = {
 }
 
 #: Modules of what other packages look for, imported when they are asked for.
-_MODULES = ("apex", "compat", "compile", "composer", "hf")
+_MODULES = ("apex", "compat", "compile", "composer", "distributed", "hf")
 
 __all__ = [
     "AddLayerNorm",

@@ -90,12 +90,14 @@ static cpu_path path_alone(const problem *p) {
         return PATH_EMPTY;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
-    if (p->first_reduced && is_batch(p))
+    if (p->first_reduced && is_batch(p) && !problem_half(p))
         return PATH_BATCH;
     if (alone && problem_is_rows(p) && kernel_dtypes(p))
         return PATH_ROWS;
-    if (alone && problem_is_channels(p))
+    if (alone && problem_is_channels(p) && !problem_half(p))
         return PATH_CHANNELS;
+    if (problem_half(p))
+        return PATH_STRIDED;
     if (!problem_is_groups(p))
         return is_batch(p) ? PATH_BATCH : PATH_STRIDED;
     if (!group_dtypes(p))

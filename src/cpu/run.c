@@ -99,7 +99,16 @@ static backward_args backward_args_at(const cpu_job *job, int64_t row, int64_t e
         .bias = run.data[ROLE_BIAS],
         .dsum = run.data[ROLE_DSUM],
         .dsum_pitch = run.pitch[ROLE_DSUM],
+        .half = problem_half(p),
+        .c1 = run_stat(p, &run, ROLE_C1),
+        .c2 = run_stat(p, &run, ROLE_C2),
     };
+}
+
+/* The kernel of this problem's rows. */
+static backward_kernel *backward_kernel_of(const row_kernels *kernels, const problem *p) {
+    return problem_half(p) ? kernels->halves[p->kind]
+                           : kernels->backward[kernel_kind(p->kind, p->activation)];
 }
 
 /* Leaves the first rows out. */
@@ -111,12 +120,14 @@ static void skip_rows(backward_args *args, int64_t rows) {
     args->dsum = args->dsum ? args->dsum + rows * args->dsum_pitch : NULL;
     args->mean = stat_at(&args->mean, rows);
     args->rstd = stat_at(&args->rstd, rows);
+    args->c1 = stat_at(&args->c1, rows);
+    args->c2 = stat_at(&args->c2, rows);
 }
 
 /* The rows of a block, whose sums go to space->sum a chunk at a time. */
 static void backward_block(const cpu_job *job, int64_t row, int64_t end, const block_space *space) {
     const cpu_plan *plan = job->plan;
-    const row_kernels *kernels = kernels_of(job);
+    backward_kernel *const kernel = backward_kernel_of(kernels_of(job), job->problem);
     const int64_t chunk_rows = plan->sums ? CHUNK_ROWS : end - row;
     backward_args left = {0};
     for (int64_t chunk_end = row; row < end;) {
@@ -126,7 +137,7 @@ static void backward_block(const cpu_job *job, int64_t row, int64_t end, const b
             chunk_end = row + chunk_rows < end ? row + chunk_rows : end;
         const int64_t rows = left.rows, taken = rows < chunk_end - row ? rows : chunk_end - row;
         left.rows = taken;
-        kernels->backward[kernel_kind(job->problem->kind, job->problem->activation)](&left);
+        kernel(&left);
         left.rows = rows;
         skip_rows(&left, taken);
         row += taken;

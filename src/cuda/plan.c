@@ -134,11 +134,11 @@ static bool is_for_batches(const problem *p) {
 bool cuda_plan_knows(const cuda_plan *plan, const problem *p, const char **unknown) {
     const role_set roles = p->present & of_batches;
     *unknown = role_name(roles ? first_role(roles) : ROLE_Y);
-    return !is_for_batches(p) || p->rows == 0 || p->cols == 0 ||
+    return !is_for_batches(p) || problem_is_half(p) || p->rows == 0 || p->cols == 0 ||
            cuda_family_of(plan) == &batch_family;
 }
 
-/* By the kernels of batches, or by none. */
+/* By the kernels of batches; else halves of a backward by the general ones, the rest by none. */
 static void plan_batch(cuda_plan *plan, const planning *of) {
     if (!may_be_fast(of->problem) || ask(plan, &batch_family, of->problem, of->limits))
         ask(plan, &general_family, of->problem, of->limits);

@@ -39,6 +39,10 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::batch_norm_apply",
     "planish::batch_norm_backward",
     "planish::batch_norm_statistics",
+    "planish::norm_part_statistics",
+    "planish::norm_apply",
+    "planish::norm_backward_statistics",
+    "planish::norm_backward_apply",
 };
 
 static const char *const reason_names[REASON_COUNT] = {

@@ -77,6 +77,12 @@ void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_c
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* norm_parts.c */
+void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 /* norm_pair.c */
 void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_pair_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);

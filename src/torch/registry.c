@@ -333,6 +333,17 @@ static const struct {
      "float eps, int wanted) -> (Tensor, Tensor, Tensor, Tensor)",
      batch_norm_gradients},
     {"batch_norm_statistics(Tensor x) -> (Tensor, Tensor)", batch_norm_statistics},
+    {"norm_part_statistics(Tensor x, int axes, int options) -> (Tensor, Tensor)",
+     norm_part_statistics},
+    {"norm_apply(Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, Tensor? bias, int axes, "
+     "int options) -> Tensor",
+     norm_apply},
+    {"norm_backward_statistics(Tensor dy, Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, "
+     "int axes, int options) -> (Tensor, Tensor, Tensor, Tensor)",
+     norm_backward_statistics},
+    {"norm_backward_apply(Tensor dy, Tensor x, Tensor rstd, Tensor c2, Tensor? mean, "
+     "Tensor? c1, Tensor? weight, int axes, int options) -> Tensor",
+     norm_backward_apply},
 };
 
 enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };

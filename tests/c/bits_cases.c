@@ -24,14 +24,15 @@ static numbers numbers_of(int turn) {
  * follows those that are `fused`. */
 static void every_row(int step, bool fused, void (*each)(const norm_case *c)) {
     int turn = 0;
-    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD_STATISTICS; pass++)
         for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
                 for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
                     if (turn++ % step)
                         continue;
                     norm_case c = rows_case(pass, kind, shapes[s].rows, shapes[s].cols);
-                    if (fused && (pass == PLANISH_BACKWARD_FROM_Y || pass == PLANISH_STATISTICS))
+                    if (fused && (pass == PLANISH_BACKWARD_FROM_Y || pass == PLANISH_STATISTICS ||
+                                  pass == PLANISH_BACKWARD_STATISTICS))
                         continue;
                     if (fused)
                         c.activation = (planish_activation)(PLANISH_SILU + turn % 4);
@@ -72,7 +73,7 @@ void every_image(int step, void (*each)(const norm_case *c)) {
                                         {DENSE, CHANNELS_LAST},
                                         {CHANNELS_LAST, DENSE}};
     int turn = 0;
-    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
+    for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD_STATISTICS; pass++)
         for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
             for (size_t s = 0; s < sizeof images / sizeof *images; s++)
                 for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
@@ -87,7 +88,7 @@ void every_image(int step, void (*each)(const norm_case *c)) {
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
                     c.numbers = numbers_of(turn / 3);
-                    if (pass != PLANISH_BACKWARD_FROM_Y && turn % 5 % 2)
+                    if (pass != PLANISH_BACKWARD_FROM_Y && pass <= PLANISH_APPLY && turn % 5 % 2)
                         c.activation = turn % 5 == 1 ? PLANISH_SILU : PLANISH_RELU;
                     c.weight_offset = turn / 3 % 2;
                     c.in = layouts[turn / 2 % 4][0];

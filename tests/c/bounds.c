@@ -143,6 +143,12 @@ void bundle_check(bundle *b) {
         case RSTD:
             check_values(b, p, unit, exact.rstd, NULL, ulps);
             break;
+        case C1:
+            check_values(b, p, unit, exact.c1, exact.c1_scale, ulps);
+            break;
+        case C2:
+            check_values(b, p, unit, exact.c2, exact.c2_scale, ulps);
+            break;
         default: /* rstd is half as sensitive */
             check_values(b, p, unit, exact.m2, NULL, 2 * ulps);
         }

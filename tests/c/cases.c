@@ -17,14 +17,21 @@ static const char *const statistics_names[STATISTICS_COUNT] = {
     "own", "own by f32", "random", "frozen", "shifted", "off by ULP",
 };
 static const char *const pass_names[] = {
-    "forward", "backward", "backward from y", "statistics", "apply",
+    "forward", "backward", "backward from y", "statistics", "apply", "backward statistics",
 };
 
 const char *numbers_name(numbers n) {
     return numbers_names[n];
 }
+
+/* The place of a part's field behind the first. */
+static size_t place_of(part p) {
+    const size_t first = offsetof(planish_tensors, c1) - offsetof(planish_tensors, x);
+    return p < C1 ? (size_t)p : first / sizeof(void *) + (size_t)(p - C1);
+}
+
 const char *part_name(part p) {
-    return planish_tensor_name((int)p);
+    return planish_tensor_name((int)place_of(p));
 }
 
 norm_case rows_case(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols) {
@@ -77,12 +84,12 @@ const char *case_text(const norm_case *c, char *text, size_t bytes) {
 
 const DLTensor **tensors_field(planish_tensors *t, part p) {
     char *first = (char *)t + offsetof(planish_tensors, x);
-    return (const DLTensor **)(void *)first + p;
+    return (const DLTensor **)(void *)first + place_of(p);
 }
 
 void **buffers_field(planish_buffers *b, part p) {
     char *first = (char *)b + offsetof(planish_buffers, x);
-    return (void **)(void *)first + p;
+    return (void **)(void *)first + place_of(p);
 }
 
 /* Which parts a pass must have and may have, and which of all it writes. */
@@ -93,18 +100,24 @@ typedef struct signature {
 static signature signature_of(planish_pass pass, planish_kind kind, planish_activation activation) {
     unsigned mean = kind == PLANISH_LAYER ? HAS(MEAN) : 0;
     unsigned gradients = HAS(DX) | HAS(DWEIGHT) | HAS(DBIAS);
+    unsigned means = (mean ? HAS(C1) : 0) | HAS(C2);
     switch (pass) {
     case PLANISH_FORWARD:
         return (signature){HAS(X) | HAS(Y), HAS(WEIGHT) | HAS(BIAS) | mean | HAS(RSTD),
                            HAS(Y) | mean | HAS(RSTD)};
     case PLANISH_BACKWARD:
         return (signature){HAS(DY) | HAS(X) | mean | HAS(RSTD),
-                           HAS(WEIGHT) | (activation ? HAS(BIAS) : 0) | gradients, gradients};
+                           HAS(WEIGHT) | (activation ? HAS(BIAS) : 0) | gradients | means,
+                           gradients};
     case PLANISH_BACKWARD_FROM_Y:
         return (signature){HAS(DY) | HAS(Y) | HAS(RSTD), HAS(WEIGHT) | HAS(BIAS) | gradients,
                            gradients};
     case PLANISH_STATISTICS:
         return (signature){HAS(X) | mean | HAS(M2), 0, mean | HAS(M2)};
+    case PLANISH_BACKWARD_STATISTICS:
+        return (signature){HAS(DY) | HAS(X) | mean | HAS(RSTD) | means,
+                           HAS(WEIGHT) | HAS(DWEIGHT) | HAS(DBIAS),
+                           means | HAS(DWEIGHT) | HAS(DBIAS)};
     default:
         return (signature){HAS(X) | mean | HAS(RSTD) | HAS(Y), HAS(WEIGHT) | HAS(BIAS), HAS(Y)};
     }
@@ -146,7 +159,7 @@ static layout part_layout(const norm_case *c, part p) {
 static void make_part(bundle *b, part p) {
     const norm_case *c = &b->test;
     uint64_t axes = p == WEIGHT || p == BIAS || p == DWEIGHT || p == DBIAS ? c->affine_axes
-                    : p == MEAN || p == RSTD || p == M2                    ? ~c->reduce_axes
+                    : p == MEAN || p == RSTD || p == M2 || p >= C1     ? ~c->reduce_axes
                                                                            : ~(uint64_t)0;
     int64_t shape[PLANISH_MAX_NDIM];
     int ndim = 0;
@@ -257,6 +270,10 @@ static void fill_saved(bundle *b, random_state *r) {
             parts = p == MEAN && b->test.activation ? 2 : 1;
         write_saved(&b->tensor[p].dl, saved[p], parts);
     }
+    /* Those of a whole row, which the part need not have. */
+    for (part p = C1; p <= C2; p++)
+        if (*tensors_field(&b->tensors, p) && !part_is_output(b->test.pass, p))
+            fill(&b->tensor[p], 0, .3, r);
     reference_free(&exact);
     tensor_free(&x);
 }

@@ -36,8 +36,24 @@ typedef enum statistics {
     STATISTICS_COUNT
 } statistics;
 
-/* Tensors in planish_tensors' order. */
-typedef enum part { X, WEIGHT, BIAS, Y, MEAN, RSTD, M2, DY, DX, DWEIGHT, DBIAS, PARTS } part;
+/* The tensors of a norm alone, and those between the halves of a backward, in planish_tensors'
+ * order. */
+typedef enum part {
+    X,
+    WEIGHT,
+    BIAS,
+    Y,
+    MEAN,
+    RSTD,
+    M2,
+    DY,
+    DX,
+    DWEIGHT,
+    DBIAS,
+    C1,
+    C2,
+    PARTS
+} part;
 
 #define HAS(p) (1u << (p))
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor.h"
 
@@ -216,15 +217,22 @@ static real *through(const reference *r, const planish_norm *op, const planish_t
     return scale;
 }
 
-static void backward(reference *r, const planish_norm *op, const planish_tensors *t,
-                     const real *xhat, const real *rstd) {
+static void backward(reference *r, const planish_norm *op, planish_pass pass,
+                     const planish_tensors *t, const real *xhat, const real *rstd) {
     const geometry *g = &r->geometry;
     const bool centered = op->kind == PLANISH_LAYER && r->mean;
     real *dy = values(t->dy, g->elements, 0);
     real *weight = values(t->weight, g->channels, 1 - op->weight_offset);
     real *dy_scale = through(r, op, t, dy, xhat, rstd, centered);
-    real *c1 = zeros(g->rows), *c2 = zeros(g->rows);
+    /* Of this part; or given, of the whole row. */
+    const bool given = pass == PLANISH_BACKWARD && t->c2;
+    real *c1 = given ? values(t->c1, g->rows, 0) : zeros(g->rows);
+    real *c2 = given ? values(t->c2, g->rows, 0) : zeros(g->rows);
     real *c1_scale = zeros(g->rows), *c2_scale = zeros(g->rows);
+    for (int64_t i = 0; i < g->rows; i++) {
+        c1_scale[i] = fabsl(c1[i]);
+        c2_scale[i] = fabsl(c2[i]);
+    }
     r->dx = zeros(g->elements);
     r->dx_scale = zeros(g->rows);
     r->dweight = zeros(g->channels);
@@ -235,13 +243,15 @@ static void backward(reference *r, const planish_norm *op, const planish_tensors
         int64_t row = g->row[e], c = g->channel[e];
         real gradient = dy[e] * (op->weight_offset + weight[c]) / (real)g->cols;
         real gradient_scale = dy_scale[e] * fabsl(op->weight_offset + weight[c]) / (real)g->cols;
-        if (op->kind == PLANISH_LAYER) {
+        real scale = xhat_scale(r, row, xhat[e], rstd, centered);
+        if (op->kind == PLANISH_LAYER && !given) {
             c1[row] += gradient;
             c1_scale[row] += gradient_scale;
         }
-        c2[row] += gradient * xhat[e];
-        real scale = xhat_scale(r, row, xhat[e], rstd, centered);
-        c2_scale[row] += gradient_scale * scale;
+        if (!given) {
+            c2[row] += gradient * xhat[e];
+            c2_scale[row] += gradient_scale * scale;
+        }
         r->dweight[c] += dy[e] * xhat[e];
         r->dweight_scale[c] += dy_scale[e] * scale;
         r->dbias[c] += dy[e];
@@ -260,10 +270,10 @@ static void backward(reference *r, const planish_norm *op, const planish_tensors
     free(dy);
     free(dy_scale);
     free(weight);
-    free(c1);
-    free(c2);
-    free(c1_scale);
-    free(c2_scale);
+    r->c1 = c1;
+    r->c2 = c2;
+    r->c1_scale = c1_scale;
+    r->c2_scale = c2_scale;
 }
 
 real mean_reach(element type, real mean) {
@@ -311,15 +321,25 @@ reference reference_run(const planish_norm *op, planish_pass pass, const planish
         break;
     case PLANISH_BACKWARD:
         moments(&r, op, x);
-        take_given_means(&r, t, mean);
+        if (t->c2)
+            memcpy(r.mean, mean, (size_t)g->rows * sizeof *mean);
+        else
+            take_given_means(&r, t, mean);
         for (int64_t e = 0; e < g->elements; e++)
             x[e] = (x[e] - r.mean[g->row[e]]) * rstd[g->row[e]];
-        backward(&r, op, t, x, rstd);
+        backward(&r, op, pass, t, x, rstd);
+        break;
+    case PLANISH_BACKWARD_STATISTICS:
+        r.mean = mean;
+        mean = NULL;
+        for (int64_t e = 0; e < g->elements; e++)
+            x[e] = (x[e] - r.mean[g->row[e]]) * rstd[g->row[e]];
+        backward(&r, op, pass, t, x, rstd);
         break;
     case PLANISH_BACKWARD_FROM_Y:
         free(x);
         x = xhat_from_y(g, op, t);
-        backward(&r, op, t, x, rstd);
+        backward(&r, op, pass, t, x, rstd);
         break;
     }
     free(x);
@@ -332,7 +352,8 @@ void reference_free(reference *r) {
     geometry_free(&r->geometry);
     real *all[] = {r->y,        r->mean,       r->rstd,          r->m2,
                    r->dx,       r->dweight,    r->dbias,         r->y_scale,
-                   r->dx_scale, r->mean_scale, r->dweight_scale, r->dbias_scale};
+                   r->dx_scale, r->mean_scale, r->dweight_scale, r->dbias_scale,
+                   r->c1,   r->c2,     r->c1_scale,      r->c2_scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     *r = (reference){0};

@@ -28,18 +28,19 @@ real mean_reach(element type, real mean);
 /* Exact outputs of a pass: NULL where the pass does not compute it. */
 typedef struct reference {
     geometry geometry;
-    real *y, *mean, *rstd, *m2, *dx, *dweight, *dbias;
+    real *y, *mean, *rstd, *m2, *dx, *dweight, *dbias, *c1, *c2;
     bool is_double; /* the arithmetic is f64: a tensor other than mean, rstd and m2 is */
     /* Magnitudes that errors are measured against (docs/guide/reproducibility.md): the largest
-     * value in the row or term that it is the sum of; for dweight and dbias the sum of the
-     * magnitudes added. */
-    real *y_scale, *dx_scale, *mean_scale, *dweight_scale, *dbias_scale;
+     * value in the row or term that it is the sum of; for dweight, dbias, c1 and c2 the sum
+     * of the magnitudes added. */
+    real *y_scale, *dx_scale, *mean_scale, *dweight_scale, *dbias_scale, *c1_scale, *c2_scale;
 } reference;
 
 /*
  * Computes what the pass would write, from the tensors it reads (those it writes are not looked
  * at). What is given is taken as exact: rstd and the mean. PLANISH_BACKWARD takes the mean from x
- * where the one given is within mean_reach of that, for that is what a rounded one stands for.
+ * where the one given is within mean_reach of that, for that is what a rounded one stands for; the
+ * halves of a backward, which make or are given c1 and c2, take it as it is.
  */
 reference reference_run(const planish_norm *op, planish_pass pass, const planish_tensors *t);
 void reference_free(reference *r);

@@ -12,11 +12,15 @@ from planish.operators import call
 from torch import Tensor
 
 __all__ = [
+    "apply",
     "backward",
+    "backward_apply",
+    "backward_statistics",
     "forward",
     "into",
     "pair",
     "pair_backward",
+    "part_statistics",
     "quantized",
     "statistics",
     "statistics_dtype",
@@ -205,3 +209,63 @@ def pair_backward(
             dweight = _dense(x, shape, x.dtype if weight is None else weight.dtype)
         made += torch.empty_like(x) if want[0] else None, dweight
     return tuple(made)
+
+
+# ---- Parts of rows -------------------------------------------------------------------------------
+
+
+def _row_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, Tensor]:
+    """What is one number for each row; the first is not there of RMS."""
+    reduce = call.axes_of(axes, 0)
+    shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
+    first = None if options & call.RMS else _dense(x, shape, torch.float64)
+    return first, _dense(x, shape, torch.float64)
+
+
+def part_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, Tensor]:
+    return _row_statistics(x, axes, options)
+
+
+def apply(
+    x: Tensor,
+    rstd: Tensor,
+    mean: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    axes: int,
+    options: int,
+) -> Tensor:
+    dtype = call.dtype_in(options) or x.dtype
+    if options & call.DENSE:
+        return _dense(x, x.shape, dtype)
+    return torch.empty_like(x, dtype=dtype)
+
+
+def backward_statistics(
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    mean: Tensor | None,
+    weight: Tensor | None,
+    axes: int,
+    options: int,
+) -> tuple[Tensor | None, ...]:
+    sizes = [x.shape[axis] for axis in call.axes_of(axes, 1)]
+    dtype = x.dtype if weight is None else weight.dtype
+    wanted = call.wanted_in(options)
+    gradients = [_dense(x, sizes, dtype) if want else None for want in wanted[2:4]]
+    return *_row_statistics(x, axes, options), *gradients
+
+
+def backward_apply(
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    c2: Tensor,
+    mean: Tensor | None,
+    c1: Tensor | None,
+    weight: Tensor | None,
+    axes: int,
+    options: int,
+) -> Tensor:
+    return torch.empty_like(x, dtype=call.dtype_in(options) or x.dtype)

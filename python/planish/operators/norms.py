@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from planish.operators import call, composite, kept, layer_norm, ops, short, stage_calls
+from planish.operators import call, composite, kept, layer_norm, ops, placed, short, stage_calls
 from planish.operators.arguments import rms_eps as rms_eps
 from planish.operators.call import Call, Tensors
 from planish.operators.stage_calls import is_distributed
@@ -116,6 +116,10 @@ def norm(
     if way is Way.TORCH:
         y = composite.norm(x, weight, bias, reduce, affine, eps, rms)
         return composite.activate(y, activation)
+    if way is Way.OPERATOR and is_distributed(x):
+        split = placed.norm(x, weight, bias, reduce, affine, eps, rms)
+        if split is not None:
+            return composite.activate(split, activation)
     code = call.ACTIVATIONS[activation]
     problem = _Problem(tuple(reduce), tuple(affine), 0, eps, rms, not keep, code)
     return _run(way, x, weight, bias, problem, key)
@@ -141,6 +145,9 @@ def group_norm(
     if way is Way.OPERATOR and is_distributed(x):  # groups are an axis that may be sharded
         w, b = (None if t is None else t.view(groups, -1) for t in (weight, bias))
         seen, problem = split_channels(x, groups), problem._replace(split=0)
+        split = placed.norm(seen, w, b, list(problem.reduce), [1, 2], eps, False)
+        if split is not None:
+            return composite.activate(split.flatten(1, 2), activation)
         return _run(way, seen, w, b, problem).flatten(1, 2)
     return _run(way, x, weight, bias, problem, key)
 

@@ -181,6 +181,15 @@ _OPERATORS: dict[str, Operator] = {
 }
 
 
+#: Operators that parts.py differentiates together: name: fake.
+_PARTS = {
+    "norm_part_statistics": fakes.part_statistics,
+    "norm_apply": fakes.apply,
+    "norm_backward_statistics": fakes.backward_statistics,
+    "norm_backward_apply": fakes.backward_apply,
+}
+
+
 def register(operators: Mapping[str, Operator]) -> tuple[Any, dict[str, Any]]:
     """The library object whose life is that of the registrations, and the operators' functions."""
     made: Any = torch.library.Library("planish", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -194,7 +203,8 @@ def register(operators: Mapping[str, Operator]) -> tuple[Any, dict[str, Any]]:
 
 
 _registered, _functions = register(_OPERATORS)  # at import: tracing must not come across it
-torch.library.register_fake("planish::norm_into", fakes.into)
+for _name, _fake in {"norm_into": fakes.into, **_PARTS}.items():
+    torch.library.register_fake(f"planish::{_name}", _fake)
 
 #: Through the dispatcher, traced and differentiated.
 FORWARD = torch.ops.planish.norm_forward.default

@@ -15,7 +15,7 @@ import torch
 from planish.library import counts
 from planish.library.loaded import ERROR_UNAVAILABLE
 from planish.operators import asked as _asked
-from planish.operators import call, kept, limits, ops, short
+from planish.operators import call, kept, limits, ops, placed, short
 from planish.operators.arguments import with_offset
 from planish.operators.call import Call, Tensors
 from planish.operators.records import Record, thrown
@@ -185,6 +185,8 @@ def norm(
     if way is not Way.PLAIN and way is not Way.OPERATOR:
         return None
     x, residual, row_scale, column_scale, _, weight, bias, scale, shift, gate = given
+    if way is Way.OPERATOR and placed.split_axis_of(x, reduce) is not None:
+        return None  # the composition's norm is one of parts
     weight, offset = whole_offset(weight, weight_offset)
     weight, bias = together(weight, bias)
     scale, shift = together(scale, shift)

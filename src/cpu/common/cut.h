@@ -137,7 +137,15 @@ typedef struct cpu_plan {
 } cpu_plan;
 
 static inline bool problem_is_backward(const problem *p) {
-    return p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y;
+    return p->pass == PLANISH_BACKWARD || p->pass == PLANISH_BACKWARD_FROM_Y ||
+           p->pass == PLANISH_BACKWARD_STATISTICS;
+}
+
+/* Which half of a backward it is. */
+static inline half problem_half(const problem *p) {
+    return !problem_is_half(p)                      ? HALF_NONE
+           : p->pass == PLANISH_BACKWARD_STATISTICS ? HALF_STATISTICS
+                                                    : HALF_APPLY;
 }
 
 static inline bool path_is_groups(cpu_path path) {

@@ -14,7 +14,8 @@
 /* By kernel_kind, as in kernels.h. */
 #define DECLARE_ROWS(element, weight, tier)                                                        \
     extern forward_kernel *const UNIT(rows_forward, element, weight, tier)[KERNEL_KINDS];          \
-    extern backward_kernel *const UNIT(rows_backward, element, weight, tier)[KERNEL_KINDS];
+    extern backward_kernel *const UNIT(rows_backward, element, weight, tier)[KERNEL_KINDS];        \
+    extern backward_kernel *const UNIT(rows_halves, element, weight, tier)[KINDS];
 #define DECLARE_GROUPS(element, real, tier)                                                        \
     extern group_forward_kernel *const UNIT(group_forward, element, real, tier)[KERNEL_KINDS];     \
     extern group_backward_kernel *const UNIT(group_backward, element, real, tier)[KERNEL_KINDS];   \

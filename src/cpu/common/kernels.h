@@ -124,6 +124,9 @@ typedef struct forward_args {
     int64_t sum_pitch;
 } forward_args;
 
+/* Which half of a backward that is cut in two. */
+typedef enum half { HALF_NONE, HALF_STATISTICS, HALF_APPLY } half;
+
 typedef struct backward_args {
     const cpu_hints *hints; /* rows_ahead: of rows that go alone or in groups, too */
     int64_t rows, cols;
@@ -146,6 +149,8 @@ typedef struct backward_args {
     planish_kind kind;
     const char *dsum; /* added to dx before that is rounded, in the rows' dtype; NULL: none */
     int64_t dsum_pitch;
+    half half;       /* this and what follows: of the kernels of halves, and overflow.c */
+    row_stat c1, c2; /* written by the first half, read by the second */
 } backward_args;
 
 /* Rows of `channels` times `span` dense elements, with a weight and bias for each channel. */
@@ -319,6 +324,7 @@ typedef void backward_kernel(const backward_args *);
 typedef struct row_kernels {
     forward_kernel *const *forward;
     backward_kernel *const *backward;
+    backward_kernel *const *halves; /* by planish_kind */
 } row_kernels;
 
 enum { WEIGHT_SAME, WEIGHT_F32, WEIGHT_DTYPES };

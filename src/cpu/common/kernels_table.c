@@ -31,7 +31,8 @@ DECLARE_REAL(f32, REST)
 DECLARE_REAL(f64, REST)
 
 #define ROW_KERNELS(element, weight, tier)                                                         \
-    {UNIT(rows_forward, element, weight, tier), UNIT(rows_backward, element, weight, tier)}
+    {UNIT(rows_forward, element, weight, tier), UNIT(rows_backward, element, weight, tier),        \
+     UNIT(rows_halves, element, weight, tier)}
 #define GROUP_KERNELS(element, real, tier)                                                         \
     {UNIT(group_forward, element, real, tier), UNIT(group_backward, element, real, tier),          \
      UNIT(strip_forward, element, real, tier), UNIT(strip_backward, element, real, tier)}

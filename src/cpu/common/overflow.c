@@ -147,8 +147,8 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
     for (int64_t i = 0; i < n; i++)
         add(&sum_xhat, (load(&x, i) - mean) * factor);
     const mean_reach reach = mean_reach_of(a->mean.type, true);
-    double delta = centered ? total(sum_xhat) / (double)n : 0;
-    if (centered && isfinite(delta)) /* else the row is to become NaN */
+    double delta = centered && a->half == HALF_NONE ? total(sum_xhat) / (double)n : 0;
+    if (a->half == HALF_NONE && centered && isfinite(delta)) /* else the row is to become NaN */
         delta = mended(&reach, delta, mean, rstd);
     for (int64_t i = 0; i < n; i++) {
         const double xhat = (load(&x, i) - mean) * factor;
@@ -158,8 +158,16 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
         add(&sum_g, g);
         add(&sum_gxhat, g * xhat);
     }
-    const double c1 = kind == PLANISH_RMS ? 0 : total(sum_g) / (double)n;
-    const double c2 = total(sum_gxhat) / (double)n - (centered ? delta * c1 : 0);
+    double c1 = kind == PLANISH_RMS ? 0 : total(sum_g) / (double)n;
+    double c2 = total(sum_gxhat) / (double)n - (centered ? delta * c1 : 0);
+    if (a->half == HALF_STATISTICS) {
+        stat_store(&a->c1, row, c1);
+        stat_store(&a->c2, row, c2);
+    }
+    if (a->half == HALF_APPLY) {
+        c1 = kind == PLANISH_RMS ? 0 : stat_load(&a->c1, row);
+        c2 = stat_load(&a->c2, row);
+    }
     for (int64_t i = 0; i < n; i++) {
         const double xhat = (load(&x, i) - mean) * factor - delta;
         const int64_t c = weight_of(i, a->weight_span);

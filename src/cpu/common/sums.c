@@ -74,16 +74,21 @@ void fill_empty(const cpu_job *job) {
     for (int o = 0; o < 2; o++)
         for (int64_t i = 0; has(p, sums[o]) && i < p->affine; i++)
             element_store(affine_element(job, sums[o], i), p->dtypes[sums[o]], 0);
-    if (p->pass != PLANISH_FORWARD && p->pass != PLANISH_STATISTICS)
+    if (p->pass != PLANISH_FORWARD && p->pass != PLANISH_STATISTICS &&
+        p->pass != PLANISH_BACKWARD_STATISTICS)
         return;
     for (int64_t row = 0; row < p->rows;) {
         const row_run run = row_run_at(job, row, p->rows);
         const row_stat mean = run_stat(p, &run, ROLE_MEAN), rstd = run_stat(p, &run, ROLE_RSTD);
-        const row_stat m2 = run_stat(p, &run, ROLE_M2);
+        const row_stat sums[] = {run_stat(p, &run, ROLE_M2), run_stat(p, &run, ROLE_C1),
+                                 run_stat(p, &run, ROLE_C2)};
         for (int64_t i = 0; i < run.rows; i++) {
-            stat_store(&mean, i, NAN);
-            stat_store(&rstd, i, NAN);
-            stat_store(&m2, i, 0);
+            if (p->pass != PLANISH_BACKWARD_STATISTICS) { /* there they are inputs */
+                stat_store(&mean, i, NAN);
+                stat_store(&rstd, i, NAN);
+            }
+            for (int s = 0; s < 3; s++)
+                stat_store(&sums[s], i, 0);
         }
         row += run.rows;
     }

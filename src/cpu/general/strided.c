@@ -163,8 +163,13 @@ static void backward_row(const strided_block *b, const row_run *run, const void 
         .kind = p->kind,
         .activation = p->activation,
         .bias = bias,
+        .half = problem_half(p),
+        .c1 = run_stat(p, run, ROLE_C1),
+        .c2 = run_stat(p, run, ROLE_C2),
     };
-    kernels_of(plan)->backward[kernel_kind(p->kind, p->activation)](&args);
+    const row_kernels *const kernels = kernels_of(plan);
+    (args.half ? kernels->halves[p->kind]
+               : kernels->backward[kernel_kind(p->kind, p->activation)])(&args);
     if (args.dx)
         scatter(b, run, ROLE_DX, ROW_RESULT);
 }

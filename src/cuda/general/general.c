@@ -48,7 +48,8 @@ static bool is_dense(const cuda_axes *axes, cuda_kernel kernel, bool outer) {
 
 static bool is_backward(const cuda_plan *plan) {
     const int32_t pass = plan->main.pass;
-    return pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y;
+    return pass == PLANISH_BACKWARD || pass == PLANISH_BACKWARD_FROM_Y ||
+           pass == PLANISH_BACKWARD_STATISTICS;
 }
 
 static bool wants_sums(const cuda_plan *plan) {
@@ -60,6 +61,7 @@ static bool wants_sums(const cuda_plan *plan) {
 static bool wants_delta(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     return spec->pass == PLANISH_BACKWARD && spec->kind == PLANISH_LAYER &&
+           spec->type[ROLE_C2] == DTYPE_NONE &&
            (spec->type[ROLE_DWEIGHT] != DTYPE_NONE || spec->activation != PLANISH_IDENTITY);
 }
 
@@ -116,8 +118,8 @@ static const char *general_plan_make(cuda_plan *plan, const problem *p) {
 }
 
 static int general_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
-                                         "apply"};
+    static const char *const passes[] = {"forward",    "backward", "backward from y",
+                                         "statistics", "apply",    "backward statistics"};
     return snprintf(text, bytes, "cuda general %s %lldx%lld: %d axes, %d rows in a block",
                     passes[plan->main.pass], (long long)plan->rows, (long long)plan->cols,
                     plan->axis_count, plan->main.general.lanes);
@@ -140,7 +142,7 @@ static cuda_spec spec_of(const cuda_plan *plan, cuda_kernel kernel) {
         c->lanes = plan->column_lanes;
     } else {
         spec->pass = spec->kind = spec->weight_offset = spec->activation = 0;
-        for (role r = 0; r < NORM_ROLES; r++)
+        for (role r = 0; r < ROLE_COUNT; r++)
             if (r != ROLE_DWEIGHT && r != ROLE_DBIAS)
                 spec->type[r] = DTYPE_NONE;
         c->lanes = 1;
@@ -159,7 +161,8 @@ static int kernels_of(const cuda_plan *plan, cuda_kernel kernels[CUDA_MOST_LAUNC
         kernels[count++] = CUDA_GENERAL_COLUMNS;
         kernels[count++] = CUDA_GENERAL_FINISH;
     }
-    if (!is_backward(plan) || plan->main.type[ROLE_DX] != DTYPE_NONE)
+    if (!is_backward(plan) || plan->main.pass == PLANISH_BACKWARD_STATISTICS ||
+        plan->main.type[ROLE_DX] != DTYPE_NONE)
         kernels[count++] = CUDA_GENERAL_ROWS;
     return count;
 }
@@ -187,6 +190,8 @@ static int append_axes(const cuda_axes *axes, cuda_kernel kernel, bool outer, ge
         args->axis[at].size = a->of->size;
         for (role r = 0; r < NORM_ROLES; r++)
             args->axis[at].stride[r] = cuda_axis_bytes(axes, a, r);
+        args->axis[at].stride[GENERAL_C1] = cuda_axis_bytes(axes, a, ROLE_C1);
+        args->axis[at].stride[GENERAL_C2] = cuda_axis_bytes(axes, a, ROLE_C2);
         /* delta is dense over the rows, in the list's order */
         const int64_t span = (int64_t)sizeof(double) * cuda_axes_rows_behind(axes, k);
         args->axis[at++].stride[GENERAL_DELTA] = a->reduced ? 0 : span;
@@ -219,6 +224,8 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
         general_args *a = &launches[i].args.general;
         memcpy(a->data, buffers, NORM_ROLES * sizeof *buffers);
         a->data[GENERAL_DELTA] = delta;
+        a->data[GENERAL_C1] = buffers[ROLE_C1];
+        a->data[GENERAL_C2] = buffers[ROLE_C2];
         a->partials = partials;
         a->outer_size = size_of(&axes, kernel, true);
         a->inner_size = size_of(&axes, kernel, false);

@@ -58,7 +58,8 @@ static void check_slice(bundle *b, unsigned char *const *kept, int64_t first, in
 /* The output that may be the input itself; PARTS: none. */
 static part in_place(const bundle *b, part *input) {
     const norm_case *c = &b->test;
-    const bool backward = c->pass == PLANISH_BACKWARD || c->pass == PLANISH_BACKWARD_FROM_Y;
+    const bool backward = c->pass == PLANISH_BACKWARD || c->pass == PLANISH_BACKWARD_FROM_Y ||
+                          c->pass == PLANISH_BACKWARD_STATISTICS;
     const part output = backward ? DX : Y;
     *input = backward ? DY : X;
     return !b->tensors.m2 && bundle_has_output(b, output) && c->x == c->y && c->in == c->out

@@ -7,13 +7,22 @@
 void table_other_passes(void) {
     static const int64_t shapes[][2] = {{37, 100}, {5, 1030}, {67, 5}};
     set_device(90, 2);
-    for (planish_pass pass = PLANISH_BACKWARD_FROM_Y; pass <= PLANISH_APPLY; pass++)
+    for (planish_pass pass = PLANISH_BACKWARD_FROM_Y; pass <= PLANISH_BACKWARD_STATISTICS; pass++)
         for (int i = 0; i < 6; i++) {
             norm_case c = rows_of(pass, i % 2 ? PLANISH_RMS : PLANISH_LAYER, shapes[i % 3][0],
                                   shapes[i % 3][1], types[i % 4]);
             if (pass >= PLANISH_STATISTICS)
                 c.stats = F64;
+            if (pass == PLANISH_BACKWARD_STATISTICS) {
+                c.given = SHIFTED;
+                c.distance = .5;
+            }
             c.weight_offset = i == 4;
+            emulate_case(c);
+            if (pass != PLANISH_BACKWARD_STATISTICS)
+                continue;
+            c.pass = PLANISH_BACKWARD; /* the other half */
+            c.has |= HAS(C1) | HAS(C2);
             emulate_case(c);
         }
 }

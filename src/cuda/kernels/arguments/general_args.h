@@ -2,9 +2,9 @@
 #ifndef PLANISH_CUDA_GENERAL_ARGS_H
 #define PLANISH_CUDA_GENERAL_ARGS_H
 
-/* The tensors that they know, by number: those of a norm alone, by their roles, and the distance of
- * each row's exact mean from the one given. */
-enum { GENERAL_DELTA = ROLE_DBIAS + 1, GENERAL_TENSORS };
+/* The tensors that they know, by number: those of a norm alone, by their roles, the distance of
+ * each row's exact mean from the one given, and what stands between the halves of a backward. */
+enum { GENERAL_DELTA = ROLE_DBIAS + 1, GENERAL_C1, GENERAL_C2, GENERAL_TENSORS };
 enum { GENERAL_AXES = 17 };
 
 typedef struct general_axis {

@@ -9,15 +9,17 @@
  * of a block take every SLICES-th inner index; so whichever list has the stride of 1 can be read in
  * one piece. Sums over the slices are a tree in shared memory: the order is fixed.
  *
- * planish_general_rows: PASS 0 forward, 1 backward, 2 backward from y, 3 statistics, 4 apply. In the
- * backward passes it writes dx (unless DX_TYPE is NONE) and, for the columns, the distance `delta` of
+ * planish_general_rows: PASS 0 forward, 1 backward, 2 backward from y, 3 statistics, 4 apply, 5 statistics
+ * of a backward, which writes c1 and c2; a backward that is given them only reads. In the other backward
+ * passes it writes dx (unless DX_TYPE is NONE) and, for the columns, the distance `delta` of
  * each row's exact mean from the one given, where that can be a rounding (saved_mean.cu), or 0.
  * planish_general_columns: sums of dy * xhat and of dy; blockIdx.y takes every gridDim.y-th of the
  * blocks' turns and writes a row of partial sums.
  * planish_general_finish: adds those up in their order.
  *
  * Constants: PASS KIND ACTIVATION LANES SLICES WARPS WEIGHT_OFFSET, and the dtypes X_TYPE Y_TYPE DY_TYPE
- * DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DWEIGHT_TYPE DBIAS_TYPE (NONE: absent). REAL_DOUBLE is 1.
+ * DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE DWEIGHT_TYPE DBIAS_TYPE (NONE: absent), and TYPES of
+ * c1 and c2. REAL_DOUBLE is 1.
  */
 #include "../arguments/general_args.h"
 
@@ -25,6 +27,7 @@
 enum {
     X = ROLE_X, WEIGHT = ROLE_WEIGHT, BIAS = ROLE_BIAS, Y = ROLE_Y, MEAN = ROLE_MEAN, RSTD = ROLE_RSTD, M2 = ROLE_M2,
     DY = ROLE_DY, DX = ROLE_DX, DWEIGHT = ROLE_DWEIGHT, DBIAS = ROLE_DBIAS, DELTA = GENERAL_DELTA,
+    C1 = GENERAL_C1, C2 = GENERAL_C2,
     ROLES = GENERAL_TENSORS
 };
 typedef general_args axes_args;
@@ -33,7 +36,9 @@ typedef general_args axes_args;
 #include "../common/saved_mean.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr bool FROM_Y = PASS == 2;
+constexpr int C1_TYPE = TYPES[ROLE_C1], C2_TYPE = TYPES[ROLE_C2];
+/* The halves of a backward; GIVEN: c1 and c2 are. */
+constexpr bool FROM_Y = PASS == 2, MAKES_C = PASS == 5, GIVEN = PASS == 1 && C2_TYPE != NONE;
 constexpr int THREADS = WARPS * WARP;
 /* What stands for x: in the pass from y that is y. */
 constexpr int IN = FROM_Y ? Y : X;
@@ -213,6 +218,42 @@ __device__ __forceinline__ void backward_row(const axes_args &args, const thread
     }
 }
 
+/* The mean is the whole row's, and its digits are all there: nothing is mended. */
+__device__ __forceinline__ void statistics_of_backward(const axes_args &args, const thread_of_row &t,
+                                            double (*room)[THREADS]) {
+    const i64 end = t.there ? args.inner_size : 0;
+    double mean = 0, rstd = 0, v[2] = {0, 0};
+    if (t.there) {
+        mean = read<MEAN_TYPE>(args, t.row, MEAN);
+        rstd = read<RSTD_TYPE>(args, t.row, RSTD);
+    }
+    for (i64 i = t.slice; i < end; i += SLICES) {
+        place p = inner_place(args, t.row, i);
+        const double g = read<DY_TYPE>(args, p, DY) * weight_at(args, p);
+        v[0] += g;
+        v[1] = multiply_add(g, distance(args, p, mean) * rstd, v[1]);
+    }
+    add_slices<2>(room, v);
+    if (t.there && t.slice == 0) {
+        const double inverse = args.inner_size ? 1.0 / (double)args.inner_size : 0;
+        write<C1_TYPE>(args, t.row, C1, v[0] * inverse);
+        write<C2_TYPE>(args, t.row, C2, v[1] * inverse);
+    }
+}
+
+__device__ __forceinline__ void apply_given(const axes_args &args, const thread_of_row &t) {
+    if (!t.there)
+        return;
+    const double mean = read<MEAN_TYPE>(args, t.row, MEAN), rstd = read<RSTD_TYPE>(args, t.row, RSTD);
+    const double c1 = read<C1_TYPE>(args, t.row, C1), c2 = read<C2_TYPE>(args, t.row, C2);
+    for (i64 i = t.slice; i < args.inner_size; i += SLICES) {
+        place p = inner_place(args, t.row, i);
+        const double xhat = distance(args, p, mean) * rstd;
+        const double g = read<DY_TYPE>(args, p, DY) * weight_at(args, p);
+        write<DX_TYPE>(args, p, DX, rstd * (g - c1 - xhat * c2));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) planish_general_rows(const axes_args args) {
     __shared__ double room[3][THREADS];
     thread_of_row t;
@@ -223,7 +264,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_general_rows(const
         const i64 row = first + threadIdx.x % LANES;
         t.there = row < args.outer_size;
         t.row = outer_place(args, t.there ? row : 0);
-        if constexpr (PASS == 1 || PASS == 2)
+        if constexpr (MAKES_C)
+            statistics_of_backward(args, t, room);
+        else if constexpr (GIVEN)
+            apply_given(args, t);
+        else if constexpr (PASS == 1 || PASS == 2)
             backward_row(args, t, room);
         else
             forward_row(args, t, room);
@@ -250,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             double xhat = 0;
             if (DWEIGHT_TYPE != NONE || ACTIVE) {
                 xhat = distance(args, p, read<MEAN_TYPE>(args, p, MEAN));
-                if (LAYER && !FROM_Y)
+                if (LAYER && PASS == 1 && !GIVEN)
                     xhat -= read<F64>(args, p, DELTA);
                 if (!FROM_Y)
                     xhat *= read<RSTD_TYPE>(args, p, RSTD);

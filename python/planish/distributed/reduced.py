@@ -1,0 +1,170 @@
+"""An all-reduce, the sum with a residual and a norm, with the rows of the last two on one rank each: the
+identity of sequence parallel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from planish.distributed.agreement import agree, group_of
+from planish.functions import fused, stages
+from planish.operators import parts
+from planish.operators.arguments import check_optional, check_tensor, eps_of, whole_of
+from torch import Tensor
+
+__all__ = ["all_reduce_add_rms_norm"]
+
+#: Newer torch has another name for it, and warns of this one.
+_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def _traced() -> bool:
+    return torch.compiler.is_compiling() or bool(torch._C._len_torch_dispatch_stack())
+
+
+def _own_rows(size: int, ranks: int, rank: int) -> tuple[int, int]:
+    """The first and the last but one of a rank's rows, as torch.chunk cuts them."""
+    each = -(-size // ranks) if size else 0
+    return min(rank * each, size), min((rank + 1) * each, size)
+
+
+def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over the ranks of this rank's rows of axis 0."""
+    ranks, size = group.size(), x.shape[0]
+    first, last = _own_rows(size, ranks, dist.get_rank(group))
+    if ranks == 1:
+        return x.clone()
+    each = -(-size // ranks)
+    room = x.contiguous()
+    if each * ranks != size:  # the collective wants as many of every rank
+        room = torch.cat([room, room.new_zeros((each * ranks - size, *x.shape[1:]))])
+    if _traced():
+        functional = torch.ops._c10d_functional
+        made = functional.reduce_scatter_tensor(room, "sum", ranks, group.group_name)
+        made = functional.wait_tensor(made)
+    else:
+        made = x.new_empty((each, *x.shape[1:]))
+        _scatter(made, room, group=group)
+    return made[: last - first]  # type: ignore[no-any-return]
+
+
+def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
+    """All rows of axis 0, of which there are `size`, from each rank's own."""
+    ranks = group.size()
+    each = -(-size // ranks) if size else 0
+    if own.shape[0] != each:
+        own = torch.cat([own, own.new_zeros((each - own.shape[0], *own.shape[1:]))])
+    return parts.gather(own.contiguous(), group).flatten(0, 1)[:size]
+
+
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # type: ignore[override]
+        ctx.group, ctx.size = group, x.shape[0]
+        return _reduce_scatter(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _all_gather(d, ctx.size, ctx.group), None
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, own: Tensor, size: int, group: dist.ProcessGroup
+    ) -> Tensor:
+        ctx.group = group
+        return _all_gather(own, size, group)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _reduce_scatter(d, ctx.group), None, None
+
+
+class _Shared(torch.autograd.Function):
+    """A parameter that every rank has: its gradient is the sum of theirs, in the order of the ranks."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, parameter: Tensor, group: dist.ProcessGroup
+    ) -> Tensor:
+        ctx.group = group
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        wide = d if d.dtype == torch.float64 else d.float()
+        return parts.gather(wide.contiguous(), ctx.group).sum(0).to(d.dtype), None
+
+
+def all_reduce_add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = 1e-5,
+    *,
+    group: Any = None,
+    dim: int = 0,
+    weight_offset: float = 0.0,
+    cast: str = "once",
+) -> tuple[Tensor, Tensor]:
+    """The sum of x over the ranks of ``group``, added to a residual, and the root-mean-square norm of
+    that over the last axis: ``(y, sum)``, as ``planish.add_rms_norm`` has it of an all-reduced x.
+
+    x is each rank's summand and has all rows; ``residual`` has this rank's own rows of axis ``dim``, as
+    ``torch.chunk`` deals them out, and so has the sum that is returned, the next call's residual. y
+    has all rows again. A reduce-scatter by rows, the sum and the norm on the rows a rank owns, and an
+    all-gather of the normalised rows: the bytes of the all-reduce, and each row is summed and
+    normalised once in place of once on every rank.
+
+    In the backward the gradient of y is each rank's share, as column-parallel layers give it; that of
+    ``weight``, which every rank has, is summed over the ranks and has the same bits on all of them.
+
+    Everything else, dtypes and errors among it, as ``planish.add_rms_norm`` and
+    :func:`planish.distributed.layer_norm`.
+
+    Example:
+
+    >>> x, own = torch.randn(8, 64), torch.randn(4, 64)  # on each of two ranks
+    >>> y, own = planish.distributed.all_reduce_add_rms_norm(x, own)  # doctest: +SKIP
+    """
+    function = "all_reduce_add_rms_norm"
+    check_tensor(function, "x", x)
+    check_tensor(function, "residual", residual)
+    check_optional(function, weight=weight)
+    group = group_of(function, group)
+    dim = whole_of(function, "dim", dim)
+    if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
+        raise IndexError(
+            f"{function}: dim is {dim}; wanted one of the axes of x before its last, of "
+            f"{x.dim()} axes"
+        )
+    dim %= x.dim()
+    first, last = _own_rows(x.shape[dim], group.size(), dist.get_rank(group))
+    wanted = [*x.shape[:dim], last - first, *x.shape[dim + 1 :]]
+    if list(residual.shape) != wanted:
+        raise RuntimeError(
+            f"{function}: Expected residual to have this rank's own rows, of shape {wanted}, but got "
+            f"residual of shape {list(residual.shape)}"
+        )
+    eps = eps_of(function, eps, True, residual.dtype)
+    stages.check_x(function, x)
+    agree(
+        function,
+        group,
+        {"x": (x, ()), "residual": (residual, (dim,)), "weight": (weight, ())},
+        eps=eps,
+        dim=dim,
+        weight_offset=weight_offset,
+        cast=cast,
+    )
+    if weight is not None:
+        weight = _Shared.apply(weight, group)  # type: ignore[no-untyped-call]
+    own = _ReduceScatter.apply(x.movedim(dim, 0), group)  # type: ignore[no-untyped-call]
+    own, total = fused.add_rms_norm(
+        own.movedim(0, dim), residual, weight, eps, weight_offset=weight_offset, cast=cast
+    )
+    rows = own.movedim(dim, 0)
+    y = _AllGather.apply(rows, x.shape[dim], group)  # type: ignore[no-untyped-call]
+    return y.movedim(0, dim), total

@@ -1,0 +1,233 @@
+"""Norms of which each process of a group has a part of every row: statistics of the part, one
+exchange of a few bytes a row, and the norm by what all parts together have; backward the same way
+(planish::norm_part_statistics and those behind it, src/torch/norm_parts.c).
+
+What is exchanged is gathered and put together in the order of the ranks, so that all of them have the
+same bits, and the same again for each run. Arguments were checked by who calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from planish.operators import call
+from torch import Tensor
+
+__all__ = ["Norm", "gather", "norms"]
+
+
+class Norm(NamedTuple):
+    """One of the norms that share an exchange, but for its tensors."""
+
+    axes: int  # packed: reduce and affine
+    options: int
+    eps: float
+    #: The axis of x along which it is seen in `pieces`, each with statistics of its own.
+    cut: int = -1
+    pieces: int = 1
+
+    @property
+    def rms(self) -> bool:
+        return bool(self.options & call.RMS)
+
+
+# ---- The exchange --------------------------------------------------------------------------------
+
+#: Newer torch has another name for it, and warns of this one.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def gather(message: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The messages of all ranks, in their order: (ranks, *message's shape)."""
+    size = group.size()
+    if size == 1:
+        return message[None]
+    shape = (size, *message.shape)
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        # Functional collectives are what compilers and modes trace.
+        functional = torch.ops._c10d_functional
+        flat = functional.all_gather_into_tensor(message.reshape(-1), size, group.group_name)
+        return functional.wait_tensor(flat).view(shape)  # type: ignore[no-any-return]
+    made = message.new_empty(shape)
+    _all_gather(made.view(-1), message.reshape(-1), group=group)
+    return made
+
+
+def _pieces(tensor: Tensor, axis: int, count: int) -> list[Tensor]:
+    return [tensor] if count == 1 else list(tensor.chunk(count, axis))
+
+
+def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tensor | None]:
+    """Its pieces, where it varies along the axis that is cut; itself for each else."""
+    affine = call.axes_of(norm.axes, 1)
+    cut = norm.cut % ndim
+    if parameter is None or norm.pieces == 1 or cut not in affine:
+        return [parameter] * norm.pieces
+    return list(_pieces(parameter, affine.index(cut), norm.pieces))
+
+
+def _count(norm: Norm, x: Tensor) -> int:
+    """Elements of a piece of a row."""
+    count = 1
+    for axis in call.axes_of(norm.axes, 0):
+        count *= x.shape[axis]
+    return count // norm.pieces
+
+
+def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
+    """What a part sends: for each piece its elements, the mean, the sum of squares beside it."""
+    count = _count(norm, x)
+    sent = []
+    for piece in _pieces(x, norm.cut, norm.pieces):
+        mean, m2 = torch.ops.planish.norm_part_statistics(piece, norm.axes, norm.options)
+        sent.append(m2.new_full((1,), count))
+        if mean is not None:  # that of nothing is NaN
+            sent.append(mean.flatten() if count else torch.zeros_like(mean).flatten())
+        sent.append(m2.flatten())
+    return sent
+
+
+def _merge(norm: Norm, x: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """(mean, rstd, shares) of whole rows from the messages of all parts, (parts, length); the share of
+    each part in a row's elements."""
+    reduce = call.axes_of(norm.axes, 0)
+    shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
+    sent = sent.reshape(sent.shape[0] * norm.pieces, sent.shape[1] // norm.pieces)
+    counts, rows = sent[:, :1], (sent.shape[1] - 1) // (1 if norm.rms else 2)
+    total = counts.sum()
+    shares = counts / total
+    mean, m2 = None, sent[:, -rows:] if rows else sent[:, 1:]
+    if not norm.rms:
+        means = sent[:, 1 : 1 + rows]
+        whole = (shares * means).sum(0)
+        m2 = m2 + counts * (means - whole).square()
+        mean = whole.view(shape)
+    rstd = (m2.sum(0) / total + norm.eps).rsqrt().view(shape)
+    return mean, rstd, shares
+
+
+def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor]:
+    """What every rank sent, for each norm: (ranks, length)."""
+    lengths = [sum(part.numel() for part in parts) for parts in sent]
+    message = torch.cat([part for parts in sent for part in parts])
+    return list(gather(message, group).split(lengths, 1))
+
+
+# ---- Forward and backward ------------------------------------------------------------------------
+
+
+def _apply(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, by: Any) -> Tensor:
+    mean, rstd, _ = by
+    return torch.ops.planish.norm_apply(  # type: ignore[no-any-return]
+        x, rstd, mean, weight, bias, norm.axes, norm.options
+    )
+
+
+def _backward_statistics(
+    norm: Norm, dy: Tensor, saved: tuple[Any, ...], wanted: int
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """(what a part sends backward, [dweight, dbias])."""
+    x, weight, mean, rstd = saved
+    sent: list[Tensor] = []
+    gradients: list[list[Tensor]] = [[], []]
+    options = norm.options & ~(0xFF << 24) | wanted << 16
+    of_weight = _of_parameter(norm, weight, x.dim())
+    dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
+    for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
+        c1, c2, *made = torch.ops.planish.norm_backward_statistics(
+            dy_piece, x_piece, rstd, mean, w, norm.axes, options
+        )
+        sent += [c.flatten() for c in (c1, c2) if c is not None]
+        for gradient, one in zip(gradients, made, strict=True):
+            if one is not None:
+                gradient.append(one)
+    return sent, [_joined(norm, gradient, x.dim()) for gradient in gradients]
+
+
+def _joined(norm: Norm, pieces: list[Tensor], ndim: int) -> Tensor | None:
+    """A parameter's gradient from those of the pieces."""
+    if len(pieces) < 2:
+        return pieces[0] if pieces else None
+    affine = call.axes_of(norm.axes, 1)
+    cut = norm.cut % ndim
+    if cut in affine:
+        return torch.cat(pieces, affine.index(cut))
+    return torch.stack(pieces).sum(0)
+
+
+def _gradient(
+    norm: Norm, dy: Tensor, saved: tuple[Any, ...], shares: Tensor, sent: Tensor
+) -> Tensor:
+    """dx from c1 and c2 of all parts; `shares`: of each of the whole row."""
+    x, weight, mean, rstd = saved
+    c = (shares * sent.reshape(sent.shape[0] * norm.pieces, -1)).sum(0)
+    c1, c2 = (None, c.view(rstd.shape)) if norm.rms else c.view(2, *rstd.shape).unbind()
+    made = []
+    of_weight = _of_parameter(norm, weight, x.dim())
+    dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
+    for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
+        made.append(
+            torch.ops.planish.norm_backward_apply(
+                dy_piece, x_piece, rstd, c2, mean, c1, w, norm.axes,
+                norm.options & ~(0xFF << 24),
+            )
+        )  # fmt: skip
+    return made[0] if len(made) == 1 else torch.cat(made, norm.cut)
+
+
+class _Norms(torch.autograd.Function):
+    """x, weight and bias of each norm behind what is no tensor."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, of: tuple[Norm, ...], group: dist.ProcessGroup, *tensors: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        xs: Any = tensors[::3]
+        weights, biases = tensors[1::3], tensors[2::3]
+        sent = [_statistics(norm, x) for norm, x in zip(of, xs, strict=True)]
+        known = [
+            _merge(norm, x, message)
+            for norm, x, message in zip(of, xs, _gathered(sent, group), strict=True)
+        ]
+        ctx.of, ctx.group = of, group
+        ctx.biases = [None if b is None else (b.shape, b.dtype) for b in biases]
+        saved: list[Tensor | None] = []
+        for x, weight, by in zip(xs, weights, known, strict=True):
+            saved += [x, weight, *by]
+        ctx.save_for_backward(*saved)
+        return tuple(
+            _apply(norm, x, weight, bias, by)
+            for norm, x, weight, bias, by in zip(of, xs, weights, biases, known, strict=True)
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *dys: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        of, group, saved = ctx.of, ctx.group, ctx.saved_tensors
+        needs = ctx.needs_input_grad[2:]
+        each = [(*saved[5 * i : 5 * i + 4],) for i in range(len(of))]
+        results: list[Tensor | None] = []
+        sent = []
+        for i, (norm, dy) in enumerate(zip(of, dys, strict=True)):
+            wanted = needs[3 * i + 1] << 2 | needs[3 * i + 2] << 3
+            message, (dweight, dbias) = _backward_statistics(norm, dy, each[i], wanted)
+            sent.append(message)
+            like = ctx.biases[i]
+            if dbias is not None and like is not None:
+                dbias = dbias.to(like[1]).view(like[0])
+            if dweight is not None:
+                dweight = dweight.view(each[i][1].shape)
+            results += [None, dweight, dbias]
+        if any(needs[::3]):
+            for i, message in enumerate(_gathered(sent, group)):
+                results[3 * i] = _gradient(of[i], dys[i], each[i], saved[5 * i + 4], message)
+        return None, None, *results
+
+
+def norms(
+    of: tuple[Norm, ...], group: dist.ProcessGroup, *tensors: Tensor | None
+) -> tuple[Tensor, ...]:
+    """The norms of x, weight and bias of each, by one exchange each way."""
+    return _Norms.apply(of, group, *tensors)  # type: ignore[no-any-return, no-untyped-call]
