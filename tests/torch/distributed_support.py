@@ -1,9 +1,10 @@
-"""Functions on several processes of this machine, which are ranks of a gloo group. Every run has a
-time limit: processes that hang are ended, and the test fails."""
+"""Functions on several processes of this machine, which are ranks of a gloo group. Processes are kept
+from test to test. Every run has a time limit: where a rank hangs or fails all of them are ended, and
+the test fails with what each said."""
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import datetime
 import io
 import multiprocessing
@@ -12,7 +13,7 @@ import pathlib
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,83 +21,102 @@ import torch.distributed as dist
 
 import torch
 
-__all__ = ["cut", "ranks_of", "run", "same_on_all_ranks"]
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed.tensor", "h_emul", "planish"])
+__all__ = ["cut", "run", "same_on_all_ranks"]
 
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("this torch has no gloo", allow_module_level=True)
 
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed.tensor", "planish"])
 
-def _rank(
-    function: Callable[..., Any], rank: int, ranks: int, store: str, limit: float, pipe: Any, args: Any
-) -> None:
+#: How long a collective may wait, in seconds.
+_PATIENCE = 60
+
+
+def _serve(rank: int, ranks: int, store: str, pipe: Any) -> None:
+    """Runs what comes through the pipe until it is closed."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=ranks,
-            timeout=datetime.timedelta(seconds=limit),
-        )
-        room = io.BytesIO()  # tensors by themselves: their memory ends with the process
-        torch.save(function(*args), room)
-        pipe.send(("result", room.getvalue()))
-        dist.destroy_process_group()
-    except BaseException:  # of a rank's own process, which ends here
-        pipe.send(("error", traceback.format_exc()))
-    pipe.close()
+    patience = datetime.timedelta(seconds=_PATIENCE)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=patience
+    )
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            torch.manual_seed(0)
+            room = io.BytesIO()  # tensors by themselves, not by shared memory
+            torch.save(function(*args), room)
+            pipe.send(("result", room.getvalue()))
+        except BaseException:
+            pipe.send(("error", traceback.format_exc()))
 
 
-def run(ranks: int, function: Callable[..., Any], *args: Any, limit: float = 120) -> list[Any]:
-    """What ``function(*args)`` returns on each of so many ranks. Its results are pickled."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = str(pathlib.Path(folder) / "store")
-        pipes, processes = [], []
+class _Pool:
+    """The processes of a group."""
+
+    def __init__(self, ranks: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        store = str(pathlib.Path(self.folder.name) / "store")
+        self.pipes, self.processes = [], []
         for rank in range(ranks):
             ours, theirs = _context.Pipe()
             process = _context.Process(
-                target=_rank, args=(function, rank, ranks, store, limit, theirs, args), daemon=True
+                target=_serve, args=(rank, ranks, store, theirs), daemon=True
             )
             process.start()
             theirs.close()
-            pipes.append(ours)
-            processes.append(process)
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def end(self) -> None:
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.folder.cleanup()
+
+
+_pools: dict[int, _Pool] = {}
+
+
+@atexit.register
+def _end_all() -> None:
+    while _pools:
+        _pools.popitem()[1].end()
+
+
+def run(ranks: int, function: Callable[..., Any], *args: Any, limit: float = 120) -> list[Any]:
+    """What ``function(*args)`` returns on each of so many ranks. It is of a module's own names, and
+    arguments and results are pickled."""
+    if ranks not in _pools:
+        _pools[ranks] = _Pool(ranks)
+    pool, results, errors = _pools[ranks], [], []
+    end = time.monotonic() + limit
+    for pipe in pool.pipes:
+        pipe.send((function, args))
+    for rank, pipe in enumerate(pool.pipes):
         try:
-            return _results(pipes, time.monotonic() + limit)
-        finally:
-            for process in processes:
-                process.join(5)
-                if process.is_alive():
-                    process.kill()
-
-
-def _results(pipes: list[Any], end: float) -> list[Any]:
-    results: list[Any] = []
-    errors = []
-    for rank, pipe in enumerate(pipes):
-        if not pipe.poll(max(0.0, end - time.monotonic())):
-            errors.append(f"rank {rank} did nothing within the time limit")
-            continue
-        with contextlib.suppress(EOFError):
+            if not pipe.poll(max(0.0, end - time.monotonic())):
+                errors.append(f"rank {rank} did nothing within the time limit")
+                continue
             kind, value = pipe.recv()
-            if kind == "result":
-                results.append(torch.load(io.BytesIO(value), weights_only=False))
-            else:
-                errors.append(f"rank {rank}:\n{value}")
-                end = min(end, time.monotonic() + 10)  # the others wait for it in vain
+        except (EOFError, ConnectionError):
+            errors.append(f"rank {rank} ended without a word")
             continue
-        errors.append(f"rank {rank} ended without a word")
+        if kind == "result":
+            results.append(torch.load(io.BytesIO(value), weights_only=False))
+        else:
+            errors.append(f"rank {rank}:\n{value}")
+            end = min(end, time.monotonic() + 5)  # the others wait for it in vain
     if errors:
+        _pools.pop(ranks).end()
         pytest.fail("\n".join(errors), pytrace=False)
     return results
-
-
-def ranks_of(*counts: int) -> Iterator[int]:
-    yield from counts
 
 
 def cut(tensor: torch.Tensor, sizes: list[int], axis: int) -> torch.Tensor:

@@ -1,0 +1,178 @@
+"""planish.distributed: what is refused, ranks that disagree, torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from distributed_support import run
+
+import planish
+import torch
+from torch import Tensor, nn
+
+
+def _error_of(call: Any) -> tuple[str, str]:
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+# ---- What is refused -----------------------------------------------------------------------------
+
+
+def _refused() -> dict[str, tuple[str, str]]:
+    x, weight = torch.randn(4, 8), torch.ones(8)
+    pd = planish.distributed
+    mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+    other = dist.new_group([0])
+    calls: dict[str, Any] = {
+        "no tensor": lambda: pd.layer_norm([1.0]),
+        "weight": lambda: pd.layer_norm(x, torch.ones(7)),
+        "dtype": lambda: pd.rms_norm(x.int()),
+        "dims": lambda: pd.rms_norm(x, dims=5),
+        "group": lambda: pd.rms_norm(x, group="tp"),
+        "mesh": lambda: pd.rms_norm(x, group=mesh),
+        "shards": lambda: pd.rms_norm(x, reproducible_shards=3),
+        "pieces": lambda: pd.rms_norm(x, reproducible_shards=6),
+        "groups": lambda: pd.group_norm(torch.randn(2, 6, 4), 4),
+        "kind": lambda: pd.qk_norm(x, x, None, None, 1e-6, kind="l2"),
+        "own rows": lambda: pd.all_reduce_add_rms_norm(x, x, weight),
+        "last axis": lambda: pd.all_reduce_add_rms_norm(x, x[:2], weight, dim=1),
+    }
+    found = {name: _error_of(call) for name, call in calls.items()}
+    if dist.get_rank() == 1:
+        found["not in the group"] = _error_of(lambda: pd.rms_norm(x, group=other))
+    return found
+
+
+WANTED = {
+    "no tensor": ("TypeError", "layer_norm: Expected x to be a tensor"),
+    "weight": ("RuntimeError", "layer_norm: Expected weight to have the sizes [8]"),
+    "dtype": ("NotImplementedError", "rms_norm: not implemented for x of torch.int32"),
+    "dims": ("IndexError", "rms_norm, dims: Dimension out of range"),
+    "group": ("TypeError", "Expected group to be a torch.distributed.ProcessGroup"),
+    "mesh": ("ValueError", "group is a mesh of 2 axes"),
+    "shards": ("ValueError", "reproducible_shards is 3; wanted a multiple of the group's 2 ranks"),
+    "pieces": ("ValueError", "do not divide this rank's size of 8"),
+    "groups": ("RuntimeError", "divisible by num_groups"),
+    "kind": ("ValueError", "kind is 'l2'"),
+    "own rows": ("RuntimeError", "Expected residual to have this rank's own rows, of shape [2, 8]"),
+    "last axis": ("IndexError", "dim is 1"),
+    "not in the group": ("ValueError", "this rank is not in the group"),
+}
+
+
+def test_bad_arguments_raise_on_the_rank_that_makes_them() -> None:
+    found = run(2, _refused)[1]
+    assert found.keys() == WANTED.keys()
+    for name, (kind, words) in WANTED.items():
+        assert found[name][0] == kind, (name, found[name])
+        assert words in found[name][1], (name, found[name])
+
+
+def test_without_a_process_group() -> None:
+    with pytest.raises(RuntimeError, match="Default process group has not been initialized"):
+        planish.distributed.rms_norm(torch.randn(2, 4))
+
+
+# ---- Ranks that disagree -------------------------------------------------------------------------
+
+
+def _disagreeing(what: str) -> tuple[str, str]:
+    rank = dist.get_rank()
+    x, eps, wants = torch.randn(4, 8), 1e-5, False
+    if rank == 1:
+        if what == "rows":
+            x = torch.randn(5, 8)
+        if what == "dtype":
+            x = x.bfloat16()
+        if what == "eps":
+            eps = 1e-6
+        if what == "gradient":
+            wants = True
+    x.requires_grad_(wants)
+    weight = torch.ones(8) if what == "weight" and rank == 0 else None
+    with planish.distributed.checked():
+        found = _error_of(lambda: planish.distributed.rms_norm(x, weight, eps))
+    y = planish.distributed.rms_norm(torch.randn(4, 8 + rank))  # the group is as it was
+    assert y.shape == (4, 8 + rank)
+    return found
+
+
+@pytest.mark.parametrize("what", ["rows", "dtype", "eps", "gradient", "weight"])
+def test_ranks_that_disagree_raise_the_same_sentence_on_every_rank(what: str) -> None:
+    first, second = run(2, _disagreeing, what)
+    assert first == second
+    assert first[0] == "RuntimeError"
+    assert "the ranks of the group disagree" in first[1]
+    assert "rank 0: rms_norm; x: (4, *)" in first[1]
+
+
+def _agreeing() -> int:
+    with planish.distributed.checked():
+        planish.distributed.rms_norm(torch.randn(4, 3 + dist.get_rank()))
+        planish.distributed.group_norm(torch.randn(2, 6, 4 - dist.get_rank()), 3)
+    return 1
+
+
+def test_ranks_that_agree_go_on() -> None:
+    assert run(2, _agreeing) == [1, 1]
+
+
+# ---- torch.compile -------------------------------------------------------------------------------
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8))
+        self.bias = nn.Parameter(torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = planish.distributed.layer_norm(x.relu(), self.weight, self.bias)
+        y, total = planish.distributed.add_rms_norm(y, x, self.weight, 1e-6)
+        return y.sin() + total
+
+
+def _compiled(backend: str) -> bool:
+    block, x = _Block(), torch.randn(4, 8, requires_grad=True)
+    results = []
+    for call in (block, torch.compile(block, backend=backend, fullgraph=True)):
+        y = call(x)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *block.parameters()])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    return True
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_graph_has_no_break_and_the_same_results(backend: str) -> None:
+    assert all(run(2, _compiled, backend, limit=300))
+
+
+def _fakes() -> bool:
+    check: Any = torch.library.opcheck
+    ops = torch.ops.planish
+    from planish.operators import call
+
+    x, dy, weight = torch.randn(4, 6), torch.randn(4, 6), torch.rand(6)
+    rstd, mean = torch.rand(4, 1).double(), torch.rand(4, 1).double()
+    axes = call.pack_axes([1], [1])
+    tests = ("test_schema", "test_faketensor")
+    for rms in (False, True):
+        options = call.pack_options(rms=rms, wanted=12)
+        m = None if rms else mean
+        check(ops.norm_part_statistics, (x, axes, options), test_utils=tests)
+        check(ops.norm_apply, (x, rstd, m, weight, None, axes, options), test_utils=tests)
+        check(ops.norm_backward_statistics, (dy, x, rstd, m, weight, axes, options), test_utils=tests)
+        rest = (dy, x, rstd, rstd, m, m, weight, axes, options)
+        check(ops.norm_backward_apply, rest, test_utils=tests)
+    return True
+
+
+def test_fake_results_are_those_of_the_kernels() -> None:
+    assert _fakes()
