@@ -67,9 +67,10 @@ class ShardedNorm(ParallelStyle):  # type: ignore[misc]
         shape = stride = None
         if weight is not None:  # parts need not be even
             shape = (*x.shape[:-1], weight.shape[0])
-            stride = [1]
+            stride: Any = [1]
             for size in reversed(shape[1:]):
                 stride.insert(0, stride[0] * size)
+            stride = tuple(stride)
         placed = [Shard(x.dim() - 1)]
         return DTensor.from_local(x, mesh, placed, run_check=False, shape=shape, stride=stride), *rest
 

@@ -46,7 +46,9 @@ def _local(x: Any, parameter: Any, affine: list[int]) -> Tensor | None:
         else:
             placements.append(tensor.Replicate())
             gradients.append(tensor.Replicate() if axis is None else tensor.Partial())
-    placed = parameter.redistribute(x.device_mesh, placements)
+    placed = parameter
+    if list(parameter.placements) != placements:  # else its gradient would be summed up at once
+        placed = parameter.redistribute(x.device_mesh, placements)
     return placed.to_local(grad_placements=gradients)  # type: ignore[no-any-return]
 
 
