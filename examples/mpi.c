@@ -1,8 +1,8 @@
 /*
- * LayerNorm of rows that are split over the processes of MPI, forward and backward: statistics of each
- * part, an all-gather of a few numbers a row, and the rest of the pass by the whole row's. Each process
- * has columns of its own, one of them none. What is gathered is merged in the order of the ranks, so
- * that all processes compute with the same bits.
+ * LayerNorm of rows that are split over the processes of MPI, forward and backward: statistics of
+ * each part, an all-gather of a few numbers a row, and the rest of the pass by the whole row's.
+ * Each process has columns of its own, one of them none. What is gathered is merged in the order of
+ * the ranks, so that all processes compute with the same bits.
  *
  *     mpicc mpi.c $(pkg-config --cflags --libs planish) -lm && mpirun -n 3 ./a.out
  */
@@ -17,7 +17,8 @@ enum { ROWS = 16, COLS = 101, MOST_RANKS = 64 };
 static const DLDevice cpu = {kDLCPU, 0};
 static const double eps = 1e-5;
 static float x[ROWS][COLS], dy[ROWS][COLS], weight[COLS], bias[COLS]; /* the same on every rank */
-static float y[ROWS][COLS], dx[ROWS][COLS], dweight[COLS], dbias[COLS]; /* its own columns of these */
+static float y[ROWS][COLS], dx[ROWS][COLS], dweight[COLS],
+    dbias[COLS]; /* its own columns of these */
 
 /* Two numbers for each row. */
 typedef struct pairs {
@@ -70,8 +71,8 @@ static int begin_of(int rank, int ranks) {
     return rank < 2 ? rank * (COLS / (ranks - 1)) : (rank - 1) * COLS / (ranks - 1);
 }
 
-/* What all parts together have of what each has: the mean of `first` over all columns and, where these
- * are means, the sum of squares of x beside it; else the mean of `second`. */
+/* What all parts together have of what each has: the mean of `first` over all columns and, where
+ * these are means, the sum of squares of x beside it; else the mean of `second`. */
 static pairs merged(const pairs *own, int ranks, int are_statistics) {
     static pairs all[MOST_RANKS];
     pairs whole = {{0}, {0}};

@@ -367,11 +367,10 @@ typedef enum planish_pass {
     PLANISH_APPLY = 4,
     /* dy, x, mean, rstd, weight? -> c1, c2, dweight?, dbias?     (RMS: neither mean nor c1)
      * The first half of a backward whose reduced axis is split over processes: c1 and c2 of the
-     * part, by the mean and rstd of the whole, which are used as they are given. Parts a and b merge
-     * as
-     *     c1 = (n_a c1_a + n_b c1_b) / (n_a + n_b)
-     * and c2 likewise; a part without elements has 0. PLANISH_BACKWARD with c1 and c2 then gives dx.
-     * Keep all four in f64. dweight and dbias are those of the part. Not with an activation. */
+     * part, by the mean and rstd of the whole, which are used as they are given. Parts a and b
+     * merge as c1 = (n_a c1_a + n_b c1_b) / (n_a + n_b) and c2 likewise; a part without elements
+     * has 0. PLANISH_BACKWARD with c1 and c2 then gives dx. Keep all four in f64. dweight and dbias
+     * are those of the part. Not with an activation. */
     PLANISH_BACKWARD_STATISTICS = 5
 } planish_pass;
 

@@ -114,8 +114,8 @@ static inline bool problem_is_given(const problem *p) {
     return (p->pass != PLANISH_FORWARD && has(p, ROLE_RUNNING_MEAN)) || has(p, ROLE_C2);
 }
 
-/* Whether it is a half of a backward of rows that are split, with nothing around the norm: c1 and c2
- * are made of a part, or dx is made by those of the whole. */
+/* Whether it is a half of a backward of rows that are split, with nothing around the norm: c1 and
+ * c2 are made of a part, or dx is made by those of the whole. */
 static inline bool problem_is_half(const problem *p) {
     const role_set others = STAGE_ROLES & ~(ROLE_BIT(ROLE_C1) | ROLE_BIT(ROLE_C2));
     return has(p, ROLE_C2) && !(p->present & others) && !p->stages.rounding &&

@@ -40,8 +40,8 @@ static const role_types types[ROLE_COUNT] = {EACH_ROLE(TYPES, )};
 
 static const struct {
     role_set needed, optional, activated, written;
-} passes[] = {SETS(PLANISH_FORWARD), SETS(PLANISH_BACKWARD), SETS(PLANISH_BACKWARD_FROM_Y),
-              SETS(PLANISH_STATISTICS), SETS(PLANISH_APPLY), SETS(PLANISH_BACKWARD_STATISTICS)};
+} passes[] = {SETS(PLANISH_FORWARD),    SETS(PLANISH_BACKWARD), SETS(PLANISH_BACKWARD_FROM_Y),
+              SETS(PLANISH_STATISTICS), SETS(PLANISH_APPLY),    SETS(PLANISH_BACKWARD_STATISTICS)};
 
 #define OF_RMS(arg, role, field, axes, kinds, ...)                                                 \
     | (role_set)((kinds##_NORMS & RMS_NORMS) != 0) << ROLE_##role

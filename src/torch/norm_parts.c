@@ -1,8 +1,9 @@
 /*
  * planish's operators for norms of which a tensor has a part of each row: what the parts exchange
  * stands between two of them (planish.h, PLANISH_STATISTICS to PLANISH_BACKWARD_STATISTICS).
- * python/planish/operators/parts.py exchanges it, and is the only caller. Axes and options are those
- * of options.h; of these OPTION_RMS, OPTION_DENSE, the weight's offset, dtypes and what is wanted.
+ * python/planish/operators/parts.py exchanges it, and is the only caller. Axes and options are
+ * those of options.h; of these OPTION_RMS, OPTION_DENSE, the weight's offset, dtypes and what is
+ * wanted.
  *
  *     norm_part_statistics(x, int axes, int options) -> (mean, m2)
  *     norm_apply(x, rstd, mean?, weight?, bias?, int axes, int options) -> y
@@ -79,7 +80,7 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_BACKWARD_APPLY, BOXED);
-    static const role inputs[7] = {ROLE_DY,   ROLE_X,      ROLE_RSTD,  ROLE_C2,
+    static const role inputs[7] = {ROLE_DY,   ROLE_X,  ROLE_RSTD,  ROLE_C2,
                                    ROLE_MEAN, ROLE_C1, ROLE_WEIGHT};
     static const role outputs[1] = {ROLE_DX};
     layout rooms[ROLE_COUNT];

@@ -159,7 +159,7 @@ static layout part_layout(const norm_case *c, part p) {
 static void make_part(bundle *b, part p) {
     const norm_case *c = &b->test;
     uint64_t axes = p == WEIGHT || p == BIAS || p == DWEIGHT || p == DBIAS ? c->affine_axes
-                    : p == MEAN || p == RSTD || p == M2 || p >= C1     ? ~c->reduce_axes
+                    : p == MEAN || p == RSTD || p == M2 || p >= C1         ? ~c->reduce_axes
                                                                            : ~(uint64_t)0;
     int64_t shape[PLANISH_MAX_NDIM];
     int ndim = 0;

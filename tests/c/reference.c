@@ -353,7 +353,7 @@ void reference_free(reference *r) {
     real *all[] = {r->y,        r->mean,       r->rstd,          r->m2,
                    r->dx,       r->dweight,    r->dbias,         r->y_scale,
                    r->dx_scale, r->mean_scale, r->dweight_scale, r->dbias_scale,
-                   r->c1,   r->c2,     r->c1_scale,      r->c2_scale};
+                   r->c1,       r->c2,         r->c1_scale,      r->c2_scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     *r = (reference){0};

@@ -1,10 +1,10 @@
 /*
- * A backward that is cut in two, PLANISH_BACKWARD_STATISTICS and PLANISH_BACKWARD with c1 and c2: each
- * half against the reference, over every dtype, layout and kind of rows; and rows that are cut into
- * parts, whose c1 and c2 are merged between the halves, against the backward of the whole.
+ * A backward that is cut in two, PLANISH_BACKWARD_STATISTICS and PLANISH_BACKWARD with c1 and c2:
+ * each half against the reference, over every dtype, layout and kind of rows; and rows that are cut
+ * into parts, whose c1 and c2 are merged between the halves, against the backward of the whole.
  */
-#include <string.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cases.h"
 #include "check.h"

@@ -1,6 +1,6 @@
-"""Functions on several processes of this machine, which are ranks of a gloo group. Processes are kept
-from test to test. Every run has a time limit: where a rank hangs or fails all of them are ended, and
-the test fails with what each said."""
+"""Functions on several processes of this machine, which are ranks of a gloo group. Processes are
+kept from test to test. Every run has a time limit: where a rank hangs or fails all of them are
+ended, and the test fails with what each said."""
 
 from __future__ import annotations
 

@@ -168,7 +168,9 @@ def _fakes() -> bool:
         m = None if rms else mean
         check(ops.norm_part_statistics, (x, axes, options), test_utils=tests)
         check(ops.norm_apply, (x, rstd, m, weight, None, axes, options), test_utils=tests)
-        check(ops.norm_backward_statistics, (dy, x, rstd, m, weight, axes, options), test_utils=tests)
+        check(
+            ops.norm_backward_statistics, (dy, x, rstd, m, weight, axes, options), test_utils=tests
+        )
         rest = (dy, x, rstd, rstd, m, m, weight, axes, options)
         check(ops.norm_backward_apply, rest, test_utils=tests)
     return True

@@ -1,5 +1,5 @@
-"""planish.distributed: norms of which each rank has a part of every row, against the norm of the whole
-row, forward and backward, on 2 and 4 processes."""
+"""planish.distributed: norms of which each rank has a part of every row, against the norm of the
+whole row, forward and backward, on 2 and 4 processes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_reproducible_shards_are_the_same_bits_on_1_2_and_4_ranks(
 
 def test_weight_offset() -> None:
     results = run(2, _norm_on_ranks, "rms_norm", EVEN, torch.float32, {"weight_offset": 1.0})
-    for got, wanted in zip(_joined(results), _whole("rms_norm", 96, torch.float32, 1.0), strict=True):
+    for got, wanted in zip(
+        _joined(results), _whole("rms_norm", 96, torch.float32, 1.0), strict=True
+    ):
         assert _ulps(torch.float32, got, wanted) <= 4
 
 
@@ -204,7 +206,10 @@ def _qk_on_ranks(heads: list[int], kind: str) -> list[Tensor]:
     weights = [torch.rand(sum(heads), 16, generator=make) for _ in range(2)]
     tensors = [cut(t, heads, t.dim() - 2).requires_grad_() for t in (q, k, *weights)]
     both = planish.distributed.qk_norm(*tensors, 1e-6, kind=kind, dims=(-2, -1))
-    return [*(t.detach() for t in both), *torch.autograd.grad(both[0].sum() + (both[1] * 2).sum(), tensors)]
+    return [
+        *(t.detach() for t in both),
+        *torch.autograd.grad(both[0].sum() + (both[1] * 2).sum(), tensors),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer"])
@@ -217,7 +222,9 @@ def test_queries_and_keys_across_heads(kind: str, heads: list[int]) -> None:
     wanted = []
     for x, weight in zip(tensors[:2], tensors[2:], strict=True):
         mean = x.mean((-2, -1), keepdim=True) if kind == "layer" else 0
-        wanted.append((x - mean) * ((x - mean).square().mean((-2, -1), True) + 1e-6).rsqrt() * weight)
+        wanted.append(
+            (x - mean) * ((x - mean).square().mean((-2, -1), True) + 1e-6).rsqrt() * weight
+        )
     gradients = torch.autograd.grad(wanted[0].sum() + (wanted[1] * 2).sum(), tensors)
     parts = run(len(heads), _qk_on_ranks, heads, kind)
     got = [torch.cat(tensors, -2) for tensors in zip(*parts, strict=True)]
@@ -250,7 +257,9 @@ def _group_norm_on_ranks(axis: int, sizes: list[int], shards: int | None) -> lis
         weight, bias = (cut(t, sizes, 0) for t in (weight, bias))
     tensors = [x, weight.requires_grad_(), bias.requires_grad_()]
     groups = 1 if axis == 1 else 4
-    y = planish.distributed.group_norm(*tensors[:1], groups, *tensors[1:], reproducible_shards=shards)
+    y = planish.distributed.group_norm(
+        *tensors[:1], groups, *tensors[1:], reproducible_shards=shards
+    )
     gradients = list(torch.autograd.grad(y, tensors, dy.detach()))
     if axis != 1:
         for gradient in gradients[1:]:
@@ -260,7 +269,13 @@ def _group_norm_on_ranks(axis: int, sizes: list[int], shards: int | None) -> lis
 
 @pytest.mark.parametrize(
     ("axis", "sizes", "shards"),
-    [(2, [4, 4], None), (2, [1, 7], None), (2, [4, 4], 4), (3, [2, 0, 3, 1], None), (1, [5, 7], None)],
+    [
+        (2, [4, 4], None),
+        (2, [1, 7], None),
+        (2, [4, 4], 4),
+        (3, [2, 0, 3, 1], None),
+        (1, [5, 7], None),
+    ],
 )
 def test_group_norm_of_sharded_pixels_and_channels(
     axis: int, sizes: list[int], shards: int | None

@@ -1,5 +1,5 @@
-"""DTensors: planish's functions on 2 and 4 ranks give what they give on one, with no collective where
-rows are sharded and one of a few bytes a row where a normalised axis is."""
+"""DTensors: planish's functions on 2 and 4 ranks give what they give on one, with no collective
+where rows are sharded and one of a few bytes a row where a normalised axis is."""
 
 from __future__ import annotations
 

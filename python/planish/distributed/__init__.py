@@ -11,9 +11,8 @@
     parallelize_module(model, mesh, {"q_norm": pd.ShardedNorm()})
     with pd.checked(): ...                            # ranks that disagree raise one clear error
 
-Nothing of the rows themselves is sent: a few numbers for each row, once in the forward and once in the
-backward.
-"""
+Nothing of the rows themselves is sent: a few numbers for each row, once in the forward and once in
+the backward."""
 
 from __future__ import annotations
 

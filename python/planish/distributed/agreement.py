@@ -1,5 +1,5 @@
-"""Whether the ranks of a group make the same call: looked at before anything else is exchanged, where
-it is asked for. Then either all of them go on or all of them raise the same sentence."""
+"""Whether the ranks of a group make the same call: looked at before anything else is exchanged,
+where it is asked for. Then either all of them go on or all of them raise the same sentence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 import torch.distributed as dist
+
+import torch
 from torch import Tensor
 
 __all__ = ["agree", "checked", "group_of"]
@@ -20,9 +21,9 @@ _asked: contextvars.ContextVar[bool] = contextvars.ContextVar("planish_checked",
 @contextlib.contextmanager
 def checked() -> Iterator[None]:
     """Calls of planish.distributed inside compare what the ranks of their group were given, by one
-    more exchange for each call: shapes but for the sharded sizes, dtypes, options and which gradients
-    are wanted. Where ranks disagree, RuntimeError on every rank says who was given what. Without it
-    such a call fails in the collective, hangs, or is wrong, as the backend has it.
+    more exchange for each call: shapes but for the sharded sizes, dtypes, options and which
+    gradients are wanted. Where ranks disagree, RuntimeError on every rank says who was given what.
+    Without it such a call fails in the collective, hangs, or is wrong, as the backend has it.
 
     All ranks of a group have to be inside, or none. ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` asks for the
     same of every call. What torch.compile traces is not checked.
@@ -42,7 +43,8 @@ def checked() -> Iterator[None]:
 def _is_asked() -> bool:
     if torch.compiler.is_compiling():
         return False
-    return _asked.get() or dist.get_debug_level() == dist.DebugLevel.DETAIL
+    debug: Any = dist
+    return bool(_asked.get() or debug.get_debug_level() == debug.DebugLevel.DETAIL)
 
 
 def group_of(function: str, group: Any) -> dist.ProcessGroup:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 import torch.distributed as dist
+
+import torch
 from planish.distributed.agreement import agree, group_of
 from planish.functions import stages
 from planish.operators import call, parts
@@ -156,28 +157,28 @@ def layer_norm(
     reproducible_shards: int | None = None,
 ) -> Tensor:
     """Layer normalization of rows of which each rank of ``group`` has a part: x is this rank's part
-    of the axes ``dims``, ``weight`` and ``bias`` are its part of the parameters; so are the result and
-    all gradients. The parts may be of any sizes, none included; all other axes of x are the same on
-    every rank.
+    of the axes ``dims``, ``weight`` and ``bias`` are its part of the parameters; so are the result
+    and all gradients. The parts may be of any sizes, none included; all other axes of x are the
+    same on every rank.
 
         y = (x - mean) / sqrt(var + eps) * (weight_offset + weight) + bias
 
     with the mean and the variance of the whole row. ``group``: a process group, a mesh of one axis,
     or None for all processes. One exchange of 16 bytes a row and rank in the forward and one in the
     backward, gathered and put together in the order of the ranks by the formula of Chan, Golub and
-    LeVeque: all ranks compute with the same bits, and the same again in each run of the same division.
-    The result is within the bounds of the norm of the whole row.
+    LeVeque: all ranks compute with the same bits, and the same again in each run of the same
+    division. The result is within the bounds of the norm of the whole row.
 
-    ``reproducible_shards=k``: each rank's part is seen as k / ranks pieces of the same size, each with
-    statistics and sums of its own. The result and all gradients then have the same bits for every
-    number of ranks that divides k, where all parts have the same size.
+    ``reproducible_shards=k``: each rank's part is seen as k / ranks pieces of the same size, each
+    with statistics and sums of its own. The result and all gradients then have the same bits for
+    every number of ranks that divides k, where all parts have the same size.
 
-    Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable once. Every rank has to make the
-    same calls in the same order, and to want the same gradients; see :func:`checked`.
+    Dtypes: f16, bf16, f32 and f64, each tensor its own. Differentiable once. Every rank has to make
+    the same calls in the same order, and to want the same gradients; see :func:`checked`.
 
-    Raises TypeError for what is no tensor, number or group, RuntimeError for shapes that do not fit and
-    where torch.distributed was not initialized, ValueError for ``reproducible_shards`` that the ranks
-    or the size do not divide, NotImplementedError for another dtype or device.
+    Raises TypeError for what is no tensor, number or group, RuntimeError for shapes that do not fit
+    and where torch.distributed was not initialized, ValueError for ``reproducible_shards`` that the
+    ranks or the size do not divide, NotImplementedError for another dtype or device.
 
     Example:
 
@@ -203,8 +204,8 @@ def rms_norm(
 
         y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)
 
-    The exchanges are of 8 bytes a row and rank. Everything else as :func:`layer_norm`, but there is no
-    bias, and ``eps`` may be None.
+    The exchanges are of 8 bytes a row and rank. Everything else as :func:`layer_norm`, but there is
+    no bias, and ``eps`` may be None.
 
     Example:
 
@@ -251,8 +252,9 @@ def add_layer_norm(
     weight_offset: float = 0.0,
     reproducible_shards: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sum with a residual, then :func:`layer_norm` of it over the last axis, of which each rank has a
-    part: ``(y, sum)``. The sum has the residual's dtype and is rounded to it once, y has x's dtype.
+    """Sum with a residual, then :func:`layer_norm` of it over the last axis, of which each rank has
+    a part: ``(y, sum)``. The sum has the residual's dtype and is rounded to it once, y has x's
+    dtype.
 
     Example:
 
@@ -359,13 +361,14 @@ def qk_norm(
     weight_offset: float = 0.0,
     reproducible_shards: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Norms of queries and keys across all heads, which lie on the ranks of ``group``: ``(q, k)``, by
-    one exchange for both.
+    """Norms of queries and keys across all heads, which lie on the ranks of ``group``: ``(q, k)``,
+    by one exchange for both.
 
-    q is this rank's heads: (..., heads * D), or (..., heads, D) with ``dims=(-2, -1)``; k likewise with
-    its own number of heads. ``q_weight`` and ``k_weight`` have the sizes of ``dims``. The ranks may have
-    different numbers of heads. Everything else as :func:`rms_norm`, or with ``kind="layer"``
-    :func:`layer_norm`. Norms of each head by itself need no exchange: ``planish.qk_norm``.
+    q is this rank's heads: (..., heads * D), or (..., heads, D) with ``dims=(-2, -1)``; k likewise
+    with its own number of heads. ``q_weight`` and ``k_weight`` have the sizes of ``dims``. The
+    ranks may have different numbers of heads. Everything else as :func:`rms_norm`, or with
+    ``kind="layer"`` :func:`layer_norm`. Norms of each head by itself need no exchange:
+    ``planish.qk_norm``.
 
     Example:
 

@@ -1,12 +1,13 @@
-"""An all-reduce, the sum with a residual and a norm, with the rows of the last two on one rank each: the
-identity of sequence parallel."""
+"""An all-reduce, the sum with a residual and a norm, with the rows of the last two on one rank
+each: the identity of sequence parallel."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
+
+import torch
 from planish.distributed.agreement import agree, group_of
 from planish.functions import fused, stages
 from planish.operators import parts
@@ -46,7 +47,8 @@ def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     else:
         made = x.new_empty((each, *x.shape[1:]))
         _scatter(made, room, group=group)
-    return made[: last - first]  # type: ignore[no-any-return]
+    own: Tensor = made[: last - first]
+    return own
 
 
 def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
@@ -60,40 +62,37 @@ def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
 
 class _ReduceScatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group, ctx.size = group, x.shape[0]
         return _reduce_scatter(x, group)
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         return _all_gather(d, ctx.size, ctx.group), None
 
 
 class _AllGather(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, own: Tensor, size: int, group: dist.ProcessGroup
-    ) -> Tensor:
+    def forward(ctx: Any, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         return _all_gather(own, size, group)
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         return _reduce_scatter(d, ctx.group), None, None
 
 
 class _Shared(torch.autograd.Function):
-    """A parameter that every rank has: its gradient is the sum of theirs, in the order of the ranks."""
+    """A parameter that every rank has: its gradient is the sum of theirs, in the order of the
+    ranks."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, parameter: Tensor, group: dist.ProcessGroup
-    ) -> Tensor:
+    def forward(ctx: Any, parameter: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         return parameter.view_as(parameter)
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         wide = d if d.dtype == torch.float64 else d.float()
         return parts.gather(wide.contiguous(), ctx.group).sum(0).to(d.dtype), None
 
@@ -109,17 +108,19 @@ def all_reduce_add_rms_norm(
     weight_offset: float = 0.0,
     cast: str = "once",
 ) -> tuple[Tensor, Tensor]:
-    """The sum of x over the ranks of ``group``, added to a residual, and the root-mean-square norm of
-    that over the last axis: ``(y, sum)``, as ``planish.add_rms_norm`` has it of an all-reduced x.
+    """The sum of x over the ranks of ``group``, added to a residual, and the root-mean-square norm
+    of that over the last axis: ``(y, sum)``, as ``planish.add_rms_norm`` has it of an all-reduced
+    x.
 
-    x is each rank's summand and has all rows; ``residual`` has this rank's own rows of axis ``dim``, as
-    ``torch.chunk`` deals them out, and so has the sum that is returned, the next call's residual. y
-    has all rows again. A reduce-scatter by rows, the sum and the norm on the rows a rank owns, and an
-    all-gather of the normalised rows: the bytes of the all-reduce, and each row is summed and
-    normalised once in place of once on every rank.
+    x is each rank's summand and has all rows; ``residual`` has this rank's own rows of axis
+    ``dim``, as ``torch.chunk`` deals them out, and so has the sum that is returned, the next call's
+    residual. y has all rows again. A reduce-scatter by rows, the sum and the norm on the rows a
+    rank owns, and an all-gather of the normalised rows: the bytes of the all-reduce, and each row
+    is summed and normalised once in place of once on every rank.
 
-    In the backward the gradient of y is each rank's share, as column-parallel layers give it; that of
-    ``weight``, which every rank has, is summed over the ranks and has the same bits on all of them.
+    In the backward the gradient of y is each rank's share, as column-parallel layers give it; that
+    of ``weight``, which every rank has, is summed over the ranks and has the same bits on all of
+    them.
 
     Everything else, dtypes and errors among it, as ``planish.add_rms_norm`` and
     :func:`planish.distributed.layer_norm`.
@@ -145,8 +146,8 @@ def all_reduce_add_rms_norm(
     wanted = [*x.shape[:dim], last - first, *x.shape[dim + 1 :]]
     if list(residual.shape) != wanted:
         raise RuntimeError(
-            f"{function}: Expected residual to have this rank's own rows, of shape {wanted}, but got "
-            f"residual of shape {list(residual.shape)}"
+            f"{function}: Expected residual to have this rank's own rows, of shape {wanted}, but "
+            f"got residual of shape {list(residual.shape)}"
         )
     eps = eps_of(function, eps, True, residual.dtype)
     stages.check_x(function, x)

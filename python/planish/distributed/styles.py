@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from planish import replacing
-from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
+import torch
+from planish import replacing
+from torch import Tensor, nn
+
 __all__ = ["ShardedNorm"]
 
 
-class ShardedNorm(ParallelStyle):  # type: ignore[misc]
+class ShardedNorm(ParallelStyle):
     """A norm whose normalised axis is sharded, such as that of the queries of all heads behind a
     ColwiseParallel projection (OLMo 2): a few bytes a row are exchanged in place of the rows.
 
@@ -46,11 +48,11 @@ class ShardedNorm(ParallelStyle):  # type: ignore[misc]
                     f"ShardedNorm: {parameter_name} of {type(module).__name__} has "
                     f"{parameter.dim()} axes; wanted one"
                 )
-            placed = parameter
-            if not isinstance(parameter, DTensor):
-                placed = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
-            else:
+            placed: Any
+            if isinstance(parameter, DTensor):
                 placed = parameter.redistribute(mesh, [Shard(0)])
+            else:
+                placed = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
             module.register_parameter(
                 parameter_name, nn.Parameter(placed, requires_grad=parameter.requires_grad)
             )
@@ -64,15 +66,15 @@ class ShardedNorm(ParallelStyle):  # type: ignore[misc]
         if not isinstance(x, Tensor):
             raise TypeError(f"ShardedNorm: Expected x to be a tensor, but got {type(x).__name__}")
         weight = next(module.parameters(recurse=False), None)
-        shape = stride = None
+        shape: Any = None
+        stride: Any = None
         if weight is not None:  # parts need not be even
-            shape = (*x.shape[:-1], weight.shape[0])
-            stride: Any = [1]
-            for size in reversed(shape[1:]):
-                stride.insert(0, stride[0] * size)
-            stride = tuple(stride)
-        placed = [Shard(x.dim() - 1)]
-        return DTensor.from_local(x, mesh, placed, run_check=False, shape=shape, stride=stride), *rest
+            shape = torch.Size((*x.shape[:-1], weight.shape[0]))
+            stride = torch.empty(shape, device="meta").stride()
+        placed = DTensor.from_local(
+            x, mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=stride
+        )
+        return placed, *rest
 
     @staticmethod
     def _prepare_output(local: bool, module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
@@ -86,7 +88,7 @@ class ShardedNorm(ParallelStyle):  # type: ignore[misc]
             raise ValueError(
                 f"ShardedNorm: planish does not take {type(module).__name__}: {report}"
             )
-        return distribute_module(  # type: ignore[no-any-return]
+        return distribute_module(
             module,
             device_mesh,
             self._shard,

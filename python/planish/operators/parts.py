@@ -2,16 +2,16 @@
 exchange of a few bytes a row, and the norm by what all parts together have; backward the same way
 (planish::norm_part_statistics and those behind it, src/torch/norm_parts.c).
 
-What is exchanged is gathered and put together in the order of the ranks, so that all of them have the
-same bits, and the same again for each run. Arguments were checked by who calls.
-"""
+What is exchanged is gathered and put together in the order of the ranks, so that all of them have
+the same bits, and the same again for each run. Arguments were checked by who calls."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
+
+import torch
 from planish.operators import call
 from torch import Tensor
 
@@ -90,8 +90,8 @@ def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
 
 
 def _merge(norm: Norm, x: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """(mean, rstd, shares) of whole rows from the messages of all parts, (parts, length); the share of
-    each part in a row's elements."""
+    """(mean, rstd, shares) of whole rows from the messages of all parts, (parts, length); the share
+    of each part in a row's elements."""
     reduce = call.axes_of(norm.axes, 0)
     shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
     sent = sent.reshape(sent.shape[0] * norm.pieces, sent.shape[1] // norm.pieces)
@@ -112,7 +112,7 @@ def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor
     """What every rank sent, for each norm: (ranks, length)."""
     lengths = [sum(part.numel() for part in parts) for parts in sent]
     message = torch.cat([part for parts in sent for part in parts])
-    return list(gather(message, group).split(lengths, 1))
+    return list(torch.split(gather(message, group), lengths, 1))
 
 
 # ---- Forward and backward ------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class _Norms(torch.autograd.Function):
     """x, weight and bias of each norm behind what is no tensor."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, of: tuple[Norm, ...], group: dist.ProcessGroup, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
         xs: Any = tensors[::3]
@@ -204,7 +204,7 @@ class _Norms(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *dys: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *dys: Tensor) -> tuple[Any, ...]:
         of, group, saved = ctx.of, ctx.group, ctx.saved_tensors
         needs = ctx.needs_input_grad[2:]
         each = [(*saved[5 * i : 5 * i + 4],) for i in range(len(of))]
@@ -221,8 +221,8 @@ class _Norms(torch.autograd.Function):
                 dweight = dweight.view(each[i][1].shape)
             results += [None, dweight, dbias]
         if any(needs[::3]):
-            for i, message in enumerate(_gathered(sent, group)):
-                results[3 * i] = _gradient(of[i], dys[i], each[i], saved[5 * i + 4], message)
+            for i, gathered in enumerate(_gathered(sent, group)):
+                results[3 * i] = _gradient(of[i], dys[i], each[i], saved[5 * i + 4], gathered)
         return None, None, *results
 
 

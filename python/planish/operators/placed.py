@@ -1,5 +1,5 @@
-"""Norms of DTensors whose normalised axis is sharded: each rank's part by parts.py, so that nothing is
-gathered. Everything else has rules for DTensor itself (sharding.py)."""
+"""Norms of DTensors whose normalised axis is sharded: each rank's part by parts.py, so that nothing
+is gathered. Everything else has rules for DTensor itself (sharding.py)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def split_axis_of(x: Tensor, reduce: list[int]) -> int | None:
 
 
 def _local(x: Any, parameter: Any, affine: list[int]) -> Tensor | None:
-    """This rank's part of a parameter, sharded as x is along the axes that it has; its gradient is a
-    sum over the ranks that have other rows, or other elements that share it."""
+    """This rank's part of a parameter, sharded as x is along the axes that it has; its gradient is
+    a sum over the ranks that have other rows, or other elements that share it."""
     tensor = _distributed()
     if parameter is None:
         return None
@@ -61,8 +61,8 @@ def norm(
     eps: float,
     rms: bool,
 ) -> Tensor | None:
-    """The norm of a DTensor with one normalised axis sharded along one axis of its mesh; None for any
-    other, and for parameters that are no DTensors of x's mesh."""
+    """The norm of a DTensor with one normalised axis sharded along one axis of its mesh; None for
+    any other, and for parameters that are no DTensors of x's mesh."""
     at = split_axis_of(x, reduce)
     if at is None:
         return None

@@ -1,8 +1,8 @@
 /*
- * A backward that is cut in two, for rows of which this is a part: c1 and c2, which the caller merges
- * with those of the other parts, then dx. Part of cpu/rows/kernels_rows_backward.c, beside
- * rows_backward.h, whose sums and sweeps these are. The mean is the whole row's, so nothing of it is
- * mended by what this part adds up to; what f32 has not of a mean in f64 is kept beside it.
+ * A backward that is cut in two, for rows of which this is a part: c1 and c2, which the caller
+ * merges with those of the other parts, then dx. Part of cpu/rows/kernels_rows_backward.c, beside
+ * rows_backward.h, whose sums and sweeps these are. The mean is the whole row's, so nothing of it
+ * is mended by what this part adds up to; what f32 has not of a mean in f64 is kept beside it.
  */
 
 typedef struct NAME(half_rows) {
@@ -20,8 +20,8 @@ INLINE void NAME(half_rows_at)(const backward_args *a, int64_t first, int count,
         of->dx[r] = a->dx ? (ELEMENT_T *)(a->dx + (first + r) * a->dx_pitch) : NULL;
         const double mean = rms ? 0 : stat_load(&a->mean, first + r);
         NAME(row_gradient) *row = &of->row[r];
-        *row = (NAME(row_gradient)){.mean = (REAL)mean,
-                                    .rstd = (REAL)stat_load(&a->rstd, first + r)};
+        *row =
+            (NAME(row_gradient)){.mean = (REAL)mean, .rstd = (REAL)stat_load(&a->rstd, first + r)};
         row->scale = row->rstd;
         of->delta[r] = (mean - (double)row->mean) * (double)row->rstd;
         row->shift = (REAL)-of->delta[r];
@@ -85,11 +85,11 @@ INLINE void NAME(half_group)(const backward_args *a, int64_t first, const int co
     const traffic to = a->dx || t != TRAFFIC_STREAM ? t : TRAFFIC_AHEAD;
     /* The texts that add to dx add nothing here: there is none more for halves. */
     if (count == 1)
-        (rms ? NAME(gradients_summed_rms_1) : NAME(gradients_summed_layer_1))(
-            a, of.x, of.dy, NULL, of.dx, of.row, ahead, to);
+        (rms ? NAME(gradients_summed_rms_1)
+             : NAME(gradients_summed_layer_1))(a, of.x, of.dy, NULL, of.dx, of.row, ahead, to);
     else
-        (rms ? NAME(gradients_summed_rms_4) : NAME(gradients_summed_layer_4))(
-            a, of.x, of.dy, NULL, of.dx, of.row, ahead, to);
+        (rms ? NAME(gradients_summed_rms_4)
+             : NAME(gradients_summed_layer_4))(a, of.x, of.dy, NULL, of.dx, of.row, ahead, to);
 }
 
 ONE_COPY void NAME(half_rows_of)(const backward_args *a, const bool rms) {
