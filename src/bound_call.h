@@ -17,7 +17,8 @@ typedef struct bound_call {
     planish_plan *made; /* for this call alone; NULL: the plan is kept */
 } bound_call;
 
-/* Finds or makes the plan. Whatever is returned, bound_call_free frees what was made. */
+/* Finds or makes the plan; each tensor has its strides. Whatever is returned, bound_call_free frees
+ * what was made. */
 planish_status bound_call_find(bound_call *call, const planish_norm *op, planish_pass pass,
                                const planish_tensors *tensors, message error);
 void bound_call_free(bound_call *call);

@@ -59,7 +59,7 @@ typedef struct cuda_sum {
 /* What the alignment of buffers changes in how dense rows are cut (rows/rows_fit.h). */
 enum { ROWS_CLASSES = 8 };
 typedef struct rows_fit {
-    int8_t rows, warps, hold, ring_slots, early, min_blocks, gate_in_shared;
+    uint8_t rows, warps, hold, ring_slots, early, min_blocks, gate_in_shared;
 } rows_fit;
 
 typedef struct cuda_plan {

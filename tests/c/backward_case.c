@@ -12,9 +12,6 @@ backward_case backward_rows(planish_kind kind, int64_t rows, int64_t cols) {
     return c;
 }
 
-static const uint64_t full_parts = PART(S_X) | PART(S_DY) | PART(S_DX) | PART(S_GATE) |
-                                   PART(S_BRANCH) | PART(S_DSUM) | PART(S_DRESIDUAL) |
-                                   PART(S_DGATE) | PART(S_RESIDUAL);
 static const uint64_t output_parts = PART(S_DX) | PART(S_DWEIGHT) | PART(S_DBIAS) |
                                      PART(S_DRESIDUAL) | PART(S_DSCALE) | PART(S_DSHIFT) |
                                      PART(S_DGATE) | PART(S_DCOLUMN_SCALE);
@@ -24,29 +21,7 @@ bool backward_is_output(stage_part p) {
 }
 
 uint64_t backward_axes(const backward_case *c, stage_part p) {
-    const uint64_t all = PLANISH_AXIS(c->ndim) - 1;
-    const planish_norm *op = &c->op;
-    switch (p) {
-    case S_WEIGHT:
-    case S_BIAS:
-    case S_DWEIGHT:
-    case S_DBIAS:
-        return op->affine_axes;
-    case S_COLUMN_SCALE:
-    case S_DCOLUMN_SCALE:
-        return op->column_axes ? op->column_axes : op->affine_axes;
-    case S_SCALE:
-    case S_SHIFT:
-    case S_DSCALE:
-    case S_DSHIFT:
-        return op->modulation_axes;
-    case S_MEAN:
-    case S_RSTD:
-    case S_ROW_SCALE:
-        return all & ~op->reduce_axes;
-    default:
-        return full_parts & PART(p) ? all : 0;
-    }
+    return part_axes(&c->op, c->ndim, p);
 }
 
 static element type_of(const backward_case *c, stage_part p) {
@@ -62,7 +37,7 @@ static element type_of(const backward_case *c, stage_part p) {
     case S_RSTD:
         return c->stats;
     default:
-        return p == S_RNG ? F64 : full_parts & PART(p) ? c->stages : c->params;
+        return p == S_RNG ? F64 : part_is_full(p) ? c->stages : c->params;
     }
 }
 
@@ -78,11 +53,7 @@ DLTensor *backward_tensor(backward_run *r, stage_part p) {
 }
 
 int64_t backward_count(const backward_case *c, stage_part p) {
-    const uint64_t axes = backward_axes(c, p);
-    int64_t count = 1;
-    for (int i = 0; i < c->ndim; i++)
-        count *= axes >> i & 1 ? c->shape[i] : 1;
-    return count;
+    return part_count(&c->op, c->ndim, c->shape, p);
 }
 
 static void make_part(backward_run *r, stage_part p) {
@@ -95,7 +66,7 @@ static void make_part(backward_run *r, stage_part p) {
             shape[ndim++] = axes >> i & 1 ? c->shape[i] : 1;
     if (p == S_RNG)
         shape[ndim++] = 2;
-    const bool full = full_parts & PART(p);
+    const bool full = part_is_full(p);
     const layout l = !full ? DENSE : output_parts & PART(p) ? c->out : c->in;
     tensor_make(&r->parts[p], type_of(c, p), ndim, shape, l);
     if (p == S_RNG) {
@@ -174,51 +145,18 @@ void backward_make(backward_run *r, const backward_case *c) {
 }
 
 void backward_free(backward_run *r) {
-    for (stage_part p = 0; p < STAGE_PARTS; p++)
-        if (r->parts[p].memory.mapping)
-            tensor_free(&r->parts[p]);
-    if (r->workspace.mapping)
-        guarded_free(&r->workspace);
+    parts_free(r->parts, &r->workspace);
     free(r->branch), free(r->residual);
 }
 
 real *backward_reals(backward_run *r, stage_part p, real otherwise) {
-    const int64_t count = backward_count(&r->c, p);
-    real *values = malloc(((size_t)count + 1) * sizeof *values);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = otherwise;
-    if (r->c.has & PART(p))
-        tensor_read(backward_tensor(r, p), values);
-    return values;
+    return part_reals(&r->tensors, p, backward_count(&r->c, p), otherwise);
 }
 
 planish_status backward_do(backward_run *r, const planish_exec *exec, char *message, size_t bytes) {
-    planish_exec own = exec ? *exec : (planish_exec){.struct_size = sizeof own};
-    size_t wanted = 0;
-    own.message = message;
-    own.message_bytes = bytes;
-    planish_status status =
-        planish_norm_workspace_bytes(&r->c.op, PLANISH_BACKWARD, &r->tensors, &wanted, &own);
-    if (status)
-        return status;
-    if (r->workspace.mapping)
-        guarded_free(&r->workspace);
-    r->workspace = guarded_make(wanted + 64, 64);
-    own.workspace = r->workspace.data + (r->workspace.bytes - wanted) / 64 * 64;
-    own.workspace_bytes = wanted;
-    return planish_norm_run(&r->c.op, PLANISH_BACKWARD, &r->tensors, &own);
+    return parts_run(&r->c.op, PLANISH_BACKWARD, &r->tensors, &r->workspace, exec, message, bytes);
 }
 
 uint64_t backward_digest(backward_run *r) {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (stage_part p = 0; p < STAGE_PARTS; p++) {
-        if (!(r->c.has & output_parts & PART(p)))
-            continue;
-        const DLTensor *t = backward_tensor(r, p);
-        cursor at = cursor_begin(t);
-        for (int64_t i = 0, count = element_count(t); i < count; i++, cursor_next(&at))
-            for (int k = 0; k < t->dtype.bits / 8; k++)
-                hash = (hash ^ at.at[k]) * 0x100000001b3u;
-    }
-    return hash;
+    return parts_digest(&r->tensors, r->c.has & output_parts);
 }

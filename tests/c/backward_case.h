@@ -1,5 +1,5 @@
 /*
- * The backward of a norm with stages stages it, for tests: an operator, which tensors there are,
+ * The backward of a norm with stages around it, for tests: an operator, which tensors there are,
  * their dtypes and layouts; made into tensors with numbers in them, run, and the same by the
  * formulas of planish.h in long double.
  */

@@ -45,6 +45,28 @@ typedef enum stage_part {
 
 #define PART(p) ((uint64_t)1 << (p))
 
+/* ---- What every pass has in common, forward and backward (backward_case.h) ---- */
+
+/* The axes that a part has, and the elements along them; whether it has all. */
+uint64_t part_axes(const planish_norm *op, int ndim, stage_part p);
+int64_t part_count(const planish_norm *op, int ndim, const int64_t shape[], stage_part p);
+bool part_is_full(stage_part p);
+
+const DLTensor **staged_field(planish_tensors *t, stage_part p);
+
+/* Reals of a part in row-major order, `otherwise` where it is absent; to be freed. */
+real *part_reals(planish_tensors *t, stage_part p, int64_t count, real otherwise);
+
+/* A hash of the elements of these parts, of those that are there. */
+uint64_t parts_digest(planish_tensors *t, uint64_t parts);
+
+/* Runs a pass with exactly the workspace that it asks for, which is made anew. */
+planish_status parts_run(const planish_norm *op, planish_pass pass, const planish_tensors *t,
+                         guarded *workspace, const planish_exec *exec, char *message, size_t bytes);
+void parts_free(tensor parts[STAGE_PARTS], guarded *workspace);
+
+/* ---- The forward ---- */
+
 typedef struct staged_case {
     planish_norm op;
     int ndim;
@@ -80,7 +102,6 @@ void staged_make(staged_run *r, const staged_case *c);
 void staged_free(staged_run *r);
 
 /* The tensor of a part; where the case has one in place of another, that. */
-const DLTensor **staged_field(planish_tensors *t, stage_part p);
 DLTensor *staged_tensor(staged_run *r, stage_part p);
 
 /* With exactly the workspace that is asked for. */

@@ -60,7 +60,7 @@ def runner(build: Library, case: Case, tensors: dict[str, torch.Tensor]) -> Call
     """What runs the case once on torch's stream."""
     reduce, affine = case.axes
     op = norm(kind=case.kind, reduce_axes=reduce, affine_axes=affine, eps=1e-5)
-    return build.runner(op, int(case.backward), tensors)
+    return build.plan(op, int(case.backward), tensors).run
 
 
 def cases() -> list[Case]:

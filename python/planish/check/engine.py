@@ -9,14 +9,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any
 
-import torch
-from planish.bench.providers.planish_c import Exec, dl_tensor
+from planish.library import driver
 from planish.library.loaded import library
-from planish.library.structs import Buffers, Norm, Tensors
 
 from .ahead import norm_of
 from .case import DIRECTIONS
@@ -35,71 +31,32 @@ class Engine:
     """A loaded library and what it is called in the table: a tier, or "cuda"."""
 
     def __init__(self, dll: ctypes.CDLL, name: str) -> None:
-        self.dll, self.name = dll, name
-        dll.planish_plan_create.argtypes = [
-            POINTER(Norm), c_int, POINTER(Tensors), POINTER(c_void_p), c_char_p, c_size_t,
-        ]  # fmt: skip
-        dll.planish_plan_workspace_bytes.argtypes = [c_void_p]
-        dll.planish_plan_workspace_bytes.restype = c_size_t
-        dll.planish_plan_run.argtypes = [c_void_p, POINTER(Buffers), POINTER(Exec)]
-        dll.planish_plan_describe.argtypes = [c_void_p, c_char_p, c_size_t]
-        dll.planish_plan_destroy.argtypes = [c_void_p]
-        dll.planish_plan_destroy.restype = None
+        self.dll, self.name = driver.declared(dll), name
 
     def plan(self, problem: Problem) -> Plan:
         """Decides how to run a problem; RefusedError where planish does not."""
         return Plan(self.dll, problem)
 
 
-class Plan:
-    """A plan on the tensors of a problem, and its workspace."""
+class Plan(driver.Plan):
+    """A plan on the tensors of a problem."""
 
     def __init__(self, dll: ctypes.CDLL, problem: Problem) -> None:
         case = problem.case
-        self._dll, self._plan = dll, c_void_p()
-        self._message = ctypes.create_string_buffer(1024)
-        self._problem = problem  # the buffers are its tensors
-        described = {role: dl_tensor(t.view) for role, t in problem.tensors.items()}
-        table = Tensors(
-            ctypes.sizeof(Tensors), **{r: ctypes.pointer(d) for r, d in described.items()}
-        )
-        op = norm_of(case, EPS)
-        direction = DIRECTIONS.index(case.direction)
-        if dll.planish_plan_create(
-            byref(op), direction, byref(table), byref(self._plan), self._message, 1024
-        ):
-            raise RefusedError(self._message.value.decode(errors="replace"))
-        text = ctypes.create_string_buffer(512)
-        dll.planish_plan_describe(self._plan, text, len(text))
+        tensors = {role: t.view for role, t in problem.tensors.items()}
+        try:
+            super().__init__(dll, norm_of(case, EPS), DIRECTIONS.index(case.direction), tensors)
+        except driver.PlanishError as error:
+            raise RefusedError(error.text) from None
         #: What planish says that it will do.
-        self.described = text.value.decode(errors="replace")
-        room = dll.planish_plan_workspace_bytes(self._plan)
-        self._workspace = torch.empty(room + 256, dtype=torch.uint8, device=case.device)
-        self._cuda = case.device == "cuda"
-        self._exec = Exec(
-            ctypes.sizeof(Exec),
-            workspace=-(-self._workspace.data_ptr() // 256) * 256,
-            workspace_bytes=room,
-            message=ctypes.cast(self._message, c_char_p),
-            message_bytes=len(self._message),
-        )
-        buffers = {role: t.view.data_ptr() for role, t in problem.tensors.items()}
-        self._buffers = Buffers(ctypes.sizeof(Buffers), **buffers)
-        self._arguments: Any = (self._plan, byref(self._buffers), byref(self._exec))
+        self.described = self.describe()
 
     def run(self) -> None:
         """Runs it, on a GPU on torch's current stream; RefusedError with planish's own words."""
-        if self._cuda:
-            self._exec.stream = torch.cuda.current_stream().cuda_stream
-        if self._dll.planish_plan_run(*self._arguments):
-            raise RefusedError(self._message.value.decode(errors="replace"))
-
-    def close(self) -> None:
-        """Frees it, when what it queued is done."""
-        if self._cuda:
-            torch.cuda.synchronize()
-        self._dll.planish_plan_destroy(self._plan)
-        self._plan = c_void_p()
+        try:
+            super().run()
+        except driver.PlanishError as error:
+            raise RefusedError(error.text) from None
 
 
 def _copy_of(path: Path) -> ctypes.CDLL:
@@ -116,7 +73,7 @@ def _on_tier(dll: ctypes.CDLL, tier: str) -> str:
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = tier
     try:
-        dll.planish_cpu_tier.restype = c_char_p
+        dll.planish_cpu_tier.restype = ctypes.c_char_p
         return str(dll.planish_cpu_tier().decode())
     finally:
         if before is None:

@@ -45,13 +45,13 @@ void rows_fit_make(cuda_plan *plan, rows_fit_function *fit) {
         cuda_spec spec = plan->main;
         set_class(&spec, class);
         fit(plan, &spec);
-        plan->fits[class] = (rows_fit){.rows = (int8_t)spec.rows.rows,
-                                       .warps = (int8_t)spec.rows.warps,
-                                       .hold = (int8_t)spec.rows.hold,
-                                       .ring_slots = (int8_t)spec.rows.ring_slots,
-                                       .early = (int8_t)spec.rows.early,
-                                       .min_blocks = (int8_t)spec.min_blocks,
-                                       .gate_in_shared = (int8_t)spec.stages.gate_in_shared};
+        plan->fits[class] = (rows_fit){.rows = (uint8_t)spec.rows.rows,
+                                       .warps = (uint8_t)spec.rows.warps,
+                                       .hold = (uint8_t)spec.rows.hold,
+                                       .ring_slots = (uint8_t)spec.rows.ring_slots,
+                                       .early = (uint8_t)spec.rows.early,
+                                       .min_blocks = (uint8_t)spec.min_blocks,
+                                       .gate_in_shared = (uint8_t)spec.stages.gate_in_shared};
     }
 }
 

@@ -108,11 +108,11 @@ static const char *make(cuda_plan *plan, const problem *p) {
 static int describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = &plan->main;
     const rows_constants *c = &spec->rows;
-    const int64_t samples = rows_slices(plan);
+    const int64_t samples = rows_slices(plan), rows = plan->rows * samples;
     return snprintf(text, bytes,
                     "cuda stages %s %lldx%lld of %lld samples: %d lanes x %d chunks of %d, "
                     "%d rows at a time, %d warps, cluster %d",
-                    is_forward(plan) ? "forward" : "backward", (long long)(plan->rows * samples),
+                    is_forward(plan) ? "forward" : "backward", (long long)rows,
                     (long long)plan->cols, (long long)samples, c->threads_per_row,
                     c->chunks_per_thread, c->width, rows_at_a_time(spec), c->warps, spec->cluster);
 }
