@@ -335,7 +335,7 @@ const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
 
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {
     static const char *const paths[] = {"empty",  "rows",  "channels", "groups", "pixels",
-                                        "planes", "batch", "strided",  "staged"};
+                                        "planes", "batch", "strided",  "stages"};
     static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
                                          "apply"};
     char norm[160];

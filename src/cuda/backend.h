@@ -54,6 +54,7 @@ typedef struct cuda_sum {
     bool is_last;
     int place;   /* the role whose memory has what the two kernels share; ROLE_COUNT: none's, but */
     size_t room; /* so many bytes at the beginning of the workspace */
+    uint8_t aligned[SUM_TENSORS]; /* what divides the strides of each */
 } cuda_sum;
 
 /* What the alignment of buffers changes in how dense rows are cut (rows/rows_fit.h). */

@@ -167,9 +167,14 @@ static void cut(cuda_sum *sum, const problem *p) {
     c->chunks = least(4, most(1, THREAD_BYTES / (c->width * role_bytes(spec, ROLE_X))));
     c->narrow = elements_of(sum) < (int64_t)1 << 31;
     spec->stages.index_aligned = index_alignment(axes, c->axes, c->width);
-    for (int t = 0; t < SUM_TENSORS; t++)
+    for (int t = 0; t < SUM_TENSORS; t++) {
+        uint64_t bits = 0;
         if (is_scale(t) && inner->stride[t] == 0)
             role_words_add(&spec->stages.alike, roles[t]);
+        for (int k = 0; k < c->axes - 1; k++)
+            bits |= (uint64_t)axes[k].stride[t];
+        sum->aligned[t] = (uint8_t)common_alignment(bits);
+    }
 }
 
 /* The workspace begins with what the two kernels share. */
@@ -224,16 +229,11 @@ void *sum_step_share(const cuda_plan *plan, void *const buffers[ROLE_COUNT], voi
 
 cuda_spec sum_step_spec(const cuda_plan *plan, void *const buffers[ROLE_COUNT], void *shared) {
     cuda_spec spec = plan->sum.spec;
-    sum_axis axes[SUM_AXES];
-    sum_axes(&plan->sum, plan->sum.problem, axes);
     for (role r = 0; r < ROLE_COUNT; r++)
         spec.access[r] = 16;
-    for (int t = 0; t < SUM_TENSORS; t++) {
-        uint64_t bits = (uint64_t)(uintptr_t)data_of(&plan->sum, buffers, shared, t);
-        for (int k = 0; k < spec.sum.axes - 1; k++)
-            bits |= (uint64_t)axes[k].stride[t];
-        spec.access[roles[t]] = common_alignment(bits);
-    }
+    for (int t = 0; t < SUM_TENSORS; t++)
+        spec.access[roles[t]] = common_alignment(
+            (uint64_t)(uintptr_t)data_of(&plan->sum, buffers, shared, t) | plan->sum.aligned[t]);
     return spec;
 }
 
