@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -37,6 +38,57 @@ def test_importing_planish_imports_torch_or_lacks_a_name() -> None:
     assert all(getattr(planish, name) is not None for name in planish.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         planish.nothing  # noqa: B018
+
+
+def _imports() -> dict[str, set[str]]:
+    """What each module of the package imports of it, also inside of functions; the package's own
+    __init__, which only names things, is none."""
+    package = ROOT / "python"
+    modules = {
+        ".".join(p.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in (package / "planish").rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                node.body = []
+        named: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                named |= {one if one in modules else node.module for one in full}
+        found[name] = named & set(modules) - {name, "planish"}
+    return found
+
+
+def test_modules_import_each_other_in_a_circle() -> None:
+    imports = _imports()
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join([*above[above.index(name) :], name])
+        if name not in done:
+            for other in imports[name]:
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in imports:
+        visit(name, ())
+
+
+def test_a_folder_stands_on_one_above_it() -> None:
+    """docs/internals/architecture.md has their order."""
+    order = ["library", "operators", "functions", "modules", "replacing"]
+    for name, others in _imports().items():
+        own = name.split(".")[1] if "." in name else ""
+        for other in others:
+            theirs = other.split(".")[1]
+            if own in order and theirs in order:
+                assert order.index(theirs) <= order.index(own), f"{name} imports {other}"
 
 
 @pytest.mark.skipif(

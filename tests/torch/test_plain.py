@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import planish
 import torch
-from planish.operators import ways
+from planish.library.seen import is_plain
 from torch import Tensor
 
 FORWARD, BACKWARD = "planish::norm_forward", "planish::norm_backward"
@@ -90,11 +90,11 @@ def test_plain_tensors_go_the_long_way_or_others_the_short_one() -> None:
         pass
 
     assert "NormForward" not in planish.layer_norm(live.as_subclass(Sub), 1).grad_fn.name()
-    assert not ways.is_plain(live.as_subclass(Sub))
-    assert ways.is_plain(torch.nn.Parameter(IMAGE), None)
-    assert torch.vmap(lambda t: torch.tensor(ways.is_plain(t)))(IMAGE).sum() == 0
+    assert not is_plain(live.as_subclass(Sub))
+    assert is_plain(torch.nn.Parameter(IMAGE), None)
+    assert torch.vmap(lambda t: torch.tensor(is_plain(t)))(IMAGE).sum() == 0
     with torch.autograd.forward_ad.dual_level():
-        assert not ways.is_plain(IMAGE)
+        assert not is_plain(IMAGE)
 
 
 def test_only_one_of_the_tensors_wants_a_gradient() -> None:

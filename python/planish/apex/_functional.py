@@ -16,9 +16,9 @@ import torch
 from planish.apex import _autocast_utils, _functions, _kernels, _recovery
 from planish.functions import functional as planish_functions
 from planish.library import switch
+from planish.library.seen import is_hooked, needs_graph
 from planish.operators import layer_norm
 from planish.operators.arguments import check_floats, check_optional, check_tensor
-from planish.operators.ways import is_hooked, needs_graph
 from torch import Tensor
 
 __all__ = ["fused_norm"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from composer.core import Algorithm, Event, State
 
-from planish.composer import apply_fused_layernorm
+from planish.composer.function import apply_fused_layernorm
 
 __all__ = ["FusedLayerNorm"]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from planish.library import switch
-from planish.operators import composite, kept, norms
+from planish.library.seen import is_jit_tracing
+from planish.operators import composite, kept, norms, steps
 from planish.operators import options as _options
 from planish.operators.arguments import DEVICES as DEVICES
 from planish.operators.arguments import (
@@ -29,7 +30,7 @@ from planish.operators.arguments import axes_of as _axes
 from planish.operators.arguments import check_parameter as _check
 from planish.operators.arguments import device_type as _device_type
 from planish.operators.arguments import with_offset as _with_offset
-from planish.operators.ways import Way, is_jit_tracing, may_be_torchs, way_of
+from planish.operators.ways import Way, may_be_torchs, way_of
 from torch import Tensor, fx
 
 _DTYPES = DTYPES  # of other modules, too
@@ -62,12 +63,18 @@ def _norm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
+    active = switch.active()
+    bare = affine_dims is None and activation is None and out_dtype is None and cast == "once"
+    if active and bare and steps.is_zero(weight_offset) and type(dims) is int and dims == -1:
+        y = steps.norm(function == "rms_norm", x, weight, bias, eps)
+        if y is not None:
+            return y
     if type(dims) is not int:
         dims = given_axes(function, "dims", dims)
     if affine_dims is not None:
         affine_dims = given_axes(function, "affine_dims", affine_dims)
     options = dims, affine_dims, eps, weight_offset, cast, activation, out_dtype, keep
-    key = kept.key_of((function, switch.active(), *options), (x, weight, bias), (x,))
+    key = kept.key_of((function, active, *options), (x, weight, bias), (x,))
     known = norms.known(key, x, weight, bias)
     if known is not None:
         return known
@@ -128,7 +135,8 @@ def by_way(
     the call is kept under."""
     rms = function == "rms_norm"
     is_torchs = (
-        switch.is_enabled(function, _device_type(x))
+        (way is Way.PLAIN or may_be_torchs(way, x, weight, bias))
+        and switch.is_enabled(function, _device_type(x))
         and _torch_can(x, weight, bias, reduce, affine, rms)
         and not (keep and _is_permuted(x))
     )

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from planish.functions.functional import _check_x, _node
 from planish.library import switch
+from planish.library.seen import is_jit_tracing
 from planish.operators import composite, kept, limits, norms
 from planish.operators import options as _options
 from planish.operators.arguments import (
@@ -23,7 +24,7 @@ from planish.operators.arguments import (
 from planish.operators.arguments import check_parameter as _check
 from planish.operators.arguments import device_type as _device_type
 from planish.operators.arguments import with_offset as _with_offset
-from planish.operators.ways import Way, is_jit_tracing, may_be_torchs, way_of
+from planish.operators.ways import Way, may_be_torchs, way_of
 from torch import Tensor, fx
 
 __all__ = ["group_by_way", "group_norm"]
@@ -183,8 +184,10 @@ def group_by_way(
     _check_groups(x, num_groups, weight, bias)
     if way is Way.TORCH:
         return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
-    is_torchs = switch.is_enabled("group_norm", _device_type(x)) and _torch_can_group(
-        x, weight, bias
+    is_torchs = (
+        (way is Way.PLAIN or may_be_torchs(way, x, weight, bias))
+        and switch.is_enabled("group_norm", _device_type(x))
+        and _torch_can_group(x, weight, bias)
     )
     if activation and x.shape[2:].numel() >= limits.IMAGE_PIXELS:
         return norms.group_norm(way, x, num_groups, weight, bias, eps, activation, key=key)

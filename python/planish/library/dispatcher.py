@@ -77,6 +77,15 @@ def _overloads(op: str, device: str) -> list[Any]:
     return found
 
 
+_rms_of_compilers: list[Callable[..., Any]] = []
+
+
+def trace_rms_by(forward: Callable[..., Any]) -> None:
+    """(y, rstd) of what aten::_fused_rms_norm is called with, as torch.compile traces it where the
+    backend takes no norms apart, or None for torch's composition."""
+    _rms_of_compilers.append(forward)
+
+
 def _traced(overload: Any) -> Callable[..., Any]:
     """What tracing sees of torch's RMS norm: the composition; but planish's own operator where
     torch.compile's backend takes no norms apart, and would take this one apart all the same."""
@@ -85,9 +94,8 @@ def _traced(overload: Any) -> Callable[..., Any]:
     def traced(*args: Any, **kwargs: Any) -> Any:
         results = None
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            from planish.operators import traced_rms
-
-            results = traced_rms.forward(*args, **kwargs)
+            for forward in _rms_of_compilers:
+                results = forward(*args, **kwargs)
         if results is None:
             return overload._op_dk(key, *args, **kwargs)
         return results if overload is torch.ops.aten._fused_rms_norm.default else results[0]

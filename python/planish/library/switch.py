@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from planish.library import dispatcher, recomputing
 from planish.library.loaded import library
-from planish.operators.ways import is_hooked, is_transformed, needs_graph
+from planish.library.seen import is_hooked, is_transformed, needs_graph
 from torch import Tensor, nn
 
 __all__ = ["active", "disable", "enable", "enabled", "is_enabled"]

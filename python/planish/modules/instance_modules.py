@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from planish.library.seen import needs_graph
 from planish.modules.channel_modules import check_image, planish_runs
 from planish.modules.norm_modules import held_parameter
 from planish.operators import arguments, kept, norms
-from planish.operators.ways import Way, leaf, needs_graph, way_of
+from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
 __all__ = ["EvoNorm2dS0", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]

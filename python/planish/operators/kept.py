@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from planish.operators.ways import signature
+from planish.library.seen import signature
 from torch import Tensor
 
 __all__ = ["find", "keep", "key_of"]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from planish.library.seen import is_transformed
 from planish.operators import ops
-from planish.operators.ways import is_transformed
 from torch import Tensor
 
 __all__ = ["composed", "needs_composition", "through_torch"]

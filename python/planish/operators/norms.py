@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from planish.library.seen import is_hooked, needs_graph
 from planish.operators import call, composite, kept, layer_norm, ops, placed, short, stage_calls
 from planish.operators.arguments import rms_eps as rms_eps
 from planish.operators.call import Call, Tensors
 from planish.operators.stage_calls import is_distributed
-from planish.operators.ways import Way, is_hooked, needs_graph, way_of
+from planish.operators.ways import Way, way_of
 from torch import Tensor
 
 __all__ = ["ByTorch", "group_norm", "known", "norm", "rms_eps", "split_channels", "statistics"]

@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from planish.library.seen import needs_graph
 from planish.operators import call, derivatives, fakes, pair_derivatives, records, short
 from planish.operators.call import Call, Tensors
 from planish.operators.records import Record
-from planish.operators.ways import needs_graph
 from torch import Tensor
 
 __all__ = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from planish.library.seen import is_plain
 from planish.operators import call as _call
 from planish.operators import short
 from planish.operators.derivatives import second
 from planish.operators.formulas import Given
-from planish.operators.ways import is_plain
 from torch import Tensor
 
 __all__ = [

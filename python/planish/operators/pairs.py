@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from planish.library.seen import needs_graph
 from planish.operators import call, kept, ops, short
 from planish.operators.arguments import rms_eps
 from planish.operators.stage_calls import saves_badly
-from planish.operators.ways import Way, needs_graph, way_of
+from planish.operators.ways import Way, way_of
 from torch import Tensor
 
 __all__ = ["eps_of_both", "known", "norms"]

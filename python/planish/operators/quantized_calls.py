@@ -9,6 +9,7 @@ import struct
 import torch
 from planish.library import counts
 from planish.library.loaded import ERROR_OVERLAP, ERROR_UNAVAILABLE
+from planish.library.seen import needs_graph
 from planish.operators import asked, call, limits, ops, short
 from planish.operators.records import thrown
 from planish.operators.stage_calls import (
@@ -18,7 +19,7 @@ from planish.operators.stage_calls import (
     together,
     whole_offset,
 )
-from planish.operators.ways import Way, needs_graph, way_of
+from planish.operators.ways import Way, way_of
 from torch import Tensor
 
 __all__ = ["float_of", "norm_into", "quantized"]

@@ -7,16 +7,17 @@ there and one record of all else. Derivatives of the backward are in derivatives
 
 from __future__ import annotations
 
+import dataclasses
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from planish.library.loaded import ERROR_UNAVAILABLE, library
+from planish.library.seen import PLAIN_TYPES, is_plain
 from planish.operators import call as _call
 from planish.operators import formulas, short
 from planish.operators.call import GRADIENTS, Call, Tensors
 from planish.operators.formulas import Given
-from planish.operators.ways import is_plain
 from torch import Tensor
 
 __all__ = ["Record", "differentiate", "save", "thrown"]
@@ -38,7 +39,8 @@ def thrown(*statuses: int) -> bool:
     return library().take_thrown() in statuses
 
 
-class _Plan(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class _Plan:
     """What is saved, and the backward, for one set of gradients that are wanted."""
 
     options: int  # norm_backward's
@@ -48,7 +50,8 @@ class _Plan(NamedTuple):
     zeros: bool  # whether a shift of zeros stands for the one that makes no difference
     dshift_is_dy: bool  # y is the sum of shift with the norm's result
     refuses: bool  # row_scale has no gradient
-    reshaped: list[tuple[int, _Like]] | None  # results of another shape or dtype; None: not known
+    #: Results of another shape or dtype than their parameters; None: no backward ran yet.
+    reshaped: list[tuple[int, _Like]] | None = None
 
 
 class Record:
@@ -128,7 +131,6 @@ class Record:
             zeros=unread and not dshift_is_dy and not alike,
             dshift_is_dy=dshift_is_dy,
             refuses=needs.row_scale,
-            reshaped=None,
         )
 
     def differences(self, results: Any) -> list[tuple[int, _Like]]:
@@ -161,7 +163,7 @@ def save(ctx: Any, record: Record, given: tuple[Any, ...], results: tuple[Any, .
     _, total, mean, rstd = results
     x = given[0]
     s = x if total is None else total
-    ctx.record = record
+    ctx.record, ctx.plan = record, plan
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*plan.keeps((s, rstd, mean, x, *given[2:])))
 
@@ -170,10 +172,10 @@ def differentiate(
     ctx: Any, dy: Tensor | None, dsum: Tensor | None = None, *_: Any
 ) -> tuple[Any, ...]:
     """The gradients of what the Function was given: the record, and the tensors that are there."""
-    record, needs = ctx.record, ctx.needs_input_grad
+    record, plan = ctx.record, ctx.plan
     if dy is None and dsum is None:
-        return (None,) * len(needs)
-    plan, call = record.plan(needs), record.call
+        return (None,) * len(ctx.needs_input_grad)
+    call = record.call
     if plan.refuses:
         raise NotImplementedError("planish::norm_forward: row_scale has no gradient")
     saved = ctx.saved_tensors
@@ -189,11 +191,10 @@ def differentiate(
     given = plan.reads((dy, dsum, zeros, None, *saved))
     results, composed = _run_backward(given, call.axes, plan.options, call.split, call.dropout_p)
     reshaped = plan.reshaped
-    if composed:
+    if reshaped is None or composed:
         reshaped = record.differences(results)
-    elif reshaped is None:
-        reshaped = record.differences(results)
-        record.plans[needs] = plan._replace(reshaped=reshaped)
+        if not composed:
+            plan.reshaped = reshaped
     if reshaped:
         results = list(results)
         for place, like in reshaped:
@@ -205,7 +206,8 @@ def differentiate(
 def _run_backward(given: Any, axes: int, options: int, split: int, p: float) -> tuple[Any, bool]:
     """norm_backward's results, and whether they are composed."""
     dy, s, _, _, dsum, *_ = given
-    if torch.is_grad_enabled() or not is_plain(dy, s, dsum):  # the others are of s's kind
+    # What was saved is plain where dy is, but for hooks that unpack it as something else.
+    if torch.is_grad_enabled() or type(s) not in PLAIN_TYPES or not is_plain(dy, dsum):
         return torch.ops.planish.norm_backward.default(*given, axes, options, split, p), False
     try:
         return short.BACKWARD(*given, axes, options, split, p), False

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from planish.operators import call, ops
+from planish.operators import call, ops, ways
 from planish.operators.call import GRADIENTS, Tensors
 from planish.operators.formulas import Given
 
@@ -168,3 +168,6 @@ def register() -> bool:
     register_sharding(ops.STATISTICS)(_statistics_rule)
     register_sharding(ops.QUANTIZED)(_quantized_rule)
     return True
+
+
+ways.give_rules(register)

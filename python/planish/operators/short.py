@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from planish.library.loaded import library
-from planish.operators.ways import below_autograd
+from planish.library.seen import below_autograd
 
 __all__ = ["BACKWARD", "FORWARD", "INTO", "PAIR", "PAIR_BACKWARD", "QUANTIZED", "STATISTICS", "of"]
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from planish.library import counts
 from planish.library.loaded import ERROR_UNAVAILABLE
+from planish.library.seen import needs_graph
 from planish.operators import asked as _asked
 from planish.operators import call, kept, limits, ops, placed, short
 from planish.operators.arguments import with_offset
 from planish.operators.call import Call, Tensors
 from planish.operators.records import Record, thrown
-from planish.operators.ways import Way, needs_graph
+from planish.operators.ways import Way
 from torch import Tensor
 
 __all__ = [

@@ -10,7 +10,7 @@ from planish.library.switch import runs_torchs
 from planish.operators import layer_norm
 from torch import Tensor
 
-__all__ = ["is_zero", "pair", "sum_and_norm"]
+__all__ = ["is_zero", "norm", "pair", "sum_and_norm"]
 
 #: With more elements a pass over them costs more than what the host saves.
 _SMALL = {False: 1 << 16, True: 1 << 18}
@@ -35,6 +35,15 @@ def _by_torch(rms: bool, x: Tensor, weight: Any, bias: Any, eps: float) -> Tenso
 def _fits(x: Tensor, *parameters: Any) -> bool:
     shape = x.shape[-1:]
     return not any(parameter is not None and parameter.shape != shape for parameter in parameters)
+
+
+def norm(rms: bool, x: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
+    """Over the last axis, by torch's operator, of any size; None where that is not the same."""
+    if type(eps) is not float or (rms and bias is not None):
+        return None
+    if not runs_torchs("rms_norm" if rms else "layer_norm", x, weight, bias):
+        return None
+    return _by_torch(rms, x, weight, bias, eps) if x.dim() and _fits(x, weight, bias) else None
 
 
 def sum_and_norm(

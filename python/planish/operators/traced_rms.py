@@ -6,23 +6,28 @@ norm and group norm it leaves to the backend.
 
 from __future__ import annotations
 
-from torch.fx.experimental import proxy_tensor
-
 import torch
+from planish.library import dispatcher
 from planish.operators import ops
-from planish.operators.norms import rms_eps
+from planish.operators.arguments import DTYPES, rms_eps
 from torch import Tensor
 
 __all__ = ["forward"]
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 
 def _backend_decomposes() -> bool:
     """Whether the backend that traces now takes norms apart, as the inductor does."""
+    from torch.fx.experimental import (
+        proxy_tensor,  # takes long, and is there while a graph is traced
+    )
+
     table = getattr(proxy_tensor.get_proxy_mode(), "decomposition_table", None)
     if table is None:  # before torch 2.13
-        table = getattr(proxy_tensor, "CURRENT_DECOMPOSITION_TABLE", {})
+        from torch.fx.experimental import (
+            proxy_tensor,  # takes long, and is there while a graph is traced
+        )
+
+    table = getattr(proxy_tensor, "CURRENT_DECOMPOSITION_TABLE", {})
     return torch.ops.aten.native_layer_norm.default in table
 
 
@@ -40,10 +45,13 @@ def forward(
         or not 0 < count <= input.dim() <= 16
         or list(input.shape[input.dim() - count :]) != list(normalized_shape)
         or (weight is not None and list(weight.shape) != list(normalized_shape))
-        or any(t.dtype not in _DTYPES or t.device != input.device for t in given)
+        or any(t.dtype not in DTYPES or t.device != input.device for t in given)
     ):
         return None
     eps = rms_eps(eps, input)
     axes = list(range(input.dim() - count, input.dim()))
     y, _, rstd = ops.plain_forward(input, weight, None, axes, axes, eps, True)
     return y, rstd
+
+
+dispatcher.trace_rms_by(forward)

@@ -17,10 +17,11 @@ import torch
 from planish.functions import functional as _functional
 from planish.functions import gated as _gated_functions
 from planish.functions import groups as _groups
+from planish.library.seen import is_plain
 from planish.operators import norms, ops
 from planish.operators.arguments import DTYPES
 from planish.operators.norms import split_channels
-from planish.operators.ways import is_plain, way_of
+from planish.operators.ways import way_of
 from torch import Tensor, nn
 
 __all__ = ["Form", "Run", "eps_of", "parameter_of", "runner", "size_of"]

@@ -15,9 +15,10 @@ from torch.nn.modules import module as torch_module
 
 import torch
 from planish.functions import functional, fused, heads
+from planish.library.seen import is_plain
 from planish.modules import norm_modules
 from planish.operators import norms
-from planish.operators.ways import Way, is_plain, way_of
+from planish.operators.ways import Way, way_of
 from planish.replacing import forms, swapped
 from planish.replacing.forms import Form, parameter_of
 from torch import Tensor, nn

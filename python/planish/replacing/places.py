@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from planish.library import counts
 from planish.replacing import norm_stages, post_norms, probe, settings, swapped
 from planish.replacing.forms import Form, parameter_of, size_of
 from planish.replacing.reading import Place
@@ -215,8 +216,6 @@ def prove(
     key = _key(place, norms, chain)
     with _lock:
         if key not in _found:
-            from planish.library import counts
-
             with counts.uncounted(), probe.apart(), torch.device("cpu"):
                 _found[key] = _prove(place, norms, chain)
         result: tuple[norm_stages.Pairs, str] = _found[key]

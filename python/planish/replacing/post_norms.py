@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planish.functions import fused
-from planish.operators.ways import is_plain
+from planish.library.seen import is_plain
 from planish.replacing import forms, norm_stages
 from planish.replacing.forms import Form, parameter_of
 from torch import Tensor, nn

@@ -7,16 +7,15 @@ real sizes (``planish model``, ``planish try``).
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
-import os
-import warnings
-from collections.abc import Callable
-from typing import Any
-
-import torch
-from planish._torchvision import mend_torchvision
-from torch import Tensor, nn
+from planish.zoo import diffusion, images, language, vision
+from planish.zoo.entry import FAMILIES as FAMILIES
+from planish.zoo.entry import Built as Built
+from planish.zoo.entry import Entry as Entry
+from planish.zoo.entry import build as build
+from planish.zoo.entry import mapped as mapped
+from planish.zoo.entry import missing_packages as missing_packages
+from planish.zoo.entry import prepare as prepare
+from planish.zoo.entry import tensors_of as tensors_of
 
 __all__ = [
     "FAMILIES",
@@ -29,116 +28,7 @@ __all__ = [
     "tensors_of",
 ]
 
-#: The families of docs/guide/coverage.md.
-FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion")
-LANGUAGE, VISION, IMAGES = FAMILIES
-
-#: A model and the keyword arguments of its forward.
-Built = tuple[nn.Module, dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One model."""
-
-    name: str
-    family: str
-    packages: tuple[str, ...]
-    make: Callable[[], Built]
-
-
-def missing_packages(names: tuple[str, ...]) -> list[str]:
-    """Those of them that are not installed."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
-
-
-def prepare() -> None:
-    """Lets torchvision be imported beside any torch, and nothing be looked for on the network."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    mend_torchvision()
-
 
 def entries() -> dict[str, Entry]:
     """Every model by its name."""
-    from planish.zoo import diffusion, images, language, vision
-
     return {entry.name: entry for m in (language, vision, diffusion, images) for entry in m.MODELS}
-
-
-def _shake(model: nn.Module) -> None:
-    """Weights that are no longer ones and zeros, and finite where they were never set."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not parameter.is_floating_point() or not parameter.numel():
-                continue
-            noise = torch.randn(parameter.shape, generator=generator)
-            if not bool(torch.isfinite(parameter).all()) or float(parameter.abs().max()) > 10:
-                parameter.copy_(noise * 0.1)
-            parameter.add_(noise * 0.05)
-
-
-def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same with the function of every tensor."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: mapped(one, function) for key, one in value.items()}
-    return value
-
-
-def build(entry: Entry, dtype: torch.dtype = torch.float32) -> Built:
-    """The model, in eval, and its inputs; the same every time."""
-    prepare()
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        torch.manual_seed(0)
-        model, inputs = entry.make()
-    _shake(model)
-    cast = mapped(inputs, lambda t: t.to(dtype) if t.is_floating_point() else t)
-    return model.eval().to(dtype), cast
-
-
-def tensors_of(output: Any) -> list[Tensor]:
-    """The floating tensors of what a model returned."""
-    if isinstance(output, Tensor):
-        return [output] if output.is_floating_point() else []
-    if isinstance(output, dict):
-        return [tensor for value in output.values() for tensor in tensors_of(value)]
-    if isinstance(output, list | tuple):
-        return [tensor for value in output for tensor in tensors_of(value)]
-    sample = getattr(output, "sample", None)
-    return [sample] if isinstance(sample, Tensor) else []
-
-
-# ---- What the lists of models are made of -------------------------------------------------------
-
-
-def tokens(batch: int = 2, length: int = 12, vocabulary: int = 100) -> Tensor:
-    """Token ids that are no special ones."""
-    return torch.randint(3, vocabulary, (batch, length))
-
-
-def pixels(size: int, batch: int = 2) -> Tensor:
-    """Images."""
-    return torch.randn(batch, 3, size, size)
-
-
-def hugging_face(
-    name: str,
-    family: str,
-    model: str,
-    config: str,
-    inputs: Callable[[], dict[str, Any]],
-    **given: Any,
-) -> Entry:
-    """A model of Transformers by the names of its classes."""
-
-    def make() -> Built:
-        import transformers
-
-        transformers.logging.set_verbosity_error()
-        made = getattr(transformers, model)(getattr(transformers, config)(**given))
-        return made, inputs()
-
-    return Entry(name, family, ("transformers",), make)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish.zoo import IMAGES, Built, Entry, hugging_face, tokens
+from planish.zoo.entry import IMAGES, Built, Entry, hugging_face, tokens
 from planish.zoo.language import T5
 
 __all__ = ["MODELS"]

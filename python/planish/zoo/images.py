@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish.zoo import IMAGES, Built, Entry, hugging_face, pixels
+from planish.zoo.entry import IMAGES, Built, Entry, hugging_face, pixels
 
 __all__ = ["MODELS", "timm_model"]
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from planish.zoo import LANGUAGE, Built, Entry, hugging_face, tokens
+from planish.zoo.entry import LANGUAGE, Built, Entry, hugging_face, tokens
 
 __all__ = ["MODELS", "SPECIAL", "TEXT"]
 

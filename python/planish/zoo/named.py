@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from planish import zoo
 from planish.commands.command_lines import UsageError
+from planish.zoo import entry
 from torch import nn
 
 __all__ = ["UnknownModel", "of_function", "resolve"]
@@ -111,16 +112,16 @@ def _transformers(name: str) -> zoo.Built | None:
     if model.main_input_name == "pixel_values":
         size = getattr(config, "image_size", 224)
         size = size if isinstance(size, int) else size[0]
-        inputs["pixel_values"] = zoo.pixels(size, 1)
+        inputs["pixel_values"] = entry.pixels(size, 1)
     elif model.main_input_name == "input_ids":
-        inputs["input_ids"] = zoo.tokens(1, 32)
+        inputs["input_ids"] = entry.tokens(1, 32)
     else:
         raise UnknownModel(
             f"{name} takes {model.main_input_name}, and planish makes no such input: pass "
             "module:function"
         )
     if getattr(config, "is_encoder_decoder", False):
-        inputs["decoder_input_ids"] = zoo.tokens(1, 16)
+        inputs["decoder_input_ids"] = entry.tokens(1, 16)
     return model, inputs
 
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from planish.zoo import VISION, Built, Entry, hugging_face, pixels, tokens
+from planish.zoo.entry import VISION, Built, Entry, hugging_face, pixels, tokens
 from planish.zoo.images import timm_model
 from planish.zoo.language import SPECIAL
 
