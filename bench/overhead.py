@@ -338,7 +338,7 @@ def main() -> int:
             print(f"{case.name:34} {mode:22} " + " ".join(f"{time:12.2f}" for time in times))
     if given.out:
         with open(given.out, "w", newline="") as file:
-            file.write(f"# {about}\n# python {' '.join(sys.argv)}\n")
+            file.write(f"# {about}\n# python bench/overhead.py --rounds {given.rounds}\n")
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["call", "mode", *WAYS])
             for name, mode in dict.fromkeys((name, mode) for name, mode, _ in found):

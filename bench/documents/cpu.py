@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from .markdown import NAMES, markdown, source
-from .reader import lines, microseconds, rows, sweep
+from .reader import Row, lines, microseconds, rows, sweep
 
 
 def cpu_sweep(path: str, providers: Sequence[str]) -> str:
@@ -126,7 +126,25 @@ def switch() -> str:
 
 
 def calls(path: str, machine: str) -> str:
-    """What a call costs: output of bench/overhead.py."""
+    """What a call costs: bench/overhead.py --out."""
+    modes = {"inference": "inference", "forward and backward": "training"}
+    cells: dict[str, dict[str, Row]] = {}
+    for row in rows(path):
+        cells.setdefault(row["call"], {})[row["mode"]] = row
+    body = []
+    for name, found in cells.items():
+        line = []
+        for mode in modes:
+            row = found.get(mode, {})
+            line += [row.get(way, "") for way in ("torch", "not enabled", "enabled")]
+        body.append([f"`{name}`" if not name.startswith("an ") else name, *line])
+    ways = ("torch", "planish", "enabled")
+    head = ["us", *(f"{mode}: {way}" for mode in modes.values() for way in ways)]
+    return markdown(head, body) + source(path, machine=machine, command="python bench/overhead.py")
+
+
+def older_calls(path: str, machine: str) -> str:
+    """What a call costs: what bench/overhead.py printed before it timed every function."""
     body = []
     for line in lines(path):
         if match := re.match(r"(\S.*?)\s{2,}([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", line):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .classic import profile, steps_table, text_table, ways_table
-from .cpu import accuracy, calls, cpu_groups, cpu_sweep, switch
+from .cpu import accuracy, calls, cpu_groups, cpu_sweep, older_calls, switch
 from .fused import by_turns, fused, trained, trained_short
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
@@ -92,7 +92,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "switch": switch,
     "calls-cpu": lambda: calls(
-        "zen3/calls/overhead.txt", "AMD EPYC (Zen 3), one thread, torch 2.13"
+        "zen4-6/calls.csv", "AMD EPYC (Zen 4), one thread, torch 2.13, thread time"
     ),
-    "calls-gpu": lambda: calls("gpu-11/overhead.txt", "NVIDIA H200, torch 2.11"),
+    "calls-gpu": lambda: older_calls("gpu-11/overhead.txt", "NVIDIA H200, torch 2.11"),
 }
