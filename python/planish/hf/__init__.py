@@ -15,13 +15,13 @@ from __future__ import annotations
 import copy
 import importlib
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from planish.functions import functional
 from planish.hf import marks
+from planish.operators.arguments import DEVICES
+from planish.replacing import forms, probe
 from torch import Tensor, nn
 
 __all__ = ["LAYERS", "register", "registered", "unregister"]
@@ -34,92 +34,68 @@ _on = False
 # ---- What a class computes ----------------------------------------------------------------------
 #
 # The same layer name stands for classes that round in different places, and for subclasses that
-# inherit the mark and compute something else. So a class is asked: its own forward runs on a few
-# small tensors, and the way of rounding that gives those very bits is the one that planish takes.
+# inherit the mark and compute something else. So a class is asked, as replace() asks it
+# (replacing/probe.py): its own forward runs on seeded inputs, and planish takes the class for those
+# dtypes in which it does the same.
 
-_EPSILONS = {"variance_epsilon": 0.25, "eps": 2.0}  # far apart: which of them a class reads shows
-
-#: Where a class rounds to x's dtype, what is added to its weight, and where it has its eps. "xhat":
-#: before the weight; "once": at the end; "alike": as "xhat" where x and weight have one dtype, and
-#: otherwise in a way of its own (T5's rounds to the weight's dtype).
-_WAYS = [
-    (cast, offset, name)
-    for cast in ("xhat", "once", "alike")
-    for offset in (0.0, 1.0)
-    for name in _EPSILONS
-]
-_WAY_DTYPES = [
-    (torch.bfloat16, torch.bfloat16),
-    (torch.bfloat16, torch.float32),
-    (torch.float16, torch.float16),
-    (torch.float32, torch.float32),
-]
-_known: dict[tuple[type[nn.Module], bool], int] = {}
+_SIZE = 128
+_EPSILONS = {"variance_epsilon": 1e-6, "eps": 1e-5}  # two: which of them a class reads shows
 
 
-def _plainly(x: Tensor, weight: Tensor, eps: float, cast: str, offset: float) -> Tensor:
-    """A way of rounding in torch's operators; of f32 with "once", before the last rounding."""
-    wide = x.float()
-    xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    scale = weight.float() + offset if offset else weight
-    return scale * xhat if cast == "once" else scale * xhat.to(x.dtype)
+class _Known(NamedTuple):
+    """How planish computes what a class computes, in which dtypes of x and weight."""
+
+    run: forms.Run
+    gated: bool
+    pairs: frozenset[probe.Pair]
 
 
-def _probe(x_dtype: torch.dtype, weight_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """x, weight and gate, without a random number drawn."""
-    steps = torch.arange(3 * 128, dtype=torch.float32, device="cpu")
-    x = (steps * 1.37).sin().mul(3).view(3, 128).to(x_dtype)
-    weight = (steps[:128] * 0.71).cos().to(weight_dtype)
-    return x, weight, (steps * 0.53).cos().view(3, 128).to(x_dtype)
+_found: list[_Known] = []
+#: By class and activation: where it is in _found; -1: it is left to itself.
+_places: dict[tuple[type[nn.Module], Any], int] = {}
 
 
-def _made(cls: type[nn.Module], weight: Tensor) -> nn.Module:
+def _made(cls: type[nn.Module], activation: Any) -> nn.Module:
     """A module of the class, with what its forward may read."""
     module = cls.__new__(cls)
     nn.Module.__init__(module)
-    module.weight = nn.Parameter(weight, requires_grad=False)
+    module.weight = nn.Parameter(torch.ones(_SIZE, device="cpu"), requires_grad=False)
     for name, eps in _EPSILONS.items():
         setattr(module, name, eps)
-    module.activation = "silu"  # type: ignore[assignment]
+    module.activation = activation
     return module
 
 
-def _computes(cls: type[nn.Module], way: tuple[str, float, str], gated: bool) -> bool:
-    cast, offset, name = way
-    for x_dtype, weight_dtype in _WAY_DTYPES:
-        if cast == "alike" and x_dtype != weight_dtype:
-            continue
-        x, weight, gate = _probe(x_dtype, weight_dtype)
-        forward: Callable[..., Any] = cls.forward
-        found = forward(_made(cls, weight), x, gate) if gated else forward(_made(cls, weight), x)
-        y = _plainly(x, weight, _EPSILONS[name], cast, offset)
-        if gated:
-            y = y * nn.functional.silu(gate.float())
-        if gated or cast == "once":
-            y = y.to(x_dtype)
-        if not isinstance(found, Tensor) or found.dtype != y.dtype or not torch.equal(found, y):
-            return False
-    return True
+def _find(cls: type[nn.Module], activation: Any) -> int:
+    proof = probe.prove(cls, _made(cls, activation))
+    if isinstance(proof, str) or proof.form.kind != "rms" or proof.form.axis != -1:
+        return -1
+    _found.append(_Known(forms.runner(proof.form), proof.form.gate is not None, proof.pairs))
+    return len(_found) - 1
 
 
-@torch.no_grad()
-def _find(cls: type[nn.Module], gated: bool) -> int:
-    for index, way in enumerate(_WAYS):
-        try:
-            if _computes(cls, way, gated):
-                return index
-        except Exception:  # whatever a class wants that these small modules have not
-            return -1
-    return -1
+def _place_of(cls: type[nn.Module], activation: Any) -> int:
+    key = cls, activation
+    if key not in _places:
+        _places[key] = _find(cls, activation)
+    return _places[key]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _way_of(cls: type[nn.Module], gated: bool) -> int:
-    """Which of _WAYS the class computes; -1: none."""
-    if (cls, gated) not in _known:
-        with torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False):
-            _known[cls, gated] = _find(cls, gated)
-    return _known[cls, gated]
+def _place_for(
+    cls: type[nn.Module], activation: Any, x: torch.dtype, weight: torch.dtype, gated: bool
+) -> int:
+    """Where the class is in _found, of tensors of these dtypes; -1: its own forward runs."""
+    place = _place_of(cls, activation)
+    if place < 0 or _found[place].gated != gated or (x, weight) not in _found[place].pairs:
+        return -1
+    return place
+
+
+def _is_known(cls: type[nn.Module]) -> bool:
+    """Whether planish computes what this class, which has no gate, does."""
+    place = _place_of(cls, "silu")
+    return place >= 0 and not _found[place].gated
 
 
 # ---- The layers ---------------------------------------------------------------------------------
@@ -136,7 +112,7 @@ def _runs(x: Tensor, weight: Any) -> bool:
         and weight.dtype in _HALF_AND_FLOAT
         and x.device == weight.device
         and x.device.type in ("cpu", "cuda")
-        and x.device.type in functional.DEVICES
+        and x.device.type in DEVICES
         and x.dim() > 0
         and weight.dim() == 1
         and x.shape[-1] == weight.shape[0]
@@ -144,20 +120,22 @@ def _runs(x: Tensor, weight: Any) -> bool:
     )
 
 
-def _way_here(module: Any, x: Tensor, gated: bool) -> int:
-    """The way of the module's class, for this x; -1: its own forward runs."""
-    if not _runs(x, module.weight):
-        return -1
-    way = _way_of(type(module), gated)
-    alike = way >= 0 and _WAYS[way][0] == "alike"
-    return -1 if alike and x.dtype != module.weight.dtype else way
-
-
-def _norm(module: Any, x: Tensor, way: int) -> Tensor:
-    cast, offset, name = _WAYS[way]
-    cast = "xhat" if cast == "alike" else cast
-    eps: float = getattr(module, name)
-    return functional.rms_norm(x, -1, module.weight, eps=eps, weight_offset=offset, cast=cast)
+def _forward(module: Any, x: Tensor, *gate: Tensor | None) -> Tensor:
+    """By planish, or by the class's own forward."""
+    cls: Any = type(module)
+    behind = gate[0] if gate else None
+    fits = behind is None or (
+        isinstance(behind, Tensor) and behind.shape == x.shape and behind.device == x.device
+    )
+    if fits and _runs(x, module.weight):
+        activation = getattr(module, "activation", None)
+        dtypes = x.dtype, module.weight.dtype
+        place = _place_for(cls, activation, *dtypes, behind is not None)
+        if place >= 0:
+            y: Tensor = _found[place].run(module, x, behind)
+            return y
+    own: Tensor = cls.forward(module, x, *gate)
+    return own
 
 
 class RMSNorm(nn.Module):
@@ -167,12 +145,7 @@ class RMSNorm(nn.Module):
     has_backward = True
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        cls: Any = type(self)
-        way = _way_here(self, hidden_states, False)
-        if way < 0:
-            own: Tensor = cls.forward(self, hidden_states)
-            return own
-        return _norm(self, hidden_states, way)
+        return _forward(self, hidden_states)
 
 
 class RMSNormZeroCentered(nn.Module):
@@ -182,37 +155,17 @@ class RMSNormZeroCentered(nn.Module):
     has_backward = True
 
     def forward(self, x: Tensor) -> Tensor:
-        cls: Any = type(self)
-        way = _way_here(self, x, False)
-        if way < 0:
-            own: Tensor = cls.forward(self, x)
-            return own
-        return _norm(self, x, way)
+        return _forward(self, x)
 
 
 class RMSNormGated(nn.Module):
-    """``weight * xhat`` times the gate's activation; the norm on planish, the gate on torch."""
+    """``weight * xhat`` times the gate's activation, in one kernel where that is SiLU."""
 
     can_torch_compile = True
     has_backward = True
 
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
-        cls: Any = type(self)
-        way = -1 if gate is None else _way_here(self, hidden_states, True)
-        if way < 0 or gate is None:
-            own: Tensor = cls.forward(self, hidden_states, gate)
-            return own
-        # Where the class rounds once, after the gate, the norm's result stays in float.
-        wide = _WAYS[way][0] == "once"
-        y = _norm(self, hidden_states.float() if wide else hidden_states, way)
-        gated: Tensor = y * _activation(self.activation)(gate.float())
-        return gated.to(hidden_states.dtype)
-
-
-def _activation(name: Any) -> Any:
-    from transformers.activations import ACT2FN
-
-    return ACT2FN[name]
+        return _forward(self, hidden_states, gate)
 
 
 #: Layer name in Transformers -> what planish binds for it.
@@ -312,7 +265,7 @@ def register(*, hub: bool = False) -> None:
             here = {mode: _Here(name) for mode in modes}
             table.setdefault(name, {}).update({"cpu": here, "cuda": here})
         kernels.register_kernel_mapping({name: table[name] for name in LAYERS})
-        marks.begin(lambda cls: _way_of(cls, False) >= 0)
+        marks.begin(_is_known)
         _on = True
 
 

@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 import torch
+from planish.library import counts
 from planish.replacing import edges, families
 from planish.replacing.edges import Changes
 from planish.replacing.forms import Form, NotExact
@@ -184,7 +185,8 @@ def _whole(proof: Proof, prober: Prober) -> Proof | str:
         )
     enough = 3 if form.axis == 1 else 2
     rank = min(proof.ranks, key=lambda rank: (rank < enough, rank))
-    pairs = sorted(proof.pairs, key=lambda pair: DTYPES.index(pair[0]))
+    order = (*DTYPES, None)
+    pairs = sorted(proof.pairs, key=lambda pair: (order.index(pair[0]), order.index(pair[1])))
     prober.same_in_training(pairs[0], rank)
     failed: dict[Pair, str] = {}
     for pair in pairs:
@@ -230,8 +232,6 @@ def prove(cls: type[nn.Module], module: nn.Module) -> Proof | str:
         for kept in (_proofs, _passing):
             if key in kept:
                 return kept[key]
-        from planish.library import counts
-
         with counts.uncounted(), apart():
             found = _asked(cls, module)
         if isinstance(found, _Passing):
