@@ -10,6 +10,7 @@ from typing import Any
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 import torch
 from planish.compile import forms, formulas
@@ -139,8 +140,13 @@ def as_planish(norm: Norm, total: fx.Node | None = None) -> None:
 Table = dict[Any, Callable[..., Any]]
 
 
+def _anew(values: Any) -> Any:
+    """Fake tensors like these: tracing knows tensors by the object: no two nodes may share it."""
+    return pytree.tree_map_only(Tensor, Tensor.detach, values)
+
+
 def _own_of(node: fx.Node) -> dict[str, Any]:
-    return {key: node.meta[key] for key in _OWN_META if key in node.meta}
+    return {key: _anew(node.meta[key]) for key in _OWN_META if key in node.meta}
 
 
 def _flat(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
@@ -191,7 +197,7 @@ class Formulas:
         if traced is None:
             with _fake_mode(node), enable_python_dispatcher():
                 flat = _flat(function, arguments)
-                traced = make_fx(flat, self._table, tracing_mode="real")(*values)
+                traced = make_fx(flat, self._table, tracing_mode="real")(*_anew(values))
             if key is not None:
                 self._known[key] = traced
         return traced, nodes
@@ -204,7 +210,7 @@ def as_torchs(norm: Norm, known: Formulas) -> bool:
         return False
     traced, nodes = found
     graph, meta = norm.node.graph, _meta_of(norm.node)
-    placeholders = iter(nodes)
+    placeholders, mode = iter(nodes), _fake_mode(norm.node)
     copies: dict[fx.Node, Any] = {}
     results: Any = None
     with graph.inserting_before(norm.node):
@@ -217,7 +223,8 @@ def as_torchs(norm: Norm, known: Formulas) -> bool:
                 return False  # a constant: none of these formulas has one
             else:
                 copies[node] = made = graph.node_copy(node, copies.__getitem__)
-                made.meta = {**meta, **_own_of(node)}
+                with mode:
+                    made.meta = {**meta, **_own_of(node)}
     own = norm.node.target not in TORCHS
     by_place = {place: results[place if own else at] for at, place in norm.results.items()}
     _hand_over(norm, by_place, Writer(norm.node))
