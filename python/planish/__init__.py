@@ -14,6 +14,7 @@
     print(planish.stats())         # what ran on planish, what went to torch, and why
     planish.reset_stats()          # which then counts anew
     planish.load_pack("gpu.pack")  # GPU kernels compiled ahead of time, by `planish pack`
+    torch.compile(model, backend="planish")  # norms of compiled graphs, where planish is faster
     planish.apex.install()         # `from apex.normalization import FusedLayerNorm` works
     planish.hf.register()          # Transformers' use_kernels=True runs planish
     planish.composer.FusedLayerNorm()  # an algorithm for Composer's Trainer

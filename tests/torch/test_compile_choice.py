@@ -13,6 +13,7 @@ from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (
 import planish
 import planish.compile
 import torch
+from planish.commands import doctor
 from planish.compile import choice, joint, table
 from torch import Tensor, nn
 
@@ -277,3 +278,9 @@ def test_an_unknown_mode_is_taken(given: Any) -> None:
     with pytest.raises(Exception, match=r"compile is .*known are 'faster', 'always'"):
         options = {"planish": given}
         torch.compile(Layer(), backend="planish", options=options)(torch.randn(6, 16))
+
+
+def test_doctor_says_nothing_of_the_compiler() -> None:
+    found = doctor.report()["compile"]
+    assert found["whole norms in a graph"] == found["passes that caches know"] == "yes"
+    assert any(name.startswith("table of choices, cpu") for name in found)

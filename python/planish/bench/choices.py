@@ -3,8 +3,8 @@
 Each norm is compiled alone, with the residual sum in front of it, or with the activation behind it,
 and its forward and its backward are timed beside planish's operators that do the same. The shapes
 are those of no particular model: each stands for the class around it. It writes the rows of this
-kind of device into planish/compile/choices.json, which planish's backend of torch.compile decides
-by.
+kind of device into a copy of planish/compile/choices.json, which planish's backend of torch.compile
+decides by.
 
 A first run with `--compile N` lets N processes fill inductor's cache.
 """

@@ -60,6 +60,7 @@ def _found() -> dict[str, Any]:
     missing = [symbol for symbol in lib.symbols() if symbol.required and not symbol.found]
     problems += [f"torch {torch.__version__} lacks {s.name}: {s.use}" for s in missing]
     if not missing:
+        result["compile"] = _compile()
         result["operators"] = _operators("cpu", problems)
         if not problems:
             result["calls"] = _on_a_new_thread(lambda: _calls("cpu", problems), problems)
@@ -73,6 +74,16 @@ def _found() -> dict[str, Any]:
             problems.append(f"torch's CUDA tensors are left to torch: {lacking}")
         problems += _gpu_problems(result["gpu"])
     return result
+
+
+def _compile() -> dict[str, str]:
+    """What torch's compiler has of what planish uses; empty where there is no compiler."""
+    try:
+        from planish.compile import needs
+
+        return needs.found()
+    except ImportError:
+        return {}
 
 
 def _gpu_problems(gpu: dict[str, Any]) -> list[str]:
@@ -246,6 +257,8 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         print(f"call      {name}, on CPU -> {place}")
     for name, place in result.get("cuda_calls", {}).items():
         print(f"call      {name}, on CUDA -> {place}")
+    for name, state in result.get("compile", {}).items():
+        print(f"compile   {name}: {state}")
     for problem in result["problems"]:
         print(f"PROBLEM   {problem}")
     print("all well" if not result["problems"] else "planish cannot work here as it should")

@@ -1,0 +1,91 @@
+"""Graphs for every size: as many of them as without planish, chosen by the sizes that were seen,
+and exported with a dynamic batch and length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch.nn.functional as F
+from compile_support import compiled, rows, uncached  # noqa: F401 (fixtures)
+from torch.export import Dim
+
+import planish
+import torch
+from planish.compile import choice
+from torch import Tensor, nn
+
+W = torch.randn(16)
+SHAPES = ((2, 5), (3, 7), (4, 9), (8, 33))
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "torch's": lambda x: F.layer_norm(x, (16,), W, W),
+    "layer_norm": lambda x: planish.layer_norm(x, -1, W, W),
+    "add": lambda x: planish.add_rms_norm(x, x.flip(0), W),
+    "modulated": lambda x: planish.modulated_layer_norm(x, W, W),
+    "gated": lambda x: planish.gated_rms_norm(x, x.flip(0), W, group_size=4),
+    "pair": lambda x: planish.qk_norm(x, x.flip(0), W, W, 1e-6),
+    "quantized": lambda x: planish.quantized_rms_norm(x, W),
+}
+
+
+def several(found: Any) -> tuple[Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("mode", [choice.ALWAYS, choice.NEVER])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_size_is_a_constant(name: str, mode: str) -> None:
+    function = FUNCTIONS[name]
+    run, graphs = compiled(function, mode, dynamic=True)
+    for shape in SHAPES:
+        x = torch.randn(*shape, 16)
+        with torch.no_grad():
+            for one, other in zip(several(run(x)), several(function(x)), strict=True):
+                torch.testing.assert_close(one.float(), other.float(), rtol=1e-4, atol=1e-4)
+    assert len(graphs.modules) == 1
+
+
+def test_a_gradient_has_a_constant_size() -> None:
+    def both(x: Tensor) -> Tensor:
+        y, total = planish.add_rms_norm(x, x.flip(0), W)
+        return F.layer_norm(y, (16,), W) * total
+
+    run, graphs = compiled(both, dynamic=True)
+    for shape in SHAPES:
+        one = torch.randn(*shape, 16, requires_grad=True)
+        other = one.detach().clone().requires_grad_()
+        run(one).sin().sum().backward()
+        both(other).sin().sum().backward()
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+    assert len(graphs.modules) == 2
+
+
+def test_a_size_that_is_not_constant_is_not_looked_up(rows: Any) -> None:  # noqa: F811
+    rows(forward=3.0)
+    run, graphs = compiled(FUNCTIONS["torch's"], choice.FASTER, dynamic=True)
+    for shape in SHAPES:
+        run(torch.randn(*shape, 16))
+    assert len(graphs.modules) == 1 and graphs.counted()["planish::graph_forward"] == 1
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_export_fixes_batch_and_length(name: str) -> None:
+    model = Function(FUNCTIONS[name])
+    sizes = {"x": {0: Dim("batch", min=1, max=64), 1: Dim("length", min=1, max=64)}}
+    program = torch.export.export(model, (torch.randn(2, 5, 16),), dynamic_shapes=sizes).module()
+    for shape in SHAPES:
+        x = torch.randn(*shape, 16)
+        with torch.no_grad():
+            for one, other in zip(several(program(x)), several(model(x)), strict=True):
+                assert torch.equal(one, other)

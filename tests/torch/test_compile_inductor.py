@@ -1,0 +1,156 @@
+"""Graphs that inductor compiles: planish's norms are called there without Python, packages of
+ahead-of-time compilation included, and a switch and torch's caches keep graphs apart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compile_support import results_of
+from torch._inductor.utils import fresh_cache, run_and_get_code
+
+import planish
+import torch
+from planish.compile import inductor
+from torch import Tensor, nn
+
+CALLED = "planish::norm_forward"
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(16, 16)
+        self.norm, self.groups, self.rms = nn.LayerNorm(16), nn.GroupNorm(4, 8), nn.RMSNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.product(self.norm(self.product(x)))
+        return self.rms(self.groups(x.view(-1, 8, 2)).view(-1, 16))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with fresh_cache():
+        yield
+
+
+def ran() -> int:
+    """Forwards of planish's own operators since the last question."""
+    found = planish.stats()[CALLED]["planish"]
+    planish.reset_stats()
+    return found
+
+
+@pytest.mark.parametrize("cpp", [False, True], ids=["python", "cpp_wrapper"])
+def test_a_compiled_step_differs(cpp: bool) -> None:
+    model, x = Model(), torch.randn(8, 16)
+    options = {"planish": "always", "cpp_wrapper": cpp}
+    run = torch.compile(model, backend="planish", options=options, fullgraph=True)
+    with planish.enabled():
+        wanted = results_of(model, model, x)
+    found, codes = run_and_get_code(lambda: results_of(run, model, x))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    code = "\n".join(codes)
+    called = 'aoti_torch_call_dispatcher("planish::graph_' if cpp else "torch.ops.planish.graph_"
+    assert code.count(called) >= 6, code
+    assert "planish.norm_" not in code.replace("Original ATen: [planish.norm_", "")
+
+
+def test_an_image_is_copied() -> None:
+    """A convolution, a norm and a convolution again, stored by pixel: there is nothing between."""
+
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)
+            self.norm = planish.GroupNorm(2, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.other(self.norm(self.one(x)))
+
+    layout = torch.channels_last
+    model, x = Images().to(memory_format=layout), torch.randn(2, 8, 12, 12)
+    run = torch.compile(model, backend="planish", options={"planish": "always"}, fullgraph=True)
+    with torch.no_grad():
+        found, (code,) = run_and_get_code(run, x.contiguous(memory_format=layout))
+        torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
+    assert "graph_forward" in code and "cpp_fused" not in code, code
+
+
+def test_a_package_needs_python(tmp_path: Path) -> None:
+    model, x = Model().eval(), torch.randn(8, 16)
+    inductor.switch("always")
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(model, (x,))
+            path = torch._inductor.aoti_compile_and_package(
+                exported, package_path=str(tmp_path / "model.pt2")
+            )
+            torch.save((x, model(x)), tmp_path / "known.pt")
+    finally:
+        inductor.switch(False)
+    program = f"""
+        import planish, torch
+        x, wanted = torch.load({str(tmp_path / "known.pt")!r})
+        run = torch._inductor.aoti_load_package({path!r})
+        torch.testing.assert_close(run(x), wanted, rtol=1e-4, atol=1e-4)
+        print(planish.stats()[{CALLED!r}]["planish"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 2, done.stdout
+
+
+def test_a_switch_reaches_what_is_compiled() -> None:
+    """Graphs stay as they were made, whatever is switched afterwards; caches on the disk know whose
+    they are."""
+    model, x = Model().eval(), torch.randn(8, 16)
+
+    def made() -> object:
+        torch._dynamo.reset()
+        run = torch.compile(model, fullgraph=True)
+        with torch.no_grad():
+            wanted = model(x)
+            planish.reset_stats()
+            torch.testing.assert_close(run(x), wanted, rtol=1e-4, atol=1e-4)
+        return run
+
+    made()
+    assert ran() == 0
+    planish.enable(devices="cpu", compile="always")
+    ours = made()
+    assert ran() == 3
+    assert planish.disable() and inductor.is_on() is None
+    with torch.no_grad():
+        ours(x)  # type: ignore[operator]
+    assert ran() == 3, "a compiled graph is valid after disable()"
+    made()
+    assert ran() == 0, "inductor's own comes back, also out of a warm cache"
+    planish.enable(devices="cpu", compile="always")
+    made()
+    assert ran() == 3, "and so does planish's"
+
+
+def test_bad_input_is_accepted() -> None:
+    weight = torch.randn(9)
+
+    def wrong(x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, (9,), weight)
+
+    x = torch.randn(4, 8)
+    with pytest.raises(RuntimeError) as eager:
+        wrong(x)
+    with pytest.raises(Exception, match="normalized_shape") as compiled:
+        torch.compile(wrong, backend="planish")(x)
+    assert str(eager.value).split(",")[0].split(" to ")[0] in str(compiled.value)
