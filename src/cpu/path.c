@@ -70,7 +70,7 @@ static bool is_batch(const problem *p) {
     const role_set known = ROLE_BIT(ROLE_ADDEND) | ROLE_BIT(ROLE_DADDEND) | STATISTIC_ROLES;
     const dtype element = p->dtypes[ROLE_X];
     if (!has(p, ROLE_X) || (p->present & STAGE_ROLES & ~known) || p->stages.rounding ||
-        problem_is_double(p) != (element == DTYPE_F64))
+        p->pass == PLANISH_BACKWARD_STATISTICS || problem_is_double(p) != (element == DTYPE_F64))
         return false;
     for (role_set rest = p->present & every_full_role; rest; rest &= rest - 1)
         if (p->dtypes[first_role(rest)] != element)
@@ -90,15 +90,13 @@ static cpu_path path_alone(const problem *p) {
         return PATH_EMPTY;
     if (p->pass == PLANISH_BACKWARD_FROM_Y)
         return PATH_STRIDED;
-    if (p->first_reduced && is_batch(p) && !problem_half(p))
+    if (p->first_reduced && is_batch(p))
         return PATH_BATCH;
     if (alone && problem_is_rows(p) && kernel_dtypes(p))
         return PATH_ROWS;
     if (alone && problem_is_channels(p) && !problem_half(p))
         return PATH_CHANNELS;
-    if (problem_half(p))
-        return PATH_STRIDED;
-    if (!problem_is_groups(p))
+    if (!problem_is_groups(p) || problem_half(p))
         return is_batch(p) ? PATH_BATCH : PATH_STRIDED;
     if (!group_dtypes(p))
         return PATH_PLANES;

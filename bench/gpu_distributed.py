@@ -1,0 +1,190 @@
+"""Sharded norms on the GPUs of one host, by NCCL: time of a forward and backward, and that the
+results are those of whole rows.
+
+    python bench/gpu_distributed.py [--ranks=2] [--out=FILE] [--turns=7]
+
+Each way is timed in turns, by CUDA events on every rank; a turn's time is the slowest rank's.
+Written are medians and the spread from the first to the last quarter, in microseconds. """
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import planish
+import torch
+from torch import Tensor
+
+Way = Callable[[], Any]
+COLUMNS, EPS = 8192, 1e-6
+
+
+def _timed(way: Way, repeats: int) -> float:
+    """Microseconds a call, the slowest rank's."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    dist.barrier()
+    begin.record()
+    for _ in range(repeats):
+        way()
+    end.record()
+    torch.cuda.synchronize()
+    found = torch.tensor(begin.elapsed_time(end) / repeats * 1000, device="cuda")
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found)
+
+
+def _turns(ways: dict[str, Way], turns: int, repeats: int = 20) -> dict[str, dict[str, float]]:
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        for _ in range(3):
+            way()
+    for _ in range(turns):
+        for name, way in ways.items():
+            times[name].append(_timed(way, repeats))
+    return {
+        name: {
+            "median": round(statistics.median(found), 1),
+            "first quarter": round(statistics.quantiles(found, n=4)[0], 1),
+            "last quarter": round(statistics.quantiles(found, n=4)[2], 1),
+        }
+        for name, found in times.items()
+    }
+
+
+def _whole(part: Tensor) -> Tensor:
+    """All ranks' columns, gathered."""
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, part)
+    return torch.cat(parts, -1)
+
+
+class _Gather(torch.autograd.Function):
+    """What is done without a sharded norm: the columns of all ranks; backward, this rank's."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return _whole(part)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return d.chunk(dist.get_world_size(), -1)[dist.get_rank()].contiguous()
+
+
+def _sharded(rows: int, turns: int) -> dict[str, Any]:
+    """A sharded RMSNorm beside gathering its input, and its passes alone."""
+    size = COLUMNS // dist.get_world_size()
+    make = torch.Generator(device="cuda").manual_seed(3 + dist.get_rank())
+    x, dy = (torch.randn(rows, size, device="cuda", generator=make).bfloat16() for _ in range(2))
+    weight = torch.rand(size, device="cuda", generator=make).bfloat16()
+    x.requires_grad_(), weight.requires_grad_()
+    whole_weight = _whole(weight.detach()[None])[0].requires_grad_()
+    whole_dy = _whole(dy)
+
+    def sharded() -> tuple[Tensor, ...]:
+        y = planish.distributed.rms_norm(x, weight, EPS)
+        return y, *torch.autograd.grad(y, [x, weight], dy)
+
+    def gathered() -> tuple[Tensor, ...]:
+        y = planish.rms_norm(_Gather.apply(x), -1, whole_weight, eps=EPS)
+        return y, *torch.autograd.grad(y, [x, whole_weight], whole_dy)
+
+    from planish.operators import call
+
+    ops, axes = torch.ops.planish, call.pack_axes([1], [1])
+    options = call.pack_options(rms=True, wanted=4)
+    plain, w = x.detach(), weight.detach()
+    _, m2 = ops.norm_part_statistics(plain, axes, options)
+    rstd = (m2 / size + EPS).rsqrt()
+    passes: dict[str, Way] = {
+        "statistics": lambda: ops.norm_part_statistics(plain, axes, options),
+        "apply": lambda: ops.norm_apply(plain, rstd, None, w, None, axes, options),
+        "backward statistics": lambda: ops.norm_backward_statistics(
+            dy, plain, rstd, None, w, axes, options
+        ),
+        "backward apply": lambda: ops.norm_backward_apply(
+            dy, plain, rstd, rstd, None, None, w, axes, options
+        ),
+        "local norm": lambda: planish.rms_norm(plain, -1, w, eps=EPS),
+    }
+    y, dx, dweight = sharded()
+    wanted = gathered()
+    parts = [t.chunk(dist.get_world_size(), -1)[dist.get_rank()] for t in (wanted[0], wanted[2])]
+    errors = [
+        float((one.float() - other.float()).abs().max() / other.float().abs().max())
+        for one, other in ((y, parts[0]), (dx, wanted[1]), (dweight, parts[1]))
+    ]
+    return {
+        "errors of y, dx, dweight": errors,
+        "microseconds": _turns({"sharded": sharded, "gathered": gathered, **passes}, turns),
+    }
+
+
+def _reduced(rows: int, turns: int) -> dict[str, Any]:
+    """all_reduce_add_rms_norm beside an all-reduce and a norm of all rows, forward."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    make = torch.Generator(device="cuda").manual_seed(3 + rank)
+    x = torch.randn(rows, COLUMNS, device="cuda", generator=make).bfloat16()
+    whole = torch.randn(rows, COLUMNS, device="cuda", generator=make).bfloat16()
+    dist.broadcast(whole, 0)
+    own = whole.chunk(ranks)[rank].contiguous()
+    weight = torch.ones(COLUMNS, device="cuda").bfloat16()
+
+    def apart() -> tuple[Tensor, Tensor]:
+        total = x.clone()
+        dist.all_reduce(total)
+        return planish.add_rms_norm(total, whole, weight, EPS)
+
+    def copied() -> Tensor:  # what apart() spends on keeping x
+        return x.clone()
+
+    def together() -> tuple[Tensor, Tensor]:
+        return planish.distributed.all_reduce_add_rms_norm(x, own, weight, EPS)
+
+    error = float((together()[0].float() - apart()[0].float()).abs().max())
+    ways = {"together": together, "apart": apart, "copy of x": copied}
+    return {"largest difference of y": error, "microseconds": _turns(ways, turns)}
+
+
+def _rank(rank: int, ranks: int, turns: int, out: str | None) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "NCCL_NVLS_ENABLE": "0"}
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=ranks)
+    with torch.no_grad():
+        reduced = {str(rows): _reduced(rows, turns) for rows in (16384, 64)}
+    found = {
+        "gpu": torch.cuda.get_device_name(),
+        "ranks": ranks,
+        "torch": torch.__version__,
+        "columns": COLUMNS,
+        "rms_norm, by rows": {str(rows): _sharded(rows, turns) for rows in (16384, 4096)},
+        "all_reduce_add_rms_norm, by rows": reduced,
+    }
+    if rank == 0:
+        text = json.dumps(found, indent=1)
+        print(text)
+        if out:
+            with open(out, "w") as file:
+                file.write(text + "\n")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--out")
+    given = parser.parse_args()
+    if torch.cuda.device_count() < given.ranks:
+        raise SystemExit(f"{given.ranks} GPUs are wanted, {torch.cuda.device_count()} are there")
+    mp.spawn(_rank, (given.ranks, given.turns, given.out), given.ranks)
+
+
+if __name__ == "__main__":
+    main()
