@@ -112,7 +112,7 @@ typedef struct groups_constants {
 } groups_constants;
 
 /* Which kernel batches go through (kernels/batch/batch.cu). */
-enum batch_variant { BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY, BATCH_WHOLE };
+enum batch_variant { BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY, BATCH_WHOLE, BATCH_HELD };
 
 typedef struct batch_constants {
     int32_t variant; /* batch_variant */

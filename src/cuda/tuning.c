@@ -234,6 +234,10 @@ static const gpu_tuning sm_80 = {
             .many_threads = 768, /* addresses take registers of their own before Hopper */
             .some_threads = 512,
             .few_threads = 512,
+            .held_warps = 0,
+            .held_bytes = 2 << 20,
+            .held_at_once = 8,
+            .held_backward_at_once = 4,
             .part_bytes = 52 << 10,
             .whole_bytes = 200 << 10,
             .hold_bytes = 200 << 10,
@@ -287,6 +291,7 @@ static void sm_90(gpu_tuning *t) {
     t->tiles.half_threads = 1344; /* 48 registers each */
     t->batch.many_threads = 1024; /* 64 registers each */
     t->batch.some_threads = 768;
+    t->batch.held_warps = 16;
     t->strips.is_lean = true;
 }
 
@@ -303,6 +308,7 @@ static void sm_100(gpu_tuning *t) {
     t->groups.mixed_blocks = 2;
     t->tiles.half_threads = 1024;
     t->strips.is_lean = false;
+    t->batch.held_warps = 0; /* not measured */
 }
 
 /* Variants of sm_100, of which no report is known. */

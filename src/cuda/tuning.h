@@ -314,8 +314,12 @@ typedef struct batch_tuning {
     int active_at_once;   /* through an activation */
     /* Threads in a multiprocessor. */
     int many_threads;
-    int some_threads; /* of the backward, and before a GELU; */
+    int some_threads; /* of the backward, and before an activation that takes registers; */
     int few_threads;  /* of f64, and of a backward through an activation */
+    /* Channels that one launch sums and writes, a block in each multiprocessor. */
+    int held_warps; /* of a block; 0: there are none */
+    int held_bytes; /* of x, dy and what is beside them in one at most */
+    int held_at_once, held_backward_at_once;
     /* Rows in runs that a cluster has whole. */
     int part_bytes;  /* of x and dy in a block, rather; */
     int whole_bytes; /* at most */

@@ -1,6 +1,7 @@
 """Batch norms with kept or given statistics and with an addend, on a GPU: values, bits.
 
     python tests/cuda/check_batch.py
+    for i in 0 1 2 3; do python tests/cuda/check_batch.py --share $i/4 & done; wait
 
 The cases are those of batch_stages.py, which are emulated, too (test_batch_stages.py), in larger
 sizes. PLANISH_GPU_SHIM names the GPU backend with its test door (bench/gpu_build.sh). Prints every
@@ -9,6 +10,7 @@ failure and ends with their number.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import sys
 from collections.abc import Mapping
@@ -58,8 +60,11 @@ class Backend(Library):
 
 def main() -> int:
     """Runs all cases; the exit status is the number of failures, at most 99."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--share", default="0/1", help="I/N: every Nth case from the Ith on")
+    first, step = map(int, parser.parse_args().share.split("/"))
     backend, wrong = Backend(), 0
-    cases = batch_stage_cases(large=True)
+    cases = batch_stage_cases(large=True)[first::step]
     for case in cases:
         try:
             problems = case.check(backend)

@@ -1,4 +1,5 @@
-/* Three kernels, one after the other, or one by clusters of blocks (batch_geometry.c). */
+/* Three kernels, one after the other, or one: of blocks that all run at once, or of clusters
+ * (batch_geometry.c). */
 #include "cuda/batch/batch.h"
 
 #include <stdio.h>
@@ -72,23 +73,40 @@ static const char *batch_plan_make(cuda_plan *plan, const problem *p) {
 
 static int batch_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     static const char *const passes[] = {"forward", "backward", "", "", "apply"};
-    const cuda_spec *spec = &plan->main;
+    const cuda_spec *spec = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     const batch_constants *c = &spec->batch;
     return snprintf(text, bytes,
                     "cuda batch %s %lldx%lld%s: %s, chunks of %d, %d lanes, pieces of %lld, "
-                    "%d warps, cluster %d, %d held",
+                    "%d warps, cluster %d, group %d, %d of %d at once held",
                     passes[spec->pass], (long long)plan->rows, (long long)plan->cols,
                     c->last ? " channels last" : "",
-                    c->variant == BATCH_WHOLE ? "one read" : "two reads", c->width, c->lanes,
-                    (long long)plan->turns, c->warps, spec->cluster, c->hold);
+                    c->variant == BATCH_WHOLE  ? "one read"
+                    : c->variant == BATCH_HELD ? "one launch"
+                    : c->alone                 ? "given moments"
+                                               : "two reads",
+                    c->width, c->lanes, (long long)plan->turns, c->warps, spec->cluster,
+                    spec->cooperating_blocks, c->hold, c->at_once);
 }
 
 /* ---- Launches -------------------------------------------------------------------------------- */
 
+/* Whether one cooperative launch does all: not in x's place where rows that leave float's range are
+ * read again. */
+static bool is_held(const cuda_plan *plan, void *const *buffers) {
+    return plan->cooperative.kernel >= 0 &&
+           (is_backward(&plan->main) || plan->main.type[ROLE_X] == DTYPE_F16 ||
+            buffers[ROLE_X] != buffers[ROLE_Y]);
+}
+
 /* Those that are launched, in their order; returns how many. */
-static int variants_of_plan(const cuda_plan *plan, int variants[MOST_VARIANTS]) {
+static int variants_of_plan(const cuda_plan *plan, void *const *buffers,
+                            int variants[MOST_VARIANTS]) {
     const cuda_spec *spec = &plan->main;
     int count = 0;
+    if (is_held(plan, buffers)) {
+        variants[count++] = BATCH_HELD;
+        return count;
+    }
     if (spec->batch.variant != BATCH_SUMS) {
         variants[count++] = spec->batch.variant;
         return count;
@@ -112,17 +130,27 @@ static int32_t access_of(const cuda_plan *plan, const batch_view *v, void *const
     return common_alignment(bits);
 }
 
+/* Whether pieces are merged in the order in which blocks do that run at once. */
+static bool merges_as_held(const cuda_spec *spec) {
+    return spec->batch.last && spec->min_blocks == 1;
+}
+
 static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *const *buffers,
                             int variant) {
-    cuda_spec made = plan->main, *spec = &made;
+    cuda_spec made = variant == BATCH_HELD ? plan->cooperative : plan->main, *spec = &made;
     batch_constants *c = &spec->batch;
     c->variant = variant;
     for (role r = 0; r < ROLE_COUNT; r++)
         if (axes_of(r) == AXES_FULL && has(plan->problem, r))
             spec->access[r] = (uint8_t)access_of(plan, v, buffers, r);
     if (variant == BATCH_MOMENTS) {
-        c->lanes = MERGE_LANES;
+        const int rows = c->lanes * c->width;
         spec->min_blocks = 1;
+        c->lanes = MERGE_LANES;
+        if (merges_as_held(&plan->main)) {
+            c->lanes = WARP;
+            c->warps = plan->main.batch.warps * WARP / rows;
+        }
     }
     return made;
 }
@@ -130,7 +158,7 @@ static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *co
 static int batch_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     int variants[MOST_VARIANTS];
-    const int count = variants_of_plan(plan, variants);
+    const int count = variants_of_plan(plan, buffers, variants);
     batch_view v;
     batch_view_of(&v, plan->problem);
     for (int i = 0; i < count; i++)
@@ -140,6 +168,8 @@ static int batch_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_CO
 
 static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec) {
     const batch_constants *c = &spec->batch;
+    if (c->variant == BATCH_HELD)
+        return spec->cooperating_blocks;
     if (c->variant == BATCH_WHOLE)
         return plan->rows * spec->cluster;
     if (c->variant == BATCH_MOMENTS)
@@ -159,7 +189,7 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
     const cuda_spec *spec = &plan->main;
     const bool back = is_backward(spec), frozen = spec->batch.frozen;
     int variants[MOST_VARIANTS];
-    const int count = variants_of_plan(plan, variants);
+    const int count = variants_of_plan(plan, buffers, variants);
     batch_view v;
     batch_view_of(&v, plan->problem);
     const int64_t run_steps = v.last ? 1 : v.run / spec->batch.width;

@@ -1,6 +1,6 @@
 /*
  * Of channels stored by pixel a block has neighbours in memory of 64 bytes or more, and as many
- * pixels as make work for the device. Of rows in runs a cluster has one, where its blocks may hold
+ * pixels as make work for the device; one launch does all where the device runs all blocks at once. Of rows in runs a cluster has one, where its blocks may hold
  * their parts; else they are read twice, in pieces of one size.
  */
 #include "cuda/batch/batch_geometry.h"
@@ -62,8 +62,68 @@ static int threads_in(const batch_tuning *t, const cuda_spec *spec) {
     const bool active = spec->activation != PLANISH_IDENTITY;
     if (spec->real_double || (is_backward(spec) && active))
         return t->few_threads;
-    const bool slow = spec->activation == PLANISH_GELU || spec->activation == PLANISH_GELU_TANH;
+    const bool slow = active && spec->activation != PLANISH_RELU;
     return is_backward(spec) || slow ? t->some_threads : t->many_threads;
+}
+
+/* Of so many turns of a thread as many steps under way together that few of the last are none. */
+static int at_once_within(int64_t turns, int fewest, int largest) {
+    int best = fewest;
+    int64_t best_turns = INT64_MAX;
+    for (int each = fewest; each <= largest; each++) {
+        const int64_t all = ceil_div_i64(turns, each) * each;
+        if (all > best_turns)
+            continue;
+        best_turns = all;
+        best = each;
+    }
+    return best;
+}
+
+static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turns) {
+    const bool back = is_backward(spec), active = spec->activation != PLANISH_IDENTITY;
+    const bool light = !active || (!back && spec->activation == PLANISH_RELU);
+    const int fewest = back && active ? t->active_at_once : back ? t->backward_at_once : t->at_once;
+    return at_once_within(turns, fewest, !light ? fewest : back ? fewest + 1 : t->most_at_once);
+}
+
+/* One launch of a block for each multiprocessor, as far as they go, where the device runs them all
+ * at once; the three kernels have the same pieces, for the same bits. False where nothing is cut so. */
+static bool held_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
+    enum { BESIDE = 28 << 10 }; /* bytes of shared memory that hold no step */
+    const batch_tuning *t = &plan->limits.tuning->batch;
+    cuda_spec *spec = &plan->main;
+    batch_constants *c = &spec->batch;
+    const int threads = t->held_warps * WARP;
+    const int64_t chunks = v->rows / c->width;
+    c->lanes = lanes_of(t, (int)least_i64(chunks, 1 << 20), c->width * bytes);
+    while (c->lanes * c->width > 64 && c->lanes * c->width * bytes > 128)
+        c->lanes /= 2;
+    const int64_t strips = ceil_div_i64(chunks, c->lanes);
+    if (!threads || c->variant != BATCH_SUMS || strips > t->blocks || c->lanes * c->width < WARP ||
+        c->lanes * c->width > threads / 4)
+        return false;
+    const int planes = threads / c->lanes, step = threads * step_bytes(spec);
+    const int64_t steps = ceil_div_i64(ceil_div_i64(plan->cols, t->blocks / strips), planes);
+    const int64_t turns = most_i64(steps, t->least_steps);
+    if (turns * step > t->held_bytes)
+        return false;
+    c->warps = t->held_warps;
+    c->at_once = is_backward(spec)
+                     ? at_once_within(turns, t->held_backward_at_once / 2, t->held_backward_at_once)
+                     : at_once_within(turns, t->held_at_once / 2, t->held_at_once);
+    spec->min_blocks = 1;
+    plan->turns = turns * planes;
+    const int room = least(t->hold_bytes, plan->limits.shared_per_block - BESIDE);
+    const int64_t blocks = strips * batch_pieces(plan);
+    if (!plan->limits.cooperative || blocks > plan->limits.multiprocessors)
+        return true;
+    plan->cooperative = *spec;
+    plan->cooperative.cooperating_blocks = (int)blocks;
+    plan->cooperative.batch.variant = BATCH_HELD;
+    plan->cooperative.batch.hold =
+        c->at_once * (int)least_i64(room / step / c->at_once, ceil_div_i64(turns, c->at_once));
+    return true;
 }
 
 /* Channels are neighbours. */
@@ -79,24 +139,6 @@ static void pixel_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     const int64_t wanted = ceil_div_i64((int64_t)t->blocks * spec->min_blocks, strips);
     const int64_t steps = ceil_div_i64(ceil_div_i64(plan->cols, wanted), planes);
     plan->turns = planes * most_i64(steps, t->least_steps);
-}
-
-/* Steps that are under way together, so that few of the last are none. */
-static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turns) {
-    const bool back = is_backward(spec), active = spec->activation != PLANISH_IDENTITY;
-    const bool light = !active || (!back && spec->activation == PLANISH_RELU);
-    const int fewest = back && active ? t->active_at_once : back ? t->backward_at_once : t->at_once;
-    const int largest = !light ? fewest : back ? fewest + 1 : t->most_at_once;
-    int best = fewest;
-    int64_t best_turns = INT64_MAX;
-    for (int each = fewest; each <= largest; each++) {
-        const int64_t all = ceil_div_i64(turns, each) * each;
-        if (all > best_turns)
-            continue;
-        best_turns = all;
-        best = each;
-    }
-    return best;
 }
 
 /* Warps of a block, of `most` at most, so that few of its threads are idle in the last turn. */
@@ -170,8 +212,8 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v) {
     c->variant = c->alone ? BATCH_APPLY : BATCH_SUMS;
     spec->cluster = 1;
     spec->min_blocks = threads_in(&t->batch, spec) / t->batch.threads;
-    if (v->last)
+    if (v->last && !held_geometry(plan, v, role_bytes(spec, ROLE_X)))
         pixel_geometry(plan, v, role_bytes(spec, ROLE_X));
-    else
+    else if (!v->last)
         run_geometry(plan);
 }

@@ -128,24 +128,18 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
     return true;
 }
 
-/* Channels of one image stored by pixel, such as a batch norm's, that are read twice: pieces of a
- * row alone are too few or too small (batch/batch_geometry.c has others). */
-static bool is_of_few_rows(const cuda_plan *plan) {
-    const cuda_spec *spec = &plan->main;
-    const groups_constants *c = &spec->groups;
-    return spec->kernel == CUDA_GROUPS && !reads_once(spec) && c->last && c->depth == 1 &&
-           images_of(plan) == 1;
-}
-
 static const char *groups_plan_make(cuda_plan *plan, const problem *p) {
     image_view v;
     if (images_lack_digits(p))
         return IMAGES_LACK_DIGITS;
     if (!images_of_groups(&v, p))
         return "what is no images of dense pixels or channels, reduced over groups of channels";
+    /* As a batch norm's are: many blocks have to share a row. */
+    if (v.last && v.images == 1 && v.depth == 1 && v.groups > 1)
+        return "channels of one image that are neighbours";
     if (tiles_plan_make(plan, p, &v) || group_rows_plan_make(plan, p, &v) ||
         other_plan_make(plan, p, &v))
-        return is_of_few_rows(plan) ? "one image's channels that they would read twice" : NULL;
+        return NULL;
     return "groups of these dtypes";
 }
 

@@ -32,6 +32,7 @@ void table_batch(void) {
                 set_device(i % 3 == 2 ? 80 : 90, 2);
                 if (i == 7) /* few bytes are held, or none */
                     limits.shared_per_block = last ? 2500 : 40000;
+                limits.cooperative = i % 2 == 0 || i == 9;
                 if (pass == 2)
                     c.stats = F64;
                 c.weight_offset = i == 6;

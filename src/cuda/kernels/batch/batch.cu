@@ -11,11 +11,12 @@
  * VARIANT BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY: three kernels, one after the other: sums of each piece; what they come
  * to, by row; the output, which reads x (and dy) again. The order in which pieces are read is turned round in between,
  * so that what the L2 still has comes first. BATCH_APPLY alone (PASS 4) takes the moments that it is given.
- * BATCH_WHOLE: a cluster of CLUSTER blocks has a row, and its first HOLD steps of each thread wait in shared memory.
+ * BATCH_HELD: all three in one cooperative launch, of LAST; BATCH_WHOLE: a cluster of CLUSTER blocks has a row. In both
+ * the first HOLD steps of each thread wait in shared memory.
  *
  * Pieces are cut by the problem alone. Sums run along fixed trees, pieces are merged in their order. Forward sums are
- * about a pivot of each piece, an element in the middle of three, and merged in f64; rows whose squares leave float's
- * range are summed again, scaled by a power of two.
+ * about a pivot of each piece, the middle one of three means of few elements, and merged in f64; rows whose squares leave float's
+ * range are summed again, in f64.
  *
  * Constants: VARIANT PASS KIND ACTIVATION LAST WIDTH LANES WARPS AT_ONCE HOLD CLUSTER FROZEN ALONE CORRECT
  * WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a step in bytes).
@@ -24,11 +25,17 @@
 #include "batch_steps.cu"
 #include "batch_moments.cu"
 #include "batch_output.cu"
+#include "batch_hold.cu"
 #include "batch_whole.cu"
+#include "batch_held.cu"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) planish_batch(const batch_args args) {
     if constexpr (VARIANT == BATCH_WHOLE) {
         take_whole(args);
+        return;
+    }
+    if constexpr (VARIANT == BATCH_HELD) {
+        take_held(args);
         return;
     }
     wait_for_stream();

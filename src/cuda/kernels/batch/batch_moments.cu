@@ -45,12 +45,13 @@ __device__ __forceinline__ void wide_sums(const batch_args &args, const char *x,
 /* A pivot that is a number. */
 __device__ __forceinline__ double wide_pivot(double pivot) { return pivot - pivot == 0 ? pivot : 0; }
 
-/* The sums of row `row`, about the first piece's pivot, which is returned. */
+/* The sums of every EACH-th piece of row `row`, about the first one's pivot, which is returned. */
+template <int EACH>
 __device__ __forceinline__ double merge_pieces(const batch_args &args, i64 row, int plane, double *v) {
     const real *const from = (const real *)args.sums + row;
     const double pivot = FORWARD && LAYER ? (double)from[2 * args.rows] : 0;
-#pragma unroll 4
-    for (u32 piece = plane; piece < args.pieces; piece += PLANES) {
+#pragma unroll 8
+    for (u32 piece = plane; piece < args.pieces; piece += EACH) {
         const real *const at = from + (i64)piece * 3 * args.rows;
         double part[3];
 #pragma unroll
@@ -120,16 +121,16 @@ __device__ __forceinline__ void merge_rows(const batch_args &args) {
         const i64 row = first + threadIdx.x % LANES;
         double v[3] = {0, 0, 0}, pivot = 0;
         if (row < args.rows)
-            pivot = merge_pieces(args, row, threadIdx.x / LANES, v);
+            pivot = merge_pieces<PLANES>(args, row, threadIdx.x / LANES, v);
         add_up_planes(v, room);
         if (WIDE_RANGE)
             merge_wide(args, first, pivot, v, room);
         if (threadIdx.x < LANES && row < args.rows) {
-            const row_number n = number_of(args, row);
+            const known_row k = known_of(args, row);
             if constexpr (FORWARD)
-                keep_constants(args, row, forward_constants(args, n, pivot, v, true));
+                keep_constants(args, row, forward_constants(args, k, pivot, v, true));
             else
-                keep_constants(args, row, backward_constants(args, n, v, true));
+                keep_constants(args, row, backward_constants(args, k, v, true));
         }
     }
 }

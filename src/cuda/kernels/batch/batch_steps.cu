@@ -1,28 +1,40 @@
 /* A part of batch.cu: the sums of a unit's steps, by thread and by block. */
 
-/* An element in the middle of three, for any one may be far off. */
-__device__ __forceinline__ float pivot_of(float a, float b, float c) { return middle_of(a, b, c); }
-__device__ __forceinline__ double pivot_of(double a, double b, double c) {
+/* The middle of three numbers. */
+__device__ __forceinline__ float middle_of_three(float a, float b, float c) { return middle_of(a, b, c); }
+__device__ __forceinline__ double middle_of_three(double a, double b, double c) {
     return a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
 }
 
-/* The pivots of a thread's rows, elements of steps [begin, end); all threads of a row have the same. */
+/* The pivots of a thread's rows by steps [begin, end): of three means of four elements or more, far from each other,
+ * the middle one, for any one may be far off. All threads of a row have the same. */
 __device__ __forceinline__ void find_pivots(const batch_args &args, const char *x, u32 begin, u32 end, real *pivot) {
+    constexpr int EACH = LAST ? 4 : ceil_div(4, WIDTH), SPAN = LAST ? 1 : WIDTH;
     if (!FORWARD || !LAYER) {
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
             pivot[i] = 0;
         return;
     }
-    const u32 at[3] = {begin, begin + (end - begin) / 2, end - 1};
-    chunk<X_BYTES> c[3];
+    chunk<X_BYTES> c[3][EACH];
 #pragma unroll
-    for (int k = 0; k < 3; k++)
-        c[k] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x, at[k]));
+    for (int k = 0; k < 3 * EACH; k++) {
+        const u32 at = begin + (u32)((u64)(2 * k + 1) * (end - begin) / (6 * EACH));
+        c[k / EACH][k % EACH] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x, at));
+    }
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        pivot[i] = pivot_of(element<X_TYPE>(c[0].word, i), element<X_TYPE>(c[1].word, i),
-                            element<X_TYPE>(c[2].word, i));
+    for (int i = 0; i < COLUMNS; i++) {
+        real mean[3];
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            real v[EACH * SPAN];
+#pragma unroll
+            for (int j = 0; j < EACH * SPAN; j++)
+                v[j] = element<X_TYPE>(c[k][j / SPAN].word, LAST ? i : j % SPAN) * ((real)1 / (EACH * SPAN));
+            mean[k] = tree_sum<EACH * SPAN>(v);
+        }
+        pivot[i] = middle_of_three(mean[0], mean[1], mean[2]);
+    }
 }
 
 /* What is read of a step. */
@@ -140,30 +152,15 @@ __device__ __forceinline__ void sum_constants(const batch_args &args, i64 row, c
     }
 }
 
-/* A unit's sums, to memory. */
-__device__ __forceinline__ void sum_unit(const batch_args &args, const unit_place &p) {
+/* A unit's sums, to memory. `c` has the pivots of the thread's rows. */
+__device__ __forceinline__ void leave_sums(const batch_args &args, const unit_place &p, const row_constants *c,
+                                           thread_sums &s) {
     __shared__ block_room room;
     __shared__ real pivots[ROOM];
-    thread_sums s;
-    s.clear();
-    if (p.active) {
-        const row_bases b = bases_of(args, p.row);
-        row_constants c[COLUMNS];
-        real pivot[COLUMNS];
-        find_pivots(args, b.x, p.begin, p.end, pivot);
-        sum_constants(args, p.row, pivot, c);
-        const u32 count = steps_of(p.begin, p.end, p.plane);
-        u32 k = 0;
-#pragma unroll 1
-        for (; k + AT_ONCE <= count; k += AT_ONCE)
-            add_steps<true>(args, b, c, p.begin + p.plane, k, count, s);
-        if (k < count)
-            add_steps<false>(args, b, c, p.begin + p.plane, k, count, s);
-        if (FORWARD && p.plane == 0)
+    if (FORWARD && p.plane == 0 && p.active)
 #pragma unroll
-            for (int i = 0; i < COLUMNS; i++)
-                pivots[p.lane * COLUMNS + i] = c[i].mean;
-    }
+        for (int i = 0; i < COLUMNS; i++)
+            pivots[p.lane * COLUMNS + i] = c[i].mean;
     add_up_block(s, room);
     real *const to = (real *)args.sums + (i64)p.piece * 3 * args.rows;
     const i64 first = p.row - p.lane * COLUMNS;
@@ -180,4 +177,24 @@ __device__ __forceinline__ void sum_unit(const batch_args &args, const unit_plac
             to[2 * args.rows + first + e] = pivots[e];
     }
     __syncthreads();
+}
+
+__device__ __forceinline__ void sum_unit(const batch_args &args, const unit_place &p) {
+    thread_sums s;
+    row_constants c[COLUMNS];
+    s.clear();
+    if (p.active) {
+        const row_bases b = bases_of(args, p.row);
+        real pivot[COLUMNS];
+        find_pivots(args, b.x, p.begin, p.end, pivot);
+        sum_constants(args, p.row, pivot, c);
+        const u32 count = steps_of(p.begin, p.end, p.plane);
+        u32 k = 0;
+#pragma unroll 1
+        for (; k + AT_ONCE <= count; k += AT_ONCE)
+            add_steps<true>(args, b, c, p.begin + p.plane, k, count, s);
+        if (k < count)
+            add_steps<false>(args, b, c, p.begin + p.plane, k, count, s);
+    }
+    leave_sums(args, p, c, s);
 }

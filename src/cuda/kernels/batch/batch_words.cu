@@ -227,9 +227,29 @@ __device__ __forceinline__ void keep_running(const batch_args &args, const batch
     }
 }
 
+/* What is known of a row before its sums are. */
+struct known_row {
+    row_number number;
+    given_moments given;     /* backward */
+    row_constants constants; /* backward; forward: the weight, and the bias as the offset */
+};
+
+__device__ __forceinline__ known_row known_of(const batch_args &args, i64 row) {
+    known_row k;
+    k.number = number_of(args, row);
+    if constexpr (BACKWARD) {
+        k.given = given_of(args, k.number);
+        k.constants = given_constants(args, k.number);
+    } else {
+        k.constants = {0, 0, bias_of(args, k.number), 0, 0, weight_of(args, k.number), 0};
+    }
+    return k;
+}
+
 /* A row's constants by its sums about `pivot`; its moments are saved. */
-__device__ __forceinline__ row_constants forward_constants(const batch_args &args, const row_number &n, double pivot,
+__device__ __forceinline__ row_constants forward_constants(const batch_args &args, const known_row &k, double pivot,
                                                            const double *v, bool saves) {
+    const row_number &n = k.number;
     const double delta = LAYER ? v[0] / args.cols : 0;
     const double found = v[1] - delta * v[0], squares = found < 0 ? 0 : found;
     const real mean = (real)(pivot + delta), rest = (real)((pivot - (double)mean) + delta);
@@ -241,17 +261,18 @@ __device__ __forceinline__ row_constants forward_constants(const batch_args &arg
         keep_running<TYPES[ROLE_RUNNING_MEAN]>(args, args.running_mean, n, pivot + delta);
         keep_running<TYPES[ROLE_RUNNING_VAR]>(args, args.running_var, n, squares / (args.cols - 1));
     }
-    return constants_of(mean, rest, rstd, weight_of(args, n), bias_of(args, n));
+    return constants_of(mean, rest, rstd, k.constants.weight, k.constants.offset);
 }
 
 /* The same of a backward, whose sums of dweight and dbias are written. */
-__device__ __forceinline__ row_constants backward_constants(const batch_args &args, const row_number &n,
+__device__ __forceinline__ row_constants backward_constants(const batch_args &args, const known_row &k,
                                                             const double *v, bool saves) {
-    const given_moments g = given_of(args, n);
+    const row_number &n = k.number;
+    const given_moments &g = k.given;
     const double rstd = (double)g.rstd, found = FIND_REST ? v[2] / args.cols : 0;
     const double rest = !LAYER ? 0 : FROZEN ? (double)given_rest(g) : (double)rest_of_mean(g.mean, (real)found);
     const double product = v[1] - rest * v[0];
-    row_constants c = given_constants(args, n);
+    row_constants c = k.constants;
     if (!MEANS_GIVEN && !FROZEN) {
         const double c2 = product / args.cols * rstd * rstd;
         c.c2 = (real)c2;

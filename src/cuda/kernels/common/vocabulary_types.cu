@@ -12,7 +12,7 @@ enum { F32 = 0, F16 = 1, BF16 = 2, F64 = 3, NONE = 4 };
 /* What constants of a family may be, as spec.h has them. VARIANT of dense rows, of groups and of batches: */
 enum { ROWS_PLAIN, ROWS_TILED, ROWS_IN_RUNS };
 enum { GROUPS_BY_ROW, GROUPS_SUMS, GROUPS_MOMENTS, GROUPS_APPLY, GROUPS_IN_TILES };
-enum { BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY, BATCH_WHOLE };
+enum { BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY, BATCH_WHOLE, BATCH_HELD };
 /* HOLD of the forward and of the backward of dense rows: */
 enum { HOLD_IN_REGISTERS, HOLD_IN_SHARED, READ_AGAIN };
 enum { EARLY_IN_REGISTERS = 1, EARLY_IN_SHARED, EARLY_TO_L1 };
