@@ -1,6 +1,6 @@
 #include "cuda/batch/batch_view.h"
 
-enum { MOST_STEPS = 1 << 30 }; /* kernels count a row's steps in 31 bits */
+enum { MOST_ROW_STEPS = 1 << 30 }; /* kernels count a row's steps in 31 bits */
 
 /* An axis, or one of size 1 that stands for an axis that is not there. */
 static const axis *or_one(const axis *a) {
@@ -46,7 +46,7 @@ static void set_places(batch_view *v, const problem *p, const row_axes *a) {
 }
 
 bool batch_view_of(batch_view *v, const problem *p) {
-    if (p->rows < 1 || p->cols < 1 || p->cols > MOST_STEPS || p->kept_count < 1 ||
+    if (p->rows < 1 || p->cols < 1 || p->cols > MOST_ROW_STEPS || p->kept_count < 1 ||
         p->kept_count > 2 || p->reduced_count < 1 || p->reduced_count > 2 ||
         !has_weights_of_rows(p))
         return false;
