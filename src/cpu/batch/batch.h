@@ -23,12 +23,6 @@ INLINE bool NAME(is_there)(const batch_side *s) {
     return s->data != NULL;
 }
 
-/* LANES elements that end a piece of `span`, of which all but the last `left` are taken as 0: what
- * is before the piece is not read. `zero` stands for such an element. */
-typedef struct NAME(tail) {
-    NAME(lanes) v, is_own; /* in the order of load_lanes; is_own: 1 or 0 */
-} NAME(tail);
-
 /* 1 for the last `left` canonical lanes, or for the first ones where `first`. */
 INLINE NAME(lanes) NAME(own_lanes)(int64_t left, const bool first) {
     REAL own[LANES];
@@ -117,4 +111,15 @@ INLINE void NAME(add_real)(REAL *p, VEC v, int64_t left) {
         STORE_REAL(p, V(add)(LOAD_REAL(p), v));
     else
         STORE_REAL_PART(p, V(add)(LOAD_REAL_PART(p, (int)left), v), (int)left);
+}
+
+/* Prefetches some channels of `count` pixels that come after those at `x`. */
+INLINE void NAME(prefetch_pixels)(const ELEMENT_T *x, int64_t pitch, int count, int64_t channels,
+                                  bool wanted) {
+    enum { AHEAD_BYTES = 8192 };
+    const int64_t bytes = count * channels * (int64_t)sizeof(ELEMENT_T);
+    const int64_t ahead = (bytes > AHEAD_BYTES ? 1 : AHEAD_BYTES / bytes) * count * pitch;
+    for (int k = 0; wanted && k < count; k++)
+        NAME(prefetch_row)((const ELEMENT_T *)((const char *)x + k * pitch), ahead, channels, true,
+                           0);
 }

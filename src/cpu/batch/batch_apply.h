@@ -55,12 +55,12 @@ INLINE void NAME(apply_streamed)(const ELEMENT_T *x, const ELEMENT_T *addend, EL
                                  int64_t n, NAME(applying) s, const bool adds,
                                  const planish_activation f) {
     enum { LINE = 64 / sizeof(ELEMENT_T) };
-    _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
+    _Alignas(64) ELEMENT_T piece[NAME(PIECE)];
     const int64_t before = (int64_t)(-(uintptr_t)y % 64 / sizeof(ELEMENT_T));
     int64_t i = NAME(min)(before, n);
     NAME(apply_span)(x, addend, y, i, s, adds, f);
     while (n - i >= LINE) {
-        const int64_t some = NAME(min)(n - i, 4 * NAME(PIECE)) / LINE * LINE;
+        const int64_t some = NAME(min)(n - i, NAME(PIECE)) / LINE * LINE;
         NAME(apply_span)(x + i, adds ? addend + i : NULL, piece, some, s, adds, f);
         stream_lines(y + i, piece, some * (int64_t)sizeof(ELEMENT_T));
         i += some;
@@ -140,6 +140,8 @@ INLINE void NAME(apply_by_pixel)(const batch_apply_args *a, const bool adds,
     for (int64_t p = 0; p < pixels && !lines;) {
         char *const y = a->y.data + p * a->y.piece;
         const int count = pixels - p >= NAME(APPLIED) ? NAME(APPLIED) : 1;
+        NAME(prefetch_pixels)(NAME(side_at)(&a->x, 0, p), a->x.piece, count, channels,
+                              a->tile.prefetches);
         if (count == NAME(APPLIED))
             NAME(apply_pixels)(a, p, NAME(APPLIED), 0, channels, y, a->y.piece, adds, f);
         else

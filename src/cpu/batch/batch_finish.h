@@ -119,10 +119,10 @@ static void NAME(finish_backward)(const batch_finish_args *a) {
         }
         a->dweight[c] = product;
         a->dbias[c] = d;
-        f[FACTOR_OF_XHAT][c] = (REAL)(-c2 * (double)rstd);
+        const double of_x = -c2 * (double)rstd * (double)rstd;
+        f[FACTOR_OF_X][c] = (REAL)of_x;
         f[FACTOR_REST][c] = (REAL)(-(c1 - rest * c2) * (double)rstd);
         a->wide[c] |= !(fabs(rest) < BIG && fabs(c1) < BIG && fabs(c2) < BIG && fabs(d) < BIG &&
-                        fabs(product) < BIG && fabs(c1 * (double)rstd) < BIG &&
-                        fabs(c2 * (double)rstd) < BIG);
+                        fabs(product) < BIG && fabs(c1 * (double)rstd) < BIG && NAME(holds)(of_x));
     }
 }

@@ -16,6 +16,7 @@
 typedef struct batch_tile {
     int64_t channels, pieces, span;
     bool by_pixel;
+    bool prefetches; /* by pixel: the next pixels, which come from memory */
 } batch_tile;
 
 /* A tensor's elements of a tile; data NULL: absent. From channel to channel and from piece to
@@ -32,13 +33,13 @@ enum { RECORD_PIVOT, RECORD_DISTANCE, RECORD_M2, RECORDS };
 enum { RECORD_XHAT = RECORD_PIVOT, RECORD_D, RECORD_PRODUCT };
 
 /* By channel, real: what makes z = (x - mean) * scale + shift, xhat = (x - mean) * rstd, and dx =
- * xhat * of_xhat + d * scale + rest. */
+ * (x - mean) * of_x + d * scale + rest. */
 typedef enum batch_factor {
     FACTOR_MEAN,
     FACTOR_SCALE,
     FACTOR_SHIFT,
     FACTOR_RSTD,
-    FACTOR_OF_XHAT,
+    FACTOR_OF_X,
     FACTOR_REST,
     BATCH_FACTORS
 } batch_factor;
@@ -71,7 +72,7 @@ typedef struct batch_gradient_args {
     planish_activation activation;
     batch_through through;
     double least;
-    bool fixed; /* of_xhat and rest are 0 */
+    bool fixed; /* of_x and rest are 0 */
     traffic traffic;
     double *record[RECORDS]; /* of `sums` alone */
     void *scratch;

@@ -48,7 +48,7 @@ INLINE int64_t NAME(power_below)(int64_t n, int64_t most) {
 /* Adds n elements of a piece from `at` on about the center; the piece ends with them where
  * `ends`. */
 INLINE void NAME(add_segment)(const ELEMENT_T *piece, int64_t at, int64_t n, int64_t span,
-                              REAL center, REAL *kept) {
+                              REAL center, const NAME(lanes) * own, REAL *kept) {
     const VEC c = V(set1)(center);
     const ELEMENT_T *x = piece + at;
     NAME(lanes) sum = NAME(read_lanes)(kept), squares = NAME(read_lanes)(kept + LANES);
@@ -71,9 +71,8 @@ INLINE void NAME(add_segment)(const ELEMENT_T *piece, int64_t at, int64_t n, int
     }
     if (i < n) {
         const NAME(lanes) a = NAME(load_last)(piece, span, n - i);
-        const NAME(lanes) own = NAME(own_lanes)(n - i, span < LANES);
         UNROLL for (int k = 0; k < NAME(PARTS); k++) {
-            const VEC u = V(mul)(V(sub)(a.part[k], c), own.part[k]);
+            const VEC u = V(mul)(V(sub)(a.part[k], c), own->part[k]);
             sum.part[k] = V(add)(sum.part[k], u);
             squares.part[k] = V(fma)(u, u, squares.part[k]);
         }
@@ -88,7 +87,8 @@ INLINE REAL NAME(first_center)(const ELEMENT_T *piece, int64_t span) {
     REAL kept[2 * LANES] = {0};
     double sum = 0, rest = 0;
     double *const to[2] = {&sum, &rest};
-    NAME(add_segment)(piece, 0, n, n, 0, kept);
+    const NAME(lanes) own = NAME(own_lanes)(n % LANES, n < LANES);
+    NAME(add_segment)(piece, 0, n, n, 0, &own, kept);
     NAME(flush_lanes)(kept, 2, to);
     return (REAL)(sum / (double)n);
 }
@@ -106,6 +106,7 @@ static void NAME(moments_by_channel)(const batch_moments_args *a) {
          .squares = squares,
          .pivot = pivot,
          .center = center};
+    const NAME(lanes) own = NAME(own_lanes)(span % LANES, span < LANES);
     double *to[2 * MOST];
     int64_t pending = 0;
     memset(kept, 0, sizeof kept);
@@ -123,7 +124,8 @@ static void NAME(moments_by_channel)(const batch_moments_args *a) {
             n = far < least ? least : far > NAME(FLUSH) ? NAME(FLUSH) : far / least * least;
             n = n > span - at ? span - at : n;
             for (int64_t c = 0; c < channels; c++)
-                NAME(add_segment)(NAME(side_at)(&a->x, c, piece), at, n, span, center[c], kept[c]);
+                NAME(add_segment)(NAME(side_at)(&a->x, c, piece), at, n, span, center[c], &own,
+                                  kept[c]);
             g.since += n;
             pending += n;
             const bool renews = g.before + g.since >= g.until;
@@ -156,12 +158,13 @@ INLINE void NAME(oct_vector)(const char *x, int64_t pitch, const int count, int6
 
 /* Adds pixels [0, n) of some channels about their centers. */
 INLINE void NAME(add_pixels)(const char *x, int64_t pitch, int64_t n, int64_t channels,
-                             const REAL *center, REAL *sum, REAL *squares) {
+                             const REAL *center, REAL *sum, REAL *squares, bool prefetches) {
     const int64_t bytes = sizeof(ELEMENT_T);
     for (int64_t p = 0; p < n;) {
         const int count = n - p >= NAME(OCT) ? NAME(OCT) : 1;
         const char *const at = x + p * pitch;
         int64_t c = 0;
+        NAME(prefetch_pixels)((const ELEMENT_T *)at, pitch, count, channels, prefetches);
         if (count == NAME(OCT)) {
             for (; c + VEC_LANES <= channels; c += VEC_LANES)
                 NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), VEC_LANES, center + c, sum + c,
@@ -195,7 +198,7 @@ static void NAME(moments_by_pixel)(const batch_moments_args *a) {
     memset(g.distance, 0, (size_t)channels * sizeof *g.distance);
     memset(g.m2, 0, (size_t)channels * sizeof *g.m2);
     const int64_t first = NAME(power_below)(pixels, NAME(OCT));
-    NAME(add_pixels)(a->x.data, pitch, first, channels, center, part, part_squares);
+    NAME(add_pixels)(a->x.data, pitch, first, channels, center, part, part_squares, false);
     memset(part_squares, 0, (size_t)channels * sizeof *part_squares);
     for (int64_t c = 0; c < channels; c++) {
         pivot[c] = center[c] = (REAL)((double)part[c] / (double)first);
@@ -207,7 +210,7 @@ static void NAME(moments_by_pixel)(const batch_moments_args *a) {
         for (int64_t c = 0; c < channels; c += NAME(NEAR_CHANNELS)) {
             const int64_t some = NAME(min)(channels - c, NAME(NEAR_CHANNELS));
             NAME(add_pixels)(a->x.data + p * pitch + c * (int64_t)sizeof(ELEMENT_T), pitch, n, some,
-                             center + c, part + c, part_squares + c);
+                             center + c, part + c, part_squares + c, a->tile.prefetches);
             NAME(flush_sums)(sum + c, part + c, some);
             NAME(flush_sums)(squares + c, part_squares + c, some);
         }

@@ -66,15 +66,15 @@ INLINE NAME(lanes) NAME(lanes_of)(REAL value) {
 /* The same of the last elements of a piece. */
 INLINE void NAME(add_last_gradient)(NAME(three) * s, const ELEMENT_T *x, const ELEMENT_T *dy,
                                     const ELEMENT_T *other, int64_t span, int64_t left,
-                                    NAME(behind) b, const batch_through way, planish_activation f) {
-    const NAME(lanes) own = NAME(own_lanes)(left, span < LANES);
+                                    const NAME(lanes) * own, NAME(behind) b,
+                                    const batch_through way, planish_activation f) {
     NAME(lanes) v = NAME(load_last)(x, span, left), d = NAME(load_last)(dy, span, left);
     const NAME(lanes) o = other ? NAME(load_last)(other, span, left) : NAME(lanes_of)((REAL)-0.0);
     UNROLL for (int k = 0; k < NAME(PARTS); k++) {
         const VEC centered = V(sub)(v.part[k], b.mean);
-        const VEC t = V(mul)(V(mul)(centered, b.rstd), own.part[k]);
+        const VEC t = V(mul)(V(mul)(centered, b.rstd), own->part[k]);
         const VEC made =
-            V(mul)(NAME(gradient_of_z)(d.part[k], centered, o.part[k], b, way, f), own.part[k]);
+            V(mul)(NAME(gradient_of_z)(d.part[k], centered, o.part[k], b, way, f), own->part[k]);
         s->xhat.part[k] = V(add)(s->xhat.part[k], t);
         s->d.part[k] = V(add)(s->d.part[k], made);
         s->product.part[k] = V(fma)(made, t, s->product.part[k]);
@@ -82,8 +82,8 @@ INLINE void NAME(add_last_gradient)(NAME(three) * s, const ELEMENT_T *x, const E
 }
 
 INLINE void NAME(add_gradients)(const batch_gradient_args *a, const batch_side *others, int64_t c,
-                                int64_t piece, int64_t at, int64_t n, REAL *kept,
-                                const batch_through way, planish_activation f) {
+                                int64_t piece, int64_t at, int64_t n, const NAME(lanes) * own,
+                                REAL *kept, const batch_through way, planish_activation f) {
     const int64_t span = a->tile.span;
     const ELEMENT_T *const x = NAME(side_at)(&a->x, c, piece);
     const ELEMENT_T *const dy = NAME(side_at)(&a->dy, c, piece);
@@ -98,7 +98,7 @@ INLINE void NAME(add_gradients)(const batch_gradient_args *a, const batch_side *
         NAME(add_gradient)(&s, NAME(load_lanes)(x + i), NAME(load_lanes)(dy + i),
                            other ? NAME(load_lanes)(other + i) : none, b, way, f);
     if (i < at + n)
-        NAME(add_last_gradient)(&s, x, dy, other, span, at + n - i, b, way, f);
+        NAME(add_last_gradient)(&s, x, dy, other, span, at + n - i, own, b, way, f);
     NAME(write_lanes)(kept, s.xhat);
     NAME(write_lanes)(kept + LANES, s.d);
     NAME(write_lanes)(kept + 2 * LANES, s.product);
@@ -112,6 +112,7 @@ INLINE void NAME(sums_by_channel)(const batch_gradient_args *a, const batch_thro
     _Alignas(64) REAL kept[BATCH_TILE_CHANNELS][3 * LANES];
     double *to[RECORDS * BATCH_TILE_CHANNELS];
     const batch_side others = NAME(other_side)(a, way);
+    const NAME(lanes) own = NAME(own_lanes)(span % LANES, span < LANES);
     int64_t pending = 0;
     memset(kept, 0, sizeof kept);
     for (int64_t c = 0; c < channels; c++)
@@ -123,7 +124,7 @@ INLINE void NAME(sums_by_channel)(const batch_gradient_args *a, const batch_thro
         for (int64_t at = 0, n; at < span; at += n) {
             n = NAME(min)(most, span - at);
             for (int64_t c = 0; c < channels; c++)
-                NAME(add_gradients)(a, &others, c, piece, at, n, kept[c], way, f);
+                NAME(add_gradients)(a, &others, c, piece, at, n, &own, kept[c], way, f);
             pending += n;
             if (pending >= most) {
                 NAME(flush_lanes)(kept[0], RECORDS * (int)channels, to);
@@ -136,14 +137,21 @@ INLINE void NAME(sums_by_channel)(const batch_gradient_args *a, const batch_thro
 
 /* ---- By pixel -------------------------------------------------------------------------------- */
 
-/* A vector of channels of `count` pixels from p on, from channel c on. */
-INLINE void NAME(oct_gradient)(const batch_gradient_args *a, const batch_side *others, int64_t p,
-                               const int count, int64_t c, int64_t left, REAL *sum[RECORDS],
-                               const batch_through way, planish_activation f) {
-    const NAME(behind) b = NAME(behind_vector)(a, c, left);
-    const VEC none = V(set1)((REAL)-0.0);
-    VEC t[NAME(OCT)], d[NAME(OCT)];
-    UNROLL for (int k = 0; k < NAME(OCT); k++) {
+/* Sums of a vector of channels over pixels, as oct_sum and oct_dot add them, half a tree at once.
+ */
+typedef struct NAME(oct_sums) {
+    VEC xhat, d, even, odd;
+} NAME(oct_sums);
+
+/* `count` of half a tree's pixels, from p and channel c on. */
+INLINE NAME(oct_sums)
+    NAME(half_gradient)(const batch_gradient_args *a, const batch_side *others, int64_t p,
+                        const int count, int64_t c, int64_t left, NAME(behind) b,
+                        const batch_through way, planish_activation f) {
+    enum { MOST = NAME(OCT) / 2 };
+    const VEC none = V(set1)((REAL)-0.0), zero = V(set1)(0);
+    VEC t[MOST] = {zero, zero, zero, zero}, d[MOST] = {zero, zero, zero, zero};
+    UNROLL for (int k = 0; k < MOST; k++) {
         if (k >= count)
             continue;
         const VEC x = NAME(load_x)(NAME(side_at)(&a->x, 0, p + k) + c, left);
@@ -154,10 +162,31 @@ INLINE void NAME(oct_gradient)(const batch_gradient_args *a, const batch_side *o
         t[k] = V(mul)(centered, b.rstd);
         d[k] = NAME(gradient_of_z)(dy, centered, other, b, way, f);
     }
-    NAME(add_real)(sum[RECORD_XHAT] + c, count == 1 ? t[0] : NAME(oct_sum)(t), left);
-    NAME(add_real)(sum[RECORD_D] + c, count == 1 ? d[0] : NAME(oct_sum)(d), left);
-    NAME(add_real)(sum[RECORD_PRODUCT] + c, count == 1 ? V(mul)(d[0], t[0]) : NAME(oct_dot)(d, t),
-                   left);
+    if (count == 1)
+        return (NAME(oct_sums)){t[0], d[0], V(mul)(d[0], t[0]), zero};
+    return (NAME(oct_sums)){V(add)(V(add)(t[0], t[1]), V(add)(t[2], t[3])),
+                            V(add)(V(add)(d[0], d[1]), V(add)(d[2], d[3])),
+                            V(fma)(d[2], t[2], V(mul)(d[0], t[0])),
+                            V(fma)(d[3], t[3], V(mul)(d[1], t[1]))};
+}
+
+/* OCT pixels, or one. */
+INLINE void NAME(oct_gradient)(const batch_gradient_args *a, const batch_side *others, int64_t p,
+                               const int count, int64_t c, int64_t left, REAL *sum[RECORDS],
+                               const batch_through way, planish_activation f) {
+    enum { HALF = NAME(OCT) / 2 };
+    const NAME(behind) b = NAME(behind_vector)(a, c, left);
+    NAME(oct_sums) s = NAME(half_gradient)(a, others, p, count == 1 ? 1 : HALF, c, left, b, way, f);
+    if (count > 1) {
+        const NAME(oct_sums) more =
+            NAME(half_gradient)(a, others, p + HALF, HALF, c, left, b, way, f);
+        s.xhat = V(add)(s.xhat, more.xhat);
+        s.d = V(add)(s.d, more.d);
+        s.even = V(add)(V(add)(s.even, s.odd), V(add)(more.even, more.odd));
+    }
+    NAME(add_real)(sum[RECORD_XHAT] + c, s.xhat, left);
+    NAME(add_real)(sum[RECORD_D] + c, s.d, left);
+    NAME(add_real)(sum[RECORD_PRODUCT] + c, s.even, left);
 }
 
 INLINE void NAME(sums_by_pixel)(const batch_gradient_args *a, const batch_through way,
@@ -177,6 +206,10 @@ INLINE void NAME(sums_by_pixel)(const batch_gradient_args *a, const batch_throug
             int64_t q = p;
             for (; q + NAME(OCT) <= p + n; q += NAME(OCT)) {
                 int64_t c = near;
+                NAME(prefetch_pixels)(NAME(side_at)(&a->x, 0, q) + near, a->x.piece, NAME(OCT),
+                                      last - near, a->tile.prefetches);
+                NAME(prefetch_pixels)(NAME(side_at)(&a->dy, 0, q) + near, a->dy.piece, NAME(OCT),
+                                      last - near, a->tile.prefetches);
                 for (; c + VEC_LANES <= last; c += VEC_LANES)
                     NAME(oct_gradient)(a, &others, q, NAME(OCT), c, VEC_LANES, sum, way, f);
                 if (c < last)

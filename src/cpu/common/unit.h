@@ -14,7 +14,7 @@
  * combinations are neither compiled nor tested:
  *
  *     rows                               f32 f32, f64 f64, f16 f32, bf16 f32, f16 f16, bf16 bf16
- *     few, groups, pixels                f32 f32, f64 f64, f16 f32, bf16 f32
+ *     few, groups, pixels, batch         f32 f32, f64 f64, f16 f32, bf16 f32
  *     channels, stages, stages_backward  f32 f32, f64 f64
  *     spans                              f32 f32
  *
